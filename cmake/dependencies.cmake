@@ -1,0 +1,18 @@
+# Libraries from Debian packages (deploy/setup/install.sh puts them there).
+find_package(Threads REQUIRED)
+find_package(absl REQUIRED)             # Status, strings, time: the vocabulary gRPC itself speaks
+find_package(Protobuf REQUIRED)         # wire records
+find_package(gRPC CONFIG REQUIRED)      # the rollout and weight services
+find_package(yaml-cpp REQUIRED)         # run files; keeps line numbers for error messages
+find_package(nlohmann_json REQUIRED)    # JSON lines, config.json
+find_package(CLI11 REQUIRED)            # command lines
+find_package(spdlog REQUIRED)           # log sinks and rotation, behind common/base/log.h
+find_package(prometheus-cpp REQUIRED)   # /metrics, behind common/base/metrics.h
+find_package(GTest REQUIRED)
+find_package(benchmark REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)   # XXH3-128: fast enough to digest every push
+find_library(XXHASH_LIBRARY xxhash REQUIRED)
+add_library(xxhash::xxhash INTERFACE IMPORTED)
+target_include_directories(xxhash::xxhash INTERFACE ${XXHASH_INCLUDE_DIR})
+target_link_libraries(xxhash::xxhash INTERFACE ${XXHASH_LIBRARY})

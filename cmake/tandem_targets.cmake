@@ -1,0 +1,100 @@
+# tandem_library / tandem_binary / tandem_test: every target of the project is declared through
+# these, so that warnings, includes and labels are the same everywhere.
+
+set(TANDEM_SANITIZER "" CACHE STRING "address (with undefined), thread, or empty")
+option(TANDEM_WERROR "Warnings are errors" ON)
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+add_library(tandem_options INTERFACE)
+target_compile_options(tandem_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers
+                                                -fstack-protector-strong)
+if(TANDEM_WERROR)
+  target_compile_options(tandem_options INTERFACE -Werror)
+endif()
+if(TANDEM_SANITIZER STREQUAL "address")
+  target_compile_options(tandem_options INTERFACE -fsanitize=address,undefined -fno-omit-frame-pointer)
+  target_link_options(tandem_options INTERFACE -fsanitize=address,undefined)
+elseif(TANDEM_SANITIZER STREQUAL "thread")
+  target_compile_options(tandem_options INTERFACE -fsanitize=thread)
+  target_link_options(tandem_options INTERFACE -fsanitize=thread)
+endif()
+target_include_directories(tandem_options INTERFACE ${PROJECT_SOURCE_DIR})
+target_link_options(tandem_options INTERFACE -Wl,-z,relro,-z,now)
+
+# tandem_library(NAME <name> [HDRS ...] [SRCS ...] [DEPS ...] [TORCH])
+# Makes tandem::<name>. Includes are from the top folder ("trainer/policy_loss.h"). DEPS lists every
+# library whose headers the target includes. TORCH links LibTorch, PRIVATE and behind -idirafter
+# (its include directory carries foreign protobuf and fmt headers).
+function(tandem_library)
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH" "NAME" "HDRS;SRCS;DEPS")
+  if(ARG_UNPARSED_ARGUMENTS OR NOT ARG_NAME)
+    message(FATAL_ERROR "tandem_library(${ARG_NAME}): ${ARG_UNPARSED_ARGUMENTS}")
+  endif()
+  if(ARG_SRCS)
+    add_library(tandem_${ARG_NAME} STATIC ${ARG_SRCS} ${ARG_HDRS})
+    target_link_libraries(tandem_${ARG_NAME} PUBLIC tandem_options ${ARG_DEPS})
+    if(ARG_TORCH)
+      target_link_libraries(tandem_${ARG_NAME} PRIVATE torch::cpu)
+    endif()
+  else()
+    add_library(tandem_${ARG_NAME} INTERFACE ${ARG_HDRS})
+    target_link_libraries(tandem_${ARG_NAME} INTERFACE tandem_options ${ARG_DEPS})
+  endif()
+  add_library(tandem::${ARG_NAME} ALIAS tandem_${ARG_NAME})
+endfunction()
+
+# tandem_binary(NAME <name> SRCS ... DEPS ... [TORCH]): a program in build/<preset>/bin.
+function(tandem_binary)
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH" "NAME" "SRCS;DEPS")
+  add_executable(${ARG_NAME} ${ARG_SRCS})
+  target_link_libraries(${ARG_NAME} PRIVATE tandem_options ${ARG_DEPS})
+  if(ARG_TORCH)
+    target_link_libraries(${ARG_NAME} PRIVATE torch::cpu)
+  endif()
+endfunction()
+
+# tandem_test(NAME <name> SRCS ... DEPS ... [TORCH] [LABELS ...] [TIMEOUT s])
+# One executable per test file; each TEST is its own ctest case. Labels: cpu (default; `make test`),
+# full (only `make check-full`), gpu. With TORCH the test file itself may include LibTorch.
+# PARSER or STATE in LABELS adds the test to the sanitizer runs of .ci/run.
+function(tandem_test)
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH" "NAME;TIMEOUT" "SRCS;DEPS;LABELS")
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS cpu)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(${ARG_NAME} ${ARG_SRCS})
+  target_link_libraries(${ARG_NAME} PRIVATE tandem_options ${ARG_DEPS} GTest::gmock GTest::gmock_main)
+  target_compile_definitions(${ARG_NAME} PRIVATE
+    TANDEM_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TANDEM_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
+    TANDEM_PYTHON="${TANDEM_VENV}/bin/python")
+  if(ARG_TORCH)
+    target_link_libraries(${ARG_NAME} PRIVATE torch::cpu)
+  endif()
+  set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  gtest_discover_tests(${ARG_NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+                       PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# tandem_python_test(NAME <name> SCRIPT <file> [LABELS ...] [TIMEOUT s]): a pytest file run with the
+# project's venv, one ctest case. TANDEM_BIN and TANDEM_SOURCE tell it where things are.
+function(tandem_python_test)
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "" "NAME;SCRIPT;TIMEOUT" "LABELS")
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS cpu)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  add_test(NAME ${ARG_NAME}
+           COMMAND ${TANDEM_VENV}/bin/python -m pytest -q -x -p no:cacheprovider
+                   ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_SCRIPT})
+  set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
+    ENVIRONMENT "TANDEM_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};TANDEM_SOURCE=${PROJECT_SOURCE_DIR};PYTHONDONTWRITEBYTECODE=1;OMP_WAIT_POLICY=passive")
+endfunction()

@@ -1,0 +1,20 @@
+// TANDEM_CHECK: a broken invariant of our own ends the process with file, line and condition.
+// Never for bad input: that is an absl::Status. (c10 owns the name CHECK.)
+#ifndef TANDEM_COMMON_BASE_CHECK_H_
+#define TANDEM_COMMON_BASE_CHECK_H_
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace tandem::internal {
+[[noreturn]] inline void CheckFailed(const char* file, int line, const char* condition) {
+  std::fprintf(stderr, "%s:%d: TANDEM_CHECK failed: %s\n", file, line, condition);
+  std::abort();
+}
+}  // namespace tandem::internal
+
+#define TANDEM_CHECK(condition) \
+  ((condition) ? (void)0        \
+               : ::tandem::internal::CheckFailed(__FILE__, __LINE__, #condition))
+
+#endif  // TANDEM_COMMON_BASE_CHECK_H_

@@ -1,0 +1,75 @@
+// Files as the project writes them: whole or not at all. The one place that opens files for writing
+// durable state, so that tests can inject ENOSPC, short writes and failing fsyncs at one seam
+// (environment TANDEM_FAIL_WRITE="substring-of-path:errno-name:after-bytes", debug and release).
+#ifndef TANDEM_COMMON_BASE_FILE_SYSTEM_H_
+#define TANDEM_COMMON_BASE_FILE_SYSTEM_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace tandem {
+
+//   NOT_FOUND, PERMISSION_DENIED, UNAVAILABLE (other errno): message has path and strerror
+absl::StatusOr<std::string> ReadFile(const std::string& path);
+
+// Writes to PATH.tmp, fsyncs, renames, fsyncs the directory. RESOURCE_EXHAUSTED on ENOSPC; the file
+// that was there stays on any failure.
+absl::Status WriteFileAtomically(const std::string& path, std::string_view contents);
+
+absl::Status MakeDirectories(const std::string& path);  // like mkdir -p
+
+// An append-only file (JSON lines): each Append is one write(2), flushed by the kernel.
+// Thread-compatible.
+class AppendFile {
+ public:
+  static absl::StatusOr<std::unique_ptr<AppendFile>> Open(const std::string& path);
+  ~AppendFile();
+  absl::Status Append(std::string_view bytes);
+  absl::Status Sync();
+
+ private:
+  AppendFile(int fd, std::string path);
+  const int fd_;
+  const std::string path_;
+};
+
+// A sequential writer for large files; nothing appears at `path` before Commit.
+class AtomicFileWriter {
+ public:
+  static absl::StatusOr<std::unique_ptr<AtomicFileWriter>> Create(const std::string& path);
+  ~AtomicFileWriter();  // without Commit: removes the temporary file
+  absl::Status Write(std::span<const std::byte> bytes);
+  absl::Status Commit();  // fsync, rename, fsync of the directory
+
+ private:
+  AtomicFileWriter(int fd, std::string path);
+  int fd_;
+  const std::string path_;
+  int64_t written_ = 0;
+};
+
+// A file mapped read-only.
+class MappedFile {
+ public:
+  static absl::StatusOr<std::shared_ptr<const MappedFile>> Open(const std::string& path);
+  ~MappedFile();
+  std::span<const std::byte> bytes() const { return bytes_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  MappedFile(std::span<const std::byte> bytes, std::string path);
+  const std::span<const std::byte> bytes_;
+  const std::string path_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_COMMON_BASE_FILE_SYSTEM_H_

@@ -1,0 +1,74 @@
+// Structured log: a message and named values, as text or JSON lines, to stderr and optionally a file.
+// spdlog stays behind this header. Thread-safe. Secrets are never passed here.
+#ifndef TANDEM_COMMON_BASE_LOG_H_
+#define TANDEM_COMMON_BASE_LOG_H_
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "absl/status/status.h"
+
+namespace tandem::log {
+
+enum class Level { kDebug, kInfo, kWarning, kError };
+enum class Format { kText, kJson };
+
+struct LogOptions {
+  Level level = Level::kInfo;
+  Format format = Format::kText;
+  std::string file;  // empty: stderr only
+  std::string role;  // "trainer", "rollout_server": in every line
+};
+
+// Call once, before threads start. Until then lines go to stderr as text at kInfo.
+//   UNAVAILABLE  the file cannot be opened
+absl::Status Configure(const LogOptions& options);
+
+// One named value, rendered when constructed (numbers without quotes in JSON).
+struct Field {
+  template <typename T>
+    requires std::is_arithmetic_v<T>
+  Field(std::string_view name, T number) : name(name), quoted(false) {
+    SetNumber(number);
+  }
+  Field(std::string_view name, bool flag)
+      : name(name), value(flag ? "true" : "false"), quoted(false) {}
+  Field(std::string_view name, std::string text) : name(name), value(std::move(text)) {}
+  Field(std::string_view name, std::string_view text) : name(name), value(text) {}
+  Field(std::string_view name, const char* text) : name(name), value(text) {}
+
+  std::string name;
+  std::string value;
+  bool quoted = true;
+
+ private:
+  void SetNumber(double number);
+  void SetNumber(float number) { SetNumber(static_cast<double>(number)); }
+  template <typename T>
+  void SetNumber(T number) {
+    value = std::to_string(number);
+  }
+};
+
+void Write(Level level, std::string_view message, std::initializer_list<Field> fields = {});
+
+inline void Debug(std::string_view m, std::initializer_list<Field> f = {}) {
+  Write(Level::kDebug, m, f);
+}
+inline void Info(std::string_view m, std::initializer_list<Field> f = {}) {
+  Write(Level::kInfo, m, f);
+}
+inline void Warning(std::string_view m, std::initializer_list<Field> f = {}) {
+  Write(Level::kWarning, m, f);
+}
+inline void Error(std::string_view m, std::initializer_list<Field> f = {}) {
+  Write(Level::kError, m, f);
+}
+
+}  // namespace tandem::log
+
+#endif  // TANDEM_COMMON_BASE_LOG_H_

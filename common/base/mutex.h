@@ -1,0 +1,68 @@
+// Mutex, MutexLock, CondVar: std::mutex with Clang's thread-safety annotations. absl::Mutex is not
+// used: Debian's Abseil is not instrumented, and TSan reports false races on it.
+#ifndef TANDEM_COMMON_BASE_MUTEX_H_
+#define TANDEM_COMMON_BASE_MUTEX_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+#include "absl/base/thread_annotations.h"
+
+namespace tandem {
+
+class ABSL_LOCKABLE Mutex {
+ public:
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mu_.lock(); }
+  void Unlock() ABSL_UNLOCK_FUNCTION() { mu_.unlock(); }
+
+ private:
+  friend class CondVar;
+  std::mutex mu_;
+};
+
+// Holds `mu` from construction to destruction.
+class ABSL_SCOPED_LOCKABLE MutexLock {
+ public:
+  explicit MutexLock(Mutex* mu) ABSL_EXCLUSIVE_LOCK_FUNCTION(mu) : mu_(mu) { mu_->Lock(); }
+  ~MutexLock() ABSL_UNLOCK_FUNCTION() { mu_->Unlock(); }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+ private:
+  Mutex* const mu_;
+};
+
+// Waits release `mu`, which the caller holds, and hold it again on return. Spurious wake-ups happen:
+// wait in a loop over the condition.
+class CondVar {
+ public:
+  void Wait(Mutex* mu) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    std::unique_lock<std::mutex> lock(mu->mu_, std::adopt_lock);
+    cv_.wait(lock);
+    lock.release();
+  }
+
+  // False if `deadline` passed first. The system clock, on purpose: TSan of gcc 12 does not
+  // intercept the wait on the steady one. A clock jump makes a wait longer or shorter, never wrong.
+  bool WaitUntil(Mutex* mu, std::chrono::steady_clock::time_point deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    const auto left = deadline - std::chrono::steady_clock::now();
+    std::unique_lock<std::mutex> lock(mu->mu_, std::adopt_lock);
+    const auto status = cv_.wait_until(
+        lock, std::chrono::system_clock::now() +
+                  std::chrono::duration_cast<std::chrono::system_clock::duration>(left));
+    lock.release();
+    return status == std::cv_status::no_timeout;
+  }
+
+  void Notify() { cv_.notify_one(); }
+  void NotifyAll() { cv_.notify_all(); }
+
+ private:
+  std::condition_variable cv_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_COMMON_BASE_MUTEX_H_

@@ -1,0 +1,27 @@
+// WeightVersion: the count of train steps behind a set of weights; 0 is the starting checkpoint.
+#ifndef TANDEM_COMMON_BASE_WEIGHT_VERSION_H_
+#define TANDEM_COMMON_BASE_WEIGHT_VERSION_H_
+
+#include <compare>
+#include <cstdint>
+
+namespace tandem {
+
+struct WeightVersion {
+  int64_t value = 0;
+
+  WeightVersion Next() const { return {value + 1}; }
+  friend auto operator<=>(const WeightVersion&, const WeightVersion&) = default;
+};
+
+// Run of consecutive tokens drawn under one version.
+struct VersionSpan {
+  WeightVersion version;
+  int32_t num_tokens = 0;  // at least 1
+
+  friend bool operator==(const VersionSpan&, const VersionSpan&) = default;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_COMMON_BASE_WEIGHT_VERSION_H_

@@ -1,0 +1,135 @@
+// Engine: the model, its KV cache, the scheduler and the sampler behind one step function (arrow 2).
+// EngineThread drives it for the services; `tandem generate` and `tandem score` drive it directly.
+//
+// Use from one thread only, except Stage, which is thread-safe and may run beside Step.
+// After an error of Step the engine must not be used any more (the process ends).
+#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_H_
+#define TANDEM_ROLLOUT_SERVER_ENGINE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/options.h"
+#include "common/base/weight_version.h"
+#include "common/model/model_config.h"
+#include "common/tokenizer/tokenizer.h"
+#include "common/weights/host_tensor.h"
+#include "rollout_server/group.h"
+
+namespace tandem::rollout {
+
+enum class ComputeDType { kFp32, kBf16 };
+
+struct EngineOptions {
+  ComputeDType dtype = ComputeDType::kBf16;
+  int64_t kv_capacity_tokens = 32768;
+  int64_t max_batch_sequences = 64;   // sequences in one decode step
+  int64_t max_step_tokens = 512;      // decode tokens and prompt chunks of one step
+  int64_t num_threads = 0;            // 0: the cores of the machine
+};
+void BindOptions(OptionBinder& binder, EngineOptions& options);
+
+// What one Step made, in order.
+struct CompletionFinished {
+  GroupKey key = 0;
+  FinishedCompletion completion;
+};
+struct GroupFinished {
+  GroupKey key = 0;
+  int32_t num_prompt_tokens_cached = 0;
+};
+struct GroupStarted {  // its prompt is about to be computed
+  GroupKey key = 0;
+};
+struct GroupDecoding {  // its first tokens were drawn
+  GroupKey key = 0;
+};
+using EngineEvent = std::variant<GroupStarted, GroupDecoding, CompletionFinished, GroupFinished>;
+
+struct EngineStats {
+  int64_t num_groups_waiting = 0;  // admitted to the queue, no KV yet
+  int64_t num_groups_running = 0;
+  int64_t kv_used_tokens = 0;
+  int64_t kv_capacity_tokens = 0;
+  uint64_t num_tokens_sampled = 0;
+  uint64_t num_prompt_tokens_computed = 0;
+};
+
+// Weights converted and packed for the kernels, not live yet.
+class StagedWeights {
+ public:
+  virtual ~StagedWeights() = default;
+};
+
+enum class ScorePath { kPrefill, kDecode };
+
+class Engine {
+ public:
+  // Loads config, tokenizer and weights (nearest cast to options.dtype) as version 0.
+  // Errors: those of ReadModelConfig, Tokenizer::Load, ReadModelTensors.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(const std::string& model_directory,
+                                                        const EngineOptions& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Could this group ever run here?
+  //   INVALID_ARGUMENT  ValidateSampling; empty prompt; an id outside the vocabulary; prompt +
+  //                     max_new_tokens over the context; worst case over the KV capacity; more
+  //                     completions than max_batch_sequences. Thread-safe.
+  absl::Status Validate(const GroupRequest& request) const;
+
+  // Queues a group that Validate accepts (else its error). Groups are admitted in this order.
+  absl::Status Add(GroupRequest request);
+
+  // Frees a group at once. False when the key is unknown.
+  bool Abort(GroupKey key);
+
+  bool HasWork() const;
+
+  // One step: plan, build inputs, run, sample, commit. Call only while HasWork().
+  //   INTERNAL  a kernel failed
+  absl::StatusOr<std::vector<EngineEvent>> Step();
+
+  // Casts (nearest, for files only) and packs a full set of tensors (ModelTensors order).
+  //   INVALID_ARGUMENT  names or shapes differ; dtype other than the engine's and not `allow_cast`
+  absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors,
+                                                       bool allow_cast = false) const;
+
+  // Serves from `staged` from the next Step on; sequences in flight keep their KV (policy keep) and
+  // their next tokens carry `version`. A pointer swap: microseconds.
+  void Install(std::unique_ptr<StagedWeights> staged, WeightVersion version);
+
+  // Log-probs of each sequence under the live weights: element t about token t given those before;
+  // element 0 is 0. kDecode runs one token at a time through the KV cache. Needs !HasWork() or free
+  // KV for one sequence; runs to the end.
+  //   INVALID_ARGUMENT    T < 2, an id outside the vocabulary, over the context
+  //   RESOURCE_EXHAUSTED  no KV free
+  absl::StatusOr<std::vector<std::vector<float>>> Score(
+      const std::vector<std::vector<int32_t>>& sequences, float temperature, ScorePath path);
+
+  WeightVersion live_version() const;
+  const ModelConfig& config() const;
+  const Tokenizer& tokenizer() const;
+  DType weight_dtype() const;  // kF32 or kBF16
+  EngineStats Stats() const;
+
+  // The live tensors in Hugging Face layout, for digests at load.
+  const std::vector<HostTensor>& initial_tensors() const;
+  void DropInitialTensors();  // frees them once digested
+
+ private:
+  struct Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_H_

@@ -1,0 +1,61 @@
+// Group, SamplingParams, FinishedCompletion: what the engine is asked for and what it gives back, as
+// plain structs (protobuf stays in the services, LibTorch in the runner).
+#ifndef TANDEM_ROLLOUT_SERVER_GROUP_H_
+#define TANDEM_ROLLOUT_SERVER_GROUP_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/weight_version.h"
+
+namespace tandem::rollout {
+
+struct SamplingParams {
+  float temperature = 1.0f;  // >= 0; 0 is greedy
+  int32_t top_k = 0;         // 0: off
+  float top_p = 1.0f;        // 1: off
+  float min_p = 0.0f;        // 0: off
+  int32_t max_new_tokens = 0;
+  int32_t min_new_tokens = 0;
+  std::vector<int32_t> stop_token_ids;     // with the model's end tokens unless ignore_eos
+  std::vector<std::string> stop_strings;
+  uint64_t seed = 0;
+  bool ignore_eos = false;
+};
+
+// Identifies a group at this server: the engine's own number, not the caller's group_id.
+using GroupKey = int64_t;
+
+struct GroupRequest {
+  GroupKey key = 0;
+  std::vector<int32_t> prompt;  // [P], P >= 1
+  int32_t num_completions = 1;
+  SamplingParams sampling;
+};
+
+enum class FinishReason { kStop, kLength, kStopString };
+
+// Per-token arrays run in parallel, [T], stop token included.
+struct FinishedCompletion {
+  int32_t index = 0;
+  std::vector<int32_t> token_ids;
+  std::vector<float> behaviour_logprobs;
+  std::vector<float> raw_logprobs;
+  std::vector<float> entropies;
+  std::vector<float> logprob_second_moments;
+  std::vector<int32_t> decode_batch_sizes;
+  std::vector<bool> prefix_cached;
+  std::vector<VersionSpan> version_spans;
+  FinishReason finish_reason = FinishReason::kStop;
+  std::string text;  // without the stop token, cut at a stop string
+};
+
+// Checks ranges that need no model.
+//   INVALID_ARGUMENT  names the field, the value and the range
+absl::Status ValidateSampling(const SamplingParams& sampling);
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_GROUP_H_

@@ -1,0 +1,66 @@
+// Policy: the trainer's own forward of the model: differentiable, over packed rows in which a group's
+// prompt stands once. Target, proximal and reference log-probs all come from here (arrows 5 and 7).
+//
+// Parameters are fp32 masters; with ComputeDType::kBf16 the linear layers and attention run on a cast
+// made once per weight change, norms, residual stream, logits and log-softmax stay fp32.
+// Use from one thread. Same result for any split of the same completions into rows (to rounding).
+#ifndef TANDEM_TRAINER_POLICY_H_
+#define TANDEM_TRAINER_POLICY_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/model/model_config.h"
+#include "common/weights/host_tensor.h"
+#include "trainer/packed_rows.h"
+
+namespace tandem::trainer {
+
+enum class ComputeDType { kFp32, kBf16 };
+
+struct NamedParameter {
+  std::string name;   // Hugging Face name
+  at::Tensor master;  // fp32, contiguous; a leaf that requires grad (except in a frozen policy)
+};
+
+// Per-token results, [T] in the row's order; entries where the row has no target token are 0.
+struct TokenScores {
+  at::Tensor logprobs;   // [T] float32 of the tempered distribution; has a gradient in Score(.., true)
+  at::Tensor entropies;  // [T] float32, detached
+};
+
+class Policy {
+ public:
+  // Tensors of any float dtype, in ModelTensors order (MatchModelTensors), become fp32 masters.
+  static absl::StatusOr<std::unique_ptr<Policy>> Create(const ModelConfig& config,
+                                                        const std::vector<HostTensor>& tensors,
+                                                        ComputeDType dtype, bool trainable);
+  ~Policy();
+
+  // Log-probs of row.token_ids[t] given what it may attend to, where row.is_target[t]. Logits are
+  // divided by `temperature`. fp32 logits exist for a chunk of rows at a time only.
+  //   INTERNAL  a kernel failed (message from LibTorch)
+  absl::StatusOr<TokenScores> Score(const PackedRow& row, double temperature, bool with_gradient);
+
+  // To be called after masters changed: drops the bf16 casts.
+  void WeightsChanged();
+
+  const std::vector<NamedParameter>& parameters() const;
+  const ModelConfig& config() const;
+
+ private:
+  struct Impl;
+  explicit Policy(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_POLICY_H_
