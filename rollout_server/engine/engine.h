@@ -3,8 +3,8 @@
 //
 // Use from one thread only, except Stage, which is thread-safe and may run beside Step.
 // After an error of Step the engine must not be used any more (the process ends).
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_H_
+#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_ENGINE_H_
+#define TANDEM_ROLLOUT_SERVER_ENGINE_ENGINE_H_
 
 #include <cstdint>
 #include <memory>
@@ -20,7 +20,7 @@
 #include "common/model/model_config.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/weights/host_tensor.h"
-#include "rollout_server/group.h"
+#include "rollout_server/engine/group.h"
 
 namespace tandem::rollout {
 
@@ -132,4 +132,4 @@ class Engine {
 
 }  // namespace tandem::rollout
 
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_H_
+#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_ENGINE_H_

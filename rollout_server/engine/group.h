@@ -1,7 +1,7 @@
 // Group, SamplingParams, FinishedCompletion: what the engine is asked for and what it gives back, as
 // plain structs (protobuf stays in the services, LibTorch in the runner).
-#ifndef TANDEM_ROLLOUT_SERVER_GROUP_H_
-#define TANDEM_ROLLOUT_SERVER_GROUP_H_
+#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_GROUP_H_
+#define TANDEM_ROLLOUT_SERVER_ENGINE_GROUP_H_
 
 #include <cstdint>
 #include <string>
@@ -58,4 +58,4 @@ absl::Status ValidateSampling(const SamplingParams& sampling);
 
 }  // namespace tandem::rollout
 
-#endif  // TANDEM_ROLLOUT_SERVER_GROUP_H_
+#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_GROUP_H_

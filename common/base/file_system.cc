@@ -1,0 +1,1 @@
+#include "common/base/file_system.h"

@@ -1,0 +1,1 @@
+#include "common/model/model_config.h"

@@ -1,0 +1,1 @@
+#include "common/offpolicy/drift_metrics.h"

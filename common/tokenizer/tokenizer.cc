@@ -1,0 +1,1 @@
+#include "common/tokenizer/tokenizer.h"

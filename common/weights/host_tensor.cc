@@ -1,0 +1,1 @@
+#include "common/weights/host_tensor.h"

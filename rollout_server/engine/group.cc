@@ -1,0 +1,1 @@
+#include "rollout_server/engine/group.h"

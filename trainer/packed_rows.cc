@@ -1,0 +1,1 @@
+#include "trainer/packed_rows.h"
