@@ -1,1 +1,63 @@
 #include "common/weights/host_tensor.h"
+
+#include <array>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace tandem {
+namespace {
+
+struct DTypeRow {
+  DType dtype;
+  std::string_view name;
+  int64_t bytes;
+};
+
+// In the order of the enum.
+constexpr std::array<DTypeRow, 10> kDTypes = {{
+    {DType::kF32, "F32", 4},
+    {DType::kBF16, "BF16", 2},
+    {DType::kF16, "F16", 2},
+    {DType::kF64, "F64", 8},
+    {DType::kI64, "I64", 8},
+    {DType::kI32, "I32", 4},
+    {DType::kI16, "I16", 2},
+    {DType::kI8, "I8", 1},
+    {DType::kU8, "U8", 1},
+    {DType::kBool, "BOOL", 1},
+}};
+
+const DTypeRow& Row(DType dtype) { return kDTypes.at(static_cast<size_t>(dtype)); }
+
+}  // namespace
+
+int64_t DTypeBytes(DType dtype) { return Row(dtype).bytes; }
+
+std::string_view DTypeName(DType dtype) { return Row(dtype).name; }
+
+absl::StatusOr<DType> DTypeFromName(std::string_view name) {
+  for (const DTypeRow& row : kDTypes) {
+    if (row.name == name) return row.dtype;
+  }
+  const auto append_name = [](std::string* out, const DTypeRow& row) {
+    absl::StrAppend(out, std::string(row.name));
+  };
+  return absl::InvalidArgumentError(absl::StrCat("dtype '", std::string(name),
+                                                 "' is not supported; one of ",
+                                                 absl::StrJoin(kDTypes, ", ", append_name)));
+}
+
+int64_t TensorSpec::num_elements() const {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return count;
+}
+
+std::string TensorSpec::ToString() const {
+  return absl::StrCat(name, " ", std::string(DTypeName(dtype)), " [", absl::StrJoin(shape, ", "),
+                      "]");
+}
+
+}  // namespace tandem
