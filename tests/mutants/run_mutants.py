@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Put each known bug in by its patch and see that its test fails.
+
+Each file of patches/ is a unified diff (-p1) that opens with these lines:
+
+    Bug: 14                                 number in docs/mutants.md
+    Title: proximal log-prob not detached
+    Target: policy_loss_test                CMake target of the test program
+    Filter: *Bug14*                         gtest filter; must match at least one test
+
+The tree is copied (tracked files only) to build/mutants/tree and built there, so the checkout is never
+touched. A mutant is *caught* when its test passes without the patch and fails with it; *survived* when
+it passes with it; *stale* when the patch does not apply. Exit 1 unless all are caught.
+
+    python3 tests/mutants/run_mutants.py [--only 14,19] [--table docs/mutants.md] [--jobs 2]
+"""
+import argparse
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TREE = ROOT / "build" / "mutants" / "tree"
+BUILD = ROOT / "build" / "mutants" / "build"
+HEADER = re.compile(r"^(Bug|Title|Target|Filter): (.+)$", re.M)
+
+
+class Mutant:
+    def __init__(self, path):
+        self.path = path
+        fields = dict(HEADER.findall(path.read_text(encoding="utf-8").split("\n--- ")[0]))
+        missing = {"Bug", "Title", "Target", "Filter"} - fields.keys()
+        if missing:
+            sys.exit(f"{path}: header lacks {', '.join(sorted(missing))}")
+        self.bug, self.title = int(fields["Bug"]), fields["Title"]
+        self.target, self.filter = fields["Target"], fields["Filter"]
+        self.files = re.findall(r"^\+\+\+ b/(\S+)", path.read_text(encoding="utf-8"), re.M)
+
+
+def copy_tree():
+    """Copies what git tracks; unchanged files keep their time, so that rebuilding is incremental."""
+    TREE.mkdir(parents=True, exist_ok=True)
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True)
+    wanted = {name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()}
+    for name in sorted(wanted):
+        source, copy = ROOT / name, TREE / name
+        if not copy.exists() or copy.read_bytes() != source.read_bytes():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, copy)
+            copy.touch()
+    for copy in TREE.rglob("*"):
+        if copy.is_file() and str(copy.relative_to(TREE)) not in wanted:
+            copy.unlink()
+    for link in (".deps", "models"):
+        if (ROOT / link).exists() and not (TREE / link).exists():
+            (TREE / link).symlink_to(ROOT / link)
+
+
+def build(targets, jobs):
+    done = subprocess.run(["cmake", "--build", str(BUILD), "-j", str(jobs), "--target", *targets],
+                          capture_output=True, text=True)
+    return done.returncode == 0, done.stdout + done.stderr
+
+
+def run_test(mutant):
+    """True when the mutant's tests pass; exits when its filter matches nothing."""
+    done = subprocess.run([str(BUILD / "tests" / mutant.target), f"--gtest_filter={mutant.filter}"],
+                          capture_output=True, text=True, timeout=300)
+    ran = re.search(r"Running (\d+) tests?", done.stdout)
+    if done.returncode == 0 and (not ran or ran.group(1) == "0"):
+        sys.exit(f"{mutant.path.name}: filter {mutant.filter} matches no test of {mutant.target}")
+    return done.returncode == 0
+
+
+def judge(mutant, jobs):
+    if not run_test(mutant):
+        return "fails without the bug"
+    patch = ["patch", "-p1", "--fuzz=0", "--silent", "--no-backup-if-mismatch", "-d", str(TREE),
+             "-i", str(mutant.path)]
+    if subprocess.run([*patch, "--dry-run"], capture_output=True).returncode != 0:
+        return "stale"
+    subprocess.run(patch, check=True, capture_output=True)
+    try:
+        built, output = build([mutant.target], jobs)
+        if not built:
+            print(output[-2000:])
+            return "does not compile"
+        return "survived" if run_test(mutant) else "caught"
+    finally:
+        for name in mutant.files:
+            shutil.copyfile(ROOT / name, TREE / name)
+
+
+def table(rows):
+    lines = ["# Known bugs, put in and caught", "",
+             "Bugs seen in GRPO implementations, by the number their tests carry. Each is put into the code by",
+             "a patch of `tests/mutants/patches`, and the named test fails. Made by `make mutants`.", "",
+             "| bug | what | test | outcome |", "|---|---|---|---|"]
+    for mutant, outcome in rows:
+        lines.append(f"| {mutant.bug} | {mutant.title} | `{mutant.target}` `{mutant.filter}` | {outcome} |")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", help="comma-separated bug numbers")
+    parser.add_argument("--table", type=pathlib.Path, help="write the outcome as Markdown")
+    parser.add_argument("--jobs", type=int, default=2)
+    args = parser.parse_args()
+    mutants = sorted((Mutant(p) for p in (ROOT / "tests" / "mutants" / "patches").glob("*.patch")),
+                     key=lambda m: (m.bug, m.path.name))
+    if args.only:
+        chosen = {int(n) for n in args.only.split(",")}
+        mutants = [m for m in mutants if m.bug in chosen]
+    if not mutants:
+        sys.exit("no patch to run")
+    copy_tree()
+    subprocess.run(["cmake", "--preset", "release", "-B", str(BUILD)], cwd=TREE, check=True,
+                   stdout=subprocess.DEVNULL)
+    built, output = build(sorted({m.target for m in mutants}), args.jobs)
+    if not built:
+        sys.exit(output[-4000:])
+    rows = []
+    for i, mutant in enumerate(mutants, 1):
+        start = time.monotonic()
+        outcome = judge(mutant, args.jobs)
+        rows.append((mutant, outcome))
+        print(f"[{i}/{len(mutants)}] bug {mutant.bug:>2} {mutant.title}: {outcome} "
+              f"({time.monotonic() - start:.0f} s)", flush=True)
+    if args.table:
+        args.table.write_text(table(rows), encoding="utf-8")
+    caught = sum(outcome == "caught" for _, outcome in rows)
+    print(f"{caught} passed, {len(rows) - caught} failed")
+    sys.exit(0 if caught == len(rows) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Python side of tests and benchmarks: stubs of proto/, and a rollout server as a child process."""
+import importlib
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+import grpc
+
+SOURCE = pathlib.Path(os.environ.get("TANDEM_SOURCE", pathlib.Path(__file__).resolve().parents[2]))
+BIN = pathlib.Path(os.environ.get("TANDEM_BIN", SOURCE / "build" / "release" / "bin"))
+
+
+def load_stubs():
+    """Generates the stubs into a temporary directory; returns (rollout_pb2, rollout_pb2_grpc, weights_pb2,
+    weights_pb2_grpc)."""
+    from grpc_tools import protoc
+
+    out = tempfile.mkdtemp(prefix="tandem-stubs-")
+    names = ["rollout", "weights"]
+    code = protoc.main(["protoc", f"-I{SOURCE}", f"--python_out={out}", f"--grpc_python_out={out}",
+                        *[f"proto/{name}.proto" for name in names]])
+    if code != 0:
+        raise RuntimeError("protoc failed")
+    sys.path.insert(0, out)
+    return tuple(importlib.import_module(f"proto.{name}_{kind}") for name in names
+                 for kind in ("pb2", "pb2_grpc"))
+
+
+class Server:
+    """A rollout server on a free port; use as a context manager."""
+
+    def __init__(self, model, *args, env=None):
+        self.folder = tempfile.TemporaryDirectory(prefix="tandem-server-")
+        port_file = pathlib.Path(self.folder.name) / "port"
+        self.log = open(pathlib.Path(self.folder.name) / "log", "w+", encoding="utf-8")
+        self.process = subprocess.Popen(
+            [str(BIN / "rollout_server"), "--model", str(model), "--listen", "127.0.0.1:0",
+             "--port-file", str(port_file), *args],
+            stdout=self.log, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})})
+        deadline = time.monotonic() + 120
+        while not (port_file.exists() and port_file.read_text().strip()):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"rollout_server did not start:\n{self.output()}")
+            try:
+                self.process.wait(timeout=0.05)
+            except subprocess.TimeoutExpired:
+                pass
+        self.address = f"127.0.0.1:{int(port_file.read_text().strip().split(':')[-1])}"
+        self.channel = grpc.insecure_channel(
+            self.address, options=[("grpc.max_receive_message_length", 256 << 20),
+                                   ("grpc.max_send_message_length", 256 << 20)])
+
+    def output(self):
+        self.log.flush()
+        self.log.seek(0)
+        return self.log.read()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.channel.close()
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.log.close()
+        self.folder.cleanup()
