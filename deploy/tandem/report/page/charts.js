@@ -1,0 +1,98 @@
+"use strict";
+// Charts: one look for all, redrawn when the theme changes. Colours are Okabe and Ito's, which stay
+// apart for colour-blind readers; a second mark (dashes, position, a written label) goes with each.
+
+const palette = {
+  light: {blue: "#0072b2", orange: "#d98300", green: "#009e73", red: "#d55e00", sky: "#3f9fd6", pink: "#b8578f", grey: "#7a8594", yellow: "#b5a300"},
+  dark: {blue: "#4aa8e0", orange: "#f0a830", green: "#2fc196", red: "#f07838", sky: "#8fd0f5", pink: "#dd92bd", grey: "#95a1b1", yellow: "#e8db4a"},
+};
+const drawn = [];
+
+const isDark = () => document.documentElement.dataset.theme === "dark";
+const colour = (name) => palette[isDark() ? "dark" : "light"][name] || name;
+const faint = (name, alpha) => colour(name) + Math.round(alpha * 255).toString(16).padStart(2, "0");
+const cssVariable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+function axis(title, options) {
+  const {min, max, log, ticks, stacked, grid} = options || {};
+  return {
+    type: log ? "logarithmic" : options && options.type, min, max, stacked,
+    suggestedMin: options && options.suggestedMin, suggestedMax: options && options.suggestedMax,
+    title: {display: Boolean(title), text: title, color: cssVariable("--muted"), font: {size: 11}},
+    grid: {color: cssVariable("--line"), drawBorder: false, display: grid !== false},
+    ticks: {color: cssVariable("--muted"), font: {size: 11}, maxTicksLimit: log ? 6 : 8, maxRotation: 0, autoSkipPadding: 12,
+      ...(ticks || (log ? {callback: (value) => (Math.abs(Math.log10(value) % 1) < 1e-9 ? value.toExponential(0).replace("e+", "e") : "")} : {}))},
+  };
+}
+
+// A card with a chart. `build` returns the Chart.js configuration for the present theme; `keys` are
+// the legend: [name, colour, dashed].
+function chartCard(title, note, keys, build, options) {
+  const canvas = el("canvas", {role: "img", "aria-label": title});
+  const legend = el("div", {class: "keys"});
+  const node = card(title, note, el("div", {class: options && options.tall ? "plot tall" : "plot"}, canvas), keys.length ? legend : null);
+  for (const [name, tint, dashed] of keys) {
+    const item = el("span", {class: dashed ? "dashed" : null}, name);
+    item.dataset.tint = tint;
+    legend.append(item);
+  }
+  drawn.push({canvas, legend, build, chart: null});
+  return node;
+}
+
+function drawCharts() {
+  for (const item of drawn) {
+    if (item.chart) item.chart.destroy();
+    for (const key of item.legend.children) key.style.setProperty("--key", colour(key.dataset.tint));
+    const config = item.build();
+    config.options = {
+      responsive: true, maintainAspectRatio: false, animation: false, ...config.options,
+      interaction: {mode: "index", intersect: false},
+      plugins: {legend: {display: false}, tooltip: {callbacks: {label: (item) => `${item.dataset.label}: ${number(item.parsed.y, 4)}`}},
+        ...(config.options && config.options.plugins)},
+    };
+    item.chart = new Chart(item.canvas, config);
+  }
+}
+
+const series = (key) => runData.series[key];
+const hasSeries = (...keys) => keys.some((key) => series(key) && series(key).some(isNumber));
+
+// Points of a series where it has a value, so that a line joins evaluations that are steps apart.
+const points = (values, above) => runData.steps.map((step, i) => ({x: step, y: values[i]}))
+  .filter((point) => isNumber(point.y) && (above === undefined || point.y > above));
+
+function line(label, values, tint, options) {
+  const {dashed, dots, log, fill} = options || {};
+  const data = points(values, log ? 0 : undefined);
+  return {label, data, borderColor: colour(tint), backgroundColor: fill ? faint(tint, .16) : colour(tint), borderWidth: 2,
+    borderDash: dashed ? [6, 4] : [], pointRadius: dots ? 4 : data.length === 1 ? 3 : 0, pointHoverRadius: 4, tension: 0, fill: fill || false};
+}
+
+function stepAxis() {
+  const steps = runData.steps;
+  return axis("train step", {type: "linear", min: Math.min(...steps), max: Math.max(...steps), grid: false, ticks: {precision: 0}});
+}
+
+// lines: [key, label, colour, {dashed, dots}]; lines without data are left out; null when none has any.
+function lineCard(title, note, lines, yOptions) {
+  const present = lines.filter(([key]) => hasSeries(key));
+  if (!present.length) return null;
+  const log = yOptions && yOptions.log;
+  return chartCard(title, note, present.map(([, label, tint, options]) => [label, tint, options && options.dashed]), () => ({
+    type: "line",
+    data: {datasets: present.map(([key, label, tint, options]) => line(label, series(key), tint, {...options, log}))},
+    options: {scales: {x: stepAxis(), y: axis(yOptions && yOptions.title, yOptions)}},
+  }));
+}
+
+// sets: [label, values, colour]
+function barCard(title, note, labels, sets, options) {
+  const {x, y, stacked, log, tall} = options || {};
+  return chartCard(title, note, sets.length > 1 ? sets.map(([label, , tint]) => [label, tint]) : [], () => ({
+    type: "bar",
+    data: {labels, datasets: sets.map(([label, values, tint]) => ({label, data: values, backgroundColor: colour(tint), borderRadius: stacked ? 0 : 2,
+      categoryPercentage: .86, barPercentage: stacked ? .98 : .94}))},
+    options: {scales: {x: axis(x, {grid: false, stacked}), y: axis(y, {stacked, log})}},
+  }), {tall});
+}

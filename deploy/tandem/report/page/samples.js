@@ -1,0 +1,96 @@
+"use strict";
+// Samples: completions coloured token by token by delta, and the worst tokens in context.
+
+// Full colour at half a nat; square root, so that small gaps are seen.
+function shade(delta) {
+  if (!isNumber(delta)) return "transparent";
+  const strength = Math.min(1, Math.sqrt(Math.abs(delta) / .5)) * .85;
+  return `rgba(${cssVariable(delta > 0 ? "--more" : "--less")}, ${strength.toFixed(3)})`;
+}
+
+// White space and control characters are made visible where they would vanish.
+function visible(text) {
+  return plainToken(text).replace(/\n/g, "\u21b5\n").replace(/\t/g, "\u21e5").replace(/[\u0000-\u0008\u000b-\u001f\u007f]/g, "\u2423");
+}
+const plainToken = (text) => (typeof text === "string" ? text : text === null || text === undefined ? "" : String(text));
+
+const tip = el("div", {id: "tip", role: "tooltip"});
+
+function showTip(target) {
+  tip.textContent = target.tipText;
+  tip.style.display = "block";
+  const box = target.getBoundingClientRect();
+  const left = Math.max(8, Math.min(box.left, document.documentElement.clientWidth - tip.offsetWidth - 8));
+  tip.style.left = `${left + window.scrollX}px`;
+  tip.style.top = `${box.bottom + window.scrollY + 6}px`;
+}
+const hideTip = () => { tip.style.display = "none"; };
+
+function tokenNode(c, t) {
+  const text = plainToken(c.tokens[t]);
+  const both = isNumber(c.behaviour[t]) && isNumber(c.proximal[t]);
+  const delta = both ? c.proximal[t] - c.behaviour[t] : null;
+  const changes = t > 0 && c.versions[t] !== c.versions[t - 1];
+  const node = el("span", {class: "tok" + (/^<\|.*\|>$/.test(text) ? " special" : "") + (changes ? " next" : ""), tabindex: "0"}, visible(text) || "\u2205");
+  node.dataset.delta = delta === null ? "" : delta;
+  const lines = [`token ${t}: ${JSON.stringify(text)}`, `behaviour log-prob ${number(c.behaviour[t], 6)}`, `proximal log-prob  ${number(c.proximal[t], 6)}`,
+    `delta ${number(delta, 4)}   w ${delta === null ? "-" : number(Math.exp(delta), 4)}`];
+  if (isNumber(c.entropies[t])) lines.push(`entropy ${number(c.entropies[t], 4)} nats`);
+  lines.push(`weight version ${plain(c.versions[t])}`);
+  node.tipText = lines.join("\n");
+  return node;
+}
+
+function completionNode(c) {
+  const hidden = c.num_tokens - c.tokens.length;
+  const why = [c.finish_reason ? plain(c.finish_reason) : null, c.masked ? `not trained${c.drop_reason ? ": " + plain(c.drop_reason) : ""}` : null].filter(Boolean).join(", ");
+  return el("div", {class: "completion" + (c.masked ? " masked" : "")},
+    el("div", {class: "facts"}, el("div", {}, "reward ", el("b", {}, number(c.reward))), el("div", {}, "advantage ", el("b", {}, number(c.advantage))),
+      el("div", {}, `${c.num_tokens} tokens`), why ? el("div", {}, why) : null),
+    el("div", {class: "tokens"}, c.tokens.map((_, t) => tokenNode(c, t)), hidden > 0 ? el("span", {class: "empty"}, ` \u2026 ${hidden} more tokens`) : null));
+}
+
+function groupNode(g) {
+  return el("div", {class: "card group"}, el("div", {class: "card-head"}, el("h3", {}, `Group ${plain(g.group_id)}`),
+    el("span", {class: "formula"}, `answer ${plain(g.answer)}${g.zero_variance ? ", zero variance" : ""}${g.server ? ", " + plain(g.server) : ""}`)),
+    el("div", {class: "prompt"}, plainToken(g.prompt)), g.completions.map(completionNode));
+}
+
+function paintTokens() {
+  for (const node of document.querySelectorAll("[data-delta]")) node.style.backgroundColor = node.dataset.delta === "" ? "" : shade(Number(node.dataset.delta));
+}
+
+function sampleSection() {
+  const steps = runData.samples.steps;
+  if (!steps.length) return section("samples", "Samples", null, el("p", {class: "empty"}, "No rollouts recorded."));
+  const view = el("div", {});
+  const tabs = steps.map((entry) => el("button", {type: "button", "aria-pressed": "false"}, `step ${entry.step}`));
+  const show = (which) => {
+    tabs.forEach((tab, i) => tab.setAttribute("aria-pressed", String(i === which)));
+    const {groups, num_groups} = steps[which];
+    view.replaceChildren(el("p", {class: "note empty"}, `${groups.length} of ${num_groups} groups, those with differing rewards first`), ...groups.map(groupNode));
+    paintTokens();
+  };
+  tabs.forEach((tab, i) => tab.addEventListener("click", () => show(i)));
+  for (const kind of ["mouseover", "focusin"]) view.addEventListener(kind, (event) => (event.target.tipText ? showTip(event.target) : hideTip()));
+  for (const kind of ["mouseleave", "focusout"]) view.addEventListener(kind, hideTip);
+  show(0);
+  return section("samples", "Samples", "Each token is coloured by delta = log pi_proximal - log pi_behaviour. Point at a token, or tap it, for its numbers. A bar to the left of a token: its weight version differs from the one before.",
+    el("div", {class: "tabs"}, tabs), el("div", {class: "scale"}, "trainer finds it less likely (\u2264 -0.5)", el("i", {"aria-hidden": "true"}), "more likely (\u2265 0.5)"), view);
+}
+
+function worstSection() {
+  const worst = runData.samples.worst;
+  if (!worst.length) return null;
+  const [from, to] = runData.samples.worst_steps;
+  const context = (row) => {
+    const hit = el("span", {class: "hit"}, visible(row.token) || "\u2205");
+    hit.dataset.delta = row.delta;
+    return el("div", {class: "context mono"}, el("span", {class: "dim"}, row.before.map(visible).join("")), hit, el("span", {class: "dim"}, row.after.map(visible).join("")));
+  };
+  return section("worst", "Worst tokens", `The trained tokens with the largest |delta|, steps ${from} to ${to}, in context.`, el("div", {class: "card"}, table([
+    {name: "delta", num: true, cell: (r) => number(r.delta)}, {name: "token in context", cell: context},
+    {name: "log behaviour", num: true, cell: (r) => number(r.behaviour)}, {name: "log proximal", num: true, cell: (r) => number(r.proximal)},
+    {name: "step", num: true, cell: (r) => plain(r.step)}, {name: "group", num: true, cell: (r) => plain(r.group_id)}, {name: "completion", num: true, cell: (r) => plain(r.index)},
+    {name: "position", num: true, cell: (r) => plain(r.position)}, {name: "version", num: true, cell: (r) => plain(r.version)}], worst, true)));
+}
