@@ -14,7 +14,6 @@ namespace tandem::internal {
 }  // namespace tandem::internal
 
 #define TANDEM_CHECK(condition) \
-  ((condition) ? (void)0        \
-               : ::tandem::internal::CheckFailed(__FILE__, __LINE__, #condition))
+  ((condition) ? (void)0 : ::tandem::internal::CheckFailed(__FILE__, __LINE__, #condition))
 
 #endif  // TANDEM_COMMON_BASE_CHECK_H_

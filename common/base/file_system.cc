@@ -1,1 +1,228 @@
 #include "common/base/file_system.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+absl::Status ErrnoStatus(int error, const char* action, const std::string& path) {
+  const std::string message = absl::StrCat(path, ": ", action, " failed: ", std::strerror(error));
+  switch (error) {
+    case ENOENT:
+      return absl::NotFoundError(message);
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return absl::PermissionDeniedError(message);
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      return absl::ResourceExhaustedError(absl::StrCat(message, "; free space and try again"));
+    default:
+      return absl::UnavailableError(message);
+  }
+}
+
+// What TANDEM_FAIL_WRITE asks for one path. Read at each call, so that a test can switch it.
+struct InjectedFailure {
+  int error = 0;            // 0: none
+  int64_t after_bytes = 0;  // bytes of the file that still go through
+  bool on_sync = false;     // fsync fails instead of a write
+};
+
+InjectedFailure InjectedFailureFor(const std::string& path) {
+  const char* text = std::getenv("TANDEM_FAIL_WRITE");
+  if (text == nullptr || *text == '\0') return {};
+  const std::vector<std::string> parts = absl::StrSplit(text, ':');
+  if (parts.size() != 3 || path.find(parts[0]) == std::string::npos) return {};
+  InjectedFailure failure;
+  failure.error = parts[1] == "ENOSPC"   ? ENOSPC
+                  : parts[1] == "EDQUOT" ? EDQUOT
+                  : parts[1] == "EROFS"  ? EROFS
+                  : parts[1] == "EACCES" ? EACCES
+                                         : EIO;
+  if (parts[2] == "fsync") {
+    failure.on_sync = true;
+  } else if (!absl::SimpleAtoi(parts[2], &failure.after_bytes)) {
+    return {};
+  }
+  return failure;
+}
+
+// Writes all of `bytes`; `*written` counts what the file holds already and is advanced.
+absl::Status WriteAll(int fd, std::string_view bytes, const std::string& path, int64_t* written) {
+  const InjectedFailure failure = InjectedFailureFor(path);
+  const bool limited = failure.error != 0 && !failure.on_sync;
+  while (!bytes.empty()) {
+    size_t count = bytes.size();
+    if (limited) {
+      const int64_t room = failure.after_bytes - *written;
+      if (room <= 0) return ErrnoStatus(failure.error, "write", path);
+      count = std::min(count, static_cast<size_t>(room));
+    }
+    const ssize_t done = ::write(fd, bytes.data(), count);
+    if (done < 0) {
+      if (errno == EINTR) continue;
+      return ErrnoStatus(errno, "write", path);
+    }
+    *written += done;
+    bytes.remove_prefix(static_cast<size_t>(done));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SyncFd(int fd, const std::string& path) {
+  const InjectedFailure failure = InjectedFailureFor(path);
+  if (failure.error != 0 && failure.on_sync) return ErrnoStatus(failure.error, "fsync", path);
+  if (::fsync(fd) != 0) return ErrnoStatus(errno, "fsync", path);
+  return absl::OkStatus();
+}
+
+absl::Status SyncDirectoryOf(const std::string& path) {
+  std::string directory = std::filesystem::path(path).parent_path().string();
+  if (directory.empty()) directory = ".";
+  const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return ErrnoStatus(errno, "open", directory);
+  const int result = ::fsync(fd);
+  const int error = errno;
+  ::close(fd);
+  // Some file systems have no fsync of directories (EINVAL): the rename is as durable as it gets.
+  if (result != 0 && error != EINVAL) return ErrnoStatus(error, "fsync", directory);
+  return absl::OkStatus();
+}
+
+std::string TemporaryName(const std::string& path) { return path + ".tmp"; }
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return ErrnoStatus(errno, "open", path);
+  std::string contents;
+  char block[1 << 16];
+  for (;;) {
+    const ssize_t count = ::read(fd, block, sizeof(block));
+    if (count == 0) break;
+    if (count < 0) {
+      if (errno == EINTR) continue;
+      const int error = errno;
+      ::close(fd);
+      return ErrnoStatus(error, "read", path);
+    }
+    contents.append(block, static_cast<size_t>(count));
+  }
+  ::close(fd);
+  return contents;
+}
+
+absl::Status WriteFileAtomically(const std::string& path, std::string_view contents) {
+  TANDEM_ASSIGN_OR_RETURN(const auto writer, AtomicFileWriter::Create(path));
+  TANDEM_RETURN_IF_ERROR(writer->Write(std::as_bytes(std::span(contents))));
+  return writer->Commit();
+}
+
+absl::Status MakeDirectories(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) return ErrnoStatus(error.value(), "mkdir", path);
+  if (!std::filesystem::is_directory(path, error)) return ErrnoStatus(ENOTDIR, "mkdir", path);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<AppendFile>> AppendFile::Open(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd < 0) return ErrnoStatus(errno, "open", path);
+  return std::unique_ptr<AppendFile>(new AppendFile(fd, path));
+}
+
+AppendFile::AppendFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+
+AppendFile::~AppendFile() { ::close(fd_); }
+
+absl::Status AppendFile::Append(std::string_view bytes) {
+  return WriteAll(fd_, bytes, path_, &written_);
+}
+
+absl::Status AppendFile::Sync() { return SyncFd(fd_, path_); }
+
+absl::StatusOr<std::unique_ptr<AtomicFileWriter>> AtomicFileWriter::Create(
+    const std::string& path) {
+  const std::string temporary = TemporaryName(path);
+  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) return ErrnoStatus(errno, "open", temporary);
+  return std::unique_ptr<AtomicFileWriter>(new AtomicFileWriter(fd, path));
+}
+
+AtomicFileWriter::AtomicFileWriter(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+
+AtomicFileWriter::~AtomicFileWriter() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(TemporaryName(path_).c_str());
+}
+
+absl::Status AtomicFileWriter::Write(std::span<const std::byte> bytes) {
+  if (fd_ < 0) return absl::FailedPreconditionError(absl::StrCat(path_, ": already committed"));
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return WriteAll(fd_, text, path_, &written_);
+}
+
+absl::Status AtomicFileWriter::Commit() {
+  if (fd_ < 0) return absl::FailedPreconditionError(absl::StrCat(path_, ": already committed"));
+  TANDEM_RETURN_IF_ERROR(SyncFd(fd_, path_));
+  // A network file system may report a failed write only here.
+  const int closed = ::close(std::exchange(fd_, -1));
+  const std::string temporary = TemporaryName(path_);
+  if (closed != 0 || ::rename(temporary.c_str(), path_.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(temporary.c_str());
+    return ErrnoStatus(error, closed != 0 ? "close" : "rename", path_);
+  }
+  return SyncDirectoryOf(path_);
+}
+
+absl::StatusOr<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return ErrnoStatus(errno, "open", path);
+  struct stat info = {};
+  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    const int error = S_ISDIR(info.st_mode) ? EISDIR : EINVAL;
+    ::close(fd);
+    return ErrnoStatus(error, "map", path);
+  }
+  const size_t size = static_cast<size_t>(info.st_size);
+  void* address = nullptr;  // an empty file has nothing to map
+  if (size > 0) address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+  const int error = errno;
+  ::close(fd);
+  if (address == MAP_FAILED) return ErrnoStatus(error, "map", path);
+  return std::shared_ptr<const MappedFile>(
+      new MappedFile({static_cast<const std::byte*>(address), size}, path));
+}
+
+MappedFile::MappedFile(std::span<const std::byte> bytes, std::string path)
+    : bytes_(bytes), path_(std::move(path)) {}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) {
+    ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  }
+}
+
+}  // namespace tandem

@@ -1,6 +1,8 @@
 // Files as the project writes them: whole or not at all. The one place that opens files for writing
 // durable state, so that tests can inject ENOSPC, short writes and failing fsyncs at one seam
-// (environment TANDEM_FAIL_WRITE="substring-of-path:errno-name:after-bytes", debug and release).
+// (environment TANDEM_FAIL_WRITE="substring-of-path:errno-name:after-bytes", debug and release;
+// errno names are ENOSPC, EDQUOT, EROFS, EACCES and EIO; "fsync" in place of the bytes makes fsync
+// fail).
 #ifndef TANDEM_COMMON_BASE_FILE_SYSTEM_H_
 #define TANDEM_COMMON_BASE_FILE_SYSTEM_H_
 
@@ -17,7 +19,8 @@
 
 namespace tandem {
 
-//   NOT_FOUND, PERMISSION_DENIED, UNAVAILABLE (other errno): message has path and strerror
+// Errors of this file: NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED (disk full, quota),
+// UNAVAILABLE (other errno); the message has path and strerror.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
 // Writes to PATH.tmp, fsyncs, renames, fsyncs the directory. RESOURCE_EXHAUSTED on ENOSPC; the file
@@ -39,6 +42,7 @@ class AppendFile {
   AppendFile(int fd, std::string path);
   const int fd_;
   const std::string path_;
+  int64_t written_ = 0;
 };
 
 // A sequential writer for large files; nothing appears at `path` before Commit.

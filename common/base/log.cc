@@ -1,1 +1,123 @@
 #include "common/base/log.h"
+
+#include <spdlog/logger.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/json_number.h"
+
+namespace tandem::log {
+namespace {
+
+struct Sinks {
+  LogOptions options;
+  std::shared_ptr<spdlog::logger> logger;
+};
+
+std::shared_ptr<spdlog::logger> MakeLogger(std::vector<spdlog::sink_ptr> sinks) {
+  auto logger = std::make_shared<spdlog::logger>("tandem", sinks.begin(), sinks.end());
+  logger->set_pattern("%v");  // Lines are rendered here, whole.
+  logger->set_level(spdlog::level::trace);
+  logger->flush_on(spdlog::level::trace);
+  return logger;
+}
+
+// Never destroyed: threads may log while the process ends.
+Sinks& GlobalSinks() {
+  static Sinks* const sinks =
+      new Sinks{{}, MakeLogger({std::make_shared<spdlog::sinks::stderr_sink_mt>()})};
+  return *sinks;
+}
+
+const char* Name(Level level) {
+  switch (level) {
+    case Level::kDebug:
+      return "DEBUG";
+    case Level::kInfo:
+      return "INFO";
+    case Level::kWarning:
+      return "WARNING";
+    case Level::kError:
+      return "ERROR";
+  }
+  return "ERROR";
+}
+
+// With quotes, control characters escaped, broken UTF-8 replaced.
+std::string JsonString(std::string_view text) {
+  return nlohmann::json(std::string(text))
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// A line stays one line whatever a value holds.
+std::string TextValue(const Field& field) {
+  const bool plain =
+      !field.value.empty() && field.value.find_first_of(" =\"\\\t\r\n") == std::string::npos;
+  return plain ? field.value : JsonString(field.value);
+}
+
+std::string TextMessage(std::string_view message) {
+  if (message.find_first_of("\r\n") == std::string_view::npos) return std::string(message);
+  const std::string quoted = JsonString(message);
+  return quoted.substr(1, quoted.size() - 2);
+}
+
+std::string TextLine(const std::string& role, Level level, std::string_view message,
+                     std::initializer_list<Field> fields) {
+  std::string line = absl::StrCat(Rfc3339Now(), " ", Name(level), " ", role,
+                                  role.empty() ? "" : ": ", TextMessage(message));
+  for (const Field& field : fields) {
+    absl::StrAppend(&line, " ", field.name, "=", TextValue(field));
+  }
+  return line;
+}
+
+std::string JsonLine(const std::string& role, Level level, std::string_view message,
+                     std::initializer_list<Field> fields) {
+  std::string line =
+      absl::StrCat(R"({"time":")", Rfc3339Now(), R"(","level":")", Name(level), R"(","role":)",
+                   JsonString(role), R"(,"message":)", JsonString(message));
+  for (const Field& field : fields) {
+    absl::StrAppend(&line, ",", JsonString(field.name), ":",
+                    field.quoted ? JsonString(field.value) : field.value);
+  }
+  return line + "}";
+}
+
+}  // namespace
+
+void Field::SetNumber(double number) { value = JsonNumber(number); }
+
+absl::Status Configure(const LogOptions& options) {
+  std::vector<spdlog::sink_ptr> sinks = {std::make_shared<spdlog::sinks::stderr_sink_mt>()};
+  if (!options.file.empty()) {
+    try {
+      sinks.push_back(std::make_shared<spdlog::sinks::basic_file_sink_mt>(options.file));
+    } catch (const spdlog::spdlog_ex& error) {
+      return absl::UnavailableError(
+          absl::StrCat("log file ", options.file, " cannot be opened: ", error.what()));
+    }
+  }
+  GlobalSinks().logger = MakeLogger(std::move(sinks));
+  GlobalSinks().options = options;
+  return absl::OkStatus();
+}
+
+void Write(Level level, std::string_view message, std::initializer_list<Field> fields) {
+  const Sinks& sinks = GlobalSinks();
+  if (level < sinks.options.level) return;
+  const std::string line = sinks.options.format == Format::kJson
+                               ? JsonLine(sinks.options.role, level, message, fields)
+                               : TextLine(sinks.options.role, level, message, fields);
+  sinks.logger->log(spdlog::level::info, spdlog::string_view_t(line.data(), line.size()));
+}
+
+}  // namespace tandem::log

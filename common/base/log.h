@@ -1,5 +1,5 @@
-// Structured log: a message and named values, as text or JSON lines, to stderr and optionally a file.
-// spdlog stays behind this header. Thread-safe. Secrets are never passed here.
+// Structured log: a message and named values, as text or JSON lines, to stderr and optionally a
+// file. spdlog stays behind this header. Thread-safe. Secrets are never passed here.
 #ifndef TANDEM_COMMON_BASE_LOG_H_
 #define TANDEM_COMMON_BASE_LOG_H_
 
@@ -31,8 +31,8 @@ absl::Status Configure(const LogOptions& options);
 // One named value, rendered when constructed (numbers without quotes in JSON).
 struct Field {
   template <typename T>
-    requires std::is_arithmetic_v<T>
-  Field(std::string_view name, T number) : name(name), quoted(false) {
+  requires std::is_arithmetic_v<T> Field(std::string_view name, T number)
+      : name(name), quoted(false) {
     SetNumber(number);
   }
   Field(std::string_view name, bool flag)

@@ -1,5 +1,6 @@
 // Metrics of a process: counters and gauges, served in Prometheus text form on /metrics.
-// prometheus-cpp stays behind this header. Thread-safe; Counter and Gauge live as long as the registry.
+// prometheus-cpp stays behind this header. Thread-safe; Counter and Gauge live as long as the
+// registry.
 #ifndef TANDEM_COMMON_BASE_METRICS_H_
 #define TANDEM_COMMON_BASE_METRICS_H_
 
@@ -44,11 +45,11 @@ class MetricsRegistry {
 
   // The same name and labels give the same object. Names follow Prometheus rules ("tandem_..."): a
   // bad name is a TANDEM_CHECK.
-  Counter* GetCounter(std::string_view name, std::string_view help, const MetricLabels& labels = {});
+  Counter* GetCounter(std::string_view name, std::string_view help,
+                      const MetricLabels& labels = {});
   Gauge* GetGauge(std::string_view name, std::string_view help, const MetricLabels& labels = {});
   HistogramMetric* GetHistogram(std::string_view name, std::string_view help,
-                                const std::vector<double>& bounds,
-                                const MetricLabels& labels = {});
+                                const std::vector<double>& bounds, const MetricLabels& labels = {});
 
   // Everything, in Prometheus text exposition format.
   std::string Render() const;

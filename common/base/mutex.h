@@ -33,8 +33,8 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex* const mu_;
 };
 
-// Waits release `mu`, which the caller holds, and hold it again on return. Spurious wake-ups happen:
-// wait in a loop over the condition.
+// Waits release `mu`, which the caller holds, and hold it again on return. Spurious wake-ups
+// happen: wait in a loop over the condition.
 class CondVar {
  public:
   void Wait(Mutex* mu) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {

@@ -1,12 +1,13 @@
-// OptionBinder: every knob is a field with its default in its component's Options struct, bound once
-// here to a dotted name, a unit and a help line. The binder reads YAML and `a.b=c` overrides into the
-// fields, prints the resolved configuration, and prints help.
+// OptionBinder: every knob is a field with its default in its component's Options struct, bound
+// once here to a dotted name, a unit and a help line. The binder reads YAML and `a.b=c` overrides
+// into the fields, prints the resolved configuration, and prints help.
 //
 //   struct CorrectionOptions { double max_weight = 2.0; };
 //   void BindOptions(OptionBinder& b, CorrectionOptions& o) {
 //     b.Number("max_weight", &o.max_weight, {.min = 1}, "", "ceiling on one token's weight");
 //   }
-//   OptionBinder b;  b.Section("correction", "arrow 6", [&](OptionBinder& s) { BindOptions(s, o); });
+//   OptionBinder b;  b.Section("correction", "arrow 6", [&](OptionBinder& s) { BindOptions(s, o);
+//   });
 //
 // A name bound twice is a TANDEM_CHECK. Thread-compatible; fields must outlive the binder.
 #ifndef TANDEM_COMMON_BASE_OPTIONS_H_
@@ -45,8 +46,8 @@ class OptionBinder {
 
   // An enum by its spellings, in help order: {{"off", Kind::kOff}, {"token_tis", Kind::kTokenTis}}.
   template <typename Enum>
-  void Choice(std::string_view name, Enum* field,
-              std::vector<std::pair<std::string, Enum>> choices, std::string_view help) {
+  void Choice(std::string_view name, Enum* field, std::vector<std::pair<std::string, Enum>> choices,
+              std::string_view help) {
     std::vector<std::string> names;
     for (const auto& [spelling, value] : choices) names.push_back(spelling);
     ChoiceByIndex(
@@ -86,6 +87,7 @@ class OptionBinder {
   std::string Markdown() const;
 
  private:
+  struct Reader;  // walks a YAML document
   struct Knob {
     std::string name;  // dotted
     std::string type, range, unit, help;
@@ -102,6 +104,11 @@ class OptionBinder {
                      std::function<size_t()> get, std::function<void(size_t)> set,
                      std::string_view help);
   void Add(Knob knob);
+  const Knob* Find(std::string_view dotted) const;
+  bool IsSection(std::string_view dotted) const;
+  bool IsIgnored(std::string_view dotted) const;
+  std::string NearestName(std::string_view dotted) const;  // of all knobs and sections
+  absl::Status UnknownKey(std::string_view dotted) const;
 
   std::string prefix_;
   std::vector<Knob> knobs_;

@@ -11,10 +11,9 @@
 #define TANDEM_MACRO_CONCAT(a, b) TANDEM_MACRO_CONCAT_INNER(a, b)
 
 // Returns the status of `expr` from the enclosing function if it is an error.
-#define TANDEM_RETURN_IF_ERROR(expr)                             \
-  do {                                                           \
-    if (absl::Status tandem_status_ = (expr); !tandem_status_.ok()) \
-      return tandem_status_;                                     \
+#define TANDEM_RETURN_IF_ERROR(expr)                                                       \
+  do {                                                                                     \
+    if (absl::Status tandem_status_ = (expr); !tandem_status_.ok()) return tandem_status_; \
   } while (false)
 
 #define TANDEM_ASSIGN_OR_RETURN_IMPL(result, lhs, expr) \

@@ -1,0 +1,41 @@
+// Clocks: seconds that only go forward, for durations, and wall time for records. A class whose
+// behaviour depends on time takes a SecondsClock in its constructor; tests give it one they turn.
+#ifndef TANDEM_COMMON_BASE_CLOCK_H_
+#define TANDEM_COMMON_BASE_CLOCK_H_
+
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <functional>
+#include <string>
+
+namespace tandem {
+
+// Seconds since some fixed moment of this machine; never goes back. Thread-safe.
+inline double MonotonicSeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+using SecondsClock = std::function<double()>;
+
+// "2026-03-01T12:00:00.123Z". Thread-safe.
+inline std::string Rfc3339(std::chrono::system_clock::time_point moment) {
+  using std::chrono::milliseconds;
+  const auto since_epoch = std::chrono::floor<milliseconds>(moment.time_since_epoch());
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(since_epoch);
+  const std::time_t whole = static_cast<std::time_t>(seconds.count());
+  std::tm utc = {};
+  gmtime_r(&whole, &utc);
+  char date[32];
+  std::strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &utc);
+  char text[48];
+  std::snprintf(text, sizeof(text), "%s.%03dZ", date,
+                static_cast<int>((since_epoch - seconds).count()));
+  return text;
+}
+
+inline std::string Rfc3339Now() { return Rfc3339(std::chrono::system_clock::now()); }
+
+}  // namespace tandem
+
+#endif  // TANDEM_COMMON_BASE_CLOCK_H_

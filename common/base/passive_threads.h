@@ -1,0 +1,16 @@
+// EnsurePassiveThreads: OpenMP threads that wait without spinning. With a busy neighbour, spinning
+// makes small parallel loops ten times slower. libgomp reads its environment before main, so the
+// process starts itself anew once with the variables set. Used by every binary that computes.
+#ifndef TANDEM_COMMON_BASE_PASSIVE_THREADS_H_
+#define TANDEM_COMMON_BASE_PASSIVE_THREADS_H_
+
+namespace tandem {
+
+// Call first in main. Returns at once when OMP_WAIT_POLICY is set (by the user, who knows better,
+// or by the first pass); otherwise sets OMP_WAIT_POLICY=passive and GOMP_SPINCOUNT=0 and executes
+// /proc/self/exe with the same arguments. If that fails, it returns: slower, not wrong.
+void EnsurePassiveThreads(int argc, char** argv);
+
+}  // namespace tandem
+
+#endif  // TANDEM_COMMON_BASE_PASSIVE_THREADS_H_

@@ -1,0 +1,20 @@
+#include "common/base/version.h"
+
+// Written at build time by cmake/git_commit.cmake, only when it changes.
+#include "generated/git_commit.inc"
+
+namespace tandem {
+
+std::string_view ProjectVersion() { return TANDEM_VERSION; }
+
+std::string_view GitCommit() { return kTandemGitCommit; }
+
+std::string_view CompilerVersion() {
+#if defined(__clang__)
+  return "clang " __clang_version__;
+#else
+  return "g++ " __VERSION__;
+#endif
+}
+
+}  // namespace tandem
