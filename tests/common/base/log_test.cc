@@ -1,0 +1,71 @@
+#include "common/base/log.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+
+#include "common/base/file_system.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temp_dir.h"
+
+namespace tandem::log {
+namespace {
+
+using tandem::testing::FailsWith;
+using tandem::testing::IsOk;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class LogTest : public ::testing::Test {
+ protected:
+  ~LogTest() override { EXPECT_THAT(Configure({}), IsOk()); }
+
+  std::string path() const { return dir_ / "log"; }
+  std::string Lines() const { return ReadFile(path()).value_or("no log file"); }
+
+  tandem::testing::TempDir dir_;
+};
+
+TEST_F(LogTest, TextLinesHaveTimeLevelRoleMessageAndValues) {
+  ASSERT_THAT(Configure({.file = path(), .role = "trainer"}), IsOk());
+  Info("step done", {{"step", 3}, {"reward", 0.25f}, {"ok", true}, {"why", "two words"}});
+  EXPECT_THAT(Lines(), ContainsRegex("^20[0-9][0-9]-[0-9-]+T[0-9:.]+Z INFO trainer: step done"));
+  EXPECT_THAT(Lines(), HasSubstr("step done step=3 reward=0.25 ok=true why=\"two words\"\n"));
+}
+
+TEST_F(LogTest, JsonLinesCarryNumbersBareAndTextQuoted) {
+  ASSERT_THAT(Configure({.format = Format::kJson, .file = path(), .role = "rollout_server"}),
+              IsOk());
+  Warning("a \"b\"\n", {{"n", int64_t{7}},
+                        {"x", std::numeric_limits<double>::quiet_NaN()},
+                        {"t", std::string("\xff")},
+                        {"flag", false}});
+  EXPECT_THAT(Lines(), HasSubstr(R"("level":"WARNING","role":"rollout_server",)"
+                                 R"("message":"a \"b\"\n","n":7,"x":null,"t":")"));
+  EXPECT_THAT(Lines(), HasSubstr(R"("flag":false})"));
+}
+
+TEST_F(LogTest, AValueWithALineBreakStaysOnOneLine) {
+  ASSERT_THAT(Configure({.file = path()}), IsOk());
+  Info("m", {{"text", "a\nb"}});
+  EXPECT_THAT(Lines(), HasSubstr("text=\"a\\nb\"\n"));
+}
+
+TEST_F(LogTest, LinesUnderTheLevelAreLeftOut) {
+  ASSERT_THAT(Configure({.level = Level::kWarning, .file = path()}), IsOk());
+  Info("quiet");
+  Error("loud");
+  EXPECT_THAT(Lines(), Not(HasSubstr("quiet")));
+  EXPECT_THAT(Lines(), HasSubstr("ERROR loud"));
+}
+
+TEST_F(LogTest, AFileThatCannotBeOpenedIsNamed) {
+  EXPECT_THAT(Configure({.file = dir_.path()}),
+              FailsWith(absl::StatusCode::kUnavailable, dir_.path()));
+}
+
+}  // namespace
+}  // namespace tandem::log

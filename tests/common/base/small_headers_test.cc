@@ -1,0 +1,110 @@
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <cmath>
+#include <string>
+
+#include "common/base/clock.h"
+#include "common/base/exit_codes.h"
+#include "common/base/json_number.h"
+#include "common/base/mutex.h"
+#include "common/base/passive_threads.h"
+#include "common/base/status_macros.h"
+#include "common/base/version.h"
+#include "common/base/weight_version.h"
+#include "tests/support/status_matchers.h"
+
+namespace tandem {
+namespace {
+
+using testing::FailsWith;
+using testing::IsOk;
+
+TEST(JsonNumberTest, NineDigitsGiveAFloat32BackExactly) {
+  EXPECT_EQ(JsonNumber(0.1), "0.1");
+  EXPECT_EQ(JsonNumber(-3), "-3");
+  const float third = 1.0f / 3.0f;
+  EXPECT_EQ(JsonNumber(third), "0.333333343");
+  EXPECT_EQ(std::stof(JsonNumber(third)), third);
+}
+
+TEST(JsonNumberTest, WhatJsonLacksIsNull) {
+  EXPECT_EQ(JsonNumber(NAN), "null");
+  EXPECT_EQ(JsonNumber(-INFINITY), "null");
+}
+
+TEST(ClockTest, WallTimeIsUtcWithMilliseconds) {
+  using std::chrono::milliseconds;
+  using std::chrono::system_clock;
+  EXPECT_EQ(Rfc3339(system_clock::time_point(milliseconds(1'600'000'000'007))),
+            "2020-09-13T12:26:40.007Z");
+  EXPECT_EQ(Rfc3339(system_clock::time_point(milliseconds(-1))), "1969-12-31T23:59:59.999Z");
+}
+
+TEST(ClockTest, MonotonicSecondsDoNotGoBack) {
+  const double first = MonotonicSeconds();
+  EXPECT_GE(MonotonicSeconds(), first);
+}
+
+TEST(ExitCodesTest, FollowTheKindOfError) {
+  EXPECT_EQ(ToInt(ExitCodeFor(absl::OkStatus())), 0);
+  EXPECT_EQ(ToInt(ExitCodeFor(absl::InternalError(""))), 1);
+  EXPECT_EQ(ToInt(ExitCodeFor(absl::InvalidArgumentError(""))), 2);
+  EXPECT_EQ(ToInt(ExitCodeFor(absl::UnavailableError(""))), 4);
+  EXPECT_EQ(ToInt(ExitCodeFor(absl::ResourceExhaustedError(""))), 7);
+  EXPECT_EQ(ToInt(ExitCodeFor(absl::CancelledError(""))), 130);
+}
+
+absl::Status Doubled(const absl::StatusOr<int>& input, int* output) {
+  TANDEM_ASSIGN_OR_RETURN(const int value, input);
+  TANDEM_RETURN_IF_ERROR(value < 0 ? absl::OutOfRangeError("negative") : absl::OkStatus());
+  *output = 2 * value;
+  return absl::OkStatus();
+}
+
+TEST(StatusMacrosTest, ReturnTheFirstErrorAndElseGoOn) {
+  int output = 0;
+  EXPECT_THAT(Doubled(4, &output), IsOk());
+  EXPECT_EQ(output, 8);
+  EXPECT_THAT(Doubled(absl::NotFoundError("gone"), &output),
+              FailsWith(absl::StatusCode::kNotFound, "gone"));
+  EXPECT_THAT(Doubled(-1, &output), FailsWith(absl::StatusCode::kOutOfRange, "negative"));
+}
+
+TEST(MutexTest, AWaitEndsAtItsDeadline) {
+  Mutex mu;
+  CondVar changed;
+  MutexLock lock(&mu);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(2);
+  while (changed.WaitUntil(&mu, deadline)) {
+  }
+  EXPECT_GE(std::chrono::steady_clock::now() + std::chrono::milliseconds(1), deadline);
+}
+
+TEST(WeightVersionTest, CountsUpByOne) {
+  EXPECT_EQ(WeightVersion{4}.Next(), WeightVersion{5});
+  EXPECT_LT(WeightVersion{4}, WeightVersion{5});
+}
+
+TEST(VersionTest, NamesProjectCommitAndCompiler) {
+  EXPECT_EQ(ProjectVersion().substr(0, 2), "0.");
+  EXPECT_FALSE(GitCommit().empty());
+  EXPECT_NE(CompilerVersion().find(' '), std::string_view::npos);
+}
+
+TEST(PassiveThreadsTest, LeavesAChosenWaitPolicyAlone) {
+  ::setenv("OMP_WAIT_POLICY", "active", 1);
+  EnsurePassiveThreads(0, nullptr);
+  EXPECT_STREQ(::getenv("OMP_WAIT_POLICY"), "active");
+}
+
+TEST(PassiveThreadsDeathTest, StartsTheProcessAnewWithItsArguments) {
+  // The new process is this test binary asked to list its tests: it does so and exits with 0.
+  ::unsetenv("OMP_WAIT_POLICY");
+  std::string name = "small_headers_test", flag = "--gtest_list_tests";
+  char* argv[] = {name.data(), flag.data(), nullptr};
+  EXPECT_EXIT(EnsurePassiveThreads(2, argv), ::testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace tandem
