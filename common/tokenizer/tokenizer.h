@@ -47,8 +47,10 @@ class Tokenizer {
   const std::string& hash() const { return hash_; }  // XXH3-128 of tokenizer.json, hex
 
   // Trains a byte-level BPE of `vocab_size` tokens on `text` with special tokens <|endoftext|> (id 0),
-  // <|im_start|> (1), <|im_end|> (2), digits split one by one, and returns tokenizer.json.
-  //   INVALID_ARGUMENT  vocab_size < 259 + ... or empty text
+  // <|im_start|> (1), <|im_end|> (2), then the 256 bytes, digits split one by one, and returns
+  // tokenizer.json. Fewer tokens come out when the text has no more pairs to merge.
+  //   INVALID_ARGUMENT  vocab_size < 259 (3 special tokens + 256 bytes) or > 2^24; empty text; not
+  //                     UTF-8
   static absl::StatusOr<std::string> TrainByteLevelBpe(std::string_view text, int64_t vocab_size);
 
  private:

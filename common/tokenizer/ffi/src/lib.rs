@@ -1,0 +1,200 @@
+//! The C ABI declared in tandem_tokenizer.h. Everything behind it is safe Rust: `vocabulary` (text and
+//! ids) and `chat` (templates). Panics are caught here.
+
+mod chat;
+mod python_json;
+mod vocabulary;
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+use chat::ChatTemplate;
+use vocabulary::Vocabulary;
+
+pub struct TandemTokenizer {
+    vocabulary: Vocabulary,
+    chat: Option<ChatTemplate>,
+    eos_token_id: i32,
+}
+
+/// Why a call failed; the numbers are the header's.
+pub enum Failure {
+    Invalid(String),
+    NoTemplate,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct TandemBytes {
+    data: *const u8,
+    size: usize,
+}
+
+#[repr(C)]
+pub struct TandemResult {
+    status: i32,
+    data: *mut u8,
+    size: usize,
+    capacity: usize,
+}
+
+const OK: i32 = 0;
+const INVALID: i32 = 1;
+const NO_TEMPLATE: i32 = 2;
+const INTERNAL: i32 = 3;
+
+impl TandemResult {
+    fn new(status: i32, bytes: Vec<u8>) -> Self {
+        let mut bytes = std::mem::ManuallyDrop::new(bytes);
+        TandemResult { status, data: bytes.as_mut_ptr(), size: bytes.len(), capacity: bytes.capacity() }
+    }
+}
+
+impl TandemBytes {
+    /// # Safety
+    /// `data` points to `size` readable bytes that outlive the call, or `size` is 0.
+    unsafe fn text<'a>(self, what: &str) -> Result<&'a str, Failure> {
+        if self.size == 0 {
+            return Ok("");
+        }
+        std::str::from_utf8(std::slice::from_raw_parts(self.data, self.size)).map_err(|e| {
+            Failure::Invalid(format!("{what} is not UTF-8: invalid byte at {}", e.valid_up_to()))
+        })
+    }
+}
+
+fn guard(body: impl FnOnce() -> Result<Vec<u8>, Failure>) -> TandemResult {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(bytes)) => TandemResult::new(OK, bytes),
+        Ok(Err(Failure::Invalid(message))) => TandemResult::new(INVALID, message.into_bytes()),
+        Ok(Err(Failure::NoTemplate)) => TandemResult::new(NO_TEMPLATE, Vec::new()),
+        Err(panic) => {
+            let message = panic
+                .downcast_ref::<String>()
+                .cloned()
+                .or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()))
+                .unwrap_or_default();
+            TandemResult::new(INTERNAL, message.into_bytes())
+        }
+    }
+}
+
+fn load(tokenizer: &str, config: &str, template: &str) -> Result<TandemTokenizer, Failure> {
+    let vocabulary = Vocabulary::parse(tokenizer)
+        .map_err(|e| Failure::Invalid(format!("tokenizer.json: {e}")))?;
+    let config: serde_json::Value = match config {
+        "" => serde_json::Value::Null,
+        text => serde_json::from_str(text)
+            .map_err(|e| Failure::Invalid(format!("tokenizer_config.json: {e}")))?,
+    };
+    let chat = ChatTemplate::parse(template, &config)?;
+    let eos_token_id = chat::special_token(&config, "eos_token")
+        .and_then(|token| vocabulary.id_of(&token))
+        .unwrap_or(-1);
+    Ok(TandemTokenizer { vocabulary, chat, eos_token_id })
+}
+
+/// # Safety
+/// As the header says: the texts are readable, `handle` is writable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_tokenizer_new(
+    tokenizer_json: TandemBytes,
+    config_json: TandemBytes,
+    chat_template: TandemBytes,
+    handle: *mut *mut TandemTokenizer,
+) -> TandemResult {
+    guard(|| {
+        let made = load(
+            tokenizer_json.text("tokenizer.json")?,
+            config_json.text("tokenizer_config.json")?,
+            chat_template.text("chat_template.jinja")?,
+        )?;
+        *handle = Box::into_raw(Box::new(made));
+        Ok(Vec::new())
+    })
+}
+
+/// # Safety
+/// `handle` came from tandem_tokenizer_new and is used no more.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_tokenizer_delete(handle: *mut TandemTokenizer) {
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(Box::from_raw(handle))));
+}
+
+/// # Safety
+/// `result` came from this crate and is used no more.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_tokenizer_free_result(result: TandemResult) {
+    drop(Vec::from_raw_parts(result.data, result.size, result.capacity));
+}
+
+/// # Safety
+/// `handle` is live and `text` readable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_tokenizer_encode(
+    handle: *const TandemTokenizer,
+    text: TandemBytes,
+) -> TandemResult {
+    guard(|| {
+        let ids = (*handle).vocabulary.encode(text.text("the text")?)?;
+        Ok(ids.iter().flat_map(|id| id.to_ne_bytes()).collect())
+    })
+}
+
+/// # Safety
+/// `handle` is live and `ids` points to `count` readable ids.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_tokenizer_decode(
+    handle: *const TandemTokenizer,
+    ids: *const i32,
+    count: usize,
+    skip_special_tokens: i32,
+) -> TandemResult {
+    guard(|| {
+        let ids = if count == 0 { &[] } else { std::slice::from_raw_parts(ids, count) };
+        let text = (*handle).vocabulary.decode(ids, skip_special_tokens != 0)?;
+        Ok(text.into_bytes())
+    })
+}
+
+/// # Safety
+/// `handle` is live and `messages_json` readable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_tokenizer_render_chat(
+    handle: *const TandemTokenizer,
+    messages_json: TandemBytes,
+    add_generation_prompt: i32,
+) -> TandemResult {
+    guard(|| {
+        let chat = (*handle).chat.as_ref().ok_or(Failure::NoTemplate)?;
+        let messages = messages_json.text("the list of messages")?;
+        chat.render(messages, add_generation_prompt != 0)
+    })
+}
+
+/// # Safety
+/// `handle` is live.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_tokenizer_has_chat_template(handle: *const TandemTokenizer) -> i32 {
+    (*handle).chat.is_some() as i32
+}
+
+/// # Safety
+/// `handle` is live.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_tokenizer_vocab_size(handle: *const TandemTokenizer) -> i64 {
+    (*handle).vocabulary.size()
+}
+
+/// # Safety
+/// `handle` is live.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_tokenizer_eos_token_id(handle: *const TandemTokenizer) -> i32 {
+    (*handle).eos_token_id
+}
+
+/// # Safety
+/// `text` is readable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_tokenizer_train(text: TandemBytes, vocab_size: i64) -> TandemResult {
+    guard(|| Ok(vocabulary::train(text.text("the text")?, vocab_size)?.into_bytes()))
+}
