@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Makes small random Hugging Face model directories with transformers, for parity tests.
+
+    python make_models.py --kind llama --out DIR --seed 0 [--untied] [--shards] [--dtype bf16]
+
+Kinds: qwen2 (q/k/v bias), qwen3 (q/k norm, head_dim apart from hidden / heads), llama (llama3 rotary
+scaling).  All have grouped queries.  Weights are wide enough that logits are peaky: a wrong forward
+shows in the log-probs.  The same arguments give the same weights.
+"""
+import argparse
+import pathlib
+import shutil
+
+import torch
+import transformers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+KINDS = ("qwen2", "qwen3", "llama")
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+SMOLLM2 = pathlib.Path(__file__).resolve().parent.parent / "testdata" / "smollm2-tokenizer"
+SMOLLM2_VOCAB = 49152
+INIT_STD = 0.12
+
+SHAPE = dict(vocab_size=384, hidden_size=64, intermediate_size=112, num_hidden_layers=3,
+             num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
+             bos_token_id=1, eos_token_id=2, pad_token_id=2, tie_word_embeddings=True)
+
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+
+TRAINING_TEXT = (
+    "the quick brown fox jumps over the lazy dog, and what is 12 * 34? answer with just a number. "
+    "user and assistant talk about the weather; system says: you are a helpful assistant.\n") * 4
+
+
+def make_config(kind, **overrides):
+    """The transformers configuration of `kind`; overrides are fields of it."""
+    shape = {**SHAPE, **overrides}
+    if kind == "qwen2":
+        return transformers.Qwen2Config(**shape)
+    if kind == "qwen3":
+        return transformers.Qwen3Config(**{"head_dim": 24, **shape})
+    if kind == "llama":
+        return transformers.LlamaConfig(**{"rope_parameters": dict(LLAMA3), **shape})
+    raise ValueError(f"kind {kind!r} is not one of {', '.join(KINDS)}")
+
+
+def randomise(model, seed, std):
+    """Fills every parameter in name order from one generator; norms around 1, biases too."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(1 + 0.1 * noise if "norm" in name else std * noise)
+
+
+def small_tokenizer(vocab_size):
+    """A byte-level BPE of at most `vocab_size` tokens, ids 0..2 special."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True),
+         pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    special = [AddedToken(t, special=True) for t in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")]
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=special, show_progress=False,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()))
+    tokenizer.train_from_iterator([TRAINING_TEXT], trainer)
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<|im_start|>", eos_token="<|im_end|>",
+        pad_token="<|im_end|>", unk_token="<|endoftext|>",
+        chat_template=(SMOLLM2 / "chat_template.jinja").read_text(encoding="utf-8"))
+
+
+def write_tokenizer(directory, vocab_size):
+    if vocab_size < SMOLLM2_VOCAB:
+        small_tokenizer(vocab_size).save_pretrained(directory)
+        return
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                 "chat_template.jinja"):
+        shutil.copyfile(SMOLLM2 / name, directory / name)
+
+
+def make_model(kind, directory, seed=0, *, dtype="fp32", shards=False, std=INIT_STD, **overrides):
+    """Writes a model directory and returns the transformers model, in evaluation mode.
+
+    `overrides` are fields of the configuration (vocab_size=49152 brings SmolLM2's tokenizer,
+    tie_word_embeddings=False an lm_head).  `shards` writes several files and an index.
+    """
+    directory = pathlib.Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    model = transformers.AutoModelForCausalLM.from_config(make_config(kind, **overrides))
+    model = model.float()
+    randomise(model, seed, std)
+    model = model.to(DTYPES[dtype]).eval()
+    model.config.dtype = DTYPES[dtype]
+    model.save_pretrained(directory, max_shard_size="100KB" if shards else "50GB")
+    write_tokenizer(directory, model.config.vocab_size)
+    return model
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--kind", choices=KINDS, required=True)
+    parser.add_argument("--out", required=True, metavar="DIR")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--untied", action="store_true", help="an lm_head of its own")
+    parser.add_argument("--shards", action="store_true", help="several files and an index")
+    parser.add_argument("--dtype", choices=sorted(DTYPES), default="fp32")
+    parser.add_argument("--vocab-size", type=int, default=SHAPE["vocab_size"])
+    args = parser.parse_args()
+    make_model(args.kind, args.out, args.seed, dtype=args.dtype, shards=args.shards,
+               vocab_size=args.vocab_size, tie_word_embeddings=not args.untied)
+
+
+if __name__ == "__main__":
+    main()
