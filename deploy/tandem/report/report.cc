@@ -24,20 +24,19 @@ constexpr const char* kScripts[] = {"dom.js",      "charts.js", "run.js",     "d
 
 // JSON inside a <script> element: no character of it may end the element or begin markup.
 std::string ScriptSafeJson(const Json& data) {
-  const std::string text = data.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+  const std::string text =
+      data.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
   return absl::StrReplaceAll(text, {{"<", "\\u003c"}, {">", "\\u003e"}, {"&", "\\u0026"}});
 }
 
 std::string EscapeHtml(std::string_view text) {
-  return absl::StrReplaceAll(std::string(text), {{"&", "&amp;"},
-                                                 {"<", "&lt;"},
-                                                 {">", "&gt;"},
-                                                 {"\"", "&quot;"},
-                                                 {"'", "&#39;"}});
+  return absl::StrReplaceAll(
+      std::string(text),
+      {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}, {"'", "&#39;"}});
 }
 
-// The page's own scripts carry this nonce and nothing else may run (Content-Security-Policy). It is a
-// digest (FNV-1a) of the data, so text inside the data cannot contain it.
+// The page's own scripts carry this nonce and nothing else may run (Content-Security-Policy). It is
+// a digest (FNV-1a) of the data, so text inside the data cannot contain it.
 std::string Nonce(std::string_view data) {
   uint64_t hash = 14695981039346656037ull;
   for (const char c : data) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
@@ -45,8 +44,9 @@ std::string Nonce(std::string_view data) {
 }
 
 // Replaces each "@NAME@" of the template once, from left to right; inserted text is not searched.
-std::string FillTemplate(std::string_view page,
-                         std::initializer_list<std::pair<std::string_view, std::string_view>> parts) {
+std::string FillTemplate(
+    std::string_view page,
+    std::initializer_list<std::pair<std::string_view, std::string_view>> parts) {
   std::string out;
   while (!page.empty()) {
     size_t best = std::string_view::npos;
@@ -95,10 +95,11 @@ absl::Status WriteReport(const std::string& run_directory, const std::string& ou
   }
   Notices notices;
   const RunFiles files(run_directory, &notices);
-  if (!files.Exists("run.json") && !files.Exists("metrics.jsonl") && !files.Exists("events.jsonl")) {
-    return absl::NotFoundError(
-        absl::StrCat(run_directory, " is not a run directory: it holds none of run.json, "
-                                    "metrics.jsonl, events.jsonl (docs/run_directory.md)"));
+  if (!files.Exists("run.json") && !files.Exists("metrics.jsonl") &&
+      !files.Exists("events.jsonl")) {
+    return absl::NotFoundError(absl::StrCat(run_directory,
+                                            " is not a run directory: it holds none of run.json, "
+                                            "metrics.jsonl, events.jsonl (docs/run_directory.md)"));
   }
   const Json data = BuildRunData(files, DataLimits(), &notices);
   const std::string path = output_path.empty() ? run_directory + "/report.html" : output_path;

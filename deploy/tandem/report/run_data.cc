@@ -62,10 +62,11 @@ Rows ReadMetrics(const RunFiles& files, Notices* notices) {
     if (!rows.insert_or_assign(number, row).second) repeated.insert(number);
   });
   if (!repeated.empty()) {
-    notices->Add(kName, absl::StrCat(kName, ": ", repeated.size(), " steps from ", *repeated.begin(),
-                                     " to ", *repeated.rbegin(),
-                                     " occur more than once (a resume repeats steps); the last line "
-                                     "of each counts"));
+    notices->Add(
+        kName, absl::StrCat(kName, ": ", repeated.size(), " steps from ", *repeated.begin(), " to ",
+                            *repeated.rbegin(),
+                            " occur more than once (a resume repeats steps); the last line "
+                            "of each counts"));
   }
   return rows;
 }
@@ -81,8 +82,9 @@ std::vector<const Json*> ThinnedRows(const Rows& rows, int64_t max_steps, Notice
     ++i;
   }
   if (stride > 1) {
-    notices->Add("metrics.jsonl", absl::StrCat("metrics.jsonl: ", count, " steps; curves show every ",
-                                               stride, ". one, totals count all"));
+    notices->Add("metrics.jsonl",
+                 absl::StrCat("metrics.jsonl: ", count, " steps; curves show every ", stride,
+                              ". one, totals count all"));
   }
   return kept;
 }
@@ -114,8 +116,9 @@ void PutRewards(const Rows& rows, Json* headline) {
     (*headline)["reward_last"] = Mean(rewards, rewards.size() - count, rewards.size());
     (*headline)["reward_steps"] = count;
   }
-  const std::string key =
-      Column(rows, "eval/greedy_share_correct").empty() ? "eval/greedy" : "eval/greedy_share_correct";
+  const std::string key = Column(rows, "eval/greedy_share_correct").empty()
+                              ? "eval/greedy"
+                              : "eval/greedy_share_correct";
   for (const auto& [step, row] : rows) {
     const std::optional<double> value = Number(row, key);
     if (!value) continue;
@@ -213,7 +216,8 @@ Json StalenessTotals(const Rows& rows) {
     const auto histogram = row.find("staleness/histogram");
     if (histogram == row.end() || !histogram->is_object()) continue;
     for (const auto& [staleness, tokens] : histogram->items()) {
-      if (tokens.is_number()) totals[staleness] = totals.value(staleness, 0.0) + tokens.get<double>();
+      if (tokens.is_number())
+        totals[staleness] = totals.value(staleness, 0.0) + tokens.get<double>();
     }
   }
   return totals;
@@ -236,8 +240,8 @@ void KeepNewest(int64_t limit, const std::string& what, std::vector<Json>* rows,
   const int64_t count = static_cast<int64_t>(rows->size());
   if (count <= limit) return;
   rows->erase(rows->begin(), rows->begin() + (count - limit));
-  notices->Add("events.jsonl", absl::StrCat("events.jsonl: ", count, " ", what, "; the table shows the ",
-                                            limit, " newest"));
+  notices->Add("events.jsonl", absl::StrCat("events.jsonl: ", count, " ", what,
+                                            "; the table shows the ", limit, " newest"));
 }
 
 // A commit as its event tells it; what only the step's line knows (pause, norms) is filled in.
@@ -247,7 +251,8 @@ Json CommitRow(const Json& event, const Rows& rows) {
   if (!version) return commit;
   for (const auto& [step, row] : rows) {
     if (Number(row, "push/version") != version) continue;
-    for (const char* key : {"bytes", "seconds", "pause_ms", "changed_share", "lost_norm", "update_norm"}) {
+    for (const char* key :
+         {"bytes", "seconds", "pause_ms", "changed_share", "lost_norm", "update_norm"}) {
       const std::optional<double> value = Number(row, absl::StrCat("push/", key));
       if (value && !commit.contains(key)) commit[key] = *value;
     }
@@ -296,14 +301,10 @@ Json BuildRunData(const RunFiles& files, const DataLimits& limits, Notices* noti
   const std::vector<const Json*> drawn = ThinnedRows(rows, limits.max_steps, notices);
   Json steps = Json::array();
   for (const Json* row : drawn) steps.push_back((*row)["step"]);
-  Json data = {{"run", files.ReadObject("run.json")},
-               {"config", files.ReadText("config.yaml")},
-               {"steps", std::move(steps)},
-               {"series", Series(drawn)},
-               {"headline", Headline(rows)},
-               {"weights", WeightHistograms(rows)},
-               {"staleness", StalenessTotals(rows)},
-               {"drops", DropTotals(rows)}};
+  Json data = {{"run", files.ReadObject("run.json")}, {"config", files.ReadText("config.yaml")},
+               {"steps", std::move(steps)},           {"series", Series(drawn)},
+               {"headline", Headline(rows)},          {"weights", WeightHistograms(rows)},
+               {"staleness", StalenessTotals(rows)},  {"drops", DropTotals(rows)}};
   PutEvents(files, rows, limits, notices, &data);
   data["samples"] = BuildSampleData(files, limits.samples, notices);
   data["notices"] = notices->Lines();

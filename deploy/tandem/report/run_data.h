@@ -8,9 +8,9 @@
 namespace tandem::report {
 
 struct DataLimits {
-  int64_t max_steps = 1500;    // more train steps are thinned evenly, with a notice
-  int64_t max_commits = 400;   // newest rows of the commit table
-  int64_t max_events = 400;    // newest rows of the event table
+  int64_t max_steps = 1500;   // more train steps are thinned evenly, with a notice
+  int64_t max_commits = 400;  // newest rows of the commit table
+  int64_t max_events = 400;   // newest rows of the event table
   SampleLimits samples;
 };
 

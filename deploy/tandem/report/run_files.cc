@@ -111,8 +111,8 @@ void RunFiles::ForEachLine(const std::string& name,
     if (value.is_object()) {
       use(value, line_number);
     } else if (complete) {
-      notices_->Add(name, absl::StrCat(At(name, line_number), ": not a JSON object (",
-                                       line.size(), " bytes); line skipped"));
+      notices_->Add(name, absl::StrCat(At(name, line_number), ": not a JSON object (", line.size(),
+                                       " bytes); line skipped"));
     }
   }
 }
@@ -125,8 +125,8 @@ std::vector<int64_t> RunFiles::RolloutSteps() const {
     const std::string file = it->path().filename().string();
     absl::string_view digits = file;
     int64_t step = 0;
-    if (absl::ConsumePrefix(&digits, kRolloutPrefix) && absl::ConsumeSuffix(&digits, kRolloutSuffix) &&
-        absl::SimpleAtoi(digits, &step)) {
+    if (absl::ConsumePrefix(&digits, kRolloutPrefix) &&
+        absl::ConsumeSuffix(&digits, kRolloutSuffix) && absl::SimpleAtoi(digits, &step)) {
       steps.push_back(step);
     }
   }

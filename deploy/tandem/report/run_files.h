@@ -1,5 +1,5 @@
-// Tolerant reading of a run directory: a report must come out of a run in progress, of one that died
-// in mid-line, and of one a user edited. Used by the report alone.
+// Tolerant reading of a run directory: a report must come out of a run in progress, of one that
+// died in mid-line, and of one a user edited. Used by the report alone.
 #ifndef TANDEM_DEPLOY_TANDEM_REPORT_RUN_FILES_H_
 #define TANDEM_DEPLOY_TANDEM_REPORT_RUN_FILES_H_
 
@@ -45,8 +45,8 @@ class RunFiles {
   Json ReadObject(const std::string& name) const;
 
   // Calls `use` with each JSON object of a JSON-lines file and its line number from 1. A malformed
-  // line and a value that is not an object are noted and skipped; a last line without a newline that
-  // does not parse is a write in progress and is skipped in silence.
+  // line and a value that is not an object are noted and skipped; a last line without a newline
+  // that does not parse is a write in progress and is skipped in silence.
   void ForEachLine(const std::string& name,
                    const std::function<void(const Json&, int64_t line)>& use) const;
 

@@ -99,10 +99,14 @@ class WorstTokens {
       if (!behaviour[t].is_number() || !proximal[t].is_number()) continue;
       const double delta = proximal[t].get<double>() - behaviour[t].get<double>();
       if (!IsCandidate(delta)) continue;
-      Json row = {{"step", place.step},         {"group_id", place.group_id},
-                  {"index", place.index},       {"position", t},
-                  {"token", tokens[t]},         {"behaviour", behaviour[t]},
-                  {"proximal", proximal[t]},    {"delta", delta},
+      Json row = {{"step", place.step},
+                  {"group_id", place.group_id},
+                  {"index", place.index},
+                  {"position", t},
+                  {"token", tokens[t]},
+                  {"behaviour", behaviour[t]},
+                  {"proximal", proximal[t]},
+                  {"delta", delta},
                   {"before", Slice(tokens, static_cast<int64_t>(t) - kContextBefore, t)},
                   {"after", Slice(tokens, t + 1, t + 1 + kContextAfter)}};
       const Json versions = VersionPerToken(FieldOr(completion, "versions", nullptr), size);
@@ -125,8 +129,9 @@ class WorstTokens {
   }
 
   void Insert(double size, Json row) {
-    const auto place = std::upper_bound(rows_.begin(), rows_.end(), size,
-                                        [](double s, const auto& entry) { return s > entry.first; });
+    const auto place =
+        std::upper_bound(rows_.begin(), rows_.end(), size,
+                         [](double s, const auto& entry) { return s > entry.first; });
     rows_.insert(place, {size, std::move(row)});
     if (static_cast<int64_t>(rows_.size()) > limit_) rows_.pop_back();
   }
@@ -161,8 +166,8 @@ std::vector<Json> ReadGroups(const RunFiles& files, int64_t step, bool keep,
       const std::string fault =
           completion.is_object() ? LengthFault(completion) : "is not an object";
       if (!fault.empty()) {
-        notices->Add(name, absl::StrCat(At(name, line), ": completion ", i, " ", fault,
-                                        "; left out"));
+        notices->Add(name,
+                     absl::StrCat(At(name, line), ": completion ", i, " ", fault, "; left out"));
         continue;
       }
       if (worst != nullptr && !IsMasked(completion)) {

@@ -15,22 +15,24 @@ const cssVariable = (name) => getComputedStyle(document.documentElement).getProp
 
 function axis(title, options) {
   const {min, max, log, ticks, stacked, grid} = options || {};
+  const type = log ? "logarithmic" : options && options.type;
   return {
-    type: log ? "logarithmic" : options && options.type, min, max, stacked,
+    ...(type ? {type} : {}), min, max, stacked,  // an undefined type would hide the chart's own default
     suggestedMin: options && options.suggestedMin, suggestedMax: options && options.suggestedMax,
     title: {display: Boolean(title), text: title, color: cssVariable("--muted"), font: {size: 11}},
     grid: {color: cssVariable("--line"), drawBorder: false, display: grid !== false},
     ticks: {color: cssVariable("--muted"), font: {size: 11}, maxTicksLimit: log ? 6 : 8, maxRotation: 0, autoSkipPadding: 12,
-      ...(ticks || (log ? {callback: (value) => (Math.abs(Math.log10(value) % 1) < 1e-9 ? value.toExponential(0).replace("e+", "e") : "")} : {}))},
+      ...(ticks || (log ? {callback: (value) => (Math.abs(Math.log10(value) % 1) < 1e-9 ? number(value, 1) : "")} : {}))},
   };
 }
 
 // A card with a chart. `build` returns the Chart.js configuration for the present theme; `keys` are
 // the legend: [name, colour, dashed].
-function chartCard(title, note, keys, build, options) {
+function chartCard(title, note, keys, build) {
   const canvas = el("canvas", {role: "img", "aria-label": title});
   const legend = el("div", {class: "keys"});
-  const node = card(title, note, el("div", {class: options && options.tall ? "plot tall" : "plot"}, canvas), keys.length ? legend : null);
+  const node = card(title, note || "", el("div", {class: "plot"}, canvas), legend);
+  node.classList.add("chart");
   for (const [name, tint, dashed] of keys) {
     const item = el("span", {class: dashed ? "dashed" : null}, name);
     item.dataset.tint = tint;
@@ -66,7 +68,7 @@ function line(label, values, tint, options) {
   const {dashed, dots, log, fill} = options || {};
   const data = points(values, log ? 0 : undefined);
   return {label, data, borderColor: colour(tint), backgroundColor: fill ? faint(tint, .16) : colour(tint), borderWidth: 2,
-    borderDash: dashed ? [6, 4] : [], pointRadius: dots ? 4 : data.length === 1 ? 3 : 0, pointHoverRadius: 4, tension: 0, fill: fill || false};
+    borderDash: dashed ? [6, 4] : [], pointRadius: dots ? 4 : data.length === 1 ? 3 : 0, pointHoverRadius: 4, tension: 0, clip: 8, fill: fill || false};
 }
 
 function stepAxis() {
@@ -88,11 +90,11 @@ function lineCard(title, note, lines, yOptions) {
 
 // sets: [label, values, colour]
 function barCard(title, note, labels, sets, options) {
-  const {x, y, stacked, log, tall} = options || {};
+  const {x, y, stacked, log} = options || {};
   return chartCard(title, note, sets.length > 1 ? sets.map(([label, , tint]) => [label, tint]) : [], () => ({
     type: "bar",
     data: {labels, datasets: sets.map(([label, values, tint]) => ({label, data: values, backgroundColor: colour(tint), borderRadius: stacked ? 0 : 2,
       categoryPercentage: .86, barPercentage: stacked ? .98 : .94}))},
     options: {scales: {x: axis(x, {grid: false, stacked}), y: axis(y, {stacked, log})}},
-  }), {tall});
+  }));
 }

@@ -10,7 +10,7 @@ function el(tag, attributes, ...children) {
   for (const [name, value] of Object.entries(attributes || {})) {
     if (value !== null && value !== undefined) node.setAttribute(name, value);
   }
-  for (const child of children.flat()) {
+  for (const child of children.flat(Infinity)) {
     if (child === null || child === undefined) continue;
     node.append(child instanceof Node ? child : document.createTextNode(String(child)));
   }
@@ -57,7 +57,7 @@ function section(id, title, lead, ...children) {
 
 function card(title, note, ...children) {
   return el("div", {class: "card"}, el("div", {class: "card-head"}, el("h3", {}, title)),
-    note ? el("p", {class: "note"}, note) : null, children);
+    note === null || note === undefined ? null : el("p", {class: "note"}, note), children);
 }
 
 // columns: [{name, num, tight, cell: row => Node or text}]

@@ -105,9 +105,9 @@ function driftSection() {
     calibrationCard(),
     lineCard("By advantage sign", "mean(w | A > 0) against mean(w | A < 0), before clamp: a lasting gap turns a correction into a bias",
       [["drift/positive_mean_w", "advantage > 0", "blue"], ["drift/negative_mean_w", "advantage < 0", "orange", {dashed: true}]], {title: "w"}),
-    lineCard("Truncation", "share of tokens capped at C, after clamp against before: mean w lost to the ceiling",
-      [["correction/mean_weight_raw", "mean w before clamp", "orange"], ["correction/mean_weight", "mean w after clamp", "blue"],
-        ["correction/capped_share", "capped share", "green", {dashed: true}]], {}),
+    lineCard("Mean weight around truncation", "mean(w) before clamp and mean(min(C, w)) after clamp: the gap is what the ceiling takes",
+      [["correction/mean_weight_raw", "before clamp", "orange", {dashed: true}], ["correction/mean_weight", "after clamp", "blue"]], {title: "w"}),
+    lineCard("Capped", "share of trained tokens whose weight met the ceiling C", [["correction/capped_share", "capped share", "blue"]], {title: "share", suggestedMin: 0, suggestedMax: .02}),
     ...weightHistogramCards(),
   ].filter(Boolean);
   return section("drift", "Drift", "How far the trainer's log-probs are from those the rollout server sampled with, on the same tokens.",

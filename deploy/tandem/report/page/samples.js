@@ -46,7 +46,7 @@ function completionNode(c) {
   const why = [c.finish_reason ? plain(c.finish_reason) : null, c.masked ? `not trained${c.drop_reason ? ": " + plain(c.drop_reason) : ""}` : null].filter(Boolean).join(", ");
   return el("div", {class: "completion" + (c.masked ? " masked" : "")},
     el("div", {class: "facts"}, el("div", {}, "reward ", el("b", {}, number(c.reward))), el("div", {}, "advantage ", el("b", {}, number(c.advantage))),
-      el("div", {}, `${c.num_tokens} tokens`), why ? el("div", {}, why) : null),
+      el("div", {}, `${c.num_tokens} tokens${why ? ", " + why : ""}`)),
     el("div", {class: "tokens"}, c.tokens.map((_, t) => tokenNode(c, t)), hidden > 0 ? el("span", {class: "empty"}, ` \u2026 ${hidden} more tokens`) : null));
 }
 
