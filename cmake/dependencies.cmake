@@ -10,7 +10,6 @@ find_package(spdlog REQUIRED)           # log sinks and rotation, behind common/
 find_package(prometheus-cpp REQUIRED)   # /metrics, behind common/base/metrics.h
 find_package(GTest REQUIRED)
 find_package(benchmark REQUIRED)
-find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)   # XXH3-128: fast enough to digest every push
 find_library(XXHASH_LIBRARY xxhash REQUIRED)
 add_library(xxhash::xxhash INTERFACE IMPORTED)

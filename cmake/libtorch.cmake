@@ -15,5 +15,8 @@ target_compile_options(torch::cpu INTERFACE
 target_compile_definitions(torch::cpu INTERFACE AT_PARALLEL_OPENMP=1 USE_DISTRIBUTED USE_C10D_GLOO)
 # The wheel ships libgomp under its usual soname, so our OpenMP code and LibTorch's share one pool.
 target_link_libraries(torch::cpu INTERFACE
-  ${TORCH_ROOT}/lib/libc10.so ${TORCH_ROOT}/lib/libtorch_cpu.so OpenMP::OpenMP_CXX)
+  ${TORCH_ROOT}/lib/libc10.so ${TORCH_ROOT}/lib/libtorch_cpu.so)
+# By flag and not by OpenMP::OpenMP_CXX: its absolute path to libgomp clashes with the wheel's rpath.
+target_compile_options(torch::cpu INTERFACE -fopenmp)
+target_link_options(torch::cpu INTERFACE -fopenmp)
 target_link_options(torch::cpu INTERFACE -Wl,-rpath,${TORCH_ROOT}/lib)

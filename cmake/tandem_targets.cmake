@@ -48,6 +48,12 @@ function(tandem_library)
   add_library(tandem::${ARG_NAME} ALIAS tandem_${ARG_NAME})
 endfunction()
 
+# What is built without naming tests: `cmake --build ... --target tandem_binaries`.
+add_custom_target(tandem_binaries)
+# What the sanitizer runs of .ci/run build and run: tests with the label of the same name.
+add_custom_target(tandem_asan_tests)
+add_custom_target(tandem_tsan_tests)
+
 # tandem_binary(NAME <name> SRCS ... DEPS ... [TORCH]): a program in build/<preset>/bin.
 function(tandem_binary)
   cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH" "NAME" "SRCS;DEPS")
@@ -56,14 +62,20 @@ function(tandem_binary)
   if(ARG_TORCH)
     target_link_libraries(${ARG_NAME} PRIVATE torch::cpu)
   endif()
+  add_dependencies(tandem_binaries ${ARG_NAME})
 endfunction()
 
-# tandem_test(NAME <name> SRCS ... DEPS ... [TORCH] [LABELS ...] [TIMEOUT s])
-# One executable per test file; each TEST is its own ctest case. Labels: cpu (default; `make test`),
-# full (only `make check-full`), gpu. With TORCH the test file itself may include LibTorch.
-# PARSER or STATE in LABELS adds the test to the sanitizer runs of .ci/run.
+# tandem_test(NAME <name> SRCS ... DEPS ... [TORCH] [WHOLE] [LABELS ...] [TIMEOUT s])
+# One executable per test file. Each TEST is its own ctest case, found when ctest runs; with TORCH or
+# WHOLE the executable is one case: a process that loads LibTorch takes half a second to start, so
+# say WHOLE for every test whose DEPS link it. With TORCH the test file itself may include LibTorch.
+# Labels: cpu (default; `make test`), full (only `make check-full`), gpu. asan or tsan beside cpu adds
+# the test to that sanitizer run of .ci/run (tsan: only what links neither LibTorch nor gRPC).
 function(tandem_test)
-  cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH" "NAME;TIMEOUT" "SRCS;DEPS;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH;WHOLE" "NAME;TIMEOUT" "SRCS;DEPS;LABELS")
+  if(ARG_UNPARSED_ARGUMENTS OR NOT ARG_NAME)
+    message(FATAL_ERROR "tandem_test(${ARG_NAME}): ${ARG_UNPARSED_ARGUMENTS}")
+  endif()
   if(NOT ARG_LABELS)
     set(ARG_LABELS cpu)
   endif()
@@ -79,8 +91,21 @@ function(tandem_test)
     target_link_libraries(${ARG_NAME} PRIVATE torch::cpu)
   endif()
   set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  gtest_discover_tests(${ARG_NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-                       PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  foreach(sanitizer IN ITEMS asan tsan)
+    if(sanitizer IN_LIST ARG_LABELS)
+      add_dependencies(tandem_${sanitizer}_tests ${ARG_NAME})
+    endif()
+  endforeach()
+  # One label such as cpu+asan: gtest_discover_tests cannot pass a list on. ctest -L asan finds it.
+  string(JOIN "+" labels ${ARG_LABELS})
+  if(ARG_TORCH OR ARG_WHOLE)
+    add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})
+    set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT}
+                         ENVIRONMENT "OMP_WAIT_POLICY=passive;GOMP_SPINCOUNT=0")
+  else()
+    gtest_discover_tests(${ARG_NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+                         PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT})
+  endif()
 endfunction()
 
 # tandem_python_test(NAME <name> SCRIPT <file> [LABELS ...] [TIMEOUT s]): a pytest file run with the

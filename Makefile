@@ -1,0 +1,41 @@
+# `make demo` and `make test` are the two to know; `make help` lists the rest.
+JOBS ?= $(shell nproc)
+ARGS ?=
+PRESET := release
+BIN := build/$(PRESET)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup configure build demo test check-full bench mutants format
+
+help:            ## this list
+	@sed -n 's/^\([a-z-]*\): *.*## /  make \1: /p' $(MAKEFILE_LIST)
+
+setup:           ## install what is missing: system packages, .deps/venv, the demo's model
+	@deploy/setup/install.sh
+
+configure: setup
+	@cmake --preset $(PRESET) -Wno-dev --log-level=WARNING
+
+build: configure ## setup, then the programs into build/release/bin
+	@cmake --build build/$(PRESET) --target tandem_binaries -j $(JOBS)
+
+demo: build      ## train SmolLM2-135M on the CPU and write a report; extra arguments in ARGS="..."
+	@$(BIN)/tandem demo $(ARGS)
+
+test: configure  ## build everything and run the tests that need no accelerator
+	@cmake --build build/$(PRESET) -j $(JOBS)
+	@ctest --preset $(PRESET) -j 2
+
+check-full: configure ## every test, the slow ones too
+	@cmake --build build/$(PRESET) -j $(JOBS)
+	@ctest --preset full -j 2
+
+bench: build     ## throughput beside transformers and TRL, in one run each
+	@.deps/venv/bin/python tests/bench/rollout_bench.py $(ARGS)
+	@.deps/venv/bin/python tests/bench/trl_step_bench.py $(ARGS)
+
+mutants: configure ## put each known bug in by a patch and see its test fail
+	@.deps/venv/bin/python tests/mutants/run_mutants.py $(ARGS)
+
+format:          ## clang-format on every C++ file
+	@git ls-files '*.h' '*.cc' | xargs clang-format -i
