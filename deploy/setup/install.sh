@@ -1,0 +1,140 @@
+#!/bin/bash
+# Installs everything the project needs on Debian 12 or Ubuntu 22.04 and newer: system packages, a
+# Python environment with LibTorch under .deps/venv, and the demo's model under models/. As root or with
+# sudo; safe to repeat, about a second when nothing is missing. Only system packages go outside the tree.
+#   deploy/setup/install.sh [--no-model]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+export LC_ALL=C.UTF-8
+
+PACKAGES=(
+  g++ cmake make ninja-build ccache pkg-config git python3 python3-venv curl ca-certificates clang-format
+  libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
+  libgtest-dev libgmock-dev libbenchmark-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
+  libspdlog-dev prometheus-cpp-dev libxxhash-dev libjs-chart.js libgloo-dev
+)
+MIN_CARGO_MINOR=85
+VENV=.deps/venv
+REQUIREMENTS=deploy/setup/requirements.txt
+MODEL=models/smollm2-135m-instruct
+
+say() { echo "setup: $*" >&2; }
+stop() { say "$*"; exit 2; }
+
+as_root() {
+  if [[ $(id -u) -eq 0 ]]; then
+    "$@"
+  elif command -v sudo >/dev/null; then
+    sudo "$@"
+  else
+    stop "root is needed for: $* -- run this script as root, or install sudo"
+  fi
+}
+
+# Prints those of its arguments that are not installed. One call of dpkg-query for all of them.
+missing_packages() {
+  local installed
+  installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "$@" 2>/dev/null |
+    sed -n 's/^installed //p' | sort -u || true)
+  comm -23 <(printf '%s\n' "$@" | sort -u) <(echo "$installed")
+}
+
+install_packages() {
+  local missing
+  mapfile -t missing < <(missing_packages "$@")
+  [[ ${#missing[@]} -eq 0 ]] && return
+  say "installing ${#missing[@]} system packages: ${missing[*]}"
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    "${missing[@]}" >/dev/null
+}
+
+cargo_is_recent() {  # cargo_is_recent COMMAND
+  local version
+  version=$("$1" --version 2>/dev/null) || return 1
+  [[ $version =~ ^cargo\ ([0-9]+)\.([0-9]+) ]] || return 1
+  ((BASH_REMATCH[1] > 1 || BASH_REMATCH[2] >= MIN_CARGO_MINOR))
+}
+
+have_cargo() {
+  local candidate
+  for candidate in cargo .deps/cargo/bin/cargo "$HOME/.cargo/bin/cargo"; do
+    cargo_is_recent "$candidate" && return
+  done
+  return 1
+}
+
+# Debian ships a recent toolchain beside its stable one as cargo-web; Ubuntu as cargo-1.NN.
+install_cargo() {
+  have_cargo && return
+  local package versioned
+  versioned=$(apt-cache search --names-only '^cargo-1\.[0-9]+$' | cut -d' ' -f1 | sort -V | tail -n 1)
+  for package in cargo-web cargo "$versioned"; do
+    [[ -n $package ]] || continue
+    local candidate
+    candidate=$(apt-cache policy "$package" | sed -n 's/^  Candidate: //p')
+    [[ $candidate =~ ^1\.([0-9]+) || $candidate =~ ^0\.([0-9]+) ]] || continue
+    # Debian numbers some cargo packages 0.N for release 1.(N-1).
+    [[ ${BASH_REMATCH[1]} -gt $MIN_CARGO_MINOR ]] || continue
+    install_packages "$package" "${package/cargo/rustc}"
+    if [[ $package == cargo-1.* ]]; then
+      mkdir -p .deps/cargo/bin
+      ln -sf "/usr/bin/$package" .deps/cargo/bin/cargo
+      ln -sf "/usr/bin/${package/cargo/rustc}" .deps/cargo/bin/rustc
+    fi
+    have_cargo && return
+  done
+  stop "no cargo >= 1.$MIN_CARGO_MINOR here or in the package sources: install one with rustup" \
+    "(CARGO_HOME=\$PWD/.deps/cargo RUSTUP_HOME=\$PWD/.deps/rustup) and run this again"
+}
+
+# The first python3 >= 3.10 that can make environments; PYTHON overrides.
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:-} /usr/bin/python3 python3; do
+    if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' \
+      2>/dev/null; then
+      echo "$candidate"
+      return
+    fi
+  done
+  stop "no python3 >= 3.10 with the venv module"
+}
+
+install_venv() {
+  local stamp=$VENV/requirements.sha256 wanted
+  wanted=$(sha256sum <"$REQUIREMENTS")
+  [[ -x $VENV/bin/python && $(cat "$stamp" 2>/dev/null) == "$wanted" ]] && return
+  if ! [[ -x $VENV/bin/python ]] || ! "$VENV/bin/python" -c '' 2>/dev/null; then
+    local python
+    python=$(find_python)
+    say "making $VENV with $("$python" --version)"
+    mkdir -p .deps
+    "$python" -m venv --clear "$VENV"
+  fi
+  say "installing Python packages (LibTorch and the programs we compare with; some minutes)"
+  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-input -r "$REQUIREMENTS"
+  echo "$wanted" >"$stamp"
+}
+
+install_model() {
+  [[ -f $MODEL/config.json && -f $MODEL/model.safetensors && -f $MODEL/tokenizer.json ]] && return
+  say "fetching SmolLM2-135M-Instruct (100 MB) into $MODEL"
+  mkdir -p models
+  rm -rf "$MODEL.partial"
+  "$VENV/bin/python" deploy/setup/fetch_smollm2.py --out "$MODEL.partial" --dtype bf16 >&2
+  rm -rf "$MODEL"
+  mv "$MODEL.partial" "$MODEL"
+}
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  say "this script knows Debian and Ubuntu only; install the equivalents of these packages, and"
+  say "cargo >= 1.$MIN_CARGO_MINOR, then make $VENV from $REQUIREMENTS:"
+  stop "${PACKAGES[*]}"
+fi
+install_packages "${PACKAGES[@]}"
+install_cargo
+install_venv
+if [[ ${1:-} != --no-model ]]; then
+  install_model
+fi
