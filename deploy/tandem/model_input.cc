@@ -1,0 +1,69 @@
+#include "deploy/tandem/model_input.h"
+
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "deploy/tandem/json_lines.h"
+
+namespace tandem::front {
+
+absl::Status CheckModelDirectory(const std::string& directory) {
+  std::error_code ignored;
+  std::string missing;
+  if (!std::filesystem::is_directory(directory, ignored)) {
+    missing = "no such directory";
+  } else {
+    for (const char* file : {"config.json", "tokenizer.json"}) {
+      if (!std::filesystem::exists(std::filesystem::path(directory) / file, ignored)) {
+        missing = absl::StrCat("no ", file);
+        break;
+      }
+    }
+  }
+  if (missing.empty()) return absl::OkStatus();
+  std::string message =
+      absl::StrCat("model ", directory, ": ", missing,
+                   "; a model is a Hugging Face directory with config.json, tokenizer.json and "
+                   "model.safetensors (or shards with model.safetensors.index.json)");
+  if (absl::StrContains(directory, "smollm2")) {
+    absl::StrAppend(&message, "; deploy/setup/install.sh fetches SmolLM2-135M-Instruct");
+  }
+  return absl::NotFoundError(message);
+}
+
+absl::StatusOr<PromptInput> EncodeChat(const nlohmann::json& messages, bool add_generation_prompt,
+                                       const Tokenizer& tokenizer) {
+  PromptInput input;
+  const std::string text =
+      messages.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  TANDEM_ASSIGN_OR_RETURN(input.text, tokenizer.RenderChat(text, add_generation_prompt));
+  TANDEM_ASSIGN_OR_RETURN(input.ids, tokenizer.Encode(input.text));
+  return input;
+}
+
+absl::StatusOr<PromptInput> ReadPrompt(const nlohmann::json& line, const Tokenizer& tokenizer) {
+  const int num_given = static_cast<int>(line.contains("prompt")) +
+                        static_cast<int>(line.contains("messages")) +
+                        static_cast<int>(line.contains("ids"));
+  if (num_given != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("want exactly one of \"prompt\", \"messages\" and \"ids\", got ", num_given));
+  }
+  PromptInput input;
+  if (line.contains("messages")) {
+    TANDEM_ASSIGN_OR_RETURN(const bool generation, FlagField(line, "add_generation_prompt", true));
+    return EncodeChat(line["messages"], generation, tokenizer);
+  }
+  if (line.contains("ids")) {
+    TANDEM_ASSIGN_OR_RETURN(input.ids, IdsField(line, "ids"));
+    return input;
+  }
+  TANDEM_ASSIGN_OR_RETURN(input.text, TextField(line, "prompt"));
+  TANDEM_ASSIGN_OR_RETURN(input.ids, tokenizer.Encode(input.text));
+  return input;
+}
+
+}  // namespace tandem::front

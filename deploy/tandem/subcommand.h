@@ -1,0 +1,37 @@
+// The subcommands of `tandem`. Each Add* declares one on `app` with its flags; when the command line
+// names it, parsing leaves its work in `chosen`, which main runs after every flag was checked. The
+// result is the exit code (common/base/exit_codes.h).
+#ifndef TANDEM_DEPLOY_TANDEM_SUBCOMMAND_H_
+#define TANDEM_DEPLOY_TANDEM_SUBCOMMAND_H_
+
+#include <functional>
+
+namespace CLI {
+class App;
+}
+
+namespace tandem::front {
+
+using Action = std::function<int()>;
+
+// Plain tools: JSON lines in, JSON lines out.
+void AddTokenizeCommand(CLI::App& app, Action& chosen);
+void AddScoreCommand(CLI::App& app, Action& chosen);
+void AddGenerateCommand(CLI::App& app, Action& chosen);
+
+// Models.
+void AddInitCommand(CLI::App& app, Action& chosen);
+void AddSftCommand(CLI::App& app, Action& chosen);
+void AddEvalCommand(CLI::App& app, Action& chosen);
+void AddExportCommand(CLI::App& app, Action& chosen);
+
+// Runs.
+void AddDemoCommand(CLI::App& app, Action& chosen);
+void AddReportCommand(CLI::App& app, Action& chosen);
+void AddRunCommand(CLI::App& app, Action& chosen);
+void AddStatusCommand(CLI::App& app, Action& chosen);
+void AddVersionCommand(CLI::App& app, Action& chosen);
+
+}  // namespace tandem::front
+
+#endif  // TANDEM_DEPLOY_TANDEM_SUBCOMMAND_H_
