@@ -1,0 +1,60 @@
+"""A room includes only what it may know, and LibTorch never meets protobuf in one file."""
+import functools
+
+from source_tree import ROOMS, ROOT, files, includes, name
+
+MAY_INCLUDE = {
+    "common": {"common"},
+    "rollout_server": {"rollout_server", "common", "proto"},
+    "trainer": {"trainer", "common", "proto"},
+    "drift_lab": {"drift_lab", "rollout_server", "trainer", "common", "proto"},
+    "deploy": {"deploy", "drift_lab", "rollout_server", "trainer", "common", "proto"},
+}
+# The conversion points, where wire messages become tensors.
+BOTH_SIDES = {"rollout_server/weight_service.cc", "trainer/experience_batch.cc",
+              "trainer/train_step.cc"}
+# Headers whose values are wire records or gRPC's own; the closure test below keeps LibTorch away.
+WIRE_HEADERS = {"rollout_server/grpc_status.h", "trainer/experience_buffer.h",
+                "trainer/prompt_source.h", "trainer/score_group.h"}
+LIBTORCH = ("ATen/", "torch/", "c10/")
+WIRE = ("grpc", "google/protobuf", "proto/", "spdlog/", "prometheus/")
+
+
+def test_each_room_includes_only_what_it_may_know():
+    broken = []
+    for room, allowed in MAY_INCLUDE.items():
+        for path in files([room], {".h", ".cc", ".cu"}):
+            for target in includes(path):
+                top = target.split("/")[0]
+                if top in {*ROOMS, "proto", "tests"} and "/" in target and top not in allowed:
+                    broken.append(f"{name(path)}: {room}/ may not include {target}")
+    assert not broken, "\n".join(broken)
+
+
+def test_headers_are_free_of_wire_log_and_metrics_libraries():
+    broken = [f"{name(path)}: a header may not include {target}"
+              for path in files(ROOMS, {".h"}) for target in includes(path)
+              if target.startswith(WIRE) and name(path) not in WIRE_HEADERS]
+    assert not broken, "\n".join(broken)
+
+
+@functools.cache
+def everything_included(relative):
+    """All includes of a file, through our own headers."""
+    found = set()
+    for target in includes(ROOT / relative):
+        found.add(target)
+        if (ROOT / target).is_file() and target.split("/")[0] in ROOMS and target != relative:
+            found |= everything_included(target)
+    return frozenset(found)
+
+
+def test_no_file_sees_both_libtorch_and_the_wire_libraries():
+    broken = []
+    for path in files(ROOMS, {".cc"}):
+        found = everything_included(name(path))
+        torch = sorted(t for t in found if t.startswith(LIBTORCH))
+        wire = sorted(t for t in found if t.startswith(WIRE))
+        if torch and wire and name(path) not in BOTH_SIDES:
+            broken.append(f"{name(path)}: includes {torch[0]} and {wire[0]}")
+    assert not broken, "\n".join(broken)
