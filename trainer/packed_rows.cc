@@ -1,1 +1,61 @@
 #include "trainer/packed_rows.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace tandem::trainer {
+namespace {
+
+// Appends one segment's tokens. `first_source` predicts the segment's first token, each other token
+// is predicted by the one before it.
+void AppendSegment(std::span<const int32_t> token_ids, int32_t first_position, int64_t first_source,
+                   bool is_target, PackedRow& row) {
+  for (size_t i = 0; i < token_ids.size(); ++i) {
+    row.source.push_back(i == 0 ? first_source : row.num_tokens() - 1);
+    row.token_ids.push_back(token_ids[i]);
+    row.positions.push_back(first_position + static_cast<int32_t>(i));
+    row.is_target.push_back(is_target);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<PackedRow> PackRow(std::span<const GroupTokens> groups) {
+  PackedRow row;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const GroupTokens& group = groups[g];
+    if (group.prompt.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("group ", g, " of the row: empty prompt"));
+    }
+    const int64_t prompt_begin = row.num_tokens();
+    AppendSegment(group.prompt, 0, -1, false, row);
+    const int64_t prompt_end = row.num_tokens();
+    row.segments.push_back({.begin = prompt_begin, .end = prompt_end});
+    for (size_t i = 0; i < group.completions.size(); ++i) {
+      if (group.completions[i].empty()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("group ", g, " of the row: completion ", i, " has no tokens"));
+      }
+      const int64_t begin = row.num_tokens();
+      AppendSegment(group.completions[i], static_cast<int32_t>(group.prompt.size()),
+                    prompt_end - 1, true, row);
+      row.completion_segments.push_back(static_cast<int64_t>(row.segments.size()));
+      row.segments.push_back({.begin = begin,
+                              .end = row.num_tokens(),
+                              .prefix_begin = prompt_begin,
+                              .prefix_end = prompt_end});
+    }
+  }
+  return row;
+}
+
+PackedRow SingleSequenceRow(std::span<const int32_t> token_ids) {
+  PackedRow row;
+  AppendSegment(token_ids, 0, -1, true, row);
+  if (row.num_tokens() == 0) return row;
+  row.is_target[0] = false;
+  row.segments.push_back({.begin = 0, .end = row.num_tokens()});
+  return row;
+}
+
+}  // namespace tandem::trainer

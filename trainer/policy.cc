@@ -1,1 +1,345 @@
 #include "trainer/policy.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "trainer/chunked_logprobs.h"
+#include "trainer/decoder.h"
+
+namespace tandem::trainer {
+namespace {
+
+absl::StatusOr<at::ScalarType> FloatType(const TensorSpec& spec) {
+  switch (spec.dtype) {
+    case DType::kF32: return at::kFloat;
+    case DType::kBF16: return at::kBFloat16;
+    case DType::kF16: return at::kHalf;
+    case DType::kF64: return at::kDouble;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat(spec.ToString(), ": a parameter must have a float dtype"));
+  }
+}
+
+absl::StatusOr<at::Tensor> MasterFromHost(const HostTensor& tensor) {
+  TANDEM_ASSIGN_OR_RETURN(const at::ScalarType dtype, FloatType(tensor.spec));
+  if (static_cast<int64_t>(tensor.bytes.size()) != tensor.spec.num_bytes()) {
+    return absl::InvalidArgumentError(absl::StrCat(tensor.spec.ToString(), ": ",
+                                                   tensor.bytes.size(), " bytes instead of ",
+                                                   tensor.spec.num_bytes()));
+  }
+  // from_blob does not write through the pointer, and the copy below never aliases it.
+  auto* bytes = const_cast<std::byte*>(tensor.bytes.data());
+  return at::from_blob(bytes, tensor.spec.shape, at::dtype(dtype))
+      .to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+}
+
+// Tokens whose log-probs are wanted, and the rows that predict them.
+struct Targets {
+  std::vector<int64_t> positions;  // where they stand in the row
+  std::vector<int64_t> sources;    // the row that predicts each
+  std::vector<int64_t> tokens;
+};
+
+absl::StatusOr<Targets> FindTargets(const PackedRow& row, int64_t vocabulary) {
+  Targets targets;
+  for (int64_t t = 0; t < row.num_tokens(); ++t) {
+    if (row.token_ids[t] < 0 || row.token_ids[t] >= vocabulary) {
+      return absl::InvalidArgumentError(absl::StrCat("token ", t, " of the row has id ",
+                                                     row.token_ids[t], "; the model has ",
+                                                     vocabulary, " tokens"));
+    }
+    if (!row.is_target[t]) continue;
+    if (row.source[t] < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("token ", t, " of the row is a target, and nothing comes before it"));
+    }
+    targets.positions.push_back(t);
+    targets.sources.push_back(row.source[t]);
+    targets.tokens.push_back(row.token_ids[t]);
+  }
+  return targets;
+}
+
+at::Tensor GatherRows(const at::Tensor& rows, const std::vector<int64_t>& indices) {
+  const int64_t width = rows.size(1);
+  at::Tensor result = at::empty({static_cast<int64_t>(indices.size()), width}, rows.options());
+  const float* from = rows.const_data_ptr<float>();
+  float* to = result.data_ptr<float>();
+  for (size_t i = 0; i < indices.size(); ++i) {
+    std::copy_n(from + indices[i] * width, width, to + static_cast<int64_t>(i) * width);
+  }
+  return result;
+}
+
+// Completions of a group share the row of the prompt's last token: rows add up, in target order.
+at::Tensor ScatterAddRows(const at::Tensor& values, const std::vector<int64_t>& indices,
+                          int64_t num_rows) {
+  const int64_t width = values.size(1);
+  at::Tensor result = at::zeros({num_rows, width}, values.options());
+  const float* from = values.const_data_ptr<float>();
+  float* to = result.data_ptr<float>();
+  for (size_t i = 0; i < indices.size(); ++i) {
+    for (int64_t e = 0; e < width; ++e) {
+      to[indices[i] * width + e] += from[static_cast<int64_t>(i) * width + e];
+    }
+  }
+  return result;
+}
+
+at::Tensor SpreadOverRow(const at::Tensor& values, const std::vector<int64_t>& positions,
+                         int64_t num_tokens) {
+  at::Tensor result = at::zeros({num_tokens}, values.options());
+  const float* from = values.const_data_ptr<float>();
+  float* to = result.data_ptr<float>();
+  for (size_t i = 0; i < positions.size(); ++i) to[positions[i]] = from[i];
+  return result;
+}
+
+// Everything one scored row keeps for its backward pass.
+struct ScoreTape {
+  PackedRow row;
+  Targets targets;
+  double temperature = 1;
+  DecoderTape decoder;
+  at::Tensor final_hidden;  // [R, E] rows that predict targets, before the final norm
+  Normed final_normed;
+  ChosenLogprobs chosen;
+};
+
+// The whole backward pass as one node of the graph. Gradients go straight into the masters' grad
+// tensors (they add up over rows without a second copy), so the node has no outgoing edges.
+class ScoreNode : public torch::autograd::Node {
+ public:
+  using Backward = std::function<void(ScoreTape&, const at::Tensor&)>;
+  ScoreNode(std::unique_ptr<ScoreTape> tape, Backward backward)
+      : tape_(std::move(tape)), backward_(std::move(backward)) {}
+
+  std::string name() const override { return "PolicyScoreBackward"; }
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override {
+    TORCH_CHECK(tape_ != nullptr, "the log-probs of a row can be differentiated only once");
+    if (grads[0].defined()) {
+      const at::NoGradGuard no_grad;
+      backward_(*tape_, grads[0].contiguous());
+    }
+    tape_.reset();
+    return {};
+  }
+
+  void release_variables() override { tape_.reset(); }
+
+ private:
+  std::unique_ptr<ScoreTape> tape_;
+  Backward backward_;
+};
+
+}  // namespace
+
+struct Policy::Impl {
+  // Where a parameter is used: the tensor the decoder reads and the gradient it adds to.
+  struct Use {
+    size_t parameter;
+    at::Tensor* weight;
+    at::Tensor* grad;
+    bool cast;  // a linear layer's weight: in the compute dtype
+  };
+
+  ModelConfig config;
+  ComputeDType dtype = ComputeDType::kFp32;
+  bool trainable = false;
+  std::vector<NamedParameter> parameters;
+  DecoderWeights weights;
+  std::vector<Use> uses;
+  bool weights_are_current = false;
+
+  absl::Status Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad, bool cast);
+  absl::Status BindLinear(const std::string& name, bool has_bias, LinearLayer& layer);
+  absl::Status BindLayer(int64_t index, DecoderLayer& layer);
+  absl::Status BindAll();
+  void RefreshWeights();
+  void PrepareGrads();
+  std::unique_ptr<ScoreTape> Forward(const PackedRow& row, Targets targets, double temperature,
+                                     bool with_gradient);
+  void Backward(ScoreTape& tape, const at::Tensor& logprobs_grad);
+};
+
+absl::Status Policy::Impl::Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad,
+                                bool cast) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].name != name) continue;
+    uses.push_back({i, &weight, &grad, cast});
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("the model has no tensor ", name));
+}
+
+absl::Status Policy::Impl::BindLinear(const std::string& name, bool has_bias, LinearLayer& layer) {
+  TANDEM_RETURN_IF_ERROR(
+      Bind(absl::StrCat(name, ".weight"), layer.weight, layer.weight_grad, true));
+  if (!has_bias) return absl::OkStatus();
+  return Bind(absl::StrCat(name, ".bias"), layer.bias, layer.bias_grad, false);
+}
+
+absl::Status Policy::Impl::BindLayer(int64_t index, DecoderLayer& layer) {
+  const std::string prefix = absl::StrCat("model.layers.", index, ".");
+  const auto norm = [&](const char* name, NormLayer& target) {
+    return Bind(absl::StrCat(prefix, name, ".weight"), target.weight, target.weight_grad, false);
+  };
+  const auto linear = [&](const char* name, bool has_bias, LinearLayer& target) {
+    return BindLinear(prefix + name, has_bias, target);
+  };
+  TANDEM_RETURN_IF_ERROR(norm("input_layernorm", layer.input_norm));
+  TANDEM_RETURN_IF_ERROR(linear("self_attn.q_proj", config.attention_qkv_bias, layer.q_proj));
+  TANDEM_RETURN_IF_ERROR(linear("self_attn.k_proj", config.attention_qkv_bias, layer.k_proj));
+  TANDEM_RETURN_IF_ERROR(linear("self_attn.v_proj", config.attention_qkv_bias, layer.v_proj));
+  TANDEM_RETURN_IF_ERROR(linear("self_attn.o_proj", config.attention_o_bias, layer.o_proj));
+  if (config.qk_norm) {
+    TANDEM_RETURN_IF_ERROR(norm("self_attn.q_norm", layer.q_norm));
+    TANDEM_RETURN_IF_ERROR(norm("self_attn.k_norm", layer.k_norm));
+  }
+  TANDEM_RETURN_IF_ERROR(norm("post_attention_layernorm", layer.post_attention_norm));
+  TANDEM_RETURN_IF_ERROR(linear("mlp.gate_proj", config.mlp_bias, layer.gate_proj));
+  TANDEM_RETURN_IF_ERROR(linear("mlp.up_proj", config.mlp_bias, layer.up_proj));
+  return linear("mlp.down_proj", config.mlp_bias, layer.down_proj);
+}
+
+absl::Status Policy::Impl::BindAll() {
+  const std::string embedding = "model.embed_tokens.weight";
+  TANDEM_RETURN_IF_ERROR(Bind(embedding, weights.embedding, weights.embedding_grad, false));
+  weights.layers.resize(static_cast<size_t>(config.num_layers));
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    TANDEM_RETURN_IF_ERROR(BindLayer(i, weights.layers[static_cast<size_t>(i)]));
+  }
+  TANDEM_RETURN_IF_ERROR(Bind("model.norm.weight", weights.final_norm.weight,
+                              weights.final_norm.weight_grad, false));
+  return Bind(config.tie_word_embeddings ? embedding : "lm_head.weight", weights.head,
+              weights.head_grad, false);
+}
+
+// The casts of bf16 mode are made here, once per weight change.
+void Policy::Impl::RefreshWeights() {
+  if (weights_are_current) return;
+  for (const Use& use : uses) {
+    const at::Tensor master = parameters[use.parameter].master.detach();
+    *use.weight = use.cast && dtype == ComputeDType::kBf16 ? master.to(at::kBFloat16) : master;
+  }
+  weights_are_current = true;
+}
+
+void Policy::Impl::PrepareGrads() {
+  for (const NamedParameter& parameter : parameters) {
+    at::Tensor& grad = parameter.master.mutable_grad();
+    if (!grad.defined()) grad = at::zeros_like(parameter.master);
+  }
+  for (const Use& use : uses) *use.grad = parameters[use.parameter].master.grad();
+}
+
+std::unique_ptr<ScoreTape> Policy::Impl::Forward(const PackedRow& row, Targets targets,
+                                                 double temperature, bool with_gradient) {
+  RefreshWeights();
+  auto tape = std::make_unique<ScoreTape>();
+  tape->targets = std::move(targets);
+  tape->temperature = temperature;
+  if (with_gradient) tape->row = row;
+  const at::Tensor hidden =
+      DecoderForward(weights, row, with_gradient ? &tape->decoder : nullptr);
+  tape->final_hidden = GatherRows(hidden, tape->targets.sources);
+  tape->final_normed = RmsNorm(weights.final_norm, tape->final_hidden, config.rms_norm_eps);
+  tape->chosen = ChosenTokenLogprobs(tape->final_normed.value, weights.head, tape->targets.tokens,
+                                     temperature, /*keep_logits=*/with_gradient);
+  return tape;
+}
+
+void Policy::Impl::Backward(ScoreTape& tape, const at::Tensor& logprobs_grad) {
+  PrepareGrads();
+  at::Tensor target_grad = at::empty_like(tape.chosen.logprobs);
+  const float* from = logprobs_grad.const_data_ptr<float>();
+  float* to = target_grad.data_ptr<float>();
+  for (size_t i = 0; i < tape.targets.positions.size(); ++i) {
+    to[i] = from[tape.targets.positions[i]];
+  }
+  const at::Tensor normed_grad = ChosenTokenLogprobsBackward(
+      tape.final_normed.value, weights.head, tape.targets.tokens, tape.temperature, tape.chosen,
+      target_grad, weights.head_grad);
+  at::Tensor final_grad;
+  RmsNormBackward(weights.final_norm, tape.final_hidden, tape.final_normed.rstd, normed_grad,
+                  final_grad);
+  DecoderBackward(weights, tape.row, tape.decoder,
+                  ScatterAddRows(final_grad, tape.targets.sources, tape.row.num_tokens()));
+}
+
+Policy::Policy(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Policy::~Policy() = default;
+
+absl::StatusOr<std::unique_ptr<Policy>> Policy::Create(const ModelConfig& config,
+                                                       const std::vector<HostTensor>& tensors,
+                                                       ComputeDType dtype, bool trainable) {
+  try {
+    auto impl = std::make_unique<Impl>();
+    impl->config = config;
+    impl->dtype = dtype;
+    impl->trainable = trainable;
+    impl->weights.config = config;
+    impl->weights.inverse_frequencies = RotaryInverseFrequencies(config);
+    for (const HostTensor& tensor : tensors) {
+      TANDEM_ASSIGN_OR_RETURN(at::Tensor master, MasterFromHost(tensor));
+      master.requires_grad_(trainable);
+      impl->parameters.push_back({tensor.spec.name, std::move(master)});
+    }
+    TANDEM_RETURN_IF_ERROR(impl->BindAll());
+    return std::unique_ptr<Policy>(new Policy(std::move(impl)));
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat("policy: ", error.what()));
+  }
+}
+
+absl::StatusOr<TokenScores> Policy::Score(const PackedRow& row, double temperature,
+                                          bool with_gradient) {
+  TANDEM_CHECK(temperature > 0);
+  TANDEM_CHECK(!with_gradient || impl_->trainable);
+  TANDEM_ASSIGN_OR_RETURN(Targets targets, FindTargets(row, impl_->config.vocab_size));
+  try {
+    const at::NoGradGuard no_grad;
+    const int64_t num_tokens = row.num_tokens();
+    if (targets.positions.empty()) return TokenScores{at::zeros({num_tokens}), at::zeros({num_tokens})};
+    std::unique_ptr<ScoreTape> tape =
+        impl_->Forward(row, std::move(targets), temperature, with_gradient);
+    TokenScores scores{
+        SpreadOverRow(tape->chosen.logprobs, tape->targets.positions, num_tokens),
+        SpreadOverRow(tape->chosen.entropies, tape->targets.positions, num_tokens)};
+    if (with_gradient) {
+      Impl* impl = impl_.get();
+      auto node = std::shared_ptr<ScoreNode>(
+          new ScoreNode(std::move(tape),
+                        [impl](ScoreTape& t, const at::Tensor& grad) { impl->Backward(t, grad); }),
+          torch::autograd::deleteNode);
+      node->add_input_metadata(scores.logprobs);
+      torch::autograd::impl::set_gradient_edge(scores.logprobs, {std::move(node), 0});
+    }
+    return scores;
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat("scoring a row of ", row.num_tokens(),
+                                            " tokens: ", error.what()));
+  }
+}
+
+void Policy::WeightsChanged() { impl_->weights_are_current = false; }
+
+const std::vector<NamedParameter>& Policy::parameters() const { return impl_->parameters; }
+
+const ModelConfig& Policy::config() const { return impl_->config; }
+
+}  // namespace tandem::trainer

@@ -1,0 +1,48 @@
+// Log-probs and entropies of chosen tokens out of final hidden states, without the fp32 logits of the
+// whole batch: logits exist for a chunk of rows at a time, forward and backward. Part of the policy
+// (arrows 5 and 7); the only place with a log-softmax, always fp32.
+#ifndef TANDEM_TRAINER_CHUNKED_LOGPROBS_H_
+#define TANDEM_TRAINER_CHUNKED_LOGPROBS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace tandem::trainer {
+
+// logits of R rows, kept whole for the backward pass when R is at most this: saves one of four
+// matrix products, and costs at most 512 vocabularies of memory.
+inline constexpr int64_t kMaxKeptLogitRows = 512;
+inline constexpr int64_t kLogitChunkRows = 256;
+
+struct ChosenLogprobs {
+  at::Tensor logprobs;   // [R] float32
+  at::Tensor entropies;  // [R] float32
+  at::Tensor lse;        // [R] of the tempered logits; for the backward pass
+  at::Tensor kept_logits;  // [R, V] or undefined; the backward pass overwrites it
+};
+
+// log softmax(hidden head^T / temperature)[tokens] per row. hidden [R, E] and head [V, E] float32;
+// `keep_logits` allows keeping them.
+ChosenLogprobs ChosenTokenLogprobs(const at::Tensor& hidden, const at::Tensor& head,
+                                   const std::vector<int64_t>& tokens, double temperature,
+                                   bool keep_logits);
+
+// Gradient of `hidden` from that of the log-probs, [R]; adds that of `head` to head_grad. Once only
+// per result: kept logits are overwritten.
+at::Tensor ChosenTokenLogprobsBackward(const at::Tensor& hidden, const at::Tensor& head,
+                                       const std::vector<int64_t>& tokens, double temperature,
+                                       ChosenLogprobs& result, const at::Tensor& logprobs_grad,
+                                       const at::Tensor& head_grad);
+
+// One row: log-sum-exp and entropy of logits / temperature, over [V]. Exposed for tests.
+struct RowStatistics {
+  double lse = 0;
+  double entropy = 0;
+};
+RowStatistics LogitStatistics(const float* logits, int64_t vocabulary, float inverse_temperature);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_CHUNKED_LOGPROBS_H_

@@ -1,0 +1,59 @@
+// Decoder: the transformer between token ids and final hidden states, forward and hand-written
+// backward over one packed row. What Policy holds; written in layer_ops. The residual stream is fp32.
+// Gradients are added to the `*_grad` tensors. Use from one thread.
+#ifndef TANDEM_TRAINER_DECODER_H_
+#define TANDEM_TRAINER_DECODER_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "common/model/model_config.h"
+#include "trainer/layer_ops.h"
+#include "trainer/packed_rows.h"
+
+namespace tandem::trainer {
+
+struct DecoderLayer {
+  NormLayer input_norm, post_attention_norm;
+  LinearLayer q_proj, k_proj, v_proj, o_proj;
+  NormLayer q_norm, k_norm;  // undefined weights unless the model has them
+  LinearLayer gate_proj, up_proj, down_proj;
+};
+
+struct DecoderWeights {
+  ModelConfig config;
+  std::vector<float> inverse_frequencies;      // [D / 2]
+  at::Tensor embedding, embedding_grad;        // [V, E] float32
+  std::vector<DecoderLayer> layers;
+  NormLayer final_norm;
+  at::Tensor head, head_grad;                  // [V, E] float32; the embedding's when tied
+};
+
+// What the backward pass of one layer needs. Values that are cheap to make again (norms' outputs,
+// SwiGLU's) are made again.
+struct LayerTape {
+  at::Tensor input, input_rstd;    // [T, E], [T]
+  at::Tensor q_raw, k_raw, q_rstd, k_rstd;  // before q/k norm; undefined without
+  at::Tensor q, k, v;              // [T, H * D], [T, KV * D]; after the rotary embedding
+  Attention attention;
+  at::Tensor middle, middle_rstd;  // [T, E] after attention's residual
+  at::Tensor gate, up;             // [T, intermediate]
+};
+
+struct DecoderTape {
+  RotaryTable rotary;
+  std::vector<LayerTape> layers;
+};
+
+// Hidden states before the final norm, [T, E]. Fills `tape` unless it is null.
+at::Tensor DecoderForward(const DecoderWeights& weights, const PackedRow& row, DecoderTape* tape);
+
+// Adds the gradients of every weight but the final norm and head. `hidden_grad` [T, E] is consumed,
+// and so is the tape, layer by layer.
+void DecoderBackward(const DecoderWeights& weights, const PackedRow& row, DecoderTape& tape,
+                     at::Tensor hidden_grad);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_DECODER_H_
