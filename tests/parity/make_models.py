@@ -20,6 +20,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SMOLLM2 = pathlib.Path(__file__).resolve().parent.parent / "testdata" / "smollm2-tokenizer"
 SMOLLM2_VOCAB = 49152
 INIT_STD = 0.12
+VOCABULARY_STD = 3.5 * INIT_STD  # embedding and head: logits of a spread of about 3
 
 SHAPE = dict(vocab_size=384, hidden_size=64, intermediate_size=112, num_hidden_layers=3,
              num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
@@ -45,12 +46,13 @@ def make_config(kind, **overrides):
     raise ValueError(f"kind {kind!r} is not one of {', '.join(KINDS)}")
 
 
-def randomise(model, seed, std):
-    """Fills every parameter in name order from one generator; norms around 1, biases too."""
+def randomise(model, seed):
+    """Fills every parameter in name order from one generator; norms around 1, the rest around 0."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
             noise = torch.randn(parameter.shape, generator=generator)
+            std = VOCABULARY_STD if "embed_tokens" in name or "lm_head" in name else INIT_STD
             parameter.copy_(1 + 0.1 * noise if "norm" in name else std * noise)
 
 
@@ -81,7 +83,7 @@ def write_tokenizer(directory, vocab_size):
         shutil.copyfile(SMOLLM2 / name, directory / name)
 
 
-def make_model(kind, directory, seed=0, *, dtype="fp32", shards=False, std=INIT_STD, **overrides):
+def make_model(kind, directory, seed=0, *, dtype="fp32", shards=False, **overrides):
     """Writes a model directory and returns the transformers model, in evaluation mode.
 
     `overrides` are fields of the configuration (vocab_size=49152 brings SmolLM2's tokenizer,
@@ -91,7 +93,7 @@ def make_model(kind, directory, seed=0, *, dtype="fp32", shards=False, std=INIT_
     directory.mkdir(parents=True, exist_ok=True)
     model = transformers.AutoModelForCausalLM.from_config(make_config(kind, **overrides))
     model = model.float()
-    randomise(model, seed, std)
+    randomise(model, seed)
     model = model.to(DTYPES[dtype]).eval()
     model.config.dtype = DTYPES[dtype]
     model.save_pretrained(directory, max_shard_size="100KB" if shards else "50GB")
