@@ -16,6 +16,9 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   tandem::front::Action chosen;
   tandem::front::AddReportCommand(app, chosen);
+  tandem::front::AddInitCommand(app, chosen);
+  tandem::front::AddEvalCommand(app, chosen);
+  tandem::front::AddExportCommand(app, chosen);
   tandem::front::AddTokenizeCommand(app, chosen);
   tandem::front::AddScoreCommand(app, chosen);
   tandem::front::AddGenerateCommand(app, chosen);
