@@ -11,7 +11,7 @@ const driftRows = [
   ["chi2", "chi\u00b2", "mean(w\u00b2) - 1", "arithmetic"],
   ["ess_fraction", "effective sample size / N", "(sum w)\u00b2 / (N sum w\u00b2)", "arithmetic"],
   ["mean_w", "mean w", "mean(w); 1 when the support is preserved", "arithmetic"],
-  ["mean_w_stderr", "standard error of mean w", "std(w) / sqrt(N)", "arithmetic"],
+  ["mean_w_stderr", "standard error of mean w", "sqrt((mean(w\u00b2) - mean(w)\u00b2) / (N - 1))", "arithmetic"],
   ["mean_abs_delta", "mean abs delta", "mean(|delta|)", "arithmetic"],
   ["max_abs_delta", "max abs delta", "max(|delta|)", "arithmetic"],
   ["mean_exp_abs_delta", "mean exp abs delta", "mean(e^|delta|)", "arithmetic"],
