@@ -58,7 +58,7 @@ cargo_is_recent() {  # cargo_is_recent COMMAND
 
 have_cargo() {
   local candidate
-  for candidate in cargo .deps/cargo/bin/cargo "$HOME/.cargo/bin/cargo"; do
+  for candidate in cargo .deps/cargo/bin/cargo "${HOME:-/root}/.cargo/bin/cargo"; do
     cargo_is_recent "$candidate" && return
   done
   return 1
@@ -73,9 +73,14 @@ install_cargo() {
     [[ -n $package ]] || continue
     local candidate
     candidate=$(apt-cache policy "$package" | sed -n 's/^  Candidate: //p')
-    [[ $candidate =~ ^1\.([0-9]+) || $candidate =~ ^0\.([0-9]+) ]] || continue
-    # Debian numbers some cargo packages 0.N for release 1.(N-1).
-    [[ ${BASH_REMATCH[1]} -gt $MIN_CARGO_MINOR ]] || continue
+    # Debian numbers older cargo packages 0.N for release 1.(N-1).
+    if [[ $candidate =~ ^1\.([0-9]+) ]]; then
+      ((BASH_REMATCH[1] >= MIN_CARGO_MINOR)) || continue
+    elif [[ $candidate =~ ^0\.([0-9]+) ]]; then
+      ((BASH_REMATCH[1] > MIN_CARGO_MINOR)) || continue
+    else
+      continue
+    fi
     install_packages "$package" "${package/cargo/rustc}"
     if [[ $package == cargo-1.* ]]; then
       mkdir -p .deps/cargo/bin
