@@ -1,0 +1,27 @@
+// HostTensor <-> at::Tensor, without a copy where dtype and lifetime allow it.
+#ifndef TANDEM_COMMON_TENSOR_HOST_TENSOR_CONVERSION_H_
+#define TANDEM_COMMON_TENSOR_HOST_TENSOR_CONVERSION_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/weights/host_tensor.h"
+
+namespace tandem {
+
+//   INVALID_ARGUMENT  a dtype LibTorch has no counterpart for here
+absl::StatusOr<at::ScalarType> ToScalarType(DType dtype);
+absl::StatusOr<DType> FromScalarType(at::ScalarType type);
+
+// A tensor over the same bytes; it keeps `tensor.owner` alive. Must not be written to. Bytes that are not
+// aligned for their dtype are copied.
+absl::StatusOr<at::Tensor> ViewAsTensor(const HostTensor& tensor);
+
+// A contiguous CPU tensor as named bytes (no copy when it is both already); keeps `tensor` alive.
+absl::StatusOr<HostTensor> ToHostTensor(const std::string& name, const at::Tensor& tensor);
+
+}  // namespace tandem
+
+#endif  // TANDEM_COMMON_TENSOR_HOST_TENSOR_CONVERSION_H_
