@@ -1,5 +1,5 @@
-# cmake -DOUTPUT=page_files.cc "-DFILES=a;b" -P embed.cmake: each file as a raw string literal, found
-# by its file name through FindPageFile (page_files.h).
+# cmake -DOUTPUT=page_files.cc "-DFILES=a;b" -P embed.cmake: each file as a raw string literal,
+# found by its file name through FindPageFile (page_files.h).
 set(source "#include \"deploy/tandem/report/page_files.h\"\n\n")
 string(APPEND source "namespace tandem::report {\nnamespace {\n")
 set(lookups "")

@@ -62,9 +62,7 @@ function runCard() {
       card("Versions and hardware", null, facts([...known, ["CPU", hardware.cpu], ["cores", hardware.cores],
         ["memory", isNumber(hardware.memory_gib) ? number(hardware.memory_gib) + " GiB" : null],
         ["trainer", trainer.dtype ? `${trainer.dtype}, ${plain(trainer.threads)} threads` : null]])),
-      card("Rollout servers at the start", null, servers.length ? table([
-        {name: "address", cell: (s) => plain(s.address)}, {name: "dtype", cell: (s) => plain(s.dtype)}, {name: "version", num: true, cell: (s) => plain(s.version)},
-        {name: "weights digest", cell: (s) => mono(plain(s.weight_digest))}], servers) : el("p", {class: "empty"}, "none recorded"))),
+      card("Rollout servers at the start", null, servers.length ? servers.map((s) => facts([["address", s.address], ["dtype", s.dtype], ["version", s.version], ["weights digest", mono(s.weight_digest)]])) : el("p", {class: "empty"}, "none recorded"))),
     runData.config ? el("div", {class: "card", id: "config"}, el("details", {}, el("summary", {}, "Resolved configuration (config.yaml)"), el("pre", {}, runData.config))) : null);
 }
 
