@@ -1,0 +1,279 @@
+#include "trainer/rewards.h"
+
+#include <re2/re2.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
+
+namespace tandem::trainer {
+namespace {
+
+const std::vector<std::string>& ComponentNames() {
+  static const auto* const names = new std::vector<std::string>{
+      "exact_match", "last_number",    "any_number",    "gsm8k",     "regex",
+      "format",      "length_penalty", "number_answer", "subprocess"};
+  return *names;
+}
+
+std::string_view Stripped(std::string_view text) {
+  while (!text.empty() && absl::ascii_isspace(text.front())) text.remove_prefix(1);
+  while (!text.empty() && absl::ascii_isspace(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+bool SameNumber(double a, double b) {
+  return std::abs(a - b) <= 1e-6 * std::max({1.0, std::abs(a), std::abs(b)});
+}
+
+// Runs of decimal digits, as text without leading zeros.
+std::vector<std::string_view> DigitRuns(std::string_view text) {
+  std::vector<std::string_view> runs;
+  for (size_t i = 0; i < text.size();) {
+    if (!absl::ascii_isdigit(text[i])) {
+      ++i;
+      continue;
+    }
+    size_t end = i;
+    while (end < text.size() && absl::ascii_isdigit(text[end])) ++end;
+    while (i + 1 < end && text[i] == '0') ++i;
+    runs.push_back(text.substr(i, end - i));
+    i = end;
+  }
+  return runs;
+}
+
+// Length of a number that starts at `text[0]` (a digit): digits, ",ddd" groups, ".ddd".
+size_t NumberLength(std::string_view text) {
+  const auto digit = [&](size_t i) { return i < text.size() && absl::ascii_isdigit(text[i]); };
+  size_t i = 0;
+  while (digit(i)) ++i;
+  while (i < text.size() && text[i] == ',' && digit(i + 1) && digit(i + 2) && digit(i + 3) &&
+         !digit(i + 4)) {
+    i += 4;
+  }
+  if (i < text.size() && text[i] == '.' && digit(i + 1)) {
+    ++i;
+    while (digit(i)) ++i;
+  }
+  return i;
+}
+
+std::optional<double> AnswerNumber(std::string_view answer) {
+  const absl::StatusOr<double> number = Gsm8kNumber(answer);
+  if (!number.ok()) return std::nullopt;
+  return *number;
+}
+
+double LengthPenalty(double num_tokens, double soft, double hard) {
+  return -std::clamp((num_tokens - soft) / (hard - soft), 0.0, 1.0);
+}
+
+std::string SubprocessRequest(const RewardInput& input) {
+  nlohmann::ordered_json request;
+  request["prompt"] = input.prompt;
+  request["completion"] = input.text;
+  request["answer"] = input.answer;
+  request["source"] =
+      nlohmann::ordered_json::parse(input.source_json, nullptr, /*allow_exceptions=*/false);
+  if (request["source"].is_discarded()) request["source"] = nullptr;
+  request["truncated"] = input.truncated;
+  return request.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace
+
+struct RewardFunction::Patterns {
+  std::unique_ptr<RE2> regex, format;
+};
+
+void BindOptions(OptionBinder& binder, RewardOptions& options) {
+  binder.NumberMap("weights", &options.weights,
+                   absl::StrCat("component: weight of the sum; components: ",
+                                absl::StrJoin(ComponentNames(), ", ")));
+  binder.Number("pass_threshold", &options.pass_threshold, {}, "",
+                "a completion with at least this reward counts as correct (pass@k, evaluation)");
+  binder.Text("regex", &options.regex,
+              "component regex (RE2): its first group, or the whole match, must equal the answer");
+  binder.Text("format", &options.format, "component format (RE2): must match the whole text");
+  binder.Number("length_soft_tokens", &options.length_soft_tokens, {.min = 0}, "tokens",
+                "component length_penalty: no penalty up to this length");
+  binder.Number("length_hard_tokens", &options.length_hard_tokens, {.min = 0}, "tokens",
+                "component length_penalty: -1 from this length on");
+  binder.Number("number_partial", &options.number_partial, {}, "",
+                "component number_answer: value when the answer is among the integers");
+  binder.Flag("number_needs_stop", &options.number_needs_stop,
+              "component number_answer: 1 only for completions that ended by themselves");
+  binder.Choice("truncated", &options.truncated,
+                {{"keep", TruncatedPolicy::kKeep},
+                 {"mask", TruncatedPolicy::kMask},
+                 {"zero", TruncatedPolicy::kZero},
+                 {"penalise", TruncatedPolicy::kPenalise}},
+                "completions that ended by length: score as others, do not train on them, reward "
+                "0, or subtract truncated_penalty");
+  binder.Number("truncated_penalty", &options.truncated_penalty, {.min = 0}, "",
+                "subtracted from the reward of truncated completions (penalise)");
+  binder.Section("subprocess", "component subprocess",
+                 [&](OptionBinder& section) { BindOptions(section, options.subprocess); });
+}
+
+std::vector<double> NumbersIn(std::string_view text) {
+  std::vector<double> numbers;
+  for (size_t i = 0; i < text.size();) {
+    if (!absl::ascii_isdigit(text[i])) {
+      ++i;
+      continue;
+    }
+    const size_t length = NumberLength(text.substr(i));
+    std::string digits;
+    for (const char c : text.substr(i, length)) {
+      if (c != ',') digits.push_back(c);
+    }
+    double value = 0;
+    std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    // A minus belongs to the number when no word or number stands before it ("7-3" is 7 and 3).
+    const bool negative =
+        i > 0 && text[i - 1] == '-' && (i == 1 || !absl::ascii_isalnum(text[i - 2]));
+    numbers.push_back(negative ? -value : value);
+    i += length;
+  }
+  return numbers;
+}
+
+absl::StatusOr<double> Gsm8kNumber(std::string_view text) {
+  const size_t mark = text.rfind("####");
+  if (mark != std::string_view::npos) {
+    const std::vector<double> marked = NumbersIn(text.substr(mark + 4));
+    if (!marked.empty()) return marked.front();
+  }
+  const std::vector<double> numbers = NumbersIn(text);
+  if (numbers.empty()) return absl::NotFoundError("no number");
+  return numbers.back();
+}
+
+double NumberAnswer(const RewardInput& input, double partial, bool needs_stop) {
+  const std::vector<std::string_view> want = DigitRuns(input.answer);
+  const std::vector<std::string_view> got = DigitRuns(input.text);
+  if (want.empty() || got.empty()) return 0;
+  if (got.back() == want.back() && !(needs_stop && input.truncated)) return 1;
+  return std::ranges::find(got, want.back()) != got.end() ? partial : 0;
+}
+
+RewardFunction::RewardFunction(const RewardOptions& options)
+    : options_(options), patterns_(std::make_unique<Patterns>()) {}
+
+RewardFunction::~RewardFunction() = default;
+
+absl::StatusOr<std::unique_ptr<RewardFunction>> RewardFunction::Create(
+    const RewardOptions& options) {
+  std::unique_ptr<RewardFunction> function(new RewardFunction(options));
+  if (options.weights.empty()) {
+    return absl::InvalidArgumentError("reward.weights is empty: name at least one component");
+  }
+  const auto compile = [](const std::string& knob, const std::string& pattern,
+                          std::unique_ptr<RE2>* to) {
+    RE2::Options quiet;
+    quiet.set_log_errors(false);
+    quiet.set_dot_nl(true);
+    *to = std::make_unique<RE2>(pattern, quiet);
+    if (!pattern.empty() && (*to)->ok()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "reward.", knob, ": ", pattern.empty() ? "no pattern is given" : (*to)->error()));
+  };
+  for (const auto& [name, weight] : options.weights) {
+    absl::Status status;
+    if (std::ranges::find(ComponentNames(), name) == ComponentNames().end()) {
+      status = absl::InvalidArgumentError(absl::StrCat("reward.weights: no component '", name,
+                                                       "'; there are ",
+                                                       absl::StrJoin(ComponentNames(), ", ")));
+    } else if (name == "regex") {
+      status = compile("regex", options.regex, &function->patterns_->regex);
+    } else if (name == "format") {
+      status = compile("format", options.format, &function->patterns_->format);
+    } else if (name == "length_penalty" && options.length_hard_tokens <= options.length_soft_tokens) {
+      status = absl::InvalidArgumentError(
+          "reward.length_hard_tokens must be above reward.length_soft_tokens");
+    } else if (name == "subprocess" && options.subprocess.command.empty()) {
+      status = absl::InvalidArgumentError("reward.subprocess.command is empty");
+    }
+    if (!status.ok()) return status;
+    if (name == "subprocess") {
+      function->subprocess_ = std::make_unique<SubprocessReward>(options.subprocess);
+    }
+  }
+  return function;
+}
+
+absl::StatusOr<double> RewardFunction::Component(const std::string& name,
+                                                 const RewardInput& input) {
+  const std::string_view text = Stripped(input.text);
+  const std::string_view answer = Stripped(input.answer);
+  if (name == "exact_match") return text == answer ? 1 : 0;
+  if (name == "number_answer") {
+    return NumberAnswer(input, options_.number_partial, options_.number_needs_stop);
+  }
+  if (name == "format") return RE2::FullMatch(text, *patterns_->format) ? 1 : 0;
+  if (name == "length_penalty") {
+    return LengthPenalty(static_cast<double>(input.num_tokens), options_.length_soft_tokens,
+                         options_.length_hard_tokens);
+  }
+  if (name == "regex") {
+    re2::StringPiece groups[2];
+    const int wanted = patterns_->regex->NumberOfCapturingGroups() > 0 ? 2 : 1;
+    if (!patterns_->regex->Match(text, 0, text.size(), RE2::UNANCHORED, groups, wanted)) return 0;
+    const re2::StringPiece got = groups[wanted - 1];
+    return Stripped({got.data(), got.size()}) == answer ? 1 : 0;
+  }
+  if (name == "subprocess") return subprocess_->Score(SubprocessRequest(input));
+
+  const std::optional<double> want = AnswerNumber(answer);
+  if (!want) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("answer '", std::string(answer.substr(0, 80)), "' holds no number"));
+  }
+  if (name == "gsm8k") {
+    const absl::StatusOr<double> got = Gsm8kNumber(text);
+    return got.ok() && SameNumber(*got, *want) ? 1 : 0;
+  }
+  const std::vector<double> numbers = NumbersIn(text);
+  if (name == "last_number") return !numbers.empty() && SameNumber(numbers.back(), *want) ? 1 : 0;
+  return std::ranges::any_of(numbers, [&](double n) { return SameNumber(n, *want); }) ? 1 : 0;
+}
+
+Reward RewardFunction::ScoreOne(const RewardInput& input) {
+  Reward reward;
+  if (input.truncated && options_.truncated == TruncatedPolicy::kMask) {
+    reward.mask_reason = "truncated";
+  }
+  for (const auto& [name, weight] : options_.weights) {
+    const absl::StatusOr<double> part = Component(name, input);
+    if (!part.ok()) {
+      ++num_failures_;
+      reward.mask_reason = absl::StrCat("reward_failed: ", name, ": ", part.status().message());
+      continue;
+    }
+    reward.parts.emplace_back(name, *part);
+    reward.value += weight * *part;
+  }
+  if (input.truncated && options_.truncated == TruncatedPolicy::kZero) reward.value = 0;
+  if (input.truncated && options_.truncated == TruncatedPolicy::kPenalise) {
+    reward.value -= options_.truncated_penalty;
+  }
+  return reward;
+}
+
+std::vector<Reward> RewardFunction::Score(const std::vector<RewardInput>& inputs) {
+  std::vector<Reward> rewards;
+  rewards.reserve(inputs.size());
+  for (const RewardInput& input : inputs) rewards.push_back(ScoreOne(input));
+  return rewards;
+}
+
+}  // namespace tandem::trainer

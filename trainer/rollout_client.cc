@@ -1,0 +1,434 @@
+#include "trainer/rollout_client.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <deque>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "proto/rollout.grpc.pb.h"
+#include "trainer/group_check.h"
+
+namespace tandem::trainer {
+namespace {
+
+using rollout::v1::GenerateGroupRequest;
+using rollout::v1::GenerateGroupResponse;
+using rollout::v1::GetInfoResponse;
+using rollout::v1::RolloutService;
+using std::chrono::steady_clock;
+
+constexpr double kProbeTimeoutSeconds = 5;
+
+enum class State { kLost, kBehind, kReady };
+
+struct Task {
+  GenerateGroupRequest request;
+  int server = kAnyServer;
+  int64_t num_attempts = 0;
+};
+
+struct Server {
+  std::string address;
+  std::unique_ptr<RolloutService::Stub> stub;
+  State state = State::kLost;
+  bool was_ready = false;
+  std::string last_error = "not reached yet";
+  double retry_seconds = 0;
+  std::optional<GetInfoResponse> info;
+  int64_t ready_epoch = -1, ready_version = -1;
+};
+
+steady_clock::time_point After(double seconds) {
+  return steady_clock::now() +
+         std::chrono::duration_cast<steady_clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+void SetDeadline(grpc::ClientContext& context, double seconds) {
+  context.set_deadline(std::chrono::system_clock::now() +
+                       std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000)));
+}
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+// What "retry-after-ms" of a RESOURCE_EXHAUSTED says, in seconds.
+double RetryAfter(const grpc::ClientContext& context, double fallback) {
+  const auto& trailer = context.GetServerTrailingMetadata();
+  const auto hint = trailer.find("retry-after-ms");
+  if (hint == trailer.end()) return fallback;
+  const std::string text(hint->second.data(), hint->second.size());
+  const double ms = std::strtod(text.c_str(), nullptr);
+  return ms > 0 ? ms / 1000 : fallback;
+}
+
+std::unique_ptr<RolloutService::Stub> Connect(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  arguments.SetMaxReceiveMessageSize(64 << 20);
+  return RolloutService::NewStub(
+      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+}
+
+}  // namespace
+
+struct RolloutClient::Impl {
+  void Work(int index, bool probes);
+  void Probe(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void RunTask(int index, Task task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  absl::Status Call(Server& server, const GenerateGroupRequest& request, FinishedGroup* group,
+                    double* retry_after);
+  void Settle(int index, Task task, FinishedGroup group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void Lose(int index, const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  absl::Status CheckHealth() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  std::optional<Task> TakeTask(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+
+  RolloutClientOptions options;
+  std::string run_id;
+  std::vector<std::unique_ptr<Server>> servers;  // the vector and stubs are constant after start
+  std::vector<std::thread> threads;
+
+  mutable Mutex mu;
+  CondVar changed;  // anything below
+  bool stopping ABSL_GUARDED_BY(mu) = false;
+  int64_t cancel_round ABSL_GUARDED_BY(mu) = 0;
+  absl::Status fatal ABSL_GUARDED_BY(mu);
+  std::deque<Task> queue ABSL_GUARDED_BY(mu);
+  std::deque<FinishedGroup> finished ABSL_GUARDED_BY(mu);
+  std::set<grpc::ClientContext*> in_flight ABSL_GUARDED_BY(mu);
+  std::vector<ServerEvent> events ABSL_GUARDED_BY(mu);
+  int64_t num_retries ABSL_GUARDED_BY(mu) = 0;
+  double none_ready_since ABSL_GUARDED_BY(mu) = MonotonicSeconds();
+  double next_warning_seconds ABSL_GUARDED_BY(mu) = 2;
+};
+
+void BindOptions(OptionBinder& binder, RolloutClientOptions& options) {
+  binder.Integer("groups_in_flight", &options.groups_in_flight, {.min = 1, .max = 256}, "groups",
+                 "asked for at one time, per server");
+  binder.Number("call_timeout_seconds", &options.call_timeout_seconds,
+                {.min = 0, .exclusive_min = true}, "s", "deadline of one group");
+  binder.Number("server_patience_seconds", &options.server_patience_seconds,
+                {.min = 0, .exclusive_min = true}, "s",
+                "without any usable server, the run ends after this long (exit code 4)");
+  binder.Number("retry_initial_seconds", &options.retry_initial_seconds,
+                {.min = 0, .exclusive_min = true}, "s", "first wait before a lost server is probed");
+  binder.Number("retry_max_seconds", &options.retry_max_seconds, {.min = 0, .exclusive_min = true},
+                "s", "longest wait between probes (each doubles)");
+  binder.Integer("max_attempts", &options.max_attempts, {.min = 1}, "calls",
+                 "of one group, after which it is dropped and counted");
+}
+
+RolloutClient::RolloutClient(const std::vector<std::string>& addresses, const std::string& run_id,
+                             const RolloutClientOptions& options)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->options = options;
+  impl_->run_id = run_id;
+  for (const std::string& address : addresses) {
+    auto server = std::make_unique<Server>();
+    server->address = address;
+    server->stub = Connect(address);
+    impl_->servers.push_back(std::move(server));
+  }
+  for (int i = 0; i < num_servers(); ++i) {
+    for (int64_t worker = 0; worker < options.groups_in_flight; ++worker) {
+      impl_->threads.emplace_back([this, i, worker] { impl_->Work(i, worker == 0); });
+    }
+  }
+}
+
+RolloutClient::~RolloutClient() {
+  {
+    MutexLock lock(&impl_->mu);
+    impl_->stopping = true;
+    impl_->queue.clear();
+    for (grpc::ClientContext* context : impl_->in_flight) context->TryCancel();
+    impl_->changed.NotifyAll();
+  }
+  for (std::thread& thread : impl_->threads) thread.join();
+}
+
+void RolloutClient::Impl::Work(int index, bool probes) {
+  MutexLock lock(&mu);
+  while (!stopping) {
+    Server& server = *servers[static_cast<size_t>(index)];
+    if (server.state == State::kLost && probes) {
+      Probe(index);
+    } else if (std::optional<Task> task = TakeTask(index)) {
+      RunTask(index, *std::move(task));
+    } else {
+      changed.Wait(&mu);
+    }
+  }
+}
+
+std::optional<Task> RolloutClient::Impl::TakeTask(int index) {
+  if (servers[static_cast<size_t>(index)]->state != State::kReady) return std::nullopt;
+  for (auto it = queue.begin(); it != queue.end(); ++it) {
+    if (it->server != kAnyServer && it->server != index) continue;
+    Task task = std::move(*it);
+    queue.erase(it);
+    return task;
+  }
+  return std::nullopt;
+}
+
+// Asks a lost server for its state, then waits if it still is lost.
+void RolloutClient::Impl::Probe(int index) {
+  Server& server = *servers[static_cast<size_t>(index)];
+  GetInfoResponse info;
+  mu.Unlock();
+  grpc::ClientContext context;
+  SetDeadline(context, kProbeTimeoutSeconds);
+  const grpc::Status status = server.stub->GetInfo(&context, {}, &info);
+  mu.Lock();
+  if (stopping || server.state != State::kLost) return;
+  if (status.ok() && !info.draining()) {
+    if (!info.owner_run_id().empty() && info.owner_run_id() != run_id) {
+      fatal = absl::FailedPreconditionError(
+          absl::StrCat("rollout server ", server.address, " belongs to run '", info.owner_run_id(),
+                       "': stop that run, wait for its lease to end, or name another server"));
+    }
+    const bool proven = server.ready_version == info.live_weight_version() &&
+                        server.ready_epoch == info.weight_epoch() && info.owner_run_id() == run_id;
+    server.info = info;
+    server.state = proven ? State::kReady : State::kBehind;
+    server.retry_seconds = 0;
+    events.push_back({server.was_ready ? "server_back" : "server_ready", server.address,
+                      absl::StrCat("weight version ", info.live_weight_version())});
+    changed.NotifyAll();
+    return;
+  }
+  server.last_error = status.ok() ? "is draining" : status.error_message();
+  server.retry_seconds = std::min(
+      std::max(options.retry_initial_seconds, 2 * server.retry_seconds), options.retry_max_seconds);
+  const auto until = After(server.retry_seconds);
+  while (!stopping && changed.WaitUntil(&mu, until)) {
+  }
+}
+
+void RolloutClient::Impl::RunTask(int index, Task task) {
+  Server& server = *servers[static_cast<size_t>(index)];
+  const int64_t round = cancel_round;
+  ++task.num_attempts;
+  if (task.num_attempts > 1) ++num_retries;
+  // A held-back batch whose other groups are done already would wait for them in vain.
+  if (task.num_attempts > 3) task.request.clear_admission_batch();
+  FinishedGroup group;
+  group.group_id = task.request.group_id();
+  group.server = index;
+  double retry_after = 0;
+  mu.Unlock();
+  group.status = Call(server, task.request, &group, &retry_after);
+  mu.Lock();
+  if (stopping || round != cancel_round) return;
+  Settle(index, std::move(task), std::move(group));
+  if (retry_after > 0) {
+    const auto until = After(retry_after);
+    while (!stopping && changed.WaitUntil(&mu, until)) {
+    }
+  }
+}
+
+absl::Status RolloutClient::Impl::Call(Server& server, const GenerateGroupRequest& request,
+                                       FinishedGroup* group, double* retry_after) {
+  grpc::ClientContext context;
+  SetDeadline(context, options.call_timeout_seconds);
+  {
+    MutexLock lock(&mu);
+    if (stopping) return absl::CancelledError("stopping");
+    in_flight.insert(&context);
+  }
+  auto reader = server.stub->GenerateGroup(&context, request);
+  GenerateGroupResponse response;
+  absl::Status checked;
+  bool done = false;
+  while (reader->Read(&response)) {
+    if (response.has_completion() && checked.ok()) {
+      checked = CheckCompletion(request, response.completion());
+      group->completions.push_back(std::move(*response.mutable_completion()));
+    } else if (response.has_done()) {
+      group->done = response.done();
+      done = true;
+    }
+  }
+  const grpc::Status status = reader->Finish();
+  {
+    MutexLock lock(&mu);
+    in_flight.erase(&context);
+  }
+  if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) {
+    *retry_after = RetryAfter(context, options.retry_initial_seconds);
+  }
+  TANDEM_RETURN_IF_ERROR(FromGrpc(status));
+  TANDEM_RETURN_IF_ERROR(checked);
+  if (!done) return absl::DataLossError("the stream ended without GroupDone");
+  return CheckGroup(request, &group->completions);
+}
+
+// Decides what becomes of a call that ended.
+void RolloutClient::Impl::Settle(int index, Task task, FinishedGroup group) {
+  const absl::StatusCode code = group.status.code();
+  const bool impossible = code == absl::StatusCode::kInvalidArgument;
+  if (group.status.ok() || impossible ||
+      (task.num_attempts >= options.max_attempts && code != absl::StatusCode::kResourceExhausted)) {
+    if (!group.status.ok()) group.completions.clear();
+    finished.push_back(std::move(group));
+    changed.NotifyAll();
+    return;
+  }
+  const bool server_is_fine = code == absl::StatusCode::kResourceExhausted ||
+                              code == absl::StatusCode::kAborted ||
+                              code == absl::StatusCode::kDataLoss;
+  log::Warning("a group is asked for again",
+               {{"group_id", group.group_id},
+                {"attempt", task.num_attempts},
+                {"server", servers[static_cast<size_t>(index)]->address},
+                {"reason", group.status.ToString()}});
+  if (!server_is_fine) Lose(index, group.status.ToString());
+  queue.push_front(std::move(task));
+  changed.NotifyAll();
+}
+
+void RolloutClient::Impl::Lose(int index, const std::string& reason) {
+  Server& server = *servers[static_cast<size_t>(index)];
+  server.last_error = reason;
+  if (server.state == State::kLost) return;
+  server.was_ready = true;
+  server.state = State::kLost;
+  events.push_back({"server_lost", server.address, reason});
+  changed.NotifyAll();
+}
+
+absl::Status RolloutClient::Impl::CheckHealth() {
+  if (!fatal.ok()) return fatal;
+  const double now = MonotonicSeconds();
+  const bool usable = std::ranges::any_of(
+      servers, [](const auto& server) { return server->state != State::kLost; });
+  if (usable) {
+    none_ready_since = now;
+    next_warning_seconds = 2;
+    return absl::OkStatus();
+  }
+  std::string errors;
+  for (const auto& server : servers) {
+    absl::StrAppend(&errors, errors.empty() ? "" : "; ", server->address, ": ", server->last_error);
+  }
+  const double waited = now - none_ready_since;
+  if (waited >= options.server_patience_seconds) {
+    return absl::UnavailableError(
+        absl::StrCat("no rollout server for ", static_cast<int64_t>(waited),
+                     " s (client.server_patience_seconds): ", errors));
+  }
+  if (waited >= next_warning_seconds) {
+    log::Warning("no rollout server answers; waiting",
+                 {{"waited_s", waited},
+                  {"patience_s", options.server_patience_seconds},
+                  {"errors", errors}});
+    next_warning_seconds *= 2;
+  }
+  return absl::OkStatus();
+}
+
+void RolloutClient::Submit(GenerateGroupRequest request, int server) {
+  MutexLock lock(&impl_->mu);
+  impl_->queue.push_back({.request = std::move(request), .server = server});
+  impl_->changed.NotifyAll();
+}
+
+absl::StatusOr<std::optional<FinishedGroup>> RolloutClient::Next(
+    std::chrono::milliseconds timeout) {
+  const auto deadline = steady_clock::now() + timeout;
+  MutexLock lock(&impl_->mu);
+  for (;;) {
+    if (!impl_->finished.empty()) {
+      FinishedGroup group = std::move(impl_->finished.front());
+      impl_->finished.pop_front();
+      return group;
+    }
+    TANDEM_RETURN_IF_ERROR(impl_->CheckHealth());
+    if (!impl_->changed.WaitUntil(&impl_->mu, deadline)) {
+      if (impl_->finished.empty()) return std::nullopt;
+    }
+  }
+}
+
+std::vector<int> RolloutClient::Behind(std::chrono::milliseconds timeout) {
+  const auto deadline = steady_clock::now() + timeout;
+  MutexLock lock(&impl_->mu);
+  for (;;) {
+    std::vector<int> behind;
+    for (int i = 0; i < num_servers(); ++i) {
+      if (impl_->servers[static_cast<size_t>(i)]->state == State::kBehind) behind.push_back(i);
+    }
+    if (!behind.empty() || timeout.count() == 0) return behind;
+    if (!impl_->changed.WaitUntil(&impl_->mu, deadline)) return behind;
+  }
+}
+
+void RolloutClient::MarkReady(int server, int64_t epoch, int64_t version) {
+  MutexLock lock(&impl_->mu);
+  Server& marked = *impl_->servers[static_cast<size_t>(server)];
+  marked.ready_epoch = epoch;
+  marked.ready_version = version;
+  if (marked.state == State::kBehind) marked.state = State::kReady;
+  impl_->changed.NotifyAll();
+}
+
+void RolloutClient::MarkLost(int server, const std::string& reason) {
+  MutexLock lock(&impl_->mu);
+  impl_->servers[static_cast<size_t>(server)]->ready_version = -1;
+  impl_->Lose(server, reason);
+}
+
+absl::Status RolloutClient::Health() {
+  MutexLock lock(&impl_->mu);
+  return impl_->CheckHealth();
+}
+
+bool RolloutClient::IsReady(int server) const {
+  MutexLock lock(&impl_->mu);
+  return impl_->servers[static_cast<size_t>(server)]->state == State::kReady;
+}
+
+const std::string& RolloutClient::address(int server) const {
+  return impl_->servers[static_cast<size_t>(server)]->address;
+}
+
+int RolloutClient::num_servers() const { return static_cast<int>(impl_->servers.size()); }
+
+std::optional<GetInfoResponse> RolloutClient::info(int server) const {
+  MutexLock lock(&impl_->mu);
+  return impl_->servers[static_cast<size_t>(server)]->info;
+}
+
+std::vector<ServerEvent> RolloutClient::TakeEvents() {
+  MutexLock lock(&impl_->mu);
+  return std::exchange(impl_->events, {});
+}
+
+int64_t RolloutClient::num_retries() const {
+  MutexLock lock(&impl_->mu);
+  return impl_->num_retries;
+}
+
+void RolloutClient::CancelAll() {
+  MutexLock lock(&impl_->mu);
+  ++impl_->cancel_round;
+  impl_->queue.clear();
+  impl_->finished.clear();
+  for (grpc::ClientContext* context : impl_->in_flight) context->TryCancel();
+  impl_->changed.NotifyAll();
+}
+
+}  // namespace tandem::trainer

@@ -1,0 +1,101 @@
+// RolloutClient: asks rollout servers for groups and hands the finished ones back (arrows 1-3). Many
+// servers, several groups in flight at each, every call with a deadline. A call that fails is made
+// again: at the same server it joins the running group, at another it starts anew with the same seed.
+//
+// A server is `lost` (a call failed), then reachable but `behind` (its weights are not proven), then
+// `ready`. Groups go to ready servers only. The trainer pushes weights to those that are behind and
+// calls MarkReady; a lost server that comes back with the weights it was marked with is ready at once.
+//
+// Used by trainer.cc and evaluation.cc. Thread-safe. Threads: groups_in_flight per server.
+#ifndef TANDEM_TRAINER_ROLLOUT_CLIENT_H_
+#define TANDEM_TRAINER_ROLLOUT_CLIENT_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/options.h"
+#include "proto/rollout.pb.h"
+
+namespace tandem::trainer {
+
+struct RolloutClientOptions {
+  int64_t groups_in_flight = 8;         // per server
+  double call_timeout_seconds = 300;    // one GenerateGroup
+  double server_patience_seconds = 60;  // without any server that is ready
+  double retry_initial_seconds = 0.1;
+  double retry_max_seconds = 5;
+  int64_t max_attempts = 8;             // of one group
+};
+void BindOptions(OptionBinder& binder, RolloutClientOptions& options);
+
+// Any server may run the group.
+inline constexpr int kAnyServer = -1;
+
+struct FinishedGroup {
+  int64_t group_id = 0;
+  absl::Status status;  // not OK: the group was given up after max_attempts or is impossible
+  std::vector<rollout::v1::Completion> completions;  // by index, checked (group_check.h)
+  rollout::v1::GroupDone done;
+  int server = kAnyServer;
+};
+
+struct ServerEvent {
+  std::string kind;  // server_lost, server_back, server_ready
+  std::string address;
+  std::string message;
+};
+
+class RolloutClient {
+ public:
+  // Starts the threads; all servers begin as lost and are probed at once.
+  RolloutClient(const std::vector<std::string>& addresses, const std::string& run_id,
+                const RolloutClientOptions& options);
+  ~RolloutClient();  // cancels what is in flight and joins
+  RolloutClient(const RolloutClient&) = delete;
+  RolloutClient& operator=(const RolloutClient&) = delete;
+
+  // Queues a group. With `server`, only that one may run it (deterministic runs).
+  void Submit(rollout::v1::GenerateGroupRequest request, int server = kAnyServer);
+
+  // The next finished group, or none within `timeout`.
+  //   UNAVAILABLE          no server was ready for server_patience_seconds (last error of each)
+  //   FAILED_PRECONDITION  another run owns a server
+  absl::StatusOr<std::optional<FinishedGroup>> Next(std::chrono::milliseconds timeout);
+
+  // Servers that answer but whose weights are not proven. Waits up to `timeout` for the first.
+  std::vector<int> Behind(std::chrono::milliseconds timeout);
+
+  // The trainer proved that `server` runs `version` of `epoch`.
+  void MarkReady(int server, int64_t epoch, int64_t version);
+  void MarkLost(int server, const std::string& reason);
+
+  // Ready or not, waiting time left included: the errors of Next, or OK.
+  absl::Status Health();
+
+  bool IsReady(int server) const;
+  const std::string& address(int server) const;
+  int num_servers() const;
+
+  // As of the last answer of each server; empty before the first.
+  std::optional<rollout::v1::GetInfoResponse> info(int server) const;
+
+  std::vector<ServerEvent> TakeEvents();
+  int64_t num_retries() const;
+
+  // Drops queued groups and cancels those in flight; their results never come.
+  void CancelAll();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_ROLLOUT_CLIENT_H_
