@@ -1,0 +1,27 @@
+#include "deploy/tandem/launch_options.h"
+
+#include <filesystem>
+#include <system_error>
+
+namespace tandem::front {
+
+void BindOptions(OptionBinder& binder, LaunchOptions& options) {
+  binder.Integer("num_servers", &options.num_servers, {.min = 1, .max = 64}, "processes",
+                 "rollout servers to start on this machine");
+  binder.Integer("base_port", &options.base_port, {.min = 0, .max = 65535}, "",
+                 "server i listens on base_port + i; 0: free ports");
+  binder.Text("binaries", &options.binaries,
+              "directory of rollout_server and trainer; empty: beside tandem");
+  binder.Number("ready_seconds", &options.ready_seconds, {.min = 1, .max = 86400}, "s",
+                "how long a server may take to load its model");
+  binder.Number("stop_seconds", &options.stop_seconds, {.min = 0, .max = 86400}, "s",
+                "how long a process may take to end after SIGTERM (the trainer saves first)");
+}
+
+std::string ProgramDirectory() {
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? "." : path.parent_path().string();
+}
+
+}  // namespace tandem::front

@@ -1,0 +1,171 @@
+#include "deploy/tandem/launcher.h"
+
+#include <poll.h>
+#include <signal.h>
+
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/file_system.h"
+
+namespace tandem::front {
+namespace {
+
+constexpr std::chrono::milliseconds kTick(50);
+constexpr size_t kLogLinesShown = 8;
+
+// Codes that say why the trainer ended; anything else is a process that died.
+bool SpeaksForItself(const ChildEnd& end) {
+  return end.signal == 0 &&
+         ((end.exit_code >= ToInt(ExitCode::kInternal) &&
+           end.exit_code <= ToInt(ExitCode::kChildDied)) ||
+          end.exit_code == ToInt(ExitCode::kInterrupted));
+}
+
+}  // namespace
+
+Launcher::Launcher(LaunchPlan plan, const StopSignal* stop, LiveLine* live)
+    : plan_(std::move(plan)), stop_(stop), live_(live), view_(plan_.num_steps) {}
+
+LaunchResult Launcher::Run() {
+  if (StartServers() && WaitUntilReady() && StartTrainer()) Watch();
+  TearDown();
+  live_->Clear();
+  return {.exit_code = exit_code_, .summary = view_.summary()};
+}
+
+bool Launcher::Fail(const absl::Status& status) {
+  live_->Print(absl::StrCat("tandem: ", status.message()));
+  exit_code_ = ExitCode::kChildDied;
+  return false;
+}
+
+bool Launcher::StartServers() {
+  if (const absl::Status made = MakeDirectories(plan_.logs); !made.ok()) {
+    Fail(made);
+    exit_code_ = ExitCode::kStorage;
+    return false;
+  }
+  for (int64_t i = 0; i < plan_.num_servers; ++i) {
+    const std::string base = absl::StrCat(plan_.logs, "/rollout_server_", i);
+    port_files_.push_back(base + ".port");
+    std::error_code ignored;
+    std::filesystem::remove(port_files_.back(), ignored);  // of an earlier start
+    auto child = ChildProcess::Start({.name = absl::StrCat("rollout_server ", i),
+                                      .argv = plan_.server_argv(i, port_files_.back()),
+                                      .log_path = base + ".log"});
+    if (!child.ok()) return Fail(child.status());
+    servers_.push_back(*std::move(child));
+  }
+  return true;
+}
+
+bool Launcher::WaitUntilReady() {
+  const double start = MonotonicSeconds();
+  while (addresses_.size() < servers_.size()) {
+    if (ServerEnded()) return false;
+    const double waited = MonotonicSeconds() - start;
+    if (waited > plan_.ready_seconds) {
+      return Fail(absl::DeadlineExceededError(
+          absl::StrCat(servers_[addresses_.size()]->name(), " was not ready after ",
+                       ShortDuration(waited), "; its log is ",
+                       servers_[addresses_.size()]->log_path())));
+    }
+    const auto port = ReadFile(port_files_[addresses_.size()]);
+    if (port.ok() && !absl::StripAsciiWhitespace(*port).empty()) {
+      addresses_.push_back(absl::StrCat("127.0.0.1:", absl::StripAsciiWhitespace(*port)));
+      continue;
+    }
+    live_->Update(absl::StrCat("loading: ", addresses_.size(), " of ", servers_.size(),
+                               " rollout servers ready, ", ShortDuration(waited)));
+    if (stop_->WaitFor(kTick)) {
+      exit_code_ = ExitCode::kInterrupted;
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Launcher::StartTrainer() {
+  auto child = ChildProcess::Start({.name = "trainer",
+                                    .argv = plan_.trainer_argv(addresses_),
+                                    .log_path = plan_.logs + "/trainer.log",
+                                    .pipe_output = true});
+  if (!child.ok()) return Fail(child.status());
+  trainer_ = *std::move(child);
+  return true;
+}
+
+void Launcher::Watch() {
+  bool told = false;
+  double kill_at = 0;
+  while (true) {
+    pollfd output = {.fd = trainer_->output_fd(), .events = POLLIN, .revents = 0};
+    poll(&output, 1, static_cast<int>(kTick.count()));
+    if ((output.revents & POLLIN) == 0) stop_->WaitFor(std::chrono::milliseconds(10));
+    const std::optional<ChildEnd> end = trainer_->Poll();
+    Relay();
+    if (end.has_value()) {
+      if (end->exit_code == 0) return;
+      exit_code_ = SpeaksForItself(*end) ? static_cast<ExitCode>(end->exit_code)
+                                         : ExitCode::kChildDied;
+      if (!told) Explain(*trainer_, *end);
+      return;
+    }
+    // The trainer decides what a dead server means (it may have others), unless all are gone.
+    if (!told && ServerEnded()) return;
+    if (!told && stop_->Requested()) {
+      live_->Print("stopping: the trainer saves first (a second Ctrl-C ends everything at once)");
+      trainer_->Signal(SIGTERM);
+      exit_code_ = ExitCode::kInterrupted;
+      told = true;
+      kill_at = MonotonicSeconds() + plan_.stop_seconds;
+    }
+    if (told && MonotonicSeconds() > kill_at) return;
+  }
+}
+
+void Launcher::Relay() {
+  for (const std::string& line : trainer_->ReadLines()) {
+    if (view_.Take(line)) {
+      live_->Print(view_.text());
+    } else if (!view_.text().empty()) {
+      live_->Update(view_.text());
+    }
+  }
+}
+
+bool Launcher::ServerEnded() {
+  for (const auto& server : servers_) {
+    if (const std::optional<ChildEnd> end = server->Poll()) {
+      Explain(*server, *end);
+      // Before the trainer runs, a server that refuses its model or flags says so by its code.
+      exit_code_ = trainer_ == nullptr && SpeaksForItself(*end)
+                       ? static_cast<ExitCode>(end->exit_code)
+                       : ExitCode::kChildDied;
+      return true;
+    }
+  }
+  return false;
+}
+
+void Launcher::Explain(const ChildProcess& child, const ChildEnd& end) {
+  live_->Print(absl::StrCat("tandem: ", child.name(), " ended with ", end.ToString(),
+                            "; its last lines (", child.log_path(), "):"));
+  for (const std::string& line : LastLines(child.log_path(), kLogLinesShown)) {
+    live_->Print("  | " + line);
+  }
+}
+
+void Launcher::TearDown() {
+  if (trainer_ != nullptr) trainer_->Stop(plan_.stop_seconds);
+  for (const auto& server : servers_) server->Signal(SIGTERM);
+  for (const auto& server : servers_) server->Stop(exit_code_ == ExitCode::kOk ? 20 : 5);
+}
+
+}  // namespace tandem::front

@@ -1,0 +1,74 @@
+// Launcher: rollout servers and a trainer as child processes of one run; shows the run while it lives
+// and leaves nothing behind when it ends. `tandem run` and `tandem demo` use it.
+#ifndef TANDEM_DEPLOY_TANDEM_LAUNCHER_H_
+#define TANDEM_DEPLOY_TANDEM_LAUNCHER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/exit_codes.h"
+#include "common/base/stop_signal.h"
+#include "deploy/tandem/child_process.h"
+#include "deploy/tandem/live_line.h"
+#include "deploy/tandem/progress_view.h"
+
+namespace tandem::front {
+
+struct LaunchPlan {
+  std::string logs;  // directory; <name>.log and the servers' port files go there
+  int64_t num_servers = 1;
+  int64_t num_steps = 0;  // for the progress bar
+  double ready_seconds = 300;
+  double stop_seconds = 120;
+
+  // Command lines. A server writes the port it serves on to `port_file` once it is ready.
+  std::function<std::vector<std::string>(int64_t server, const std::string& port_file)> server_argv;
+  std::function<std::vector<std::string>(const std::vector<std::string>& addresses)> trainer_argv;
+};
+
+struct LaunchResult {
+  ExitCode exit_code = ExitCode::kOk;
+  RunSummary summary;
+};
+
+// One run; use from the main thread. However Run returns, no child is left.
+class Launcher {
+ public:
+  // `stop` and `live` must outlive this.
+  Launcher(LaunchPlan plan, const StopSignal* stop, LiveLine* live);
+
+  // Starts the servers, waits until they are ready, starts the trainer, and waits for its end. A
+  // signal is passed on: the trainer saves and ends, then the servers. A child that ends by itself
+  // ends the run; which one, how, and its last log lines are printed. Exit code: the trainer's own
+  // where it said something (2..8, 130), kChildDied for a server or a signal.
+  LaunchResult Run();
+
+ private:
+  bool StartServers();
+  bool WaitUntilReady();
+  bool StartTrainer();
+  void Watch();
+  void Relay();
+  bool ServerEnded();
+  void Explain(const ChildProcess& child, const ChildEnd& end);
+  bool Fail(const absl::Status& status);
+  void TearDown();
+
+  const LaunchPlan plan_;
+  const StopSignal* const stop_;
+  LiveLine* const live_;
+  ProgressView view_;
+  std::vector<std::unique_ptr<ChildProcess>> servers_;
+  std::vector<std::string> port_files_;
+  std::vector<std::string> addresses_;
+  std::unique_ptr<ChildProcess> trainer_;
+  ExitCode exit_code_ = ExitCode::kOk;
+};
+
+}  // namespace tandem::front
+
+#endif  // TANDEM_DEPLOY_TANDEM_LAUNCHER_H_

@@ -1,0 +1,51 @@
+// ProgressView: what the launcher shows of a run, from the trainer's progress lines. Pure.
+//
+// A progress line is one JSON object: a line of metrics.jsonl (docs/run_directory.md), a line of
+// events.jsonl, or {"phase": "rollout", "step": 4} while a step runs.
+#ifndef TANDEM_DEPLOY_TANDEM_PROGRESS_VIEW_H_
+#define TANDEM_DEPLOY_TANDEM_PROGRESS_VIEW_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+
+namespace tandem::front {
+
+// How the run went, for the closing words.
+struct RunSummary {
+  std::vector<double> rewards;  // mean reward of each train step, in order
+  double first_greedy = -1;     // held-out share correct at the first evaluation; -1: none
+  double last_greedy = -1;
+  int64_t num_alerts = 0;
+
+  double FirstRewards() const;  // mean over the first three steps
+  double LastRewards() const;   // and over the last three
+};
+
+class ProgressView {
+ public:
+  explicit ProgressView(int64_t num_steps) : num_steps_(num_steps) {}
+
+  // Takes in one line. True when `text()` is worth a line of its own (a step ended, an evaluation, an
+  // alert, a server lost); false when it only redraws the live line, or says nothing.
+  bool Take(std::string_view line);
+
+  const std::string& text() const { return text_; }
+  const RunSummary& summary() const { return summary_; }
+
+ private:
+  bool TakeStep(const nlohmann::json& line);
+  bool TakeEvent(const nlohmann::json& line);
+
+  const int64_t num_steps_;
+  std::string text_;
+  RunSummary summary_;
+  double seconds_per_step_ = 0;
+};
+
+}  // namespace tandem::front
+
+#endif  // TANDEM_DEPLOY_TANDEM_PROGRESS_VIEW_H_

@@ -1,0 +1,128 @@
+#include "deploy/tandem/child_process.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temp_dir.h"
+
+namespace tandem::front {
+namespace {
+
+using ::tandem::testing::FailsWith;
+using ::tandem::testing::IsOk;
+using ::tandem::testing::TempDir;
+using ::testing::ElementsAre;
+
+ChildSpec Shell(const std::string& script, const TempDir& dir, bool piped = false) {
+  return {.name = "child",
+          .argv = {"/bin/sh", "-c", script},
+          .log_path = dir / "child.log",
+          .pipe_output = piped};
+}
+
+ChildEnd WaitForEnd(ChildProcess& child) {
+  const double until = MonotonicSeconds() + 20;
+  while (MonotonicSeconds() < until) {
+    if (const std::optional<ChildEnd> end = child.Poll()) return *end;
+    usleep(1000);
+  }
+  ADD_FAILURE() << "the child did not end";
+  return child.Stop(0);
+}
+
+void WaitForLine(ChildProcess& child, const std::string& want) {
+  const double until = MonotonicSeconds() + 20;
+  while (MonotonicSeconds() < until) {
+    for (const std::string& line : child.ReadLines()) {
+      if (line == want) return;
+    }
+    usleep(1000);
+  }
+  ADD_FAILURE() << "no line '" << want << "'";
+}
+
+TEST(ChildProcessTest, ReportsAnExitCodeAndKeepsItsLog) {
+  const TempDir dir;
+  auto child = ChildProcess::Start(Shell("echo one; echo two >&2; exit 7", dir));
+  ASSERT_THAT(child, IsOk());
+  const ChildEnd end = WaitForEnd(**child);
+  EXPECT_EQ(end.exit_code, 7);
+  EXPECT_EQ(end.ToString(), "exit code 7");
+  EXPECT_THAT(LastLines(dir / "child.log", 5), ElementsAre("one", "two"));
+  EXPECT_THAT(LastLines(dir / "child.log", 1), ElementsAre("two"));
+}
+
+TEST(ChildProcessTest, ReportsTheSignalThatKilledIt) {
+  const TempDir dir;
+  auto child = ChildProcess::Start(Shell("kill -9 $$", dir));
+  ASSERT_THAT(child, IsOk());
+  const ChildEnd end = WaitForEnd(**child);
+  EXPECT_EQ(end.signal, SIGKILL);
+  EXPECT_EQ(end.exit_code, 128 + SIGKILL);
+  EXPECT_EQ(end.ToString(), "signal 9 (Killed)");
+}
+
+TEST(ChildProcessTest, HandsOverWholeLinesOfPipedOutput) {
+  const TempDir dir;
+  auto child = ChildProcess::Start(Shell("printf 'first\\nhalf'; exit 0", dir, true));
+  ASSERT_THAT(child, IsOk());
+  WaitForEnd(**child);
+  EXPECT_THAT((*child)->ReadLines(), ElementsAre("first"));
+  EXPECT_THAT((*child)->ReadLines(), ElementsAre());
+}
+
+TEST(ChildProcessTest, NamesAProgramThatIsNotThere) {
+  const TempDir dir;
+  ChildSpec spec = Shell("", dir);
+  spec.argv = {dir / "no_such_program"};
+  EXPECT_THAT(ChildProcess::Start(spec),
+              FailsWith(absl::StatusCode::kUnavailable, "no_such_program: No such file"));
+}
+
+TEST(ChildProcessTest, StopsPolitelyFirst) {
+  const TempDir dir;
+  auto child = ChildProcess::Start(
+      Shell("trap 'exit 5' TERM; echo ready; while :; do sleep 0.01; done", dir, true));
+  ASSERT_THAT(child, IsOk());
+  WaitForLine(**child, "ready");
+  EXPECT_EQ((*child)->Stop(20).exit_code, 5);
+}
+
+TEST(ChildProcessTest, KillsAChildThatDoesNotListen) {
+  const TempDir dir;
+  auto child = ChildProcess::Start(
+      Shell("trap '' TERM; echo ready; while :; do sleep 0.01; done", dir, true));
+  ASSERT_THAT(child, IsOk());
+  WaitForLine(**child, "ready");
+  EXPECT_EQ((*child)->Stop(0.1).signal, SIGKILL);
+}
+
+TEST(ChildProcessTest, LeavesNoGrandchildBehind) {
+  const TempDir dir;
+  auto child =
+      ChildProcess::Start(Shell("sleep 600 & echo $!; kill -9 $$", dir, /*piped=*/true));
+  ASSERT_THAT(child, IsOk());
+  WaitForEnd(**child);
+  const std::vector<std::string> lines = (*child)->ReadLines();
+  ASSERT_EQ(lines.size(), 1u);
+  const pid_t grandchild = std::stoi(lines[0]);
+  const double until = MonotonicSeconds() + 20;
+  // A killed process is gone, or a zombie that init has yet to reap.
+  bool runs = true;
+  while (runs && MonotonicSeconds() < until) {
+    const auto stat = LastLines("/proc/" + std::to_string(grandchild) + "/stat", 1);
+    runs = !stat.empty() && stat[0].find(") Z ") == std::string::npos;
+  }
+  EXPECT_FALSE(runs);
+}
+
+}  // namespace
+}  // namespace tandem::front
