@@ -1,0 +1,170 @@
+#include "rollout_server/engine_thread.h"
+
+#include <future>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/clock.h"
+
+namespace tandem::rollout {
+namespace {
+
+absl::Status Stopped() { return absl::UnavailableError("the engine has stopped"); }
+
+}  // namespace
+
+EngineThread::EngineThread(std::unique_ptr<StepEngine> engine) : engine_(std::move(engine)) {}
+
+EngineThread::~EngineThread() { Stop(); }
+
+void EngineThread::Start(Callbacks callbacks) {
+  TANDEM_CHECK(!thread_.joinable());
+  callbacks_ = std::move(callbacks);
+  PublishStats();
+  thread_ = std::thread([this] { Run(); });
+}
+
+void EngineThread::Stop() {
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+  }
+  wake_.NotifyAll();
+  if (thread_.joinable()) thread_.join();
+  CloseQueue();
+}
+
+void EngineThread::Submit(std::vector<GroupRequest> groups) {
+  auto shared = std::make_shared<std::vector<GroupRequest>>(std::move(groups));
+  Post([this, shared](StepEngine* engine) {
+    for (GroupRequest& group : *shared) {
+      const GroupKey key = group.key;
+      const absl::Status added = engine ? engine->Add(std::move(group)) : Stopped();
+      if (!added.ok() && callbacks_.on_rejected) callbacks_.on_rejected(key, added);
+    }
+  });
+}
+
+void EngineThread::Abort(GroupKey key) {
+  Post([key](StepEngine* engine) {
+    if (engine) engine->Abort(key);
+  });
+}
+
+void EngineThread::Score(std::vector<std::vector<int32_t>> sequences, float temperature,
+                         ScorePath path, std::function<void(absl::StatusOr<ScoreResult>)> done) {
+  if (waiting_scores_.fetch_add(1) >= kMaxWaitingScores) {
+    waiting_scores_.fetch_sub(1);
+    done(absl::ResourceExhaustedError("too many Score calls are waiting (limit 64)"));
+    return;
+  }
+  auto shared = std::make_shared<std::vector<std::vector<int32_t>>>(std::move(sequences));
+  Post([this, shared, temperature, path, done = std::move(done)](StepEngine* engine) {
+    waiting_scores_.fetch_sub(1);
+    if (!engine) return done(Stopped());
+    absl::StatusOr<std::vector<std::vector<float>>> scored =
+        engine->Score(*shared, temperature, path);
+    if (!scored.ok()) return done(scored.status());
+    done(ScoreResult{*std::move(scored), engine->live_version()});
+  });
+}
+
+void EngineThread::SetPaused(bool paused, std::function<void(absl::Status)> done) {
+  Post([this, paused, done = std::move(done)](StepEngine* engine) {
+    if (engine) paused_.store(paused);
+    if (done) done(engine ? absl::OkStatus() : Stopped());
+  });
+}
+
+void EngineThread::Pause(std::function<void(absl::Status)> done) {
+  SetPaused(true, std::move(done));
+}
+
+void EngineThread::Resume(std::function<void(absl::Status)> done) {
+  SetPaused(false, std::move(done));
+}
+
+absl::StatusOr<std::unique_ptr<StagedWeights>> EngineThread::Stage(
+    std::vector<HostTensor> tensors) {
+  return engine_->Stage(std::move(tensors));
+}
+
+absl::StatusOr<double> EngineThread::Install(std::unique_ptr<StagedWeights> staged,
+                                             WeightVersion version) {
+  auto shared = std::make_shared<std::unique_ptr<StagedWeights>>(std::move(staged));
+  auto swapped = std::make_shared<std::promise<absl::StatusOr<double>>>();
+  std::future<absl::StatusOr<double>> result = swapped->get_future();
+  Post([shared, swapped, version](StepEngine* engine) {
+    if (!engine) return swapped->set_value(Stopped());
+    const double begin = MonotonicSeconds();
+    engine->Install(std::move(*shared), version);
+    swapped->set_value(MonotonicSeconds() - begin);
+  });
+  return result.get();  // bounded: one step, or the engine's end, answers every command
+}
+
+EngineStats EngineThread::stats() const {
+  MutexLock lock(&mu_);
+  return stats_;
+}
+
+void EngineThread::Post(Command command) {
+  {
+    MutexLock lock(&mu_);
+    if (!closed_) {
+      commands_.push_back(std::move(command));
+      wake_.Notify();
+      return;
+    }
+  }
+  command(nullptr);
+}
+
+void EngineThread::Run() {
+  std::deque<Command> commands;
+  while (WaitForWork(&commands)) {
+    for (const Command& command : commands) command(engine_.get());
+    commands.clear();
+    if (!paused_.load() && engine_->HasWork()) {
+      absl::StatusOr<std::vector<EngineEvent>> events = engine_->Step();
+      if (!events.ok()) {
+        CloseQueue();
+        if (callbacks_.on_failure) callbacks_.on_failure(events.status());
+        return;
+      }
+      PublishStats();
+      if (callbacks_.on_events && !events->empty()) callbacks_.on_events(*std::move(events));
+    } else {
+      PublishStats();
+    }
+  }
+}
+
+bool EngineThread::WaitForWork(std::deque<Command>* commands) {
+  const bool can_step = !paused_.load() && engine_->HasWork();
+  MutexLock lock(&mu_);
+  while (!stopping_ && commands_.empty() && !can_step) wake_.Wait(&mu_);
+  commands->swap(commands_);
+  return !stopping_ || !commands->empty();
+}
+
+void EngineThread::PublishStats() {
+  const EngineStats stats = engine_->Stats();
+  {
+    MutexLock lock(&mu_);
+    stats_ = stats;
+  }
+  if (callbacks_.on_stats) callbacks_.on_stats(stats);
+}
+
+void EngineThread::CloseQueue() {
+  std::deque<Command> left;
+  {
+    MutexLock lock(&mu_);
+    closed_ = true;
+    left.swap(commands_);
+  }
+  for (const Command& command : left) command(nullptr);
+}
+
+}  // namespace tandem::rollout

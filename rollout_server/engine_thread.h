@@ -1,0 +1,108 @@
+// EngineThread: the one thread that owns the engine. Commands go in through a queue and run between
+// two steps; what a step made comes out through callbacks, on that thread (arrow 2).
+//
+// Life cycle: construct, Start, Stop (or destroy). Thread-safe after Start. It waits passively: an
+// idle or paused server costs no CPU. After Stop, or after the engine failed, every command is
+// answered with UNAVAILABLE, so no caller waits for ever.
+#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_THREAD_H_
+#define TANDEM_ROLLOUT_SERVER_ENGINE_THREAD_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/mutex.h"
+#include "common/base/weight_version.h"
+#include "rollout_server/step_engine.h"
+#include "rollout_server/weight_sink.h"
+
+namespace tandem::rollout {
+
+struct ScoreResult {
+  std::vector<std::vector<float>> logprobs;
+  WeightVersion version;  // the weights that scored
+};
+
+class EngineThread : public WeightSink {
+ public:
+  // All run on the engine thread, without a lock held; keep them short. Any may be null.
+  struct Callbacks {
+    std::function<void(std::vector<EngineEvent>)> on_events;
+    std::function<void(GroupKey, const absl::Status&)> on_rejected;  // Add refused this group
+    std::function<void(const EngineStats&)> on_stats;                // after every step and command
+    std::function<void(const absl::Status&)> on_failure;             // a step failed: the last call
+  };
+
+  explicit EngineThread(std::unique_ptr<StepEngine> engine);
+  ~EngineThread() override;  // Stop
+  EngineThread(const EngineThread&) = delete;
+  EngineThread& operator=(const EngineThread&) = delete;
+
+  void Start(Callbacks callbacks);
+  void Stop();
+
+  // Could this group ever run here? Answered on the caller's thread.
+  absl::Status Validate(const GroupRequest& request) const { return engine_->Validate(request); }
+
+  // Adds the groups in this order before the next step: no step sees a part of them.
+  void Submit(std::vector<GroupRequest> groups);
+
+  void Abort(GroupKey key);
+
+  // `done` runs on the engine thread, or here when refused.
+  //   RESOURCE_EXHAUSTED  more than kMaxWaitingScores wait already
+  //   any code from Engine::Score
+  void Score(std::vector<std::vector<int32_t>> sequences, float temperature, ScorePath path,
+             std::function<void(absl::StatusOr<ScoreResult>)> done);
+
+  // No step runs between Pause's `done` and Resume; sequences keep their state. Idempotent.
+  void Pause(std::function<void(absl::Status)> done);
+  void Resume(std::function<void(absl::Status)> done);
+  bool paused() const { return paused_.load(); }
+
+  // WeightSink. Stage runs on the caller's thread beside the steps; Install waits for the running
+  // step.
+  absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors) override;
+  absl::StatusOr<double> Install(std::unique_ptr<StagedWeights> staged,
+                                 WeightVersion version) override;
+
+  // As of the last step or command.
+  EngineStats stats() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  static constexpr int kMaxWaitingScores = 64;
+
+ private:
+  // Called with the engine, or with null when there is none any more.
+  using Command = std::function<void(StepEngine*)>;
+
+  void Post(Command command) ABSL_LOCKS_EXCLUDED(mu_);
+  void Run();
+  bool WaitForWork(std::deque<Command>* commands) ABSL_LOCKS_EXCLUDED(mu_);
+  void PublishStats() ABSL_LOCKS_EXCLUDED(mu_);
+  void SetPaused(bool paused, std::function<void(absl::Status)> done);
+  void CloseQueue() ABSL_LOCKS_EXCLUDED(mu_);  // answers what waits
+
+  const std::unique_ptr<StepEngine> engine_;
+  Callbacks callbacks_;
+  std::thread thread_;
+  std::atomic<bool> paused_{false};
+  std::atomic<int> waiting_scores_{0};
+
+  mutable Mutex mu_;
+  CondVar wake_;
+  std::deque<Command> commands_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  EngineStats stats_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_THREAD_H_

@@ -1,0 +1,144 @@
+// GroupRegistry: the groups this server works on, by (run, group_id). A repeated call joins the
+// running group; a finished group is remembered for a while, so that a caller who lost the reply
+// gets the same one again; when the last caller leaves, the group's sequences are freed (arrow
+// 2-3).
+//
+// RolloutService joins and leaves; EngineThread reports. Thread-safe. Memory: results of up to
+// `remembered_groups` finished groups of owned runs.
+#ifndef TANDEM_ROLLOUT_SERVER_GROUP_REGISTRY_H_
+#define TANDEM_ROLLOUT_SERVER_GROUP_REGISTRY_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "rollout_server/admission_batches.h"
+#include "rollout_server/engine/engine.h"
+#include "rollout_server/group_call.h"
+
+namespace tandem::rollout {
+
+class GroupRegistry {
+ public:
+  struct Limits {
+    int64_t max_queued_groups = 256;
+    int64_t remembered_groups = 256;
+  };
+
+  // How groups reach the engine; both only queue and return at once.
+  struct Runner {
+    std::function<void(std::vector<GroupRequest>)> submit;
+    std::function<void(GroupKey)> abort;
+  };
+
+  struct Ask {
+    std::string run_id;  // empty: a guest, whose groups are not remembered
+    int64_t group_id = 0;
+    std::string fingerprint;  // equal for equal questions
+    GroupRequest request;     // its key is set here
+    std::optional<AdmissionBatches::BatchRef> batch;
+  };
+
+  GroupRegistry(Runner runner, Limits limits, SecondsClock clock);
+
+  // Starts the group or joins it; `listener` hears of progress from now on, and should look once at
+  // once.
+  //   UNAVAILABLE         the server is draining
+  //   RESOURCE_EXHAUSTED  max_queued_groups wait already: try again after retry_after_ms()
+  //   INVALID_ARGUMENT    the group_id is known with another question; the admission batch is
+  //                       malformed or larger than the queue
+  absl::StatusOr<std::shared_ptr<GroupCall>> Join(Ask ask, std::shared_ptr<GroupListener> listener)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The caller is gone. The last one to leave an unfinished group frees it. True when it did.
+  bool Leave(const std::shared_ptr<GroupCall>& call, const GroupListener* listener)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Ends a group with ABORTED. False when it is not in flight.
+  bool Abort(const std::string& run_id, int64_t group_id) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Ends every group with `error`; with `forever`, later Joins fail with it too.
+  void FailAll(const absl::Status& error, bool forever) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Forgets finished groups and batches of a run: it starts over under a new epoch.
+  void Forget(const std::string& run_id) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // New groups are refused from now on; joining known ones still works.
+  void StartDrain() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // False when groups are left at the deadline.
+  bool WaitUntilIdle(std::chrono::steady_clock::time_point deadline) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // EngineThread's callbacks.
+  void OnEvents(std::vector<EngineEvent> events) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnRejected(GroupKey key, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+
+  struct Counts {
+    int64_t queued = 0;  // held back or waiting for the engine
+    int64_t running = 0;
+  };
+  Counts counts() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // When a place in the queue should be free: the recent time between two groups that started.
+  int64_t retry_after_ms() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  // run_id, group_id, and for guests the fingerprint: strangers' numbers may clash.
+  using Name = std::tuple<std::string, int64_t, std::string>;
+  enum class Phase { kHeld, kQueued, kRunning };
+  struct Entry {
+    Name name;
+    std::string fingerprint;
+    std::optional<AdmissionBatches::BatchRef> batch;
+    std::shared_ptr<GroupCall> call;
+    Phase phase = Phase::kQueued;
+    double arrived = 0, started = 0, decoding = 0;  // seconds
+  };
+  struct Finished {
+    std::string fingerprint;
+    std::shared_ptr<GroupCall> call;
+  };
+  using Listeners = std::vector<std::shared_ptr<GroupListener>>;
+
+  static Name NameOf(const std::string& run_id, int64_t group_id, const std::string& fingerprint);
+  std::shared_ptr<GroupCall> FindKnown(const Name& name, const std::string& fingerprint,
+                                       absl::Status* mismatch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CheckRoom(const Ask& ask) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SubmitReleased(std::vector<GroupRequest> groups) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Remove(GroupKey key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Remember(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Listeners Apply(EngineEvent event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteStart(double now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Counts CountsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const Runner runner_;
+  const Limits limits_;
+  const SecondsClock clock_;
+
+  mutable Mutex mu_;
+  CondVar idle_;
+  GroupKey next_key_ ABSL_GUARDED_BY(mu_) = 1;
+  std::map<GroupKey, Entry> entries_ ABSL_GUARDED_BY(mu_);  // not finished
+  std::map<Name, GroupKey> keys_ ABSL_GUARDED_BY(mu_);
+  std::map<Name, Finished> finished_ ABSL_GUARDED_BY(mu_);
+  std::deque<Name> finished_order_ ABSL_GUARDED_BY(mu_);
+  AdmissionBatches batches_ ABSL_GUARDED_BY(mu_);
+  absl::Status refusal_ ABSL_GUARDED_BY(mu_);
+  double last_start_ ABSL_GUARDED_BY(mu_) = 0;
+  double start_interval_ ABSL_GUARDED_BY(mu_) = 0.5;  // seconds, smoothed
+};
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_GROUP_REGISTRY_H_

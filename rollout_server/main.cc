@@ -1,0 +1,94 @@
+// rollout_server: serves one model directory over gRPC until SIGTERM.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/exit_codes.h"
+#include "common/base/passive_threads.h"
+#include "common/base/stop_signal.h"
+#include "common/base/version.h"
+#include "rollout_server/rollout_server.h"
+
+namespace tandem::rollout {
+namespace {
+
+int Fail(const absl::Status& status, ExitCode code) {
+  std::fprintf(stderr, "rollout_server: %s\n", std::string(status.message()).c_str());
+  return ToInt(code);
+}
+
+int Serve(ServerOptions options) {
+  options.log.role = "rollout_server";
+  if (absl::Status bad = CheckOptions(options); !bad.ok()) return Fail(bad, ExitCode::kUsage);
+  if (absl::Status log = log::Configure(options.log); !log.ok()) {
+    return Fail(log, ExitCode::kStorage);
+  }
+  const StopSignal stop;
+  absl::StatusOr<LoadedEngine> engine = LoadModelEngine(options.model, options.engine);
+  if (!engine.ok()) return Fail(engine.status(), ExitCode::kBadModelOrData);
+  auto server = RolloutServer::Create(options, *std::move(engine));
+  if (!server.ok()) return Fail(server.status(), ExitCodeFor(server.status()));
+  std::printf("listening on %s\n", (*server)->address().c_str());
+  std::fflush(stdout);
+  const absl::Status ended = (*server)->Run(stop);
+  return ended.ok() ? ToInt(ExitCode::kOk) : Fail(ended, ExitCode::kInternal);
+}
+
+int Main(int argc, char** argv) {
+  ServerOptions options;
+  OptionBinder binder;
+  binder.Section("server", "rollout server", [&](OptionBinder& b) { BindOptions(b, options); });
+  binder.Ignore("trainer");
+  binder.Ignore("launch");
+
+  CLI::App app("Rollout server: samples groups of completions over gRPC.", "rollout_server");
+  std::string config;
+  std::vector<std::string> sets;
+  bool help_config = false, version = false, reflection = false, allow_insecure = false;
+  app.add_option("--config", config, "run file; its section `server` is read");
+  app.add_option("--set", sets, "KEY=VALUE, after the file: server.engine.dtype=fp32");
+  const auto shorthand = [&](const char* flag, const std::string& key, const char* help) {
+    app.add_option_function<std::string>(
+        flag, [&sets, key](const std::string& v) { sets.push_back(absl::StrCat(key, "=", v)); },
+        help);
+  };
+  shorthand("--model", "server.model", "Hugging Face directory");
+  shorthand("--listen", "server.listen", "HOST:PORT; port 0 picks a free one");
+  shorthand("--dtype", "server.engine.dtype", "fp32 or bf16");
+  shorthand("--port-file", "server.port_file", "write the bound port here");
+  shorthand("--log-format", "server.log.format", "text or json");
+  app.add_flag("--reflection", reflection, "serve gRPC reflection");
+  app.add_flag("--allow-insecure", allow_insecure, "plaintext on an address that is not loopback");
+  app.add_flag("--help-config", help_config, "print every knob of section `server`");
+  app.add_flag("--version", version, "print the version");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : ToInt(ExitCode::kUsage);
+  }
+  if (version) {
+    std::cout << "rollout_server " << ProjectVersion() << " (" << GitCommit() << ")\n";
+    return 0;
+  }
+  absl::Status status = config.empty() ? absl::OkStatus() : binder.LoadFile(config);
+  for (const std::string& set : sets) status.Update(binder.Set(set));
+  if (!status.ok()) return Fail(status, ExitCode::kUsage);
+  if (help_config) {
+    std::cout << binder.Help();
+    return 0;
+  }
+  options.reflection |= reflection;
+  options.allow_insecure |= allow_insecure;
+  return Serve(std::move(options));
+}
+
+}  // namespace
+}  // namespace tandem::rollout
+
+int main(int argc, char** argv) {
+  tandem::EnsurePassiveThreads(argc, argv);
+  return tandem::rollout::Main(argc, argv);
+}

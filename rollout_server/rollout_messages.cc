@@ -1,0 +1,159 @@
+#include "rollout_server/rollout_messages.h"
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/weights/digest.h"
+#include "proto/rollout.pb.h"
+
+namespace tandem::rollout {
+namespace {
+
+SamplingParams SamplingFromWire(const v1::SamplingParams& wire) {
+  SamplingParams sampling;
+  sampling.temperature = wire.temperature();
+  sampling.top_k = wire.top_k();
+  sampling.top_p = wire.top_p() == 0 ? 1.0f : wire.top_p();
+  sampling.min_p = wire.min_p();
+  sampling.max_new_tokens = wire.max_new_tokens();
+  sampling.min_new_tokens = wire.min_new_tokens();
+  sampling.stop_token_ids.assign(wire.stop_token_ids().begin(), wire.stop_token_ids().end());
+  sampling.stop_strings.assign(wire.stop_strings().begin(), wire.stop_strings().end());
+  sampling.seed = wire.seed();
+  sampling.ignore_eos = wire.ignore_eos();
+  return sampling;
+}
+
+// What makes two calls the same question: everything but the conditions of admission.
+std::string FingerprintOf(const v1::GenerateGroupRequest& request) {
+  v1::GenerateGroupRequest question = request;
+  question.clear_min_weight_version();
+  question.clear_prompt_hash();
+  question.clear_admission_batch();
+  const std::string bytes = question.SerializeAsString();
+  return Digest128(std::as_bytes(std::span(bytes.data(), bytes.size())));
+}
+
+v1::FinishReason ReasonToWire(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return v1::FINISH_REASON_STOP;
+    case FinishReason::kLength:
+      return v1::FINISH_REASON_LENGTH;
+    case FinishReason::kStopString:
+      return v1::FINISH_REASON_STOP_STRING;
+  }
+  return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+}  // namespace
+
+absl::StatusOr<GroupRegistry::Ask> AskFromWire(const v1::GenerateGroupRequest& request) {
+  if (!request.has_sampling()) return absl::InvalidArgumentError("sampling is missing");
+  if (request.num_completions() < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_completions is ", request.num_completions(), ", must be at least 1"));
+  }
+  if (request.prompt_token_ids().empty()) {
+    return absl::InvalidArgumentError("prompt_token_ids is empty");
+  }
+  GroupRegistry::Ask ask;
+  ask.run_id = request.run_id();
+  ask.group_id = request.group_id();
+  ask.fingerprint = FingerprintOf(request);
+  ask.request.prompt.assign(request.prompt_token_ids().begin(), request.prompt_token_ids().end());
+  ask.request.num_completions = request.num_completions();
+  ask.request.sampling = SamplingFromWire(request.sampling());
+  TANDEM_RETURN_IF_ERROR(ValidateSampling(ask.request.sampling));
+  const uint64_t hash = HashTokenIds(ask.request.prompt);
+  if (request.prompt_hash() != 0 && request.prompt_hash() != hash) {
+    return absl::InvalidArgumentError(absl::StrCat("prompt_hash is ", request.prompt_hash(),
+                                                   " but the ids hash to ", hash,
+                                                   ": the prompt changed on the way"));
+  }
+  if (request.has_admission_batch()) {
+    ask.batch = AdmissionBatches::BatchRef{request.run_id(), request.admission_batch().batch_id(),
+                                           request.admission_batch().num_groups()};
+  }
+  return ask;
+}
+
+void CompletionToWire(const FinishedCompletion& completion, const SamplingParams& sampling,
+                      v1::Completion* wire) {
+  wire->set_index(completion.index);
+  wire->mutable_token_ids()->Add(completion.token_ids.begin(), completion.token_ids.end());
+  wire->mutable_behaviour_logprobs()->Add(completion.behaviour_logprobs.begin(),
+                                          completion.behaviour_logprobs.end());
+  wire->mutable_raw_logprobs()->Add(completion.raw_logprobs.begin(), completion.raw_logprobs.end());
+  wire->mutable_entropies()->Add(completion.entropies.begin(), completion.entropies.end());
+  wire->mutable_logprob_second_moments()->Add(completion.logprob_second_moments.begin(),
+                                              completion.logprob_second_moments.end());
+  wire->mutable_decode_batch_sizes()->Add(completion.decode_batch_sizes.begin(),
+                                          completion.decode_batch_sizes.end());
+  for (const bool cached : completion.prefix_cached) wire->add_prefix_cached(cached);
+  for (const VersionSpan& span : completion.version_spans) {
+    v1::VersionSpan* one = wire->add_version_spans();
+    one->set_weight_version(span.version.value);
+    one->set_num_tokens(span.num_tokens);
+  }
+  wire->set_finish_reason(ReasonToWire(completion.finish_reason));
+  wire->set_text(completion.text);
+  wire->set_token_hash(HashTokenIds(completion.token_ids));
+  wire->set_seed(sampling.seed);
+  wire->set_greedy(sampling.temperature == 0);
+}
+
+void SummaryToWire(const GroupSummary& summary, v1::GroupDone* wire) {
+  wire->set_num_completions(summary.num_completions);
+  wire->set_num_prompt_tokens_cached(summary.num_prompt_tokens_cached);
+  wire->set_queue_ms(summary.queue_ms);
+  wire->set_prefill_ms(summary.prefill_ms);
+  wire->set_decode_ms(summary.decode_ms);
+}
+
+absl::StatusOr<ScoreQuestion> ScoreFromWire(const v1::ScoreRequest& request, int64_t vocab_size,
+                                            int64_t max_context_tokens) {
+  if (request.sequences().empty()) return absl::InvalidArgumentError("no sequences");
+  if (!std::isfinite(request.temperature()) || request.temperature() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("temperature is ", request.temperature(), ", must be >= 0 and finite"));
+  }
+  ScoreQuestion question;
+  question.temperature = request.temperature() == 0 ? 1.0f : request.temperature();
+  if (request.path() == v1::SCORE_PATH_DECODE) {
+    question.path = ScorePath::kDecode;
+  } else if (request.path() != v1::SCORE_PATH_PREFILL &&
+             request.path() != v1::SCORE_PATH_UNSPECIFIED) {
+    return absl::InvalidArgumentError(absl::StrCat("path is ", request.path()));
+  }
+  int64_t total = 0;
+  for (int i = 0; i < request.sequences_size(); ++i) {
+    const auto& ids = request.sequences(i).token_ids();
+    total += ids.size();
+    if (ids.size() < 2 || ids.size() > max_context_tokens) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "sequence ", i, " has ", ids.size(), " ids, must be in [2, ", max_context_tokens, "]"));
+    }
+    if (total > kMaxScoreTokens) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("more than ", kMaxScoreTokens, " ids in one call: split it"));
+    }
+    for (const int32_t id : ids) {
+      if (id < 0 || id >= vocab_size) {
+        return absl::InvalidArgumentError(absl::StrCat("sequence ", i, " has id ", id,
+                                                       " outside the vocabulary of ", vocab_size));
+      }
+    }
+    question.sequences.emplace_back(ids.begin(), ids.end());
+    const uint64_t hash = request.sequences(i).token_hash();
+    if (hash != 0 && hash != HashTokenIds(question.sequences.back())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("token_hash of sequence ", i, " differs: the ids changed on the way"));
+    }
+  }
+  return question;
+}
+
+}  // namespace tandem::rollout

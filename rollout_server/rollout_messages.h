@@ -1,0 +1,50 @@
+// Conversions between proto/rollout.proto and the server's plain structs: the one place where a
+// request's fields are checked before anything is started (arrows 1 and 2-3). Pure functions.
+#ifndef TANDEM_ROLLOUT_SERVER_ROLLOUT_MESSAGES_H_
+#define TANDEM_ROLLOUT_SERVER_ROLLOUT_MESSAGES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "rollout_server/group_call.h"
+#include "rollout_server/group_registry.h"
+
+namespace tandem::rollout::v1 {
+class Completion;
+class GenerateGroupRequest;
+class GroupDone;
+class ScoreRequest;
+}  // namespace tandem::rollout::v1
+
+namespace tandem::rollout {
+
+//   INVALID_ARGUMENT  sampling is missing or out of range; num_completions < 1; an empty prompt;
+//                     prompt_hash is not the prompt's
+absl::StatusOr<GroupRegistry::Ask> AskFromWire(const v1::GenerateGroupRequest& request);
+
+// `sampling` gives the seed and whether the draw was greedy.
+void CompletionToWire(const FinishedCompletion& completion, const SamplingParams& sampling,
+                      v1::Completion* wire);
+void SummaryToWire(const GroupSummary& summary, v1::GroupDone* wire);
+
+struct ScoreQuestion {
+  std::vector<std::vector<int32_t>> sequences;
+  float temperature = 1;
+  ScorePath path = ScorePath::kPrefill;
+};
+
+//   INVALID_ARGUMENT  no sequences; temperature < 0 or not finite; an unknown path; a sequence of
+//                     fewer than 2 ids, over the context, with an id outside the vocabulary, or
+//                     whose token_hash differs (its index is named); more than kMaxScoreTokens in
+//                     all
+absl::StatusOr<ScoreQuestion> ScoreFromWire(const v1::ScoreRequest& request, int64_t vocab_size,
+                                            int64_t max_context_tokens);
+
+// A Score call holds the engine until it is done: this bounds how long.
+inline constexpr int64_t kMaxScoreTokens = 65536;
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_ROLLOUT_MESSAGES_H_

@@ -1,0 +1,185 @@
+#include "rollout_server/rollout_server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/service_type.h>
+
+#include <atomic>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/file_system.h"
+#include "common/base/log.h"
+#include "common/base/metrics.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "rollout_server/rollout_service.h"
+#include "rollout_server/weight_service.h"
+
+namespace tandem::rollout {
+namespace {
+
+// gRPC keeps reflection as a process-wide switch.
+void EnableReflection() { grpc::reflection::InitProtoReflectionServerBuilderPlugin(); }
+
+std::unique_ptr<grpc::Server> Listen(const ServerOptions& options,
+                                     const std::vector<grpc::Service*>& services, int* port) {
+  grpc::EnableDefaultHealthCheckService(true);
+  if (options.reflection) EnableReflection();
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), port);
+  builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
+  // A second server on the port is an error, not half of the calls.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 4096);
+  // A client behind a dead connection is found, and its groups are freed.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 16 << 10);
+  for (grpc::Service* service : services) builder.RegisterService(service);
+  return builder.BuildAndStart();
+}
+
+}  // namespace
+
+struct RolloutServer::Impl {
+  Impl(const ServerOptions& server_options, LoadedEngine loaded, const SecondsClock& clock)
+      : options(server_options),
+        model(std::move(loaded.model)),
+        metrics(&registry),
+        ownership(clock, options.lease_seconds),
+        engine(std::move(loaded.engine)),
+        groups({[this](std::vector<GroupRequest> wanted) { engine.Submit(std::move(wanted)); },
+                [this](GroupKey key) { engine.Abort(key); }},
+               {options.max_queued_groups, options.remembered_groups}, clock),
+        weights(&engine, model.tensors, {{}, 0, model.digests}),
+        parts{&model,   &engine,  &groups,   &ownership,
+              &weights, &metrics, &draining, options.max_queued_groups},
+        rollout_service(MakeRolloutService(parts)),
+        weight_service(MakeWeightService(parts, &worker)) {}
+
+  void StartEngine() {
+    engine.Start({[this](std::vector<EngineEvent> events) { groups.OnEvents(std::move(events)); },
+                  [this](GroupKey key, const absl::Status& why) { groups.OnRejected(key, why); },
+                  [this](const EngineStats& stats) { metrics.OnStats(stats, groups.counts()); },
+                  [this](const absl::Status& why) { OnEngineFailure(why); }});
+  }
+
+  void OnEngineFailure(const absl::Status& why) {
+    log::Error("the engine failed", {{"error", std::string(why.message())}});
+    groups.FailAll(absl::InternalError(absl::StrCat("the engine failed: ", why.message())), true);
+    MutexLock lock(&mu);
+    failure = why;
+    failed.NotifyAll();
+  }
+
+  // Waits a moment for the engine to fail; its error if it did.
+  absl::Status WaitForFailure(std::chrono::milliseconds moment) {
+    MutexLock lock(&mu);
+    if (failure.ok()) failed.WaitUntil(&mu, std::chrono::steady_clock::now() + moment);
+    return failure;
+  }
+
+  const ServerOptions options;
+  const ServedModel model;
+  MetricsRegistry registry;
+  ServerMetrics metrics;
+  Ownership ownership;
+  std::atomic<bool> draining{false};
+  EngineThread engine;
+  GroupRegistry groups;
+  WeightReceiver weights;
+  WorkerThread worker;
+  const ServiceParts parts;
+  const std::unique_ptr<grpc::Service> rollout_service;
+  const std::unique_ptr<grpc::Service> weight_service;
+  std::string address;
+  std::unique_ptr<grpc::Server> server;
+
+  Mutex mu;
+  CondVar failed;
+  absl::Status failure ABSL_GUARDED_BY(mu);
+};
+
+RolloutServer::RolloutServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+absl::StatusOr<std::unique_ptr<RolloutServer>> RolloutServer::Create(const ServerOptions& options,
+                                                                     LoadedEngine loaded,
+                                                                     SecondsClock clock) {
+  TANDEM_RETURN_IF_ERROR(CheckOptions(options));
+  auto impl = std::make_unique<Impl>(options, std::move(loaded), clock);
+  if (!IsLoopback(options.listen)) {
+    log::Warning("plaintext gRPC on an address others can reach", {{"listen", options.listen}});
+  }
+  if (!options.metrics_listen.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(const int port, impl->registry.Serve(options.metrics_listen));
+    log::Info("metrics", {{"port", port}});
+  }
+  impl->StartEngine();
+  int port = 0;
+  impl->server = Listen(options, {impl->rollout_service.get(), impl->weight_service.get()}, &port);
+  if (!impl->server || port == 0) {
+    impl->engine.Stop();
+    return absl::AlreadyExistsError(
+        absl::StrCat("cannot listen on ", options.listen,
+                     ": the port is in use, or the address is not of this machine; choose another "
+                     "--listen (port 0 picks a free one)"));
+  }
+  impl->address = absl::StrCat(options.listen.substr(0, options.listen.rfind(':')), ":", port);
+  auto server = std::unique_ptr<RolloutServer>(new RolloutServer(std::move(impl)));
+  if (!options.port_file.empty()) {
+    TANDEM_RETURN_IF_ERROR(WriteFileAtomically(options.port_file, absl::StrCat(port, "\n")));
+  }
+  return server;
+}
+
+RolloutServer::~RolloutServer() {
+  StartDrain();
+  impl_->groups.FailAll(absl::UnavailableError("the server stops"), true);
+  // Every RPC ends: groups have failed, commands are answered. The deadline cancels slow readers.
+  if (impl_->server) {
+    impl_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(2));
+  }
+  impl_->engine.Stop();
+}
+
+const std::string& RolloutServer::address() const { return impl_->address; }
+
+absl::Status RolloutServer::Run(const StopSignal& stop) {
+  constexpr std::chrono::milliseconds kMoment(100);
+  while (!stop.WaitFor(kMoment)) {
+    TANDEM_RETURN_IF_ERROR(impl_->WaitForFailure(std::chrono::milliseconds(0)));
+  }
+  log::Info("draining", {{"signal", stop.signal()}});
+  Drain();
+  return impl_->WaitForFailure(std::chrono::milliseconds(0));
+}
+
+void RolloutServer::StartDrain() {
+  if (impl_->draining.exchange(true)) return;
+  impl_->groups.StartDrain();
+  if (impl_->server) impl_->server->GetHealthCheckService()->SetServingStatus(false);
+}
+
+void RolloutServer::Drain() {
+  StartDrain();
+  impl_->engine.Resume(nullptr);  // a paused engine would never finish
+  const auto deadline =
+      std::chrono::steady_clock::now() +
+      std::chrono::milliseconds(static_cast<int64_t>(impl_->options.drain_seconds * 1e3));
+  if (!impl_->groups.WaitUntilIdle(deadline)) {
+    const GroupRegistry::Counts left = impl_->groups.counts();
+    log::Warning("groups are cut off by the end of the drain",
+                 {{"queued", left.queued}, {"running", left.running}});
+    impl_->groups.FailAll(absl::UnavailableError("the server stopped before the group ended"),
+                          true);
+  }
+  impl_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
+  impl_->engine.Stop();
+}
+
+}  // namespace tandem::rollout

@@ -1,0 +1,53 @@
+// RolloutServer: owns every long-lived part of a rollout server, in order of need, and their end.
+//
+// Life cycle: Create (listening and serving), Run until a stop is asked for or the engine fails,
+// destroy.
+#ifndef TANDEM_ROLLOUT_SERVER_ROLLOUT_SERVER_H_
+#define TANDEM_ROLLOUT_SERVER_ROLLOUT_SERVER_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/base/stop_signal.h"
+#include "rollout_server/model_engine.h"
+#include "rollout_server/server_options.h"
+
+namespace tandem::rollout {
+
+class RolloutServer {
+ public:
+  // Serves `loaded` at options.listen.
+  //   INVALID_ARGUMENT  CheckOptions
+  //   ALREADY_EXISTS    the address cannot be bound: the port is in use, or not of this machine
+  //   UNAVAILABLE       the metrics address cannot be bound; other errors from the port file
+  static absl::StatusOr<std::unique_ptr<RolloutServer>> Create(
+      const ServerOptions& options, LoadedEngine loaded, SecondsClock clock = MonotonicSeconds);
+
+  ~RolloutServer();  // ends at once what still runs
+  RolloutServer(const RolloutServer&) = delete;
+  RolloutServer& operator=(const RolloutServer&) = delete;
+
+  const std::string& address() const;  // HOST:PORT, the port as bound
+
+  // Waits until `stop` is requested, then drains. An engine failure ends it with that error.
+  absl::Status Run(const StopSignal& stop);
+
+  // Refuses new groups with UNAVAILABLE, reports NOT_SERVING, lets running groups finish for at
+  // most drain_seconds, frees the rest, and stops listening. Idempotent.
+  void Drain();
+
+  // The first half of Drain: what runs goes on.
+  void StartDrain();
+
+ private:
+  struct Impl;
+  explicit RolloutServer(std::unique_ptr<Impl> impl);
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_ROLLOUT_SERVER_H_

@@ -1,0 +1,252 @@
+#include "rollout_server/rollout_service.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "common/base/version.h"
+#include "proto/rollout.grpc.pb.h"
+#include "rollout_server/grpc_status.h"
+#include "rollout_server/rollout_messages.h"
+
+namespace tandem::rollout {
+namespace {
+
+// One GenerateGroup call. Owns itself from Begin until gRPC's OnDone; the group it listens to may
+// hold it a moment longer, and then finds it finished.
+class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
+                     public GroupListener,
+                     public std::enable_shared_from_this<GenerateCall> {
+ public:
+  GenerateCall(const ServiceParts& parts, grpc::CallbackServerContext* context, int64_t group_id)
+      : parts_(parts), context_(context) {
+    response_.set_group_id(group_id);
+  }
+
+  void Begin(absl::StatusOr<GroupRegistry::Ask> ask) {
+    self_ = shared_from_this();
+    if (!ask.ok()) return Refuse(ask.status());
+    sampling_ = ask->request.sampling;
+    auto call = parts_.groups->Join(*std::move(ask), self_);
+    if (!call.ok()) return Refuse(call.status());
+    bool gone = false;
+    {
+      MutexLock lock(&mu_);
+      call_ = *call;
+      gone = finished_;  // cancelled before it joined
+    }
+    if (gone) {
+      parts_.groups->Leave(*call, this);
+    } else {
+      OnProgress();
+    }
+  }
+
+  void OnProgress() override {
+    MutexLock lock(&mu_);
+    WriteNext();
+  }
+
+  void OnWriteDone(bool ok) override {
+    MutexLock lock(&mu_);
+    writing_ = false;
+    if (ok) {
+      WriteNext();
+    } else {
+      FinishOnce(grpc::Status(grpc::StatusCode::CANCELLED, "the caller is gone"));
+    }
+  }
+
+  // The caller cancelled, its connection broke, or its deadline passed.
+  void OnCancel() override {
+    MutexLock lock(&mu_);
+    FinishOnce(grpc::Status(grpc::StatusCode::CANCELLED, "the caller is gone"));
+  }
+
+  void OnDone() override {
+    std::shared_ptr<GroupCall> call;
+    {
+      MutexLock lock(&mu_);
+      call = call_;
+    }
+    if (call) parts_.groups->Leave(call, this);
+    self_.reset();
+  }
+
+ private:
+  void Refuse(const absl::Status& status) {
+    parts_.metrics->OnRejected(status);
+    if (status.code() == absl::StatusCode::kResourceExhausted) {
+      context_->AddTrailingMetadata("retry-after-ms",
+                                    absl::StrCat(parts_.groups->retry_after_ms()));
+    }
+    MutexLock lock(&mu_);
+    FinishOnce(ToGrpc(status));
+  }
+
+  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (finished_ || writing_ || !call_) return;
+    const GroupCall::Item item = call_->Next(&cursor_);
+    if (const auto* completion = std::get_if<CompletionPtr>(&item)) {
+      response_.mutable_completion()->Clear();
+      CompletionToWire(**completion, sampling_, response_.mutable_completion());
+      writing_ = true;
+      StartWrite(&response_);
+    } else if (const auto* summary = std::get_if<GroupSummary>(&item)) {
+      if (done_written_) return FinishOnce(grpc::Status::OK);
+      SummaryToWire(*summary, response_.mutable_done());
+      done_written_ = true;
+      writing_ = true;
+      StartWrite(&response_);
+    } else if (const auto* error = std::get_if<absl::Status>(&item)) {
+      FinishOnce(ToGrpc(*error));
+    }
+  }
+
+  void FinishOnce(const grpc::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (std::exchange(finished_, true)) return;
+    Finish(status);
+  }
+
+  const ServiceParts parts_;
+  grpc::CallbackServerContext* const context_;
+  SamplingParams sampling_;
+  std::shared_ptr<GenerateCall> self_;
+
+  Mutex mu_;
+  std::shared_ptr<GroupCall> call_ ABSL_GUARDED_BY(mu_);
+  v1::GenerateGroupResponse response_ ABSL_GUARDED_BY(mu_);  // being written while writing_
+  size_t cursor_ ABSL_GUARDED_BY(mu_) = 0;
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool done_written_ ABSL_GUARDED_BY(mu_) = false;
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+class RolloutServiceImpl : public v1::RolloutService::CallbackService {
+ public:
+  explicit RolloutServiceImpl(const ServiceParts& parts) : parts_(parts) {}
+
+  grpc::ServerWriteReactor<v1::GenerateGroupResponse>* GenerateGroup(
+      grpc::CallbackServerContext* context, const v1::GenerateGroupRequest* request) override {
+    auto call = std::make_shared<GenerateCall>(parts_, context, request->group_id());
+    grpc::ServerWriteReactor<v1::GenerateGroupResponse>* reactor = call.get();
+    call->Begin(Admit(*context, *request));
+    return reactor;
+  }
+
+  grpc::ServerUnaryReactor* Score(grpc::CallbackServerContext* context,
+                                  const v1::ScoreRequest* request,
+                                  v1::ScoreResponse* response) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    auto question = AdmitScore(*context, *request);
+    if (!question.ok()) {
+      parts_.metrics->OnRejected(question.status());
+      reactor->Finish(ToGrpc(question.status()));
+      return reactor;
+    }
+    parts_.engine->Score(std::move(question->sequences), question->temperature, question->path,
+                         [reactor, response](absl::StatusOr<ScoreResult> result) {
+                           if (!result.ok()) return reactor->Finish(ToGrpc(result.status()));
+                           for (const std::vector<float>& logprobs : result->logprobs) {
+                             response->add_scores()->mutable_logprobs()->Add(logprobs.begin(),
+                                                                             logprobs.end());
+                           }
+                           response->set_weight_version(result->version.value);
+                           reactor->Finish(grpc::Status::OK);
+                         });
+    return reactor;
+  }
+
+  grpc::ServerUnaryReactor* AbortGroup(grpc::CallbackServerContext* context,
+                                       const v1::AbortGroupRequest* request,
+                                       v1::AbortGroupResponse* response) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    const absl::Status user = parts_.ownership->CheckUser(request->run_id());
+    if (user.ok()) {
+      response->set_aborted(parts_.groups->Abort(request->run_id(), request->group_id()));
+    }
+    reactor->Finish(ToGrpc(user));
+    return reactor;
+  }
+
+  grpc::ServerUnaryReactor* GetInfo(grpc::CallbackServerContext* context, const v1::GetInfoRequest*,
+                                    v1::GetInfoResponse* response) override {
+    FillInfo(response);
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
+ private:
+  absl::StatusOr<GroupRegistry::Ask> Admit(const grpc::CallbackServerContext& context,
+                                           const v1::GenerateGroupRequest& request) {
+    TANDEM_RETURN_IF_ERROR(CheckDeadline(context));
+    TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckUser(request.run_id()));
+    TANDEM_ASSIGN_OR_RETURN(GroupRegistry::Ask ask, AskFromWire(request));
+    TANDEM_RETURN_IF_ERROR(parts_.engine->Validate(ask.request));
+    const int64_t live = parts_.weights->live().version.value;
+    if (live < request.min_weight_version()) {
+      return absl::FailedPreconditionError(absl::StrCat("live weights are version ", live,
+                                                        ", the call wants at least ",
+                                                        request.min_weight_version()));
+    }
+    return ask;
+  }
+
+  absl::StatusOr<ScoreQuestion> AdmitScore(const grpc::CallbackServerContext& context,
+                                           const v1::ScoreRequest& request) {
+    TANDEM_RETURN_IF_ERROR(CheckDeadline(context));
+    if (parts_.draining->load()) return absl::UnavailableError("the server is draining");
+    TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckUser(request.run_id()));
+    return ScoreFromWire(request, parts_.model->vocab_size, parts_.model->max_context_tokens);
+  }
+
+  static absl::Status CheckDeadline(const grpc::CallbackServerContext& context) {
+    if (context.deadline() > std::chrono::system_clock::now()) return absl::OkStatus();
+    return absl::DeadlineExceededError("the call's deadline passed before it started");
+  }
+
+  void FillInfo(v1::GetInfoResponse* info) {
+    const ServedModel& model = *parts_.model;
+    info->set_server_version(
+        absl::StrCat(std::string(ProjectVersion()), " ", std::string(GitCommit())));
+    info->set_model_type(model.model_type);
+    info->set_model_path(model.path);
+    info->set_dtype(model.dtype);
+    info->set_vocab_size(model.vocab_size);
+    info->set_max_context_tokens(model.max_context_tokens);
+    info->set_tokenizer_hash(model.tokenizer_hash);
+    info->set_num_threads(model.num_threads);
+    for (const int32_t id : model.eos_token_ids) info->add_eos_token_ids(id);
+    const EngineStats stats = parts_.engine->stats();
+    info->set_kv_capacity_tokens(stats.kv_capacity_tokens);
+    info->set_kv_used_tokens(stats.kv_used_tokens);
+    info->set_num_tokens_sampled(stats.num_tokens_sampled);
+    info->set_num_prompt_tokens_computed(stats.num_prompt_tokens_computed);
+    const WeightReceiver::Live live = parts_.weights->live();
+    info->set_live_weight_version(live.version.value);
+    info->set_weight_epoch(live.epoch);
+    const GroupRegistry::Counts groups = parts_.groups->counts();
+    info->set_num_groups_running(static_cast<int32_t>(groups.running));
+    info->set_num_groups_queued(static_cast<int32_t>(groups.queued));
+    info->set_max_queued_groups(static_cast<int32_t>(parts_.max_queued_groups));
+    info->set_owner_run_id(parts_.ownership->owner());
+    info->set_draining(parts_.draining->load());
+    info->set_paused(parts_.engine->paused());
+  }
+
+  const ServiceParts parts_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeRolloutService(const ServiceParts& parts) {
+  return std::make_unique<RolloutServiceImpl>(parts);
+}
+
+}  // namespace tandem::rollout

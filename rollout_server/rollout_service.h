@@ -1,0 +1,40 @@
+// RolloutService: GenerateGroup, Score, AbortGroup and GetInfo over gRPC (arrows 1 to 3; contract
+// in proto/rollout.proto). Callback API: a gRPC thread checks, hands over, and returns; it never
+// computes.
+#ifndef TANDEM_ROLLOUT_SERVER_ROLLOUT_SERVICE_H_
+#define TANDEM_ROLLOUT_SERVER_ROLLOUT_SERVICE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "rollout_server/engine_thread.h"
+#include "rollout_server/group_registry.h"
+#include "rollout_server/ownership.h"
+#include "rollout_server/served_model.h"
+#include "rollout_server/server_metrics.h"
+#include "rollout_server/weight_receiver.h"
+
+namespace grpc {
+class Service;
+}
+
+namespace tandem::rollout {
+
+// What the two services share; all outlive them.
+struct ServiceParts {
+  const ServedModel* model = nullptr;
+  EngineThread* engine = nullptr;
+  GroupRegistry* groups = nullptr;
+  Ownership* ownership = nullptr;
+  WeightReceiver* weights = nullptr;
+  ServerMetrics* metrics = nullptr;
+  const std::atomic<bool>* draining = nullptr;
+  int64_t max_queued_groups = 0;
+};
+
+std::unique_ptr<grpc::Service> MakeRolloutService(const ServiceParts& parts);
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_ROLLOUT_SERVICE_H_

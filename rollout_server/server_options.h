@@ -1,0 +1,44 @@
+// ServerOptions: the knobs of a rollout server, section `server` of a run file.
+#ifndef TANDEM_ROLLOUT_SERVER_SERVER_OPTIONS_H_
+#define TANDEM_ROLLOUT_SERVER_SERVER_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/base/log.h"
+#include "common/base/options.h"
+#include "rollout_server/engine/engine.h"
+
+namespace tandem::rollout {
+
+struct ServerOptions {
+  std::string model;                       // Hugging Face directory
+  std::string listen = "127.0.0.1:50051";  // port 0 picks one
+  bool allow_insecure = false;             // plaintext on an address others can reach
+  std::string metrics_listen;              // empty: no /metrics
+  std::string port_file;                   // empty: none
+  int64_t max_queued_groups = 256;
+  int64_t remembered_groups = 256;
+  int64_t max_message_bytes = 8 << 20;
+  double lease_seconds = 60;
+  double drain_seconds = 60;
+  bool reflection = false;
+  log::LogOptions log;
+  EngineOptions engine;
+};
+
+void BindOptions(OptionBinder& binder, ServerOptions& options);
+
+// What no single knob can tell.
+//   INVALID_ARGUMENT  no model; a listen address that is not HOST:PORT; plaintext on an address
+//   that is
+//                     not loopback without allow_insecure
+absl::Status CheckOptions(const ServerOptions& options);
+
+// True for 127.0.0.0/8, localhost, [::1] and unix: addresses.
+bool IsLoopback(const std::string& address);
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_SERVER_OPTIONS_H_

@@ -1,0 +1,40 @@
+// StepEngine: what EngineThread needs of an engine. ModelEngine adapts the real Engine (same
+// contracts, see rollout_server/engine/engine.h); tests serve a scripted one without LibTorch.
+#ifndef TANDEM_ROLLOUT_SERVER_STEP_ENGINE_H_
+#define TANDEM_ROLLOUT_SERVER_STEP_ENGINE_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/weight_version.h"
+#include "common/weights/host_tensor.h"
+#include "rollout_server/engine/engine.h"
+#include "rollout_server/engine/group.h"
+
+namespace tandem::rollout {
+
+// Use from one thread, except Validate and Stage, which are thread-safe and may run beside Step.
+class StepEngine {
+ public:
+  virtual ~StepEngine() = default;
+
+  virtual absl::Status Validate(const GroupRequest& request) const = 0;
+  virtual absl::Status Add(GroupRequest request) = 0;
+  virtual bool Abort(GroupKey key) = 0;
+  virtual bool HasWork() const = 0;
+  virtual absl::StatusOr<std::vector<EngineEvent>> Step() = 0;
+  virtual absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(
+      std::vector<HostTensor> tensors) const = 0;
+  virtual void Install(std::unique_ptr<StagedWeights> staged, WeightVersion version) = 0;
+  virtual absl::StatusOr<std::vector<std::vector<float>>> Score(
+      const std::vector<std::vector<int32_t>>& sequences, float temperature, ScorePath path) = 0;
+  virtual WeightVersion live_version() const = 0;
+  virtual EngineStats Stats() const = 0;
+};
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_STEP_ENGINE_H_

@@ -1,0 +1,255 @@
+#include "rollout_server/weight_service.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "proto/weights.grpc.pb.h"
+#include "rollout_server/grpc_status.h"
+
+namespace tandem::rollout {
+namespace {
+
+namespace wire = ::tandem::weights::v1;
+
+void DigestsToWire(const DigestMap& digests,
+                   google::protobuf::RepeatedPtrField<wire::TensorDigest>* out) {
+  for (const auto& [name, digest] : digests) {
+    wire::TensorDigest* one = out->Add();
+    one->set_name(name);
+    one->set_xxh3_128(digest);
+  }
+}
+
+absl::StatusOr<std::vector<TensorSpec>> ManifestFromWire(const wire::WeightManifest& manifest) {
+  std::vector<TensorSpec> tensors;
+  tensors.reserve(static_cast<size_t>(manifest.tensors_size()));
+  for (const wire::TensorSpec& tensor : manifest.tensors()) {
+    TANDEM_ASSIGN_OR_RETURN(const DType dtype, DTypeFromName(tensor.dtype()));
+    tensors.push_back({tensor.name(), dtype, {tensor.shape().begin(), tensor.shape().end()}});
+  }
+  return tensors;
+}
+
+// One PushChunks stream; deletes itself.
+class PushCall : public grpc::ServerReadReactor<wire::PushChunksRequest> {
+ public:
+  PushCall(const ServiceParts& parts, wire::PushChunksResponse* response)
+      : parts_(parts), response_(response) {
+    StartRead(&chunk_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {  // the stream ended, or broke: then nobody reads the answer
+      response_->set_bytes_received(bytes_received_);
+      Finish(grpc::Status::OK);
+      return;
+    }
+    if (const absl::Status status = Store(); !status.ok()) {
+      Finish(ToGrpc(status));
+      return;
+    }
+    StartRead(&chunk_);
+  }
+
+  void OnDone() override { delete this; }
+
+ private:
+  absl::Status Store() {
+    TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckOwner(chunk_.run_id()));
+    const std::string& data = chunk_.data();
+    TANDEM_RETURN_IF_ERROR(parts_.weights->Receive({chunk_.version()}, chunk_.tensor_index(),
+                                                   chunk_.offset_bytes(),
+                                                   std::as_bytes(std::span(data))));
+    bytes_received_ += static_cast<int64_t>(data.size());
+    return absl::OkStatus();
+  }
+
+  const ServiceParts parts_;
+  wire::PushChunksResponse* const response_;
+  wire::PushChunksRequest chunk_;
+  int64_t bytes_received_ = 0;
+};
+
+class WeightServiceImpl : public wire::WeightService::CallbackService {
+ public:
+  WeightServiceImpl(const ServiceParts& parts, WorkerThread* worker)
+      : parts_(parts), worker_(worker) {}
+
+  grpc::ServerUnaryReactor* InitTransfer(grpc::CallbackServerContext* context,
+                                         const wire::InitTransferRequest* request,
+                                         wire::InitTransferResponse* response) override {
+    return OnWorker(context, [this, request, response] { return Init(*request, response); });
+  }
+
+  grpc::ServerUnaryReactor* BeginUpdate(grpc::CallbackServerContext* context,
+                                        const wire::BeginUpdateRequest* request,
+                                        wire::BeginUpdateResponse* response) override {
+    return OnWorker(context, [this, request, response]() -> absl::Status {
+      TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckEpoch(request->run_id(), request->epoch()));
+      TANDEM_ASSIGN_OR_RETURN(std::vector<TensorSpec> tensors,
+                              ManifestFromWire(request->manifest()));
+      TANDEM_ASSIGN_OR_RETURN(
+          const int64_t bytes,
+          parts_.weights->Begin({request->manifest().version()}, std::move(tensors)));
+      response->set_staging_bytes(bytes);
+      return absl::OkStatus();
+    });
+  }
+
+  grpc::ServerReadReactor<wire::PushChunksRequest>* PushChunks(
+      grpc::CallbackServerContext*, wire::PushChunksResponse* response) override {
+    return new PushCall(parts_, response);
+  }
+
+  grpc::ServerUnaryReactor* CommitUpdate(grpc::CallbackServerContext* context,
+                                         const wire::CommitUpdateRequest* request,
+                                         wire::CommitUpdateResponse* response) override {
+    return OnWorker(context, [this, request, response] { return Commit(*request, response); });
+  }
+
+  grpc::ServerUnaryReactor* AbortUpdate(grpc::CallbackServerContext* context,
+                                        const wire::AbortUpdateRequest* request,
+                                        wire::AbortUpdateResponse* response) override {
+    const absl::Status owner = parts_.ownership->CheckOwner(request->run_id());
+    if (owner.ok()) response->set_aborted(parts_.weights->Abort({request->version()}));
+    return Answer(context, owner);
+  }
+
+  grpc::ServerUnaryReactor* Pause(grpc::CallbackServerContext* context,
+                                  const wire::PauseRequest* request,
+                                  wire::PauseResponse*) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    const absl::Status owner = parts_.ownership->CheckOwner(request->run_id());
+    if (!owner.ok()) {
+      reactor->Finish(ToGrpc(owner));
+    } else {
+      parts_.engine->Pause([reactor](absl::Status done) { reactor->Finish(ToGrpc(done)); });
+    }
+    return reactor;
+  }
+
+  grpc::ServerUnaryReactor* Resume(grpc::CallbackServerContext* context,
+                                   const wire::ResumeRequest* request,
+                                   wire::ResumeResponse*) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    const absl::Status owner = parts_.ownership->CheckOwner(request->run_id());
+    if (!owner.ok()) {
+      reactor->Finish(ToGrpc(owner));
+    } else {
+      parts_.engine->Resume([reactor](absl::Status done) { reactor->Finish(ToGrpc(done)); });
+    }
+    return reactor;
+  }
+
+  grpc::ServerUnaryReactor* GetWeightInfo(grpc::CallbackServerContext* context,
+                                          const wire::GetWeightInfoRequest* request,
+                                          wire::GetWeightInfoResponse* response) override {
+    const absl::Status user = parts_.ownership->CheckUser(request->run_id());
+    if (!user.ok()) return Answer(context, user);
+    const WeightReceiver::Live live = parts_.weights->live();
+    response->set_live_version(live.version.value);
+    response->set_epoch(live.epoch);
+    DigestsToWire(live.digests, response->mutable_live_digests());
+    response->set_staged_version(parts_.weights->staged_version().value);
+    for (const TensorSpec& tensor : parts_.weights->tensors()) {
+      wire::TensorSpec* one = response->add_tensors();
+      one->set_name(tensor.name);
+      one->set_dtype(std::string(DTypeName(tensor.dtype)));
+      for (const int64_t size : tensor.shape) one->add_shape(size);
+    }
+    return Answer(context, absl::OkStatus());
+  }
+
+ private:
+  grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
+                                   const absl::Status& status) {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    if (!status.ok()) parts_.metrics->OnRejected(status);
+    reactor->Finish(ToGrpc(status));
+    return reactor;
+  }
+
+  // Request and response live until the reactor is finished.
+  grpc::ServerUnaryReactor* OnWorker(grpc::CallbackServerContext* context,
+                                     std::function<absl::Status()> work) {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    const bool taken = worker_->Run([this, reactor, work = std::move(work)] {
+      const absl::Status status = work();
+      if (!status.ok()) parts_.metrics->OnRejected(status);
+      reactor->Finish(ToGrpc(status));
+    });
+    if (!taken) {
+      reactor->Finish(ToGrpc(absl::ResourceExhaustedError(
+          absl::StrCat("more than ", WorkerThread::kMaxWaiting, " weight calls are waiting"))));
+    }
+    return reactor;
+  }
+
+  absl::Status Init(const wire::InitTransferRequest& request,
+                    wire::InitTransferResponse* response) {
+    if (request.release()) {
+      const std::string& run_id = request.run_id();
+      TANDEM_RETURN_IF_ERROR(parts_.ownership->Release(run_id));
+      parts_.weights->Abort(parts_.weights->staged_version());
+      parts_.groups->Forget(run_id);
+      parts_.engine->Resume(nullptr);  // a pause ends with the ownership that made it
+      log::Info("released", {{"run_id", run_id}});
+    } else {
+      TANDEM_ASSIGN_OR_RETURN(
+          const bool is_new,
+          parts_.ownership->Claim(request.run_id(), request.epoch(), request.lease_ms()));
+      if (is_new) {
+        parts_.weights->StartEpoch(request.epoch());
+        parts_.groups->Forget(request.run_id());
+        parts_.engine->Resume(nullptr);
+        log::Info("claimed", {{"run_id", request.run_id()}, {"epoch", request.epoch()}});
+      }
+    }
+    response->set_live_version(parts_.weights->live().version.value);
+    response->set_epoch(request.epoch());
+    return absl::OkStatus();
+  }
+
+  absl::Status Commit(const wire::CommitUpdateRequest& request,
+                      wire::CommitUpdateResponse* response) {
+    TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckEpoch(request.run_id(), request.epoch()));
+    DigestMap digests;
+    for (const wire::TensorDigest& digest : request.digests()) {
+      digests[digest.name()] = digest.xxh3_128();
+    }
+    const auto report = parts_.weights->Commit({request.version()}, digests);
+    if (!report.ok()) {
+      parts_.metrics->OnCommitFailed(report.status());
+      log::Warning("weight commit refused", {{"version", request.version()},
+                                             {"error", std::string(report.status().message())}});
+      return report.status();
+    }
+    parts_.metrics->OnCommit(*report);
+    response->set_live_version(report->live.version.value);
+    DigestsToWire(report->live.digests, response->mutable_live_digests());
+    response->set_verify_ms(report->verify_seconds * 1e3);
+    response->set_pause_ms(report->pause_seconds * 1e3);
+    log::Info("weights committed", {{"version", report->live.version.value},
+                                    {"verify_ms", report->verify_seconds * 1e3},
+                                    {"pause_ms", report->pause_seconds * 1e3}});
+    return absl::OkStatus();
+  }
+
+  const ServiceParts parts_;
+  WorkerThread* const worker_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeWeightService(const ServiceParts& parts, WorkerThread* worker) {
+  return std::make_unique<WeightServiceImpl>(parts, worker);
+}
+
+}  // namespace tandem::rollout

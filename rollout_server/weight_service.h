@@ -1,0 +1,18 @@
+// WeightService: the weight push over gRPC (arrow 9; contract in proto/weights.proto). Commits and
+// claims run one after the other on a worker thread; chunks are copied where they arrive.
+#ifndef TANDEM_ROLLOUT_SERVER_WEIGHT_SERVICE_H_
+#define TANDEM_ROLLOUT_SERVER_WEIGHT_SERVICE_H_
+
+#include <memory>
+
+#include "rollout_server/rollout_service.h"
+#include "rollout_server/worker_thread.h"
+
+namespace tandem::rollout {
+
+// `worker` must outlive the service.
+std::unique_ptr<grpc::Service> MakeWeightService(const ServiceParts& parts, WorkerThread* worker);
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_WEIGHT_SERVICE_H_

@@ -1,0 +1,181 @@
+// ScriptedEngine: an in-memory StepEngine whose results can be worked out by hand. Each step draws
+// one token for every completion of the first `max_running` groups: id = 100 * completion +
+// position; log-prob -0.5; version = the live one. A group of max_new_tokens N ends after N steps.
+#ifndef TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_ENGINE_H_
+#define TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_ENGINE_H_
+
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/mutex.h"
+#include "common/weights/digest.h"
+#include "rollout_server/model_engine.h"
+
+namespace tandem::rollout::testing {
+
+// Steps the test allows; an engine without any waits in Step, as a slow model would.
+class StepGate {
+ public:
+  void Allow(int64_t steps) {
+    MutexLock lock(&mu_);
+    allowed_ += steps;
+    changed_.NotifyAll();
+  }
+  void Open() { Allow(int64_t{1} << 40); }
+  void Pass() {
+    MutexLock lock(&mu_);
+    while (allowed_ == 0) changed_.Wait(&mu_);
+    --allowed_;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  int64_t allowed_ = 0;
+};
+
+class ScriptedWeights : public StagedWeights {
+ public:
+  std::vector<std::vector<std::byte>> tensors;
+};
+
+class ScriptedEngine : public StepEngine {
+ public:
+  explicit ScriptedEngine(StepGate* gate, size_t max_running = 8)
+      : gate_(gate), max_running_(max_running) {}
+
+  absl::Status Validate(const GroupRequest& request) const override {
+    const auto needed =
+        request.prompt.size() + static_cast<size_t>(request.sampling.max_new_tokens);
+    if (needed <= 1000) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt + max_new_tokens is ", needed, ", over the context of 1000"));
+  }
+  absl::Status Add(GroupRequest request) override {
+    if (request.prompt[0] == 666) return absl::InvalidArgumentError("scripted refusal");
+    groups_.push_back({std::move(request), {}, 0});
+    return absl::OkStatus();
+  }
+  bool Abort(GroupKey key) override {
+    return std::erase_if(groups_, [&](const Running& one) { return one.request.key == key; }) > 0;
+  }
+  bool HasWork() const override { return !groups_.empty(); }
+
+  absl::StatusOr<std::vector<EngineEvent>> Step() override {
+    gate_->Pass();
+    std::vector<EngineEvent> events;
+    for (size_t i = 0; i < groups_.size() && i < max_running_; ++i) Advance(&groups_[i], &events);
+    std::erase_if(groups_, [](const Running& one) { return one.done; });
+    if (groups_.size() > 0 && groups_[0].request.prompt[0] == 667) {
+      return absl::InternalError("scripted failure");
+    }
+    return events;
+  }
+
+  absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(
+      std::vector<HostTensor> tensors) const override {
+    auto staged = std::make_unique<ScriptedWeights>();
+    for (const HostTensor& tensor : tensors) {
+      staged->tensors.emplace_back(tensor.bytes.begin(), tensor.bytes.end());
+    }
+    return staged;
+  }
+  void Install(std::unique_ptr<StagedWeights>, WeightVersion version) override { live_ = version; }
+
+  absl::StatusOr<std::vector<std::vector<float>>> Score(
+      const std::vector<std::vector<int32_t>>& sequences, float temperature,
+      ScorePath path) override {
+    std::vector<std::vector<float>> scores;
+    for (const auto& ids : sequences) {
+      scores.emplace_back(ids.size(), path == ScorePath::kDecode ? -2.0f : -temperature);
+      scores.back()[0] = 0;
+    }
+    return scores;
+  }
+  WeightVersion live_version() const override { return live_; }
+  EngineStats Stats() const override {
+    EngineStats stats;
+    for (const Running& one : groups_) {
+      stats.kv_used_tokens += static_cast<int64_t>(one.request.prompt.size()) + one.drawn;
+    }
+    stats.kv_capacity_tokens = 4096;
+    stats.num_tokens_sampled = sampled_;
+    return stats;
+  }
+
+ private:
+  struct Running {
+    GroupRequest request;
+    std::vector<VersionSpan> spans;
+    int32_t drawn = 0;
+    bool done = false;
+  };
+
+  void Advance(Running* one, std::vector<EngineEvent>* events) {
+    const GroupKey key = one->request.key;
+    if (one->drawn == 0) {
+      events->push_back(GroupStarted{key});
+      events->push_back(GroupDecoding{key});
+    }
+    if (one->spans.empty() || one->spans.back().version != live_) one->spans.push_back({live_, 0});
+    ++one->spans.back().num_tokens;
+    sampled_ += static_cast<uint64_t>(one->request.num_completions);
+    if (++one->drawn < one->request.sampling.max_new_tokens) return;
+    for (int32_t c = 0; c < one->request.num_completions; ++c) {
+      events->push_back(CompletionFinished{key, Make(*one, c)});
+    }
+    events->push_back(GroupFinished{key, 0});
+    one->done = true;
+  }
+
+  static FinishedCompletion Make(const Running& one, int32_t index) {
+    FinishedCompletion completion;
+    completion.index = index;
+    for (int32_t t = 0; t < one.drawn; ++t) {
+      completion.token_ids.push_back(100 * index + t);
+      completion.behaviour_logprobs.push_back(-0.5f);
+      completion.raw_logprobs.push_back(-0.5f);
+      completion.entropies.push_back(1.0f);
+      completion.logprob_second_moments.push_back(1.0f);
+      completion.decode_batch_sizes.push_back(one.request.num_completions);
+      completion.prefix_cached.push_back(false);
+    }
+    completion.version_spans = one.spans;
+    completion.finish_reason = FinishReason::kLength;
+    completion.text = absl::StrCat("completion ", index);
+    return completion;
+  }
+
+  StepGate* const gate_;
+  const size_t max_running_;
+  std::deque<Running> groups_;
+  WeightVersion live_;
+  uint64_t sampled_ = 0;
+};
+
+// Two tensors, a: F32 [2], b: BF16 [3], all zero.
+inline std::vector<TensorSpec> ScriptedTensors() {
+  return {{"a", DType::kF32, {2}}, {"b", DType::kBF16, {3}}};
+}
+
+inline ServedModel ScriptedModel() {
+  ServedModel model;
+  model.model_type = "scripted";
+  model.dtype = "bf16";
+  model.vocab_size = 1000;
+  model.max_context_tokens = 1000;
+  model.tensors = ScriptedTensors();
+  const std::vector<std::byte> zeros(8);
+  model.digests["a"] = Digest128({zeros.data(), 8});
+  model.digests["b"] = Digest128({zeros.data(), 6});
+  return model;
+}
+
+}  // namespace tandem::rollout::testing
+
+#endif  // TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_ENGINE_H_
