@@ -1,0 +1,256 @@
+// GroupRegistry and EngineThread together, over the scripted engine, without gRPC.
+#include "rollout_server/group_registry.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "rollout_server/engine_thread.h"
+#include "tests/rollout_server/scripted_engine.h"
+#include "tests/support/status_matchers.h"
+
+namespace tandem::rollout {
+namespace {
+
+using ::tandem::testing::FailsWith;
+using ::tandem::testing::IsOk;
+using testing::ScriptedEngine;
+using testing::StepGate;
+
+// Collects a call's items until its end.
+class Reader : public GroupListener {
+ public:
+  void OnProgress() override {
+    MutexLock lock(&mu_);
+    ++progress_;
+    changed_.NotifyAll();
+  }
+
+  // Waits for the end; returns the completions' indices and how it ended.
+  std::pair<std::vector<int32_t>, absl::Status> ReadAll(const GroupCall& call) {
+    std::vector<int32_t> indices;
+    size_t cursor = 0;
+    while (true) {
+      int64_t seen;
+      {
+        MutexLock lock(&mu_);
+        seen = progress_;
+      }
+      GroupCall::Item item = call.Next(&cursor);
+      if (auto* completion = std::get_if<CompletionPtr>(&item)) {
+        indices.push_back((*completion)->index);
+      } else if (std::holds_alternative<GroupSummary>(item)) {
+        return {indices, absl::OkStatus()};
+      } else if (auto* error = std::get_if<absl::Status>(&item)) {
+        return {indices, *error};
+      } else {
+        MutexLock lock(&mu_);
+        while (progress_ == seen) changed_.Wait(&mu_);
+      }
+    }
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  int64_t progress_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+class GroupRegistryTest : public ::testing::Test {
+ protected:
+  GroupRegistryTest() {
+    engine_.Start({[this](std::vector<EngineEvent> e) { groups_.OnEvents(std::move(e)); },
+                   [this](GroupKey key, const absl::Status& s) { groups_.OnRejected(key, s); },
+                   nullptr, [this](const absl::Status& s) { groups_.FailAll(s, true); }});
+  }
+  ~GroupRegistryTest() override {
+    gate_.Open();
+    engine_.Stop();
+  }
+
+  static GroupRegistry::Ask MakeAsk(int64_t group_id, int32_t tokens = 2,
+                                    const std::string& run_id = "run") {
+    GroupRegistry::Ask ask;
+    ask.run_id = run_id;
+    ask.group_id = group_id;
+    ask.fingerprint = std::to_string(tokens);
+    ask.request.prompt = {1, 2, 3};
+    ask.request.num_completions = 2;
+    ask.request.sampling.max_new_tokens = tokens;
+    return ask;
+  }
+
+  // Returns when every command posted before has run (steps are held by the gate).
+  void FlushCommands() {
+    std::promise<void> done;
+    engine_.Score({}, 1, ScorePath::kPrefill, [&](auto) { done.set_value(); });
+    done.get_future().wait();
+  }
+
+  StepGate gate_;
+  EngineThread engine_{std::make_unique<ScriptedEngine>(&gate_)};
+  GroupRegistry groups_{{[this](std::vector<GroupRequest> g) { engine_.Submit(std::move(g)); },
+                         [this](GroupKey key) { engine_.Abort(key); }},
+                        {.max_queued_groups = 3, .remembered_groups = 2},
+                        [] { return MonotonicSeconds(); }};
+};
+
+TEST_F(GroupRegistryTest, StreamsCompletionsAndThenTheSummary) {
+  gate_.Open();
+  auto reader = std::make_shared<Reader>();
+  const auto call = groups_.Join(MakeAsk(1), reader);
+  ASSERT_THAT(call, IsOk());
+  const auto [indices, end] = reader->ReadAll(**call);
+  EXPECT_THAT(end, IsOk());
+  EXPECT_THAT(indices, ::testing::ElementsAre(0, 1));
+}
+
+TEST_F(GroupRegistryTest, AFinishedGroupIsGivenAgainWithoutBeingSampledAgain) {
+  gate_.Open();
+  auto reader = std::make_shared<Reader>();
+  const auto call = groups_.Join(MakeAsk(1), reader);
+  reader->ReadAll(**call);
+  auto second = std::make_shared<Reader>();
+  const auto again = groups_.Join(MakeAsk(1), second);
+  ASSERT_THAT(again, IsOk());
+  EXPECT_EQ(*again, *call);
+  EXPECT_THAT(second->ReadAll(**again).first, ::testing::ElementsAre(0, 1));
+  groups_.Forget("run");
+  auto third = std::make_shared<Reader>();
+  const auto fresh = groups_.Join(MakeAsk(1), third);
+  EXPECT_NE(*fresh, *call);
+  third->ReadAll(**fresh);
+}
+
+TEST_F(GroupRegistryTest, OnlyTheLatestFinishedGroupsAreRemembered) {
+  gate_.Open();
+  std::vector<std::shared_ptr<GroupCall>> calls;
+  for (int64_t id = 1; id <= 3; ++id) {
+    auto reader = std::make_shared<Reader>();
+    calls.push_back(*groups_.Join(MakeAsk(id), reader));
+    reader->ReadAll(*calls.back());
+  }
+  auto reader = std::make_shared<Reader>();
+  EXPECT_EQ(*groups_.Join(MakeAsk(3), reader), calls[2]);
+  EXPECT_NE(*groups_.Join(MakeAsk(1), reader), calls[0]);
+}
+
+TEST_F(GroupRegistryTest, TheLastCallerToLeaveFreesTheGroup) {
+  auto first = std::make_shared<Reader>();
+  auto second = std::make_shared<Reader>();
+  const auto call = groups_.Join(MakeAsk(1), first);
+  ASSERT_EQ(*groups_.Join(MakeAsk(1), second), *call);
+  EXPECT_FALSE(groups_.Leave(*call, first.get()));
+  EXPECT_EQ(groups_.counts().queued, 1);
+  EXPECT_TRUE(groups_.Leave(*call, second.get()));
+  EXPECT_EQ(groups_.counts().queued, 0);
+  gate_.Open();
+  FlushCommands();
+  EXPECT_EQ(engine_.stats().kv_used_tokens, 0);
+}
+
+TEST_F(GroupRegistryTest, TheSameNumberWithAnotherQuestionIsRefusedExceptForGuests) {
+  auto reader = std::make_shared<Reader>();
+  ASSERT_THAT(groups_.Join(MakeAsk(1, 2), reader), IsOk());
+  EXPECT_THAT(groups_.Join(MakeAsk(1, 5), reader),
+              FailsWith(absl::StatusCode::kInvalidArgument, "group 1 of run 'run'"));
+  EXPECT_THAT(groups_.Join(MakeAsk(1, 2, ""), reader), IsOk());
+  EXPECT_THAT(groups_.Join(MakeAsk(1, 5, ""), reader), IsOk());
+}
+
+TEST_F(GroupRegistryTest, AFullQueueRefusesAndSaysWhenToComeBack) {
+  auto reader = std::make_shared<Reader>();
+  for (int64_t id = 1; id <= 3; ++id) ASSERT_THAT(groups_.Join(MakeAsk(id), reader), IsOk());
+  EXPECT_THAT(groups_.Join(MakeAsk(4), reader),
+              FailsWith(absl::StatusCode::kResourceExhausted, "3 groups wait"));
+  EXPECT_EQ(groups_.retry_after_ms(), 500);
+  EXPECT_THAT(groups_.Join(MakeAsk(2), reader), IsOk());  // joining takes no room
+}
+
+TEST_F(GroupRegistryTest, AbortEndsEveryCallerWithAborted) {
+  auto first = std::make_shared<Reader>();
+  auto second = std::make_shared<Reader>();
+  const auto call = groups_.Join(MakeAsk(1), first);
+  ASSERT_THAT(groups_.Join(MakeAsk(1), second), IsOk());
+  EXPECT_TRUE(groups_.Abort("run", 1));
+  EXPECT_FALSE(groups_.Abort("run", 1));
+  EXPECT_THAT(first->ReadAll(**call).second,
+              FailsWith(absl::StatusCode::kAborted, "group 1 was aborted"));
+  EXPECT_THAT(second->ReadAll(**call).second, FailsWith(absl::StatusCode::kAborted, "group 1"));
+}
+
+TEST_F(GroupRegistryTest, AGroupTheEngineRefusesEndsWithItsError) {
+  gate_.Open();
+  auto reader = std::make_shared<Reader>();
+  GroupRegistry::Ask ask = MakeAsk(1);
+  ask.request.prompt = {666};
+  const auto call = groups_.Join(std::move(ask), reader);
+  EXPECT_THAT(reader->ReadAll(**call).second,
+              FailsWith(absl::StatusCode::kInvalidArgument, "scripted refusal"));
+}
+
+TEST_F(GroupRegistryTest, AnEngineFailureEndsEveryGroupAndEveryLaterCommand) {
+  gate_.Open();
+  auto reader = std::make_shared<Reader>();
+  GroupRegistry::Ask ask = MakeAsk(1);
+  ask.request.prompt = {667};
+  const auto call = groups_.Join(std::move(ask), reader);
+  EXPECT_THAT(reader->ReadAll(**call).second,
+              FailsWith(absl::StatusCode::kInternal, "scripted failure"));
+  EXPECT_THAT(groups_.Join(MakeAsk(2), reader),
+              FailsWith(absl::StatusCode::kInternal, "scripted failure"));
+  EXPECT_THAT(engine_.Install(nullptr, {1}),
+              FailsWith(absl::StatusCode::kUnavailable, "the engine has stopped"));
+}
+
+TEST_F(GroupRegistryTest, DrainingRefusesNewGroupsAndLetsTheKnownFinish) {
+  auto reader = std::make_shared<Reader>();
+  const auto call = groups_.Join(MakeAsk(1), reader);
+  groups_.StartDrain();
+  EXPECT_THAT(groups_.Join(MakeAsk(2), reader),
+              FailsWith(absl::StatusCode::kUnavailable, "draining"));
+  EXPECT_FALSE(groups_.WaitUntilIdle(std::chrono::steady_clock::now()));
+  gate_.Open();
+  EXPECT_TRUE(groups_.WaitUntilIdle(std::chrono::steady_clock::now() + std::chrono::minutes(1)));
+  EXPECT_THAT(reader->ReadAll(**call).second, IsOk());
+}
+
+TEST_F(GroupRegistryTest, APausedEngineKeepsItsSequencesAndStepsAgainAfterResume) {
+  std::promise<absl::Status> paused;
+  engine_.Pause([&](absl::Status done) { paused.set_value(done); });
+  EXPECT_THAT(paused.get_future().get(), IsOk());
+  EXPECT_TRUE(engine_.paused());
+  gate_.Open();
+  auto reader = std::make_shared<Reader>();
+  const auto call = groups_.Join(MakeAsk(1), reader);
+  FlushCommands();
+  EXPECT_EQ(engine_.stats().num_tokens_sampled, 0u);
+  EXPECT_EQ(groups_.counts().queued, 1);
+  engine_.Resume(nullptr);
+  EXPECT_THAT(reader->ReadAll(**call).second, IsOk());
+}
+
+TEST_F(GroupRegistryTest, AnAdmissionBatchLargerThanTheQueueIsRefused) {
+  auto reader = std::make_shared<Reader>();
+  GroupRegistry::Ask ask = MakeAsk(1);
+  ask.batch = AdmissionBatches::BatchRef{"run", 1, 4};
+  EXPECT_THAT(groups_.Join(std::move(ask), reader),
+              FailsWith(absl::StatusCode::kInvalidArgument, "admission batch of 4 groups"));
+}
+
+TEST_F(GroupRegistryTest, AHeldGroupStartsWhenItsBatchIsComplete) {
+  gate_.Open();
+  auto first = std::make_shared<Reader>();
+  auto second = std::make_shared<Reader>();
+  GroupRegistry::Ask two = MakeAsk(2), one = MakeAsk(1);
+  two.batch = one.batch = AdmissionBatches::BatchRef{"run", 1, 2};
+  const auto call_two = groups_.Join(std::move(two), first);
+  FlushCommands();
+  EXPECT_EQ(engine_.stats().num_tokens_sampled, 0u);
+  const auto call_one = groups_.Join(std::move(one), second);
+  EXPECT_THAT(first->ReadAll(**call_two).second, IsOk());
+  EXPECT_THAT(second->ReadAll(**call_one).second, IsOk());
+}
+
+}  // namespace
+}  // namespace tandem::rollout

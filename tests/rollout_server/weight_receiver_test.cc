@@ -1,0 +1,211 @@
+#include "rollout_server/weight_receiver.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
+
+#include "tests/support/status_matchers.h"
+
+namespace tandem::rollout {
+namespace {
+
+using ::tandem::testing::FailsWith;
+using ::tandem::testing::IsOk;
+
+class TextWeights : public StagedWeights {
+ public:
+  std::vector<std::string> tensors;
+};
+
+// Keeps what was installed as text.
+class MemorySink : public WeightSink {
+ public:
+  absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors) override {
+    auto staged = std::make_unique<TextWeights>();
+    for (const HostTensor& tensor : tensors) {
+      staged->tensors.emplace_back(reinterpret_cast<const char*>(tensor.bytes.data()),
+                                   tensor.bytes.size());
+    }
+    return staged;
+  }
+  absl::StatusOr<double> Install(std::unique_ptr<StagedWeights> staged,
+                                 WeightVersion version) override {
+    if (!refusal.ok()) return refusal;
+    served = static_cast<TextWeights&>(*staged).tensors;
+    served_version = version;
+    ++num_installs;
+    return 0.25;
+  }
+
+  absl::Status refusal;
+  std::vector<std::string> served;
+  WeightVersion served_version;
+  int num_installs = 0;
+};
+
+std::span<const std::byte> Bytes(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+// The model has tensors a (8 bytes) and b (6 bytes); the manifest names b first.
+class WeightReceiverTest : public ::testing::Test {
+ protected:
+  WeightReceiverTest() { receiver_.StartEpoch(1); }
+
+  static DigestMap Digests(std::string_view a, std::string_view b) {
+    return {{"a", Digest128(Bytes(a))}, {"b", Digest128(Bytes(b))}};
+  }
+
+  void PushAll(int64_t version, std::string_view a, std::string_view b) {
+    ASSERT_THAT(receiver_.Begin({version}, {b_, a_}), IsOk());
+    ASSERT_THAT(receiver_.Receive({version}, 0, 0, Bytes(b)), IsOk());
+    ASSERT_THAT(receiver_.Receive({version}, 1, 0, Bytes(a)), IsOk());
+  }
+
+  const TensorSpec a_{"a", DType::kF32, {2}};
+  const TensorSpec b_{"b", DType::kBF16, {3}};
+  MemorySink sink_;
+  WeightReceiver receiver_{&sink_, {a_, b_}, {{0}, 0, {{"a", "loaded"}, {"b", "loaded"}}}};
+};
+
+TEST_F(WeightReceiverTest, InstallsWhatArrivedInTheEnginesOrder) {
+  PushAll(1, "aaaaaaaa", "bbbbbb");
+  const auto report = receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb"));
+  ASSERT_THAT(report, IsOk());
+  EXPECT_THAT(sink_.served, ::testing::ElementsAre("aaaaaaaa", "bbbbbb"));
+  EXPECT_EQ(report->pause_seconds, 0.25);
+  EXPECT_EQ(receiver_.live().version.value, 1);
+  EXPECT_EQ(receiver_.live().epoch, 1);
+  EXPECT_EQ(receiver_.live().digests, Digests("aaaaaaaa", "bbbbbb"));
+}
+
+TEST_F(WeightReceiverTest, ChunksMayComeDoubledReorderedAndOverlapping) {
+  EXPECT_EQ(*receiver_.Begin({1}, {b_, a_}), 14);
+  EXPECT_THAT(receiver_.Receive({1}, 1, 5, Bytes("fgh")), IsOk());
+  EXPECT_THAT(receiver_.Receive({1}, 1, 0, Bytes("abc")), IsOk());
+  EXPECT_THAT(receiver_.Receive({1}, 1, 0, Bytes("abc")), IsOk());
+  EXPECT_THAT(receiver_.Receive({1}, 1, 2, Bytes("cdef")), IsOk());
+  EXPECT_THAT(receiver_.Receive({1}, 0, 0, Bytes("bbbbbb")), IsOk());
+  EXPECT_THAT(receiver_.Commit({1}, Digests("abcdefgh", "bbbbbb")), IsOk());
+  EXPECT_EQ(sink_.served[0], "abcdefgh");
+}
+
+TEST_F(WeightReceiverTest, AMissingChunkIsDataLossNamingTheTensorAndTheLiveWeightsStay) {
+  ASSERT_THAT(receiver_.Begin({1}, {a_, b_}), IsOk());
+  EXPECT_THAT(receiver_.Receive({1}, 0, 0, Bytes("aaaaaaaa")), IsOk());
+  EXPECT_THAT(receiver_.Receive({1}, 1, 0, Bytes("bb")), IsOk());
+  EXPECT_THAT(receiver_.Receive({1}, 1, 0, Bytes("bb")), IsOk());
+  EXPECT_THAT(receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb")),
+              FailsWith(absl::StatusCode::kDataLoss, "4 of 6 bytes of b did not arrive"));
+  EXPECT_EQ(sink_.num_installs, 0);
+  EXPECT_EQ(receiver_.live().version.value, 0);
+  PushAll(1, "aaaaaaaa", "bbbbbb");
+  EXPECT_THAT(receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb")), IsOk());
+}
+
+TEST_F(WeightReceiverTest, StaleBytesOfAFailedPushNeverCountAsArrived) {
+  PushAll(1, "aaaaaaaa", "bbbbbb");
+  ASSERT_THAT(receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb")), IsOk());
+  ASSERT_THAT(receiver_.Begin({2}, {a_, b_}), IsOk());
+  EXPECT_THAT(receiver_.Commit({2}, Digests("aaaaaaaa", "bbbbbb")),
+              FailsWith(absl::StatusCode::kDataLoss, "8 of 8 bytes of a"));
+}
+
+TEST_F(WeightReceiverTest, AFlippedByteIsDataLossNamingTheTensor) {
+  PushAll(1, "aaaaaaaa", "bbbbbX");
+  EXPECT_THAT(receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb")),
+              FailsWith(absl::StatusCode::kDataLoss, "digest of b is"));
+  EXPECT_EQ(receiver_.live().digests.at("b"), "loaded");
+  EXPECT_THAT(receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbX")),
+              FailsWith(absl::StatusCode::kFailedPrecondition, "no update of version 1"));
+}
+
+TEST_F(WeightReceiverTest, ADigestThatWasNotGivenIsDataLoss) {
+  PushAll(1, "aaaaaaaa", "bbbbbb");
+  EXPECT_THAT(receiver_.Commit({1}, {{"a", Digest128(Bytes("aaaaaaaa"))}}),
+              FailsWith(absl::StatusCode::kDataLoss, "no digest was given for b"));
+}
+
+TEST_F(WeightReceiverTest, TheManifestMustBeTheServedModel) {
+  EXPECT_THAT(receiver_.Begin({1}, {a_}),
+              FailsWith(absl::StatusCode::kInvalidArgument, "missing tensor 'b'"));
+  EXPECT_THAT(receiver_.Begin({1}, {a_, b_, {"lm_head.weight", DType::kF32, {2}}}),
+              FailsWith(absl::StatusCode::kInvalidArgument, "unknown tensor 'lm_head.weight'"));
+  EXPECT_THAT(receiver_.Begin({1}, {a_, b_, a_}),
+              FailsWith(absl::StatusCode::kInvalidArgument, "'a' comes twice"));
+  EXPECT_THAT(receiver_.Begin({1}, {a_, {"b", DType::kBF16, {1, 3}}}),
+              FailsWith(absl::StatusCode::kInvalidArgument, "BF16 [1, 3] where b BF16 [3]"));
+  EXPECT_THAT(receiver_.Begin({1}, {{"a", DType::kBF16, {2}}, b_}),
+              FailsWith(absl::StatusCode::kInvalidArgument, "BF16 [2] where a F32 [2]"));
+}
+
+TEST_F(WeightReceiverTest, AChunkOutsideItsTensorIsRefused) {
+  ASSERT_THAT(receiver_.Begin({1}, {a_, b_}), IsOk());
+  EXPECT_THAT(receiver_.Receive({1}, 0, 6, Bytes("abc")),
+              FailsWith(absl::StatusCode::kOutOfRange, "3 bytes at 6 ends past the 8 bytes of a"));
+  EXPECT_THAT(receiver_.Receive({1}, 0, -1, Bytes("abc")),
+              FailsWith(absl::StatusCode::kOutOfRange, "at -1"));
+  EXPECT_THAT(receiver_.Receive({1}, 0, INT64_MAX, Bytes("abc")),
+              FailsWith(absl::StatusCode::kOutOfRange, "ends past"));
+  EXPECT_THAT(receiver_.Receive({1}, 2, 0, Bytes("abc")),
+              FailsWith(absl::StatusCode::kOutOfRange, "tensor 2 of 2"));
+  EXPECT_THAT(receiver_.Receive({2}, 0, 0, Bytes("abc")),
+              FailsWith(absl::StatusCode::kFailedPrecondition, "no update of version 2"));
+}
+
+TEST_F(WeightReceiverTest, ADoubledCommitInstallsOnce) {
+  PushAll(1, "aaaaaaaa", "bbbbbb");
+  EXPECT_THAT(receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb")), IsOk());
+  const auto again = receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb"));
+  ASSERT_THAT(again, IsOk());
+  EXPECT_EQ(again->live.version.value, 1);
+  EXPECT_EQ(sink_.num_installs, 1);
+  EXPECT_THAT(receiver_.Commit({1}, Digests("xxxxxxxx", "bbbbbb")),
+              FailsWith(absl::StatusCode::kFailedPrecondition, "no update of version 1"));
+}
+
+TEST_F(WeightReceiverTest, VersionsRiseWithinAnEpochAndMayStartAnewInTheNext) {
+  PushAll(5, "aaaaaaaa", "bbbbbb");
+  ASSERT_THAT(receiver_.Commit({5}, Digests("aaaaaaaa", "bbbbbb")), IsOk());
+  EXPECT_THAT(receiver_.Begin({5}, {a_, b_}),
+              FailsWith(absl::StatusCode::kFailedPrecondition,
+                        "version 5 is not newer than the live version 5 of epoch 1"));
+  receiver_.StartEpoch(2);
+  PushAll(3, "cccccccc", "dddddd");
+  EXPECT_THAT(receiver_.Commit({3}, Digests("cccccccc", "dddddd")), IsOk());
+  EXPECT_EQ(receiver_.live().version.value, 3);
+  EXPECT_EQ(receiver_.live().epoch, 2);
+  EXPECT_THAT(receiver_.Begin({2}, {a_, b_}),
+              FailsWith(absl::StatusCode::kFailedPrecondition, "not newer"));
+}
+
+TEST_F(WeightReceiverTest, AnAbortedPushCanBePushedAgain) {
+  PushAll(1, "aaaaaaaa", "bbbbbb");
+  EXPECT_EQ(receiver_.staged_version().value, 1);
+  EXPECT_FALSE(receiver_.Abort({2}));
+  EXPECT_TRUE(receiver_.Abort({1}));
+  EXPECT_FALSE(receiver_.Abort({1}));
+  EXPECT_THAT(receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb")),
+              FailsWith(absl::StatusCode::kFailedPrecondition, "no update"));
+  PushAll(1, "aaaaaaaa", "bbbbbb");
+  EXPECT_THAT(receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb")), IsOk());
+}
+
+TEST_F(WeightReceiverTest, ANewEpochDropsTheUpdateInProgress) {
+  PushAll(1, "aaaaaaaa", "bbbbbb");
+  receiver_.StartEpoch(2);
+  EXPECT_THAT(receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb")),
+              FailsWith(absl::StatusCode::kFailedPrecondition, "no update"));
+}
+
+TEST_F(WeightReceiverTest, AnInstallThatFailsLeavesTheLiveVersion) {
+  PushAll(1, "aaaaaaaa", "bbbbbb");
+  sink_.refusal = absl::UnavailableError("the engine has stopped");
+  EXPECT_THAT(receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb")),
+              FailsWith(absl::StatusCode::kUnavailable, "stopped"));
+  EXPECT_EQ(receiver_.live().version.value, 0);
+}
+
+}  // namespace
+}  // namespace tandem::rollout
