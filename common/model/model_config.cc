@@ -23,9 +23,8 @@ struct Family {
   const char* architecture;
 };
 
-constexpr std::array<Family, 3> kFamilies = {{{"llama", "LlamaForCausalLM"},
-                                              {"qwen2", "Qwen2ForCausalLM"},
-                                              {"qwen3", "Qwen3ForCausalLM"}}};
+constexpr std::array<Family, 3> kFamilies = {
+    {{"llama", "LlamaForCausalLM"}, {"qwen2", "Qwen2ForCausalLM"}, {"qwen3", "Qwen3ForCausalLM"}}};
 constexpr char kSupported[] =
     "supported: llama (LlamaForCausalLM), qwen2 (Qwen2ForCausalLM), qwen3 (Qwen3ForCausalLM)";
 
@@ -145,8 +144,9 @@ void RefuseUnsupported(Fields& fields, const ModelConfig& config) {
     fields.Refuse("hidden_act '", activation, "' is not supported; supported: silu");
   }
   if (fields.Find("quantization_config") != nullptr) {
-    fields.Refuse("quantization_config: quantised checkpoints are not supported; use the float "
-                  "checkpoint (float32, bfloat16 or float16)");
+    fields.Refuse(
+        "quantization_config: quantised checkpoints are not supported; use the float "
+        "checkpoint (float32, bfloat16 or float16)");
   }
   for (const char* const key : {"num_experts", "num_local_experts"}) {
     if (fields.Integer(key, 0, 0, kMaxSize) > 0) {
@@ -174,17 +174,14 @@ void RefuseUnsupported(Fields& fields, const ModelConfig& config) {
 }
 
 void ReadShape(Fields& fields, ModelConfig& config) {
-  const auto size = [&](const char* key) {
-    return fields.Integer(key, std::nullopt, 1, kMaxSize);
-  };
-  config.vocab_size = fields.Integer("vocab_size", std::nullopt, 1,
-                                     std::numeric_limits<int32_t>::max());
+  const auto size = [&](const char* key) { return fields.Integer(key, std::nullopt, 1, kMaxSize); };
+  config.vocab_size =
+      fields.Integer("vocab_size", std::nullopt, 1, std::numeric_limits<int32_t>::max());
   config.hidden_size = size("hidden_size");
   config.intermediate_size = size("intermediate_size");
   config.num_layers = fields.Integer("num_hidden_layers", std::nullopt, 1, 100'000);
   config.num_heads = fields.Integer("num_attention_heads", std::nullopt, 1, 1 << 20);
-  config.num_kv_heads =
-      fields.Integer("num_key_value_heads", config.num_heads, 1, 1 << 20);
+  config.num_kv_heads = fields.Integer("num_key_value_heads", config.num_heads, 1, 1 << 20);
   config.max_position_embeddings = size("max_position_embeddings");
   if (!fields.status().ok()) return;
 
@@ -197,9 +194,8 @@ void ReadShape(Fields& fields, ModelConfig& config) {
   } else if (fields.Find("head_dim") != nullptr) {
     config.head_dim = fields.Integer("head_dim", std::nullopt, 1, 1 << 20);
   } else if (config.hidden_size % config.num_heads != 0) {
-    fields.Reject("hidden_size ", config.hidden_size,
-                  " is not a multiple of num_attention_heads ", config.num_heads,
-                  ", and there is no head_dim");
+    fields.Reject("hidden_size ", config.hidden_size, " is not a multiple of num_attention_heads ",
+                  config.num_heads, ", and there is no head_dim");
   } else {
     config.head_dim = config.hidden_size / config.num_heads;
   }
@@ -220,11 +216,11 @@ void ReadVariants(Fields& fields, ModelConfig& config) {
 
   const char* const key = fields.Find("dtype") != nullptr ? "dtype" : "torch_dtype";
   const std::string text = fields.Text(key, "float32");
-  const auto spelling = std::find_if(
-      kDTypes.begin(), kDTypes.end(),
-      [name = absl::StripPrefix(text, "torch.")](const DTypeSpelling& known) {
-        return known.name == name;
-      });
+  const auto spelling =
+      std::find_if(kDTypes.begin(), kDTypes.end(),
+                   [name = absl::StripPrefix(text, "torch.")](const DTypeSpelling& known) {
+                     return known.name == name;
+                   });
   if (spelling == kDTypes.end()) {
     fields.Reject(key, " is '", text, "'; one of float32, bfloat16, float16, float64 is needed");
     return;
@@ -341,7 +337,8 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& directory) {
   const absl::StatusOr<std::string> text = ReadFile(path);
   if (absl::IsNotFound(text.status())) {
     return absl::NotFoundError(absl::StrCat(
-        path, " is not there; a model directory holds config.json, model.safetensors (or shards "
+        path,
+        " is not there; a model directory holds config.json, model.safetensors (or shards "
         "with model.safetensors.index.json), tokenizer.json and tokenizer_config.json, as "
         "transformers' save_pretrained writes them"));
   }

@@ -100,10 +100,9 @@ absl::StatusOr<std::vector<HostTensor>> MatchModelTensors(const ModelConfig& con
   if (problems.empty()) return matched;
   const size_t count = problems.size();
   problems.resize(std::min(count, kNamedProblems));
-  return absl::InvalidArgumentError(
-      absl::StrCat("the tensors do not fit config.json (", config.model_type, "), ", count,
-                   " problem(s): ", absl::StrJoin(problems, "; "),
-                   count > kNamedProblems ? "; ..." : ""));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the tensors do not fit config.json (", config.model_type, "), ", count,
+      " problem(s): ", absl::StrJoin(problems, "; "), count > kNamedProblems ? "; ..." : ""));
 }
 
 std::vector<float> RotaryInverseFrequencies(const ModelConfig& config) {
@@ -116,16 +115,16 @@ std::vector<float> RotaryInverseFrequencies(const ModelConfig& config) {
 
   std::vector<float> frequencies(config.head_dim / 2);
   for (size_t i = 0; i < frequencies.size(); ++i) {
-    float f = 1.0F / std::pow(static_cast<float>(config.rope_theta), static_cast<float>(2 * i) / dim);
+    float f =
+        1.0F / std::pow(static_cast<float>(config.rope_theta), static_cast<float>(2 * i) / dim);
     if (config.has_llama3_scaling) {
       const float wavelength = static_cast<float>(2 * std::numbers::pi) / f;
       if (wavelength > low_wavelength) {
         f = f / factor;
       } else if (wavelength >= high_wavelength) {
-        const float smooth =
-            (static_cast<float>(context) / wavelength -
-             static_cast<float>(scaling.low_freq_factor)) /
-            static_cast<float>(scaling.high_freq_factor - scaling.low_freq_factor);
+        const float smooth = (static_cast<float>(context) / wavelength -
+                              static_cast<float>(scaling.low_freq_factor)) /
+                             static_cast<float>(scaling.high_freq_factor - scaling.low_freq_factor);
         f = (1.0F - smooth) * f / factor + smooth * f;
       }
     }

@@ -184,8 +184,7 @@ absl::StatusOr<std::map<std::string, std::string>> ReadMetadata(const std::strin
 // dtype (only other programs write such files).
 HostTensor ViewTensor(Extent extent, std::span<const std::byte> data,
                       const std::shared_ptr<const MappedFile>& file) {
-  const std::span<const std::byte> bytes =
-      data.subspan(extent.begin, extent.end - extent.begin);
+  const std::span<const std::byte> bytes = data.subspan(extent.begin, extent.end - extent.begin);
   const auto address = reinterpret_cast<uintptr_t>(bytes.data());
   if (address % DTypeBytes(extent.spec.dtype) == 0) {
     return {.spec = std::move(extent.spec), .bytes = bytes, .owner = file};
@@ -206,8 +205,10 @@ absl::StatusOr<std::string_view> HeaderText(const std::string& path,
   std::memcpy(&header_bytes, text.data(), kLengthBytes);
   if (header_bytes > kMaxHeaderBytes || header_bytes > text.size() - kLengthBytes) {
     if (LooksLikePickle(text)) {
-      return Invalid(path, "is a pickle file, and loading a pickle runs the code in it; only "
-                     "safetensors is read; ", kConvert);
+      return Invalid(path,
+                     "is a pickle file, and loading a pickle runs the code in it; only "
+                     "safetensors is read; ",
+                     kConvert);
     }
     return Invalid(path, "the header claims ", header_bytes, " bytes, the file has ", text.size(),
                    " and the limit is ", kMaxHeaderBytes, "; is the file truncated?");
@@ -303,9 +304,11 @@ absl::StatusOr<std::vector<HostTensor>> ReadModelTensors(const std::string& dire
   for (const char* pickle : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
     const std::string path = absl::StrCat(directory, "/", pickle);
     if (!std::filesystem::exists(path, ignored)) continue;
-    return absl::NotFoundError(absl::StrCat(
-        directory, ": has ", pickle, " but no model.safetensors; loading a pickle runs the code in "
-        "it, so only safetensors is read; ", kConvert));
+    return absl::NotFoundError(
+        absl::StrCat(directory, ": has ", pickle,
+                     " but no model.safetensors; loading a pickle runs the code in "
+                     "it, so only safetensors is read; ",
+                     kConvert));
   }
   return absl::NotFoundError(absl::StrCat(
       directory, ": neither model.safetensors nor model.safetensors.index.json is there"));

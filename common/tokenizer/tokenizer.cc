@@ -40,7 +40,8 @@ class Result {
         return absl::InvalidArgumentError(prefix + text());
       case TANDEM_TOKENIZER_NO_TEMPLATE:
         return absl::FailedPreconditionError(
-            prefix + "the model directory has no chat template; add a chat_template.jinja, or give "
+            prefix +
+            "the model directory has no chat template; add a chat_template.jinja, or give "
             "prompts as plain text");
       default:
         return absl::InternalError(prefix + "the tokenizer crate panicked: " + text());
@@ -104,8 +105,8 @@ absl::StatusOr<std::string> Tokenizer::Decode(std::span<const int32_t> ids,
 
 absl::StatusOr<std::string> Tokenizer::RenderChat(std::string_view messages_json,
                                                   bool add_generation_prompt) const {
-  const Result result(tandem_tokenizer_render_chat(Handle(handle_), Borrow(messages_json),
-                                                   add_generation_prompt));
+  const Result result(
+      tandem_tokenizer_render_chat(Handle(handle_), Borrow(messages_json), add_generation_prompt));
   TANDEM_RETURN_IF_ERROR(result.status());
   return result.text();
 }

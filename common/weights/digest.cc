@@ -14,8 +14,8 @@ static_assert(std::endian::native == std::endian::little,
 std::string Digest128(std::span<const std::byte> bytes) {
   XXH128_canonical_t canonical;
   XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes.data(), bytes.size()));
-  return absl::BytesToHexString(absl::string_view(
-      reinterpret_cast<const char*>(canonical.digest), sizeof(canonical.digest)));
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(canonical.digest), sizeof(canonical.digest)));
 }
 
 DigestMap DigestTensors(std::span<const HostTensor> tensors) {

@@ -15,21 +15,21 @@ namespace tandem {
 namespace {
 
 using Json = nlohmann::json;
+using ::testing::ElementsAre;
 using testing::FailsWith;
+using ::testing::IsEmpty;
 using testing::IsOk;
 using testing::TempDir;
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
 
 // A small configuration of `type`, with `changes` merged in (null removes a field).
 std::string Config(const std::string& type, const Json& changes = Json::object()) {
-  Json json = {{"model_type", type},           {"vocab_size", 320},
-               {"hidden_size", 64},            {"intermediate_size", 96},
-               {"num_hidden_layers", 2},       {"num_attention_heads", 4},
-               {"num_key_value_heads", 2},     {"max_position_embeddings", 512},
+  Json json = {{"model_type", type},       {"vocab_size", 320},
+               {"hidden_size", 64},        {"intermediate_size", 96},
+               {"num_hidden_layers", 2},   {"num_attention_heads", 4},
+               {"num_key_value_heads", 2}, {"max_position_embeddings", 512},
                {"eos_token_id", 2}};
   json.merge_patch(changes);
   return json.dump();
@@ -125,9 +125,12 @@ TEST(ModelConfig, AcceptsWhatIsNamedButSwitchedOff) {
   EXPECT_THAT(Parse("qwen2", {{"use_sliding_window", false},
                               {"sliding_window", 4096},
                               {"layer_types", {"full_attention", "full_attention"}},
-                              {"architectures", {"Qwen2ForCausalLM"}}}), IsOk());
-  EXPECT_THAT(Parse("llama", {{"pretraining_tp", 1}, {"rope_interleaved", false},
-                              {"partial_rotary_factor", 1.0}}), IsOk());
+                              {"architectures", {"Qwen2ForCausalLM"}}}),
+              IsOk());
+  EXPECT_THAT(
+      Parse("llama",
+            {{"pretraining_tp", 1}, {"rope_interleaved", false}, {"partial_rotary_factor", 1.0}}),
+      IsOk());
 }
 
 struct Refusal {
@@ -157,7 +160,8 @@ TEST(ModelConfig, RefusesWhatIsNotSupportedByName) {
       {"llama", {{"rope_scaling", {{"rope_type", "dynamic"}}}}, "rope_type 'dynamic'"},
       {"qwen2", {{"rope_scaling", {{"rope_type", "yarn"}}}}, "rope_type 'yarn' is not supported"},
       {"llama", {{"rope_parameters", {{"rope_type", "longrope"}}}}, "rope_type 'longrope'"},
-      {"qwen3", {{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}},
+      {"qwen3",
+       {{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}},
        "per layer type"},
   };
   for (const Refusal& c : cases) {
@@ -167,8 +171,8 @@ TEST(ModelConfig, RefusesWhatIsNotSupportedByName) {
 }
 
 TEST(ModelConfig, RejectsFieldsByNameAndValue) {
-  const Json llama3 = {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4},
-                       {"high_freq_factor", 4}};
+  const Json llama3 = {
+      {"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 4}};
   const std::vector<Refusal> cases = {
       {"llama", {{"model_type", nullptr}}, "the field model_type is missing"},
       {"llama", {{"vocab_size", nullptr}}, "the field vocab_size is missing"},
@@ -225,8 +229,11 @@ TEST(ModelConfig, SaysWhatAModelDirectoryHolds) {
 }
 
 TEST(ModelConfig, SurvivesBeingWrittenAndRead) {
-  const Json scaling = {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0},
-                        {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 64}};
+  const Json scaling = {{"rope_type", "llama3"},
+                        {"factor", 8.0},
+                        {"low_freq_factor", 1.0},
+                        {"high_freq_factor", 4.0},
+                        {"original_max_position_embeddings", 64}};
   for (const auto& [type, changes] : std::vector<std::pair<std::string, Json>>{
            {"llama", {{"rope_scaling", scaling}, {"mlp_bias", true}, {"eos_token_id", {2, 3}}}},
            {"qwen2", {{"tie_word_embeddings", true}, {"rope_theta", 1e6}}},

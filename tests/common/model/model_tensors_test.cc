@@ -10,9 +10,9 @@
 namespace tandem {
 namespace {
 
+using ::testing::ElementsAre;
 using testing::FailsWith;
 using testing::IsOk;
-using ::testing::ElementsAre;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
@@ -32,7 +32,8 @@ ModelConfig Small() {
 
 std::vector<std::string> Printed(const ModelConfig& config) {
   std::vector<std::string> lines;
-  for (const TensorSpec& spec : ModelTensors(config, DType::kBF16)) lines.push_back(spec.ToString());
+  for (const TensorSpec& spec : ModelTensors(config, DType::kBF16))
+    lines.push_back(spec.ToString());
   return lines;
 }
 
@@ -46,18 +47,17 @@ std::vector<HostTensor> TensorsOf(const ModelConfig& config) {
 
 TEST(ModelTensors, ListsALlamaLayerInHuggingFaceNames) {
   const std::string layer = "model.layers.0.";
-  EXPECT_THAT(Printed(Small()),
-              ElementsAre("model.embed_tokens.weight BF16 [10, 6]",
-                          layer + "input_layernorm.weight BF16 [6]",
-                          layer + "self_attn.q_proj.weight BF16 [12, 6]",
-                          layer + "self_attn.k_proj.weight BF16 [4, 6]",
-                          layer + "self_attn.v_proj.weight BF16 [4, 6]",
-                          layer + "self_attn.o_proj.weight BF16 [6, 12]",
-                          layer + "post_attention_layernorm.weight BF16 [6]",
-                          layer + "mlp.gate_proj.weight BF16 [8, 6]",
-                          layer + "mlp.up_proj.weight BF16 [8, 6]",
-                          layer + "mlp.down_proj.weight BF16 [6, 8]",
-                          "model.norm.weight BF16 [6]"));
+  EXPECT_THAT(Printed(Small()), ElementsAre("model.embed_tokens.weight BF16 [10, 6]",
+                                            layer + "input_layernorm.weight BF16 [6]",
+                                            layer + "self_attn.q_proj.weight BF16 [12, 6]",
+                                            layer + "self_attn.k_proj.weight BF16 [4, 6]",
+                                            layer + "self_attn.v_proj.weight BF16 [4, 6]",
+                                            layer + "self_attn.o_proj.weight BF16 [6, 12]",
+                                            layer + "post_attention_layernorm.weight BF16 [6]",
+                                            layer + "mlp.gate_proj.weight BF16 [8, 6]",
+                                            layer + "mlp.up_proj.weight BF16 [8, 6]",
+                                            layer + "mlp.down_proj.weight BF16 [6, 8]",
+                                            "model.norm.weight BF16 [6]"));
 }
 
 TEST(ModelTensors, AddsBiasesNormsAndHeadWhereTheConfigurationHasThem) {
@@ -138,20 +138,21 @@ TEST(RotaryInverseFrequencies, AreThoseOfTransformers) {
   config.head_dim = 12;
   config.rope_theta = 1e6;
   ExpectNear(RotaryInverseFrequencies(config), {1.0F, 0.099999994F, 0.00999999885F, 0.00100000005F,
-              9.99999684e-05F, 1.00000034e-05F});
+                                                9.99999684e-05F, 1.00000034e-05F});
 }
 
 // transformers 5.23: ROPE_INIT_FUNCTIONS["llama3"](LlamaConfig(hidden_size=64,
-//   num_attention_heads=4, rope_parameters={"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0,
-//   "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}), "cpu")
+//   num_attention_heads=4, rope_parameters={"rope_type": "llama3", "rope_theta": 1e4,
+//   "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+//   "original_max_position_embeddings": 64}), "cpu")
 TEST(RotaryInverseFrequencies, WithLlama3ScalingAreThoseOfTransformers) {
   ModelConfig config = Small();
   config.head_dim = 16;
   config.has_llama3_scaling = true;
   config.llama3_scaling = {8, 1, 4, 64};
-  ExpectNear(RotaryInverseFrequencies(config), {1.0F, 0.244384587F, 0.0130422562F, 0.00395284733F,
-              0.00124999997F, 0.000395284733F, 0.000125000006F,
-              3.95284733e-05F});
+  ExpectNear(RotaryInverseFrequencies(config),
+             {1.0F, 0.244384587F, 0.0130422562F, 0.00395284733F, 0.00124999997F, 0.000395284733F,
+              0.000125000006F, 3.95284733e-05F});
 }
 
 }  // namespace

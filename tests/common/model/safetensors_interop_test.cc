@@ -33,7 +33,8 @@ safetensors.numpy.save_file({
     "half": numpy.array([1.5, -2.0], dtype=numpy.float16),
     "matrix": numpy.arange(6, dtype=numpy.float32).reshape(2, 3),
 }, sys.argv[1], metadata={"note": "made by python \u00e9"})
-)", dir / "f.safetensors"));
+)",
+                        dir / "f.safetensors"));
   const auto file = ReadSafetensors(dir / "f.safetensors");
   ASSERT_THAT(file, IsOk());
   EXPECT_EQ(file->metadata.at("note"), "made by python \xC3\xA9");
@@ -59,10 +60,12 @@ TEST(SafetensorsInterop, WritesWhatThePythonPackageReads) {
   const std::vector<float> matrix = {0, 1, 2, 3, 4, 5};
   const std::vector<int64_t> ids = {-1, 9};
   const std::vector<HostTensor> tensors = {
-      {.spec = {"matrix", DType::kF32, {2, 3}}, .bytes = std::as_bytes(std::span(matrix)),
+      {.spec = {"matrix", DType::kF32, {2, 3}},
+       .bytes = std::as_bytes(std::span(matrix)),
        .owner = nullptr},
       {.spec = {"none", DType::kF32, {0}}, .bytes = {}, .owner = nullptr},
-      {.spec = {"ids", DType::kI64, {2}}, .bytes = std::as_bytes(std::span(ids)),
+      {.spec = {"ids", DType::kI64, {2}},
+       .bytes = std::as_bytes(std::span(ids)),
        .owner = nullptr}};
   ASSERT_THAT(WriteSafetensors(dir / "f.safetensors", tensors, {{"step", "3"}}), IsOk());
   EXPECT_TRUE(RunPython(dir, R"(
@@ -73,7 +76,8 @@ with safetensors.safe_open(sys.argv[1], framework="numpy") as f:
     assert f.get_tensor("matrix").tolist() == [[0, 1, 2], [3, 4, 5]]
     assert f.get_tensor("none").shape == (0,)
     assert f.get_tensor("ids").tolist() == [-1, 9]
-)", dir / "f.safetensors"));
+)",
+                        dir / "f.safetensors"));
 }
 
 }  // namespace

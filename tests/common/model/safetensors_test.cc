@@ -107,11 +107,14 @@ TEST(Safetensors, RefusesBadHeadersByWhatIsWrong) {
       {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", "takes 8 bytes"},
       {R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})", "hole of 2 bytes before"},
       {R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
-       R"("b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})", "'b' overlaps"},
+       R"("b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
+       "'b' overlaps"},
       {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
-       R"("b":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})", "overlaps"},
+       R"("b":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})",
+       "overlaps"},
       {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
-       R"("a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})", "'a' stands there twice"},
+       R"("a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})",
+       "'a' stands there twice"},
       {R"({"a":{"dtype":"U8","dtype":"I8","shape":[4],"data_offsets":[0,4]}})",
        "'dtype' stands there twice"},
   };
@@ -132,9 +135,9 @@ TEST(Safetensors, RefusesAHeaderLongerThanTheFileOrTheLimit) {
 }
 
 TEST(Safetensors, AcceptsAnEmptyTensorAndAScalar) {
-  const auto file = ReadImage(Image(
-      R"({"e":{"dtype":"F32","shape":[3,0],"data_offsets":[0,0]},)"
-      R"("s":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})", 4));
+  const auto file = ReadImage(Image(R"({"e":{"dtype":"F32","shape":[3,0],"data_offsets":[0,0]},)"
+                                    R"("s":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})",
+                                    4));
   ASSERT_THAT(file, IsOk());
   EXPECT_EQ(file->tensors[0].spec.name, "e");
   EXPECT_TRUE(file->tensors[0].bytes.empty());
@@ -177,8 +180,7 @@ TEST(Safetensors, ReadsBackWhatItWrote) {
     EXPECT_EQ(file->tensors[i].spec, tensors[i].spec);
     EXPECT_EQ(Text(file->tensors[i]), Text(tensors[i]));
   }
-  EXPECT_EQ(file->metadata,
-            (std::map<std::string, std::string>{{"format", "pt"}, {"step", "12"}}));
+  EXPECT_EQ(file->metadata, (std::map<std::string, std::string>{{"format", "pt"}, {"step", "12"}}));
 }
 
 TEST(Safetensors, DoesNotWriteAFileItCouldNotRead) {
@@ -193,10 +195,12 @@ TEST(Safetensors, DoesNotWriteAFileItCouldNotRead) {
 
 // A directory with shards one.safetensors (tensor "x") and two.safetensors (tensor "y").
 void WriteShards(const TempDir& dir, const std::string& weight_map) {
-  ASSERT_THAT(WriteSafetensors(dir / "one.safetensors",
-                               std::vector{Tensor("x", DType::kU8, {1}, "x")}), IsOk());
-  ASSERT_THAT(WriteSafetensors(dir / "two.safetensors",
-                               std::vector{Tensor("y", DType::kU8, {1}, "y")}), IsOk());
+  ASSERT_THAT(
+      WriteSafetensors(dir / "one.safetensors", std::vector{Tensor("x", DType::kU8, {1}, "x")}),
+      IsOk());
+  ASSERT_THAT(
+      WriteSafetensors(dir / "two.safetensors", std::vector{Tensor("y", DType::kU8, {1}, "y")}),
+      IsOk());
   WriteRaw(dir / "model.safetensors.index.json", R"({"weight_map":)" + weight_map + "}");
 }
 
@@ -235,9 +239,10 @@ TEST(ModelTensorsOfADirectory, NeedAWellFormedIndex) {
 TEST(ModelTensorsOfADirectory, MayNotStandInTwoShards) {
   const TempDir dir;
   WriteShards(dir, R"({"x":"one.safetensors","y":"two.safetensors"})");
-  ASSERT_THAT(WriteSafetensors(dir / "two.safetensors",
-                               std::vector{Tensor("x", DType::kU8, {1}, "x"),
-                                           Tensor("y", DType::kU8, {1}, "y")}), IsOk());
+  ASSERT_THAT(
+      WriteSafetensors(dir / "two.safetensors", std::vector{Tensor("x", DType::kU8, {1}, "x"),
+                                                            Tensor("y", DType::kU8, {1}, "y")}),
+      IsOk());
   EXPECT_THAT(ReadModelTensors(dir.path()), FailsWith(kInvalid, "'x' is in another shard"));
 }
 

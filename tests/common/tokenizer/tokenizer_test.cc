@@ -20,9 +20,9 @@ namespace {
 
 using Json = nlohmann::json;
 using testing::FailsWith;
+using ::testing::HasSubstr;
 using testing::IsOk;
 using testing::TempDir;
-using ::testing::HasSubstr;
 
 const std::string kTestdata = std::string(TANDEM_SOURCE_DIR) + "/tests/testdata/";
 
@@ -185,7 +185,8 @@ TEST(TokenizerChat, IsRefusedWithoutATemplate) {
 TEST(TokenizerChat, RefusesBadMessages) {
   for (const char* const messages : {"", "[", "{}", "[]", "[1]", R"([{"content":"x"}])"}) {
     EXPECT_THAT(Named("smollm2").RenderChat(messages, false),
-                FailsWith(absl::StatusCode::kInvalidArgument, "message")) << messages;
+                FailsWith(absl::StatusCode::kInvalidArgument, "message"))
+        << messages;
   }
 }
 
@@ -217,8 +218,10 @@ TEST(TokenizerChat, RendersAsTransformersDoes) {
   EXPECT_EQ(Render("{{ true }} {{ none }} {{ tools is none }}", kHello), "True None True");
   EXPECT_EQ(Render("  {% if true %}\nx\n  {% endif %}\ny", kHello), "x\ny");
   EXPECT_EQ(Render("{{ messages[0]['content'].upper().startswith('HI') }}", kHello), "True");
-  EXPECT_EQ(Render("{% for i in range(9) %}{% if i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}",
-                   kHello), "012");
+  EXPECT_EQ(
+      Render("{% for i in range(9) %}{% if i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}",
+             kHello),
+      "012");
   EXPECT_EQ(Render("{% generation %}a{% endgeneration %}{{ strftime_now('%Y') | length }}", kHello),
             "a4");
 }

@@ -36,8 +36,8 @@ TEST(HostTensor, SpellsDtypesAsSafetensorsDoes) {
 }
 
 TEST(HostTensor, RefusesUnknownDtypesWithTheKnownOnes) {
-  EXPECT_THAT(DTypeFromName("F8_E4M3"),
-              FailsWith(absl::StatusCode::kInvalidArgument, "'F8_E4M3' is not supported; one of F32"));
+  EXPECT_THAT(DTypeFromName("F8_E4M3"), FailsWith(absl::StatusCode::kInvalidArgument,
+                                                  "'F8_E4M3' is not supported; one of F32"));
 }
 
 }  // namespace

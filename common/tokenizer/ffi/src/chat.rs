@@ -70,8 +70,9 @@ fn raise_exception(message: String) -> Result<Value, Error> {
 fn strftime_now(format: String) -> Result<String, Error> {
     use std::fmt::Write;
     let mut text = String::new();
-    write!(text, "{}", chrono::Local::now().format(&format))
-        .map_err(|_| Error::new(ErrorKind::InvalidOperation, format!("bad time format {format}")))?;
+    write!(text, "{}", chrono::Local::now().format(&format)).map_err(|_| {
+        Error::new(ErrorKind::InvalidOperation, format!("bad time format {format}"))
+    })?;
     Ok(text)
 }
 
@@ -184,7 +185,9 @@ fn check_messages(messages: &serde_json::Value) -> Result<(), Failure> {
         return Err(Failure::Invalid("the list of messages is empty".to_string()));
     }
     match list.iter().position(|m| !m.get("role").is_some_and(|role| role.is_string())) {
-        Some(i) => Err(Failure::Invalid(format!("message {i} is no object with a \"role\" string"))),
+        Some(i) => {
+            Err(Failure::Invalid(format!("message {i} is no object with a \"role\" string")))
+        }
         None => Ok(()),
     }
 }

@@ -1,5 +1,5 @@
-//! The C ABI declared in tandem_tokenizer.h. Everything behind it is safe Rust: `vocabulary` (text and
-//! ids) and `chat` (templates). Panics are caught here.
+//! The C ABI declared in tandem_tokenizer.h. Everything behind it is safe Rust: `vocabulary` (text
+//! and ids) and `chat` (templates). Panics are caught here.
 
 mod chat;
 mod python_json;
@@ -45,7 +45,12 @@ const INTERNAL: i32 = 3;
 impl TandemResult {
     fn new(status: i32, bytes: Vec<u8>) -> Self {
         let mut bytes = std::mem::ManuallyDrop::new(bytes);
-        TandemResult { status, data: bytes.as_mut_ptr(), size: bytes.len(), capacity: bytes.capacity() }
+        TandemResult {
+            status,
+            data: bytes.as_mut_ptr(),
+            size: bytes.len(),
+            capacity: bytes.capacity(),
+        }
     }
 }
 
@@ -195,6 +200,9 @@ pub unsafe extern "C" fn tandem_tokenizer_eos_token_id(handle: *const TandemToke
 /// # Safety
 /// `text` is readable.
 #[no_mangle]
-pub unsafe extern "C" fn tandem_tokenizer_train(text: TandemBytes, vocab_size: i64) -> TandemResult {
+pub unsafe extern "C" fn tandem_tokenizer_train(
+    text: TandemBytes,
+    vocab_size: i64,
+) -> TandemResult {
     guard(|| Ok(vocabulary::train(text.text("the text")?, vocab_size)?.into_bytes()))
 }
