@@ -111,7 +111,7 @@ std::string IdsToJson(std::span<const int32_t> ids) {
 }
 
 std::string TextToJson(std::string_view text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
 void PrintLine(const std::string& line) {

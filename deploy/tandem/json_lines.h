@@ -56,7 +56,7 @@ absl::Status CheckKeys(const nlohmann::json& line, std::span<const char* const> 
 // elements are null whatever they hold.
 std::string FloatsToJson(std::span<const float> values, size_t num_null = 0);
 std::string IdsToJson(std::span<const int32_t> ids);
-std::string TextToJson(std::string_view text);  // quoted and escaped; bad UTF-8 as U+FFFD
+std::string TextToJson(std::string_view text);  // quoted, escaped, ASCII; bad UTF-8 as U+FFFD
 
 // One line to standard output, flushed, so that a pipe sees it at once.
 void PrintLine(const std::string& line);

@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", tandem::front::VersionLine());
   app.require_subcommand(1);
   tandem::front::Action chosen;
+  tandem::front::AddStatusCommand(app, chosen);
   tandem::front::AddReportCommand(app, chosen);
   tandem::front::AddInitCommand(app, chosen);
   tandem::front::AddEvalCommand(app, chosen);

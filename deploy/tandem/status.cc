@@ -1,0 +1,82 @@
+// tandem status: roles, versions and queues of the rollout servers of a run.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/exit_codes.h"
+#include "common/base/file_system.h"
+#include "common/base/status_macros.h"
+#include "deploy/tandem/child_process.h"
+#include "deploy/tandem/json_lines.h"
+#include "deploy/tandem/server_status.h"
+#include "deploy/tandem/subcommand.h"
+
+namespace tandem::front {
+namespace {
+
+struct StatusFlags {
+  std::string run;
+  std::vector<std::string> servers;
+  double timeout = 2;
+};
+
+// Addresses from run.json, and one line about the trainer from the last line of metrics.jsonl.
+absl::Status ReadRun(const std::string& run, std::vector<std::string>& servers) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadFile(run + "/run.json"));
+  const nlohmann::json card = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!card.is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(run, "/run.json is not a JSON object"));
+  }
+  if (card.contains("servers") && card["servers"].is_array()) {
+    for (const nlohmann::json& server : card["servers"]) {
+      if (server.is_object()) servers.push_back(server.value("address", ""));
+    }
+  }
+  const std::vector<std::string> last = LastLines(run + "/metrics.jsonl", 1);
+  const nlohmann::json step =
+      last.empty() ? nlohmann::json() : nlohmann::json::parse(last[0], nullptr, false);
+  if (step.is_object()) {
+    std::printf("trainer  step %lld  %.0f s after the start  reward %.3f\n",
+                static_cast<long long>(step.value("step", int64_t{0})), step.value("time_s", 0.0),
+                step.value("reward/mean", 0.0));
+  }
+  return absl::OkStatus();
+}
+
+int Status(StatusFlags flags) {
+  if (!flags.run.empty()) {
+    if (const absl::Status read = ReadRun(flags.run, flags.servers); !read.ok()) return Fail(read);
+  }
+  if (flags.servers.empty()) {
+    return Fail(absl::InvalidArgumentError("no server: name a run directory or --servers"));
+  }
+  ExitCode code = ExitCode::kOk;
+  for (const std::string& address : flags.servers) {
+    const auto line = AskServer(address, flags.timeout);
+    if (line.ok()) {
+      PrintLine("server   " + *line);
+    } else {
+      code = ExitCode::kServerLost;
+      PrintLine(absl::StrCat("server   ", line.status().message()));
+    }
+  }
+  return ToInt(code);
+}
+
+}  // namespace
+
+void AddStatusCommand(CLI::App& app, Action& chosen) {
+  auto flags = std::make_shared<StatusFlags>();
+  CLI::App* sub = app.add_subcommand("status", "Roles, versions and queues of a run's processes");
+  sub->add_option("run", flags->run, "run directory; its servers are asked");
+  sub->add_option("--servers", flags->servers, "HOST:PORT,HOST:PORT")->delimiter(',');
+  sub->add_option("--timeout", flags->timeout, "seconds for each server")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  sub->callback([flags, &chosen] { chosen = [flags] { return Status(*flags); }; });
+}
+
+}  // namespace tandem::front
