@@ -44,8 +44,8 @@ void tandem_tokenizer_delete(TandemTokenizer* handle);
 void tandem_tokenizer_free_result(TandemResult result);
 
 TandemResult tandem_tokenizer_encode(const TandemTokenizer* handle, TandemBytes text);
-TandemResult tandem_tokenizer_decode(const TandemTokenizer* handle, const int32_t* ids, size_t count,
-                                     int32_t skip_special_tokens);
+TandemResult tandem_tokenizer_decode(const TandemTokenizer* handle, const int32_t* ids,
+                                     size_t count, int32_t skip_special_tokens);
 TandemResult tandem_tokenizer_render_chat(const TandemTokenizer* handle, TandemBytes messages_json,
                                           int32_t add_generation_prompt);
 

@@ -43,7 +43,7 @@ fn template_of(config: &serde_json::Value) -> Result<Option<String>, Failure> {
     }
 }
 
-/// transformers' own {% generation %} block only marks its text; here it is a block that always runs.
+/// transformers' {% generation %} block only marks its text; here it is a block that always runs.
 fn plain_generation_blocks(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
