@@ -1,17 +1,15 @@
 #include "trainer/layer_ops.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/core/List.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
 
+#include <algorithm>
 #include <cmath>
-#include <optional>
-#include <string_view>
 
+#include "common/tensor/linear.h"
 #include "trainer/attention_kernel.h"
 #include "trainer/layer_kernels.h"
 
@@ -26,16 +24,10 @@ at::Tensor As(const at::Tensor& x, at::ScalarType dtype) {
   return x.scalar_type() == dtype ? x : x.to(dtype);
 }
 
-// x W^T through oneDNN, whose fp32 products are on some processors twice as fast as at::linear's.
-at::Tensor Product(const at::Tensor& x, const at::Tensor& weight) {
-  using Signature = at::Tensor(const at::Tensor&, const at::Tensor&,
-                               const std::optional<at::Tensor>&, c10::string_view,
-                               c10::List<std::optional<at::Scalar>>,
-                               std::optional<c10::string_view>);
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
-                             .typed<Signature>();
-  return op.call(x, weight, std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), "");
+// What a product of the layer takes in: x rounded as the layer's dtype wants it.
+at::Tensor Operand(const LinearLayer& layer, const at::Tensor& x) {
+  if (layer.round_inputs) return x.to(at::kBFloat16).to(at::kFloat);
+  return As(x, layer.weight.scalar_type());
 }
 
 // MKL is the faster one for a transposed fp32 product on Intel's processors, oneDNN on others.
@@ -53,18 +45,17 @@ float* Data(const at::Tensor& x) { return x.data_ptr<float>(); }
 }  // namespace
 
 at::Tensor Linear(const LinearLayer& layer, const at::Tensor& x) {
-  at::Tensor y = As(Product(As(x, layer.weight.scalar_type()), layer.weight), at::kFloat);
+  at::Tensor y = As(LinearForward(Operand(layer, x), layer.weight), at::kFloat);
   if (layer.bias.defined()) y.add_(layer.bias);
   return y;
 }
 
 at::Tensor LinearBackward(const LinearLayer& layer, const at::Tensor& x,
                           const at::Tensor& y_grad) {
-  const at::ScalarType dtype = layer.weight.scalar_type();
-  const at::Tensor y_grad_cast = As(y_grad, dtype);
-  AddWeightGrad(y_grad_cast, As(x, dtype), layer.weight_grad);
+  const at::Tensor y_grad_operand = Operand(layer, y_grad);
+  AddWeightGrad(y_grad_operand, Operand(layer, x), layer.weight_grad);
   if (layer.bias.defined()) layer.bias_grad.add_(y_grad.sum(0));
-  return As(Product(y_grad_cast, layer.weight.t()), at::kFloat);
+  return As(LinearForward(y_grad_operand, layer.weight.t()), at::kFloat);
 }
 
 void AddWeightGrad(const at::Tensor& y_grad, const at::Tensor& x, const at::Tensor& grad) {
@@ -74,7 +65,7 @@ void AddWeightGrad(const at::Tensor& y_grad, const at::Tensor& x, const at::Tens
     at::Tensor result = grad;
     at::addmm_out(result, grad, y_grad.t(), x);
   } else {
-    grad.add_(Product(y_grad.t().contiguous(), x.t()));
+    grad.add_(LinearForward(y_grad.t().contiguous(), x.t()));
   }
 }
 

@@ -1,6 +1,6 @@
 // Layer operations of the policy on tensors, forward and backward: what decoder.cc is written in. All
-// activations are contiguous float32; a linear layer's weight may be bfloat16, then its inputs are
-// cast and its products are summed in fp32 and rounded to bfloat16. Gradients of weights are added
+// activations are contiguous float32; a linear layer's weight may be bfloat16: then its inputs are
+// cast, and products are summed in fp32 and rounded to bfloat16. Gradients of weights are added
 // to what is there. Deterministic; parallel over rows or heads. Exceptions of LibTorch pass through
 // (policy.cc turns them into a status).
 #ifndef TANDEM_TRAINER_LAYER_OPS_H_
@@ -20,6 +20,9 @@ struct LinearLayer {
   at::Tensor weight;                  // [out, in] float32 or bfloat16
   at::Tensor bias;                    // [out] float32, or undefined
   at::Tensor weight_grad, bias_grad;  // float32, or undefined in a frozen policy
+  // bfloat16 values in a float32 weight: inputs are rounded to bfloat16 and multiplied in fp32. For
+  // machines whose bfloat16 products are emulated, at a fifth of the speed.
+  bool round_inputs = false;
 };
 
 struct NormLayer {

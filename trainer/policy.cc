@@ -2,48 +2,35 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <exception>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/tensor/host_tensor_conversion.h"
+#include "common/tensor/linear.h"
+#include "common/tensor/torch_status.h"
 #include "trainer/chunked_logprobs.h"
 #include "trainer/decoder.h"
 
 namespace tandem::trainer {
 namespace {
 
-absl::StatusOr<at::ScalarType> FloatType(const TensorSpec& spec) {
-  switch (spec.dtype) {
-    case DType::kF32: return at::kFloat;
-    case DType::kBF16: return at::kBFloat16;
-    case DType::kF16: return at::kHalf;
-    case DType::kF64: return at::kDouble;
-    default:
-      return absl::InvalidArgumentError(
-          absl::StrCat(spec.ToString(), ": a parameter must have a float dtype"));
-  }
-}
-
 absl::StatusOr<at::Tensor> MasterFromHost(const HostTensor& tensor) {
-  TANDEM_ASSIGN_OR_RETURN(const at::ScalarType dtype, FloatType(tensor.spec));
-  if (static_cast<int64_t>(tensor.bytes.size()) != tensor.spec.num_bytes()) {
-    return absl::InvalidArgumentError(absl::StrCat(tensor.spec.ToString(), ": ",
-                                                   tensor.bytes.size(), " bytes instead of ",
-                                                   tensor.spec.num_bytes()));
+  TANDEM_ASSIGN_OR_RETURN(const at::Tensor view, ViewAsTensor(tensor));
+  if (!view.is_floating_point()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(tensor.spec.ToString(), ": a parameter must have a float dtype"));
   }
-  // from_blob does not write through the pointer, and the copy below never aliases it.
-  auto* bytes = const_cast<std::byte*>(tensor.bytes.data());
-  return at::from_blob(bytes, tensor.spec.shape, at::dtype(dtype))
-      .to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+  return view.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
 }
 
 // Tokens whose log-probs are wanted, and the rows that predict them.
@@ -154,7 +141,7 @@ struct Policy::Impl {
     size_t parameter;
     at::Tensor* weight;
     at::Tensor* grad;
-    bool cast;  // a linear layer's weight: in the compute dtype
+    LinearLayer* linear;  // set for a linear layer's weight: it has the compute dtype
   };
 
   ModelConfig config;
@@ -165,7 +152,8 @@ struct Policy::Impl {
   std::vector<Use> uses;
   bool weights_are_current = false;
 
-  absl::Status Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad, bool cast);
+  absl::Status Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad,
+                    LinearLayer* linear = nullptr);
   absl::Status BindLinear(const std::string& name, bool has_bias, LinearLayer& layer);
   absl::Status BindLayer(int64_t index, DecoderLayer& layer);
   absl::Status BindAll();
@@ -174,13 +162,14 @@ struct Policy::Impl {
   std::unique_ptr<ScoreTape> Forward(const PackedRow& row, Targets targets, double temperature,
                                      bool with_gradient);
   void Backward(ScoreTape& tape, const at::Tensor& logprobs_grad);
+  void AttachBackward(std::unique_ptr<ScoreTape> tape, at::Tensor& logprobs);
 };
 
 absl::Status Policy::Impl::Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad,
-                                bool cast) {
+                                LinearLayer* linear) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].name != name) continue;
-    uses.push_back({i, &weight, &grad, cast});
+    uses.push_back({i, &weight, &grad, linear});
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat("the model has no tensor ", name));
@@ -188,15 +177,15 @@ absl::Status Policy::Impl::Bind(const std::string& name, at::Tensor& weight, at:
 
 absl::Status Policy::Impl::BindLinear(const std::string& name, bool has_bias, LinearLayer& layer) {
   TANDEM_RETURN_IF_ERROR(
-      Bind(absl::StrCat(name, ".weight"), layer.weight, layer.weight_grad, true));
+      Bind(absl::StrCat(name, ".weight"), layer.weight, layer.weight_grad, &layer));
   if (!has_bias) return absl::OkStatus();
-  return Bind(absl::StrCat(name, ".bias"), layer.bias, layer.bias_grad, false);
+  return Bind(absl::StrCat(name, ".bias"), layer.bias, layer.bias_grad);
 }
 
 absl::Status Policy::Impl::BindLayer(int64_t index, DecoderLayer& layer) {
   const std::string prefix = absl::StrCat("model.layers.", index, ".");
   const auto norm = [&](const char* name, NormLayer& target) {
-    return Bind(absl::StrCat(prefix, name, ".weight"), target.weight, target.weight_grad, false);
+    return Bind(absl::StrCat(prefix, name, ".weight"), target.weight, target.weight_grad);
   };
   const auto linear = [&](const char* name, bool has_bias, LinearLayer& target) {
     return BindLinear(prefix + name, has_bias, target);
@@ -218,15 +207,15 @@ absl::Status Policy::Impl::BindLayer(int64_t index, DecoderLayer& layer) {
 
 absl::Status Policy::Impl::BindAll() {
   const std::string embedding = "model.embed_tokens.weight";
-  TANDEM_RETURN_IF_ERROR(Bind(embedding, weights.embedding, weights.embedding_grad, false));
+  TANDEM_RETURN_IF_ERROR(Bind(embedding, weights.embedding, weights.embedding_grad));
   weights.layers.resize(static_cast<size_t>(config.num_layers));
   for (int64_t i = 0; i < config.num_layers; ++i) {
     TANDEM_RETURN_IF_ERROR(BindLayer(i, weights.layers[static_cast<size_t>(i)]));
   }
   TANDEM_RETURN_IF_ERROR(Bind("model.norm.weight", weights.final_norm.weight,
-                              weights.final_norm.weight_grad, false));
+                              weights.final_norm.weight_grad));
   return Bind(config.tie_word_embeddings ? embedding : "lm_head.weight", weights.head,
-              weights.head_grad, false);
+              weights.head_grad);
 }
 
 // The casts of bf16 mode are made here, once per weight change.
@@ -234,7 +223,13 @@ void Policy::Impl::RefreshWeights() {
   if (weights_are_current) return;
   for (const Use& use : uses) {
     const at::Tensor master = parameters[use.parameter].master.detach();
-    *use.weight = use.cast && dtype == ComputeDType::kBf16 ? master.to(at::kBFloat16) : master;
+    if (use.linear == nullptr || dtype == ComputeDType::kFp32) {
+      *use.weight = master;
+    } else {
+      use.linear->round_inputs = !HasFastBf16();
+      *use.weight = use.linear->round_inputs ? master.to(at::kBFloat16).to(at::kFloat)
+                                             : master.to(at::kBFloat16);
+    }
   }
   weights_are_current = true;
 }
@@ -281,13 +276,22 @@ void Policy::Impl::Backward(ScoreTape& tape, const at::Tensor& logprobs_grad) {
                   ScatterAddRows(final_grad, tape.targets.sources, tape.row.num_tokens()));
 }
 
+void Policy::Impl::AttachBackward(std::unique_ptr<ScoreTape> tape, at::Tensor& logprobs) {
+  const std::shared_ptr<ScoreNode> node(
+      new ScoreNode(std::move(tape),
+                    [this](ScoreTape& t, const at::Tensor& grad) { Backward(t, grad); }),
+      torch::autograd::deleteNode);
+  node->add_input_metadata(logprobs);
+  torch::autograd::impl::set_gradient_edge(logprobs, {node, 0});
+}
+
 Policy::Policy(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Policy::~Policy() = default;
 
 absl::StatusOr<std::unique_ptr<Policy>> Policy::Create(const ModelConfig& config,
                                                        const std::vector<HostTensor>& tensors,
                                                        ComputeDType dtype, bool trainable) {
-  try {
+  return CatchTorch("policy", [&]() -> absl::StatusOr<std::unique_ptr<Policy>> {
     auto impl = std::make_unique<Impl>();
     impl->config = config;
     impl->dtype = dtype;
@@ -301,9 +305,7 @@ absl::StatusOr<std::unique_ptr<Policy>> Policy::Create(const ModelConfig& config
     }
     TANDEM_RETURN_IF_ERROR(impl->BindAll());
     return std::unique_ptr<Policy>(new Policy(std::move(impl)));
-  } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat("policy: ", error.what()));
-  }
+  });
 }
 
 absl::StatusOr<TokenScores> Policy::Score(const PackedRow& row, double temperature,
@@ -311,29 +313,20 @@ absl::StatusOr<TokenScores> Policy::Score(const PackedRow& row, double temperatu
   TANDEM_CHECK(temperature > 0);
   TANDEM_CHECK(!with_gradient || impl_->trainable);
   TANDEM_ASSIGN_OR_RETURN(Targets targets, FindTargets(row, impl_->config.vocab_size));
-  try {
+  const int64_t num_tokens = row.num_tokens();
+  return CatchTorch(absl::StrCat("scoring a row of ", num_tokens, " tokens"), [&] {
     const at::NoGradGuard no_grad;
-    const int64_t num_tokens = row.num_tokens();
-    if (targets.positions.empty()) return TokenScores{at::zeros({num_tokens}), at::zeros({num_tokens})};
+    if (targets.positions.empty()) {
+      return TokenScores{at::zeros({num_tokens}), at::zeros({num_tokens})};
+    }
     std::unique_ptr<ScoreTape> tape =
         impl_->Forward(row, std::move(targets), temperature, with_gradient);
     TokenScores scores{
         SpreadOverRow(tape->chosen.logprobs, tape->targets.positions, num_tokens),
         SpreadOverRow(tape->chosen.entropies, tape->targets.positions, num_tokens)};
-    if (with_gradient) {
-      Impl* impl = impl_.get();
-      auto node = std::shared_ptr<ScoreNode>(
-          new ScoreNode(std::move(tape),
-                        [impl](ScoreTape& t, const at::Tensor& grad) { impl->Backward(t, grad); }),
-          torch::autograd::deleteNode);
-      node->add_input_metadata(scores.logprobs);
-      torch::autograd::impl::set_gradient_edge(scores.logprobs, {std::move(node), 0});
-    }
+    if (with_gradient) impl_->AttachBackward(std::move(tape), scores.logprobs);
     return scores;
-  } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat("scoring a row of ", row.num_tokens(),
-                                            " tokens: ", error.what()));
-  }
+  });
 }
 
 void Policy::WeightsChanged() { impl_->weights_are_current = false; }
