@@ -6,39 +6,6 @@
 
 namespace tandem::rollout {
 
-void BindOptions(OptionBinder& binder, ServerOptions& o) {
-  binder.Text("model", &o.model, "Hugging Face directory to load as version 0");
-  binder.Text("listen", &o.listen, "HOST:PORT of gRPC; port 0 picks a free one");
-  binder.Flag("allow_insecure", &o.allow_insecure,
-              "allow plaintext gRPC on an address that is not loopback");
-  binder.Text("metrics_listen", &o.metrics_listen, "HOST:PORT of /metrics; empty: off");
-  binder.Text("port_file", &o.port_file, "write the bound gRPC port to this file; empty: off");
-  binder.Integer("max_queued_groups", &o.max_queued_groups, {.min = 1, .max = 1e6}, "groups",
-                 "groups that may wait; more are refused with a retry hint");
-  binder.Integer("remembered_groups", &o.remembered_groups, {.min = 0, .max = 1e6}, "groups",
-                 "finished groups whose result a repeated call gets again");
-  binder.Integer("max_message_bytes", &o.max_message_bytes, {.min = 4 << 20, .max = 1 << 30},
-                 "bytes", "largest gRPC message taken");
-  binder.Number("lease_seconds", &o.lease_seconds, {.min = 0.1, .max = 86400}, "s",
-                "how long a silent run keeps the server, unless it names a lease");
-  binder.Number("drain_seconds", &o.drain_seconds, {.min = 0, .max = 86400}, "s",
-                "how long running groups may finish after SIGTERM");
-  binder.Flag("reflection", &o.reflection, "serve gRPC reflection");
-  binder.Section("log", "log of this process", [&](OptionBinder& b) {
-    b.Choice("level", &o.log.level,
-             {{"debug", log::Level::kDebug},
-              {"info", log::Level::kInfo},
-              {"warning", log::Level::kWarning},
-              {"error", log::Level::kError}},
-             "least level written");
-    b.Choice("format", &o.log.format, {{"text", log::Format::kText}, {"json", log::Format::kJson}},
-             "form of a line");
-    b.Text("file", &o.log.file, "also append to this file; empty: off");
-  });
-  binder.Section("engine", "model, KV cache and scheduler",
-                 [&](OptionBinder& b) { BindOptions(b, o.engine); });
-}
-
 bool IsLoopback(const std::string& address) {
   if (absl::StartsWith(address, "unix:")) return true;
   const std::string host = address.substr(0, address.rfind(':'));

@@ -28,7 +28,7 @@ struct ServerOptions {
   EngineOptions engine;
 };
 
-void BindOptions(OptionBinder& binder, ServerOptions& options);
+void BindOptions(OptionBinder& binder, ServerOptions& options);  // in server_knobs.cc
 
 // What no single knob can tell.
 //   INVALID_ARGUMENT  no model; a listen address that is not HOST:PORT; plaintext on an address

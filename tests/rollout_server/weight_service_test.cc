@@ -1,0 +1,250 @@
+// The weight push through real gRPC: every failure leaves the live version serving, and the next
+// push succeeds.
+#include <future>
+
+#include "common/weights/digest.h"
+#include "tests/rollout_server/server_fixture.h"
+
+namespace tandem::rollout {
+namespace {
+
+using testing::GrpcFailsWith;
+namespace wire = ::tandem::weights::v1;
+
+std::string Digest(const std::string& text) {
+  return Digest128(std::as_bytes(std::span(text.data(), text.size())));
+}
+
+class WeightServiceTest : public testing::ServerTest {
+ protected:
+  void SetUp() override {
+    ServerTest::SetUp();
+    ASSERT_TRUE(Claim("run", 1).ok());
+  }
+
+  template <typename Request, typename Response, typename Method>
+  std::pair<grpc::Status, Response> Call(Method method, const Request& request) {
+    grpc::ClientContext context;
+    SetDeadline(&context);
+    Response response;
+    const grpc::Status status = (weights_.get()->*method)(&context, request, &response);
+    return {status, response};
+  }
+
+  static void AddTensor(wire::WeightManifest* manifest, const char* name, const char* dtype,
+                        int64_t size) {
+    wire::TensorSpec* tensor = manifest->add_tensors();
+    tensor->set_name(name);
+    tensor->set_dtype(dtype);
+    tensor->add_shape(size);
+  }
+
+  grpc::Status Begin(int64_t version, bool with_b = true, int64_t epoch = 1,
+                     const std::string& run_id = "run") {
+    wire::BeginUpdateRequest request;
+    request.set_run_id(run_id);
+    request.set_epoch(epoch);
+    request.mutable_manifest()->set_version(version);
+    AddTensor(request.mutable_manifest(), "a", "F32", 2);
+    if (with_b) AddTensor(request.mutable_manifest(), "b", "BF16", 3);
+    return Call<wire::BeginUpdateRequest, wire::BeginUpdateResponse>(
+               &wire::WeightService::Stub::BeginUpdate, request)
+        .first;
+  }
+
+  static wire::PushChunksRequest Chunk(int64_t version, int32_t tensor, int64_t offset,
+                                       const std::string& data) {
+    wire::PushChunksRequest chunk;
+    chunk.set_run_id("run");
+    chunk.set_version(version);
+    chunk.set_tensor_index(tensor);
+    chunk.set_offset_bytes(offset);
+    chunk.set_data(data);
+    return chunk;
+  }
+
+  grpc::Status Push(const std::vector<wire::PushChunksRequest>& chunks) {
+    grpc::ClientContext context;
+    SetDeadline(&context);
+    wire::PushChunksResponse response;
+    auto writer = weights_->PushChunks(&context, &response);
+    for (const auto& chunk : chunks) {
+      if (!writer->Write(chunk)) break;
+    }
+    writer->WritesDone();
+    return writer->Finish();
+  }
+
+  std::pair<grpc::Status, wire::CommitUpdateResponse> Commit(int64_t version, const std::string& a,
+                                                             const std::string& b) {
+    wire::CommitUpdateRequest request;
+    request.set_run_id("run");
+    request.set_epoch(1);
+    request.set_version(version);
+    for (const auto& [name, text] : {std::pair("a", a), std::pair("b", b)}) {
+      wire::TensorDigest* digest = request.add_digests();
+      digest->set_name(name);
+      digest->set_xxh3_128(Digest(text));
+    }
+    return Call<wire::CommitUpdateRequest, wire::CommitUpdateResponse>(
+        &wire::WeightService::Stub::CommitUpdate, request);
+  }
+
+  wire::GetWeightInfoResponse WeightInfo() {
+    return Call<wire::GetWeightInfoRequest, wire::GetWeightInfoResponse>(
+               &wire::WeightService::Stub::GetWeightInfo, {})
+        .second;
+  }
+
+  void ExpectPushWorks(int64_t version) {
+    ASSERT_TRUE(Begin(version).ok());
+    ASSERT_TRUE(Push({Chunk(version, 0, 0, "AAAAAAAA"), Chunk(version, 1, 0, "BBBBBB")}).ok());
+    const auto [status, response] = Commit(version, "AAAAAAAA", "BBBBBB");
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(response.live_version(), version);
+    EXPECT_EQ(response.live_digests_size(), 2);
+    EXPECT_EQ(WeightInfo().live_digests(0).xxh3_128(), Digest("AAAAAAAA"));
+  }
+};
+
+TEST_F(WeightServiceTest, ReportsTheDigestsOfWhatWasLoaded) {
+  const wire::GetWeightInfoResponse info = WeightInfo();
+  EXPECT_EQ(info.live_version(), 0);
+  EXPECT_EQ(info.live_digests(0).xxh3_128(), Digest(std::string(8, '\0')));
+  EXPECT_EQ(info.tensors(1).dtype(), "BF16");
+  EXPECT_EQ(info.tensors(1).shape(0), 3);
+}
+
+TEST_F(WeightServiceTest, APushGoesLiveWithTheDigestsThatWerePublished) { ExpectPushWorks(1); }
+
+TEST_F(WeightServiceTest, AFlippedByteIsDataLossNamingTheTensorAndTheNextPushWorks) {
+  ASSERT_TRUE(Begin(1).ok());
+  ASSERT_TRUE(Push({Chunk(1, 0, 0, "AAAAAAAA"), Chunk(1, 1, 0, "BBBbBB")}).ok());
+  EXPECT_THAT(Commit(1, "AAAAAAAA", "BBBBBB").first,
+              GrpcFailsWith(grpc::StatusCode::DATA_LOSS, "digest of b"));
+  EXPECT_EQ(WeightInfo().live_version(), 0);
+  ExpectPushWorks(1);
+}
+
+TEST_F(WeightServiceTest, AMissingTensorIsRefusedByName) {
+  EXPECT_THAT(Begin(1, /*with_b=*/false),
+              GrpcFailsWith(grpc::StatusCode::INVALID_ARGUMENT, "missing tensor 'b'"));
+  ExpectPushWorks(1);
+}
+
+TEST_F(WeightServiceTest, AMissingChunkIsDataLossAndTheNextPushWorks) {
+  ASSERT_TRUE(Begin(1).ok());
+  ASSERT_TRUE(Push({Chunk(1, 0, 0, "AAAAAAAA"), Chunk(1, 1, 2, "BBBB")}).ok());
+  EXPECT_THAT(Commit(1, "AAAAAAAA", "BBBBBB").first,
+              GrpcFailsWith(grpc::StatusCode::DATA_LOSS, "2 of 6 bytes of b did not arrive"));
+  ExpectPushWorks(1);
+}
+
+TEST_F(WeightServiceTest, DoubledAndReorderedChunksAndADoubledCommitAreHarmless) {
+  ASSERT_TRUE(Begin(1).ok());
+  ASSERT_TRUE(Push({Chunk(1, 1, 3, "BBB"), Chunk(1, 0, 4, "AAAA"), Chunk(1, 1, 0, "BBB"),
+                    Chunk(1, 0, 4, "AAAA"), Chunk(1, 0, 0, "AAAA")})
+                  .ok());
+  EXPECT_TRUE(Commit(1, "AAAAAAAA", "BBBBBB").first.ok());
+  const auto [status, response] = Commit(1, "AAAAAAAA", "BBBBBB");
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(response.live_version(), 1);
+}
+
+TEST_F(WeightServiceTest, ATrainerThatDiesInMidPushLeavesTheLiveVersionAndTheNextPushWorks) {
+  ASSERT_TRUE(Begin(1).ok());
+  {
+    grpc::ClientContext context;
+    wire::PushChunksResponse response;
+    auto writer = weights_->PushChunks(&context, &response);
+    ASSERT_TRUE(writer->Write(Chunk(1, 0, 0, "AAAA")));
+    context.TryCancel();
+    EXPECT_FALSE(writer->Finish().ok());
+  }
+  EXPECT_EQ(WeightInfo().live_version(), 0);
+  ASSERT_TRUE(Claim("run", 1).ok());
+  ExpectPushWorks(1);
+}
+
+TEST_F(WeightServiceTest, AnAbortedPushIsGoneAndCanBePushedAgain) {
+  ASSERT_TRUE(Begin(1).ok());
+  EXPECT_EQ(WeightInfo().staged_version(), 1);
+  wire::AbortUpdateRequest request;
+  request.set_run_id("run");
+  request.set_version(1);
+  const auto [status, response] = Call<wire::AbortUpdateRequest, wire::AbortUpdateResponse>(
+      &wire::WeightService::Stub::AbortUpdate, request);
+  EXPECT_TRUE(status.ok());
+  EXPECT_TRUE(response.aborted());
+  EXPECT_THAT(Push({Chunk(1, 0, 0, "AAAA")}),
+              GrpcFailsWith(grpc::StatusCode::FAILED_PRECONDITION, "no update of version 1"));
+  ExpectPushWorks(1);
+}
+
+TEST_F(WeightServiceTest, AVersionThatDoesNotRiseIsRefused) {
+  ExpectPushWorks(4);
+  EXPECT_THAT(Begin(4), GrpcFailsWith(grpc::StatusCode::FAILED_PRECONDITION, "not newer"));
+  EXPECT_THAT(Begin(3), GrpcFailsWith(grpc::StatusCode::FAILED_PRECONDITION, "not newer"));
+  ExpectPushWorks(5);
+}
+
+TEST_F(WeightServiceTest, OnlyTheOwnerPushesAndOnlyUnderItsEpoch) {
+  EXPECT_THAT(Begin(1, true, 1, "other"),
+              GrpcFailsWith(grpc::StatusCode::FAILED_PRECONDITION, "run 'run' owns this server"));
+  EXPECT_THAT(Begin(1, true, 2), GrpcFailsWith(grpc::StatusCode::FAILED_PRECONDITION,
+                                               "epoch 2 is not the live epoch 1"));
+  EXPECT_THAT(Claim("other", 1),
+              GrpcFailsWith(grpc::StatusCode::FAILED_PRECONDITION, "run 'run' owns this server"));
+  EXPECT_TRUE(Claim("run", 1, /*release=*/true).ok());
+  EXPECT_TRUE(Claim("other", 1).ok());
+}
+
+TEST_F(WeightServiceTest, ACommitInMidGenerationLabelsEachTokenWithItsVersion) {
+  auto call = std::async(std::launch::async, [&] { return Generate(Request(1, 900)); });
+  gate_.Allow(2);
+  WaitForInfo([](const auto& info) { return info.num_tokens_sampled() == 4; });
+  ASSERT_TRUE(Begin(1).ok());
+  ASSERT_TRUE(Push({Chunk(1, 0, 0, "AAAAAAAA"), Chunk(1, 1, 0, "BBBBBB")}).ok());
+  auto commit = std::async(std::launch::async, [&] { return Commit(1, "AAAAAAAA", "BBBBBB"); });
+  // The engine waits inside its third step; the commit lands between two of the steps that follow.
+  WaitForInfo([&](const auto&) { return WeightInfo().staged_version() == 0; });
+  WaitForInfo([&](const auto& info) {
+    gate_.Allow(1);
+    return info.live_weight_version() == 1;
+  });
+  EXPECT_TRUE(commit.get().first.ok());
+  gate_.Open();
+  const Outcome outcome = call.get();
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+  const v1::Completion& completion = outcome.responses[0].completion();
+  ASSERT_EQ(completion.version_spans_size(), 2);
+  EXPECT_EQ(completion.version_spans(0).weight_version(), 0);
+  EXPECT_GE(completion.version_spans(0).num_tokens(), 3);
+  EXPECT_EQ(completion.version_spans(1).weight_version(), 1);
+  EXPECT_EQ(completion.version_spans(0).num_tokens() + completion.version_spans(1).num_tokens(),
+            900);
+}
+
+TEST_F(WeightServiceTest, PauseHoldsTheStepsUntilResumeAndEndsWithTheOwnership) {
+  const auto pause = [&] {
+    wire::PauseRequest request;
+    request.set_run_id("run");
+    return Call<wire::PauseRequest, wire::PauseResponse>(&wire::WeightService::Stub::Pause, request)
+        .first;
+  };
+  EXPECT_TRUE(pause().ok());
+  EXPECT_TRUE(pause().ok());
+  EXPECT_TRUE(Info().paused());
+  wire::ResumeRequest request;
+  request.set_run_id("run");
+  EXPECT_TRUE(
+      (Call<wire::ResumeRequest, wire::ResumeResponse>(&wire::WeightService::Stub::Resume, request)
+           .first.ok()));
+  EXPECT_FALSE(Info().paused());
+  EXPECT_TRUE(pause().ok());
+  EXPECT_TRUE(Claim("run", 1, /*release=*/true).ok());
+  WaitForInfo([](const auto& info) { return !info.paused(); });
+}
+
+}  // namespace
+}  // namespace tandem::rollout
