@@ -12,7 +12,7 @@ endif()
 add_library(tandem_flags INTERFACE)
 # -Wrestrict has a false positive in gcc 12's std::string concatenation (its bug 105651).
 target_compile_options(tandem_flags INTERFACE -Wall -Wextra -Wno-missing-field-initializers
-                                                -Wno-restrict -fstack-protector-strong)
+                                                -Wno-restrict -Wno-maybe-uninitialized -fstack-protector-strong)
 if(TANDEM_WERROR)
   target_compile_options(tandem_flags INTERFACE -Werror)
 endif()

@@ -1,1 +1,402 @@
 #include "rollout_server/engine/engine.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/model/safetensors.h"
+#include "common/tensor/host_tensor_conversion.h"
+#include "common/tensor/torch_status.h"
+#include "rollout_server/engine/model_runner.h"
+#include "rollout_server/engine/model_weights.h"
+#include "rollout_server/engine/philox.h"
+#include "rollout_server/engine/sampler.h"
+#include "rollout_server/engine/scheduler.h"
+#include "rollout_server/engine/scorer.h"
+#include "rollout_server/engine/stop_matcher.h"
+
+namespace tandem::rollout {
+namespace {
+
+// A row of logits and the sequence whose next token it gives.
+struct Draw {
+  Sequence* sequence = nullptr;
+  int64_t row = 0;
+};
+
+struct StepInputs {
+  std::vector<TokenInput> tokens;
+  std::vector<int64_t> logits_rows;
+  std::vector<Draw> draws;
+};
+
+StepInputs BuildInputs(const StepPlan& plan) {
+  StepInputs in;
+  for (Sequence* s : plan.decodes) {
+    in.draws.push_back({s, static_cast<int64_t>(in.logits_rows.size())});
+    in.logits_rows.push_back(static_cast<int64_t>(in.tokens.size()));
+    in.tokens.push_back({s->completion.token_ids.back(), static_cast<int32_t>(s->next_position()),
+                         &s->blocks});
+  }
+  for (const PromptChunk& chunk : plan.chunks) {
+    RunningGroup* group = chunk.group;
+    for (int64_t p = chunk.begin; p < chunk.end; ++p) {
+      in.tokens.push_back(
+          {group->request.prompt[p], static_cast<int32_t>(p), &group->prompt_blocks});
+    }
+    if (!chunk.last) continue;
+    for (const auto& s : group->sequences) {
+      in.draws.push_back({s.get(), static_cast<int64_t>(in.logits_rows.size())});
+    }
+    in.logits_rows.push_back(static_cast<int64_t>(in.tokens.size()) - 1);
+  }
+  return in;
+}
+
+// The tensors as they are served: nearest cast to the engine's dtype, in Hugging Face layout.
+absl::StatusOr<std::vector<HostTensor>> CastTensors(std::vector<HostTensor> tensors,
+                                                    ComputeDType dtype) {
+  const at::ScalarType type = dtype == ComputeDType::kBf16 ? at::kBFloat16 : at::kFloat;
+  for (HostTensor& tensor : tensors) {
+    TANDEM_ASSIGN_OR_RETURN(const at::Tensor view, ViewAsTensor(tensor));
+    if (view.scalar_type() == type) continue;
+    TANDEM_ASSIGN_OR_RETURN(const at::Tensor cast,
+                            CatchTorch("cast weights", [&] { return view.to(type); }));
+    TANDEM_ASSIGN_OR_RETURN(tensor, ToHostTensor(tensor.spec.name, cast));
+  }
+  return tensors;
+}
+
+void Append(FinishedCompletion& c, const SampledToken& token, WeightVersion version,
+            int32_t batch_size) {
+  c.token_ids.push_back(token.id);
+  c.behaviour_logprobs.push_back(token.behaviour_logprob);
+  c.raw_logprobs.push_back(token.raw_logprob);
+  c.entropies.push_back(token.entropy);
+  c.logprob_second_moments.push_back(token.logprob_second_moment);
+  c.decode_batch_sizes.push_back(batch_size);
+  c.prefix_cached.push_back(false);
+  if (c.version_spans.empty() || c.version_spans.back().version != version) {
+    c.version_spans.push_back({version, 0});
+  }
+  ++c.version_spans.back().num_tokens;
+}
+
+}  // namespace
+
+void BindOptions(OptionBinder& binder, EngineOptions& options) {
+  binder.Choice<ComputeDType>("dtype", &options.dtype,
+                              {{"fp32", ComputeDType::kFp32}, {"bf16", ComputeDType::kBf16}},
+                              "compute type of weights, linear layers and KV cache");
+  binder.Integer("kv_capacity_tokens", &options.kv_capacity_tokens, {.min = 16, .max = 1 << 28},
+                 "tokens", "size of the KV cache");
+  binder.Integer("max_batch_sequences", &options.max_batch_sequences, {.min = 1, .max = 4096},
+                 "sequences", "sequences of one decode step");
+  binder.Integer("max_step_tokens", &options.max_step_tokens, {.min = 1, .max = 1 << 20}, "tokens",
+                 "decode tokens and prompt chunks of one step; at least max_batch_sequences");
+  binder.Integer("num_threads", &options.num_threads, {.min = 0, .max = 1024}, "threads",
+                 "compute threads; 0 takes the machine's cores");
+}
+
+struct Engine::Impl {
+  Impl(const EngineOptions& engine_options, const ModelConfig& model_config)
+      : options(engine_options),
+        config(model_config),
+        num_blocks(engine_options.kv_capacity_tokens / KvBlockPool::kBlockTokens),
+        scheduler({num_blocks, options.max_batch_sequences,
+                   std::max(options.max_step_tokens, options.max_batch_sequences)}),
+        runner(model_config, engine_options.dtype, num_blocks) {}
+
+  std::vector<int32_t> StopIds(const SamplingParams& sampling) const;
+  bool IsStop(const SamplingParams& sampling, int32_t id) const;
+  absl::Status SampleAll(const StepInputs& inputs, const at::Tensor& logits,
+                         std::vector<SampledToken>& tokens) const;
+  absl::StatusOr<std::optional<FinishReason>> FinishReasonOf(Sequence& sequence) const;
+  absl::Status Emit(Sequence* sequence, FinishReason reason, std::vector<EngineEvent>& events);
+  const EngineOptions options;
+  const ModelConfig config;
+  const int64_t num_blocks;
+  Scheduler scheduler;
+  ModelRunner runner;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<ModelWeights> weights;
+  std::vector<HostTensor> initial_tensors;
+  WeightVersion version;
+  uint64_t num_tokens_sampled = 0;
+  uint64_t num_prompt_tokens_computed = 0;
+};
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() = default;
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_directory,
+                                                       const EngineOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(model_directory));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(model_directory));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> read, ReadModelTensors(model_directory));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> matched,
+                          MatchModelTensors(config, std::move(read)));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors,
+                          CastTensors(std::move(matched), options.dtype));
+  if (config.num_heads / config.num_kv_heads > kMaxHeadsPerKvHead) {
+    return absl::UnimplementedError(
+        absl::StrCat(config.num_heads / config.num_kv_heads, " query heads per KV head, at most ",
+                     kMaxHeadsPerKvHead, " are supported"));
+  }
+  const int64_t cores = std::max(1u, std::thread::hardware_concurrency());
+  at::set_num_threads(static_cast<int>(options.num_threads > 0 ? options.num_threads : cores));
+  TANDEM_ASSIGN_OR_RETURN(auto impl, CatchTorch("allocate the KV cache", [&] {
+                            return std::make_unique<Impl>(options, config);
+                          }));
+  impl->tokenizer = std::move(tokenizer);
+  TANDEM_ASSIGN_OR_RETURN(impl->weights, PackModelWeights(config, tensors, options.dtype,
+                                                          options.max_batch_sequences));
+  impl->initial_tensors = std::move(tensors);
+  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+absl::Status Engine::Validate(const GroupRequest& request) const {
+  const Impl& impl = *impl_;
+  TANDEM_RETURN_IF_ERROR(ValidateSampling(request.sampling));
+  const int64_t prompt = static_cast<int64_t>(request.prompt.size());
+  if (prompt == 0) return absl::InvalidArgumentError("prompt_token_ids is empty");
+  if (request.num_completions < 1 || request.num_completions > impl.options.max_batch_sequences) {
+    return absl::InvalidArgumentError(absl::StrCat("num_completions is ", request.num_completions,
+                                                   ", want 1 to max_batch_sequences = ",
+                                                   impl.options.max_batch_sequences));
+  }
+  const auto check_ids = [&](const std::vector<int32_t>& ids, const char* what) {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (ids[i] >= 0 && ids[i] < impl.config.vocab_size) continue;
+      return absl::InvalidArgumentError(absl::StrCat(what, "[", i, "] is ", ids[i],
+                                                     ", want 0 to ", impl.config.vocab_size - 1));
+    }
+    return absl::OkStatus();
+  };
+  TANDEM_RETURN_IF_ERROR(check_ids(request.prompt, "prompt_token_ids"));
+  TANDEM_RETURN_IF_ERROR(check_ids(request.sampling.stop_token_ids, "sampling.stop_token_ids"));
+  const int64_t total = prompt + request.sampling.max_new_tokens;
+  if (total > impl.config.max_position_embeddings) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt of ", prompt, " tokens + max_new_tokens ",
+                     request.sampling.max_new_tokens, " = ", total, " is over the context of ",
+                     impl.config.max_position_embeddings, " tokens"));
+  }
+  const int64_t blocks = Scheduler::WorstCaseBlocks(request);
+  if (blocks > impl.num_blocks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the group may need ", blocks * KvBlockPool::kBlockTokens, " tokens of KV cache, the server has ",
+        impl.num_blocks * KvBlockPool::kBlockTokens, " (engine.kv_capacity_tokens)"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Add(GroupRequest request) {
+  TANDEM_RETURN_IF_ERROR(Validate(request));
+  impl_->scheduler.Add(std::move(request));
+  return absl::OkStatus();
+}
+
+bool Engine::Abort(GroupKey key) { return impl_->scheduler.Abort(key); }
+
+bool Engine::HasWork() const { return impl_->scheduler.HasWork(); }
+
+std::vector<int32_t> Engine::Impl::StopIds(const SamplingParams& sampling) const {
+  std::vector<int32_t> ids = sampling.stop_token_ids;
+  if (!sampling.ignore_eos) {
+    ids.insert(ids.end(), config.eos_token_ids.begin(), config.eos_token_ids.end());
+  }
+  return ids;
+}
+
+bool Engine::Impl::IsStop(const SamplingParams& sampling, int32_t id) const {
+  const auto has = [id](const std::vector<int32_t>& ids) {
+    return std::find(ids.begin(), ids.end(), id) != ids.end();
+  };
+  return has(sampling.stop_token_ids) || (!sampling.ignore_eos && has(config.eos_token_ids));
+}
+
+absl::Status Engine::Impl::SampleAll(const StepInputs& inputs, const at::Tensor& logits,
+                                     std::vector<SampledToken>& tokens) const {
+  const int64_t n = static_cast<int64_t>(inputs.draws.size());
+  tokens.resize(n);
+  std::vector<absl::Status> failures(n);
+  const float* data = logits.const_data_ptr<float>();
+  at::parallel_for(0, n, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const auto& [sequence, row] = inputs.draws[i];
+      const GroupRequest& request = sequence->group->request;
+      const int64_t position = static_cast<int64_t>(sequence->completion.token_ids.size());
+      std::vector<int32_t> forbidden;
+      if (position < request.sampling.min_new_tokens) forbidden = StopIds(request.sampling);
+      const double uniform =
+          UniformDraw(request.sampling.seed, static_cast<uint32_t>(sequence->completion.index),
+                      static_cast<uint32_t>(position));
+      auto token = SampleToken({data + row * config.vocab_size, size_t(config.vocab_size)},
+                               request.sampling, forbidden, uniform);
+      if (token.ok()) {
+        tokens[i] = *token;
+      } else {
+        failures[i] = absl::InternalError(
+            absl::StrCat("group ", request.key, ", completion ", sequence->completion.index,
+                         ", token ", position, ": ", token.status().message()));
+      }
+    }
+  });
+  for (const absl::Status& status : failures) TANDEM_RETURN_IF_ERROR(status);
+  return absl::OkStatus();
+}
+
+// Why the sequence ends with its last token; nothing when it goes on. Fills `text` for stop strings.
+absl::StatusOr<std::optional<FinishReason>> Engine::Impl::FinishReasonOf(Sequence& sequence) const {
+  FinishedCompletion& completion = sequence.completion;
+  const SamplingParams& sampling = sequence.group->request.sampling;
+  if (IsStop(sampling, completion.token_ids.back())) return FinishReason::kStop;
+  if (sequence.stop) {
+    TANDEM_ASSIGN_OR_RETURN(const std::optional<size_t> at,
+                            sequence.stop->Check(completion.token_ids));
+    if (at) {
+      TANDEM_ASSIGN_OR_RETURN(completion.text, tokenizer->Decode(completion.token_ids, false));
+      completion.text.resize(*at);
+      return FinishReason::kStopString;
+    }
+  }
+  if (static_cast<int32_t>(completion.token_ids.size()) >= sampling.max_new_tokens) {
+    return FinishReason::kLength;
+  }
+  return std::nullopt;
+}
+
+// Hands out a finished completion and frees its blocks.
+absl::Status Engine::Impl::Emit(Sequence* sequence, FinishReason reason,
+                                std::vector<EngineEvent>& events) {
+  RunningGroup* group = sequence->group;
+  FinishedCompletion completion = std::move(sequence->completion);
+  completion.finish_reason = reason;
+  if (reason != FinishReason::kStopString) {
+    std::span<const int32_t> shown = completion.token_ids;
+    if (reason == FinishReason::kStop) shown = shown.first(shown.size() - 1);
+    TANDEM_ASSIGN_OR_RETURN(completion.text, tokenizer->Decode(shown, false));
+  }
+  const GroupKey key = group->request.key;
+  const bool group_done = scheduler.Finish(group, sequence);
+  events.push_back(CompletionFinished{key, std::move(completion)});
+  if (group_done) events.push_back(GroupFinished{key, 0});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<EngineEvent>> Engine::Step() {
+  Impl& impl = *impl_;
+  std::vector<EngineEvent> events;
+
+  const StepPlan plan = impl.scheduler.Plan();
+  for (RunningGroup* group : plan.admitted) events.push_back(GroupStarted{group->request.key});
+
+  const StepInputs inputs = BuildInputs(plan);
+  TANDEM_ASSIGN_OR_RETURN(const at::Tensor logits, CatchTorch("forward", [&] {
+                            return impl.runner.Run(*impl.weights, inputs.tokens, inputs.logits_rows);
+                          }));
+  for (const PromptChunk& chunk : plan.chunks) {
+    impl.num_prompt_tokens_computed += chunk.end - chunk.begin;
+    if (!chunk.last) continue;
+    impl.runner.CopyBlocks(impl.scheduler.StartMembers(chunk.group));
+    const SamplingParams& sampling = chunk.group->request.sampling;
+    if (!sampling.stop_strings.empty()) {
+      for (const auto& sequence : chunk.group->sequences) {
+        sequence->stop =
+            std::make_shared<StopMatcher>(impl.tokenizer.get(), sampling.stop_strings);
+      }
+    }
+    events.push_back(GroupDecoding{chunk.group->request.key});
+  }
+
+  std::vector<SampledToken> tokens;
+  TANDEM_RETURN_IF_ERROR(impl.SampleAll(inputs, logits, tokens));
+  impl.num_tokens_sampled += tokens.size();
+
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    Sequence* sequence = inputs.draws[i].sequence;
+    Append(sequence->completion, tokens[i], impl.version, static_cast<int32_t>(tokens.size()));
+    TANDEM_ASSIGN_OR_RETURN(const std::optional<FinishReason> reason,
+                            impl.FinishReasonOf(*sequence));
+    if (reason) TANDEM_RETURN_IF_ERROR(impl.Emit(sequence, *reason, events));
+  }
+  return events;
+}
+
+absl::StatusOr<std::vector<std::vector<float>>> Engine::Score(
+    const std::vector<std::vector<int32_t>>& sequences, float temperature, ScorePath path) {
+  Impl& impl = *impl_;
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    const int64_t size = static_cast<int64_t>(sequences[s].size());
+    if (size < 2 || size > impl.config.max_position_embeddings) {
+      return absl::InvalidArgumentError(absl::StrCat("sequence ", s, " has ", size,
+                                                     " tokens, want 2 to ",
+                                                     impl.config.max_position_embeddings));
+    }
+    for (int32_t id : sequences[s]) {
+      if (id >= 0 && id < impl.config.vocab_size) continue;
+      return absl::InvalidArgumentError(absl::StrCat("sequence ", s, " has id ", id, ", want 0 to ",
+                                                     impl.config.vocab_size - 1));
+    }
+  }
+  if (!(temperature > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("temperature is ", temperature, ", want > 0"));
+  }
+  return ScoreSequences({&impl.runner, impl.weights.get(), &impl.scheduler,
+                         impl.options.max_batch_sequences, impl.options.max_step_tokens},
+                        sequences, temperature, path);
+}
+
+absl::StatusOr<std::unique_ptr<StagedWeights>> Engine::Stage(std::vector<HostTensor> tensors,
+                                                             bool allow_cast) const {
+  for (const HostTensor& tensor : tensors) {
+    if (tensor.spec.dtype != weight_dtype() && !allow_cast) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(tensor.spec.ToString(), ": this server runs ",
+                       std::string(DTypeName(weight_dtype())), "; cast before pushing"));
+    }
+  }
+  TANDEM_ASSIGN_OR_RETURN(auto packed, PackModelWeights(impl_->config, tensors, impl_->options.dtype,
+                                                        impl_->options.max_batch_sequences));
+  return std::unique_ptr<StagedWeights>(std::move(packed));
+}
+
+void Engine::Install(std::unique_ptr<StagedWeights> staged, WeightVersion version) {
+  auto* weights = dynamic_cast<ModelWeights*>(staged.release());
+  TANDEM_CHECK(weights != nullptr);
+  impl_->weights.reset(weights);
+  impl_->version = version;
+}
+
+WeightVersion Engine::live_version() const { return impl_->version; }
+const ModelConfig& Engine::config() const { return impl_->config; }
+const Tokenizer& Engine::tokenizer() const { return *impl_->tokenizer; }
+
+DType Engine::weight_dtype() const {
+  return impl_->options.dtype == ComputeDType::kBf16 ? DType::kBF16 : DType::kF32;
+}
+
+EngineStats Engine::Stats() const {
+  const Scheduler& s = impl_->scheduler;
+  EngineStats stats;
+  stats.num_groups_waiting = s.num_waiting();
+  stats.num_groups_running = s.num_running();
+  stats.kv_used_tokens =
+      (s.blocks().num_blocks() - s.blocks().num_free()) * KvBlockPool::kBlockTokens;
+  stats.kv_capacity_tokens = s.blocks().num_blocks() * KvBlockPool::kBlockTokens;
+  stats.num_tokens_sampled = impl_->num_tokens_sampled;
+  stats.num_prompt_tokens_computed = impl_->num_prompt_tokens_computed;
+  return stats;
+}
+
+const std::vector<HostTensor>& Engine::initial_tensors() const { return impl_->initial_tensors; }
+void Engine::DropInitialTensors() { impl_->initial_tensors.clear(); }
+
+}  // namespace tandem::rollout

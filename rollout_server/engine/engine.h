@@ -120,7 +120,7 @@ class Engine {
   DType weight_dtype() const;  // kF32 or kBF16
   EngineStats Stats() const;
 
-  // The live tensors in Hugging Face layout, for digests at load.
+  // The tensors of version 0 as served (cast to the engine dtype), Hugging Face layout: for digests.
   const std::vector<HostTensor>& initial_tensors() const;
   void DropInitialTensors();  // frees them once digested
 

@@ -1,1 +1,34 @@
 #include "rollout_server/engine/group.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem::rollout {
+namespace {
+
+absl::Status Refuse(const char* field, double value, const char* range) {
+  return absl::InvalidArgumentError(absl::StrCat("sampling.", field, " is ", value, ", want ", range));
+}
+
+}  // namespace
+
+absl::Status ValidateSampling(const SamplingParams& s) {
+  if (!(s.temperature >= 0) || !std::isfinite(s.temperature)) {
+    return Refuse("temperature", s.temperature, ">= 0 and finite (0 is greedy)");
+  }
+  if (s.top_k < 0) return Refuse("top_k", s.top_k, ">= 0 (0 is off)");
+  if (!(s.top_p > 0 && s.top_p <= 1)) return Refuse("top_p", s.top_p, "in (0, 1] (1 is off)");
+  if (!(s.min_p >= 0 && s.min_p < 1)) return Refuse("min_p", s.min_p, "in [0, 1) (0 is off)");
+  if (s.max_new_tokens < 1) return Refuse("max_new_tokens", s.max_new_tokens, ">= 1");
+  if (s.min_new_tokens < 0 || s.min_new_tokens > s.max_new_tokens) {
+    return Refuse("min_new_tokens", s.min_new_tokens, "in [0, max_new_tokens]");
+  }
+  if (s.stop_strings.size() > 16) return Refuse("stop_strings", s.stop_strings.size(), "at most 16");
+  for (const std::string& stop : s.stop_strings) {
+    if (stop.empty()) return absl::InvalidArgumentError("sampling.stop_strings has an empty string");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tandem::rollout

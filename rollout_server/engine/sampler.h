@@ -1,0 +1,40 @@
+// Sampler: one row of logits to one token, with everything recorded about the draw in the same pass
+// over the logits (arrow 2). Pure.
+//
+// Order of transforms, as transformers' processors: min_new_tokens (stop ids to -inf), temperature,
+// top-k, top-p, min-p. With p = softmax(logits / T) over the kept support, renormalised:
+//   behaviour = log p(a),  entropy = -sum p log p,  second moment = sum p (log p)^2
+//   raw = log softmax(untouched logits)(a)
+// The token is the first id, in id order, at which the cumulative p exceeds the uniform.
+#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLER_H_
+#define TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLER_H_
+
+#include <cstdint>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "rollout_server/engine/group.h"
+
+namespace tandem::rollout {
+
+struct SampledToken {
+  int32_t id = 0;
+  float behaviour_logprob = 0;
+  float raw_logprob = 0;
+  float entropy = 0;                // nats
+  float logprob_second_moment = 0;  // E[(log p)^2]
+};
+
+// Draws from `logits` [V] fp32 with `uniform` in (0, 1). `forbidden` ids cannot be drawn. Greedy
+// (temperature 0) takes the largest logit, the lowest id on ties, and reports the raw log-prob as the
+// behaviour one, with entropy and second moment of the untouched distribution.
+//   INTERNAL  a logit is NaN or +inf, or nothing is left to draw from
+absl::StatusOr<SampledToken> SampleToken(std::span<const float> logits, const SamplingParams& params,
+                                         std::span<const int32_t> forbidden, double uniform);
+
+// log softmax(logits / temperature)[id] in fp32 with fp64 accumulation.
+float LogSoftmaxAt(std::span<const float> logits, float temperature, int32_t id);
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLER_H_
