@@ -1,0 +1,115 @@
+#include "deploy/tandem/local_run.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/file_system.h"
+#include "common/base/status_macros.h"
+#include "deploy/tandem/model_input.h"
+#include "deploy/tandem/report/report.h"
+
+namespace tandem::front {
+namespace {
+
+struct Programs {
+  std::string server;
+  std::string trainer;
+};
+
+absl::StatusOr<Programs> FindPrograms(const LaunchOptions& launch) {
+  const std::string folder = launch.binaries.empty() ? ProgramDirectory() : launch.binaries;
+  const Programs programs{.server = folder + "/rollout_server", .trainer = folder + "/trainer"};
+  for (const std::string& program : {programs.server, programs.trainer}) {
+    std::error_code ignored;
+    if (!std::filesystem::exists(program, ignored)) {
+      return absl::NotFoundError(absl::StrCat(
+          program, " is not there: build it (make build) or set launch.binaries"));
+    }
+  }
+  return programs;
+}
+
+LaunchPlan PlanOf(const RunFile& file, const Programs& programs, const std::string& config,
+                  const LocalRunOptions& options) {
+  LaunchPlan plan;
+  plan.logs = file.run_directory() + "/logs";
+  plan.num_servers = file.launch().num_servers;
+  plan.num_steps = file.num_steps();
+  plan.ready_seconds = file.launch().ready_seconds;
+  plan.stop_seconds = file.launch().stop_seconds;
+  const int64_t base_port = file.launch().base_port;
+  plan.server_argv = [=](int64_t server, const std::string& port_file) {
+    const int64_t port = base_port == 0 ? 0 : base_port + server;
+    return std::vector<std::string>{programs.server, "--config",      config,
+                                    "--listen",      absl::StrCat("127.0.0.1:", port),
+                                    "--port-file",   port_file};
+  };
+  plan.trainer_argv = [=](const std::vector<std::string>& addresses) {
+    std::vector<std::string> argv = {programs.trainer, "--config",  config, "--servers",
+                                     absl::StrJoin(addresses, ","), "--progress", "json"};
+    if (options.resume) argv.push_back("--resume");
+    if (options.clean) argv.push_back("--clean");
+    return argv;
+  };
+  return plan;
+}
+
+void PrintPlan(const RunFile& file, const LaunchPlan& plan) {
+  std::printf("%s\n# Plan\n", file.ToYaml().c_str());
+  std::printf("# run directory: %s\n", file.run_directory().c_str());
+  for (int64_t i = 0; i < plan.num_servers; ++i) {
+    const std::string port_file = absl::StrCat(plan.logs, "/rollout_server_", i, ".port");
+    std::printf("# start: %s\n", absl::StrJoin(plan.server_argv(i, port_file), " ").c_str());
+  }
+  std::printf("# start: %s\n", absl::StrJoin(plan.trainer_argv({"HOST:PORT"}), " ").c_str());
+  std::printf("# %lld train steps, then %s/report.html\n", static_cast<long long>(plan.num_steps),
+              file.run_directory().c_str());
+}
+
+// Not to mix two runs: the trainer refuses too, but only after the servers have loaded.
+absl::Status CheckRunDirectory(const RunFile& file, const LocalRunOptions& options) {
+  const std::filesystem::path run(file.run_directory());
+  std::error_code ignored;
+  const bool used = std::filesystem::exists(run / "events.jsonl", ignored);
+  if (used && !options.resume && !options.clean) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        run.string(), " holds a run: --resume goes on with it, --clean starts it anew"));
+  }
+  if (!used && options.resume) {
+    return absl::NotFoundError(absl::StrCat(run.string(), ": no run to resume is there"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<LocalRunResult> RunLocally(const LocalRunOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(const auto file, RunFile::Load(options.config, options.sets));
+  TANDEM_ASSIGN_OR_RETURN(const Programs programs, FindPrograms(file->launch()));
+  LocalRunResult result{.run_directory = file->run_directory()};
+  const std::string config = result.run_directory + "/logs/launch.yaml";
+  LaunchPlan plan = PlanOf(*file, programs, config, options);
+  if (options.dry_run) {
+    PrintPlan(*file, plan);
+    return result;
+  }
+  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(file->trainer_model()));
+  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(file->server_model()));
+  TANDEM_RETURN_IF_ERROR(CheckRunDirectory(*file, options));
+  TANDEM_RETURN_IF_ERROR(MakeDirectories(result.run_directory + "/logs"));
+  TANDEM_RETURN_IF_ERROR(WriteFileAtomically(config, file->ToYaml()));
+  const StopSignal stop;
+  LiveLine live;
+  LaunchResult launched = Launcher(std::move(plan), &stop, &live).Run();
+  result.exit_code = launched.exit_code;
+  result.summary = std::move(launched.summary);
+  if (report::WriteReport(result.run_directory, "").ok()) {
+    result.report = result.run_directory + "/report.html";
+  }
+  return result;
+}
+
+}  // namespace tandem::front

@@ -1,0 +1,36 @@
+// LocalRun: a run file carried out on this machine: plan, launch, report. `tandem run` and `tandem
+// demo` differ only in where the file comes from and what they say around it.
+#ifndef TANDEM_DEPLOY_TANDEM_LOCAL_RUN_H_
+#define TANDEM_DEPLOY_TANDEM_LOCAL_RUN_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "deploy/tandem/launcher.h"
+#include "deploy/tandem/run_file.h"
+
+namespace tandem::front {
+
+struct LocalRunOptions {
+  std::string config;             // path of the run file
+  std::vector<std::string> sets;  // KEY=VALUE
+  bool resume = false;
+  bool clean = false;
+  bool dry_run = false;  // print the resolved configuration and the plan, start nothing
+};
+
+struct LocalRunResult {
+  ExitCode exit_code = ExitCode::kOk;
+  RunSummary summary;
+  std::string run_directory;
+  std::string report;  // path; empty when none was written
+};
+
+// Errors are of the configuration, before anything was started: a file, a knob, a model directory, a
+// program that is not there.
+absl::StatusOr<LocalRunResult> RunLocally(const LocalRunOptions& options);
+
+}  // namespace tandem::front
+
+#endif  // TANDEM_DEPLOY_TANDEM_LOCAL_RUN_H_

@@ -1,0 +1,47 @@
+// tandem run: rollout servers and a trainer on this machine, from one YAML file.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/exit_codes.h"
+#include "deploy/tandem/local_run.h"
+#include "deploy/tandem/subcommand.h"
+
+namespace tandem::front {
+namespace {
+
+int Run(const LocalRunOptions& options) {
+  const auto result = RunLocally(options);
+  if (!result.ok()) {
+    std::fprintf(stderr, "tandem run: %s\n", std::string(result.status().message()).c_str());
+    return ToInt(ExitCodeFor(result.status()));
+  }
+  if (options.dry_run) return 0;
+  std::fprintf(stderr, "run: %s\n", result->run_directory.c_str());
+  if (!result->report.empty()) std::fprintf(stderr, "report: %s\n", result->report.c_str());
+  return ToInt(result->exit_code);
+}
+
+}  // namespace
+
+void AddRunCommand(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<LocalRunOptions>();
+  CLI::App* sub = app.add_subcommand("run", "Rollout servers and a trainer from one YAML file");
+  sub->add_option("config", options->config, "run file: sections launch, server, trainer")
+      ->required();
+  sub->add_option("--set", options->sets, "KEY=VALUE over the file; may be given several times")
+      ->take_all()
+      ->expected(1);
+  sub->add_flag("--dry-run", options->dry_run, "print the resolved configuration and the plan");
+  CLI::Option* resume =
+      sub->add_flag("--resume", options->resume, "go on from the last checkpoint");
+  sub->add_flag("--clean", options->clean, "delete what an earlier run of this name left")
+      ->excludes(resume);
+  sub->footer("Logs of both processes: <run>/logs. Ctrl-C saves a checkpoint and ends; a second one "
+              "ends at once.");
+  sub->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
+}
+
+}  // namespace tandem::front

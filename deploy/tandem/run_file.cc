@@ -1,0 +1,56 @@
+#include "deploy/tandem/run_file.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/options.h"
+#include "common/base/status_macros.h"
+#include "rollout_server/server_options.h"
+#include "trainer/trainer_options.h"
+
+namespace tandem::front {
+
+struct RunFile::Impl {
+  LaunchOptions launch;
+  rollout::ServerOptions server;
+  trainer::TrainerOptions trainer;
+  OptionBinder binder;
+};
+
+RunFile::RunFile(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {
+  Impl& file = *impl_;
+  file.binder.Section("launch", "processes of a run on one machine",
+                      [&](OptionBinder& b) { BindOptions(b, file.launch); });
+  file.binder.Section("server", "rollout server",
+                      [&](OptionBinder& b) { rollout::BindOptions(b, file.server); });
+  file.binder.Section("trainer", "trainer",
+                      [&](OptionBinder& b) { trainer::BindOptions(b, file.trainer); });
+}
+
+RunFile::~RunFile() = default;
+
+absl::StatusOr<std::unique_ptr<RunFile>> RunFile::Load(const std::string& path,
+                                                       const std::vector<std::string>& sets) {
+  std::unique_ptr<RunFile> run(new RunFile(std::make_unique<Impl>()));
+  Impl& file = *run->impl_;
+  TANDEM_RETURN_IF_ERROR(file.binder.LoadFile(path));
+  for (const std::string& assignment : sets) {
+    TANDEM_RETURN_IF_ERROR(file.binder.Set(assignment));
+  }
+  if (file.server.model.empty()) file.server.model = file.trainer.model;
+  TANDEM_RETURN_IF_ERROR(rollout::CheckOptions(file.server));
+  TANDEM_RETURN_IF_ERROR(trainer::CheckOptions(file.trainer));
+  return run;
+}
+
+const LaunchOptions& RunFile::launch() const { return impl_->launch; }
+std::string RunFile::server_model() const { return impl_->server.model; }
+std::string RunFile::trainer_model() const { return impl_->trainer.model; }
+std::string RunFile::run_directory() const {
+  return absl::StrCat(impl_->trainer.out, "/", impl_->trainer.run_name);
+}
+int64_t RunFile::num_steps() const { return impl_->trainer.steps; }
+std::string RunFile::ToYaml() const { return impl_->binder.ToYaml(); }
+std::string RunFile::Markdown() const { return impl_->binder.Markdown(); }
+
+}  // namespace tandem::front

@@ -1,0 +1,42 @@
+// RunFile: the one YAML file of a run: sections `launch` (this launcher), `server` and `trainer`, each
+// bound by its owner. `tandem run` and `tandem demo` use it.
+#ifndef TANDEM_DEPLOY_TANDEM_RUN_FILE_H_
+#define TANDEM_DEPLOY_TANDEM_RUN_FILE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "deploy/tandem/launch_options.h"
+
+namespace tandem::front {
+
+class RunFile {
+ public:
+  // Reads `path`, then the KEY=VALUE overrides in order. A server without a model gets the trainer's.
+  // Errors: those of OptionBinder; INVALID_ARGUMENT when no model is named.
+  static absl::StatusOr<std::unique_ptr<RunFile>> Load(const std::string& path,
+                                                       const std::vector<std::string>& sets);
+  ~RunFile();
+
+  const LaunchOptions& launch() const;
+  std::string server_model() const;
+  std::string trainer_model() const;
+  std::string run_directory() const;  // OUT/NAME
+  int64_t num_steps() const;
+
+  std::string ToYaml() const;  // resolved
+  std::string Markdown() const;  // every knob, for the reference
+
+ private:
+  struct Impl;
+  explicit RunFile(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tandem::front
+
+#endif  // TANDEM_DEPLOY_TANDEM_RUN_FILE_H_

@@ -1,0 +1,165 @@
+"""`tandem` as a user meets it: what it says to mistakes, and that it answers what it can."""
+import json
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+TANDEM = os.path.join(os.environ["TANDEM_BIN"], "tandem")
+SOURCE = pathlib.Path(os.environ["TANDEM_SOURCE"])
+TOKENIZER = SOURCE / "tests/testdata/smollm2-tokenizer"
+
+
+def tandem(*arguments, text=None, cwd=None):
+    return subprocess.run([TANDEM, *map(str, arguments)], input=text, capture_output=True, text=True,
+                          timeout=120, check=False, cwd=cwd)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    text = folder / "text.txt"
+    text.write_text("what is 1 + 2? 3. what is 4 + 5? 9.\n" * 40)
+    done = tandem("init", "--out", folder / "model", "--text", text, "--hidden", 32, "--layers", 1,
+                  "--heads", 2, "--kv-heads", 1, "--intermediate", 48, "--vocab", 280,
+                  "--context", 64)
+    assert done.returncode == 0, done.stderr
+    return folder / "model"
+
+
+def test_a_wrong_flag_is_named_with_the_nearest_one():
+    done = tandem("generate", "--model", "x", "--temprature", "1")
+    assert done.returncode == 2
+    assert "unknown flag --temprature; did you mean --temperature?" in done.stderr
+
+
+def test_a_wrong_command_is_named_with_the_nearest_one():
+    done = tandem("tokenise")
+    assert done.returncode == 2
+    assert "unknown command tokenise; did you mean tokenize?" in done.stderr
+
+
+def test_a_flag_out_of_range_is_refused_before_anything_is_loaded():
+    done = tandem("score", "--model", "x", "--dtype", "fp8")
+    assert done.returncode == 2
+    assert "fp8 not in {fp32,bf16}" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["demo", "run", "status", "report", "init", "sft", "eval",
+                                     "export", "tokenize", "score", "generate", "version"])
+def test_every_command_explains_itself(command):
+    done = tandem(command, "--help")
+    assert done.returncode == 0
+    assert command in tandem("--help").stdout
+    assert len(done.stdout) > 100
+
+
+def test_version_names_the_libraries():
+    done = tandem("version")
+    assert done.returncode == 0
+    for name in ("commit", "LibTorch  2.", "oneDNN", "gRPC      1.", "NCCL", "compiler  g++"):
+        assert name in done.stdout
+    assert tandem("--version").stdout == done.stdout.splitlines()[0] + "\n"
+
+
+def test_a_missing_model_says_what_a_model_is():
+    done = tandem("score", "--model", "models/smollm2-nowhere", "--engine", "trainer", text="")
+    assert done.returncode == 3
+    assert "models/smollm2-nowhere: no such directory" in done.stderr
+    assert "config.json, tokenizer.json and model.safetensors" in done.stderr
+    assert "deploy/setup/install.sh" in done.stderr
+
+
+def test_lines_before_a_malformed_one_are_answered():
+    text = '{"text":"Hello, world!"}\n\n{"text":"Hello'
+    done = tandem("tokenize", "--model", TOKENIZER, text=text)
+    assert done.returncode == 3
+    assert done.stdout == '{"ids":[19556,28,905,17]}\n'
+    assert "standard input:3: not JSON at byte" in done.stderr
+
+
+def test_the_file_and_line_of_a_bad_field_are_named(tmp_path):
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text('{"ids":[1,2]}\n{"ids":[1,"2"]}\n')
+    done = tandem("tokenize", "--model", TOKENIZER, "--input", lines)
+    assert done.returncode == 3
+    assert len(done.stdout.splitlines()) == 1
+    assert f'{lines}:2: "ids"[1]: want a token id, not "2"' in done.stderr
+
+
+def test_scores_before_a_bad_line_are_not_lost(model):
+    done = tandem("score", "--model", model, "--engine", "trainer",
+                  text='{"ids":[5,6,7]}\n{"ids":[5,99999]}\n{"ids":[5,6]}\n')
+    assert done.returncode == 3
+    assert len(json.loads(done.stdout)["logprobs"]) == 3
+    assert "standard input:2: id 99999 at position 1 is outside the vocabulary" in done.stderr
+
+
+def test_completions_before_a_bad_line_are_not_lost(model):
+    done = tandem("generate", "--model", model, "--max-tokens", 4, "--ignore-eos",
+                  text='{"prompt":"what is"}\n{"prompt":7}\n')
+    assert done.returncode == 3
+    assert len(json.loads(done.stdout)["completions"][0]["ids"]) == 4
+    assert 'standard input:2: "prompt": want a string' in done.stderr
+
+
+def test_a_prompt_over_the_context_is_refused_with_the_numbers(model):
+    done = tandem("generate", "--model", model, "--max-tokens", 60,
+                  text=json.dumps({"ids": [5] * 10}) + "\n")
+    assert done.returncode == 3
+    assert "prompt of 10 tokens and --max-tokens 60 are over the model's context of 64" in done.stderr
+
+
+def test_completions_depend_on_the_seed_alone(model):
+    lines = "".join(json.dumps({"ids": [5, 6 + i]}) + "\n" for i in range(3))
+    flags = ("generate", "--model", model, "--dtype", "fp32", "-n", 2, "--max-tokens", 8)
+    first = tandem(*flags, "--seed", 1, text=lines)
+    assert first.returncode == 0, first.stderr
+    assert tandem(*flags, "--seed", 1, text=lines).stdout == first.stdout
+    assert tandem(*flags, "--seed", 2, text=lines).stdout != first.stdout
+    for line in first.stdout.splitlines():
+        for completion in json.loads(line)["completions"]:
+            assert len(completion["ids"]) == len(completion["behaviour_logprobs"])
+            assert completion["finish_reason"] in ("stop", "length")
+
+
+def test_init_does_not_overwrite_a_model(model, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("some words\n")
+    done = tandem("init", "--out", model, "--text", text)
+    assert done.returncode == 3
+    assert "holds a model already" in done.stderr
+
+
+def test_init_refuses_heads_that_do_not_divide(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("some words\n")
+    done = tandem("init", "--out", tmp_path / "m", "--text", text, "--hidden", 30, "--heads", 4)
+    assert done.returncode == 3
+    assert "--hidden 30 does not divide by --heads 4" in done.stderr
+    assert not (tmp_path / "m").exists()
+
+
+def test_export_says_what_it_looked_for(tmp_path):
+    done = tandem("export", tmp_path, "--out", tmp_path / "out")
+    assert done.returncode == 3
+    assert "neither a run with checkpoints/LATEST nor a directory with model.safetensors" in done.stderr
+
+
+def test_export_takes_the_last_checkpoint_of_a_run(model, tmp_path):
+    checkpoints = tmp_path / "run/checkpoints"
+    checkpoints.mkdir(parents=True)
+    (checkpoints / "step_2").symlink_to(model)
+    (checkpoints / "LATEST").write_text("step_2\n")
+    done = tandem("export", tmp_path / "run", "--out", tmp_path / "out", "--dtype", "fp32")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out/model.safetensors").stat().st_size > 0
+    assert (tmp_path / "out/chat_template.jinja").read_text() == (
+        model / "chat_template.jinja").read_text()
+
+
+def test_status_of_a_server_that_is_not_there_is_exit_code_4():
+    done = tandem("status", "--servers", "127.0.0.1:1", "--timeout", 1)
+    assert done.returncode == 4
+    assert "127.0.0.1:1" in done.stdout
