@@ -391,6 +391,11 @@ void RolloutClient::MarkLost(int server, const std::string& reason) {
   impl_->Lose(server, reason);
 }
 
+void RolloutClient::ExpireProofs() {
+  MutexLock lock(&impl_->mu);
+  for (const auto& server : impl_->servers) server->ready_version = -1;
+}
+
 absl::Status RolloutClient::Health() {
   MutexLock lock(&impl_->mu);
   return impl_->CheckHealth();

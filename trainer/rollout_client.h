@@ -75,6 +75,9 @@ class RolloutClient {
   void MarkReady(int server, int64_t epoch, int64_t version);
   void MarkLost(int server, const std::string& reason);
 
+  // A new version is about to be pushed: what a lost server ran is no proof any more.
+  void ExpireProofs();
+
   // Ready or not, waiting time left included: the errors of Next, or OK.
   absl::Status Health();
 

@@ -1,0 +1,57 @@
+// Checkpoints of a run: step_N directories that are there whole or not at all. Written to a temporary
+// directory, every file synced, a manifest with digests last in it, then renamed, then LATEST. Each is
+// also a Hugging Face directory (config and tokenizer files are copied in). Used by trainer.cc.
+#ifndef TANDEM_TRAINER_CHECKPOINT_H_
+#define TANDEM_TRAINER_CHECKPOINT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "trainer/learner.h"
+
+namespace tandem::trainer {
+
+// What must be the same for a run to go on.
+struct CheckpointIdentity {
+  std::string model_config_digest;  // of config.json
+  std::string tokenizer_hash;
+};
+
+struct Checkpoint {
+  int64_t step = 0;       // weight version
+  int64_t next_group_step = 0;  // the trained frontier and data cursor (ExperienceBuffer::next_step)
+  std::string run_id;
+  uint64_t seed = 0;
+  CheckpointIdentity identity;
+  LearnerState learner;
+};
+
+// Writes DIRECTORY/step_N and LATEST, then removes all but the newest `keep`. A checkpoint of this
+// step that is there already is replaced. `model_directory` gives config and tokenizer files.
+//   RESOURCE_EXHAUSTED, PERMISSION_DENIED, UNAVAILABLE  it could not be written; those there before stand
+absl::Status SaveCheckpoint(const std::string& directory, const Checkpoint& checkpoint,
+                            const std::string& model_directory, int64_t keep);
+
+// Reads and verifies DIRECTORY/step_N.
+//   DATA_LOSS            a file is missing, short or has another digest (named)
+//   FAILED_PRECONDITION  made from another model or tokenizer (the difference is named)
+absl::StatusOr<Checkpoint> LoadCheckpoint(const std::string& path,
+                                          const CheckpointIdentity& identity);
+
+struct LoadedCheckpoint {
+  Checkpoint checkpoint;
+  std::vector<std::string> refused;  // newer ones that were damaged, with why
+};
+
+// The newest checkpoint that is whole: LATEST, else the others from the newest down.
+//   NOT_FOUND  none is there, or all are damaged (each named)
+//   FAILED_PRECONDITION as above
+absl::StatusOr<LoadedCheckpoint> LoadLatestCheckpoint(const std::string& directory,
+                                                      const CheckpointIdentity& identity);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_CHECKPOINT_H_

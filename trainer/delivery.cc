@@ -1,0 +1,125 @@
+#include "trainer/delivery.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/json_number.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+
+namespace tandem::trainer {
+
+using std::chrono::milliseconds;
+
+absl::Status Delivery::WaitForServers(double patience_seconds, bool need_all,
+                                      const StopSignal& stop) {
+  const double start = MonotonicSeconds();
+  for (;;) {
+    TANDEM_RETURN_IF_ERROR(client_->Health());
+    const int answering = static_cast<int>(client_->Behind(milliseconds(50)).size());
+    if (answering == client_->num_servers()) return ForwardEvents();
+    if (stop.Requested()) return absl::OkStatus();
+    if (MonotonicSeconds() - start > patience_seconds && answering > 0) {
+      if (!need_all) return ForwardEvents();
+      return absl::UnavailableError(absl::StrCat(
+          "only ", answering, " of ", client_->num_servers(), " rollout servers answer after ",
+          patience_seconds, " s, and a deterministic run needs all of them"));
+    }
+    stop.WaitFor(milliseconds(50));
+  }
+}
+
+absl::StatusOr<DType> Delivery::ServerDType() {
+  for (const int server : client_->Behind(milliseconds(0))) {
+    const absl::StatusOr<DType> dtype = publisher_->ServerDType(server);
+    if (dtype.ok()) return dtype;
+  }
+  return absl::UnavailableError("no rollout server tells the dtype of its weights");
+}
+
+absl::Status Delivery::ClaimBehind(std::vector<int>* claimed) {
+  for (const int server : client_->Behind(milliseconds(0))) {
+    const absl::Status status = publisher_->Claim(server);
+    if (status.code() == absl::StatusCode::kFailedPrecondition) return status;
+    if (status.ok()) {
+      claimed->push_back(server);
+    } else {
+      client_->MarkLost(server, status.ToString());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Delivery::Settle(const ServerPush& push, PushTotals* totals) {
+  const std::string& address = client_->address(push.server);
+  const int64_t version = publisher_->version().value;
+  if (!push.status.ok()) {
+    client_->MarkLost(push.server, push.status.ToString());
+    return events_("push_failed", push.status.ToString(),
+                   {{"version", absl::StrCat(version)}, {"server", JsonText(address)}});
+  }
+  client_->MarkReady(push.server, push.live_epoch, version);
+  totals->bytes += push.bytes;
+  totals->seconds = std::max(totals->seconds, push.seconds);
+  totals->pause_ms = std::max(totals->pause_ms, push.pause_ms);
+  return events_("push_committed",
+                 push.skipped ? "the server had these weights already" : "weights delivered",
+                 {{"version", absl::StrCat(version)},
+                  {"server", JsonText(address)},
+                  {"digest", JsonText(push.digest)},
+                  {"bytes", absl::StrCat(push.bytes)},
+                  {"changed_share", JsonNumber(changed_share_)},
+                  {"lost_norm", JsonNumber(lost_norm_)}});
+}
+
+absl::StatusOr<PushTotals> Delivery::Publish(WeightVersion version, CastWeights cast) {
+  changed_share_ = cast.changed_share;
+  lost_norm_ = cast.lost_norm;
+  client_->ExpireProofs();
+  publisher_->SetWeights(version, std::move(cast.tensors));
+  std::vector<int> servers;
+  TANDEM_RETURN_IF_ERROR(ClaimBehind(&servers));
+  for (int i = 0; i < client_->num_servers(); ++i) {
+    if (client_->IsReady(i)) servers.push_back(i);
+  }
+  PushTotals totals;
+  for (const ServerPush& push : publisher_->Publish(servers)) {
+    TANDEM_RETURN_IF_ERROR(Settle(push, &totals));
+  }
+  return totals;
+}
+
+absl::Status Delivery::Sync() {
+  TANDEM_RETURN_IF_ERROR(ForwardEvents());
+  std::vector<int> claimed;
+  TANDEM_RETURN_IF_ERROR(ClaimBehind(&claimed));
+  PushTotals totals;
+  for (const int server : claimed) {
+    TANDEM_RETURN_IF_ERROR(Settle(publisher_->PushTo(server), &totals));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Delivery::Verify() {
+  for (int i = 0; i < client_->num_servers(); ++i) {
+    if (!client_->IsReady(i)) continue;
+    const absl::Status status = publisher_->Verify(i);
+    if (status.code() == absl::StatusCode::kDataLoss) return status;
+    if (!status.ok()) client_->MarkLost(i, status.ToString());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Delivery::ForwardEvents() {
+  for (const ServerEvent& event : client_->TakeEvents()) {
+    log::Info(event.kind, {{"server", event.address}, {"reason", event.message}});
+    TANDEM_RETURN_IF_ERROR(events_(event.kind, absl::StrCat(event.address, ": ", event.message),
+                                   {{"server", JsonText(event.address)}}));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tandem::trainer

@@ -1,0 +1,73 @@
+// Delivery: keeps every rollout server on proven weights (arrow 9 as a policy over WeightPublisher and
+// RolloutClient). A server gets groups only while it is known to run the version published last.
+// Used by trainer.cc, from its thread.
+#ifndef TANDEM_TRAINER_DELIVERY_H_
+#define TANDEM_TRAINER_DELIVERY_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/stop_signal.h"
+#include "common/base/weight_version.h"
+#include "trainer/learner.h"
+#include "trainer/rollout_client.h"
+#include "trainer/run_directory.h"
+#include "trainer/weight_publisher.h"
+
+namespace tandem::trainer {
+
+// What one version cost, over all servers.
+struct PushTotals {
+  int64_t bytes = 0;
+  double seconds = 0;   // of the slowest server
+  double pause_ms = 0;  // of the slowest server
+};
+
+// Writes an event of the run.
+using EventSink =
+    std::function<absl::Status(const std::string& kind, const std::string& message, JsonFields)>;
+
+class Delivery {
+ public:
+  // All must outlive this object.
+  Delivery(RolloutClient* client, WeightPublisher* publisher, EventSink events)
+      : client_(client), publisher_(publisher), events_(std::move(events)) {}
+
+  // Waits until every server answers, or `patience_seconds` passed and some do; the first tells the
+  // dtype to cast to.
+  //   UNAVAILABLE          none (or, with need_all, not all) came
+  //   FAILED_PRECONDITION  another run owns a server
+  absl::Status WaitForServers(double patience_seconds, bool need_all, const StopSignal& stop);
+  absl::StatusOr<DType> ServerDType();
+
+  // Makes `cast` the weights of `version` and sends it to every server that is ready or behind. A
+  // server that fails is taken out of rotation (event push_failed).
+  absl::StatusOr<PushTotals> Publish(WeightVersion version, CastWeights cast);
+
+  // Brings servers that came (back) meanwhile to the version published last. Quick when there are none.
+  //   FAILED_PRECONDITION  another run owns a server
+  absl::Status Sync();
+
+  // Proof before training: every ready server runs the published digests.
+  //   DATA_LOSS  one does not: names it, the versions and the tensors
+  absl::Status Verify();
+
+  // Passes the client's server events on to the run's.
+  absl::Status ForwardEvents();
+
+ private:
+  absl::Status ClaimBehind(std::vector<int>* claimed);
+  absl::Status Settle(const ServerPush& push, PushTotals* totals);
+
+  RolloutClient* const client_;
+  WeightPublisher* const publisher_;
+  const EventSink events_;
+  double changed_share_ = 0, lost_norm_ = 0;  // of the version published last
+};
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_DELIVERY_H_

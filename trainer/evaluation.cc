@@ -1,0 +1,140 @@
+#include "trainer/evaluation.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/weights/digest.h"
+#include "trainer/stable_hash.h"
+
+namespace tandem::trainer {
+namespace {
+
+using experience::v1::Prompt;
+
+// Group ids of evaluations lie far above those of training, apart for each version and kind.
+constexpr int64_t kFirstId = int64_t{1} << 44;
+constexpr int64_t kIdsPerKind = int64_t{1} << 20;
+
+int64_t FirstId(int64_t version, bool sampled) {
+  return kFirstId + (2 * version + (sampled ? 1 : 0)) * kIdsPerKind;
+}
+
+rollout::v1::GenerateGroupRequest RequestFor(const Prompt& prompt, int64_t group_id,
+                                             int64_t num_completions, double temperature,
+                                             const EvaluationContext& context) {
+  rollout::v1::GenerateGroupRequest request;
+  request.set_run_id(context.run_id);
+  request.set_group_id(group_id);
+  *request.mutable_prompt_token_ids() = prompt.token_ids();
+  request.set_prompt_hash(HashTokenIds(
+      {prompt.token_ids().data(), static_cast<size_t>(prompt.token_ids_size())}));
+  request.set_num_completions(static_cast<int32_t>(num_completions));
+  request.set_min_weight_version(context.version);
+  rollout::v1::SamplingParams* const sampling = request.mutable_sampling();
+  sampling->set_temperature(static_cast<float>(temperature));
+  sampling->set_max_new_tokens(static_cast<int32_t>(context.max_new_tokens));
+  sampling->set_seed(StableHash({context.seed, static_cast<uint64_t>(group_id)}));
+  return request;
+}
+
+std::vector<Reward> Score(const Prompt& prompt, const FinishedGroup& group,
+                          RewardFunction& rewards) {
+  std::vector<RewardInput> inputs;
+  for (const rollout::v1::Completion& completion : group.completions) {
+    inputs.push_back(
+        {.text = completion.text(),
+         .answer = prompt.answer(),
+         .prompt = prompt.text(),
+         .source_json = prompt.source_json(),
+         .num_tokens = completion.token_ids_size(),
+         .truncated = completion.finish_reason() == rollout::v1::FINISH_REASON_LENGTH});
+  }
+  return rewards.Score(inputs);
+}
+
+// Sums over the prompts of one kind.
+struct Tally {
+  int64_t answered = 0;
+  double reward = 0;   // of the first completion
+  int64_t correct = 0;  // prompts with a correct completion
+};
+
+absl::StatusOr<Tally> Ask(const std::vector<Prompt>& prompts, bool sampled, int64_t k,
+                          const EvaluationContext& context, RolloutClient& client,
+                          RewardFunction& rewards, const StopSignal& stop) {
+  const int64_t first = FirstId(context.version, sampled);
+  const int64_t count = static_cast<int64_t>(prompts.size());
+  for (int64_t i = 0; i < count; ++i) {
+    client.Submit(RequestFor(prompts[static_cast<size_t>(i)], first + i, k,
+                             sampled ? context.temperature : 0, context));
+  }
+  Tally tally;
+  for (int64_t waiting = count; waiting > 0;) {
+    if (stop.Requested()) return absl::CancelledError("stopped during an evaluation");
+    TANDEM_RETURN_IF_ERROR(context.tick());
+    TANDEM_ASSIGN_OR_RETURN(std::optional<FinishedGroup> group,
+                            client.Next(std::chrono::milliseconds(200)));
+    if (!group.has_value()) continue;
+    const int64_t index = group->group_id - first;
+    if (index < 0 || index >= count) {
+      TANDEM_RETURN_IF_ERROR(context.other(*std::move(group)));
+      continue;
+    }
+    --waiting;
+    if (!group->status.ok()) {
+      log::Warning("an evaluation prompt was left out",
+                   {{"group_id", group->group_id}, {"reason", group->status.ToString()}});
+      continue;
+    }
+    const auto scored = Score(prompts[static_cast<size_t>(index)], *group, rewards);
+    const double threshold = rewards.options().pass_threshold;
+    ++tally.answered;
+    tally.reward += scored.front().value;
+    tally.correct += std::ranges::any_of(
+        scored, [&](const Reward& reward) { return reward.value >= threshold; });
+  }
+  return tally;
+}
+
+}  // namespace
+
+void BindOptions(OptionBinder& binder, EvaluationOptions& options) {
+  binder.Integer("every", &options.every, {.min = 0}, "steps",
+                 "evaluate on held-out prompts; 0: only at start and end");
+  binder.Flag("at_start", &options.at_start, "evaluate before the first train step");
+  binder.Flag("at_end", &options.at_end, "evaluate after the last train step");
+  binder.Integer("pass_at_k", &options.pass_at_k, {.min = 0, .max = 1024}, "completions",
+                 "also sample so many per prompt and report pass@k; 0: greedy only");
+  binder.Integer("max_new_tokens", &options.max_new_tokens, {.min = 0}, "tokens",
+                 "0: as in training");
+}
+
+absl::StatusOr<EvaluationResult> Evaluate(const std::vector<Prompt>& prompts,
+                                          const EvaluationOptions& options,
+                                          const EvaluationContext& context, RolloutClient& client,
+                                          RewardFunction& rewards, const StopSignal& stop) {
+  EvaluationResult result;
+  TANDEM_ASSIGN_OR_RETURN(const Tally greedy,
+                          Ask(prompts, false, 1, context, client, rewards, stop));
+  result.num_prompts = greedy.answered;
+  if (greedy.answered > 0) {
+    const double answered = static_cast<double>(greedy.answered);
+    result.greedy = greedy.reward / answered;
+    result.greedy_share_correct = static_cast<double>(greedy.correct) / answered;
+  }
+  if (options.pass_at_k == 0) return result;
+  TANDEM_ASSIGN_OR_RETURN(
+      const Tally sampled,
+      Ask(prompts, true, options.pass_at_k, context, client, rewards, stop));
+  result.k = options.pass_at_k;
+  if (sampled.answered > 0) {
+    result.pass_at_k =
+        static_cast<double>(sampled.correct) / static_cast<double>(sampled.answered);
+  }
+  return result;
+}
+
+}  // namespace tandem::trainer

@@ -1,0 +1,57 @@
+// Evaluation: how good the policy is on held-out prompts, through the same rollout servers: greedy,
+// and sampled pass@k by option. Used by trainer.cc between train steps.
+#ifndef TANDEM_TRAINER_EVALUATION_H_
+#define TANDEM_TRAINER_EVALUATION_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/options.h"
+#include "common/base/stop_signal.h"
+#include "proto/experience.pb.h"
+#include "trainer/rewards.h"
+#include "trainer/rollout_client.h"
+
+namespace tandem::trainer {
+
+struct EvaluationOptions {
+  int64_t every = 0;           // train steps; 0: only at start and end
+  bool at_start = true;
+  bool at_end = true;
+  int64_t pass_at_k = 0;       // samples per prompt; 0: greedy only
+  int64_t max_new_tokens = 0;  // 0: as in training
+};
+void BindOptions(OptionBinder& binder, EvaluationOptions& options);
+
+struct EvaluationResult {
+  int64_t num_prompts = 0;           // that were answered
+  double greedy = 0;                 // mean reward
+  double greedy_share_correct = 0;   // share with a reward of at least pass_threshold
+  double pass_at_k = 0;              // share of prompts with a correct one among k
+  int64_t k = 0;                     // 0: not sampled
+};
+
+struct EvaluationContext {
+  std::string run_id;
+  uint64_t seed = 0;
+  int64_t version = 0;         // weights to evaluate, at least
+  double temperature = 1;      // of the pass@k samples
+  int64_t max_new_tokens = 0;
+  std::function<absl::Status()> tick;             // called while waiting: keeps servers in sync
+  std::function<absl::Status(FinishedGroup)> other;  // gets groups that are not of this evaluation
+};
+
+// Asks for every prompt and waits for all.
+//   CANCELLED  a stop was requested
+//   any error of RolloutClient::Next, `tick` and `other`
+absl::StatusOr<EvaluationResult> Evaluate(const std::vector<experience::v1::Prompt>& prompts,
+                                          const EvaluationOptions& options,
+                                          const EvaluationContext& context, RolloutClient& client,
+                                          RewardFunction& rewards, const StopSignal& stop);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_EVALUATION_H_

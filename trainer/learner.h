@@ -1,0 +1,67 @@
+// Learner: what the trainer's loop needs of arrows 4 to 8, free of LibTorch. PolicyLearner
+// (policy_learner.h) implements it over Policy and TrainStep; tests of the loop use a fake.
+#ifndef TANDEM_TRAINER_LEARNER_H_
+#define TANDEM_TRAINER_LEARNER_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/weight_version.h"
+#include "common/weights/host_tensor.h"
+#include "proto/experience.pb.h"
+
+namespace tandem::trainer {
+
+struct LearnerReport {
+  std::string skip_reason;  // not empty: no finite loss or gradient; weights are as they were
+  // Named as in metrics.jsonl: drift/, correction/, loss/, kl_reference/, optimizer/, time/.
+  std::vector<std::pair<std::string, double>> metrics;
+  std::vector<std::pair<std::string, std::vector<int64_t>>> histograms;
+  // Group id -> per completion of the group, in order.
+  std::map<int64_t, std::vector<std::vector<float>>> proximal_logprobs;
+  int64_t num_tokens = 0;  // trained
+};
+
+// The masters cast to a server's dtype, and what the cast did.
+struct CastWeights {
+  std::vector<HostTensor> tensors;  // Hugging Face names and layout
+  double changed_share = 0;         // of elements, against the cast before
+  double lost_norm = 0;             // of the update the cast swallowed
+  double update_norm = 0;           // of the masters' update since the cast before
+};
+
+// Everything arrows 4 to 8 must find again to go on bitwise.
+struct LearnerState {
+  std::vector<HostTensor> weights;    // F32 masters, Hugging Face names
+  std::vector<HostTensor> optimizer;  // moments, by names of their own
+  int64_t num_updates = 0;
+};
+
+class Learner {
+ public:
+  virtual ~Learner() = default;
+
+  // Arrows 4 to 8. After an error that is not skip_reason the weights are unknown: end the process.
+  virtual absl::StatusOr<LearnerReport> Train(
+      const std::vector<experience::v1::ScoredGroup>& groups, WeightVersion version) = 0;
+
+  virtual absl::StatusOr<CastWeights> Cast(DType dtype) = 0;
+
+  // The tensors may point into live weights: use them before the next Train.
+  virtual absl::StatusOr<LearnerState> Save() const = 0;
+
+  //   INVALID_ARGUMENT  a tensor is missing or of another shape
+  virtual absl::Status Restore(const LearnerState& state) = 0;
+
+  virtual int64_t num_parameters() const = 0;
+  virtual std::string library_version() const = 0;  // of LibTorch
+};
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_LEARNER_H_

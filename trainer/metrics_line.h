@@ -1,0 +1,41 @@
+// MetricsLine: the numbers of one train step, in order, as a flat JSON object with nine significant
+// digits (docs/run_directory.md) and as (name, number) pairs for TensorBoard and /metrics.
+#ifndef TANDEM_TRAINER_METRICS_LINE_H_
+#define TANDEM_TRAINER_METRICS_LINE_H_
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tandem::trainer {
+
+class MetricsLine {
+ public:
+  MetricsLine(int64_t step, double time_s);
+
+  void Add(const std::string& name, double value);          // non-finite: null in JSON
+  void AddCount(const std::string& name, int64_t value);    // all digits
+  void AddArray(const std::string& name, std::span<const int64_t> counts);
+  void AddObject(const std::string& name, const std::map<int64_t, int64_t>& counts);
+
+  std::string ToJson() const;  // without a newline
+  int64_t step() const { return step_; }
+
+  // Numbers only, without step and time.
+  const std::vector<std::pair<std::string, double>>& scalars() const { return scalars_; }
+  double Get(const std::string& name, double fallback = 0) const;
+
+ private:
+  void Append(const std::string& name, const std::string& json);
+
+  const int64_t step_;
+  std::string body_;
+  std::vector<std::pair<std::string, double>> scalars_;
+};
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_METRICS_LINE_H_

@@ -1,0 +1,34 @@
+// RunCard: what a run was made of and on (run.json, docs/run_directory.md). Used by trainer.cc.
+#ifndef TANDEM_TRAINER_RUN_CARD_H_
+#define TANDEM_TRAINER_RUN_CARD_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tandem::trainer {
+
+struct ServerCard {
+  std::string address, dtype, weight_digest;
+  int64_t version = 0;
+};
+
+struct RunCard {
+  std::string run_id, started_at;
+  uint64_t seed = 0;
+  bool deterministic = false;
+  std::string model_path, model_type, tokenizer_hash;
+  int64_t num_parameters = 0;
+  std::string trainer_dtype;
+  int64_t threads = 0;
+  std::vector<ServerCard> servers;
+  std::string libtorch, grpc;
+  int64_t num_train_prompts = 0, num_eval_prompts = 0;
+};
+
+// With the versions of this build and the hardware of this machine added.
+std::string ToJson(const RunCard& card);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_RUN_CARD_H_

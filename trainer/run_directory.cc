@@ -1,0 +1,217 @@
+#include "trainer/run_directory.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <filesystem>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/json_number.h"
+#include "common/base/status_macros.h"
+#include "nlohmann/json.hpp"
+
+namespace tandem::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+using experience::v1::ScoredCompletion;
+using experience::v1::ScoredGroup;
+
+double UnixSeconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+template <typename Range, typename Print>
+std::string JsonList(const Range& range, Print print) {
+  std::string json = "[";
+  for (const auto& value : range) {
+    if (json.size() > 1) json += ",";
+    json += print(value);
+  }
+  return json + "]";
+}
+
+std::string Floats(const auto& values) {
+  return JsonList(values, [](float value) { return JsonNumber(value); });
+}
+
+std::string FinishReasonName(rollout::v1::FinishReason reason) {
+  switch (reason) {
+    case rollout::v1::FINISH_REASON_STOP:
+      return "stop";
+    case rollout::v1::FINISH_REASON_LENGTH:
+      return "length";
+    case rollout::v1::FINISH_REASON_STOP_STRING:
+      return "stop_string";
+    default:
+      return "unspecified";
+  }
+}
+
+std::string CompletionJson(const ScoredCompletion& member, const std::vector<float>& proximal,
+                           const TokenText& token_text) {
+  const rollout::v1::Completion& completion = member.completion();
+  const auto integer = [](int32_t id) { return std::to_string(id); };
+  const auto span = [](const rollout::v1::VersionSpan& s) {
+    return absl::StrCat("[", s.weight_version(), ",", s.num_tokens(), "]");
+  };
+  return absl::StrCat(
+      "{\"index\":", completion.index(), ",\"text\":", JsonText(completion.text()),
+      ",\"token_ids\":", JsonList(completion.token_ids(), integer), ",\"tokens\":",
+      JsonList(completion.token_ids(), [&](int32_t id) { return JsonText(token_text(id)); }),
+      ",\"behaviour_logprobs\":", Floats(completion.behaviour_logprobs()),
+      ",\"raw_logprobs\":", Floats(completion.raw_logprobs()),
+      ",\"proximal_logprobs\":", Floats(proximal), ",\"entropies\":",
+      Floats(completion.entropies()), ",\"versions\":", JsonList(completion.version_spans(), span),
+      ",\"reward\":", JsonNumber(member.reward()),
+      ",\"advantage\":", JsonNumber(member.advantage()),
+      ",\"masked\":", member.masked() ? "true" : "false",
+      ",\"drop_reason\":", JsonText(member.drop_reason()),
+      ",\"finish_reason\":", JsonText(FinishReasonName(completion.finish_reason())), "}");
+}
+
+bool LooksLikeARun(const std::string& path) {
+  return fs::exists(path + "/events.jsonl") || fs::exists(path + "/config.yaml");
+}
+
+// The lines of a JSON lines file whose "step" is at most `step`; a line cut short by a crash goes.
+std::string LinesUpTo(const std::string& contents, int64_t step, double* last_time_s) {
+  std::istringstream lines(contents);
+  std::string kept;
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!parsed.is_object() || !parsed.contains("step") || !parsed["step"].is_number_integer() ||
+        parsed["step"].get<int64_t>() > step) {
+      continue;
+    }
+    if (parsed.contains("time_s") && parsed["time_s"].is_number()) {
+      *last_time_s = std::max(*last_time_s, parsed["time_s"].get<double>());
+    }
+    kept += line + "\n";
+  }
+  return kept;
+}
+
+}  // namespace
+
+std::string JsonText(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::string& out,
+                                                                 const std::string& name,
+                                                                 RunMode mode) {
+  std::unique_ptr<RunDirectory> run(new RunDirectory(absl::StrCat(out, "/", name)));
+  std::error_code error;
+  // The launcher may have put its logs there before the trainer starts.
+  bool empty = true;
+  for (const auto& entry : fs::directory_iterator(run->path_, error)) {
+    if (entry.path().filename() != "logs") empty = false;
+  }
+  if (mode == RunMode::kResume && !LooksLikeARun(run->path_)) {
+    return absl::NotFoundError(absl::StrCat(run->path_, ": no run to resume is there"));
+  }
+  if (mode == RunMode::kFresh && !empty) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        run->path_, " is not empty: use --resume to go on with it, --clean to delete it, or "
+                    "another run.name"));
+  }
+  if (mode == RunMode::kClean && !empty) {
+    if (!LooksLikeARun(run->path_)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          run->path_, " does not look like a run (no events.jsonl): --clean will not delete it"));
+    }
+    for (const auto& entry : fs::directory_iterator(run->path_, error)) {
+      if (entry.path().filename() != "logs") fs::remove_all(entry.path(), error);
+    }
+  }
+  for (const char* folder : {"", "/logs", "/rollouts", "/checkpoints"}) {
+    TANDEM_RETURN_IF_ERROR(MakeDirectories(run->path_ + folder));
+  }
+  run->started_at_ = MonotonicSeconds();
+  TANDEM_RETURN_IF_ERROR(run->OpenFiles());
+  return run;
+}
+
+absl::Status RunDirectory::OpenFiles() {
+  TANDEM_ASSIGN_OR_RETURN(metrics_, AppendFile::Open(path_ + "/metrics.jsonl"));
+  TANDEM_ASSIGN_OR_RETURN(events_, AppendFile::Open(path_ + "/events.jsonl"));
+  TANDEM_ASSIGN_OR_RETURN(tensorboard_,
+                          TensorboardWriter::Create(path_ + "/tensorboard", UnixSeconds()));
+  return absl::OkStatus();
+}
+
+absl::Status RunDirectory::CutAfter(int64_t step) {
+  double last_time_s = 0;
+  for (const char* file : {"/metrics.jsonl", "/events.jsonl"}) {
+    TANDEM_ASSIGN_OR_RETURN(const std::string contents, ReadFile(path_ + file));
+    TANDEM_RETURN_IF_ERROR(
+        WriteFileAtomically(path_ + file, LinesUpTo(contents, step, &last_time_s)));
+  }
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(path_ + "/rollouts", error)) {
+    const std::string stem = entry.path().stem().string();
+    int64_t of_step = 0;
+    if (stem.rfind("step_", 0) == 0) {
+      std::from_chars(stem.data() + 5, stem.data() + stem.size(), of_step);
+    }
+    if (of_step > step) fs::remove(entry.path(), error);
+  }
+  started_at_ = MonotonicSeconds() - last_time_s;
+  return OpenFiles();
+}
+
+absl::Status RunDirectory::WriteConfig(const std::string& yaml) {
+  return WriteFileAtomically(path_ + "/config.yaml", yaml);
+}
+
+absl::Status RunDirectory::WriteRunCard(const std::string& json) {
+  return WriteFileAtomically(path_ + "/run.json", json + "\n");
+}
+
+absl::Status RunDirectory::WriteMetrics(const MetricsLine& line) {
+  TANDEM_RETURN_IF_ERROR(metrics_->Append(line.ToJson() + "\n"));
+  return tensorboard_->Write(line.step(), UnixSeconds(), line.scalars());
+}
+
+absl::Status RunDirectory::WriteEvent(int64_t step, const std::string& kind,
+                                      const std::string& message, const JsonFields& fields) {
+  std::string line =
+      absl::StrCat("{\"time_s\":", JsonNumber(ElapsedSeconds()), ",\"step\":", step,
+                   ",\"kind\":", JsonText(kind), ",\"message\":", JsonText(message));
+  for (const auto& [name, json] : fields) absl::StrAppend(&line, ",\"", name, "\":", json);
+  return events_->Append(line + "}\n");
+}
+
+absl::Status RunDirectory::WriteRollouts(int64_t step, const std::vector<ScoredGroup>& groups,
+                                         const Logprobs& proximal_logprobs,
+                                         const TokenText& token_text) {
+  std::string lines;
+  for (const ScoredGroup& group : groups) {
+    const auto of_group = proximal_logprobs.find(group.group_id());
+    size_t next = 0;
+    const auto completion = [&](const ScoredCompletion& member) {
+      const bool known = of_group != proximal_logprobs.end() && next < of_group->second.size();
+      const std::vector<float> none;
+      const std::string json =
+          CompletionJson(member, known ? of_group->second[next] : none, token_text);
+      ++next;
+      return json;
+    };
+    absl::StrAppend(&lines, "{\"group_id\":", group.group_id(),
+                    ",\"prompt_index\":", group.prompt().index(),
+                    ",\"prompt\":", JsonText(group.prompt().text()),
+                    ",\"answer\":", JsonText(group.prompt().answer()),
+                    ",\"server\":", JsonText(group.server()),
+                    ",\"zero_variance\":", group.zero_variance() ? "true" : "false",
+                    ",\"completions\":", JsonList(group.completions(), completion), "}\n");
+  }
+  return WriteFileAtomically(absl::StrCat(path_, "/rollouts/step_", step, ".jsonl"), lines);
+}
+
+double RunDirectory::ElapsedSeconds() const { return MonotonicSeconds() - started_at_; }
+
+}  // namespace tandem::trainer

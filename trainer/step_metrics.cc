@@ -1,0 +1,130 @@
+#include "trainer/step_metrics.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "trainer/advantages.h"
+
+namespace tandem::trainer {
+namespace {
+
+using experience::v1::ScoredCompletion;
+using experience::v1::ScoredGroup;
+
+double Mean(const std::vector<double>& values) {
+  if (values.empty()) return 0;
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+double Share(int64_t count, size_t of) {
+  return of == 0 ? 0 : static_cast<double>(count) / static_cast<double>(of);
+}
+
+void AddRewards(const std::vector<ScoredGroup>& groups, double pass_threshold, MetricsLine* line) {
+  std::vector<double> rewards, group_stds;
+  std::map<std::string, std::vector<double>> parts;
+  int64_t passed = 0, zero_variance = 0;
+  for (const ScoredGroup& group : groups) {
+    std::vector<double> of_group;
+    for (const ScoredCompletion& member : group.completions()) {
+      of_group.push_back(member.reward());
+      for (const auto& [name, value] : member.reward_parts()) parts[name].push_back(value);
+    }
+    passed += std::ranges::any_of(of_group, [&](double r) { return r >= pass_threshold; });
+    zero_variance += group.zero_variance();
+    group_stds.push_back(StandardDeviation(of_group, StdConvention::kSample));
+    rewards.insert(rewards.end(), of_group.begin(), of_group.end());
+  }
+  line->Add("reward/mean", Mean(rewards));
+  line->Add("reward/std", StandardDeviation(rewards, StdConvention::kSample));
+  line->Add("reward/pass_at_k", Share(passed, groups.size()));
+  line->Add("reward/group_std_mean", Mean(group_stds));
+  line->Add("reward/zero_variance_share", Share(zero_variance, groups.size()));
+  for (const auto& [name, values] : parts) line->Add("reward/part/" + name, Mean(values));
+}
+
+void AddAdvantages(const std::vector<ScoredGroup>& groups, MetricsLine* line) {
+  std::vector<double> advantages;
+  for (const ScoredGroup& group : groups) {
+    for (const ScoredCompletion& member : group.completions()) {
+      if (!member.masked()) advantages.push_back(member.advantage());
+    }
+  }
+  const double std = StandardDeviation(advantages, StdConvention::kPopulation);
+  line->Add("advantage/mean", Mean(advantages));
+  line->Add("advantage/var", std * std);
+}
+
+void AddLengths(const std::vector<ScoredGroup>& groups, MetricsLine* line) {
+  std::vector<double> lengths;
+  int64_t truncated = 0;
+  for (const ScoredGroup& group : groups) {
+    for (const ScoredCompletion& member : group.completions()) {
+      lengths.push_back(member.completion().token_ids_size());
+      truncated += member.completion().finish_reason() == rollout::v1::FINISH_REASON_LENGTH;
+    }
+  }
+  line->Add("length/mean", Mean(lengths));
+  line->Add("length/min", lengths.empty() ? 0 : *std::ranges::min_element(lengths));
+  line->Add("length/max", lengths.empty() ? 0 : *std::ranges::max_element(lengths));
+  line->Add("length/truncated_share", Share(truncated, lengths.size()));
+}
+
+void AddStaleness(const std::vector<ScoredGroup>& groups, WeightVersion version,
+                  MetricsLine* line) {
+  std::map<int64_t, int64_t> tokens;  // staleness -> tokens
+  double sum = 0;
+  int64_t count = 0, oldest = 0;
+  for (const ScoredGroup& group : groups) {
+    for (const ScoredCompletion& member : group.completions()) {
+      for (const auto& span : member.completion().version_spans()) {
+        const int64_t staleness = version.value - span.weight_version();
+        tokens[staleness] += span.num_tokens();
+        sum += static_cast<double>(staleness) * span.num_tokens();
+        count += span.num_tokens();
+        oldest = std::max(oldest, staleness);
+      }
+    }
+  }
+  line->Add("staleness/mean", count == 0 ? 0 : sum / static_cast<double>(count));
+  line->AddCount("staleness/max", oldest);
+  line->AddObject("staleness/histogram", tokens);
+}
+
+}  // namespace
+
+void AddGroupMetrics(const std::vector<ScoredGroup>& groups, WeightVersion version,
+                     double pass_threshold, MetricsLine* line) {
+  AddRewards(groups, pass_threshold, line);
+  AddAdvantages(groups, line);
+  AddLengths(groups, line);
+  AddStaleness(groups, version, line);
+}
+
+void AddDropMetrics(const std::vector<ScoredGroup>& groups, const std::vector<DroppedGroup>& dropped,
+                    MetricsLine* line) {
+  std::map<std::string, int64_t> reasons;
+  for (const DroppedGroup& group : dropped) ++reasons["group_" + group.reason];
+  for (const ScoredGroup& group : groups) {
+    for (const ScoredCompletion& member : group.completions()) {
+      // "reward_failed: gsm8k: ..." counts as reward_failed.
+      if (member.masked()) {
+        ++reasons["completion_" + member.drop_reason().substr(0, member.drop_reason().find(':'))];
+      }
+    }
+  }
+  for (const auto& [reason, count] : reasons) line->AddCount("drops/" + reason, count);
+}
+
+int64_t CountTokens(const std::vector<ScoredGroup>& groups) {
+  int64_t tokens = 0;
+  for (const ScoredGroup& group : groups) {
+    for (const ScoredCompletion& member : group.completions()) {
+      tokens += member.completion().token_ids_size();
+    }
+  }
+  return tokens;
+}
+
+}  // namespace tandem::trainer

@@ -1,0 +1,31 @@
+// Numbers of a train step that need no tensors: rewards, advantages, lengths, staleness, drops, in the
+// names of metrics.jsonl (docs/run_directory.md). Pure. Used by trainer.cc.
+#ifndef TANDEM_TRAINER_STEP_METRICS_H_
+#define TANDEM_TRAINER_STEP_METRICS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/base/weight_version.h"
+#include "proto/experience.pb.h"
+#include "trainer/experience_buffer.h"
+#include "trainer/metrics_line.h"
+
+namespace tandem::trainer {
+
+// reward/, advantage/, length/ and staleness/ over every completion of `groups`, masked ones included
+// in rewards and lengths but not in advantages.
+void AddGroupMetrics(const std::vector<experience::v1::ScoredGroup>& groups, WeightVersion version,
+                     double pass_threshold, MetricsLine* line);
+
+// drops/<reason> for each reason that `dropped` groups and masked completions have.
+void AddDropMetrics(const std::vector<experience::v1::ScoredGroup>& groups,
+                    const std::vector<DroppedGroup>& dropped, MetricsLine* line);
+
+int64_t CountTokens(const std::vector<experience::v1::ScoredGroup>& groups);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_STEP_METRICS_H_

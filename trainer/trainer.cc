@@ -1,0 +1,575 @@
+#include "trainer/trainer.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "common/base/clock.h"
+#include "common/base/file_system.h"
+#include "common/base/json_number.h"
+#include "common/base/log.h"
+#include "common/base/metrics.h"
+#include "common/base/status_macros.h"
+#include "common/model/model_config.h"
+#include "common/tokenizer/tokenizer.h"
+#include "common/weights/digest.h"
+#include "nlohmann/json.hpp"
+#include "trainer/checkpoint.h"
+#include "trainer/delivery.h"
+#include "trainer/experience_buffer.h"
+#include "trainer/run_card.h"
+#include "trainer/run_error.h"
+#include "trainer/score_group.h"
+#include "trainer/stable_hash.h"
+#include "trainer/step_metrics.h"
+
+namespace tandem::trainer {
+namespace {
+
+using experience::v1::ScoredGroup;
+
+absl::StatusOr<CheckpointIdentity> IdentityOf(const std::string& model,
+                                              const Tokenizer& tokenizer) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string config, ReadFile(model + "/config.json"));
+  return CheckpointIdentity{Digest128(std::as_bytes(std::span(config))), tokenizer.hash()};
+}
+
+std::string NewRunId(const std::string& name) {
+  std::random_device device;
+  return absl::StrCat(name, "-", absl::Hex((uint64_t{device()} << 32) | device(), absl::kZeroPad16));
+}
+
+// What the run so far has used up of one train step.
+struct StepTimes {
+  double rollout = 0, reward = 0, push = 0, checkpoint = 0, eval = 0;
+};
+
+}  // namespace
+
+struct Trainer::Impl {
+  // Set up, in order.
+  absl::Status OpenInputs();
+  absl::Status OpenRun(RunMode mode);
+  absl::Status Restore();
+  absl::Status ConnectServers();
+  absl::Status WriteCard();
+
+  // One train step.
+  absl::Status Step();
+  absl::Status Collect();  // arrows 1 to 3; returns early when stopped
+  absl::Status AskForGroups();
+  absl::Status TakeGroup(FinishedGroup finished);
+  absl::StatusOr<bool> TrainOn(const StepExperience& step, MetricsLine* line);  // 4 to 8
+  absl::Status Push(MetricsLine* line);                                         // 9
+  absl::Status SkipStep(const std::string& reason);
+  absl::Status RecordStep(const StepExperience& step, double step_seconds, MetricsLine* line);
+
+  absl::Status Evaluate(MetricsLine* line);
+  absl::Status EvaluateAtStart();
+  absl::Status SaveCheckpoint();
+  absl::Status Finish();
+  absl::Status RaiseAlerts(const MetricsLine& line);
+  absl::Status Event(const std::string& kind, const std::string& message, JsonFields fields = {});
+  void ShowPhase(const std::string& phase, const std::string& more = "");
+  void ShowMetrics(const MetricsLine& line);
+  rollout::v1::GenerateGroupRequest RequestFor(int64_t group_id);
+  bool Stopping() const { return context.stop->Requested() || stop_early; }
+
+  TrainerOptions options;
+  TrainerContext context;
+  std::unique_ptr<Learner> learner;
+  ModelConfig model_config;
+  std::unique_ptr<Tokenizer> tokenizer;
+  CheckpointIdentity identity;
+  std::unique_ptr<PromptSource> train_prompts, eval_prompts;  // eval may be null
+  std::unique_ptr<RewardFunction> rewards;
+  std::unique_ptr<RunDirectory> run;
+  MetricsRegistry metrics;
+  std::string run_id;
+  std::unique_ptr<RolloutClient> client;
+  std::unique_ptr<WeightPublisher> publisher;
+  std::unique_ptr<Delivery> delivery;
+  std::unique_ptr<ExperienceBuffer> buffer;
+
+  WeightVersion version;  // of the learner's weights
+  DType server_dtype = DType::kF32;
+  bool resumed = false;
+  bool stop_early = false;
+  int64_t skipped_in_row = 0;
+  int64_t saved_step = -1;
+  int64_t groups_done = 0;  // of the step being collected
+  StepTimes times;
+  LearnerReport report;
+};
+
+absl::Status Trainer::Impl::OpenInputs() {
+  TANDEM_ASSIGN_OR_RETURN(model_config, ReadModelConfig(options.model));
+  TANDEM_ASSIGN_OR_RETURN(tokenizer, Tokenizer::Load(options.model));
+  TANDEM_ASSIGN_OR_RETURN(identity, IdentityOf(options.model, *tokenizer));
+  const uint64_t seed = static_cast<uint64_t>(options.seed);
+  TANDEM_ASSIGN_OR_RETURN(
+      train_prompts, PromptSource::Open(options.data.train, options.data, seed, *tokenizer));
+  if (!options.data.eval.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(
+        eval_prompts, PromptSource::Open(options.data.eval, options.data, seed, *tokenizer));
+  }
+  if (train_prompts->num_dropped() > 0) {
+    log::Warning("prompts over data.max_prompt_tokens were left out",
+                 {{"dropped", train_prompts->num_dropped()}});
+  }
+  const auto longest = std::ranges::max_element(
+      train_prompts->prompts(), {}, [](const auto& prompt) { return prompt.token_ids_size(); });
+  const int64_t needed = longest->token_ids_size() + options.sampling.max_new_tokens;
+  if (needed > model_config.max_position_embeddings) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.data.train, ":", longest->index() + 1, ": ", longest->token_ids_size(),
+        " prompt tokens and sampling.max_new_tokens ", options.sampling.max_new_tokens,
+        " exceed the model's context of ", model_config.max_position_embeddings));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Impl::OpenRun(RunMode mode) {
+  TANDEM_ASSIGN_OR_RETURN(run, RunDirectory::Open(options.out, options.run_name, mode));
+  run_id = NewRunId(options.run_name);
+  if (mode == RunMode::kResume) TANDEM_RETURN_IF_ERROR(Restore());
+  buffer = std::make_unique<ExperienceBuffer>(options.max_staleness, options.prompts_per_step,
+                                              options.completions_per_prompt,
+                                              buffer == nullptr ? 0 : buffer->next_step());
+  return WithExitCode(run->WriteConfig(context.resolved_config), ExitCode::kStorage);
+}
+
+absl::Status Trainer::Impl::Restore() {
+  auto loaded = LoadLatestCheckpoint(run->checkpoints(), identity);
+  if (loaded.status().code() == absl::StatusCode::kNotFound) {
+    log::Warning("nothing to resume from; starting at step 0",
+                 {{"reason", std::string(loaded.status().message())}});
+    return run->CutAfter(-1);
+  }
+  if (!loaded.ok()) return WithExitCode(loaded.status(), ExitCode::kBadModelOrData);
+  for (const std::string& refused : loaded->refused) {
+    log::Error("a damaged checkpoint was passed over", {{"reason", refused}});
+  }
+  const Checkpoint& checkpoint = loaded->checkpoint;
+  if (checkpoint.seed != static_cast<uint64_t>(options.seed)) {
+    return WithExitCode(absl::InvalidArgumentError(absl::StrCat(
+                            "the run was started with seed ", checkpoint.seed, ", not ",
+                            options.seed, ": its prompts and draws depend on it")),
+                        ExitCode::kUsage);
+  }
+  TANDEM_RETURN_IF_ERROR(learner->Restore(checkpoint.learner));
+  TANDEM_RETURN_IF_ERROR(run->CutAfter(checkpoint.step));
+  version = {checkpoint.step};
+  saved_step = checkpoint.step;
+  run_id = checkpoint.run_id;
+  resumed = true;
+  buffer = std::make_unique<ExperienceBuffer>(options.max_staleness, options.prompts_per_step,
+                                              options.completions_per_prompt,
+                                              checkpoint.next_group_step);
+  JsonFields fields;
+  for (const std::string& refused : loaded->refused) fields.emplace_back("refused", JsonText(refused));
+  return Event("resumed", absl::StrCat("from checkpoint of step ", checkpoint.step), fields);
+}
+
+absl::Status Trainer::Impl::ConnectServers() {
+  RolloutClientOptions client_options = options.client;
+  const int64_t servers = static_cast<int64_t>(options.servers.size());
+  if (options.deterministic) {
+    // A step's groups are held back at their server until all of them are there.
+    client_options.groups_in_flight = std::max(
+        client_options.groups_in_flight, (options.prompts_per_step + servers - 1) / servers);
+  }
+  client = std::make_unique<RolloutClient>(options.servers, run_id, client_options);
+  publisher = std::make_unique<WeightPublisher>(options.servers, run_id, options.push);
+  delivery = std::make_unique<Delivery>(
+      client.get(), publisher.get(),
+      [this](const std::string& kind, const std::string& message, JsonFields fields) {
+        return Event(kind, message, std::move(fields));
+      });
+  TANDEM_RETURN_IF_ERROR(delivery->WaitForServers(options.client.server_patience_seconds,
+                                                  options.deterministic, *context.stop));
+  if (Stopping()) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(server_dtype, delivery->ServerDType());
+  for (int i = 0; i < client->num_servers(); ++i) {
+    const auto info = client->info(i);
+    if (info.has_value() && info->tokenizer_hash() != tokenizer->hash()) {
+      return WithExitCode(
+          absl::InvalidArgumentError(absl::StrCat(
+              client->address(i), " serves a model with another tokenizer (", info->tokenizer_hash(),
+              ", the trainer's is ", tokenizer->hash(), "): start it with ", options.model)),
+          ExitCode::kUsage);
+    }
+  }
+  TANDEM_ASSIGN_OR_RETURN(CastWeights cast, learner->Cast(server_dtype));
+  TANDEM_RETURN_IF_ERROR(delivery->Publish(version, std::move(cast)).status());
+  return delivery->Verify();
+}
+
+absl::Status Trainer::Impl::WriteCard() {
+  RunCard card = {.run_id = run_id,
+                  .started_at = Rfc3339Now(),
+                  .seed = static_cast<uint64_t>(options.seed),
+                  .deterministic = options.deterministic,
+                  .model_path = options.model,
+                  .model_type = model_config.model_type,
+                  .tokenizer_hash = tokenizer->hash(),
+                  .num_parameters = learner->num_parameters(),
+                  .trainer_dtype =
+                      options.learner.dtype == ComputeDType::kBf16 ? "bf16" : "fp32",
+                  .threads = options.learner.num_threads > 0
+                                 ? options.learner.num_threads
+                                 : static_cast<int64_t>(std::thread::hardware_concurrency()),
+                  .libtorch = learner->library_version(),
+                  .grpc = grpc::Version(),
+                  .num_train_prompts = static_cast<int64_t>(train_prompts->prompts().size())};
+  if (eval_prompts) card.num_eval_prompts = static_cast<int64_t>(eval_prompts->prompts().size());
+  for (int i = 0; i < client->num_servers(); ++i) {
+    const auto info = client->info(i);
+    if (!info.has_value()) continue;
+    card.servers.push_back({client->address(i), info->dtype(),
+                            CombinedDigest(publisher->digests()), version.value});
+  }
+  return WithExitCode(run->WriteRunCard(ToJson(card)), ExitCode::kStorage);
+}
+
+rollout::v1::GenerateGroupRequest Trainer::Impl::RequestFor(int64_t group_id) {
+  const experience::v1::Prompt& prompt = train_prompts->At(group_id);
+  rollout::v1::GenerateGroupRequest request;
+  request.set_run_id(run_id);
+  request.set_group_id(group_id);
+  *request.mutable_prompt_token_ids() = prompt.token_ids();
+  request.set_prompt_hash(HashTokenIds(
+      {prompt.token_ids().data(), static_cast<size_t>(prompt.token_ids_size())}));
+  request.set_num_completions(static_cast<int32_t>(options.completions_per_prompt));
+  request.set_min_weight_version(
+      std::max<int64_t>(0, publisher->version().value - options.max_staleness));
+  rollout::v1::SamplingParams* const sampling = request.mutable_sampling();
+  sampling->set_temperature(static_cast<float>(options.sampling.temperature));
+  sampling->set_max_new_tokens(static_cast<int32_t>(options.sampling.max_new_tokens));
+  sampling->set_seed(
+      StableHash({static_cast<uint64_t>(options.seed), static_cast<uint64_t>(group_id)}));
+  return request;
+}
+
+// Arrow 1: a request for every free slot.
+absl::Status Trainer::Impl::AskForGroups() {
+  const int64_t servers = client->num_servers(), groups = options.prompts_per_step;
+  while (const std::optional<int64_t> group_id = buffer->TakeSlot()) {
+    rollout::v1::GenerateGroupRequest request = RequestFor(*group_id);
+    int server = kAnyServer;
+    if (options.deterministic) {
+      const int64_t place = *group_id % groups;
+      server = static_cast<int>(place % servers);
+      request.mutable_admission_batch()->set_batch_id(*group_id / groups + 1);
+      request.mutable_admission_batch()->set_num_groups(
+          static_cast<int32_t>((groups - server + servers - 1) / servers));
+    }
+    client->Submit(std::move(request), server);
+  }
+  return absl::OkStatus();
+}
+
+// Arrow 3: a finished group becomes experience, or is dropped with a reason.
+absl::Status Trainer::Impl::TakeGroup(FinishedGroup finished) {
+  ++groups_done;
+  const auto drop = [&](const std::string& reason, const std::string& message) {
+    TANDEM_RETURN_IF_ERROR(buffer->Drop(finished.group_id, reason));
+    return Event("group_dropped", message,
+                 {{"group_id", absl::StrCat(finished.group_id)}, {"reason", JsonText(reason)}});
+  };
+  if (finished.status.code() == absl::StatusCode::kInvalidArgument) {
+    return WithExitCode(finished.status, ExitCode::kUsage);
+  }
+  if (finished.status.code() == absl::StatusCode::kDataLoss) {
+    return drop("bad_response", std::string(finished.status.message()));
+  }
+  if (!finished.status.ok()) return drop("failed", std::string(finished.status.message()));
+  ScoredGroup group;
+  group.set_group_id(finished.group_id);
+  group.set_server(client->address(finished.server));
+  *group.mutable_prompt() = train_prompts->At(finished.group_id);
+  for (rollout::v1::Completion& completion : finished.completions) {
+    *group.add_completions()->mutable_completion() = std::move(completion);
+  }
+  const double start = MonotonicSeconds();
+  ScoreGroup(*rewards, options.advantage, &group);
+  times.reward += MonotonicSeconds() - start;
+  return buffer->Add(std::move(group));
+}
+
+absl::Status Trainer::Impl::Collect() {
+  const double start = MonotonicSeconds();
+  groups_done = 0;
+  TANDEM_RETURN_IF_ERROR(AskForGroups());
+  while (!buffer->StepReady() && !Stopping()) {
+    TANDEM_RETURN_IF_ERROR(delivery->Sync());
+    TANDEM_ASSIGN_OR_RETURN(std::optional<FinishedGroup> group,
+                            client->Next(std::chrono::milliseconds(200)));
+    if (group.has_value()) TANDEM_RETURN_IF_ERROR(TakeGroup(*std::move(group)));
+    ShowPhase("rollout", absl::StrCat(",\"groups_done\":", groups_done,
+                                      ",\"groups\":", options.prompts_per_step));
+  }
+  times.rollout = MonotonicSeconds() - start - times.reward;
+  return absl::OkStatus();
+}
+
+// Arrows 4 to 8. False when the step made no new weights.
+absl::StatusOr<bool> Trainer::Impl::TrainOn(const StepExperience& step, MetricsLine* line) {
+  ShowPhase("train");
+  AddGroupMetrics(step.groups, version, options.reward.pass_threshold, line);
+  TANDEM_ASSIGN_OR_RETURN(report, learner->Train(step.groups, version));
+  if (!report.skip_reason.empty()) return false;
+  for (const auto& [name, value] : report.metrics) line->Add(name, value);
+  for (const auto& [name, counts] : report.histograms) line->AddArray(name, counts);
+  return true;
+}
+
+// Arrow 9.
+absl::Status Trainer::Impl::Push(MetricsLine* line) {
+  ShowPhase("push");
+  const double start = MonotonicSeconds();
+  TANDEM_ASSIGN_OR_RETURN(CastWeights cast, learner->Cast(server_dtype));
+  const double changed = cast.changed_share, lost = cast.lost_norm, update = cast.update_norm;
+  TANDEM_ASSIGN_OR_RETURN(const PushTotals totals, delivery->Publish(version, std::move(cast)));
+  buffer->StepInstalled();
+  times.push = MonotonicSeconds() - start;
+  line->AddCount("push/version", version.value);
+  line->AddCount("push/bytes", totals.bytes);
+  line->Add("push/seconds", totals.seconds);
+  line->Add("push/pause_ms", totals.pause_ms);
+  line->Add("push/changed_share", changed);
+  line->Add("push/lost_norm", lost);
+  line->Add("push/update_norm", update);
+  return absl::OkStatus();
+}
+
+// One train step: arrows 1 to 3, proof of delivery, 4 to 8, 9, then what is kept of it.
+absl::Status Trainer::Impl::Step() {
+  times = {};
+  const double start = MonotonicSeconds();
+  TANDEM_RETURN_IF_ERROR(Collect());
+  if (Stopping()) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(delivery->Verify());
+  const StepExperience step = buffer->TakeStep(version, options.advantage.drop_zero_variance);
+  for (const DroppedGroup& dropped : step.dropped) {
+    TANDEM_RETURN_IF_ERROR(Event("group_dropped", dropped.reason,
+                                 {{"group_id", absl::StrCat(dropped.group_id)},
+                                  {"reason", JsonText(dropped.reason)}}));
+  }
+  if (step.groups.empty()) return SkipStep("no group is left to train on");
+  MetricsLine line(version.Next().value, run->ElapsedSeconds());
+  TANDEM_ASSIGN_OR_RETURN(const bool trained, TrainOn(step, &line));
+  if (!trained) return SkipStep(report.skip_reason);
+  skipped_in_row = 0;
+  version = version.Next();
+  TANDEM_RETURN_IF_ERROR(Push(&line));
+  TANDEM_RETURN_IF_ERROR(delivery->Verify());
+  return RecordStep(step, MonotonicSeconds() - start, &line);
+}
+
+absl::Status Trainer::Impl::SkipStep(const std::string& reason) {
+  buffer->StepInstalled();
+  TANDEM_RETURN_IF_ERROR(Event("step_skipped", reason));
+  if (++skipped_in_row <= options.max_skipped_steps) return absl::OkStatus();
+  return WithExitCode(
+      absl::InternalError(absl::StrCat(skipped_in_row, " train steps in a row made no weights "
+                                       "(trainer.max_skipped_steps): ", reason)),
+      ExitCode::kTooManySkipped);
+}
+
+absl::Status Trainer::Impl::RecordStep(const StepExperience& step, double step_seconds,
+                                       MetricsLine* line) {
+  const bool eval_due = eval_prompts != nullptr && options.eval.every > 0 &&
+                        version.value % options.eval.every == 0;
+  const bool last = version.value >= options.steps;
+  if (eval_due || (last && eval_prompts != nullptr && options.eval.at_end)) {
+    TANDEM_RETURN_IF_ERROR(Evaluate(line));
+  }
+  if (options.checkpoint.every > 0 && version.value % options.checkpoint.every == 0) {
+    TANDEM_RETURN_IF_ERROR(SaveCheckpoint());
+  }
+  AddDropMetrics(step.groups, step.dropped, line);
+  line->Add("time/rollout", times.rollout);
+  line->Add("time/reward", times.reward);
+  line->Add("time/push", times.push);
+  line->Add("time/checkpoint", times.checkpoint);
+  line->Add("time/eval", times.eval);
+  line->Add("time/step", step_seconds);
+  const double tokens = static_cast<double>(CountTokens(step.groups));
+  line->Add("throughput/sampled_tokens_per_s", tokens / std::max(1e-9, times.rollout));
+  line->Add("throughput/trained_tokens_per_s",
+            static_cast<double>(report.num_tokens) / std::max(1e-9, step_seconds));
+  const auto token_text = [this](int32_t id) {
+    return tokenizer->Decode(std::span(&id, 1), /*skip_special_tokens=*/false).value_or("");
+  };
+  TANDEM_RETURN_IF_ERROR(
+      WithExitCode(run->WriteRollouts(version.value, step.groups, report.proximal_logprobs,
+                                      token_text),
+                   ExitCode::kStorage));
+  TANDEM_RETURN_IF_ERROR(WithExitCode(run->WriteMetrics(*line), ExitCode::kStorage));
+  ShowMetrics(*line);
+  return RaiseAlerts(*line);
+}
+
+absl::Status Trainer::Impl::RaiseAlerts(const MetricsLine& line) {
+  for (const Alert& alert : CheckAlerts(line, options.alerts)) {
+    log::Warning("alert", {{"name", alert.name},
+                           {"value", alert.value},
+                           {"threshold", alert.threshold},
+                           {"diagnosis", alert.diagnosis}});
+    TANDEM_RETURN_IF_ERROR(Event("alert",
+                                 absl::StrCat(alert.name, " is ", alert.value, ", threshold ",
+                                              alert.threshold),
+                                 {{"name", JsonText(alert.name)},
+                                  {"value", JsonNumber(alert.value)},
+                                  {"threshold", JsonNumber(alert.threshold)},
+                                  {"diagnosis", JsonText(alert.diagnosis)}}));
+    stop_early |= alert.stops_run;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Impl::Evaluate(MetricsLine* line) {
+  ShowPhase("eval");
+  const double start = MonotonicSeconds();
+  const int64_t asked = options.eval.max_new_tokens;
+  const EvaluationContext evaluation = {
+      .run_id = run_id,
+      .seed = static_cast<uint64_t>(options.seed),
+      .version = version.value,
+      .temperature = options.sampling.temperature,
+      .max_new_tokens = asked > 0 ? asked : options.sampling.max_new_tokens,
+      .tick = [this] { return delivery->Sync(); },
+      .other = [this](FinishedGroup group) { return TakeGroup(std::move(group)); }};
+  const auto result = trainer::Evaluate(eval_prompts->prompts(), options.eval, evaluation, *client,
+                                        *rewards, *context.stop);
+  times.eval = MonotonicSeconds() - start;
+  if (result.status().code() == absl::StatusCode::kCancelled) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(result.status());
+  line->Add("eval/greedy", result->greedy);
+  line->Add("eval/greedy_share_correct", result->greedy_share_correct);
+  line->AddCount("eval/num_prompts", result->num_prompts);
+  if (result->k > 0) {
+    line->Add("eval/pass_at_k", result->pass_at_k);
+    line->AddCount("eval/k", result->k);
+  }
+  return Event("eval", absl::StrCat("greedy: ", result->greedy_share_correct, " of ",
+                                    result->num_prompts, " held-out prompts correct"));
+}
+
+absl::Status Trainer::Impl::EvaluateAtStart() {
+  if (resumed || eval_prompts == nullptr || !options.eval.at_start || Stopping()) {
+    return absl::OkStatus();
+  }
+  MetricsLine line(version.value, run->ElapsedSeconds());
+  TANDEM_RETURN_IF_ERROR(Evaluate(&line));
+  if (line.scalars().empty()) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(WithExitCode(run->WriteMetrics(line), ExitCode::kStorage));
+  ShowMetrics(line);
+  return absl::OkStatus();
+}
+
+// A checkpoint that cannot be written is an event: the one before stands, and the run goes on.
+absl::Status Trainer::Impl::SaveCheckpoint() {
+  ShowPhase("checkpoint");
+  const double start = MonotonicSeconds();
+  Checkpoint checkpoint = {.step = version.value,
+                           .next_group_step = buffer->next_step(),
+                           .run_id = run_id,
+                           .seed = static_cast<uint64_t>(options.seed),
+                           .identity = identity};
+  TANDEM_ASSIGN_OR_RETURN(checkpoint.learner, learner->Save());
+  const absl::Status saved = trainer::SaveCheckpoint(run->checkpoints(), checkpoint, options.model,
+                                                     options.checkpoint.keep);
+  times.checkpoint += MonotonicSeconds() - start;
+  if (!saved.ok()) {
+    log::Error("a checkpoint could not be written", {{"reason", saved.ToString()}});
+    return Event("checkpoint_failed", saved.ToString());
+  }
+  saved_step = version.value;
+  return Event("checkpoint_saved", absl::StrCat("step ", version.value));
+}
+
+absl::Status Trainer::Impl::Finish() {
+  const bool stopped = version.value < options.steps;
+  if (stopped) client->CancelAll();
+  if (saved_step != version.value && (stopped || options.checkpoint.at_end)) {
+    TANDEM_RETURN_IF_ERROR(SaveCheckpoint());
+  }
+  if (!stopped) return Event("run_finished", absl::StrCat("after ", version.value, " train steps"));
+  return Event("run_stopped", absl::StrCat(stop_early ? "by an alert" : "by a signal", " at step ",
+                                           version.value, " of ", options.steps));
+}
+
+absl::Status Trainer::Impl::Event(const std::string& kind, const std::string& message,
+                                  JsonFields fields) {
+  log::Info(kind, {{"step", version.value}, {"message", message}});
+  if (context.progress) {
+    std::string line = absl::StrCat("{\"kind\":", JsonText(kind), ",\"step\":", version.value,
+                                    ",\"message\":", JsonText(message));
+    for (const auto& [name, json] : fields) absl::StrAppend(&line, ",\"", name, "\":", json);
+    context.progress(line + "}");
+  }
+  return WithExitCode(run->WriteEvent(version.value, kind, message, fields), ExitCode::kStorage);
+}
+
+void Trainer::Impl::ShowPhase(const std::string& phase, const std::string& more) {
+  if (!context.progress) return;
+  context.progress(absl::StrCat("{\"phase\":", JsonText(phase), ",\"step\":", version.value + 1,
+                                ",\"steps\":", options.steps, more, "}"));
+}
+
+void Trainer::Impl::ShowMetrics(const MetricsLine& line) {
+  if (context.progress) context.progress(line.ToJson());
+  for (const auto& [name, value] : line.scalars()) {
+    metrics.GetGauge("tandem_trainer_" + absl::StrReplaceAll(name, {{"/", "_"}}), name)->Set(value);
+  }
+  log::Info("train step", {{"step", line.step()},
+                           {"reward", line.Get("reward/mean")},
+                           {"mean_abs_delta", line.Get("drift/mean_abs_delta")},
+                           {"seconds", line.Get("time/step")}});
+}
+
+Trainer::Trainer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Trainer::~Trainer() = default;
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& options,
+                                                         std::unique_ptr<Learner> learner,
+                                                         TrainerContext context) {
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  impl->learner = std::move(learner);
+  const RunMode mode = context.mode;
+  impl->context = std::move(context);
+  TANDEM_RETURN_IF_ERROR(WithExitCode(CheckOptions(options), ExitCode::kUsage));
+  auto rewards = RewardFunction::Create(options.reward);
+  TANDEM_RETURN_IF_ERROR(WithExitCode(rewards.status(), ExitCode::kUsage));
+  impl->rewards = *std::move(rewards);
+  TANDEM_RETURN_IF_ERROR(WithExitCode(impl->OpenInputs(), ExitCode::kBadModelOrData));
+  TANDEM_RETURN_IF_ERROR(impl->OpenRun(mode));
+  if (!options.metrics_address.empty()) {
+    TANDEM_RETURN_IF_ERROR(
+        WithExitCode(impl->metrics.Serve(options.metrics_address).status(), ExitCode::kUsage));
+  }
+  return std::unique_ptr<Trainer>(new Trainer(std::move(impl)));
+}
+
+absl::Status Trainer::Run() {
+  Impl& run = *impl_;
+  TANDEM_RETURN_IF_ERROR(run.Event("run_started", absl::StrCat("run ", run.run_id)));
+  TANDEM_RETURN_IF_ERROR(run.ConnectServers());
+  if (!run.Stopping()) TANDEM_RETURN_IF_ERROR(run.WriteCard());
+  TANDEM_RETURN_IF_ERROR(run.EvaluateAtStart());
+  while (run.version.value < run.options.steps && !run.Stopping()) {
+    TANDEM_RETURN_IF_ERROR(run.Step());
+  }
+  return run.Finish();
+}
+
+}  // namespace tandem::trainer

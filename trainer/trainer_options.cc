@@ -1,0 +1,123 @@
+#include "trainer/trainer_options.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace tandem::trainer {
+namespace {
+
+void BindSampling(OptionBinder& binder, TrainSamplingOptions& options) {
+  binder.Number("temperature", &options.temperature, {.min = 0, .exclusive_min = true}, "",
+                "of the trained policy: all three log-probs use it");
+  binder.Integer("max_new_tokens", &options.max_new_tokens, {.min = 1}, "tokens",
+                 "longest completion, stop token included");
+  binder.Integer("top_k", &options.top_k, {.min = 0}, "", "must be 0 for training");
+  binder.Number("top_p", &options.top_p, {.min = 0, .max = 1}, "", "must be 0 or 1 for training");
+  binder.Number("min_p", &options.min_p, {.min = 0, .max = 1}, "", "must be 0 for training");
+  binder.Integer("min_new_tokens", &options.min_new_tokens, {.min = 0}, "tokens",
+                 "must be 0 for training");
+}
+
+void BindCheckpoint(OptionBinder& binder, CheckpointOptions& options) {
+  binder.Integer("every", &options.every, {.min = 0}, "steps",
+                 "save weights, optimizer and data cursor; 0: only at the end and when stopped");
+  binder.Integer("keep", &options.keep, {.min = 1}, "checkpoints", "older ones are deleted");
+  binder.Flag("at_end", &options.at_end, "save after the last step");
+}
+
+void BindLog(OptionBinder& binder, log::LogOptions& options) {
+  binder.Choice("level", &options.level,
+                {{"debug", log::Level::kDebug},
+                 {"info", log::Level::kInfo},
+                 {"warning", log::Level::kWarning},
+                 {"error", log::Level::kError}},
+                "least important lines to keep");
+  binder.Choice("format", &options.format,
+                {{"text", log::Format::kText}, {"json", log::Format::kJson}}, "of a line");
+  binder.Text("file", &options.file, "also write here; empty: stderr only");
+}
+
+void BindRun(OptionBinder& binder, TrainerOptions& options) {
+  binder.Text("model", &options.model, "Hugging Face directory to start from");
+  binder.TextList("servers", &options.servers, "HOST:PORT of the rollout servers");
+  binder.Integer("seed", &options.seed, {.min = 0}, "", "of prompt order and every draw");
+  binder.Flag("deterministic", &options.deterministic,
+              "same seed, same ids, log-probs and losses: groups of a step are admitted together");
+  binder.Integer("steps", &options.steps, {.min = 0}, "train steps", "of the whole run");
+  binder.Integer("prompts_per_step", &options.prompts_per_step, {.min = 1, .max = 1 << 16},
+                 "groups", "one per prompt");
+  binder.Integer("completions_per_prompt", &options.completions_per_prompt,
+                 {.min = 1, .max = 1024}, "completions", "of a group");
+  binder.Integer("max_staleness", &options.max_staleness, {.min = 0, .max = 64}, "versions",
+                 "how much older than the trained weights sampled ones may be; 0: synchronous");
+  binder.Integer("max_skipped_steps", &options.max_skipped_steps, {.min = 0}, "steps",
+                 "without a finite loss or a group to train, in a row; then the run ends");
+  binder.Text("metrics_address", &options.metrics_address,
+              "HOST:PORT of the Prometheus endpoint; empty: none");
+}
+
+}  // namespace
+
+void BindOptions(OptionBinder& binder, TrainerOptions& options) {
+  binder.Section("run", "where the run is kept", [&](OptionBinder& b) {
+    b.Text("name", &options.run_name, "directory of the run under `out`");
+    b.Text("out", &options.out, "directory of all runs");
+  });
+  BindRun(binder, options);
+  binder.Section("sampling", "completions to train on (arrow 1)",
+                 [&](OptionBinder& b) { BindSampling(b, options.sampling); });
+  binder.Section("data", "prompts (arrow 1)",
+                 [&](OptionBinder& b) { BindOptions(b, options.data); });
+  binder.Section("reward", "reward of a completion (arrow 3)",
+                 [&](OptionBinder& b) { BindOptions(b, options.reward); });
+  binder.Section("advantage", "advantage of a completion (arrow 3)",
+                 [&](OptionBinder& b) { BindOptions(b, options.advantage); });
+  BindOptions(binder, options.learner);  // arrows 4-8
+  binder.Section("client", "calls to rollout servers",
+                 [&](OptionBinder& b) { BindOptions(b, options.client); });
+  binder.Section("push", "weight push (arrow 9)",
+                 [&](OptionBinder& b) { BindOptions(b, options.push); });
+  binder.Section("checkpoint", "what --resume goes on from",
+                 [&](OptionBinder& b) { BindCheckpoint(b, options.checkpoint); });
+  binder.Section("eval", "held-out prompts", [&](OptionBinder& b) { BindOptions(b, options.eval); });
+  binder.Section("alerts", "when to warn", [&](OptionBinder& b) { BindOptions(b, options.alerts); });
+  binder.Section("log", "log of this process", [&](OptionBinder& b) { BindLog(b, options.log); });
+}
+
+absl::Status CheckOptions(const TrainerOptions& options) {
+  const auto bad = [](const char* message) { return absl::InvalidArgumentError(message); };
+  const TrainSamplingOptions& sampling = options.sampling;
+  if (options.model.empty()) return bad("trainer.model is empty: name a Hugging Face directory");
+  if (options.data.train.empty()) return bad("trainer.data.train is empty: name a JSON lines file");
+  if (options.servers.empty()) return bad("trainer.servers is empty: name at least one HOST:PORT");
+  if (options.run_name.empty() || options.run_name.find('/') != std::string::npos) {
+    return bad("trainer.run.name must be a plain directory name");
+  }
+  if (sampling.top_k != 0 || (sampling.top_p != 0 && sampling.top_p != 1) || sampling.min_p != 0) {
+    return bad(
+        "trainer.sampling: top_k, top_p and min_p are refused for training: behaviour log-probs "
+        "would be of the filtered distribution, and the trainer's of the whole one");
+  }
+  if (sampling.min_new_tokens != 0) {
+    return bad(
+        "trainer.sampling.min_new_tokens is refused for training: it bans stop tokens from the "
+        "sampled distribution, which the trainer does not replay");
+  }
+  if (options.deterministic && options.max_staleness > 0) {
+    return bad("trainer.deterministic needs trainer.max_staleness 0: with more, what a group is "
+               "sampled from depends on timing");
+  }
+  return absl::OkStatus();
+}
+
+std::string DescribePlan(const TrainerOptions& options) {
+  return absl::StrCat("run ", options.out, "/", options.run_name, ": ", options.steps,
+                      " train steps of ", options.prompts_per_step, " prompts x ",
+                      options.completions_per_prompt, " completions of at most ",
+                      options.sampling.max_new_tokens, " tokens\nmodel ", options.model,
+                      "\nprompts ", options.data.train, ", held out ",
+                      options.data.eval.empty() ? "none" : options.data.eval, "\nservers ",
+                      absl::StrJoin(options.servers, ", "), "\n");
+}
+
+}  // namespace tandem::trainer

@@ -1,0 +1,78 @@
+// TrainerOptions: section `trainer` of a run file. Each component's options are nested as they are; what
+// stands here belongs to the run as a whole. Used by trainer.cc and main.cc.
+#ifndef TANDEM_TRAINER_TRAINER_OPTIONS_H_
+#define TANDEM_TRAINER_TRAINER_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/log.h"
+#include "common/base/options.h"
+#include "trainer/advantages.h"
+#include "trainer/alerts.h"
+#include "trainer/evaluation.h"
+#include "trainer/learner_options.h"
+#include "trainer/prompt_source.h"
+#include "trainer/rewards.h"
+#include "trainer/rollout_client.h"
+#include "trainer/weight_publisher.h"
+
+namespace tandem::trainer {
+
+// How completions to train on are drawn. Support filters are bound so that they can be refused with a
+// reason: the trainer's log-probs are of the whole distribution.
+struct TrainSamplingOptions {
+  double temperature = 1;
+  int64_t max_new_tokens = 256;
+  int64_t top_k = 0;
+  double top_p = 1;
+  double min_p = 0;
+  int64_t min_new_tokens = 0;
+};
+
+struct CheckpointOptions {
+  int64_t every = 0;
+  int64_t keep = 2;
+  bool at_end = true;
+};
+
+struct TrainerOptions {
+  std::string run_name = "run";
+  std::string out = "runs";
+  int64_t seed = 1;
+  bool deterministic = false;
+  std::string model;
+  std::vector<std::string> servers = {"127.0.0.1:50051"};
+  int64_t steps = 100;
+  int64_t prompts_per_step = 8;        // P
+  int64_t completions_per_prompt = 8;  // G
+  int64_t max_staleness = 0;           // S
+  int64_t max_skipped_steps = 5;
+  std::string metrics_address;
+  TrainSamplingOptions sampling;
+  DataOptions data;
+  RewardOptions reward;
+  AdvantageOptions advantage;
+  LearnerOptions learner;
+  RolloutClientOptions client;
+  WeightPublisherOptions push;
+  CheckpointOptions checkpoint;
+  EvaluationOptions eval;
+  AlertOptions alerts;
+  log::LogOptions log;
+};
+void BindOptions(OptionBinder& binder, TrainerOptions& options);
+
+// What a single field's range cannot say.
+//   INVALID_ARGUMENT  no model, data or server; training with top-k, top-p, min-p or min_new_tokens; a
+//                     deterministic run with max_staleness
+absl::Status CheckOptions(const TrainerOptions& options);
+
+// The plan of a run in a few lines, for --dry-run.
+std::string DescribePlan(const TrainerOptions& options);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_TRAINER_OPTIONS_H_
