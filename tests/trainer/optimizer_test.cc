@@ -1,0 +1,127 @@
+#include "trainer/optimizer.h"
+
+#include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
+#include <gtest/gtest.h>
+#include <torch/optim/adamw.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "tests/support/status_matchers.h"
+
+namespace tandem::trainer {
+namespace {
+
+using ::tandem::testing::FailsWith;
+using ::tandem::testing::IsOk;
+
+std::vector<NamedParameter> Parameters() {
+  at::manual_seed(7);
+  return {{"matrix", at::randn({5, 7}).requires_grad_(true)},
+          {"norm", at::randn({7}).requires_grad_(true)}};
+}
+
+void SetGradients(const std::vector<NamedParameter>& parameters, int step) {
+  at::manual_seed(100 + step);
+  for (const NamedParameter& p : parameters) {
+    at::Tensor master = p.master;
+    master.mutable_grad() = at::randn(p.master.sizes()) * (step + 1);
+  }
+}
+
+TEST(AdamWTest, AgreesWithLibTorchOverTenUpdatesWithWeightDecay) {
+  std::vector<NamedParameter> ours = Parameters();
+  const std::vector<NamedParameter> theirs = Parameters();
+  AdamW optimizer(&ours, {.learning_rate = 1e-2, .weight_decay = 0.1, .max_grad_norm = 0});
+  torch::optim::AdamW matrix({theirs[0].master},
+                             torch::optim::AdamWOptions(1e-2).weight_decay(0.1));
+  torch::optim::AdamW norm({theirs[1].master}, torch::optim::AdamWOptions(1e-2).weight_decay(0));
+  for (int step = 0; step < 10; ++step) {
+    SetGradients(ours, step);
+    SetGradients(theirs, step);
+    optimizer.Step();
+    matrix.step();
+    norm.step();
+  }
+  for (size_t i = 0; i < ours.size(); ++i) {
+    EXPECT_LT((ours[i].master - theirs[i].master).abs().max().item<float>(), 2e-6f) << ours[i].name;
+  }
+}
+
+// One parameter, g = 3 and 4: the norm is 5 and the clip at 1 leaves 0.6 and 0.8. With beta1 = 0 and
+// beta2 = 0 the update is lr * g / abs(g), so use epsilon to see the clipped size: g / (abs(g) + 1).
+TEST(AdamWTest, ClipsTheGlobalNorm) {
+  std::vector<NamedParameter> p = {{"a", at::tensor({0.0f, 0.0f}).requires_grad_(true)}};
+  AdamW optimizer(&p, {.learning_rate = 1, .beta1 = 0, .beta2 = 0, .epsilon = 1, .max_grad_norm = 1});
+  p[0].master.mutable_grad() = at::tensor({3.0f, 4.0f});
+  const OptimizerUpdate update = optimizer.Step();
+  EXPECT_NEAR(update.grad_norm, 5, 1e-6);
+  EXPECT_TRUE(update.clipped);
+  EXPECT_NEAR(p[0].master[0].item<float>(), -0.6 / 1.6, 1e-5);
+  EXPECT_NEAR(p[0].master[1].item<float>(), -0.8 / 1.8, 1e-5);
+}
+
+TEST(AdamWTest, SkipsAnUpdateWithAGradientThatIsNotFinite) {
+  std::vector<NamedParameter> p = {{"a", at::tensor({1.0f, 2.0f}).requires_grad_(true)}};
+  AdamW optimizer(&p, {.learning_rate = 1});
+  p[0].master.mutable_grad() = at::tensor({std::numeric_limits<float>::quiet_NaN(), 1.0f});
+  EXPECT_TRUE(optimizer.Step().skipped);
+  EXPECT_EQ(p[0].master[1].item<float>(), 2.0f);
+  EXPECT_EQ(optimizer.num_updates(), 0);
+  EXPECT_FALSE(p[0].master.grad().defined());
+}
+
+TEST(AdamWTest, GoesOnBitwiseFromASavedState) {
+  std::vector<NamedParameter> straight = Parameters(), resumed = Parameters();
+  AdamW one(&straight, {.learning_rate = 1e-2});
+  AdamW before(&resumed, {.learning_rate = 1e-2});
+  for (int step = 0; step < 3; ++step) {
+    SetGradients(straight, step);
+    one.Step();
+    SetGradients(resumed, step);
+    before.Step();
+  }
+  AdamW after(&resumed, {.learning_rate = 1e-2});
+  const auto state = before.State();
+  ASSERT_THAT(state, IsOk());
+  ASSERT_THAT(after.Restore(*state, 3), IsOk());
+  for (int step = 3; step < 5; ++step) {
+    SetGradients(straight, step);
+    one.Step();
+    SetGradients(resumed, step);
+    after.Step();
+  }
+  EXPECT_TRUE(straight[0].master.equal(resumed[0].master));
+}
+
+TEST(AdamWTest, RefusesAStateThatLacksAMoment) {
+  std::vector<NamedParameter> p = Parameters();
+  AdamW optimizer(&p, {});
+  EXPECT_THAT(optimizer.Restore({}, 1),
+              FailsWith(absl::StatusCode::kInvalidArgument, "exp_avg.matrix F32 [5, 7]"));
+}
+
+TEST(LearningRateTest, WarmsUpThenDecaysByCosine) {
+  const OptimizerOptions o = {.learning_rate = 1,
+                              .warmup_updates = 2,
+                              .decay = LearningRateDecay::kCosine,
+                              .decay_updates = 4,
+                              .min_learning_rate = 0.2};
+  EXPECT_DOUBLE_EQ(LearningRate(o, 0), 0.5);
+  EXPECT_DOUBLE_EQ(LearningRate(o, 1), 1.0);
+  EXPECT_DOUBLE_EQ(LearningRate(o, 2), 1.0);
+  EXPECT_NEAR(LearningRate(o, 4), 0.6, 1e-12);
+  EXPECT_NEAR(LearningRate(o, 60), 0.2, 1e-12);
+}
+
+TEST(LearningRateTest, DecaysLinearly) {
+  const OptimizerOptions o = {
+      .learning_rate = 1, .decay = LearningRateDecay::kLinear, .decay_updates = 4};
+  EXPECT_DOUBLE_EQ(LearningRate(o, 1), 0.75);
+  EXPECT_DOUBLE_EQ(LearningRate(o, 9), 0.0);
+}
+
+}  // namespace
+}  // namespace tandem::trainer

@@ -1,0 +1,217 @@
+#include "trainer/weight_cast.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace tandem::trainer {
+namespace {
+
+constexpr int64_t kBlock = 1 << 15;
+
+// Kept inline and branch-free where it can be, so that loops over it vectorise.
+inline uint16_t Rounded(float value, uint32_t added) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const bool is_finite = (bits & 0x7f800000u) != 0x7f800000u;
+  const uint32_t finite = (bits + added) >> 16;
+  const uint32_t nan_bit = (bits & 0x007fffffu) != 0 ? 0x40u : 0u;  // a NaN stays one
+  return static_cast<uint16_t>(is_finite ? finite : (bits >> 16) | nan_bit);
+}
+
+inline float Widen(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+
+// What one cast did, in sums that add up over blocks.
+struct Sums {
+  int64_t changed = 0;
+  double update = 0, lost = 0;
+};
+
+void Compare(const float* master, const float* last_master, const float* cast,
+             const float* last_cast, int64_t count, Sums& sums) {
+  int64_t changed = 0;
+  double update = 0, lost = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const double moved = static_cast<double>(master[i]) - last_master[i];
+    const double sent = static_cast<double>(cast[i]) - last_cast[i];
+    changed += std::bit_cast<uint32_t>(cast[i]) != std::bit_cast<uint32_t>(last_cast[i]);
+    update += moved * moved;
+    lost += (moved - sent) * (moved - sent);
+  }
+  sums.changed += changed;
+  sums.update += update;
+  sums.lost += lost;
+}
+
+void WidenBlock(const std::byte* bytes, DType dtype, int64_t first, int64_t count, float* out) {
+  if (dtype == DType::kF32) {
+    std::memcpy(out, bytes + first * 4, static_cast<size_t>(count) * 4);
+    return;
+  }
+  const auto* values = reinterpret_cast<const uint16_t*>(bytes) + first;
+  for (int64_t i = 0; i < count; ++i) out[i] = Widen(values[i]);
+}
+
+void CastBlock(const float* master, uint64_t name_hash, int64_t first, int64_t count,
+               Rounding rounding, uint16_t* out) {
+  if (rounding == Rounding::kNearest) {
+    for (int64_t i = 0; i < count; ++i) out[i] = RoundNearest(master[i]);
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    out[i] = RoundDithered(master[i],
+                           DitherThreshold(name_hash, static_cast<uint64_t>(first + i)));
+  }
+}
+
+HostTensor NewTensor(const TensorSpec& like, DType dtype) {
+  HostTensor tensor{.spec = like};
+  tensor.spec.dtype = dtype;
+  const auto size = static_cast<size_t>(tensor.spec.num_bytes());
+  auto bytes = std::shared_ptr<std::byte[]>(new std::byte[size]);
+  tensor.bytes = {bytes.get(), size};
+  tensor.owner = std::move(bytes);
+  return tensor;
+}
+
+const float* Floats(const HostTensor& tensor) {
+  return reinterpret_cast<const float*>(tensor.bytes.data());
+}
+
+// Casts one tensor and, when there is one before it, compares.
+Sums CastTensor(const HostTensor& master, Rounding rounding, const HostTensor& result,
+                const float* last_master, const HostTensor* last_cast) {
+  const int64_t count = master.spec.num_elements();
+  const uint64_t name_hash = DitherNameHash(master.spec.name);
+  const int64_t num_blocks = (count + kBlock - 1) / kBlock;
+  std::vector<Sums> sums(static_cast<size_t>(num_blocks));
+  auto* out = const_cast<std::byte*>(result.bytes.data());  // made by NewTensor, not shared yet
+  at::parallel_for(0, num_blocks, 1, [&](int64_t begin, int64_t end) {
+    std::vector<float> now(kBlock), before(kBlock);
+    for (int64_t b = begin; b < end; ++b) {
+      const int64_t first = b * kBlock, size = std::min(kBlock, count - first);
+      const float* from = Floats(master) + first;
+      if (result.spec.dtype == DType::kF32) {
+        std::memcpy(out + first * 4, from, static_cast<size_t>(size) * 4);
+      } else {
+        CastBlock(from, name_hash, first, size, rounding, reinterpret_cast<uint16_t*>(out) + first);
+      }
+      if (last_cast == nullptr) continue;
+      WidenBlock(out, result.spec.dtype, first, size, now.data());
+      WidenBlock(last_cast->bytes.data(), last_cast->spec.dtype, first, size, before.data());
+      Compare(from, last_master + first, now.data(), before.data(), size,
+              sums[static_cast<size_t>(b)]);
+    }
+  });
+  Sums total;
+  for (const Sums& part : sums) {
+    total.changed += part.changed;
+    total.update += part.update;
+    total.lost += part.lost;
+  }
+  return total;
+}
+
+absl::Status CheckMasters(std::span<const HostTensor> masters, DType dtype,
+                          const std::vector<HostTensor>& last_cast) {
+  if (dtype != DType::kF32 && dtype != DType::kBF16) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot cast weights to ", DTypeName(dtype), ": servers take F32 or BF16"));
+  }
+  if (!last_cast.empty() && last_cast.size() != masters.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("cast of ", masters.size(), " tensors after ",
+                                                   last_cast.size()));
+  }
+  for (size_t i = 0; i < masters.size(); ++i) {
+    const TensorSpec& spec = masters[i].spec;
+    const bool as_before = last_cast.empty() || (last_cast[i].spec.name == spec.name &&
+                                                 last_cast[i].spec.shape == spec.shape);
+    if (spec.dtype != DType::kF32 || !as_before ||
+        static_cast<int64_t>(masters[i].bytes.size()) != spec.num_bytes()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(spec.ToString(), " is not the F32 master that was cast before"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+uint16_t RoundNearest(float value) {
+  return Rounded(value, 0x7fffu + ((std::bit_cast<uint32_t>(value) >> 16) & 1u));
+}
+
+// The low 16 bits are the remainder in 65536ths of a unit. Adding 65535 - threshold carries exactly
+// when remainder > threshold: with a uniform threshold, with probability remainder / 65536.
+uint16_t RoundDithered(float value, uint32_t threshold) {
+  return Rounded(value, 65535u - threshold);
+}
+
+uint32_t DitherThreshold(uint64_t name_hash, uint64_t index) {
+  uint64_t x = name_hash + index * 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return static_cast<uint32_t>(x >> 48);
+}
+
+// FNV-1a: written out because thresholds must be the same on every machine and library version.
+uint64_t DitherNameHash(std::string_view name) {
+  uint64_t hash = 0xcbf29ce484222325ull;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  return hash;
+}
+
+void BindOptions(OptionBinder& binder, WeightCastOptions& options) {
+  binder.Choice("rounding", &options.rounding,
+                {{"nearest", Rounding::kNearest}, {"dither", Rounding::kDither}},
+                "of fp32 masters to a bf16 server: dither keeps small updates, nearest swallows them");
+}
+
+WeightCaster::WeightCaster(const WeightCastOptions& options) : options_(options) {}
+
+absl::StatusOr<CastResult> WeightCaster::Cast(std::span<const HostTensor> masters, DType dtype) {
+  return CastWith(masters, dtype, options_.rounding);
+}
+
+absl::StatusOr<CastResult> WeightCaster::CastNearest(std::span<const HostTensor> masters,
+                                                     DType dtype) {
+  return CastWith(masters, dtype, Rounding::kNearest);
+}
+
+absl::StatusOr<CastResult> WeightCaster::CastWith(std::span<const HostTensor> masters, DType dtype,
+                                                  Rounding rounding) {
+  TANDEM_RETURN_IF_ERROR(CheckMasters(masters, dtype, last_cast_));
+  const bool first = last_cast_.empty();
+  if (first) last_masters_.resize(masters.size());
+  CastResult result;
+  Sums sums;
+  int64_t num_elements = 0;
+  for (size_t i = 0; i < masters.size(); ++i) {
+    const HostTensor tensor = NewTensor(masters[i].spec, dtype);
+    const Sums part = CastTensor(masters[i], rounding, tensor, last_masters_[i].data(),
+                                 first ? nullptr : &last_cast_[i]);
+    sums.changed += part.changed;
+    sums.update += part.update;
+    sums.lost += part.lost;
+    num_elements += masters[i].spec.num_elements();
+    const float* floats = Floats(masters[i]);
+    last_masters_[i].assign(floats, floats + masters[i].spec.num_elements());
+    result.tensors.push_back(tensor);
+  }
+  if (!first) {
+    result.changed_share = static_cast<double>(sums.changed) / static_cast<double>(num_elements);
+    result.update_norm = std::sqrt(sums.update);
+    result.lost_norm = std::sqrt(sums.lost);
+  }
+  last_cast_ = result.tensors;
+  return result;
+}
+
+}  // namespace tandem::trainer

@@ -1,0 +1,68 @@
+// WeightCaster: fp32 masters in the dtype of the servers, and what the cast did to the update (first
+// half of arrow 9). Free of LibTorch in its header. Used by the trainer's learner before each push.
+//
+// Rounding to bfloat16:
+//   nearest  to nearest, ties to even: an update below half a unit in the last place is swallowed
+//   dither   each element has a fixed threshold in [0, 1) units, from a hash of tensor name and index,
+//            and rounds away from zero when its remainder is over it: unbiased over elements,
+//            reproducible, and masters that did not move give the same bytes
+// Use from one thread. Memory: a copy of the masters and of the last cast.
+#ifndef TANDEM_TRAINER_WEIGHT_CAST_H_
+#define TANDEM_TRAINER_WEIGHT_CAST_H_
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/options.h"
+#include "common/weights/host_tensor.h"
+
+namespace tandem::trainer {
+
+enum class Rounding { kNearest, kDither };
+
+struct WeightCastOptions {
+  Rounding rounding = Rounding::kDither;
+};
+void BindOptions(OptionBinder& binder, WeightCastOptions& options);
+
+struct CastResult {
+  std::vector<HostTensor> tensors;  // names, shapes and order of the masters; own memory
+  // Against the cast before; of the first one everything is new: 1, 0, 0.
+  double changed_share = 1;         // elements whose bytes differ
+  double update_norm = 0;           // ||masters - masters at the cast before||
+  double lost_norm = 0;             // ||that update - (cast - cast before)||
+};
+
+class WeightCaster {
+ public:
+  explicit WeightCaster(const WeightCastOptions& options);
+
+  // Casts F32 `masters` to kF32 (a copy) or kBF16, and remembers both for the next call's numbers.
+  //   INVALID_ARGUMENT  another dtype, or other tensors than the call before
+  absl::StatusOr<CastResult> Cast(std::span<const HostTensor> masters, DType dtype);
+
+  // The nearest cast that a server makes of a directory at load: what `Cast` is compared with next.
+  // Version 0 is made by this.
+  absl::StatusOr<CastResult> CastNearest(std::span<const HostTensor> masters, DType dtype);
+
+ private:
+  absl::StatusOr<CastResult> CastWith(std::span<const HostTensor> masters, DType dtype,
+                                      Rounding rounding);
+
+  const WeightCastOptions options_;
+  std::vector<std::vector<float>> last_masters_;
+  std::vector<HostTensor> last_cast_;
+};
+
+// One element, exposed for tests: bfloat16 bits of `value`; `threshold` in [0, 65536).
+uint16_t RoundNearest(float value);
+uint16_t RoundDithered(float value, uint32_t threshold);
+uint32_t DitherThreshold(uint64_t name_hash, uint64_t index);
+uint64_t DitherNameHash(std::string_view name);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_WEIGHT_CAST_H_
