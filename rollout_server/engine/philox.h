@@ -26,13 +26,18 @@ inline PhiloxCounter Philox4x32(PhiloxCounter counter, PhiloxKey key) {
   return counter;
 }
 
-// One uniform in (0, 1), 53 bits, for the token at `position` (from 0) of completion `index`.
+// The middle of one of 2^52 equal parts of (0, 1), chosen by the upper bits. With a bit more, the
+// largest would round to 1.
+inline double UniformFromBits(uint64_t bits) {
+  return (static_cast<double>(bits >> 12) + 0.5) * 0x1.0p-52;
+}
+
+// One uniform in (0, 1) for the token at `position` (from 0) of completion `index`.
 inline double UniformDraw(uint64_t seed, uint32_t index, uint32_t position) {
   const PhiloxCounter out =
       Philox4x32({position, index, 0, 0},
                  {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
-  const uint64_t bits = (static_cast<uint64_t>(out[0]) << 32 | out[1]) >> 11;
-  return (static_cast<double>(bits) + 0.5) * 0x1.0p-53;
+  return UniformFromBits(static_cast<uint64_t>(out[0]) << 32 | out[1]);
 }
 
 }  // namespace tandem::rollout
