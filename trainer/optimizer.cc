@@ -110,9 +110,9 @@ AdamW::AdamW(const std::vector<NamedParameter>* parameters, const OptimizerOptio
   }
 }
 
-UpdateResult AdamW::Step(double grad_scale) {
-  UpdateResult result;
-  result.learning_rate = LearningRateAt(options_, num_updates_);
+OptimizerUpdate AdamW::Step(double grad_scale) {
+  OptimizerUpdate result;
+  result.learning_rate = LearningRate(options_, num_updates_);
   result.grad_norm = GlobalNorm(*parameters_) * grad_scale;
   if (!std::isfinite(result.grad_norm)) {
     result.skipped = true;

@@ -19,7 +19,7 @@
 
 namespace tandem::trainer {
 
-struct UpdateResult {
+struct OptimizerUpdate {
   bool skipped = false;   // the gradient was not finite: nothing changed but the zeroed gradients
   double grad_norm = 0;   // global, after grad_scale, before clipping
   bool clipped = false;
@@ -33,7 +33,7 @@ class AdamW {
 
   // Updates with gradients times `grad_scale` (1 / the denominator of the loss). A parameter without a
   // gradient counts as one of zeros.
-  UpdateResult Step(double grad_scale);
+  OptimizerUpdate Step(double grad_scale = 1);
 
   void ZeroGrads();
 

@@ -24,11 +24,11 @@ void BindOptions(OptionBinder& binder, OptimizerOptions& options) {
                 "of the learning rate after warm-up");
   binder.Integer("decay_updates", &options.decay_updates, {.min = 0}, "updates",
                  "from the end of warm-up to the floor; needed by linear and cosine");
-  binder.Number("min_learning_rate_share", &options.min_learning_rate_share, {.min = 0, .max = 1},
-                "", "the floor as a share of learning_rate");
+  binder.Number("min_learning_rate", &options.min_learning_rate, {.min = 0}, "",
+                "the floor of linear and cosine decay");
 }
 
-double LearningRateAt(const OptimizerOptions& options, int64_t index) {
+double LearningRate(const OptimizerOptions& options, int64_t index) {
   if (index < options.warmup_updates) {
     return options.learning_rate * static_cast<double>(index + 1) /
            static_cast<double>(options.warmup_updates);
@@ -41,8 +41,8 @@ double LearningRateAt(const OptimizerOptions& options, int64_t index) {
   const double remaining = options.decay == LearningRateDecay::kLinear
                                ? 1 - progress
                                : 0.5 * (1 + std::cos(std::numbers::pi * progress));
-  const double floor = options.min_learning_rate_share;
-  return options.learning_rate * (floor + (1 - floor) * remaining);
+  return options.min_learning_rate +
+         (options.learning_rate - options.min_learning_rate) * remaining;
 }
 
 }  // namespace tandem::trainer

@@ -19,12 +19,12 @@ struct OptimizerOptions {
   int64_t warmup_updates = 0;   // rises linearly over this many
   LearningRateDecay decay = LearningRateDecay::kConstant;
   int64_t decay_updates = 0;    // updates after warm-up until the floor; needed by linear and cosine
-  double min_learning_rate_share = 0;  // the floor, as a share of learning_rate
+  double min_learning_rate = 0;  // the floor
 };
 void BindOptions(OptionBinder& binder, OptimizerOptions& options);
 
 // The learning rate of update `index`, from 0: pure.
-double LearningRateAt(const OptimizerOptions& options, int64_t index);
+double LearningRate(const OptimizerOptions& options, int64_t index);
 
 }  // namespace tandem::trainer
 

@@ -1,8 +1,8 @@
 // Policy: the trainer's own forward of the model: differentiable, over packed rows in which a group's
 // prompt stands once. Target, proximal and reference log-probs all come from here (arrows 5 and 7).
 //
-// Parameters are fp32 masters; with ComputeDType::kBf16 the linear layers and attention run on a cast
-// made once per weight change, norms, residual stream, logits and log-softmax stay fp32.
+// Parameters are fp32 masters; with ComputeDType::kBf16 the linear layers run on a cast made once per
+// weight change; norms, attention, residual stream, logits and log-softmax stay fp32.
 // Use from one thread. Same result for any split of the same completions into rows (to rounding).
 #ifndef TANDEM_TRAINER_POLICY_H_
 #define TANDEM_TRAINER_POLICY_H_
@@ -19,11 +19,10 @@
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
 #include "common/weights/host_tensor.h"
+#include "trainer/compute_dtype.h"
 #include "trainer/packed_rows.h"
 
 namespace tandem::trainer {
-
-enum class ComputeDType { kFp32, kBf16 };
 
 struct NamedParameter {
   std::string name;   // Hugging Face name
@@ -45,8 +44,11 @@ class Policy {
   ~Policy();
 
   // Log-probs of row.token_ids[t] given what it may attend to, where row.is_target[t]. Logits are
-  // divided by `temperature`. fp32 logits exist for a chunk of rows at a time only.
-  //   INTERNAL  a kernel failed (message from LibTorch)
+  // divided by `temperature`. fp32 logits exist for a chunk of rows at a time only. With a gradient,
+  // backward() of what is made of the log-probs adds to the masters' grad(), once per result, and the
+  // policy must outlive it.
+  //   INVALID_ARGUMENT  an id outside the vocabulary; a target with nothing before it
+  //   INTERNAL          a kernel failed (message from LibTorch)
   absl::StatusOr<TokenScores> Score(const PackedRow& row, double temperature, bool with_gradient);
 
   // To be called after masters changed: drops the bf16 casts.

@@ -21,9 +21,18 @@ constexpr int64_t kBlock = 1 << 15;
 inline uint16_t Rounded(float value, uint32_t added) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const bool is_finite = (bits & 0x7f800000u) != 0x7f800000u;
-  const uint32_t finite = (bits + added) >> 16;
+  const uint32_t rounded = (bits + added) >> 16;
+  const uint32_t finite = (rounded & 0x7fffu) == 0x7f80u ? bits >> 16 : rounded;
   const uint32_t nan_bit = (bits & 0x007fffffu) != 0 ? 0x40u : 0u;  // a NaN stays one
   return static_cast<uint16_t>(is_finite ? finite : (bits >> 16) | nan_bit);
+}
+
+// Uniform in [0, 65536), the same on every machine.
+inline uint32_t DitherThreshold(uint64_t name_hash, uint64_t index) {
+  uint64_t x = name_hash + index * 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return static_cast<uint32_t>(x >> 48);
 }
 
 inline float Widen(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
@@ -62,12 +71,11 @@ void WidenBlock(const std::byte* bytes, DType dtype, int64_t first, int64_t coun
 void CastBlock(const float* master, uint64_t name_hash, int64_t first, int64_t count,
                Rounding rounding, uint16_t* out) {
   if (rounding == Rounding::kNearest) {
-    for (int64_t i = 0; i < count; ++i) out[i] = RoundNearest(master[i]);
+    for (int64_t i = 0; i < count; ++i) out[i] = NearestBf16(master[i]);
     return;
   }
   for (int64_t i = 0; i < count; ++i) {
-    out[i] = RoundDithered(master[i],
-                           DitherThreshold(name_hash, static_cast<uint64_t>(first + i)));
+    out[i] = DitherBf16(master[i], name_hash, static_cast<uint64_t>(first + i));
   }
 }
 
@@ -123,7 +131,7 @@ absl::Status CheckMasters(std::span<const HostTensor> masters, DType dtype,
                           const std::vector<HostTensor>& last_cast) {
   if (dtype != DType::kF32 && dtype != DType::kBF16) {
     return absl::InvalidArgumentError(
-        absl::StrCat("cannot cast weights to ", DTypeName(dtype), ": servers take F32 or BF16"));
+        absl::StrCat("cannot cast weights to ", std::string(DTypeName(dtype)), ": servers take F32 or BF16"));
   }
   if (!last_cast.empty() && last_cast.size() != masters.size()) {
     return absl::InvalidArgumentError(absl::StrCat("cast of ", masters.size(), " tensors after ",
@@ -144,21 +152,14 @@ absl::Status CheckMasters(std::span<const HostTensor> masters, DType dtype,
 
 }  // namespace
 
-uint16_t RoundNearest(float value) {
+uint16_t NearestBf16(float value) {
   return Rounded(value, 0x7fffu + ((std::bit_cast<uint32_t>(value) >> 16) & 1u));
 }
 
 // The low 16 bits are the remainder in 65536ths of a unit. Adding 65535 - threshold carries exactly
 // when remainder > threshold: with a uniform threshold, with probability remainder / 65536.
-uint16_t RoundDithered(float value, uint32_t threshold) {
-  return Rounded(value, 65535u - threshold);
-}
-
-uint32_t DitherThreshold(uint64_t name_hash, uint64_t index) {
-  uint64_t x = name_hash + index * 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return static_cast<uint32_t>(x >> 48);
+uint16_t DitherBf16(float value, uint64_t name_hash, uint64_t index) {
+  return Rounded(value, 65535u - DitherThreshold(name_hash, index));
 }
 
 // FNV-1a: written out because thresholds must be the same on every machine and library version.

@@ -57,10 +57,10 @@ class WeightCaster {
   std::vector<HostTensor> last_cast_;
 };
 
-// One element, exposed for tests: bfloat16 bits of `value`; `threshold` in [0, 65536).
-uint16_t RoundNearest(float value);
-uint16_t RoundDithered(float value, uint32_t threshold);
-uint32_t DitherThreshold(uint64_t name_hash, uint64_t index);
+// One element: bfloat16 bits of `value`. NaN and infinity stay what they are; a finite value stays
+// finite.
+uint16_t NearestBf16(float value);
+uint16_t DitherBf16(float value, uint64_t name_hash, uint64_t index);
 uint64_t DitherNameHash(std::string_view name);
 
 }  // namespace tandem::trainer

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/optim/adamw.h>
 
@@ -70,7 +71,7 @@ TEST(AdamWTest, SkipsAnUpdateWithAGradientThatIsNotFinite) {
   EXPECT_TRUE(optimizer.Step().skipped);
   EXPECT_EQ(p[0].master[1].item<float>(), 2.0f);
   EXPECT_EQ(optimizer.num_updates(), 0);
-  EXPECT_FALSE(p[0].master.grad().defined());
+  EXPECT_TRUE(p[0].master.grad().equal(at::zeros({2})));
 }
 
 TEST(AdamWTest, GoesOnBitwiseFromASavedState) {
@@ -84,9 +85,8 @@ TEST(AdamWTest, GoesOnBitwiseFromASavedState) {
     before.Step();
   }
   AdamW after(&resumed, {.learning_rate = 1e-2});
-  const auto state = before.State();
-  ASSERT_THAT(state, IsOk());
-  ASSERT_THAT(after.Restore(*state, 3), IsOk());
+  const std::vector<HostTensor> state = before.State();
+  ASSERT_THAT(after.Restore(state, 3), IsOk());
   for (int step = 3; step < 5; ++step) {
     SetGradients(straight, step);
     one.Step();
@@ -100,7 +100,7 @@ TEST(AdamWTest, RefusesAStateThatLacksAMoment) {
   std::vector<NamedParameter> p = Parameters();
   AdamW optimizer(&p, {});
   EXPECT_THAT(optimizer.Restore({}, 1),
-              FailsWith(absl::StatusCode::kInvalidArgument, "exp_avg.matrix F32 [5, 7]"));
+              FailsWith(absl::StatusCode::kInvalidArgument, "exp_avg.matrix is missing"));
 }
 
 TEST(LearningRateTest, WarmsUpThenDecaysByCosine) {

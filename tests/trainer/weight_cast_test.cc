@@ -1,12 +1,13 @@
 #include "trainer/weight_cast.h"
 
-#include <ATen/ops/full.h>
-#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <span>
+#include <vector>
 
 #include "tests/support/status_matchers.h"
 
@@ -60,15 +61,25 @@ TEST(DitherBf16Test, KeepsItsThresholdAsAnElementMoves) {
   }
 }
 
-std::vector<NamedParameter> OneTensor(float value, int64_t n) {
-  return {{"model.norm.weight", at::full({n}, value)}};
-}
+// One fp32 master whose elements can be changed.
+class OneTensor {
+ public:
+  OneTensor(float value, size_t n) : values_(n, value) {}
+  std::vector<float>& values() { return values_; }
+  std::vector<HostTensor> masters() const {
+    return {{.spec = {"model.norm.weight", DType::kF32, {static_cast<int64_t>(values_.size())}},
+             .bytes = std::as_bytes(std::span(values_))}};
+  }
+
+ private:
+  std::vector<float> values_;
+};
 
 TEST(WeightCastTest, GivesTheSameBytesForTheSameMasters) {
-  std::vector<NamedParameter> p = OneTensor(1.0f + 0.3f * kUlp, 1000);
-  WeightCast cast(CastMode::kDither);
-  const auto first = cast.Cast(p, DType::kBF16);
-  const auto second = cast.Cast(p, DType::kBF16);
+  OneTensor p(1.0f + 0.3f * kUlp, 1000);
+  WeightCaster cast({Rounding::kDither});
+  const auto first = cast.Cast(p.masters(), DType::kBF16);
+  const auto second = cast.Cast(p.masters(), DType::kBF16);
   ASSERT_THAT(first, IsOk());
   ASSERT_THAT(second, IsOk());
   EXPECT_TRUE(std::equal(first->tensors[0].bytes.begin(), first->tensors[0].bytes.end(),
@@ -78,13 +89,13 @@ TEST(WeightCastTest, GivesTheSameBytesForTheSameMasters) {
 
 // Bug 42: an update of 0.3 ulp is lost whole under nearest rounding, and counted as lost.
 TEST(WeightCastTest, Bug42CountsTheUpdateThatNearestRoundingSwallows) {
-  std::vector<NamedParameter> p = OneTensor(1.0f, 10000);
-  WeightCast nearest(CastMode::kNearest), dither(CastMode::kDither);
-  ASSERT_THAT(nearest.Cast(p, DType::kBF16), IsOk());
-  ASSERT_THAT(dither.Cast(p, DType::kBF16), IsOk());
-  p[0].master.add_(0.3f * kUlp);
-  const auto lost = nearest.Cast(p, DType::kBF16);
-  const auto kept = dither.Cast(p, DType::kBF16);
+  OneTensor p(1.0f, 10000);
+  WeightCaster nearest({Rounding::kNearest}), dither({Rounding::kDither});
+  ASSERT_THAT(nearest.Cast(p.masters(), DType::kBF16), IsOk());
+  ASSERT_THAT(dither.Cast(p.masters(), DType::kBF16), IsOk());
+  for (float& value : p.values()) value += 0.3f * kUlp;
+  const auto lost = nearest.Cast(p.masters(), DType::kBF16);
+  const auto kept = dither.Cast(p.masters(), DType::kBF16);
   ASSERT_THAT(lost, IsOk());
   ASSERT_THAT(kept, IsOk());
   EXPECT_EQ(lost->changed_share, 0);
@@ -94,20 +105,20 @@ TEST(WeightCastTest, Bug42CountsTheUpdateThatNearestRoundingSwallows) {
 }
 
 TEST(WeightCastTest, LosesNothingInFp32) {
-  std::vector<NamedParameter> p = OneTensor(1.0f, 4);
-  WeightCast cast(CastMode::kDither);
-  ASSERT_THAT(cast.Cast(p, DType::kF32), IsOk());
-  p[0].master.slice(0, 0, 1).add_(1e-6f);
-  const auto result = cast.Cast(p, DType::kF32);
+  OneTensor p(1.0f, 4);
+  WeightCaster cast({Rounding::kDither});
+  ASSERT_THAT(cast.Cast(p.masters(), DType::kF32), IsOk());
+  p.values()[0] += 1e-6f;
+  const auto result = cast.Cast(p.masters(), DType::kF32);
   ASSERT_THAT(result, IsOk());
   EXPECT_EQ(result->changed_share, 0.25);
   EXPECT_EQ(result->lost_norm, 0);
 }
 
 TEST(WeightCastTest, RefusesADTypeNoServerRuns) {
-  std::vector<NamedParameter> p = OneTensor(1.0f, 4);
-  EXPECT_THAT(WeightCast(CastMode::kNearest).Cast(p, DType::kF16),
-              FailsWith(absl::StatusCode::kInvalidArgument, "F16, want F32 or BF16"));
+  OneTensor p(1.0f, 4);
+  EXPECT_THAT(WeightCaster({Rounding::kNearest}).Cast(p.masters(), DType::kF16),
+              FailsWith(absl::StatusCode::kInvalidArgument, "cannot cast weights to F16"));
 }
 
 }  // namespace
