@@ -149,19 +149,30 @@ absl::StatusOr<ExportSource> FindExportSource(const std::string& from,
   return source;
 }
 
-absl::Status ExportModel(const ExportSource& source, const std::string& out, DType dtype) {
+absl::Status CheckNoModelAt(const std::string& directory) {
+  if (!Exists(fs::path(directory) / "config.json")) return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      absl::StrCat(directory, " holds a model already; choose another --out"));
+}
+
+absl::Status WriteModelDirectory(const ModelConfig& config, std::vector<HostTensor> tensors,
+                                 const std::string& tokenizer_from, const std::string& out,
+                                 DType dtype) {
+  TANDEM_RETURN_IF_ERROR(CheckNoModelAt(out));
+  for (HostTensor& tensor : tensors) tensor = Cast(tensor, dtype);
   const fs::path root(out);
-  if (Exists(root / "config.json")) {
-    return absl::AlreadyExistsError(absl::StrCat(out, " holds a model already; choose another"));
-  }
+  TANDEM_RETURN_IF_ERROR(MakeDirectories(out));
+  TANDEM_RETURN_IF_ERROR(WriteSafetensors((root / "model.safetensors").string(), tensors));
+  TANDEM_RETURN_IF_ERROR(CopyTokenizerFiles(tokenizer_from, root));
+  return WriteFileAtomically((root / "config.json").string(), ModelConfigToJson(config, dtype));
+}
+
+absl::Status ExportModel(const ExportSource& source, const std::string& out, DType dtype) {
+  TANDEM_RETURN_IF_ERROR(CheckNoModelAt(out));
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(source.model));
   TANDEM_ASSIGN_OR_RETURN(auto tensors, ReadModelTensors(source.weights));
   TANDEM_ASSIGN_OR_RETURN(tensors, MatchModelTensors(config, std::move(tensors)));
-  for (HostTensor& tensor : tensors) tensor = Cast(tensor, dtype);
-  TANDEM_RETURN_IF_ERROR(MakeDirectories(out));
-  TANDEM_RETURN_IF_ERROR(WriteSafetensors((root / "model.safetensors").string(), tensors));
-  TANDEM_RETURN_IF_ERROR(CopyTokenizerFiles(source.model, root));
-  return WriteFileAtomically((root / "config.json").string(), ModelConfigToJson(config, dtype));
+  return WriteModelDirectory(config, std::move(tensors), source.model, out, dtype);
 }
 
 }  // namespace tandem::front

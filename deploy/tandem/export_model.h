@@ -3,12 +3,24 @@
 #define TANDEM_DEPLOY_TANDEM_EXPORT_MODEL_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/model/model_config.h"
 #include "common/weights/host_tensor.h"
 
 namespace tandem::front {
+
+//   ALREADY_EXISTS  `directory` holds a config.json
+absl::Status CheckNoModelAt(const std::string& directory);
+
+// Writes a Hugging Face directory: `tensors` (ModelTensors order, any float dtype) as `dtype` (kF32 or
+// kBF16, nearest, ties to even), the tokenizer's files of `tokenizer_from`, config.json last.
+//   ALREADY_EXISTS  `out` holds a config.json
+absl::Status WriteModelDirectory(const ModelConfig& config, std::vector<HostTensor> tensors,
+                                 const std::string& tokenizer_from, const std::string& out,
+                                 DType dtype);
 
 struct ExportSource {
   std::string weights;  // the directory with model.safetensors
@@ -22,8 +34,7 @@ struct ExportSource {
 absl::StatusOr<ExportSource> FindExportSource(const std::string& from,
                                               const std::string& base_model);
 
-// Writes config, weights as `dtype` (kF32 or kBF16, nearest, ties to even) and the tokenizer's files.
-//   ALREADY_EXISTS  `out` holds a config.json
+// Writes what FindExportSource found through WriteModelDirectory.
 absl::Status ExportModel(const ExportSource& source, const std::string& out, DType dtype);
 
 }  // namespace tandem::front

@@ -15,9 +15,12 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", tandem::front::VersionLine());
   app.require_subcommand(1);
   tandem::front::Action chosen;
+  tandem::front::AddDemoCommand(app, chosen);
+  tandem::front::AddRunCommand(app, chosen);
   tandem::front::AddStatusCommand(app, chosen);
   tandem::front::AddReportCommand(app, chosen);
   tandem::front::AddInitCommand(app, chosen);
+  tandem::front::AddSftCommand(app, chosen);
   tandem::front::AddEvalCommand(app, chosen);
   tandem::front::AddExportCommand(app, chosen);
   tandem::front::AddTokenizeCommand(app, chosen);
