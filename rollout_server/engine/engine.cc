@@ -13,6 +13,7 @@
 #include "common/model/safetensors.h"
 #include "common/tensor/host_tensor_conversion.h"
 #include "common/tensor/torch_status.h"
+#include "rollout_server/engine/completion_text.h"
 #include "rollout_server/engine/model_runner.h"
 #include "rollout_server/engine/model_weights.h"
 #include "rollout_server/engine/philox.h"
@@ -262,7 +263,7 @@ absl::StatusOr<std::optional<FinishReason>> Engine::Impl::FinishReasonOf(Sequenc
     TANDEM_ASSIGN_OR_RETURN(const std::optional<size_t> at,
                             sequence.stop->Check(completion.token_ids));
     if (at) {
-      TANDEM_ASSIGN_OR_RETURN(completion.text, tokenizer->Decode(completion.token_ids, false));
+      TANDEM_ASSIGN_OR_RETURN(completion.text, CompletionText(*tokenizer, completion.token_ids));
       completion.text.resize(*at);
       return FinishReason::kStopString;
     }
@@ -282,7 +283,7 @@ absl::Status Engine::Impl::Emit(Sequence* sequence, FinishReason reason,
   if (reason != FinishReason::kStopString) {
     std::span<const int32_t> shown = completion.token_ids;
     if (reason == FinishReason::kStop) shown = shown.first(shown.size() - 1);
-    TANDEM_ASSIGN_OR_RETURN(completion.text, tokenizer->Decode(shown, false));
+    TANDEM_ASSIGN_OR_RETURN(completion.text, CompletionText(*tokenizer, shown));
   }
   const GroupKey key = group->request.key;
   const bool group_done = scheduler.Finish(group, sequence);

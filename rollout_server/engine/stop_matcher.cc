@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
+#include "rollout_server/engine/completion_text.h"
 
 namespace tandem::rollout {
 
@@ -18,7 +19,7 @@ StopMatcher::StopMatcher(const Tokenizer* tokenizer, std::vector<std::string> st
 
 absl::StatusOr<std::optional<size_t>> StopMatcher::Check(std::span<const int32_t> token_ids) {
   TANDEM_ASSIGN_OR_RETURN(const std::string text,
-                          tokenizer_->Decode(token_ids, /*skip_special_tokens=*/false));
+                          CompletionText(*tokenizer_, token_ids));
   const std::string_view complete = WithoutUnfinishedCharacter(text);
   std::optional<size_t> first;
   for (const std::string& stop : stop_strings_) {
