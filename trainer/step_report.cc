@@ -1,0 +1,68 @@
+#include "trainer/step_report.h"
+
+#include <algorithm>
+
+namespace tandem::trainer {
+namespace {
+
+constexpr double kBinsPerUnit = 5;
+
+size_t Bin(double weight) {
+  const double last = static_cast<double>(WeightHistogram().size() - 1);
+  return static_cast<size_t>(std::clamp(weight * kBinsPerUnit, 0.0, last));
+}
+
+double PerToken(double sum, int64_t num_tokens) {
+  return num_tokens == 0 ? 0 : sum / static_cast<double>(num_tokens);
+}
+
+}  // namespace
+
+void CorrectionNumbers::Add(double raw_weight, double weight) {
+  ++num_kept;
+  weight_sum += weight;
+  raw_weight_sum += raw_weight;
+  max_weight = std::max(max_weight, weight);
+  ++hist_raw[Bin(raw_weight)];
+  ++hist_truncated[Bin(weight)];
+}
+
+std::vector<std::pair<std::string, double>> NamedNumbers(const StepReport& report) {
+  auto numbers = offpolicy::NamedDriftMetrics(report.drift);
+  const auto add = [&](const char* name, double value) { numbers.emplace_back(name, value); };
+  const CorrectionNumbers& correction = report.correction;
+  add("correction/mean_weight", PerToken(correction.weight_sum, correction.num_kept));
+  add("correction/max_weight", correction.max_weight);
+  add("correction/mean_weight_raw", PerToken(correction.raw_weight_sum, correction.num_kept));
+  add("correction/capped_share",
+      PerToken(static_cast<double>(correction.num_capped), correction.num_kept));
+  add("correction/rejected_tokens", static_cast<double>(correction.num_rejected));
+  const LossNumbers& loss = report.loss;
+  add("loss/policy", loss.policy);
+  add("loss/kl", loss.kl);
+  add("loss/total", loss.total);
+  add("loss/ratio_mean", PerToken(loss.ratio_sum, loss.num_tokens));
+  add("loss/ratio_max", loss.ratio_max);
+  add("loss/clip_low_share", PerToken(loss.clip_low, loss.num_tokens));
+  add("loss/clip_high_share", PerToken(loss.clip_high, loss.num_tokens));
+  add("loss/dual_clip_share", PerToken(loss.dual_clip, loss.num_tokens));
+  add("loss/entropy", PerToken(loss.entropy_sum, loss.num_tokens));
+  add("loss/denominator", loss.denominator);
+  add("loss/num_tokens", static_cast<double>(report.num_tokens));
+  add("loss/num_updates", static_cast<double>(loss.num_updates));
+  if (loss.has_reference) {
+    add("kl_reference/k1", PerToken(loss.k1, loss.num_tokens));
+    add("kl_reference/k2", PerToken(loss.k2, loss.num_tokens));
+    add("kl_reference/k3", PerToken(loss.k3, loss.num_tokens));
+  }
+  add("optimizer/learning_rate", report.optimizer.learning_rate);
+  add("optimizer/grad_norm", report.optimizer.grad_norm);
+  add("optimizer/grad_clipped", report.optimizer.grad_clipped ? 1 : 0);
+  add("optimizer/skipped_updates", static_cast<double>(report.optimizer.skipped_updates));
+  add("time/pack", report.times.pack_s);
+  add("time/proximal", report.times.proximal_s);
+  add("time/update", report.times.update_s);
+  return numbers;
+}
+
+}  // namespace tandem::trainer

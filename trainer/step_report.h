@@ -1,0 +1,71 @@
+// StepReport: every number of one train step that comes out of arrows 4 to 8, under the names of
+// metrics.jsonl (docs/metrics.md). Plain values; made by TrainStep, read by the trainer's loop.
+#ifndef TANDEM_TRAINER_STEP_REPORT_H_
+#define TANDEM_TRAINER_STEP_REPORT_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/offpolicy/drift_metrics.h"
+
+namespace tandem::trainer {
+
+// 20 counts over w in [0, 4), bins of 0.2; the last one takes everything above.
+using WeightHistogram = std::array<int64_t, 20>;
+
+// Sums over kept tokens of one pass over the batch.
+struct CorrectionNumbers {
+  double weight_sum = 0, raw_weight_sum = 0, max_weight = 0;
+  int64_t num_kept = 0, num_capped = 0, num_rejected = 0, num_nonfinite = 0;
+  WeightHistogram hist_raw = {}, hist_truncated = {};
+
+  void Add(double raw_weight, double weight);
+};
+
+// Sums over the tokens of all updates.
+struct LossNumbers {
+  double policy = 0, kl = 0, total = 0;  // means over updates, each after its division
+  double ratio_sum = 0, ratio_max = 0;
+  double clip_low = 0, clip_high = 0, dual_clip = 0;
+  double entropy_sum = 0;
+  double k1 = 0, k2 = 0, k3 = 0;         // sums; only with a reference policy
+  bool has_reference = false;
+  int64_t num_tokens = 0;                // in the loss, counted once per update
+  double denominator = 0;                // mean over updates
+  int64_t num_updates = 0;               // tried
+};
+
+struct OptimizerNumbers {
+  double learning_rate = 0, grad_norm = 0;  // of the last update
+  bool grad_clipped = false;
+  int64_t skipped_updates = 0;
+};
+
+struct StepTimes {
+  double pack_s = 0, proximal_s = 0, update_s = 0;
+};
+
+struct StepReport {
+  // Not empty: no update had a finite loss and gradient; the weights are as they were.
+  std::string skip_reason;
+  offpolicy::DriftMetrics drift;
+  CorrectionNumbers correction;
+  LossNumbers loss;
+  OptimizerNumbers optimizer;
+  double advantage_mean = 0, advantage_var = 0;  // over trained completions
+  StepTimes times;
+  int64_t num_tokens = 0;       // trained, once each
+  int64_t num_row_tokens = 0;   // in packed rows, prompts included
+  // [group in the span][completion][token]; empty for masked completions.
+  std::vector<std::vector<std::vector<float>>> proximal_logprobs;
+};
+
+// ("correction/mean_weight", value) ...: everything but histograms and advantage/, in a fixed order.
+std::vector<std::pair<std::string, double>> NamedNumbers(const StepReport& report);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_STEP_REPORT_H_

@@ -1,0 +1,385 @@
+#include "trainer/train_step.h"
+
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
+#include "common/offpolicy/correction.h"
+#include "common/tensor/torch_status.h"
+#include "trainer/optimizer.h"
+#include "trainer/policy.h"
+#include "trainer/policy_loss.h"
+
+namespace tandem::trainer {
+namespace {
+
+using offpolicy::Correction;
+
+// A microbatch's arrays as tensors, [T].
+struct MicrobatchTensors {
+  at::Tensor behaviour_logprobs, advantages;  // float32
+  at::Tensor loss_mask;                       // bool
+  at::Tensor completion;                      // int64
+};
+
+template <typename T>
+at::Tensor CopyOf(const std::vector<T>& values, at::ScalarType dtype) {
+  at::Tensor result = at::empty({static_cast<int64_t>(values.size())}, dtype);
+  std::memcpy(result.data_ptr(), values.data(), values.size() * sizeof(T));
+  return result;
+}
+
+MicrobatchTensors MakeTensors(const Microbatch& micro) {
+  return {CopyOf(micro.behaviour_logprobs, at::kFloat), CopyOf(micro.advantages, at::kFloat),
+          CopyOf(micro.loss_mask, at::kByte).to(at::kBool),
+          CopyOf(micro.completion, at::kInt).to(at::kLong)};
+}
+
+// What one minibatch adds up over its microbatches before the division.
+struct MinibatchSums {
+  double policy = 0, kl = 0, total = 0, denominator = 0;
+};
+
+// Arrays of all trained tokens, in packing order, for the drift metrics.
+struct DriftArrays {
+  std::vector<float> behaviour, proximal, entropies, second_moments, advantages;
+  std::vector<int32_t> sequence;
+
+  void Add(const Microbatch& micro, const float* proximal_logprobs) {
+    for (int64_t t = 0; t < micro.row.num_tokens(); ++t) {
+      if (!micro.loss_mask[t]) continue;
+      behaviour.push_back(micro.behaviour_logprobs[t]);
+      proximal.push_back(proximal_logprobs[t]);
+      entropies.push_back(micro.entropies[t]);
+      second_moments.push_back(micro.logprob_second_moments[t]);
+      advantages.push_back(micro.advantages[t]);
+      sequence.push_back(micro.completion[t]);
+    }
+  }
+
+  offpolicy::DriftMetrics Compute() const {
+    const std::vector<uint8_t> mask(behaviour.size(), 1);
+    return offpolicy::ComputeDriftMetrics({behaviour, proximal, entropies, second_moments,
+                                           advantages, sequence, mask});
+  }
+};
+
+void AddCorrection(const Correction& correction, CorrectionNumbers& numbers) {
+  const bool* kept = correction.kept.const_data_ptr<bool>();
+  const float* weight = correction.weight.const_data_ptr<float>();
+  const float* raw = correction.raw_weight.const_data_ptr<float>();
+  for (int64_t t = 0; t < correction.kept.numel(); ++t) {
+    if (kept[t]) numbers.Add(raw[t], weight[t]);
+  }
+  numbers.num_capped += correction.num_capped;
+  numbers.num_rejected += correction.num_rejected;
+  numbers.num_nonfinite += correction.num_nonfinite;
+}
+
+void AddLoss(const LossSums& sums, const at::Tensor& kept, const at::Tensor& entropies,
+             LossNumbers& numbers) {
+  const auto value = [](const at::Tensor& x) { return x.item<double>(); };
+  numbers.ratio_sum += value(sums.ratio_sum);
+  numbers.ratio_max = std::max(numbers.ratio_max, value(sums.ratio_max));
+  numbers.clip_low += value(sums.clip_low);
+  numbers.clip_high += value(sums.clip_high);
+  numbers.dual_clip += value(sums.dual_clip);
+  numbers.k1 += value(sums.k1);
+  numbers.k2 += value(sums.k2);
+  numbers.k3 += value(sums.k3);
+  numbers.num_tokens += value(kept.sum());
+  numbers.entropy_sum += value(at::where(kept, entropies, at::zeros({})).sum());
+}
+
+void AddAdvantages(const ExperienceBatch& batch, StepReport& report) {
+  std::vector<double> of_completion(batch.completions.size());
+  for (const Microbatch& micro : batch.microbatches) {
+    for (int64_t t = 0; t < micro.row.num_tokens(); ++t) {
+      if (micro.completion[t] >= 0) of_completion[micro.completion[t]] = micro.advantages[t];
+    }
+  }
+  const auto n = static_cast<double>(of_completion.size());
+  for (const double a : of_completion) report.advantage_mean += a / n;
+  for (const double a : of_completion) {
+    report.advantage_var += (a - report.advantage_mean) * (a - report.advantage_mean) / n;
+  }
+}
+
+}  // namespace
+
+struct TrainStep::Impl {
+  TrainStepOptions options;
+  double temperature = 1;
+  std::unique_ptr<Policy> policy, reference;
+  std::unique_ptr<AdamW> optimizer;
+
+  // Of the batch that is being trained, by microbatch.
+  struct BatchState {
+    const ExperienceBatch* batch = nullptr;
+    std::vector<at::Tensor> proximal;   // [T] each; undefined until known
+    std::vector<at::Tensor> reference;  // [T] each; undefined without a reference
+    std::vector<bool> seen;             // its drift and correction are in the report
+    DriftArrays drift;
+  };
+
+  absl::StatusOr<ExperienceBatch> Pack(std::span<const experience::v1::ScoredGroup> groups) const {
+    return PackBatch(groups, {.microbatch_tokens = options.microbatch_tokens,
+                              .num_minibatches = options.num_minibatches,
+                              .vocab_size = policy->config().vocab_size});
+  }
+  bool NeedsProximalPass(const ExperienceBatch& batch) const;
+  absl::StatusOr<at::Tensor> ScoreFrozen(Policy& frozen, const Microbatch& micro) const;
+  absl::Status ScoreProximal(BatchState& state);
+  absl::StatusOr<MinibatchSums> AccumulateGradients(const Minibatch& mini, BatchState& state,
+                                                    StepReport& report);
+  absl::Status AccumulateMicrobatch(size_t index, BatchState& state, MinibatchSums& minibatch,
+                                    StepReport& report);
+  void Update(const MinibatchSums& sums, StepReport& report);
+  void Finish(std::span<const experience::v1::ScoredGroup> groups, const BatchState& state,
+              StepReport& report) const;
+};
+
+bool TrainStep::Impl::NeedsProximalPass(const ExperienceBatch& batch) const {
+  const bool several_updates = batch.minibatches.size() > 1 || options.num_epochs > 1;
+  return several_updates && options.correction.mode != offpolicy::CorrectionMode::kBypass;
+}
+
+absl::StatusOr<at::Tensor> TrainStep::Impl::ScoreFrozen(Policy& frozen,
+                                                        const Microbatch& micro) const {
+  TANDEM_ASSIGN_OR_RETURN(const TokenScores scores,
+                          frozen.Score(micro.row, temperature, /*with_gradient=*/false));
+  return scores.logprobs;
+}
+
+// Before the first update, over the whole batch: later the weights are not the proximal ones any more.
+absl::Status TrainStep::Impl::ScoreProximal(BatchState& state) {
+  for (size_t m = 0; m < state.batch->microbatches.size(); ++m) {
+    TANDEM_ASSIGN_OR_RETURN(state.proximal[m], ScoreFrozen(*policy, state.batch->microbatches[m]));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MinibatchSums> TrainStep::Impl::AccumulateGradients(const Minibatch& mini,
+                                                                   BatchState& state,
+                                                                   StepReport& report) {
+  MinibatchSums sums;
+  for (int64_t m = mini.begin; m < mini.end; ++m) {
+    TANDEM_RETURN_IF_ERROR(AccumulateMicrobatch(static_cast<size_t>(m), state, sums, report));
+  }
+  return sums;
+}
+
+// Arrows 5 to 7 for one row: its share of the loss and of the gradient, not divided yet.
+absl::Status TrainStep::Impl::AccumulateMicrobatch(size_t index, BatchState& state,
+                                                   MinibatchSums& minibatch, StepReport& report) {
+  const Microbatch& micro = state.batch->microbatches[index];
+  const MicrobatchTensors tensors = MakeTensors(micro);
+  TANDEM_ASSIGN_OR_RETURN(const TokenScores target,
+                          policy->Score(micro.row, temperature, /*with_gradient=*/true));
+  if (!state.proximal[index].defined()) state.proximal[index] = target.logprobs.detach().clone();
+  if (reference != nullptr && !state.reference[index].defined()) {
+    TANDEM_ASSIGN_OR_RETURN(state.reference[index], ScoreFrozen(*reference, micro));
+  }
+  TANDEM_ASSIGN_OR_RETURN(
+      const Correction correction,
+      offpolicy::ComputeCorrection(state.proximal[index], tensors.behaviour_logprobs,
+                                   tensors.loss_mask, tensors.completion, options.correction));
+  if (!state.seen[index]) {
+    state.seen[index] = true;
+    state.drift.Add(micro, state.proximal[index].const_data_ptr<float>());
+    AddCorrection(correction, report.correction);
+  }
+  const bool all = options.correction.denominator == offpolicy::DenominatorKind::kAll;
+  const LossScales scales = ComputeLossScales(all ? tensors.loss_mask : correction.kept,
+                                              tensors.completion, micro.num_completions,
+                                              options.loss);
+  return CatchTorch("policy loss", [&] {
+    const LossSums sums = SumPolicyLoss({.target_logprobs = target.logprobs,
+                                         .proximal_logprobs = correction.proximal_logprobs,
+                                         .weight = correction.weight,
+                                         .advantages = tensors.advantages,
+                                         .reference_logprobs = state.reference[index],
+                                         .kept = correction.kept,
+                                         .scale = scales.scale},
+                                        options.loss);
+    sums.total.backward();
+    minibatch.policy += sums.policy.item<double>();
+    minibatch.kl += options.loss.kl_coefficient * sums.kl.item<double>();
+    minibatch.total += sums.total.item<double>();
+    minibatch.denominator += scales.denominator;
+    AddLoss(sums, correction.kept, target.entropies, report.loss);
+  });
+}
+
+// Arrow 8, or its refusal.
+void TrainStep::Impl::Update(const MinibatchSums& sums, StepReport& report) {
+  LossNumbers& loss = report.loss;
+  ++loss.num_updates;
+  std::string reason;
+  if (sums.denominator == 0) {
+    reason = "every token of the minibatch was refused by the correction";
+  } else if (!std::isfinite(sums.total)) {
+    reason = absl::StrCat("the loss is ", sums.total);
+  } else {
+    const OptimizerUpdate update = optimizer->Step(1 / sums.denominator);
+    report.optimizer.learning_rate = update.learning_rate;
+    report.optimizer.grad_norm = update.grad_norm;
+    report.optimizer.grad_clipped = update.clipped;
+    if (update.skipped) reason = absl::StrCat("the gradient norm is ", update.grad_norm);
+  }
+  const double denominator = sums.denominator == 0 ? 1 : sums.denominator;
+  loss.policy += sums.policy / denominator;
+  loss.kl += sums.kl / denominator;
+  loss.total += sums.total / denominator;
+  loss.denominator += sums.denominator;
+  if (reason.empty()) {
+    policy->WeightsChanged();
+    return;
+  }
+  optimizer->ZeroGrads();
+  ++report.optimizer.skipped_updates;
+  report.skip_reason = reason;
+}
+
+void TrainStep::Impl::Finish(std::span<const experience::v1::ScoredGroup> groups,
+                             const BatchState& state, StepReport& report) const {
+  LossNumbers& loss = report.loss;
+  const auto num_updates = static_cast<double>(loss.num_updates);
+  for (double* mean : {&loss.policy, &loss.kl, &loss.total, &loss.denominator}) *mean /= num_updates;
+  loss.has_reference = reference != nullptr;
+  if (report.optimizer.skipped_updates < loss.num_updates) report.skip_reason.clear();
+  report.drift = state.drift.Compute();
+  report.num_tokens = state.batch->num_trained_tokens;
+  AddAdvantages(*state.batch, report);
+  report.proximal_logprobs.resize(groups.size());
+  for (size_t m = 0; m < state.batch->microbatches.size(); ++m) {
+    const Microbatch& micro = state.batch->microbatches[m];
+    report.num_row_tokens += micro.row.num_tokens();
+    const float* proximal = state.proximal[m].const_data_ptr<float>();
+    for (const int64_t place : micro.row.completion_segments) {
+      const Segment& segment = micro.row.segments[static_cast<size_t>(place)];
+      const CompletionOrigin& origin =
+          state.batch->completions[static_cast<size_t>(micro.completion[segment.begin])];
+      auto& of_group = report.proximal_logprobs[static_cast<size_t>(origin.group)];
+      const auto position = static_cast<size_t>(origin.completion);
+      if (of_group.size() <= position) of_group.resize(position + 1);
+      of_group[position].assign(proximal + segment.begin, proximal + segment.end);
+    }
+  }
+}
+
+absl::StatusOr<StepReport> TrainStep::Run(std::span<const experience::v1::ScoredGroup> groups) {
+  StepReport report;
+  Impl::BatchState state;
+  const double start = MonotonicSeconds();
+
+  // 4. groups -> batch
+  TANDEM_ASSIGN_OR_RETURN(const ExperienceBatch batch, impl_->Pack(groups));
+  state.batch = &batch;
+  state.proximal.resize(batch.microbatches.size());
+  state.reference.resize(batch.microbatches.size());
+  state.seen.resize(batch.microbatches.size());
+  const double packed = MonotonicSeconds();
+
+  // 5. batch -> proximal log-probs, under the weights this step starts from
+  if (impl_->NeedsProximalPass(batch)) TANDEM_RETURN_IF_ERROR(impl_->ScoreProximal(state));
+  const double scored = MonotonicSeconds();
+
+  for (int64_t epoch = 0; epoch < impl_->options.num_epochs; ++epoch) {
+    for (const Minibatch& mini : batch.minibatches) {
+      // 6, 7. proximal / behaviour -> correction; target, correction, advantages -> loss, gradients
+      TANDEM_ASSIGN_OR_RETURN(const MinibatchSums sums,
+                              impl_->AccumulateGradients(mini, state, report));
+      // 8. gradients -> weights
+      impl_->Update(sums, report);
+    }
+  }
+  report.times = {.pack_s = packed - start,
+                  .proximal_s = scored - packed,
+                  .update_s = MonotonicSeconds() - scored};
+  impl_->Finish(groups, state, report);
+  return report;
+}
+
+TrainStep::TrainStep(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+TrainStep::~TrainStep() = default;
+
+absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetup& setup,
+                                                             const TrainStepOptions& options) {
+  TANDEM_RETURN_IF_ERROR(CheckOptions(options));
+  if (options.loss.kl_coefficient > 0 && setup.reference_weights.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("loss.kl_coefficient is ",
+                                                   options.loss.kl_coefficient,
+                                                   " and there is no reference policy"));
+  }
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  impl->temperature = setup.temperature;
+  TANDEM_ASSIGN_OR_RETURN(impl->policy, Policy::Create(setup.config, setup.weights, setup.dtype,
+                                                       /*trainable=*/true));
+  if (!setup.reference_weights.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(impl->reference,
+                            Policy::Create(setup.config, setup.reference_weights, setup.dtype,
+                                           /*trainable=*/false));
+  }
+  impl->optimizer = std::make_unique<AdamW>(&impl->policy->parameters(), options.optimizer);
+  return std::unique_ptr<TrainStep>(new TrainStep(std::move(impl)));
+}
+
+std::vector<HostTensor> TrainStep::Masters() const {
+  std::vector<HostTensor> masters;
+  for (const NamedParameter& parameter : impl_->policy->parameters()) {
+    const at::Tensor view = parameter.master.detach();
+    const auto* bytes = static_cast<const std::byte*>(view.const_data_ptr());
+    masters.push_back({.spec = {parameter.name, DType::kF32, view.sizes().vec()},
+                       .bytes = {bytes, view.nbytes()},
+                       .owner = std::make_shared<at::Tensor>(view)});
+  }
+  return masters;
+}
+
+std::vector<HostTensor> TrainStep::OptimizerState() const { return impl_->optimizer->State(); }
+int64_t TrainStep::num_updates() const { return impl_->optimizer->num_updates(); }
+
+int64_t TrainStep::num_parameters() const {
+  int64_t count = 0;
+  for (const NamedParameter& parameter : impl_->policy->parameters()) {
+    count += parameter.master.numel();
+  }
+  return count;
+}
+
+absl::Status TrainStep::Restore(const std::vector<HostTensor>& masters,
+                                const std::vector<HostTensor>& optimizer_state,
+                                int64_t num_updates) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<HostTensor> matched,
+                          MatchModelTensors(impl_->policy->config(), masters));
+  for (const HostTensor& tensor : matched) {
+    if (tensor.spec.dtype == DType::kF32) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("saved master ", tensor.spec.ToString(), " must be F32"));
+  }
+  TANDEM_RETURN_IF_ERROR(impl_->optimizer->Restore(optimizer_state, num_updates));
+  for (size_t i = 0; i < matched.size(); ++i) {
+    const NamedParameter& parameter = impl_->policy->parameters()[i];
+    std::memcpy(parameter.master.data_ptr(), matched[i].bytes.data(), matched[i].bytes.size());
+  }
+  impl_->policy->WeightsChanged();
+  return absl::OkStatus();
+}
+
+void TrainStep::UseThreads(int64_t num_threads) {
+  const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+  at::set_num_threads(static_cast<int>(num_threads > 0 ? num_threads : cores));
+}
+
+}  // namespace tandem::trainer

@@ -1,0 +1,44 @@
+#include "trainer/train_step_options.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem::trainer {
+
+void BindOptions(OptionBinder& binder, TrainStepOptions& options) {
+  binder.Integer("microbatch_tokens", &options.microbatch_tokens, {.min = 1}, "tokens",
+                 "scored and differentiated at once: memory, not the result, depends on it");
+  binder.Integer("num_minibatches", &options.num_minibatches, {.min = 1}, "",
+                 "optimizer updates per pass over a step's groups; over 1 needs a proximal pass");
+  binder.Integer("num_epochs", &options.num_epochs, {.min = 1}, "",
+                 "passes over a step's groups; over 1 needs a proximal pass");
+  binder.Section("correction", "what an off-policy token counts (arrow 6)",
+                 [&](OptionBinder& b) { offpolicy::BindOptions(b, options.correction); });
+  binder.Section("loss", "the policy loss (arrow 7)",
+                 [&](OptionBinder& b) { BindOptions(b, options.loss); });
+  binder.Section("optimizer", "AdamW (arrow 8)",
+                 [&](OptionBinder& b) { BindOptions(b, options.optimizer); });
+}
+
+absl::Status CheckOptions(const TrainStepOptions& options) {
+  if (options.loss.dual_clip > 0 && options.loss.dual_clip <= 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "loss.dual_clip is ", options.loss.dual_clip, "; it must be over 1, or 0 for off"));
+  }
+  const OptimizerOptions& optimizer = options.optimizer;
+  if (optimizer.decay != LearningRateDecay::kConstant && optimizer.decay_updates == 0) {
+    return absl::InvalidArgumentError(
+        "optimizer.decay needs optimizer.decay_updates, the updates until the floor");
+  }
+  if (optimizer.beta1 >= 1 || optimizer.beta2 >= 1) {
+    return absl::InvalidArgumentError(absl::StrCat("optimizer.beta1 ", optimizer.beta1,
+                                                   " and beta2 ", optimizer.beta2,
+                                                   " must be below 1"));
+  }
+  if (options.loss.normalisation == Normalisation::kConstant && options.loss.constant_length == 0) {
+    return absl::InvalidArgumentError(
+        "loss.normalisation constant needs loss.constant_length, or the longest completion");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tandem::trainer

@@ -1,0 +1,35 @@
+// TrainStepOptions: knobs of arrows 4 to 8 together. Free of LibTorch, so that every reader of a run
+// file can bind them.
+#ifndef TANDEM_TRAINER_TRAIN_STEP_OPTIONS_H_
+#define TANDEM_TRAINER_TRAIN_STEP_OPTIONS_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "common/base/options.h"
+#include "common/offpolicy/correction_options.h"
+#include "trainer/optimizer_options.h"
+#include "trainer/policy_loss_options.h"
+
+namespace tandem::trainer {
+
+struct TrainStepOptions {
+  int64_t microbatch_tokens = 2048;
+  int64_t num_minibatches = 1;
+  int64_t num_epochs = 1;
+  offpolicy::CorrectionOptions correction;
+  PolicyLossOptions loss;
+  OptimizerOptions optimizer;
+};
+
+// num_minibatches, num_epochs, microbatch_tokens, and the sections correction, loss and optimizer.
+void BindOptions(OptionBinder& binder, TrainStepOptions& options);
+
+// What a single field's range cannot say.
+//   INVALID_ARGUMENT  dual_clip in (0, 1]; a decay without decay_updates; beta of 1; normalisation
+//                     constant without a length
+absl::Status CheckOptions(const TrainStepOptions& options);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_TRAIN_STEP_OPTIONS_H_
