@@ -1,5 +1,5 @@
-// ChildProcess: one program started by the launcher, with its output in files or a pipe, that cannot
-// outlive the launcher. The launcher and its tests use it.
+// ChildProcess: one program started by the launcher, with its output in files or a pipe, that
+// cannot outlive the launcher. The launcher and its tests use it.
 #ifndef TANDEM_DEPLOY_TANDEM_CHILD_PROCESS_H_
 #define TANDEM_DEPLOY_TANDEM_CHILD_PROCESS_H_
 
@@ -15,21 +15,21 @@
 namespace tandem::front {
 
 struct ChildSpec {
-  std::string name;                // "trainer", "rollout_server 0": in messages
-  std::vector<std::string> argv;   // argv[0] is a path
-  std::string log_path;            // standard error, and standard output unless piped, appended
-  bool pipe_output = false;        // standard output to output_fd()
+  std::string name;               // "trainer", "rollout_server 0": in messages
+  std::vector<std::string> argv;  // argv[0] is a path
+  std::string log_path;           // standard error, and standard output unless piped, appended
+  bool pipe_output = false;       // standard output to output_fd()
 };
 
 // How a child ended: an exit code or a signal.
 struct ChildEnd {
-  int exit_code = 0;  // 128 + signal when a signal ended it
-  int signal = 0;     // 0: exited by itself
+  int exit_code = 0;             // 128 + signal when a signal ended it
+  int signal = 0;                // 0: exited by itself
   std::string ToString() const;  // "exit code 3", "signal 9 (Killed)"
 };
 
-// Thread-compatible; start it from the thread that lives as long as the launcher (the kernel ends the
-// child when the starting thread ends). The destructor kills what still runs and reaps it.
+// Thread-compatible; start it from the thread that lives as long as the launcher (the kernel ends
+// the child when the starting thread ends). The destructor kills what still runs and reaps it.
 class ChildProcess {
  public:
   // In a process group of its own, so that a Ctrl-C at the terminal reaches it only through the

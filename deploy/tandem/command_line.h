@@ -1,5 +1,5 @@
-// ParseCommandLine: CLI11 with this project's manners: a wrong flag or command is named together with
-// the nearest one that exists.
+// ParseCommandLine: CLI11 with this project's manners: a wrong flag or command is named together
+// with the nearest one that exists.
 #ifndef TANDEM_DEPLOY_TANDEM_COMMAND_LINE_H_
 #define TANDEM_DEPLOY_TANDEM_COMMAND_LINE_H_
 

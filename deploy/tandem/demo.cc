@@ -30,8 +30,8 @@ struct DemoFlags {
   bool dry_run = false;
 };
 
-// The source tree this binary belongs to: the nearest folder above the working directory, then above
-// the binary, that holds examples/demo.yaml.
+// The source tree this binary belongs to: the nearest folder above the working directory, then
+// above the binary, that holds examples/demo.yaml.
 absl::StatusOr<std::filesystem::path> FindTree() {
   std::error_code ignored;
   for (std::filesystem::path at :
@@ -40,8 +40,9 @@ absl::StatusOr<std::filesystem::path> FindTree() {
       if (std::filesystem::exists(at / "examples/demo.yaml", ignored)) return at;
     }
   }
-  return absl::NotFoundError("examples/demo.yaml is neither above this folder nor above the "
-                             "program: start the demo in the source tree");
+  return absl::NotFoundError(
+      "examples/demo.yaml is neither above this folder nor above the "
+      "program: start the demo in the source tree");
 }
 
 absl::Status WriteProblems(const std::string& folder, const DemoFlags& flags) {
@@ -54,12 +55,13 @@ absl::Status WriteProblems(const std::string& folder, const DemoFlags& flags) {
 
 void Introduce(const DemoFlags& flags) {
   const bool add = flags.task == "add";
-  std::fprintf(stderr,
-               "A rollout server samples answers to \"What is a %s b?\" from SmolLM2-135M; a trainer "
-               "rewards the right ones,\nupdates the model (GRPO) and pushes the new weights back over "
-               "gRPC after every step. Reward should rise within\n%s steps; drift is how far the two "
-               "processes disagree about the same tokens. Ctrl-C stops and saves.\n\n",
-               add ? "+" : "*", add ? "22" : "12");
+  std::fprintf(
+      stderr,
+      "A rollout server samples answers to \"What is a %s b?\" from SmolLM2-135M; a trainer "
+      "rewards the right ones,\nupdates the model (GRPO) and pushes the new weights back over "
+      "gRPC after every step. Reward should rise within\n%s steps; drift is how far the two "
+      "processes disagree about the same tokens. Ctrl-C stops and saves.\n\n",
+      add ? "+" : "*", add ? "22" : "12");
 }
 
 void Conclude(const LocalRunResult& result) {
@@ -99,7 +101,8 @@ absl::StatusOr<LocalRunResult> Demo(const DemoFlags& flags) {
                   absl::StrCat("trainer.data.train=", data, "/train.jsonl"),
                   absl::StrCat("trainer.data.eval=", data, "/held_out.jsonl")};
   if (flags.steps > 0) options.sets.push_back(absl::StrCat("trainer.steps=", flags.steps));
-  if (!flags.cast.empty()) options.sets.push_back(absl::StrCat("trainer.push.cast=", flags.cast));
+  if (!flags.cast.empty())
+    options.sets.push_back(absl::StrCat("trainer.cast.rounding=", flags.cast));
   options.sets.insert(options.sets.end(), flags.sets.begin(), flags.sets.end());
   if (!flags.dry_run) Introduce(flags);
   return RunLocally(options);

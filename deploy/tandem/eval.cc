@@ -57,7 +57,8 @@ absl::Status ParseRewards(EvalFlags& flags) {
   return absl::OkStatus();
 }
 
-// Two groups a prompt: 2i greedy with one completion, 2i + 1 sampled with k; without k only the first.
+// Two groups a prompt: 2i greedy with one completion, 2i + 1 sampled with k; without k only the
+// first.
 std::vector<rollout::GroupRequest> Requests(const EvalFlags& flags,
                                             const trainer::PromptSource& source, size_t count) {
   std::vector<rollout::GroupRequest> requests;
@@ -128,8 +129,8 @@ absl::Status Eval(EvalFlags& flags) {
   TANDEM_RETURN_IF_ERROR(ParseRewards(flags));
   TANDEM_ASSIGN_OR_RETURN(const auto judge, trainer::RewardFunction::Create(flags.reward));
   TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(flags.model));
-  TANDEM_ASSIGN_OR_RETURN(
-      const auto source, trainer::PromptSource::Open(flags.data.eval, flags.data, 0, *tokenizer));
+  TANDEM_ASSIGN_OR_RETURN(const auto source,
+                          trainer::PromptSource::Open(flags.data.eval, flags.data, 0, *tokenizer));
   size_t count = source->prompts().size();
   if (flags.limit > 0) count = std::min(count, static_cast<size_t>(flags.limit));
   std::vector<rollout::GroupRequest> requests = Requests(flags, *source, count);
@@ -139,14 +140,14 @@ absl::Status Eval(EvalFlags& flags) {
   const int64_t total = static_cast<int64_t>(requests.size());
   LiveLine live;
   Tally tally;
-  TANDEM_RETURN_IF_ERROR(GenerateAll(
-      *engine, std::move(requests),
-      [&](size_t i, std::vector<rollout::FinishedCompletion> completions) {
-        const experience::v1::Prompt& prompt = source->prompts()[i / per_prompt];
-        const std::vector<trainer::Reward> rewards = Judge(*judge, prompt, completions);
-        Count(rewards, i % per_prompt == 0, flags.reward.pass_threshold, tally);
-        live.Update("eval " + ProgressBar(static_cast<int64_t>(i) + 1, total, 30));
-      }));
+  TANDEM_RETURN_IF_ERROR(
+      GenerateAll(*engine, std::move(requests),
+                  [&](size_t i, std::vector<rollout::FinishedCompletion> completions) {
+                    const experience::v1::Prompt& prompt = source->prompts()[i / per_prompt];
+                    const std::vector<trainer::Reward> rewards = Judge(*judge, prompt, completions);
+                    Count(rewards, i % per_prompt == 0, flags.reward.pass_threshold, tally);
+                    live.Update("eval " + ProgressBar(static_cast<int64_t>(i) + 1, total, 30));
+                  }));
   live.Clear();
   PrintTally(tally, flags.k);
   return absl::OkStatus();
@@ -186,9 +187,10 @@ void AddEvalCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--threads", flags->threads, "0: the cores of the machine")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  sub->footer("Prints one JSON line: num_prompts, greedy (mean reward), greedy_share_correct and, "
-              "with -k,\nsampled (mean reward) and pass_at_k (share of prompts with a completion "
-              "that passes).");
+  sub->footer(
+      "Prints one JSON line: num_prompts, greedy (mean reward), greedy_share_correct and, "
+      "with -k,\nsampled (mean reward) and pass_at_k (share of prompts with a completion "
+      "that passes).");
   sub->callback([flags, &chosen] {
     chosen = [flags] {
       const absl::Status status = Eval(*flags);

@@ -49,16 +49,16 @@ absl::StatusOr<fs::path> WeightsDirectory(const fs::path& from) {
   if (HasWeights(from)) return from;
   const fs::path checkpoints = from / "checkpoints";
   if (Exists(checkpoints / "LATEST")) {
-    TANDEM_ASSIGN_OR_RETURN(const std::string latest,
-                            ReadFile((checkpoints / "LATEST").string()));
+    TANDEM_ASSIGN_OR_RETURN(const std::string latest, ReadFile((checkpoints / "LATEST").string()));
     const fs::path step = checkpoints / std::string(absl::StripAsciiWhitespace(latest));
     if (HasWeights(step)) return step;
     return absl::NotFoundError(absl::StrCat(step.string(), ", which ", checkpoints.string(),
                                             "/LATEST names, has no model.safetensors"));
   }
-  return absl::NotFoundError(absl::StrCat(
-      from.string(), " is neither a run with checkpoints/LATEST nor a directory with "
-                     "model.safetensors; runs save when trainer checkpoints are on"));
+  return absl::NotFoundError(
+      absl::StrCat(from.string(),
+                   " is neither a run with checkpoints/LATEST nor a directory with "
+                   "model.safetensors; runs save when trainer checkpoints are on"));
 }
 
 float AsFloat(const std::byte* bytes, DType dtype) {
@@ -97,8 +97,8 @@ HostTensor Cast(const HostTensor& tensor, DType dtype) {
   if (tensor.spec.dtype == dtype) return tensor;
   const int64_t count = tensor.spec.num_elements();
   const int64_t from_bytes = DTypeBytes(tensor.spec.dtype);
-  auto buffer = std::make_shared<std::vector<std::byte>>(
-      static_cast<size_t>(count * DTypeBytes(dtype)));
+  auto buffer =
+      std::make_shared<std::vector<std::byte>>(static_cast<size_t>(count * DTypeBytes(dtype)));
   for (int64_t i = 0; i < count; ++i) {
     const float value = AsFloat(tensor.bytes.data() + i * from_bytes, tensor.spec.dtype);
     if (dtype == DType::kBF16) {
@@ -117,9 +117,9 @@ HostTensor Cast(const HostTensor& tensor, DType dtype) {
 }
 
 absl::Status CopyTokenizerFiles(const fs::path& from, const fs::path& to) {
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                           "chat_template.jinja", "generation_config.json", "vocab.json",
-                           "merges.txt", "added_tokens.json", "LICENSE"}) {
+  for (const char* name :
+       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
+        "generation_config.json", "vocab.json", "merges.txt", "added_tokens.json", "LICENSE"}) {
     if (!Exists(from / name)) continue;
     TANDEM_ASSIGN_OR_RETURN(const std::string contents, ReadFile((from / name).string()));
     TANDEM_RETURN_IF_ERROR(WriteFileAtomically((to / name).string(), contents));
@@ -142,9 +142,9 @@ absl::StatusOr<ExportSource> FindExportSource(const std::string& from,
     source.model = ModelOfRun(weights);
   }
   if (source.model.empty() || !Exists(fs::path(source.model) / "config.json")) {
-    return absl::NotFoundError(absl::StrCat(
-        "the model this checkpoint started from (config.json, tokenizer) is not at \"",
-        source.model, "\"; name it with --base-model"));
+    return absl::NotFoundError(
+        absl::StrCat("the model this checkpoint started from (config.json, tokenizer) is not at \"",
+                     source.model, "\"; name it with --base-model"));
   }
   return source;
 }

@@ -15,8 +15,8 @@ namespace tandem::front {
 //   ALREADY_EXISTS  `directory` holds a config.json
 absl::Status CheckNoModelAt(const std::string& directory);
 
-// Writes a Hugging Face directory: `tensors` (ModelTensors order, any float dtype) as `dtype` (kF32 or
-// kBF16, nearest, ties to even), the tokenizer's files of `tokenizer_from`, config.json last.
+// Writes a Hugging Face directory: `tensors` (ModelTensors order, any float dtype) as `dtype` (kF32
+// or kBF16, nearest, ties to even), the tokenizer's files of `tokenizer_from`, config.json last.
 //   ALREADY_EXISTS  `out` holds a config.json
 absl::Status WriteModelDirectory(const ModelConfig& config, std::vector<HostTensor> tensors,
                                  const std::string& tokenizer_from, const std::string& out,
@@ -27,9 +27,9 @@ struct ExportSource {
   std::string model;    // the directory with config.json and the tokenizer's files
 };
 
-// `from` is a run directory (its last checkpoint, by checkpoints/LATEST), a checkpoint directory, or a
-// Hugging Face directory. A checkpoint without a config.json takes it from the model its run.json
-// names, or from `base_model` where that is not empty.
+// `from` is a run directory (its last checkpoint, by checkpoints/LATEST), a checkpoint directory,
+// or a Hugging Face directory. A checkpoint without a config.json takes it from the model its
+// run.json names, or from `base_model` where that is not empty.
 //   NOT_FOUND  none of these, or the model is gone (says which)
 absl::StatusOr<ExportSource> FindExportSource(const std::string& from,
                                               const std::string& base_model);

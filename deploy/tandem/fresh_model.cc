@@ -37,7 +37,8 @@ std::string TokenizerConfig(int64_t context) {
       "  \"model_max_length\": ",
       context,
       ",\n  \"pad_token\": \"<|endoftext|>\",\n"
-      "  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"unk_token\": \"<|endoftext|>\"\n}\n");
+      "  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"unk_token\": "
+      "\"<|endoftext|>\"\n}\n");
 }
 
 absl::StatusOr<ModelConfig> ConfigOf(const FreshModelShape& shape, int64_t vocab_size) {
@@ -58,13 +59,12 @@ absl::StatusOr<ModelConfig> ConfigOf(const FreshModelShape& shape, int64_t vocab
   config.bos_token_id = 1;
   config.pad_token_id = 0;
   if (shape.head_dim == 0 && shape.hidden % shape.heads != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("--hidden ", shape.hidden,
-                                                   " does not divide by --heads ", shape.heads));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--hidden ", shape.hidden, " does not divide by --heads ", shape.heads));
   }
   if (shape.heads % shape.kv_heads != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("--heads ", shape.heads,
-                                                   " does not divide by --kv-heads ",
-                                                   shape.kv_heads));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--heads ", shape.heads, " does not divide by --kv-heads ", shape.kv_heads));
   }
   // What was written must be readable: the reader has the last word on the shape.
   return ParseModelConfig(ModelConfigToJson(config, DType::kF32), "the shape asked for");
@@ -98,8 +98,8 @@ HostTensor FreshTensor(const TensorSpec& spec, const ModelConfig& config, Normal
   if (absl::StrContains(spec.name, "norm")) {
     for (float& value : *values) value = 1;
   } else if (!absl::EndsWith(spec.name, ".bias")) {
-    const bool into_residual = absl::StrContains(spec.name, "o_proj") ||
-                               absl::StrContains(spec.name, "down_proj");
+    const bool into_residual =
+        absl::StrContains(spec.name, "o_proj") || absl::StrContains(spec.name, "down_proj");
     const double num_sums = 2.0 * static_cast<double>(config.num_layers);
     const float deviation = static_cast<float>(into_residual ? 0.02 / std::sqrt(num_sums) : 0.02);
     for (float& value : *values) value = deviation * stream.Next();
@@ -145,8 +145,8 @@ absl::StatusOr<ModelConfig> WriteFreshModel(const std::string& directory,
   }
   TANDEM_RETURN_IF_ERROR(WriteSafetensors((root / "model.safetensors").string(), tensors));
   // Last, because it is what makes the directory a model.
-  TANDEM_RETURN_IF_ERROR(WriteFileAtomically((root / "config.json").string(),
-                                             ModelConfigToJson(config, DType::kF32)));
+  TANDEM_RETURN_IF_ERROR(
+      WriteFileAtomically((root / "config.json").string(), ModelConfigToJson(config, DType::kF32)));
   return config;
 }
 

@@ -27,8 +27,8 @@ struct FreshModelShape {
 };
 
 // Trains the tokenizer on `text` and writes config.json, generation_config.json, model.safetensors
-// (fp32), tokenizer.json, tokenizer_config.json, special_tokens_map.json and chat_template.jinja into
-// `directory`. Weights: normal with deviation 0.02 from `seed` (output projections divided by
+// (fp32), tokenizer.json, tokenizer_config.json, special_tokens_map.json and chat_template.jinja
+// into `directory`. Weights: normal with deviation 0.02 from `seed` (output projections divided by
 // sqrt(2 * layers)), norms 1, biases 0; the same seed gives the same file everywhere.
 //   ALREADY_EXISTS    the directory holds a config.json
 //   INVALID_ARGUMENT  a shape that does not divide; Tokenizer::TrainByteLevelBpe's reasons

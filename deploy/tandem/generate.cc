@@ -61,8 +61,7 @@ absl::StatusOr<rollout::GroupRequest> ParseLine(const nlohmann::json& line,
                                                 const GenerateFlags& flags, size_t line_index,
                                                 const Tokenizer& tokenizer,
                                                 const ModelConfig& config) {
-  static constexpr const char* kKeys[] = {"prompt", "messages", "ids",
-                                               "add_generation_prompt"};
+  static constexpr const char* kKeys[] = {"prompt", "messages", "ids", "add_generation_prompt"};
   TANDEM_RETURN_IF_ERROR(CheckKeys(line, kKeys));
   TANDEM_ASSIGN_OR_RETURN(PromptInput input, ReadPrompt(line, tokenizer));
   if (input.ids.empty()) return absl::InvalidArgumentError("the prompt has no tokens");
@@ -115,9 +114,9 @@ absl::Status Generate(const GenerateFlags& flags) {
   if (!read.requests.empty()) {
     TANDEM_ASSIGN_OR_RETURN(
         const auto engine, CreateEngineFor(flags.model, flags.dtype, flags.threads, read.requests));
-    TANDEM_RETURN_IF_ERROR(GenerateAll(
-        *engine, std::move(read.requests),
-        [](size_t, std::vector<rollout::FinishedCompletion> all) { PrintGroup(all); }));
+    TANDEM_RETURN_IF_ERROR(
+        GenerateAll(*engine, std::move(read.requests),
+                    [](size_t, std::vector<rollout::FinishedCompletion> all) { PrintGroup(all); }));
   }
   return read.bad_line;
 }
@@ -171,7 +170,8 @@ void AddGenerateCommand(CLI::App& app, Action& chosen) {
   sub->footer(
       "Lines: {\"prompt\": ..} (as is), {\"messages\": [..]} (through the chat template) or\n"
       "{\"ids\": [..]} -> {\"completions\": [{\"ids\", \"text\", \"behaviour_logprobs\",\n"
-      "\"raw_logprobs\", \"finish_reason\": stop | length | stop_string}, ..]}, in the order of the "
+      "\"raw_logprobs\", \"finish_reason\": stop | length | stop_string}, ..]}, in the order of "
+      "the "
       "input.");
   sub->callback([flags, &chosen] {
     chosen = [flags] {

@@ -21,9 +21,9 @@ absl::StatusOr<std::unique_ptr<rollout::Engine>> CreateEngineFor(
     const std::string& model, const std::string& dtype, int64_t num_threads,
     const std::vector<rollout::GroupRequest>& requests);
 
-// Runs requests 0..n-1 (their keys are overwritten with the index) and hands over the completions of
-// each, by index, in the order of the requests, as soon as all before it are done.
-// Errors: those of Engine::Add and Engine::Step.
+// Runs requests 0..n-1 (their keys are overwritten with the index) and hands over the completions
+// of each, by index, in the order of the requests, as soon as all before it are done. Errors: those
+// of Engine::Add and Engine::Step.
 absl::Status GenerateAll(
     rollout::Engine& engine, std::vector<rollout::GroupRequest> requests,
     const std::function<void(size_t, std::vector<rollout::FinishedCompletion>)>& done);

@@ -56,9 +56,9 @@ void AddInitCommand(CLI::App& app, Action& chosen) {
   AddSize(sub, "--intermediate", &shape.intermediate, "width of the feed-forward layer");
   AddSize(sub, "--vocab", &shape.vocab, "tokens of the tokenizer, at most");
   AddSize(sub, "--context", &shape.context, "longest sequence, in tokens");
-  sub->add_flag("--untied,!--tied", [flags](int64_t count) {
-    flags->shape.tie_word_embeddings = count <= 0;
-  }, "an output head of its own (default: the embedding is the head)");
+  sub->add_flag(
+      "--untied,!--tied", [flags](int64_t count) { flags->shape.tie_word_embeddings = count <= 0; },
+      "an output head of its own (default: the embedding is the head)");
   sub->add_option("--seed", flags->seed, "of the weights")->capture_default_str();
   sub->callback([flags, &chosen] {
     chosen = [flags] {

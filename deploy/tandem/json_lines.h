@@ -61,8 +61,8 @@ std::string TextToJson(std::string_view text);  // quoted, escaped, ASCII; bad U
 // One line to standard output, flushed, so that a pipe sees it at once.
 void PrintLine(const std::string& line);
 
-// Prints "tandem: MESSAGE" to standard error and returns the exit code that fits a command whose flags
-// were right: bad input is data, so 3, not 2.
+// Prints "tandem: MESSAGE" to standard error and returns the exit code that fits a command whose
+// flags were right: bad input is data, so 3, not 2.
 int Fail(const absl::Status& status);
 
 }  // namespace tandem::front

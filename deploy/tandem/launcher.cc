@@ -21,10 +21,9 @@ constexpr size_t kLogLinesShown = 8;
 
 // Codes that say why the trainer ended; anything else is a process that died.
 bool SpeaksForItself(const ChildEnd& end) {
-  return end.signal == 0 &&
-         ((end.exit_code >= ToInt(ExitCode::kInternal) &&
-           end.exit_code <= ToInt(ExitCode::kChildDied)) ||
-          end.exit_code == ToInt(ExitCode::kInterrupted));
+  return end.signal == 0 && ((end.exit_code >= ToInt(ExitCode::kInternal) &&
+                              end.exit_code <= ToInt(ExitCode::kChildDied)) ||
+                             end.exit_code == ToInt(ExitCode::kInterrupted));
 }
 
 }  // namespace
@@ -71,10 +70,9 @@ bool Launcher::WaitUntilReady() {
     if (ServerEnded()) return false;
     const double waited = MonotonicSeconds() - start;
     if (waited > plan_.ready_seconds) {
-      return Fail(absl::DeadlineExceededError(
-          absl::StrCat(servers_[addresses_.size()]->name(), " was not ready after ",
-                       ShortDuration(waited), "; its log is ",
-                       servers_[addresses_.size()]->log_path())));
+      return Fail(absl::DeadlineExceededError(absl::StrCat(
+          servers_[addresses_.size()]->name(), " was not ready after ", ShortDuration(waited),
+          "; its log is ", servers_[addresses_.size()]->log_path())));
     }
     const auto port = ReadFile(port_files_[addresses_.size()]);
     if (port.ok() && !absl::StripAsciiWhitespace(*port).empty()) {
@@ -112,8 +110,8 @@ void Launcher::Watch() {
     Relay();
     if (end.has_value()) {
       if (end->exit_code == 0) return;
-      exit_code_ = SpeaksForItself(*end) ? static_cast<ExitCode>(end->exit_code)
-                                         : ExitCode::kChildDied;
+      exit_code_ =
+          SpeaksForItself(*end) ? static_cast<ExitCode>(end->exit_code) : ExitCode::kChildDied;
       if (!told) Explain(*trainer_, *end);
       return;
     }

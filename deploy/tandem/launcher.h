@@ -1,5 +1,5 @@
-// Launcher: rollout servers and a trainer as child processes of one run; shows the run while it lives
-// and leaves nothing behind when it ends. `tandem run` and `tandem demo` use it.
+// Launcher: rollout servers and a trainer as child processes of one run; shows the run while it
+// lives and leaves nothing behind when it ends. `tandem run` and `tandem demo` use it.
 #ifndef TANDEM_DEPLOY_TANDEM_LAUNCHER_H_
 #define TANDEM_DEPLOY_TANDEM_LAUNCHER_H_
 

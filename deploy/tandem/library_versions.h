@@ -1,5 +1,5 @@
-// What this build is and what it was linked with: `tandem version`. Each library is asked in a file of
-// its own, because LibTorch and gRPC never meet in one.
+// What this build is and what it was linked with: `tandem version`. Each library is asked in a file
+// of its own, because LibTorch and gRPC never meet in one.
 #ifndef TANDEM_DEPLOY_TANDEM_LIBRARY_VERSIONS_H_
 #define TANDEM_DEPLOY_TANDEM_LIBRARY_VERSIONS_H_
 

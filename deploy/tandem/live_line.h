@@ -10,8 +10,8 @@ namespace tandem::front {
 
 class LiveLine {
  public:
-  // To standard error. A terminal is one if isatty says so; TERM=dumb counts as none. Colour needs a
-  // terminal and no NO_COLOR in the environment.
+  // To standard error. A terminal is one if isatty says so; TERM=dumb counts as none. Colour needs
+  // a terminal and no NO_COLOR in the environment.
   LiveLine();
   LiveLine(bool is_terminal, bool colour) : is_terminal_(is_terminal), colour_(colour) {}
   ~LiveLine() { Clear(); }

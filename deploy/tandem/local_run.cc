@@ -19,17 +19,20 @@ struct Programs {
   std::string trainer;
 };
 
-absl::StatusOr<Programs> FindPrograms(const LaunchOptions& launch) {
+Programs ProgramsOf(const LaunchOptions& launch) {
   const std::string folder = launch.binaries.empty() ? ProgramDirectory() : launch.binaries;
-  const Programs programs{.server = folder + "/rollout_server", .trainer = folder + "/trainer"};
+  return {.server = folder + "/rollout_server", .trainer = folder + "/trainer"};
+}
+
+absl::Status CheckPrograms(const Programs& programs) {
   for (const std::string& program : {programs.server, programs.trainer}) {
     std::error_code ignored;
     if (!std::filesystem::exists(program, ignored)) {
-      return absl::NotFoundError(absl::StrCat(
-          program, " is not there: build it (make build) or set launch.binaries"));
+      return absl::NotFoundError(
+          absl::StrCat(program, " is not there: build it (make build) or set launch.binaries"));
     }
   }
-  return programs;
+  return absl::OkStatus();
 }
 
 LaunchPlan PlanOf(const RunFile& file, const Programs& programs, const std::string& config,
@@ -43,13 +46,14 @@ LaunchPlan PlanOf(const RunFile& file, const Programs& programs, const std::stri
   const int64_t base_port = file.launch().base_port;
   plan.server_argv = [=](int64_t server, const std::string& port_file) {
     const int64_t port = base_port == 0 ? 0 : base_port + server;
-    return std::vector<std::string>{programs.server, "--config",      config,
-                                    "--listen",      absl::StrCat("127.0.0.1:", port),
-                                    "--port-file",   port_file};
+    return std::vector<std::string>{
+        programs.server, "--config", config, "--listen", absl::StrCat("127.0.0.1:", port),
+        "--port-file",   port_file};
   };
   plan.trainer_argv = [=](const std::vector<std::string>& addresses) {
-    std::vector<std::string> argv = {programs.trainer, "--config",  config, "--servers",
-                                     absl::StrJoin(addresses, ","), "--progress", "json"};
+    std::vector<std::string> argv = {
+        programs.trainer, "--config", config, "--servers", absl::StrJoin(addresses, ","),
+        "--progress",     "json"};
     if (options.resume) argv.push_back("--resume");
     if (options.clean) argv.push_back("--clean");
     return argv;
@@ -88,7 +92,7 @@ absl::Status CheckRunDirectory(const RunFile& file, const LocalRunOptions& optio
 
 absl::StatusOr<LocalRunResult> RunLocally(const LocalRunOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(const auto file, RunFile::Load(options.config, options.sets));
-  TANDEM_ASSIGN_OR_RETURN(const Programs programs, FindPrograms(file->launch()));
+  const Programs programs = ProgramsOf(file->launch());
   LocalRunResult result{.run_directory = file->run_directory()};
   const std::string config = result.run_directory + "/logs/launch.yaml";
   LaunchPlan plan = PlanOf(*file, programs, config, options);
@@ -96,6 +100,7 @@ absl::StatusOr<LocalRunResult> RunLocally(const LocalRunOptions& options) {
     PrintPlan(*file, plan);
     return result;
   }
+  TANDEM_RETURN_IF_ERROR(CheckPrograms(programs));
   TANDEM_RETURN_IF_ERROR(CheckModelDirectory(file->trainer_model()));
   TANDEM_RETURN_IF_ERROR(CheckModelDirectory(file->server_model()));
   TANDEM_RETURN_IF_ERROR(CheckRunDirectory(*file, options));
@@ -106,6 +111,12 @@ absl::StatusOr<LocalRunResult> RunLocally(const LocalRunOptions& options) {
   LaunchResult launched = Launcher(std::move(plan), &stop, &live).Run();
   result.exit_code = launched.exit_code;
   result.summary = std::move(launched.summary);
+  // The trainer leaves its own section there; the run is all three.
+  const std::string resolved = result.run_directory + "/config.yaml";
+  std::error_code ignored;
+  if (std::filesystem::exists(resolved, ignored)) {
+    TANDEM_RETURN_IF_ERROR(WriteFileAtomically(resolved, file->ToYaml()));
+  }
   if (report::WriteReport(result.run_directory, "").ok()) {
     result.report = result.run_directory + "/report.html";
   }

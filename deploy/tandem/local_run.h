@@ -27,8 +27,8 @@ struct LocalRunResult {
   std::string report;  // path; empty when none was written
 };
 
-// Errors are of the configuration, before anything was started: a file, a knob, a model directory, a
-// program that is not there.
+// Errors are of the configuration, before anything was started: a file, a knob, a model directory,
+// a program that is not there.
 absl::StatusOr<LocalRunResult> RunLocally(const LocalRunOptions& options);
 
 }  // namespace tandem::front

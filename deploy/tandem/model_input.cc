@@ -37,8 +37,7 @@ absl::Status CheckModelDirectory(const std::string& directory) {
 absl::StatusOr<PromptInput> EncodeChat(const nlohmann::json& messages, bool add_generation_prompt,
                                        const Tokenizer& tokenizer) {
   PromptInput input;
-  const std::string text =
-      messages.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const std::string text = messages.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   TANDEM_ASSIGN_OR_RETURN(input.text, tokenizer.RenderChat(text, add_generation_prompt));
   TANDEM_ASSIGN_OR_RETURN(input.ids, tokenizer.Encode(input.text));
   return input;

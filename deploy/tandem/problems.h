@@ -13,8 +13,8 @@ enum class ArithmeticTask {
   kAdd,       // a + b, 1..20: 400 problems, 32 of them held out
 };
 
-// JSON lines {"messages": [{"role": "user", "content": question}], "answer": "42"}, shuffled by seed;
-// no problem stands in both parts.
+// JSON lines {"messages": [{"role": "user", "content": question}], "answer": "42"}, shuffled by
+// seed; no problem stands in both parts.
 struct ProblemSet {
   std::string train_jsonl;
   std::string held_out_jsonl;

@@ -57,10 +57,9 @@ bool ProgressView::TakeStep(const nlohmann::json& line) {
     const double reward = NumberOf(line, "reward/mean", 0);
     summary_.rewards.push_back(reward);
     const double seconds = NumberOf(line, "time/step", 0);
-    seconds_per_step_ =
-        seconds_per_step_ > 0 ? 0.7 * seconds_per_step_ + 0.3 * seconds : seconds;
-    const double left = seconds_per_step_ * static_cast<double>(std::max<int64_t>(
-                                                0, num_steps_ - step));
+    seconds_per_step_ = seconds_per_step_ > 0 ? 0.7 * seconds_per_step_ + 0.3 * seconds : seconds;
+    const double left =
+        seconds_per_step_ * static_cast<double>(std::max<int64_t>(0, num_steps_ - step));
     std::snprintf(part, sizeof(part), "step %3lld/%lld  reward %.3f  %5.0f tok/s  drift %.1e  ETA ",
                   static_cast<long long>(step), static_cast<long long>(num_steps_), reward,
                   NumberOf(line, "throughput/sampled_tokens_per_s", 0),
@@ -71,8 +70,8 @@ bool ProgressView::TakeStep(const nlohmann::json& line) {
   if (greedy >= 0) {
     if (summary_.first_greedy < 0) summary_.first_greedy = greedy;
     summary_.last_greedy = greedy;
-    std::snprintf(part, sizeof(part), "%sheld out, greedy: %.2f correct",
-                  out.empty() ? "" : "  ", greedy);
+    std::snprintf(part, sizeof(part), "%sheld out, greedy: %.2f correct", out.empty() ? "" : "  ",
+                  greedy);
     out += part;
   }
   text_ = out;

@@ -29,8 +29,8 @@ class ProgressView {
  public:
   explicit ProgressView(int64_t num_steps) : num_steps_(num_steps) {}
 
-  // Takes in one line. True when `text()` is worth a line of its own (a step ended, an evaluation, an
-  // alert, a server lost); false when it only redraws the live line, or says nothing.
+  // Takes in one line. True when `text()` is worth a line of its own (a step ended, an evaluation,
+  // an alert, a server lost); false when it only redraws the live line, or says nothing.
   bool Take(std::string_view line);
 
   const std::string& text() const { return text_; }

@@ -39,8 +39,9 @@ void AddRunCommand(CLI::App& app, Action& chosen) {
       sub->add_flag("--resume", options->resume, "go on from the last checkpoint");
   sub->add_flag("--clean", options->clean, "delete what an earlier run of this name left")
       ->excludes(resume);
-  sub->footer("Logs of both processes: <run>/logs. Ctrl-C saves a checkpoint and ends; a second one "
-              "ends at once.");
+  sub->footer(
+      "Logs of both processes: <run>/logs. Ctrl-C saves a checkpoint and ends; a second one "
+      "ends at once.");
   sub->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
 }
 

@@ -1,5 +1,5 @@
-// RunFile: the one YAML file of a run: sections `launch` (this launcher), `server` and `trainer`, each
-// bound by its owner. `tandem run` and `tandem demo` use it.
+// RunFile: the one YAML file of a run: sections `launch` (this launcher), `server` and `trainer`,
+// each bound by its owner. `tandem run` and `tandem demo` use it.
 #ifndef TANDEM_DEPLOY_TANDEM_RUN_FILE_H_
 #define TANDEM_DEPLOY_TANDEM_RUN_FILE_H_
 
@@ -16,8 +16,8 @@ namespace tandem::front {
 
 class RunFile {
  public:
-  // Reads `path`, then the KEY=VALUE overrides in order. A server without a model gets the trainer's.
-  // Errors: those of OptionBinder; INVALID_ARGUMENT when no model is named.
+  // Reads `path`, then the KEY=VALUE overrides in order. A server without a model gets the
+  // trainer's. Errors: those of OptionBinder; INVALID_ARGUMENT when no model is named.
   static absl::StatusOr<std::unique_ptr<RunFile>> Load(const std::string& path,
                                                        const std::vector<std::string>& sets);
   ~RunFile();
@@ -28,7 +28,7 @@ class RunFile {
   std::string run_directory() const;  // OUT/NAME
   int64_t num_steps() const;
 
-  std::string ToYaml() const;  // resolved
+  std::string ToYaml() const;    // resolved
   std::string Markdown() const;  // every knob, for the reference
 
  private:

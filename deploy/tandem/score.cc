@@ -28,7 +28,8 @@ struct ScoreFlags {
   int64_t threads = 0;
 };
 
-using ScoreFunction = std::function<absl::StatusOr<std::vector<float>>(const std::vector<int32_t>&)>;
+using ScoreFunction =
+    std::function<absl::StatusOr<std::vector<float>>(const std::vector<int32_t>&)>;
 
 absl::StatusOr<ScoreFunction> RolloutScore(const ScoreFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.model));
@@ -43,8 +44,8 @@ absl::StatusOr<ScoreFunction> RolloutScore(const ScoreFlags& flags) {
   const auto path =
       flags.path == "decode" ? rollout::ScorePath::kDecode : rollout::ScorePath::kPrefill;
   const float temperature = flags.temperature;
-  return ScoreFunction([engine, path, temperature](const std::vector<int32_t>& ids)
-                           -> absl::StatusOr<std::vector<float>> {
+  return ScoreFunction([engine, path, temperature](
+                           const std::vector<int32_t>& ids) -> absl::StatusOr<std::vector<float>> {
     TANDEM_ASSIGN_OR_RETURN(auto scores, engine->Score({ids}, temperature, path));
     return std::move(scores[0]);
   });
@@ -62,9 +63,8 @@ absl::StatusOr<ScoreFunction> TrainerScore(const ScoreFlags& flags) {
 absl::Status Score(const ScoreFlags& flags) {
   TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
   TANDEM_ASSIGN_OR_RETURN(const auto reader, JsonLineReader::Open(flags.input));
-  TANDEM_ASSIGN_OR_RETURN(const ScoreFunction score, flags.engine == "trainer"
-                                                         ? TrainerScore(flags)
-                                                         : RolloutScore(flags));
+  TANDEM_ASSIGN_OR_RETURN(const ScoreFunction score,
+                          flags.engine == "trainer" ? TrainerScore(flags) : RolloutScore(flags));
   static constexpr const char* kKeys[] = {"ids"};
   while (true) {
     TANDEM_ASSIGN_OR_RETURN(const auto line, reader->Next());
@@ -86,9 +86,10 @@ void AddScoreCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--model", flags->model, "Hugging Face directory")->required();
   sub->add_option("--input", flags->input, "JSON lines; - is standard input")
       ->capture_default_str();
-  sub->add_option("--engine", flags->engine,
-                  "whose forward: the rollout server's (token by token through its KV cache) or the "
-                  "trainer's")
+  sub->add_option(
+         "--engine", flags->engine,
+         "whose forward: the rollout server's (token by token through its KV cache) or the "
+         "trainer's")
       ->check(CLI::IsMember({"rollout", "trainer"}))
       ->capture_default_str();
   sub->add_option("--dtype", flags->dtype, "compute dtype")
@@ -100,14 +101,16 @@ void AddScoreCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--temperature", flags->temperature, "logits are divided by it")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  sub->add_option("--max-tokens", flags->max_tokens, "rollout only: longest line the cache can hold")
+  sub->add_option("--max-tokens", flags->max_tokens,
+                  "rollout only: longest line the cache can hold")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   sub->add_option("--threads", flags->threads, "0: the cores of the machine")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  sub->footer("Lines: {\"ids\": [..]} -> {\"logprobs\": [null, ..]}; element t is of token t given\n"
-              "the tokens before it.");
+  sub->footer(
+      "Lines: {\"ids\": [..]} -> {\"logprobs\": [null, ..]}; element t is of token t given\n"
+      "the tokens before it.");
   sub->callback([flags, &chosen] {
     chosen = [flags] {
       const absl::Status status = Score(*flags);

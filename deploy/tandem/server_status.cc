@@ -21,13 +21,13 @@ absl::StatusOr<std::string> AskServer(const std::string& address, double timeout
     return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
                         absl::StrCat(address, ": ", status.error_message()));
   }
-  std::string line = absl::StrCat(
-      address, "  ", info.model_type(), " ", info.dtype(), "  version ",
-      info.live_weight_version(), " (epoch ", info.weight_epoch(), ")  groups ",
-      info.num_groups_running(), " running, ", info.num_groups_queued(), " queued of ",
-      info.max_queued_groups(), "  KV ", info.kv_used_tokens(), "/", info.kv_capacity_tokens(),
-      " tokens  sampled ", info.num_tokens_sampled(), "  owner ",
-      info.owner_run_id().empty() ? "none" : info.owner_run_id());
+  std::string line =
+      absl::StrCat(address, "  ", info.model_type(), " ", info.dtype(), "  version ",
+                   info.live_weight_version(), " (epoch ", info.weight_epoch(), ")  groups ",
+                   info.num_groups_running(), " running, ", info.num_groups_queued(), " queued of ",
+                   info.max_queued_groups(), "  KV ", info.kv_used_tokens(), "/",
+                   info.kv_capacity_tokens(), " tokens  sampled ", info.num_tokens_sampled(),
+                   "  owner ", info.owner_run_id().empty() ? "none" : info.owner_run_id());
   if (info.draining()) line += "  draining";
   if (info.paused()) line += "  paused";
   return line;

@@ -32,19 +32,18 @@ struct SftFlags {
   int64_t epochs = 1;
   int64_t batch = 32;
   uint64_t seed = 0;
-  trainer::OptimizerOptions optimizer{.learning_rate = 1e-3,
-                                      .warmup_updates = 10,
-                                      .decay = trainer::LearningRateDecay::kCosine};
+  trainer::OptimizerOptions optimizer{
+      .learning_rate = 1e-3, .warmup_updates = 10, .decay = trainer::LearningRateDecay::kCosine};
 };
 
 std::string Describe(const SupervisedStep& step, int64_t done, int64_t total, double seconds) {
   char text[160];
-  std::snprintf(text, sizeof(text), "sft %s  loss %.4f  lr %.1e  %.0f tok/s  ETA %s",
-                ProgressBar(done, total, 20).c_str(), step.loss, step.learning_rate,
-                static_cast<double>(step.num_tokens * done) / std::max(seconds, 1e-9),
-                ShortDuration(seconds / static_cast<double>(done) *
-                              static_cast<double>(total - done))
-                    .c_str());
+  std::snprintf(
+      text, sizeof(text), "sft %s  loss %.4f  lr %.1e  %.0f tok/s  ETA %s",
+      ProgressBar(done, total, 20).c_str(), step.loss, step.learning_rate,
+      static_cast<double>(step.num_tokens * done) / std::max(seconds, 1e-9),
+      ShortDuration(seconds / static_cast<double>(done) * static_cast<double>(total - done))
+          .c_str());
   return text;
 }
 
@@ -86,9 +85,9 @@ absl::Status Sft(SftFlags& flags) {
   if (end_token < 0) {
     return absl::InvalidArgumentError(absl::StrCat(flags.model, ": names no end token"));
   }
-  TANDEM_ASSIGN_OR_RETURN(const auto examples,
-                          ReadSupervisedExamples(flags.data, *tokenizer, end_token,
-                                                 config.max_position_embeddings));
+  TANDEM_ASSIGN_OR_RETURN(
+      const auto examples,
+      ReadSupervisedExamples(flags.data, *tokenizer, end_token, config.max_position_embeddings));
   const int64_t count = static_cast<int64_t>(examples.size());
   const int64_t total = (count + flags.batch - 1) / flags.batch * flags.epochs;
   flags.optimizer.decay_updates = std::max<int64_t>(1, total - flags.optimizer.warmup_updates);

@@ -10,7 +10,8 @@
 namespace tandem::front {
 namespace {
 
-// {"messages": [.., {"role": "assistant", "content": text}]} -> the same with the text as the answer.
+// {"messages": [.., {"role": "assistant", "content": text}]} -> the same with the text as the
+// answer.
 void MoveLastReplyToAnswer(nlohmann::json& line) {
   if (line.contains("answer") || !line.contains("messages")) return;
   nlohmann::json& messages = line["messages"];

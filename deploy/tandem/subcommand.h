@@ -1,6 +1,6 @@
-// The subcommands of `tandem`. Each Add* declares one on `app` with its flags; when the command line
-// names it, parsing leaves its work in `chosen`, which main runs after every flag was checked. The
-// result is the exit code (common/base/exit_codes.h).
+// The subcommands of `tandem`. Each Add* declares one on `app` with its flags; when the command
+// line names it, parsing leaves its work in `chosen`, which main runs after every flag was checked.
+// The result is the exit code (common/base/exit_codes.h).
 #ifndef TANDEM_DEPLOY_TANDEM_SUBCOMMAND_H_
 #define TANDEM_DEPLOY_TANDEM_SUBCOMMAND_H_
 

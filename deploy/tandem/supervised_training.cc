@@ -59,12 +59,13 @@ absl::StatusOr<SupervisedStep> SupervisedTraining::Step(
     TANDEM_ASSIGN_OR_RETURN(const trainer::TokenScores scores,
                             impl_->policy->Score(row, 1.0, /*with_gradient=*/true));
     TANDEM_ASSIGN_OR_RETURN(const double loss, CatchTorch("supervised loss", [&] {
-      // The policy leaves 0 where there is no target, so the plain sum is over completion tokens.
-      const at::Tensor mean =
-          scores.logprobs.sum().mul(-1.0 / static_cast<double>(step.num_tokens));
-      mean.backward();
-      return mean.item<double>();
-    }));
+                              // The policy leaves 0 where there is no target, so the plain sum is
+                              // over completion tokens.
+                              const at::Tensor mean = scores.logprobs.sum().mul(
+                                  -1.0 / static_cast<double>(step.num_tokens));
+                              mean.backward();
+                              return mean.item<double>();
+                            }));
     step.loss += loss;
   }
   if (!std::isfinite(step.loss)) {

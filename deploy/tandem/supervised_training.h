@@ -1,5 +1,5 @@
-// SupervisedTraining: the trainer's policy and optimizer on given completions, behind a header free of
-// LibTorch. `tandem sft` uses it.
+// SupervisedTraining: the trainer's policy and optimizer on given completions, behind a header free
+// of LibTorch. `tandem sft` uses it.
 #ifndef TANDEM_DEPLOY_TANDEM_SUPERVISED_TRAINING_H_
 #define TANDEM_DEPLOY_TANDEM_SUPERVISED_TRAINING_H_
 

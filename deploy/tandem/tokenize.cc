@@ -64,7 +64,8 @@ absl::Status Tokenize(const TokenizeFlags& flags) {
 
 void AddTokenizeCommand(CLI::App& app, Action& chosen) {
   auto flags = std::make_shared<TokenizeFlags>();
-  CLI::App* sub = app.add_subcommand("tokenize", "Text, messages or ids of each line to ids or text");
+  CLI::App* sub =
+      app.add_subcommand("tokenize", "Text, messages or ids of each line to ids or text");
   sub->add_option("--model", flags->model, "Hugging Face directory; only its tokenizer is read")
       ->required();
   sub->add_option("--input", flags->input, "JSON lines; - is standard input")
@@ -73,7 +74,8 @@ void AddTokenizeCommand(CLI::App& app, Action& chosen) {
                 "a line's text is one user message, put through the chat template");
   sub->footer(
       "Lines:\n"
-      "  {\"text\": ..}                                    -> {\"ids\": [..]} (no special tokens added)\n"
+      "  {\"text\": ..}                                    -> {\"ids\": [..]} (no special tokens "
+      "added)\n"
       "  {\"messages\": [..], \"add_generation_prompt\": b}  -> {\"text\": .., \"ids\": [..]}\n"
       "  {\"ids\": [..]}                                   -> {\"text\": ..}");
   sub->callback([flags, &chosen] {

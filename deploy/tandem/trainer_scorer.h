@@ -1,5 +1,5 @@
-// TrainerScorer: log-probs of whole sequences through the trainer's own forward, behind a header free
-// of LibTorch. `tandem score --engine trainer` uses it.
+// TrainerScorer: log-probs of whole sequences through the trainer's own forward, behind a header
+// free of LibTorch. `tandem score --engine trainer` uses it.
 #ifndef TANDEM_DEPLOY_TANDEM_TRAINER_SCORER_H_
 #define TANDEM_DEPLOY_TANDEM_TRAINER_SCORER_H_
 

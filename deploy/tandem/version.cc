@@ -22,8 +22,7 @@ void AddVersionCommand(CLI::App& app, Action& chosen) {
       const std::string text = absl::StrCat(
           VersionLine(), "\n", "LibTorch  ", LibTorchVersion(), " (", CpuCapability(), ")\n",
           "oneDNN    ", OneDnnVersion(), "\n", "gRPC      ", GrpcVersion(), "\n",
-          "NCCL      none (CPU build)\n", "compiler  ",
-          std::string(CompilerVersion()), "\n");
+          "NCCL      none (CPU build)\n", "compiler  ", std::string(CompilerVersion()), "\n");
       std::fputs(text.c_str(), stdout);
       return 0;
     };

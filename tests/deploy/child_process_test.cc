@@ -107,8 +107,7 @@ TEST(ChildProcessTest, KillsAChildThatDoesNotListen) {
 
 TEST(ChildProcessTest, LeavesNoGrandchildBehind) {
   const TempDir dir;
-  auto child =
-      ChildProcess::Start(Shell("sleep 600 & echo $!; kill -9 $$", dir, /*piped=*/true));
+  auto child = ChildProcess::Start(Shell("sleep 600 & echo $!; kill -9 $$", dir, /*piped=*/true));
   ASSERT_THAT(child, IsOk());
   WaitForEnd(**child);
   const std::vector<std::string> lines = (*child)->ReadLines();

@@ -51,8 +51,8 @@ def test_a_flag_out_of_range_is_refused_before_anything_is_loaded():
 def test_every_command_explains_itself(command):
     done = tandem(command, "--help")
     assert done.returncode == 0
-    assert command in tandem("--help").stdout
-    assert len(done.stdout) > 100
+    assert f"tandem {command} [OPTIONS]" in done.stdout
+    assert f"\n  {command} " in tandem("--help").stdout
 
 
 def test_version_names_the_libraries():
@@ -163,3 +163,67 @@ def test_status_of_a_server_that_is_not_there_is_exit_code_4():
     done = tandem("status", "--servers", "127.0.0.1:1", "--timeout", 1)
     assert done.returncode == 4
     assert "127.0.0.1:1" in done.stdout
+
+
+@pytest.mark.parametrize("example", sorted(path.name for path in (SOURCE / "examples").glob("*.yaml")))
+def test_every_example_is_a_valid_run_file(example):
+    done = tandem("run", f"examples/{example}", "--dry-run", cwd=SOURCE)
+    assert done.returncode == 0, done.stderr
+    for line in ("launch:", "server:", "trainer:", "# Plan", "# run directory: runs/"):
+        assert line in done.stdout
+
+
+def test_a_dry_run_prints_what_a_run_file_can_hold_again(tmp_path):
+    first = tandem("run", "examples/demo.yaml", "--dry-run", "--set", "trainer.steps=3", cwd=SOURCE)
+    assert "steps: 3" in first.stdout
+    again = tmp_path / "again.yaml"
+    again.write_text(first.stdout)
+    assert tandem("run", again, "--dry-run").stdout.split("# Plan")[0] == (
+        first.stdout.split("# Plan")[0])
+
+
+def test_an_unknown_knob_is_named_with_file_line_and_the_nearest_one(tmp_path):
+    config = tmp_path / "run.yaml"
+    config.write_text("trainer:\n  model: m\n  stepz: 3\n")
+    done = tandem("run", config, "--dry-run")
+    assert done.returncode == 2
+    assert f"{config}:3: unknown key 'trainer.stepz'" in done.stderr
+    assert "'trainer.steps'" in done.stderr
+
+
+def test_the_demo_says_how_to_get_its_model(tmp_path):
+    done = tandem("demo", "--out", tmp_path / "runs", "--model", "models/smollm2-absent", cwd=SOURCE)
+    assert done.returncode in (2, 3)
+    assert "deploy/setup/install.sh" in done.stderr or "make build" in done.stderr
+
+
+def test_demos_of_one_seed_have_the_same_problems(tmp_path):
+    for out in ("one", "two"):
+        assert tandem("demo", "--dry-run", "--seed", 5, "--out", tmp_path / out,
+                      cwd=SOURCE).returncode == 0
+    for part, count in (("train", 61), ("held_out", 20)):
+        lines = (tmp_path / f"one/data/multiply-5/{part}.jsonl").read_text()
+        assert lines == (tmp_path / f"two/data/multiply-5/{part}.jsonl").read_text()
+        assert len(lines.splitlines()) == count
+
+
+def test_sft_lowers_the_loss_and_leaves_a_model(model, tmp_path):
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps({"prompt": f"what is {i} + 1?", "answer": str(i + 1)}) + "\n"
+                            for i in range(8)))
+    done = tandem("sft", "--model", model, "--data", data, "--out", tmp_path / "out", "--epochs", 20,
+                  "--batch", 4, "--lr", "0.01", "--warmup", 2)
+    assert done.returncode == 0, done.stderr
+    losses = [float(line.split("loss ")[1].split()[0]) for line in done.stderr.splitlines()]
+    assert losses[-1] < 0.5 * losses[0]
+    scored = tandem("eval", "--model", tmp_path / "out", "--data", data, "--max-tokens", 4, "-k", 2)
+    assert scored.returncode == 0, scored.stderr
+    assert json.loads(scored.stdout)["num_prompts"] == 8
+
+
+def test_sft_names_the_line_it_cannot_learn_from(model, tmp_path):
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"prompt":"a","answer":"b"}\n{"prompt":"a"}\n')
+    done = tandem("sft", "--model", model, "--data", data, "--out", tmp_path / "out")
+    assert done.returncode == 3
+    assert f"{data}:2: " in done.stderr

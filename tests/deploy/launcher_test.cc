@@ -13,7 +13,8 @@ namespace {
 
 using ::tandem::testing::TempDir;
 
-// Servers and trainer are shell scripts: $0 is the port file of a server, the addresses of a trainer.
+// Servers and trainer are shell scripts: $0 is the port file of a server, the addresses of a
+// trainer.
 struct Scripts {
   std::string server = "echo 4711 > $0; exec sleep 600";
   std::string trainer = "exit 0";
@@ -84,9 +85,9 @@ TEST_F(LauncherTest, SaysThatTheTrainerWasKilled) {
 }
 
 TEST_F(LauncherTest, EndsTheRunWhenAServerDiesInMidRun) {
-  const LaunchResult result = Run(
-      {.server = "echo 1 > $0; while [ ! -e $0.go ]; do sleep 0.01; done; echo bye >&2; exit 1",
-       .trainer = "touch " + (dir_ / "logs/rollout_server_0.port.go") + "; exec sleep 600"});
+  const LaunchResult result =
+      Run({.server = "echo 1 > $0; while [ ! -e $0.go ]; do sleep 0.01; done; echo bye >&2; exit 1",
+           .trainer = "touch " + (dir_ / "logs/rollout_server_0.port.go") + "; exec sleep 600"});
   EXPECT_EQ(result.exit_code, ExitCode::kChildDied);
   EXPECT_NE(shown_.find("rollout_server 0 ended with exit code 1"), std::string::npos) << shown_;
   EXPECT_NE(shown_.find("| bye"), std::string::npos) << shown_;
@@ -100,8 +101,8 @@ TEST_F(LauncherTest, NeverStartsTheTrainerWhenAServerRefusesItsModel) {
 
 TEST_F(LauncherTest, PassesAStopOnAndWaitsForTheTrainerToSave) {
   stop_.Request();
-  const LaunchResult result = Run(
-      {.trainer = "trap 'echo saved >&2; exit 130' TERM; while :; do sleep 0.01; done"});
+  const LaunchResult result =
+      Run({.trainer = "trap 'echo saved >&2; exit 130' TERM; while :; do sleep 0.01; done"});
   EXPECT_EQ(result.exit_code, ExitCode::kInterrupted);
 }
 
