@@ -111,6 +111,7 @@ class FakeRolloutServer::Impl::Rollout : public rollout::v1::RolloutService::Ser
         impl_->changed.WaitUntil(&impl_->mu,
                                  std::chrono::steady_clock::now() + std::chrono::milliseconds(20));
       }
+      if (impl_->stopped) return {grpc::StatusCode::UNAVAILABLE, "killed"};
       if (!impl_->group_failures.empty()) {
         const absl::Status failure = impl_->group_failures.front();
         impl_->group_failures.pop_front();

@@ -1,0 +1,169 @@
+#include "trainer/checkpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "common/base/file_system.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temp_dir.h"
+
+namespace tandem::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+using ::tandem::testing::FailsWith;
+using ::tandem::testing::IsOk;
+using ::tandem::testing::TempDir;
+using ::testing::HasSubstr;
+
+HostTensor Tensor(const std::string& name, std::vector<float> values) {
+  auto owner = std::make_shared<std::vector<float>>(std::move(values));
+  return {.spec = {name, DType::kF32, {static_cast<int64_t>(owner->size())}},
+          .bytes = std::as_bytes(std::span(*owner)),
+          .owner = owner};
+}
+
+const CheckpointIdentity kIdentity = {"config-digest", "tokenizer-hash"};
+
+Checkpoint AtStep(int64_t step) {
+  const float value = static_cast<float>(step);
+  return {.step = step,
+          .next_group_step = step + 1,
+          .run_id = "run-7",
+          .seed = 11,
+          .identity = kIdentity,
+          .learner = {.weights = {Tensor("w", {value, 2})},
+                      .optimizer = {Tensor("exp_avg.w", {3, value})},
+                      .num_updates = 2 * step}};
+}
+
+float First(const HostTensor& tensor) {
+  return *reinterpret_cast<const float*>(tensor.bytes.data());
+}
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  CheckpointTest() {
+    EXPECT_THAT(MakeDirectories(directory_ / "model"), IsOk());
+    EXPECT_THAT(WriteFileAtomically(directory_ / "model/config.json", "{}"), IsOk());
+    EXPECT_THAT(MakeDirectories(root_), IsOk());
+  }
+
+  absl::Status Save(int64_t step, int64_t keep = 3) {
+    return SaveCheckpoint(root_, AtStep(step), directory_ / "model", keep);
+  }
+
+  TempDir directory_;
+  const std::string root_ = directory_ / "checkpoints";
+};
+
+TEST_F(CheckpointTest, GivesEverythingBack) {
+  ASSERT_THAT(Save(4), IsOk());
+  const auto loaded = LoadLatestCheckpoint(root_, kIdentity);
+  ASSERT_THAT(loaded, IsOk());
+  const Checkpoint& checkpoint = loaded->checkpoint;
+  EXPECT_EQ(checkpoint.step, 4);
+  EXPECT_EQ(checkpoint.next_group_step, 5);
+  EXPECT_EQ(checkpoint.run_id, "run-7");
+  EXPECT_EQ(checkpoint.seed, 11u);
+  EXPECT_EQ(checkpoint.learner.num_updates, 8);
+  EXPECT_EQ(First(checkpoint.learner.weights[0]), 4);
+  EXPECT_EQ(checkpoint.learner.optimizer[0].spec.name, "exp_avg.w");
+  EXPECT_TRUE(loaded->refused.empty());
+  EXPECT_TRUE(fs::exists(root_ + "/step_4/config.json")) << "loads as a model directory";
+}
+
+TEST_F(CheckpointTest, KeepsTheNewestOnesAndNamesTheLast) {
+  for (const int64_t step : {1, 2, 10}) ASSERT_THAT(Save(step, 2), IsOk());
+  EXPECT_FALSE(fs::exists(root_ + "/step_1"));
+  EXPECT_TRUE(fs::exists(root_ + "/step_2"));
+  EXPECT_EQ(*ReadFile(root_ + "/LATEST"), "step_10\n");
+}
+
+TEST_F(CheckpointTest, SavingAStepAgainReplacesIt) {
+  ASSERT_THAT(Save(1), IsOk());
+  ASSERT_THAT(Save(1), IsOk());
+  EXPECT_THAT(LoadLatestCheckpoint(root_, kIdentity), IsOk());
+}
+
+// A crash may leave any prefix of the work: each file cut to half, cut to nothing, or not there.
+TEST_F(CheckpointTest, FallsBackFromADamagedFileToTheOneBefore) {
+  for (const char* const file : {"model.safetensors", "optimizer.safetensors", "state.json",
+                                 "manifest.json", "config.json"}) {
+    for (const bool removed : {false, true}) {
+      ASSERT_THAT(Save(1), IsOk());
+      ASSERT_THAT(Save(2), IsOk());
+      const std::string path = root_ + "/step_2/" + file;
+      if (removed) {
+        fs::remove(path);
+      } else {
+        fs::resize_file(path, fs::file_size(path) / 2);
+      }
+      const auto loaded = LoadLatestCheckpoint(root_, kIdentity);
+      ASSERT_THAT(loaded, IsOk()) << file;
+      EXPECT_EQ(loaded->checkpoint.step, 1) << file;
+      ASSERT_EQ(loaded->refused.size(), 1u);
+      EXPECT_THAT(loaded->refused[0], HasSubstr("step_2/" + std::string(file)));
+    }
+  }
+}
+
+TEST_F(CheckpointTest, AFlippedBitIsFoundByItsDigest) {
+  ASSERT_THAT(Save(1), IsOk());
+  ASSERT_THAT(Save(2), IsOk());
+  std::fstream file(root_ + "/step_2/model.safetensors",
+                    std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-1, std::ios::end);
+  const char last = static_cast<char>(file.get());
+  file.seekp(-1, std::ios::end);
+  file.put(static_cast<char>(last ^ 1));
+  file.close();
+  const auto loaded = LoadLatestCheckpoint(root_, kIdentity);
+  ASSERT_THAT(loaded, IsOk());
+  EXPECT_EQ(loaded->checkpoint.step, 1);
+  EXPECT_THAT(loaded->refused[0], HasSubstr("model.safetensors is"));
+}
+
+TEST_F(CheckpointTest, AWriterThatDiedLeavesNothingThatIsRead) {
+  ASSERT_THAT(Save(1), IsOk());
+  fs::rename(root_ + "/step_1", root_ + "/tmp_step_2");
+  EXPECT_THAT(LoadLatestCheckpoint(root_, kIdentity),
+              FailsWith(absl::StatusCode::kNotFound, "no whole checkpoint"));
+  fs::rename(root_ + "/tmp_step_2", root_ + "/step_1");
+  fs::remove(root_ + "/LATEST");  // died between the rename and LATEST
+  EXPECT_THAT(LoadLatestCheckpoint(root_, kIdentity), IsOk());
+}
+
+TEST_F(CheckpointTest, AllDamagedIsAnErrorThatNamesEach) {
+  ASSERT_THAT(Save(1), IsOk());
+  fs::remove(root_ + "/step_1/state.json");
+  EXPECT_THAT(LoadLatestCheckpoint(root_, kIdentity),
+              FailsWith(absl::StatusCode::kNotFound, "step_1/state.json"));
+}
+
+TEST_F(CheckpointTest, AnotherModelOrTokenizerIsRefusedWithTheDifference) {
+  ASSERT_THAT(Save(1), IsOk());
+  EXPECT_THAT(LoadLatestCheckpoint(root_, {"other", "tokenizer-hash"}),
+              FailsWith(absl::StatusCode::kFailedPrecondition, "another model configuration (digest config-digest, now other)"));
+  EXPECT_THAT(LoadLatestCheckpoint(root_, {"config-digest", "other"}),
+              FailsWith(absl::StatusCode::kFailedPrecondition, "another tokenizer"));
+}
+
+TEST_F(CheckpointTest, AFullDiskLeavesThePreviousCheckpointStanding) {
+  ASSERT_THAT(Save(1), IsOk());
+  ASSERT_EQ(setenv("TANDEM_FAIL_WRITE", "tmp_step_2/optimizer:ENOSPC:10", 1), 0);
+  EXPECT_THAT(Save(2), FailsWith(absl::StatusCode::kResourceExhausted, "optimizer"));
+  ASSERT_EQ(unsetenv("TANDEM_FAIL_WRITE"), 0);
+  const auto loaded = LoadLatestCheckpoint(root_, kIdentity);
+  ASSERT_THAT(loaded, IsOk());
+  EXPECT_EQ(loaded->checkpoint.step, 1);
+  EXPECT_TRUE(loaded->refused.empty());
+  EXPECT_FALSE(fs::exists(root_ + "/tmp_step_2"));
+}
+
+}  // namespace
+}  // namespace tandem::trainer

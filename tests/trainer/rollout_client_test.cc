@@ -1,0 +1,210 @@
+#include "trainer/rollout_client.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/support/fake_rollout_server.h"
+#include "tests/support/status_matchers.h"
+
+namespace tandem::trainer {
+namespace {
+
+using ::tandem::testing::FailsWith;
+using ::tandem::testing::FakeRolloutServer;
+using ::tandem::testing::IsOk;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+rollout::v1::GenerateGroupRequest Request(int64_t group_id) {
+  rollout::v1::GenerateGroupRequest request;
+  request.set_run_id("run");
+  request.set_group_id(group_id);
+  request.add_prompt_token_ids(1);
+  request.set_num_completions(3);
+  request.mutable_sampling()->set_max_new_tokens(8);
+  request.mutable_sampling()->set_seed(static_cast<uint64_t>(100 * group_id));
+  return request;
+}
+
+class RolloutClientTest : public ::testing::Test {
+ protected:
+  void Connect(const std::vector<std::string>& addresses, RolloutClientOptions options = {}) {
+    options.groups_in_flight = 2;
+    options.retry_initial_seconds = 0.01;
+    options.retry_max_seconds = 0.05;
+    client_ = std::make_unique<RolloutClient>(addresses, "run", options);
+    size_t reachable = 0;
+    while (reachable < addresses.size()) reachable = client_->Behind(seconds(10)).size();
+    for (int i = 0; i < client_->num_servers(); ++i) client_->MarkReady(i, 0, 0);
+  }
+
+  // The next group, waiting as long as a healthy test can need.
+  FinishedGroup Next() {
+    const auto group = client_->Next(seconds(20));
+    EXPECT_THAT(group, IsOk());
+    return group.ok() && group->has_value() ? **group : FinishedGroup{.group_id = -1};
+  }
+
+  void MarkBehindReady() {
+    for (const int server : client_->Behind(seconds(10))) client_->MarkReady(server, 0, 0);
+  }
+
+  FakeRolloutServer server_, other_;
+  std::unique_ptr<RolloutClient> client_;
+};
+
+TEST_F(RolloutClientTest, BringsEveryGroupBackWhole) {
+  Connect({server_.address()});
+  for (int64_t id = 0; id < 7; ++id) client_->Submit(Request(id));
+  std::set<int64_t> ids;
+  for (int i = 0; i < 7; ++i) {
+    const FinishedGroup group = Next();
+    ASSERT_THAT(group.status, IsOk());
+    ASSERT_EQ(group.completions.size(), 3u);
+    EXPECT_EQ(group.completions[2].index(), 2);
+    ids.insert(group.group_id);
+  }
+  EXPECT_EQ(ids.size(), 7u);
+  EXPECT_EQ(server_.requests().size(), 7u);
+}
+
+TEST_F(RolloutClientTest, AsksAgainWithTheSameIdAndSeedWhenACallBreaks) {
+  Connect({server_.address()});
+  server_.FailNextGroups({absl::AbortedError("a commit ended it"), absl::AbortedError("again")});
+  client_->Submit(Request(4));
+  const FinishedGroup group = Next();
+  EXPECT_THAT(group.status, IsOk());
+  const auto requests = server_.requests();
+  ASSERT_EQ(requests.size(), 3u);
+  for (const auto& request : requests) {
+    EXPECT_EQ(request.group_id(), 4);
+    EXPECT_EQ(request.sampling().seed(), 400u);
+  }
+  EXPECT_EQ(client_->num_retries(), 2);
+}
+
+TEST_F(RolloutClientTest, WaitsWhenTheQueueIsFull) {
+  Connect({server_.address()});
+  server_.FailNextGroups({absl::ResourceExhaustedError("full"), absl::ResourceExhaustedError("full")});
+  client_->Submit(Request(1));
+  EXPECT_THAT(Next().status, IsOk());
+  EXPECT_TRUE(client_->IsReady(0));
+}
+
+TEST_F(RolloutClientTest, UnavailableTakesAServerOutUntilItIsProvenAgain) {
+  Connect({server_.address()});
+  client_->TakeEvents();
+  server_.FailNextGroups({absl::UnavailableError("draining")});
+  client_->Submit(Request(1));
+  MarkBehindReady();
+  EXPECT_THAT(Next().status, IsOk());
+  const auto events = client_->TakeEvents();
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0].kind, "server_lost");
+  EXPECT_EQ(events[1].kind, "server_back");
+}
+
+TEST_F(RolloutClientTest, GroupsOfADeadServerRunElsewhereOnce) {
+  Connect({server_.address(), other_.address()});
+  server_.HoldGroups();
+  other_.HoldGroups();
+  for (int64_t id = 0; id < 4; ++id) client_->Submit(Request(id));
+  while (server_.requests().size() + other_.requests().size() < 4) {
+    ASSERT_THAT(client_->Next(milliseconds(5)), IsOk());
+  }
+  server_.Stop();
+  other_.ReleaseGroups();
+  std::multiset<int64_t> ids;
+  for (int i = 0; i < 4; ++i) {
+    const FinishedGroup group = Next();
+    EXPECT_THAT(group.status, IsOk());
+    EXPECT_EQ(group.server, 1);
+    ids.insert(group.group_id);
+  }
+  EXPECT_THAT(ids, ::testing::ElementsAre(0, 1, 2, 3));
+}
+
+TEST_F(RolloutClientTest, ADeadServerThatComesBackGetsItsGroups) {
+  Connect({server_.address()});
+  server_.Stop();
+  client_->Submit(Request(1));
+  ASSERT_THAT(client_->Next(milliseconds(100)), IsOk());
+  server_.Restart();
+  MarkBehindReady();
+  EXPECT_THAT(Next().status, IsOk());
+}
+
+TEST_F(RolloutClientTest, GivesUpAfterItsPatienceNamingEveryServer) {
+  Connect({server_.address()}, {.server_patience_seconds = 0.3});
+  server_.Stop();
+  client_->Submit(Request(1));
+  absl::Status status;
+  while (status.ok()) status = client_->Next(milliseconds(50)).status();
+  EXPECT_THAT(status, FailsWith(absl::StatusCode::kUnavailable, "no rollout server for"));
+  EXPECT_THAT(status, FailsWith(absl::StatusCode::kUnavailable, server_.address()));
+}
+
+TEST_F(RolloutClientTest, AnotherRunsServerIsAnErrorThatNamesTheRun) {
+  server_.set_owner("somebody-else");
+  client_ = std::make_unique<RolloutClient>(std::vector<std::string>{server_.address()}, "run",
+                                            RolloutClientOptions{});
+  client_->Behind(seconds(10));
+  EXPECT_THAT(client_->Health(),
+              FailsWith(absl::StatusCode::kFailedPrecondition, "belongs to run 'somebody-else'"));
+}
+
+TEST_F(RolloutClientTest, AMalformedAnswerIsAskedForAgainThenGivenUpNeverTrained) {
+  Connect({server_.address()}, {.max_attempts = 3});
+  server_.set_sample([](const auto&, rollout::v1::Completion* completion) {
+    completion->add_token_ids(1);
+    completion->set_token_hash(77);
+  });
+  client_->Submit(Request(1));
+  const FinishedGroup group = Next();
+  EXPECT_THAT(group.status, FailsWith(absl::StatusCode::kDataLoss, "changed or made anew"));
+  EXPECT_TRUE(group.completions.empty());
+  EXPECT_EQ(server_.requests().size(), 3u);
+}
+
+TEST_F(RolloutClientTest, AnImpossibleRequestIsNotRetried) {
+  Connect({server_.address()});
+  server_.FailNextGroups({absl::InvalidArgumentError("prompt over the context")});
+  client_->Submit(Request(1));
+  EXPECT_THAT(Next().status, FailsWith(absl::StatusCode::kInvalidArgument, "over the context"));
+  EXPECT_EQ(server_.requests().size(), 1u);
+}
+
+TEST_F(RolloutClientTest, APinnedGroupRunsAtItsServerOnly) {
+  Connect({server_.address(), other_.address()});
+  for (int64_t id = 0; id < 6; ++id) client_->Submit(Request(id), static_cast<int>(id % 2));
+  for (int i = 0; i < 6; ++i) {
+    const FinishedGroup group = Next();
+    EXPECT_EQ(group.server, group.group_id % 2);
+  }
+}
+
+TEST_F(RolloutClientTest, CancelledGroupsNeverComeBack) {
+  Connect({server_.address()});
+  server_.HoldGroups();
+  client_->Submit(Request(1));
+  while (server_.requests().empty()) ASSERT_THAT(client_->Next(milliseconds(5)), IsOk());
+  client_->CancelAll();
+  server_.ReleaseGroups();
+  client_->Submit(Request(2));
+  EXPECT_EQ(Next().group_id, 2);
+}
+
+TEST_F(RolloutClientTest, AProofThatExpiredDoesNotBringAServerBack) {
+  Connect({server_.address()});
+  client_->ExpireProofs();
+  server_.FailNextGroups({absl::UnavailableError("blink")});
+  client_->Submit(Request(1));
+  while (client_->IsReady(0)) ASSERT_THAT(client_->Next(milliseconds(5)), IsOk());
+  EXPECT_EQ(client_->Behind(seconds(10)).size(), 1u);
+  EXPECT_FALSE(client_->IsReady(0));
+}
+
+}  // namespace
+}  // namespace tandem::trainer

@@ -1,0 +1,67 @@
+#include "trainer/step_metrics.h"
+
+#include <gtest/gtest.h>
+
+namespace tandem::trainer {
+namespace {
+
+using experience::v1::ScoredGroup;
+
+void AddMember(ScoredGroup* group, double reward, float advantage, int tokens, int64_t version,
+               bool truncated = false) {
+  auto* const member = group->add_completions();
+  member->set_reward(reward);
+  member->set_advantage(advantage);
+  (*member->mutable_reward_parts())["number_answer"] = reward;
+  auto* const completion = member->mutable_completion();
+  for (int i = 0; i < tokens; ++i) completion->add_token_ids(i);
+  completion->set_finish_reason(truncated ? rollout::v1::FINISH_REASON_LENGTH
+                                          : rollout::v1::FINISH_REASON_STOP);
+  auto* const span = completion->add_version_spans();
+  span->set_weight_version(version);
+  span->set_num_tokens(tokens);
+}
+
+std::vector<ScoredGroup> Groups() {
+  ScoredGroup mixed, equal;
+  AddMember(&mixed, 1, 0.5f, 2, 3);
+  AddMember(&mixed, 0, -0.5f, 4, 2, /*truncated=*/true);
+  AddMember(&equal, 0, 0, 6, 3);
+  AddMember(&equal, 0, 0, 8, 3);
+  equal.set_zero_variance(true);
+  return {mixed, equal};
+}
+
+TEST(StepMetrics, ComeOutAsWorkedByHand) {
+  MetricsLine line(4, 0);
+  AddGroupMetrics(Groups(), {3}, 1.0, &line);
+  EXPECT_DOUBLE_EQ(line.Get("reward/mean"), 0.25);
+  EXPECT_DOUBLE_EQ(line.Get("reward/std"), 0.5);           // squares 9/16 + 3/16 over 3
+  EXPECT_DOUBLE_EQ(line.Get("reward/pass_at_k"), 0.5);
+  EXPECT_NEAR(line.Get("reward/group_std_mean"), 0.70710678 / 2, 1e-7);
+  EXPECT_DOUBLE_EQ(line.Get("reward/zero_variance_share"), 0.5);
+  EXPECT_DOUBLE_EQ(line.Get("reward/part/number_answer"), 0.25);
+  EXPECT_DOUBLE_EQ(line.Get("advantage/mean"), 0);
+  EXPECT_DOUBLE_EQ(line.Get("advantage/var"), 0.125);      // (1/4 + 1/4) / 4
+  EXPECT_DOUBLE_EQ(line.Get("length/mean"), 5);
+  EXPECT_DOUBLE_EQ(line.Get("length/min"), 2);
+  EXPECT_DOUBLE_EQ(line.Get("length/max"), 8);
+  EXPECT_DOUBLE_EQ(line.Get("length/truncated_share"), 0.25);
+  EXPECT_DOUBLE_EQ(line.Get("staleness/mean"), 0.2);       // 4 of 20 tokens are one version old
+  EXPECT_DOUBLE_EQ(line.Get("staleness/max"), 1);
+  EXPECT_NE(line.ToJson().find("\"staleness/histogram\":{\"0\":16,\"1\":4}"), std::string::npos);
+  EXPECT_EQ(CountTokens(Groups()), 20);
+}
+
+TEST(StepMetrics, CountDropsByReason) {
+  auto groups = Groups();
+  groups[0].mutable_completions(0)->set_masked(true);
+  groups[0].mutable_completions(0)->set_drop_reason("reward_failed: gsm8k: no number");
+  MetricsLine line(4, 0);
+  AddDropMetrics(groups, {{7, "stale"}, {8, "stale"}}, &line);
+  EXPECT_DOUBLE_EQ(line.Get("drops/group_stale"), 2);
+  EXPECT_DOUBLE_EQ(line.Get("drops/completion_reward_failed"), 1);
+}
+
+}  // namespace
+}  // namespace tandem::trainer
