@@ -1,0 +1,205 @@
+#include "rollout_server/engine/engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/rollout_server/engine/engine_fixture.h"
+
+namespace tandem::rollout {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using testing::FailsWith;
+using testing::IsOk;
+
+using EngineTest = EngineFixture;
+
+TEST_F(EngineTest, ComputesTheTokensOfAGroupsPromptOnce) {
+  const auto engine = Make(Fp32());
+  ASSERT_THAT(engine->Add(Group(1, 37, 6, 5)), IsOk());
+  const Completions out = RunToEnd(*engine);
+  EXPECT_EQ(out.at(1).size(), 6u);
+  EXPECT_EQ(engine->Stats().num_prompt_tokens_computed, 37u);
+  EXPECT_EQ(engine->Stats().num_tokens_sampled, 30u);
+}
+
+TEST_F(EngineTest, TellsWhenAGroupStartsDecodesAndEnds) {
+  EngineOptions options = Fp32();
+  options.max_batch_sequences = 8;
+  options.max_step_tokens = 20;
+  const auto engine = Make(options);
+  ASSERT_THAT(engine->Add(Group(7, 30, 1, 2)), IsOk());
+  std::vector<std::vector<size_t>> kinds;
+  while (engine->HasWork()) {
+    const auto events = engine->Step();
+    ASSERT_THAT(events, IsOk());
+    kinds.emplace_back();
+    for (const EngineEvent& event : *events) kinds.back().push_back(event.index());
+  }
+  // GroupStarted 0, GroupDecoding 1, CompletionFinished 2, GroupFinished 3.
+  EXPECT_THAT(kinds, ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2, 3)));
+}
+
+TEST_F(EngineTest, RecordsOneValueOfEachKindPerToken) {
+  const FinishedCompletion c = Generate(Fp32(), {Group(1, 9, 1, 7)}).at(1).at(0);
+  EXPECT_EQ(c.token_ids.size(), 7u);
+  EXPECT_EQ(c.behaviour_logprobs.size(), 7u);
+  EXPECT_EQ(c.behaviour_logprobs, c.raw_logprobs);  // temperature 1, no filter
+  EXPECT_EQ(c.entropies.size(), 7u);
+  EXPECT_EQ(c.logprob_second_moments.size(), 7u);
+  EXPECT_THAT(c.decode_batch_sizes, ElementsAre(1, 1, 1, 1, 1, 1, 1));
+  EXPECT_THAT(c.prefix_cached, Each(false));
+  EXPECT_THAT(c.version_spans, ElementsAre(VersionSpan{{0}, 7}));
+  EXPECT_EQ(c.finish_reason, FinishReason::kLength);
+}
+
+TEST_F(EngineTest, TheCompletionsOfAGroupDiffer) {
+  const auto group = Generate(Fp32(), {Group(1, 20, 4, 12)}).at(1);
+  for (int32_t i = 1; i < 4; ++i) EXPECT_NE(group.at(0).token_ids, group.at(i).token_ids);
+}
+
+void ExpectSame(const std::map<int32_t, FinishedCompletion>& a,
+                const std::map<int32_t, FinishedCompletion>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [index, completion] : a) {
+    EXPECT_EQ(completion.token_ids, b.at(index).token_ids);
+    EXPECT_THAT(completion.behaviour_logprobs,
+                ::testing::Pointwise(::testing::FloatNear(1e-5f), b.at(index).behaviour_logprobs));
+  }
+}
+
+TEST_F(EngineTest, ACompletionDoesNotDependOnTheOrderOfArrivalOrOnOtherGroups) {
+  const Completions alone = Generate(Fp32(), {Group(2, 21, 3, 16)});
+  const Completions early = Generate(Fp32(), {Group(2, 21, 3, 16), Group(1, 40, 4, 20)});
+  const Completions late =
+      Generate(Fp32(), {Group(1, 40, 4, 20), Group(3, 5, 2, 8), Group(2, 21, 3, 16)});
+  ExpectSame(alone.at(2), early.at(2));
+  ExpectSame(alone.at(2), late.at(2));
+  ExpectSame(early.at(1), late.at(1));
+}
+
+TEST_F(EngineTest, ACompletionDoesNotDependOnTheSizeOfItsGroup) {
+  const Completions one = Generate(Fp32(), {Group(2, 21, 1, 16)});
+  const Completions five = Generate(Fp32(), {Group(2, 21, 5, 16)});
+  ExpectSame(one.at(2), {{0, five.at(2).at(0)}});
+}
+
+TEST_F(EngineTest, ChunkedPromptsGiveTheSameCompletions) {
+  EngineOptions chunked = Fp32();
+  chunked.max_batch_sequences = 4;
+  chunked.max_step_tokens = 7;
+  const auto groups = [] {
+    return std::vector<GroupRequest>{Group(1, 50, 2, 10), Group(2, 33, 2, 10)};
+  };
+  const Completions whole = Generate(Fp32(), groups());
+  const Completions pieces = Generate(chunked, groups());
+  ExpectSame(whole.at(1), pieces.at(1));
+  ExpectSame(whole.at(2), pieces.at(2));
+}
+
+TEST_F(EngineTest, AQueueLargerThanTheCacheIsServedInOrder) {
+  EngineOptions small = Fp32();
+  small.kv_capacity_tokens = 128;
+  const auto engine = Make(small);
+  std::vector<GroupRequest> groups;
+  for (GroupKey key = 1; key <= 6; ++key) groups.push_back(Group(key, 20, 2, 12));
+  for (const GroupRequest& group : groups) ASSERT_THAT(engine->Add(group), IsOk());
+  const Completions tight = RunToEnd(*engine);
+  const Completions roomy = Generate(Fp32(), groups);
+  for (GroupKey key = 1; key <= 6; ++key) ExpectSame(tight.at(key), roomy.at(key));
+  EXPECT_EQ(engine->Stats().kv_used_tokens, 0);
+}
+
+TEST_F(EngineTest, TheCacheIsEmptyAfterEverything) {
+  const auto engine = Make(Fp32());
+  for (GroupKey key = 1; key <= 3; ++key) {
+    ASSERT_THAT(engine->Add(Group(key, 30, 3, 9)), IsOk());
+  }
+  Completions out;
+  ASSERT_TRUE(StepInto(*engine, out));
+  EXPECT_GT(engine->Stats().kv_used_tokens, 0);
+  EXPECT_EQ(engine->Stats().num_groups_running, 3);
+  RunToEnd(*engine);
+  EXPECT_EQ(engine->Stats().kv_used_tokens, 0);
+  EXPECT_EQ(engine->Stats().kv_capacity_tokens, 2048);
+  EXPECT_EQ(engine->Stats().num_groups_running, 0);
+}
+
+TEST_F(EngineTest, AbortFreesTheCacheAndLeavesOtherGroupsAsTheyWere) {
+  const auto engine = Make(Fp32());
+  ASSERT_THAT(engine->Add(Group(1, 30, 3, 40)), IsOk());
+  Completions out;
+  for (int step = 0; step < 5; ++step) ASSERT_TRUE(StepInto(*engine, out));
+  ASSERT_THAT(engine->Add(Group(2, 21, 3, 16)), IsOk());
+  ASSERT_TRUE(StepInto(*engine, out));
+  EXPECT_TRUE(engine->Abort(1));
+  EXPECT_FALSE(engine->Abort(1));
+  const Completions rest = RunToEnd(*engine);
+  EXPECT_FALSE(rest.contains(1));
+  EXPECT_EQ(engine->Stats().kv_used_tokens, 0);
+  ExpectSame(rest.at(2), Generate(Fp32(), {Group(2, 21, 3, 16)}).at(2));
+}
+
+TEST_F(EngineTest, AnInstallInFlightSplitsTheVersionSpans) {
+  const auto engine = Make(Fp32());
+  ASSERT_THAT(engine->Add(Group(1, 10, 2, 9)), IsOk());
+  Completions out;
+  for (int step = 0; step < 4; ++step) ASSERT_TRUE(StepInto(*engine, out));
+  auto staged = engine->Stage(testing::TinyModelTensors(engine->config(), 99));
+  ASSERT_THAT(staged, IsOk());
+  engine->Install(*std::move(staged), WeightVersion{5});
+  EXPECT_EQ(engine->live_version(), WeightVersion{5});
+  out = RunToEnd(*engine);
+  for (int32_t i = 0; i < 2; ++i) {
+    EXPECT_THAT(out.at(1).at(i).version_spans,
+                ElementsAre(VersionSpan{{0}, 4}, VersionSpan{{5}, 5}));
+  }
+}
+
+TEST_F(EngineTest, InstalledWeightsAreTheOnesServed) {
+  const auto engine = Make(Fp32());
+  const std::vector<std::vector<int32_t>> ids = {Prompt(20, 3)};
+  const auto before = engine->Score(ids, 1, ScorePath::kPrefill);
+  auto other = engine->Stage(testing::TinyModelTensors(engine->config(), 99));
+  engine->Install(*std::move(other), WeightVersion{1});
+  const auto changed = engine->Score(ids, 1, ScorePath::kPrefill);
+  EXPECT_GT(LargestGap((*before)[0], (*changed)[0]), 0.1);
+  auto same = engine->Stage(testing::TinyModelTensors(engine->config(), kModelSeed));
+  engine->Install(*std::move(same), WeightVersion{2});
+  EXPECT_EQ((*engine->Score(ids, 1, ScorePath::kPrefill))[0], (*before)[0]);
+}
+
+TEST_F(EngineTest, StageRefusesAnotherDtypeUnlessItMayCast) {
+  EngineOptions options = Fp32();
+  options.dtype = ComputeDType::kBf16;
+  const auto engine = Make(options);
+  const auto tensors = [&] { return testing::TinyModelTensors(engine->config(), 1); };
+  EXPECT_THAT(engine->Stage(tensors()),
+              FailsWith(absl::StatusCode::kInvalidArgument, "this server runs BF16"));
+  EXPECT_THAT(engine->Stage(tensors(), /*allow_cast=*/true), IsOk());
+}
+
+TEST_F(EngineTest, StageRefusesASetWithATensorMissing) {
+  const auto engine = Make(Fp32());
+  std::vector<HostTensor> tensors = testing::TinyModelTensors(engine->config(), 1);
+  tensors.pop_back();
+  EXPECT_FALSE(engine->Stage(tensors).ok());
+}
+
+TEST_F(EngineTest, ServesTheTensorsOfTheFileAsVersionZero) {
+  const auto engine = Make(Fp32());
+  EXPECT_EQ(engine->live_version(), WeightVersion{0});
+  EXPECT_EQ(engine->weight_dtype(), DType::kF32);
+  const std::vector<HostTensor> expected = testing::TinyModelTensors(engine->config(), kModelSeed);
+  ASSERT_EQ(engine->initial_tensors().size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(engine->initial_tensors()[i].spec, expected[i].spec);
+    EXPECT_TRUE(std::ranges::equal(engine->initial_tensors()[i].bytes, expected[i].bytes));
+  }
+  engine->DropInitialTensors();
+  EXPECT_TRUE(engine->initial_tensors().empty());
+}
+
+}  // namespace
+}  // namespace tandem::rollout
