@@ -1,0 +1,192 @@
+// What a group may ask for, and how completions end.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/rollout_server/engine/engine_fixture.h"
+
+namespace tandem::rollout {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::FailsWith;
+using testing::IsOk;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+class EngineRefusesTest : public EngineFixture {
+ protected:
+  EngineRefusesTest() {
+    EngineOptions options = Fp32();
+    options.kv_capacity_tokens = 160;
+    options.max_batch_sequences = 4;
+    engine_ = Make(options);
+  }
+
+  // A good group after `change`.
+  template <typename F>
+  absl::Status With(const F& change) {
+    GroupRequest group = Group(1, 10, 2, 8);
+    change(group);
+    const absl::Status status = engine_->Validate(group);
+    EXPECT_EQ(engine_->Add(group).ToString(), status.ToString());
+    return status;
+  }
+
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(EngineRefusesTest, AGoodGroupIsAccepted) {
+  EXPECT_THAT(With([](GroupRequest&) {}), IsOk());
+}
+
+TEST_F(EngineRefusesTest, PromptsThatCannotBeServed) {
+  EXPECT_THAT(With([](auto& g) { g.prompt.clear(); }),
+              FailsWith(kInvalid, "prompt_token_ids is empty"));
+  EXPECT_THAT(With([](auto& g) { g.prompt[3] = 49152; }),
+              FailsWith(kInvalid, "prompt_token_ids[3] is 49152, want 0 to 49151"));
+  EXPECT_THAT(With([](auto& g) { g.prompt[0] = -1; }),
+              FailsWith(kInvalid, "prompt_token_ids[0] is -1"));
+}
+
+TEST_F(EngineRefusesTest, GroupsLargerThanTheServer) {
+  EXPECT_THAT(With([](auto& g) { g.num_completions = 5; }),
+              FailsWith(kInvalid, "num_completions is 5, want 1 to max_batch_sequences = 4"));
+  EXPECT_THAT(With([](auto& g) { g.num_completions = 0; }),
+              FailsWith(kInvalid, "num_completions is 0"));
+  EXPECT_THAT(With([](auto& g) { g.sampling.max_new_tokens = 247; }),
+              FailsWith(kInvalid, "= 257 is over the context of 256 tokens"));
+  // 10 + 100 - 1 = 109 tokens are 7 blocks for each of two completions: 224 tokens.
+  EXPECT_THAT(With([](auto& g) { g.sampling.max_new_tokens = 100; }),
+              FailsWith(kInvalid, "may need 224 tokens of KV cache, the server has 160"));
+}
+
+TEST_F(EngineRefusesTest, SamplingOutOfRange) {
+  const auto sampling = [this](auto change) {
+    return With([&](GroupRequest& g) { change(g.sampling); });
+  };
+  EXPECT_THAT(sampling([](auto& s) { s.temperature = -0.5f; }),
+              FailsWith(kInvalid, "sampling.temperature is -0.5"));
+  EXPECT_THAT(sampling([](auto& s) { s.temperature = NAN; }),
+              FailsWith(kInvalid, "sampling.temperature is nan"));
+  EXPECT_THAT(sampling([](auto& s) { s.top_k = -1; }), FailsWith(kInvalid, "top_k is -1"));
+  EXPECT_THAT(sampling([](auto& s) { s.top_p = 0; }), FailsWith(kInvalid, "top_p is 0"));
+  EXPECT_THAT(sampling([](auto& s) { s.top_p = 1.5f; }), FailsWith(kInvalid, "top_p is 1.5"));
+  EXPECT_THAT(sampling([](auto& s) { s.min_p = 1; }), FailsWith(kInvalid, "min_p is 1"));
+  EXPECT_THAT(sampling([](auto& s) { s.max_new_tokens = 0; }),
+              FailsWith(kInvalid, "max_new_tokens is 0"));
+  EXPECT_THAT(sampling([](auto& s) { s.min_new_tokens = 9; }),
+              FailsWith(kInvalid, "min_new_tokens is 9"));
+  EXPECT_THAT(sampling([](auto& s) { s.stop_token_ids = {5, 49152}; }),
+              FailsWith(kInvalid, "sampling.stop_token_ids[1] is 49152"));
+  EXPECT_THAT(sampling([](auto& s) { s.stop_strings.assign(17, "x"); }),
+              FailsWith(kInvalid, "stop_strings is 17, want at most 16"));
+  EXPECT_THAT(sampling([](auto& s) { s.stop_strings = {""}; }),
+              FailsWith(kInvalid, "empty string"));
+}
+
+class EngineStopsTest : public EngineFixture {
+ protected:
+  // The completion of a fixed group of one after `change`.
+  template <typename F>
+  static FinishedCompletion With(const F& change) {
+    GroupRequest group = Group(4, 12, 1, 20);
+    change(group.sampling);
+    return Generate(Fp32(), {group}).at(4).at(0);
+  }
+  static FinishedCompletion Free() {
+    return With([](SamplingParams&) {});
+  }
+  static std::vector<int32_t> FirstTokens(const FinishedCompletion& c, size_t count) {
+    return {c.token_ids.begin(), c.token_ids.begin() + static_cast<int64_t>(count)};
+  }
+};
+
+TEST_F(EngineStopsTest, AStopIdEndsACompletionAndIsPartOfIt) {
+  const FinishedCompletion free = Free();
+  const int32_t stop = free.token_ids[6];
+  const auto first = std::find(free.token_ids.begin(), free.token_ids.end(), stop);
+  const size_t length = static_cast<size_t>(first - free.token_ids.begin()) + 1;
+  const FinishedCompletion c = With([&](auto& s) { s.stop_token_ids = {stop}; });
+  EXPECT_EQ(c.token_ids, FirstTokens(free, length));
+  EXPECT_EQ(c.finish_reason, FinishReason::kStop);
+  EXPECT_EQ(c.behaviour_logprobs.size(), length);
+}
+
+TEST_F(EngineStopsTest, TheTextLeavesTheStopTokenOut) {
+  const FinishedCompletion free = Free();
+  const FinishedCompletion c = With([&](auto& s) { s.stop_token_ids = {free.token_ids[6]}; });
+  const auto engine = Make(Fp32());
+  EXPECT_EQ(c.text, *engine->tokenizer().Decode(FirstTokens(c, c.token_ids.size() - 1), false));
+}
+
+TEST_F(EngineStopsTest, MinNewTokensForbidsStopIdsBeforeThatManyTokens) {
+  const FinishedCompletion free = Free();
+  const FinishedCompletion c = With([&](auto& s) {
+    s.stop_token_ids = free.token_ids;  // every id it would draw by itself
+    s.min_new_tokens = 9;
+    s.max_new_tokens = 9;
+  });
+  EXPECT_EQ(c.token_ids.size(), 9u);
+  for (int32_t id : c.token_ids) {
+    EXPECT_THAT(free.token_ids, Not(::testing::Contains(id)));
+  }
+  EXPECT_EQ(c.finish_reason, FinishReason::kLength);
+  EXPECT_NE(c.behaviour_logprobs, c.raw_logprobs);  // renormalised without the stop ids
+}
+
+TEST_F(EngineStopsTest, TheModelsEndTokenEndsACompletionUnlessIgnored) {
+  testing::TempDir directory;
+  ModelConfig config = testing::TinyModelConfig();
+  config.eos_token_ids = {Free().token_ids[3]};
+  ASSERT_THAT(testing::WriteTinyModel(directory.path(), TANDEM_SOURCE_DIR, config, kModelSeed),
+              IsOk());
+  auto engine = *Engine::Create(directory.path(), Fp32());
+  GroupRequest group = Group(4, 12, 1, 20);
+  ASSERT_THAT(engine->Add(group), IsOk());
+  EXPECT_EQ(RunToEnd(*engine).at(4).at(0).token_ids, Free().token_ids);
+  group.sampling.ignore_eos = false;
+  ASSERT_THAT(engine->Add(group), IsOk());
+  const FinishedCompletion c = RunToEnd(*engine).at(4).at(0);
+  EXPECT_EQ(c.token_ids, FirstTokens(Free(), 4));
+  EXPECT_EQ(c.finish_reason, FinishReason::kStop);
+}
+
+TEST_F(EngineStopsTest, AStopStringCutsTheTextAndEndsTheCompletion) {
+  const FinishedCompletion free = Free();
+  const auto engine = Make(Fp32());
+  // The text of two tokens in the middle: the stop string spans both.
+  const std::vector<int32_t> middle = {free.token_ids[5], free.token_ids[6]};
+  const std::string stop = *engine->tokenizer().Decode(middle, false);
+  const FinishedCompletion c = With([&](auto& s) { s.stop_strings = {"never there", stop}; });
+  EXPECT_EQ(c.finish_reason, FinishReason::kStopString);
+  EXPECT_EQ(c.token_ids, FirstTokens(free, 7));
+  EXPECT_EQ(c.text, *engine->tokenizer().Decode(FirstTokens(free, 5), false));
+  EXPECT_THAT(c.text, Not(HasSubstr(stop)));
+}
+
+TEST_F(EngineStopsTest, GreedyTakesTheSameTokensForEverySeed) {
+  const auto greedy = [](uint64_t seed) {
+    return With([&](auto& s) {
+      s.temperature = 0;
+      s.seed = seed;
+    });
+  };
+  const FinishedCompletion c = greedy(1);
+  EXPECT_EQ(c.token_ids, greedy(2).token_ids);
+  EXPECT_EQ(c.behaviour_logprobs, c.raw_logprobs);
+}
+
+TEST_F(EngineStopsTest, TopKOfOneDrawsTheGreedyTokensWithCertainty) {
+  const FinishedCompletion greedy = With([](auto& s) { s.temperature = 0; });
+  const FinishedCompletion c = With([](auto& s) { s.top_k = 1; });
+  EXPECT_EQ(c.token_ids, greedy.token_ids);
+  EXPECT_THAT(c.behaviour_logprobs, ::testing::Each(::testing::FloatEq(0.0f)));
+  EXPECT_EQ(c.raw_logprobs, greedy.raw_logprobs);
+}
+
+}  // namespace
+}  // namespace tandem::rollout

@@ -1,0 +1,151 @@
+// Scores against recorded log-probs, and bf16 against fp32.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/rollout_server/engine/engine_fixture.h"
+
+namespace tandem::rollout {
+namespace {
+
+using testing::FailsWith;
+using testing::IsOk;
+
+class EngineScoreTest : public EngineFixture {
+ protected:
+  static std::vector<float> Score(Engine& engine, const std::vector<int32_t>& ids,
+                                  float temperature, ScorePath path) {
+    const auto scores = engine.Score({ids}, temperature, path);
+    EXPECT_THAT(scores, IsOk());
+    return scores.ok() ? (*scores)[0] : std::vector<float>();
+  }
+  static std::vector<int32_t> Whole(const GroupRequest& group, const FinishedCompletion& c) {
+    std::vector<int32_t> ids = group.prompt;
+    ids.insert(ids.end(), c.token_ids.begin(), c.token_ids.end());
+    return ids;
+  }
+  static std::vector<float> Tail(const std::vector<float>& values, size_t count) {
+    return {values.end() - static_cast<int64_t>(count), values.end()};
+  }
+};
+
+TEST_F(EngineScoreTest, DecodeAndPrefillScoresAgreeAcrossBlockBorders) {
+  const auto engine = Make(Fp32());
+  for (int32_t size : {2, 15, 16, 17, 32, 33, 100}) {
+    const std::vector<int32_t> ids = Prompt(size, size);
+    const auto prefill = Score(*engine, ids, 1, ScorePath::kPrefill);
+    const auto decode = Score(*engine, ids, 1, ScorePath::kDecode);
+    ASSERT_EQ(prefill.size(), ids.size());
+    EXPECT_EQ(prefill[0], 0);
+    EXPECT_LT(LargestGap(prefill, decode), 1e-4) << size << " tokens";
+  }
+  EXPECT_EQ(engine->Stats().kv_used_tokens, 0);
+}
+
+TEST_F(EngineScoreTest, ScoresOfSeveralSequencesAreThoseOfEachAlone) {
+  EngineOptions options = Fp32();
+  options.max_batch_sequences = 2;
+  options.max_step_tokens = 10;
+  const auto engine = Make(options);
+  const std::vector<std::vector<int32_t>> ids = {Prompt(40, 1), Prompt(3, 2), Prompt(25, 3)};
+  for (ScorePath path : {ScorePath::kPrefill, ScorePath::kDecode}) {
+    const auto together = engine->Score(ids, 1, path);
+    ASSERT_THAT(together, IsOk());
+    for (size_t i = 0; i < ids.size(); ++i) {
+      EXPECT_LT(LargestGap((*together)[i], Score(*engine, ids[i], 1, path)), 1e-5);
+    }
+  }
+}
+
+TEST_F(EngineScoreTest, ScoresAreTheRecordedBehaviourLogProbs) {
+  for (float temperature : {1.0f, 0.7f}) {
+    const auto engine = Make(Fp32());
+    GroupRequest group = Group(3, 27, 3, 30);
+    group.sampling.temperature = temperature;
+    ASSERT_THAT(engine->Add(group), IsOk());
+    const Completions out = RunToEnd(*engine);
+    for (const auto& [index, c] : out.at(3)) {
+      const std::vector<int32_t> ids = Whole(group, c);
+      for (ScorePath path : {ScorePath::kPrefill, ScorePath::kDecode}) {
+        const auto behaviour = Tail(Score(*engine, ids, temperature, path), c.token_ids.size());
+        EXPECT_LT(LargestGap(behaviour, c.behaviour_logprobs), 1e-4) << "at " << temperature;
+        const auto raw = Tail(Score(*engine, ids, 1, path), c.token_ids.size());
+        EXPECT_LT(LargestGap(raw, c.raw_logprobs), 1e-4) << "at " << temperature;
+      }
+    }
+  }
+}
+
+TEST_F(EngineScoreTest, ScoresDoNotDisturbARunningGroup) {
+  const Completions alone = Generate(Fp32(), {Group(1, 20, 2, 12)});
+  const auto engine = Make(Fp32());
+  ASSERT_THAT(engine->Add(Group(1, 20, 2, 12)), IsOk());
+  Completions out;
+  for (int step = 0; step < 6; ++step) {
+    ASSERT_TRUE(StepInto(*engine, out));
+    Score(*engine, Prompt(50, step), 1, ScorePath::kDecode);
+  }
+  out = RunToEnd(*engine);
+  for (int32_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(out.at(1).at(i).behaviour_logprobs, alone.at(1).at(i).behaviour_logprobs);
+  }
+}
+
+TEST_F(EngineScoreTest, RefusesWhatItCannotScore) {
+  EngineOptions options = Fp32();
+  options.kv_capacity_tokens = 64;
+  const auto engine = Make(options);
+  const auto score = [&](std::vector<int32_t> ids, float temperature = 1) {
+    return engine->Score({std::move(ids)}, temperature, ScorePath::kPrefill);
+  };
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_THAT(score({5}), FailsWith(kInvalid, "sequence 0 has 1 tokens, want 2 to 256"));
+  EXPECT_THAT(score(Prompt(257, 1)), FailsWith(kInvalid, "has 257 tokens"));
+  EXPECT_THAT(score({5, -1}), FailsWith(kInvalid, "sequence 0 has id -1, want 0 to 49151"));
+  EXPECT_THAT(score({5, 6}, 0), FailsWith(kInvalid, "temperature is 0"));
+  EXPECT_THAT(score(Prompt(66, 1)), FailsWith(absl::StatusCode::kResourceExhausted, "66 tokens"));
+  EXPECT_THAT(score(Prompt(65, 1)), IsOk());  // the last token is never stored
+}
+
+TEST_F(EngineScoreTest, ARunningGroupsBlocksAreNotLentToScores) {
+  EngineOptions options = Fp32();
+  options.kv_capacity_tokens = 96;
+  const auto engine = Make(options);
+  ASSERT_THAT(engine->Add(Group(1, 40, 1, 20)), IsOk());  // 59 tokens: 4 of 6 blocks
+  Completions out;
+  ASSERT_TRUE(StepInto(*engine, out));
+  EXPECT_THAT(engine->Score({Prompt(34, 1)}, 1, ScorePath::kDecode),
+              FailsWith(absl::StatusCode::kResourceExhausted, "no KV cache is free"));
+  EXPECT_THAT(engine->Score({Prompt(33, 1)}, 1, ScorePath::kDecode), IsOk());
+}
+
+TEST_F(EngineScoreTest, Bf16StaysCloseToFp32) {
+  EngineOptions options = Fp32();
+  const auto fp32 = Make(options);
+  options.dtype = ComputeDType::kBf16;
+  const auto bf16 = Make(options);
+  EXPECT_EQ(bf16->weight_dtype(), DType::kBF16);
+  const std::vector<int32_t> ids = Prompt(120, 1);
+  for (ScorePath path : {ScorePath::kPrefill, ScorePath::kDecode}) {
+    const auto a = Score(*fp32, ids, 1, path), b = Score(*bf16, ids, 1, path);
+    double sum = 0;
+    for (size_t i = 1; i < ids.size(); ++i) sum += std::abs(double{a[i]} - double{b[i]});
+    EXPECT_LT(sum / static_cast<double>(ids.size() - 1), 0.05);
+    EXPECT_GT(sum, 0);
+  }
+}
+
+TEST_F(EngineScoreTest, Bf16GroupsRunToTheEndWithTheirRecordedLogProbs) {
+  EngineOptions options = Fp32();
+  options.dtype = ComputeDType::kBf16;
+  const auto engine = Make(options);
+  const GroupRequest group = Group(5, 27, 2, 20);
+  ASSERT_THAT(engine->Add(group), IsOk());
+  const Completions out = RunToEnd(*engine);
+  for (const auto& [index, c] : out.at(5)) {
+    const auto scores = Score(*engine, Whole(group, c), 1, ScorePath::kDecode);
+    EXPECT_LT(LargestGap(Tail(scores, 20), c.behaviour_logprobs), 0.05);
+  }
+}
+
+}  // namespace
+}  // namespace tandem::rollout
