@@ -7,13 +7,19 @@
 
 #include "common/base/options.h"
 #include "trainer/compute_dtype.h"
+#include "trainer/train_step_options.h"
+#include "trainer/weight_cast.h"
 
 namespace tandem::trainer {
 
 struct LearnerOptions {
   ComputeDType dtype = ComputeDType::kFp32;
-  int64_t num_threads = 0;  // 0: the cores of the machine
+  int64_t num_threads = 0;            // 0: the cores of the machine
+  bool measure_reference_kl = false;  // also without a KL term in the loss
+  TrainStepOptions step;
+  WeightCastOptions cast;             // bound beside the push it belongs to
 };
+// Everything but `cast`.
 void BindOptions(OptionBinder& binder, LearnerOptions& options);
 
 }  // namespace tandem::trainer

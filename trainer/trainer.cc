@@ -19,7 +19,6 @@
 #include "common/model/model_config.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/weights/digest.h"
-#include "nlohmann/json.hpp"
 #include "trainer/checkpoint.h"
 #include "trainer/delivery.h"
 #include "trainer/experience_buffer.h"
@@ -46,7 +45,7 @@ std::string NewRunId(const std::string& name) {
 }
 
 // What the run so far has used up of one train step.
-struct StepTimes {
+struct LoopTimes {
   double rollout = 0, reward = 0, push = 0, checkpoint = 0, eval = 0;
 };
 
@@ -104,7 +103,7 @@ struct Trainer::Impl {
   int64_t skipped_in_row = 0;
   int64_t saved_step = -1;
   int64_t groups_done = 0;  // of the step being collected
-  StepTimes times;
+  LoopTimes times;
   LearnerReport report;
 };
 

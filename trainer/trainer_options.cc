@@ -75,8 +75,10 @@ void BindOptions(OptionBinder& binder, TrainerOptions& options) {
   BindOptions(binder, options.learner);  // arrows 4-8
   binder.Section("client", "calls to rollout servers",
                  [&](OptionBinder& b) { BindOptions(b, options.client); });
-  binder.Section("push", "weight push (arrow 9)",
-                 [&](OptionBinder& b) { BindOptions(b, options.push); });
+  binder.Section("push", "weight push (arrow 9)", [&](OptionBinder& b) {
+    BindOptions(b, options.push);
+    BindOptions(b, options.learner.cast);
+  });
   binder.Section("checkpoint", "what --resume goes on from",
                  [&](OptionBinder& b) { BindCheckpoint(b, options.checkpoint); });
   binder.Section("eval", "held-out prompts", [&](OptionBinder& b) { BindOptions(b, options.eval); });
@@ -107,7 +109,9 @@ absl::Status CheckOptions(const TrainerOptions& options) {
     return bad("trainer.deterministic needs trainer.max_staleness 0: with more, what a group is "
                "sampled from depends on timing");
   }
-  return absl::OkStatus();
+  TrainStepOptions step = options.learner.step;
+  if (step.loss.constant_length == 0) step.loss.constant_length = sampling.max_new_tokens;
+  return CheckOptions(step);
 }
 
 std::string DescribePlan(const TrainerOptions& options) {

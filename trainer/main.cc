@@ -1,0 +1,99 @@
+// trainer: trains one model with groups from rollout servers until the steps are done or SIGTERM.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "common/base/exit_codes.h"
+#include "common/base/passive_threads.h"
+#include "common/base/stop_signal.h"
+#include "common/base/version.h"
+#include "trainer/policy_learner.h"
+#include "trainer/run_error.h"
+#include "trainer/trainer.h"
+
+namespace tandem::trainer {
+namespace {
+
+int Fail(const absl::Status& status, ExitCode code) {
+  std::fprintf(stderr, "trainer: %s\n", std::string(status.message()).c_str());
+  return ToInt(code);
+}
+
+int Train(TrainerOptions options, TrainerContext context) {
+  options.log.role = "trainer";
+  if (absl::Status log = log::Configure(options.log); !log.ok()) {
+    return Fail(log, ExitCode::kStorage);
+  }
+  const StopSignal stop;
+  context.stop = &stop;
+  auto learner = CreatePolicyLearner(options.model, options.learner, options.sampling.temperature,
+                                     options.sampling.max_new_tokens);
+  if (!learner.ok()) return Fail(learner.status(), ExitCode::kBadModelOrData);
+  auto trainer = Trainer::Create(options, *std::move(learner), std::move(context));
+  if (!trainer.ok()) return Fail(trainer.status(), ExitCodeOf(trainer.status()));
+  const absl::Status ended = (*trainer)->Run();
+  return ended.ok() ? ToInt(ExitCode::kOk) : Fail(ended, ExitCodeOf(ended));
+}
+
+int Main(int argc, char** argv) {
+  TrainerOptions options;
+  OptionBinder binder;
+  binder.Section("trainer", "trainer", [&](OptionBinder& b) { BindOptions(b, options); });
+  binder.Ignore("server");
+  binder.Ignore("launch");
+
+  CLI::App app("Trainer: improves a model with groups sampled by rollout servers.", "trainer");
+  std::string config, servers, progress;
+  std::vector<std::string> sets;
+  bool resume = false, clean = false, dry_run = false, help_config = false, version = false;
+  app.add_option("--config", config, "run file; its section `trainer` is read");
+  app.add_option("--set", sets, "KEY=VALUE, after the file: trainer.steps=10");
+  app.add_option("--servers", servers, "HOST:PORT,HOST:PORT,..: in place of trainer.servers");
+  app.add_option("--progress", progress, "json: steps, events and phases as JSON lines on stdout")
+      ->check(CLI::IsMember({"json"}));
+  CLI::Option* const resume_flag = app.add_flag("--resume", resume, "go on from the last checkpoint");
+  app.add_flag("--clean", clean, "delete the run that is there first")->excludes(resume_flag);
+  app.add_flag("--dry-run", dry_run, "print the resolved configuration and the plan");
+  app.add_flag("--help-config", help_config, "print every knob of section `trainer`");
+  app.add_flag("--version", version, "print the version");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : ToInt(ExitCode::kUsage);
+  }
+  if (version) {
+    std::cout << "trainer " << ProjectVersion() << " (" << GitCommit() << ")\n";
+    return 0;
+  }
+  absl::Status status = config.empty() ? absl::OkStatus() : binder.LoadFile(config);
+  for (const std::string& set : sets) status.Update(binder.Set(set));
+  if (!status.ok()) return Fail(status, ExitCode::kUsage);
+  if (help_config) {
+    std::cout << binder.Help();
+    return 0;
+  }
+  if (!servers.empty()) options.servers = absl::StrSplit(servers, ',', absl::SkipEmpty());
+  if (absl::Status bad = CheckOptions(options); !bad.ok()) return Fail(bad, ExitCode::kUsage);
+  if (dry_run) {
+    std::cout << binder.ToYaml() << "\n" << DescribePlan(options);
+    return 0;
+  }
+  TrainerContext context = {
+      .mode = resume ? RunMode::kResume : clean ? RunMode::kClean : RunMode::kFresh,
+      .resolved_config = binder.ToYaml()};
+  if (!progress.empty()) {
+    context.progress = [](const std::string& line) { std::cout << line << std::endl; };
+  }
+  return Train(std::move(options), std::move(context));
+}
+
+}  // namespace
+}  // namespace tandem::trainer
+
+int main(int argc, char** argv) {
+  tandem::EnsurePassiveThreads(argc, argv);
+  return tandem::trainer::Main(argc, argv);
+}

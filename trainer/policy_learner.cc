@@ -1,0 +1,86 @@
+#include "trainer/policy_learner.h"
+
+#include <utility>
+
+#include "common/base/status_macros.h"
+#include "common/model/model_config.h"
+#include "common/model/safetensors.h"
+#include "trainer/libtorch_version.h"
+#include "trainer/train_step.h"
+
+namespace tandem::trainer {
+namespace {
+
+using experience::v1::ScoredGroup;
+
+class PolicyLearner : public Learner {
+ public:
+  PolicyLearner(std::unique_ptr<TrainStep> step, const WeightCastOptions& cast)
+      : step_(std::move(step)), caster_(cast) {}
+
+  absl::StatusOr<LearnerReport> Train(const std::vector<ScoredGroup>& groups,
+                                      WeightVersion) override {
+    TANDEM_ASSIGN_OR_RETURN(StepReport report, step_->Run(groups));
+    LearnerReport numbers;
+    numbers.skip_reason = report.skip_reason;
+    numbers.metrics = NamedNumbers(report);
+    const auto histogram = [&](const char* name, const WeightHistogram& counts) {
+      numbers.histograms.emplace_back(name, std::vector<int64_t>(counts.begin(), counts.end()));
+    };
+    histogram("correction/hist_raw", report.correction.hist_raw);
+    histogram("correction/hist_truncated", report.correction.hist_truncated);
+    numbers.num_tokens = report.num_tokens;
+    for (size_t i = 0; i < groups.size(); ++i) {
+      numbers.proximal_logprobs[groups[i].group_id()] = std::move(report.proximal_logprobs[i]);
+    }
+    return numbers;
+  }
+
+  absl::StatusOr<CastWeights> Cast(DType dtype) override {
+    // Weights that were never updated are cast as a server casts them when it loads the directory: then
+    // it has them already, and the first push is not made.
+    const std::vector<HostTensor> masters = step_->Masters();
+    auto cast = step_->num_updates() == 0 ? caster_.CastNearest(masters, dtype)
+                                          : caster_.Cast(masters, dtype);
+    if (!cast.ok()) return cast.status();
+    return CastWeights{std::move(cast->tensors), cast->changed_share, cast->lost_norm,
+                       cast->update_norm};
+  }
+
+  absl::StatusOr<LearnerState> Save() const override {
+    return LearnerState{step_->Masters(), step_->OptimizerState(), step_->num_updates()};
+  }
+
+  absl::Status Restore(const LearnerState& state) override {
+    return step_->Restore(state.weights, state.optimizer, state.num_updates);
+  }
+
+  int64_t num_parameters() const override { return step_->num_parameters(); }
+  std::string library_version() const override { return LibTorchVersion(); }
+
+ private:
+  const std::unique_ptr<TrainStep> step_;
+  WeightCaster caster_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const std::string& model_directory,
+                                                             const LearnerOptions& options,
+                                                             double temperature,
+                                                             int64_t max_new_tokens) {
+  TrainStep::UseThreads(options.num_threads);
+  TrainStepSetup setup = {.dtype = options.dtype, .temperature = temperature};
+  TANDEM_ASSIGN_OR_RETURN(setup.config, ReadModelConfig(model_directory));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadModelTensors(model_directory));
+  TANDEM_ASSIGN_OR_RETURN(setup.weights, MatchModelTensors(setup.config, std::move(tensors)));
+  TrainStepOptions step_options = options.step;
+  if (step_options.loss.constant_length == 0) step_options.loss.constant_length = max_new_tokens;
+  if (step_options.loss.kl_coefficient > 0 || options.measure_reference_kl) {
+    setup.reference_weights = setup.weights;
+  }
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TrainStep> step, TrainStep::Create(setup, step_options));
+  return std::make_unique<PolicyLearner>(std::move(step), options.cast);
+}
+
+}  // namespace tandem::trainer
