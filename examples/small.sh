@@ -1,6 +1,6 @@
 #!/bin/sh
-# A language model from nothing on two cores: tokenizer and random weights, a short supervised warm-up
-# that leaves it mediocre at one-digit sums, then GRPO. Run in the top folder after `make build`.
+# A language model from nothing on two cores: tokenizer and random weights, a short supervised
+# warm-up that leaves it mediocre at one-digit sums, then GRPO. Run in the top folder after `make build`.
 set -eu
 tandem=${TANDEM:-build/release/bin/tandem}
 out=runs/small
@@ -16,6 +16,7 @@ awk -v out="$out" 'BEGIN {
 }'
 "$tandem" init --out "$out/fresh" --text "$out/text.txt" --vocab 300 --hidden 128 --layers 4 \
   --heads 4 --kv-heads 2 --intermediate 384 --context 64 --seed 1
-"$tandem" sft --model "$out/fresh" --data "$out/train.jsonl" --out "$out/model" --epochs 40 --batch 43
+"$tandem" sft --model "$out/fresh" --data "$out/train.jsonl" --out "$out/model" \
+  --epochs 40 --batch 43
 "$tandem" eval --model "$out/model" --data "$out/held_out.jsonl" --max-tokens 8 -k 8
 exec "$tandem" run examples/small.yaml --clean "$@"

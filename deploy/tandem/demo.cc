@@ -102,7 +102,7 @@ absl::StatusOr<LocalRunResult> Demo(const DemoFlags& flags) {
                   absl::StrCat("trainer.data.eval=", data, "/held_out.jsonl")};
   if (flags.steps > 0) options.sets.push_back(absl::StrCat("trainer.steps=", flags.steps));
   if (!flags.cast.empty())
-    options.sets.push_back(absl::StrCat("trainer.cast.rounding=", flags.cast));
+    options.sets.push_back(absl::StrCat("trainer.push.rounding=", flags.cast));
   options.sets.insert(options.sets.end(), flags.sets.begin(), flags.sets.end());
   if (!flags.dry_run) Introduce(flags);
   return RunLocally(options);

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -117,8 +118,9 @@ TEST(ChildProcessTest, LeavesNoGrandchildBehind) {
   // A killed process is gone, or a zombie that init has yet to reap.
   bool runs = true;
   while (runs && MonotonicSeconds() < until) {
-    const auto stat = LastLines("/proc/" + std::to_string(grandchild) + "/stat", 1);
-    runs = !stat.empty() && stat[0].find(") Z ") == std::string::npos;
+    std::ifstream stat("/proc/" + std::to_string(grandchild) + "/stat");
+    std::string line;
+    runs = std::getline(stat, line) && line.find(") Z ") == std::string::npos;
   }
   EXPECT_FALSE(runs);
 }

@@ -12,8 +12,8 @@ TOKENIZER = SOURCE / "tests/testdata/smollm2-tokenizer"
 
 
 def tandem(*arguments, text=None, cwd=None):
-    return subprocess.run([TANDEM, *map(str, arguments)], input=text, capture_output=True, text=True,
-                          timeout=120, check=False, cwd=cwd)
+    return subprocess.run([TANDEM, *map(str, arguments)], input=text, capture_output=True,
+                          text=True, timeout=120, check=False, cwd=cwd)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,8 @@ def test_a_prompt_over_the_context_is_refused_with_the_numbers(model):
     done = tandem("generate", "--model", model, "--max-tokens", 60,
                   text=json.dumps({"ids": [5] * 10}) + "\n")
     assert done.returncode == 3
-    assert "prompt of 10 tokens and --max-tokens 60 are over the model's context of 64" in done.stderr
+    assert "prompt of 10 tokens and --max-tokens 60 are over" in done.stderr
+    assert "context of 64" in done.stderr
 
 
 def test_completions_depend_on_the_seed_alone(model):
@@ -144,7 +145,7 @@ def test_init_refuses_heads_that_do_not_divide(tmp_path):
 def test_export_says_what_it_looked_for(tmp_path):
     done = tandem("export", tmp_path, "--out", tmp_path / "out")
     assert done.returncode == 3
-    assert "neither a run with checkpoints/LATEST nor a directory with model.safetensors" in done.stderr
+    assert "neither a run with checkpoints/LATEST nor a directory with" in done.stderr
 
 
 def test_export_takes_the_last_checkpoint_of_a_run(model, tmp_path):
@@ -165,7 +166,10 @@ def test_status_of_a_server_that_is_not_there_is_exit_code_4():
     assert "127.0.0.1:1" in done.stdout
 
 
-@pytest.mark.parametrize("example", sorted(path.name for path in (SOURCE / "examples").glob("*.yaml")))
+EXAMPLES = sorted(path.name for path in (SOURCE / "examples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_every_example_is_a_valid_run_file(example):
     done = tandem("run", f"examples/{example}", "--dry-run", cwd=SOURCE)
     assert done.returncode == 0, done.stderr
@@ -192,7 +196,8 @@ def test_an_unknown_knob_is_named_with_file_line_and_the_nearest_one(tmp_path):
 
 
 def test_the_demo_says_how_to_get_its_model(tmp_path):
-    done = tandem("demo", "--out", tmp_path / "runs", "--model", "models/smollm2-absent", cwd=SOURCE)
+    done = tandem("demo", "--out", tmp_path / "runs", "--model", "models/smollm2-absent",
+                  cwd=SOURCE)
     assert done.returncode in (2, 3)
     assert "deploy/setup/install.sh" in done.stderr or "make build" in done.stderr
 
@@ -211,8 +216,8 @@ def test_sft_lowers_the_loss_and_leaves_a_model(model, tmp_path):
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps({"prompt": f"what is {i} + 1?", "answer": str(i + 1)}) + "\n"
                             for i in range(8)))
-    done = tandem("sft", "--model", model, "--data", data, "--out", tmp_path / "out", "--epochs", 20,
-                  "--batch", 4, "--lr", "0.01", "--warmup", 2)
+    done = tandem("sft", "--model", model, "--data", data, "--out", tmp_path / "out",
+                  "--epochs", 20, "--batch", 4, "--lr", "0.01", "--warmup", 2)
     assert done.returncode == 0, done.stderr
     losses = [float(line.split("loss ")[1].split()[0]) for line in done.stderr.splitlines()]
     assert losses[-1] < 0.5 * losses[0]

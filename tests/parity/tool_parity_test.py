@@ -20,8 +20,8 @@ TOLERANCE = 2e-4
 def tandem(*arguments, lines=None, code=0):
     """Runs a subcommand; `lines` are sent as JSON lines, and what comes back is parsed."""
     text = None if lines is None else "".join(json.dumps(line) + "\n" for line in lines)
-    done = subprocess.run([TANDEM, *map(str, arguments)], input=text, capture_output=True, text=True,
-                          timeout=240, check=False)
+    done = subprocess.run([TANDEM, *map(str, arguments)], input=text, capture_output=True,
+                          text=True, timeout=240, check=False)
     assert done.returncode == code, done.stderr
     return done.stdout if lines is None else [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -101,8 +101,8 @@ def test_greedy_completions_equal_transformers_over_32_prompts(model):
 def test_raw_logprobs_of_completions_are_those_of_score(model):
     directory, reference = model
     prompt = random_sequences(reference.config.vocab_size, (9,), seed=4)[0]
-    answer = tandem("generate", "--model", directory, "--dtype", "fp32", "--temperature", 0.8, "-n", 4,
-                    "--max-tokens", 12, "--seed", 5, lines=[{"ids": prompt}])[0]
+    answer = tandem("generate", "--model", directory, "--dtype", "fp32", "--temperature", 0.8,
+                    "-n", 4, "--max-tokens", 12, "--seed", 5, lines=[{"ids": prompt}])[0]
     assert len(answer["completions"]) == 4
     for completion in answer["completions"]:
         ids = prompt + completion["ids"]
@@ -129,8 +129,8 @@ def test_a_fresh_model_loads_in_transformers_and_scores_the_same(kind, tmp_path)
     text = tmp_path / "text.txt"
     text.write_text("what is 12 + 34? answer with just the number.\nthe sum is 46.\n" * 50)
     out = tmp_path / "fresh"
-    tandem("init", "--out", out, "--text", text, "--model-type", kind, "--hidden", 64, "--layers", 2,
-           "--heads", 4, "--kv-heads", 2, "--intermediate", 96, "--vocab", 300, "--seed", 3)
+    tandem("init", "--out", out, "--text", text, "--model-type", kind, "--hidden", 64,
+           "--layers", 2, "--heads", 4, "--kv-heads", 2, "--intermediate", 96, "--vocab", 300, "--seed", 3)
     reference = load(out)
     sequences = random_sequences(reference.config.vocab_size, (3, 50), seed=8)
     answers = tandem("score", "--model", out, "--dtype", "fp32", "--engine", "trainer",
