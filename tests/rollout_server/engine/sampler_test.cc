@@ -1,0 +1,269 @@
+#include "rollout_server/engine/sampler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "rollout_server/engine/philox.h"
+#include "tests/support/status_matchers.h"
+
+namespace tandem::rollout {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::FailsWith;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// What SampleToken reports, worked out in fp64.
+struct Expected {
+  double behaviour = 0, raw = 0, entropy = 0, second_moment = 0;
+};
+
+double LogSumExp(const std::vector<double>& y) {
+  double max = -kInfinity, sum = 0;
+  for (double v : y) max = std::max(max, v);
+  for (double v : y) sum += std::exp(v - max);
+  return max + std::log(sum);
+}
+
+Expected InDoubles(const std::vector<float>& logits, double temperature, int32_t id) {
+  std::vector<double> raw(logits.begin(), logits.end()), scaled;
+  for (double v : raw) scaled.push_back(v / temperature);
+  const double log_mass = LogSumExp(scaled);
+  Expected e{scaled[id] - log_mass, raw[id] - LogSumExp(raw), 0, 0};
+  for (double v : scaled) {
+    const double log_p = v - log_mass;
+    e.entropy -= std::exp(log_p) * log_p;
+    e.second_moment += std::exp(log_p) * log_p * log_p;
+  }
+  return e;
+}
+
+SampledToken Sample(const std::vector<float>& logits, const SamplingParams& params, double uniform,
+                    const std::vector<int32_t>& forbidden = {}) {
+  const auto token = SampleToken(logits, params, forbidden, uniform);
+  EXPECT_THAT(token, testing::IsOk());
+  return token.ok() ? *token : SampledToken{.id = -1};
+}
+
+std::vector<float> RandomRow(uint32_t seed, size_t size, double spread) {
+  std::mt19937 random(seed);
+  std::normal_distribution<double> normal(0, spread);
+  std::vector<float> row(size);
+  for (float& x : row) x = static_cast<float>(normal(random));
+  return row;
+}
+
+// Ids that a fine sweep of uniforms draws, i.e. the support.
+std::vector<int32_t> Support(const std::vector<float>& logits, const SamplingParams& params,
+                             const std::vector<int32_t>& forbidden = {}) {
+  std::vector<int32_t> ids;
+  for (int i = 0; i < 4000; ++i) {
+    const int32_t id = Sample(logits, params, (i + 0.5) / 4000, forbidden).id;
+    if (ids.empty() || ids.back() != id) ids.push_back(id);
+  }
+  return ids;
+}
+
+std::vector<float> Logs(const std::vector<double>& probabilities) {
+  std::vector<float> logits;
+  for (double p : probabilities) logits.push_back(static_cast<float>(std::log(p)));
+  return logits;
+}
+
+TEST(Sampler, ReportsHandWorkedValuesForThreeTokens) {
+  // p = 1/2, 1/4, 1/4: entropy 3/2 ln 2; second moment 1/2 (ln 2)^2 + 1/2 (2 ln 2)^2 = 5/2 (ln 2)^2.
+  const SampledToken token = Sample(Logs({0.5, 0.25, 0.25}), {}, 0.6);
+  const double ln2 = std::log(2.0);
+  EXPECT_EQ(token.id, 1);
+  EXPECT_NEAR(token.behaviour_logprob, -2 * ln2, 1e-6);
+  EXPECT_NEAR(token.raw_logprob, -2 * ln2, 1e-6);
+  EXPECT_NEAR(token.entropy, 1.5 * ln2, 1e-6);
+  EXPECT_NEAR(token.logprob_second_moment, 2.5 * ln2 * ln2, 1e-6);
+}
+
+TEST(Sampler, TemperatureShapesTheBehaviourAndLeavesRawAlone) {
+  // T = 1/2 squares: 4/6, 1/6, 1/6.
+  const SampledToken token = Sample(Logs({0.5, 0.25, 0.25}), {.temperature = 0.5f}, 0.1);
+  EXPECT_EQ(token.id, 0);
+  EXPECT_NEAR(token.behaviour_logprob, std::log(4.0 / 6), 1e-6);
+  EXPECT_NEAR(token.raw_logprob, std::log(0.5), 1e-6);
+  EXPECT_NEAR(token.entropy, 4.0 / 6 * std::log(1.5) + 2.0 / 6 * std::log(6.0), 1e-6);
+}
+
+// Summing 49152 terms in fp32 one by one, or in bf16, misses this bound.
+TEST(Sampler, Bug32LogSoftmaxIsFp32) {
+  for (uint32_t seed = 0; seed < 6; ++seed) {
+    const double spread = seed % 2 == 0 ? 1.0 : 4.0;
+    const std::vector<float> row = RandomRow(seed, 49152, spread);
+    for (float temperature : {1.0f, 0.5f, 2.0f}) {
+      const SampledToken token = Sample(row, {.temperature = temperature}, 0.1 + 0.15 * seed);
+      const Expected want = InDoubles(row, temperature, token.id);
+      const double ulp = 1e-6 * std::max(1.0, std::abs(want.behaviour));
+      EXPECT_NEAR(token.behaviour_logprob, want.behaviour, ulp);
+      EXPECT_NEAR(token.raw_logprob, want.raw, 1e-6 * std::max(1.0, std::abs(want.raw)));
+      EXPECT_NEAR(token.entropy, want.entropy, 1e-6 * std::max(1.0, want.entropy));
+      EXPECT_NEAR(token.logprob_second_moment, want.second_moment,
+                  2e-6 * std::max(1.0, want.second_moment));
+      EXPECT_NEAR(LogSoftmaxAt(row, temperature, token.id), want.behaviour, ulp);
+    }
+  }
+}
+
+TEST(Sampler, AddingAConstantToTheLogitsChangesNothing) {
+  const std::vector<float> row = {1, 2, 3, 4};
+  const std::vector<float> shifted = {1001, 1002, 1003, 1004};
+  const SampledToken a = Sample(row, {}, 0.5), b = Sample(shifted, {}, 0.5);
+  EXPECT_EQ(a.id, b.id);
+  EXPECT_FLOAT_EQ(a.behaviour_logprob, b.behaviour_logprob);
+}
+
+TEST(Sampler, InverseCdfTakesTheFirstIdWhoseCumulativeMassExceedsTheUniform) {
+  const std::vector<float> row = {0, 0, 0, 0};  // a quarter each, exact
+  EXPECT_EQ(Sample(row, {}, 1e-300).id, 0);
+  EXPECT_EQ(Sample(row, {}, 0.25 - 1e-9).id, 0);
+  EXPECT_EQ(Sample(row, {}, 0.25).id, 1);
+  EXPECT_EQ(Sample(row, {}, 0.75).id, 3);
+  EXPECT_EQ(Sample(row, {}, 1 - 0x1.0p-53).id, 3);
+}
+
+TEST(Sampler, NeverDrawsATokenWithoutMass) {
+  const std::vector<float> row = {-kInfinity, 0, -kInfinity, 0, -kInfinity};
+  EXPECT_EQ(Sample(row, {}, 1e-300).id, 1);
+  EXPECT_EQ(Sample(row, {}, 1 - 0x1.0p-53).id, 3);
+}
+
+TEST(Sampler, InverseCdfCrossesSummationBlocks) {
+  const std::vector<float> row(2000, 0.0f);
+  for (int32_t id : {0, 511, 512, 1023, 1024, 1999}) {
+    EXPECT_EQ(Sample(row, {}, (id + 0.5) / 2000).id, id);
+  }
+}
+
+TEST(Sampler, GreedyTakesTheLargestLogitAndTheLowestIdOnTies) {
+  const std::vector<float> row = {1, 3, 2, 3};
+  const SampledToken token = Sample(row, {.temperature = 0}, 0.99);
+  const Expected want = InDoubles(row, 1, 1);
+  EXPECT_EQ(token.id, 1);
+  EXPECT_NEAR(token.behaviour_logprob, want.raw, 1e-6);
+  EXPECT_EQ(token.behaviour_logprob, token.raw_logprob);
+  EXPECT_NEAR(token.entropy, want.entropy, 1e-6);
+}
+
+TEST(Sampler, ForbiddenIdsAreNotDrawnAndTheRestIsRenormalised) {
+  const std::vector<float> row = Logs({0.5, 0.25, 0.25});
+  EXPECT_THAT(Support(row, {}, {0}), ElementsAre(1, 2));
+  const SampledToken token = Sample(row, {}, 0.1, {0});
+  EXPECT_NEAR(token.behaviour_logprob, std::log(0.5), 1e-6);
+  EXPECT_NEAR(token.raw_logprob, std::log(0.25), 1e-6);
+  EXPECT_EQ(Sample(row, {.temperature = 0}, 0.1, {0}).id, 1);
+}
+
+TEST(Sampler, RefusesRowsThatAreNoDistribution) {
+  const auto sample = [](std::vector<float> row, std::vector<int32_t> forbidden = {}) {
+    return SampleToken(row, {}, forbidden, 0.5);
+  };
+  constexpr auto kInternal = absl::StatusCode::kInternal;
+  EXPECT_THAT(sample({0, NAN, 1}), FailsWith(kInternal, "1 NaN logits of 3"));
+  EXPECT_THAT(sample({0, kInfinity}), FailsWith(kInternal, "largest inf"));
+  EXPECT_THAT(sample({-kInfinity, -kInfinity}), FailsWith(kInternal, "NaN"));
+  EXPECT_THAT(sample({1, 2}, {0, 1}), FailsWith(kInternal, "no token is left"));
+}
+
+// Filters, by hand from p = 0.4, 0.3, 0.15, 0.1, 0.05 in scrambled order of ids.
+const std::vector<double> kProbabilities = {0.1, 0.4, 0.05, 0.3, 0.15};
+
+struct FilterCase {
+  SamplingParams params;
+  std::vector<int32_t> support;
+};
+
+TEST(Sampler, KeepsTheSupportOfEachFilter) {
+  const std::vector<FilterCase> cases = {
+      {{.top_k = 1}, {1}},
+      {{.top_k = 3}, {1, 3, 4}},
+      {{.top_k = 9}, {0, 1, 2, 3, 4}},
+      {{.top_p = 0.3f}, {1}},           // the likeliest always stays
+      {{.top_p = 0.65f}, {1, 3}},       // 0.4 + 0.3 is the first sum that reaches 0.65
+      {{.top_p = 0.75f}, {1, 3, 4}},
+      {{.top_p = 0.97f}, {0, 1, 2, 3, 4}},
+      {{.min_p = 0.2f}, {0, 1, 3, 4}},  // at least 0.08
+      {{.min_p = 0.5f}, {1, 3}},        // at least 0.2
+      {{.top_k = 3, .top_p = 0.5f}, {1, 3}},  // of 0.47, 0.35, 0.18
+      {{.top_k = 4, .min_p = 0.3f}, {1, 3, 4}},
+  };
+  for (const FilterCase& c : cases) {
+    EXPECT_EQ(Support(Logs(kProbabilities), c.params), c.support)
+        << "top_k " << c.params.top_k << ", top_p " << c.params.top_p << ", min_p "
+        << c.params.min_p;
+  }
+}
+
+TEST(Sampler, FiltersLookAtTheTemperedDistribution) {
+  // At T = 1/2 the squares are 0.16, 0.09, 0.0225, 0.01, 0.0025 of 0.285: the top one has 0.56.
+  EXPECT_THAT(Support(Logs(kProbabilities), {.temperature = 0.5f, .top_p = 0.55f}), ElementsAre(1));
+  EXPECT_THAT(Support(Logs(kProbabilities), {.temperature = 1.0f, .top_p = 0.55f}),
+              ElementsAre(1, 3));
+}
+
+TEST(Sampler, TopKKeepsEveryTieOfItsLastPlace) {
+  EXPECT_THAT(Support({2, 1, 1, 0}, {.top_k = 2}), ElementsAre(0, 1, 2));
+}
+
+TEST(Sampler, TheKeptSupportIsRenormalisedInEveryReportedValue) {
+  // Kept 0.4 and 0.3: 4/7 and 3/7.
+  const SampledToken token = Sample(Logs(kProbabilities), {.top_k = 2}, 0.9);
+  const double a = std::log(4.0 / 7), b = std::log(3.0 / 7);
+  EXPECT_EQ(token.id, 3);
+  EXPECT_NEAR(token.behaviour_logprob, b, 1e-6);
+  EXPECT_NEAR(token.raw_logprob, std::log(0.3), 1e-6);
+  EXPECT_NEAR(token.entropy, -(4 * a + 3 * b) / 7, 1e-6);
+  EXPECT_NEAR(token.logprob_second_moment, (4 * a * a + 3 * b * b) / 7, 1e-6);
+}
+
+// Chi-square of counted draws against the distribution, at a significance of 1e-4.
+TEST(Sampler, Bug07DrawsFromProbabilitiesNotLogits) {
+  constexpr double kCritical[] = {18.42, 21.11, 23.51, 25.74, 27.86, 29.88};  // 2..7 degrees
+  constexpr int kDraws = 50000;
+  for (size_t tokens = 3; tokens <= 8; ++tokens) {
+    const std::vector<float> row = RandomRow(static_cast<uint32_t>(tokens), tokens, 1.0);
+    for (float temperature : {1.0f, 0.6f}) {
+      std::vector<int> counts(tokens);
+      for (uint32_t i = 0; i < kDraws; ++i) {
+        ++counts[Sample(row, {.temperature = temperature}, UniformDraw(tokens, i % 32, i / 32)).id];
+      }
+      double chi_square = 0;
+      for (size_t id = 0; id < tokens; ++id) {
+        const double expected =
+            kDraws * std::exp(InDoubles(row, temperature, static_cast<int32_t>(id)).behaviour);
+        chi_square += (counts[id] - expected) * (counts[id] - expected) / expected;
+      }
+      EXPECT_LT(chi_square, kCritical[tokens - 3]) << tokens << " tokens at " << temperature;
+    }
+  }
+}
+
+// The sum of (-log p(a) - H) has mean 0 and variance sum of (E[(log p)^2] - H^2).
+TEST(Sampler, RecordedLogProbsAreCalibratedOver100000Draws) {
+  std::vector<std::vector<float>> rows;
+  for (uint32_t seed = 0; seed < 16; ++seed) rows.push_back(RandomRow(seed, 200, 2.0));
+  for (const SamplingParams& params :
+       {SamplingParams{}, SamplingParams{.temperature = 0.7f},
+        SamplingParams{.temperature = 1.3f, .top_k = 40, .top_p = 0.9f}}) {
+    double sum = 0, variance = 0;
+    for (uint32_t i = 0; i < 100000; ++i) {
+      const SampledToken t = Sample(rows[i % 16], params, UniformDraw(5, i % 64, i / 64));
+      sum += -double{t.behaviour_logprob} - t.entropy;
+      variance += double{t.logprob_second_moment} - double{t.entropy} * t.entropy;
+    }
+    EXPECT_LT(std::abs(sum / std::sqrt(variance)), 4);
+  }
+}
+
+}  // namespace
+}  // namespace tandem::rollout
