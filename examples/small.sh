@@ -1,6 +1,7 @@
 #!/bin/sh
 # A language model from nothing on two cores: tokenizer and random weights, a short supervised
-# warm-up that leaves it mediocre at one-digit sums, then GRPO. Run in the top folder after `make build`.
+# warm-up that leaves it mediocre at one-digit sums, then GRPO.
+# Run in the top folder after `make build`.
 set -eu
 tandem=${TANDEM:-build/release/bin/tandem}
 out=runs/small

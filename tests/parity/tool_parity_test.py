@@ -130,7 +130,8 @@ def test_a_fresh_model_loads_in_transformers_and_scores_the_same(kind, tmp_path)
     text.write_text("what is 12 + 34? answer with just the number.\nthe sum is 46.\n" * 50)
     out = tmp_path / "fresh"
     tandem("init", "--out", out, "--text", text, "--model-type", kind, "--hidden", 64,
-           "--layers", 2, "--heads", 4, "--kv-heads", 2, "--intermediate", 96, "--vocab", 300, "--seed", 3)
+           "--layers", 2, "--heads", 4, "--kv-heads", 2, "--intermediate", 96,
+           "--vocab", 300, "--seed", 3)
     reference = load(out)
     sequences = random_sequences(reference.config.vocab_size, (3, 50), seed=8)
     answers = tandem("score", "--model", out, "--dtype", "fp32", "--engine", "trainer",
