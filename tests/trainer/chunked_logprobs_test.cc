@@ -1,0 +1,84 @@
+#include "trainer/chunked_logprobs.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+namespace tandem::trainer {
+namespace {
+
+constexpr int64_t kVocabulary = 1500;  // more than one block of the sum
+
+struct Case {
+  at::Tensor hidden, head;
+  std::vector<int64_t> tokens;
+};
+
+Case MakeCase(int64_t rows, double spread) {
+  at::manual_seed(5);
+  Case c{at::randn({rows, 8}), at::randn({kVocabulary, 8}) * spread, {}};
+  for (int64_t r = 0; r < rows; ++r) c.tokens.push_back((r * 37) % kVocabulary);
+  return c;
+}
+
+at::Tensor ExactLogprobs(const Case& c, double temperature, const at::Tensor& logits) {
+  const at::Tensor index = at::tensor(c.tokens, at::kLong).unsqueeze(1);
+  return at::log_softmax(logits.to(at::kDouble) / temperature, -1).gather(1, index).squeeze(1);
+}
+
+TEST(ChunkedLogprobsTest, Bug32LogSoftmaxIsNotIn16Bits) {
+  at::manual_seed(1);
+  const at::Tensor logits = at::randn({4, 49152}) * 3;
+  for (int64_t r = 0; r < 4; ++r) {
+    const RowStatistics s = LogitStatistics(logits[r].data_ptr<float>(), 49152, 1.0f);
+    const at::Tensor row = logits[r].to(at::kDouble);
+    EXPECT_NEAR(s.lse, at::logsumexp(row, {0}).item<double>(), 1e-6);
+    const at::Tensor logprobs = at::log_softmax(row, 0);
+    EXPECT_NEAR(s.entropy, -(logprobs.exp() * logprobs).sum().item<double>(), 1e-5);
+  }
+}
+
+TEST(ChunkedLogprobsTest, ChunksAndKeptLogitsGiveTheSameNumbers) {
+  // 600 rows: over the limit for kept logits, three chunks, the last one not full.
+  const Case c = MakeCase(600, 1);
+  const ChosenLogprobs chunked = ChosenTokenLogprobs(c.hidden, c.head, c.tokens, 0.7, true);
+  EXPECT_FALSE(chunked.kept_logits.defined());
+  const at::Tensor expected = ExactLogprobs(c, 0.7, at::mm(c.hidden, c.head.t()));
+  EXPECT_LT((chunked.logprobs - expected).abs().max().item<double>(), 2e-5);
+  const ChosenLogprobs kept = ChosenTokenLogprobs(c.hidden.slice(0, 0, 100).contiguous(), c.head,
+                                                  {c.tokens.begin(), c.tokens.begin() + 100}, 0.7,
+                                                  true);
+  EXPECT_TRUE(kept.kept_logits.defined());
+  EXPECT_LT((kept.logprobs - expected.slice(0, 0, 100)).abs().max().item<double>(), 2e-5);
+}
+
+TEST(ChunkedLogprobsTest, AUniformHeadHasEntropyLogVAndLogprobMinusLogV) {
+  const at::Tensor hidden = at::ones({2, 8}), head = at::ones({kVocabulary, 8});
+  const ChosenLogprobs result = ChosenTokenLogprobs(hidden, head, {0, 7}, 1.0, false);
+  EXPECT_NEAR(result.logprobs[1].item<double>(), -std::log(1500.0), 1e-6);
+  EXPECT_NEAR(result.entropies[0].item<double>(), std::log(1500.0), 1e-5);
+}
+
+class ChunkedLogprobsGradientTest : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(ChunkedLogprobsGradientTest, AgreesWithAutogradInDoublePrecision) {
+  const Case c = MakeCase(GetParam(), 0.5);
+  at::manual_seed(9);
+  const at::Tensor upstream = at::randn({GetParam()});
+  ChosenLogprobs result = ChosenTokenLogprobs(c.hidden, c.head, c.tokens, 0.7, true);
+  const at::Tensor head_grad = at::zeros_like(c.head);
+  const at::Tensor hidden_grad = ChosenTokenLogprobsBackward(c.hidden, c.head, c.tokens, 0.7,
+                                                             result, upstream, head_grad);
+  const at::Tensor hidden = c.hidden.to(at::kDouble).requires_grad_(true);
+  const at::Tensor head = c.head.to(at::kDouble).requires_grad_(true);
+  (ExactLogprobs(c, 0.7, at::mm(hidden, head.t())) * upstream).sum().backward();
+  EXPECT_LT((hidden_grad - hidden.grad()).abs().max().item<double>(), 1e-4);
+  EXPECT_LT((head_grad - head.grad()).abs().max().item<double>(), 1e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(KeptAndChunked, ChunkedLogprobsGradientTest, ::testing::Values(5, 600));
+
+}  // namespace
+}  // namespace tandem::trainer
