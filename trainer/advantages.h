@@ -1,5 +1,6 @@
 // Advantages: how much better than its group a completion was (arrow 3). Pure functions, used by
-// score_group.cc after masked members were taken out. Rewards are plain numbers: no gradient can flow.
+// score_group.cc after masked members were taken out. Rewards are plain numbers: no gradient can
+// flow.
 #ifndef TANDEM_TRAINER_ADVANTAGES_H_
 #define TANDEM_TRAINER_ADVANTAGES_H_
 

@@ -12,10 +12,10 @@
 namespace tandem::trainer {
 
 struct AlertOptions {
-  double drift_guard = 0.1;          // 0: off
+  double drift_guard = 0.1;  // 0: off
   double ratio_guard = 0.05;
   double clip_share_max = 0.3;
-  double kl_budget = 0;              // 0: off
+  double kl_budget = 0;  // 0: off
   bool stop_on_kl = false;
   double reward_std_min = 1e-3;
   double entropy_min = 0.02;
@@ -31,7 +31,8 @@ struct Alert {
   bool stops_run = false;
 };
 
-// Looks at a step's numbers by their names in metrics.jsonl; a number that is not there raises nothing.
+// Looks at a step's numbers by their names in metrics.jsonl; a number that is not there raises
+// nothing.
 std::vector<Alert> CheckAlerts(const MetricsLine& line, const AlertOptions& options);
 
 }  // namespace tandem::trainer

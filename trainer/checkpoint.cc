@@ -29,9 +29,9 @@ constexpr char kManifest[] = "manifest.json";
 constexpr int kSchema = 1;
 
 // Files of a model directory that a checkpoint carries along.
-constexpr const char* kModelFiles[] = {"config.json",           "generation_config.json",
-                                       "tokenizer.json",        "tokenizer_config.json",
-                                       "chat_template.jinja",   "special_tokens_map.json"};
+constexpr const char* kModelFiles[] = {"config.json",         "generation_config.json",
+                                       "tokenizer.json",      "tokenizer_config.json",
+                                       "chat_template.jinja", "special_tokens_map.json"};
 
 absl::Status SyncDirectory(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -172,8 +172,8 @@ absl::Status SaveCheckpoint(const std::string& directory, const Checkpoint& chec
     return status;
   }
   TANDEM_RETURN_IF_ERROR(SyncDirectory(directory));
-  TANDEM_RETURN_IF_ERROR(WriteFileAtomically(directory + "/LATEST",
-                                             absl::StrCat("step_", checkpoint.step, "\n")));
+  TANDEM_RETURN_IF_ERROR(
+      WriteFileAtomically(directory + "/LATEST", absl::StrCat("step_", checkpoint.step, "\n")));
   RemoveStale(directory, keep);
   return absl::OkStatus();
 }
@@ -187,8 +187,7 @@ absl::StatusOr<Checkpoint> LoadCheckpoint(const std::string& path,
   checkpoint.next_group_step = state.value("next_group_step", int64_t{-1});
   checkpoint.run_id = state.value("run_id", "");
   checkpoint.seed = state.value("seed", uint64_t{0});
-  checkpoint.identity = {state.value("model_config_digest", ""),
-                         state.value("tokenizer_hash", "")};
+  checkpoint.identity = {state.value("model_config_digest", ""), state.value("tokenizer_hash", "")};
   checkpoint.learner.num_updates = state.value("num_updates", int64_t{-1});
   if (checkpoint.step < 0 || checkpoint.next_group_step < 0 || checkpoint.learner.num_updates < 0) {
     return absl::DataLossError(absl::StrCat(path, "/", kState, " lacks a field"));

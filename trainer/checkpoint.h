@@ -1,6 +1,7 @@
-// Checkpoints of a run: step_N directories that are there whole or not at all. Written to a temporary
-// directory, every file synced, a manifest with digests last in it, then renamed, then LATEST. Each is
-// also a Hugging Face directory (config and tokenizer files are copied in). Used by trainer.cc.
+// Checkpoints of a run: step_N directories that are there whole or not at all. Written to a
+// temporary directory, every file synced, a manifest with digests last in it, then renamed, then
+// LATEST. Each is also a Hugging Face directory (config and tokenizer files are copied in). Used by
+// trainer.cc.
 #ifndef TANDEM_TRAINER_CHECKPOINT_H_
 #define TANDEM_TRAINER_CHECKPOINT_H_
 
@@ -21,8 +22,9 @@ struct CheckpointIdentity {
 };
 
 struct Checkpoint {
-  int64_t step = 0;       // weight version
-  int64_t next_group_step = 0;  // the trained frontier and data cursor (ExperienceBuffer::next_step)
+  int64_t step = 0;  // weight version
+  int64_t next_group_step =
+      0;  // the trained frontier and data cursor (ExperienceBuffer::next_step)
   std::string run_id;
   uint64_t seed = 0;
   CheckpointIdentity identity;
@@ -31,7 +33,8 @@ struct Checkpoint {
 
 // Writes DIRECTORY/step_N and LATEST, then removes all but the newest `keep`. A checkpoint of this
 // step that is there already is replaced. `model_directory` gives config and tokenizer files.
-//   RESOURCE_EXHAUSTED, PERMISSION_DENIED, UNAVAILABLE  it could not be written; those there before stand
+//   RESOURCE_EXHAUSTED, PERMISSION_DENIED, UNAVAILABLE  it could not be written; those there before
+//   stand
 absl::Status SaveCheckpoint(const std::string& directory, const Checkpoint& checkpoint,
                             const std::string& model_directory, int64_t keep);
 

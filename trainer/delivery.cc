@@ -18,15 +18,15 @@ absl::Status Delivery::WaitForServers(double patience_seconds, bool need_all,
                                       const StopSignal& stop) {
   const double start = MonotonicSeconds();
   for (;;) {
-    TANDEM_RETURN_IF_ERROR(client_->Health());
     const int answering = static_cast<int>(client_->Behind(milliseconds(50)).size());
+    TANDEM_RETURN_IF_ERROR(client_->Health());
     if (answering == client_->num_servers()) return ForwardEvents();
     if (stop.Requested()) return absl::OkStatus();
     if (MonotonicSeconds() - start > patience_seconds && answering > 0) {
       if (!need_all) return ForwardEvents();
-      return absl::UnavailableError(absl::StrCat(
-          "only ", answering, " of ", client_->num_servers(), " rollout servers answer after ",
-          patience_seconds, " s, and a deterministic run needs all of them"));
+      return absl::UnavailableError(absl::StrCat("only ", answering, " of ", client_->num_servers(),
+                                                 " rollout servers answer after ", patience_seconds,
+                                                 " s, and a deterministic run needs all of them"));
     }
     stop.WaitFor(milliseconds(50));
   }

@@ -1,6 +1,6 @@
-// Delivery: keeps every rollout server on proven weights (arrow 9 as a policy over WeightPublisher and
-// RolloutClient). A server gets groups only while it is known to run the version published last.
-// Used by trainer.cc, from its thread.
+// Delivery: keeps every rollout server on proven weights (arrow 9 as a policy over WeightPublisher
+// and RolloutClient). A server gets groups only while it is known to run the version published
+// last. Used by trainer.cc, from its thread.
 #ifndef TANDEM_TRAINER_DELIVERY_H_
 #define TANDEM_TRAINER_DELIVERY_H_
 
@@ -47,7 +47,8 @@ class Delivery {
   // server that fails is taken out of rotation (event push_failed).
   absl::StatusOr<PushTotals> Publish(WeightVersion version, CastWeights cast);
 
-  // Brings servers that came (back) meanwhile to the version published last. Quick when there are none.
+  // Brings servers that came (back) meanwhile to the version published last. Quick when there are
+  // none.
   //   FAILED_PRECONDITION  another run owns a server
   absl::Status Sync();
 

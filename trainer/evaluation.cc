@@ -29,8 +29,8 @@ rollout::v1::GenerateGroupRequest RequestFor(const Prompt& prompt, int64_t group
   request.set_run_id(context.run_id);
   request.set_group_id(group_id);
   *request.mutable_prompt_token_ids() = prompt.token_ids();
-  request.set_prompt_hash(HashTokenIds(
-      {prompt.token_ids().data(), static_cast<size_t>(prompt.token_ids_size())}));
+  request.set_prompt_hash(
+      HashTokenIds({prompt.token_ids().data(), static_cast<size_t>(prompt.token_ids_size())}));
   request.set_num_completions(static_cast<int32_t>(num_completions));
   request.set_min_weight_version(context.version);
   rollout::v1::SamplingParams* const sampling = request.mutable_sampling();
@@ -58,7 +58,7 @@ std::vector<Reward> Score(const Prompt& prompt, const FinishedGroup& group,
 // Sums over the prompts of one kind.
 struct Tally {
   int64_t answered = 0;
-  double reward = 0;   // of the first completion
+  double reward = 0;    // of the first completion
   int64_t correct = 0;  // prompts with a correct completion
 };
 
@@ -126,13 +126,11 @@ absl::StatusOr<EvaluationResult> Evaluate(const std::vector<Prompt>& prompts,
     result.greedy_share_correct = static_cast<double>(greedy.correct) / answered;
   }
   if (options.pass_at_k == 0) return result;
-  TANDEM_ASSIGN_OR_RETURN(
-      const Tally sampled,
-      Ask(prompts, true, options.pass_at_k, context, client, rewards, stop));
+  TANDEM_ASSIGN_OR_RETURN(const Tally sampled,
+                          Ask(prompts, true, options.pass_at_k, context, client, rewards, stop));
   result.k = options.pass_at_k;
   if (sampled.answered > 0) {
-    result.pass_at_k =
-        static_cast<double>(sampled.correct) / static_cast<double>(sampled.answered);
+    result.pass_at_k = static_cast<double>(sampled.correct) / static_cast<double>(sampled.answered);
   }
   return result;
 }

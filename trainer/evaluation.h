@@ -18,7 +18,7 @@
 namespace tandem::trainer {
 
 struct EvaluationOptions {
-  int64_t every = 0;           // train steps; 0: only at start and end
+  int64_t every = 0;  // train steps; 0: only at start and end
   bool at_start = true;
   bool at_end = true;
   int64_t pass_at_k = 0;       // samples per prompt; 0: greedy only
@@ -27,20 +27,20 @@ struct EvaluationOptions {
 void BindOptions(OptionBinder& binder, EvaluationOptions& options);
 
 struct EvaluationResult {
-  int64_t num_prompts = 0;           // that were answered
-  double greedy = 0;                 // mean reward
-  double greedy_share_correct = 0;   // share with a reward of at least pass_threshold
-  double pass_at_k = 0;              // share of prompts with a correct one among k
-  int64_t k = 0;                     // 0: not sampled
+  int64_t num_prompts = 0;          // that were answered
+  double greedy = 0;                // mean reward
+  double greedy_share_correct = 0;  // share with a reward of at least pass_threshold
+  double pass_at_k = 0;             // share of prompts with a correct one among k
+  int64_t k = 0;                    // 0: not sampled
 };
 
 struct EvaluationContext {
   std::string run_id;
   uint64_t seed = 0;
-  int64_t version = 0;         // weights to evaluate, at least
-  double temperature = 1;      // of the pass@k samples
+  int64_t version = 0;     // weights to evaluate, at least
+  double temperature = 1;  // of the pass@k samples
   int64_t max_new_tokens = 0;
-  std::function<absl::Status()> tick;             // called while waiting: keeps servers in sync
+  std::function<absl::Status()> tick;                // called while waiting: keeps servers in sync
   std::function<absl::Status(FinishedGroup)> other;  // gets groups that are not of this evaluation
 };
 

@@ -11,7 +11,8 @@ namespace tandem::trainer {
 namespace {
 
 bool AllMasked(const experience::v1::ScoredGroup& group) {
-  return std::ranges::all_of(group.completions(), [](const auto& member) { return member.masked(); });
+  return std::ranges::all_of(group.completions(),
+                             [](const auto& member) { return member.masked(); });
 }
 
 }  // namespace
@@ -36,7 +37,8 @@ ExperienceBuffer::ExperienceBuffer(int64_t max_staleness, int64_t groups_per_ste
       next_group_(first_step * groups_per_step) {}
 
 std::optional<int64_t> ExperienceBuffer::TakeSlot() {
-  if (next_group_ >= (installed_steps_ + max_staleness_ + 1) * groups_per_step_) return std::nullopt;
+  if (next_group_ >= (installed_steps_ + max_staleness_ + 1) * groups_per_step_)
+    return std::nullopt;
   return next_group_++;
 }
 
@@ -56,9 +58,9 @@ absl::Status ExperienceBuffer::CheckOpen(int64_t group_id) const {
 absl::Status ExperienceBuffer::Add(experience::v1::ScoredGroup group) {
   TANDEM_RETURN_IF_ERROR(CheckOpen(group.group_id()));
   if (group.completions_size() != num_completions_) {
-    return absl::InvalidArgumentError(absl::StrCat("group ", group.group_id(), " is incomplete: ",
-                                                   group.completions_size(), " of ",
-                                                   num_completions_, " completions"));
+    return absl::InvalidArgumentError(absl::StrCat("group ", group.group_id(),
+                                                   " is incomplete: ", group.completions_size(),
+                                                   " of ", num_completions_, " completions"));
   }
   const int64_t id = group.group_id();
   admitted_.emplace(id, std::move(group));

@@ -1,10 +1,11 @@
-// ExperienceBuffer: which groups may be asked for, and which are fit to train on (arrow 3). Pure: no
-// clock, no thread, no socket.
+// ExperienceBuffer: which groups may be asked for, and which are fit to train on (arrow 3). Pure:
+// no clock, no thread, no socket.
 //
-// Train step k (from 0) consumes the P groups kP .. kP+P-1, each trained exactly once or dropped with
-// a reason. A group may start while k <= installed steps + max_staleness: that is (S+1)*P slots, one
-// taken when the group starts and freed when servers have installed what it helped to make. Hence
-// the weights that sample a group are at most S steps older than those it trains; TakeStep proves it.
+// Train step k (from 0) consumes the P groups kP .. kP+P-1, each trained exactly once or dropped
+// with a reason. A group may start while k <= installed steps + max_staleness: that is (S+1)*P
+// slots, one taken when the group starts and freed when servers have installed what it helped to
+// make. Hence the weights that sample a group are at most S steps older than those it trains;
+// TakeStep proves it.
 #ifndef TANDEM_TRAINER_EXPERIENCE_BUFFER_H_
 #define TANDEM_TRAINER_EXPERIENCE_BUFFER_H_
 
@@ -55,8 +56,8 @@ class ExperienceBuffer {
   // All groups of the current step are here or dropped.
   bool StepReady() const;
 
-  // Hands the current step out; needs StepReady(). Leaves out groups older than the bound, groups of
-  // equal rewards if asked, and groups with no member to train.
+  // Hands the current step out; needs StepReady(). Leaves out groups older than the bound, groups
+  // of equal rewards if asked, and groups with no member to train.
   StepExperience TakeStep(WeightVersion version, bool drop_zero_variance);
 
   // Servers run what the last taken step made (or it made nothing): its slots are free.
@@ -69,9 +70,9 @@ class ExperienceBuffer {
   absl::Status CheckOpen(int64_t group_id) const;
 
   const int64_t max_staleness_, groups_per_step_, num_completions_;
-  int64_t current_step_;     // not taken yet
+  int64_t current_step_;  // not taken yet
   int64_t installed_steps_;
-  int64_t next_group_;       // no slot taken yet
+  int64_t next_group_;  // no slot taken yet
   std::map<int64_t, experience::v1::ScoredGroup> admitted_;
   std::map<int64_t, std::string> dropped_;
 };

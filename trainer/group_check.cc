@@ -51,7 +51,8 @@ absl::Status CheckCompletion(const GenerateGroupRequest& request, const Completi
   const std::string who =
       absl::StrCat("group ", request.group_id(), " completion ", completion.index());
   if (completion.index() < 0 || completion.index() >= request.num_completions()) {
-    return absl::DataLossError(absl::StrCat(who, ": want an index below ", request.num_completions()));
+    return absl::DataLossError(
+        absl::StrCat(who, ": want an index below ", request.num_completions()));
   }
   const int length = completion.token_ids_size();
   if (length < 1 || length > request.sampling().max_new_tokens()) {
@@ -66,15 +67,14 @@ absl::Status CheckCompletion(const GenerateGroupRequest& request, const Completi
   const auto& ids = completion.token_ids();
   const uint64_t hash = HashTokenIds({ids.data(), static_cast<size_t>(ids.size())});
   if (hash != completion.token_hash()) {
-    return absl::DataLossError(absl::StrCat(who, ": token_ids hash to ", absl::Hex(hash),
-                                            ", the server sent ", absl::Hex(completion.token_hash()),
-                                            ": the ids were changed or made anew on the way"));
+    return absl::DataLossError(absl::StrCat(
+        who, ": token_ids hash to ", absl::Hex(hash), ", the server sent ",
+        absl::Hex(completion.token_hash()), ": the ids were changed or made anew on the way"));
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckGroup(const GenerateGroupRequest& request,
-                        std::vector<Completion>* completions) {
+absl::Status CheckGroup(const GenerateGroupRequest& request, std::vector<Completion>* completions) {
   if (static_cast<int>(completions->size()) != request.num_completions()) {
     return absl::DataLossError(absl::StrCat("group ", request.group_id(), " is done with ",
                                             completions->size(), " of ", request.num_completions(),

@@ -1,5 +1,5 @@
-// CheckCompletion: what must hold of a completion that came over the wire (arrows 2-3) before anything
-// is computed from it. Pure. Used by rollout_client.cc.
+// CheckCompletion: what must hold of a completion that came over the wire (arrows 2-3) before
+// anything is computed from it. Pure. Used by rollout_client.cc.
 #ifndef TANDEM_TRAINER_GROUP_CHECK_H_
 #define TANDEM_TRAINER_GROUP_CHECK_H_
 
@@ -11,9 +11,10 @@
 namespace tandem::trainer {
 
 // DATA_LOSS, naming the group, the completion and the numbers, when:
-//   it is empty or longer than asked; a per-token array is not as long as token_ids; version spans do
-//   not add up, are empty, fall, or are older than asked; token_hash is not the hash of token_ids (they
-//   were changed or made anew on the way); the index is out of range; no finish reason is given.
+//   it is empty or longer than asked; a per-token array is not as long as token_ids; version spans
+//   do not add up, are empty, fall, or are older than asked; token_hash is not the hash of
+//   token_ids (they were changed or made anew on the way); the index is out of range; no finish
+//   reason is given.
 absl::Status CheckCompletion(const rollout::v1::GenerateGroupRequest& request,
                              const rollout::v1::Completion& completion);
 

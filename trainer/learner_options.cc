@@ -3,12 +3,14 @@
 namespace tandem::trainer {
 
 void BindOptions(OptionBinder& binder, LearnerOptions& options) {
-  binder.Choice("dtype", &options.dtype, {{"fp32", ComputeDType::kFp32}, {"bf16", ComputeDType::kBf16}},
+  binder.Choice("dtype", &options.dtype,
+                {{"fp32", ComputeDType::kFp32}, {"bf16", ComputeDType::kBf16}},
                 "of linear layers and attention; masters, norms and log-softmax are always fp32");
   binder.Integer("threads", &options.num_threads, {.min = 0, .max = 1024}, "threads",
                  "of the trainer's kernels; 0: one per core");
-  binder.Flag("measure_reference_kl", &options.measure_reference_kl,
-              "keep the starting weights and report the KL to them even when the loss has no KL term");
+  binder.Flag(
+      "measure_reference_kl", &options.measure_reference_kl,
+      "keep the starting weights and report the KL to them even when the loss has no KL term");
   BindOptions(binder, options.step);
 }
 

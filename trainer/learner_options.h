@@ -1,5 +1,5 @@
-// LearnerOptions: how arrows 4 to 8 compute. Free of LibTorch, so that every reader of a run file can
-// bind it. PolicyLearner (policy_learner.cc) hands the parts on.
+// LearnerOptions: how arrows 4 to 8 compute. Free of LibTorch, so that every reader of a run file
+// can bind it. PolicyLearner (policy_learner.cc) hands the parts on.
 #ifndef TANDEM_TRAINER_LEARNER_OPTIONS_H_
 #define TANDEM_TRAINER_LEARNER_OPTIONS_H_
 
@@ -17,7 +17,7 @@ struct LearnerOptions {
   int64_t num_threads = 0;            // 0: the cores of the machine
   bool measure_reference_kl = false;  // also without a KL term in the loss
   TrainStepOptions step;
-  WeightCastOptions cast;             // bound beside the push it belongs to
+  WeightCastOptions cast;  // bound beside the push it belongs to
 };
 // Everything but `cast`.
 void BindOptions(OptionBinder& binder, LearnerOptions& options);

@@ -1,4 +1,5 @@
-// The version of LibTorch, for the run card. In a file of its own: LibTorch and protobuf never meet.
+// The version of LibTorch, for the run card. In a file of its own: LibTorch and protobuf never
+// meet.
 #ifndef TANDEM_TRAINER_LIBTORCH_VERSION_H_
 #define TANDEM_TRAINER_LIBTORCH_VERSION_H_
 

@@ -54,7 +54,8 @@ int Main(int argc, char** argv) {
   app.add_option("--servers", servers, "HOST:PORT,HOST:PORT,..: in place of trainer.servers");
   app.add_option("--progress", progress, "json: steps, events and phases as JSON lines on stdout")
       ->check(CLI::IsMember({"json"}));
-  CLI::Option* const resume_flag = app.add_flag("--resume", resume, "go on from the last checkpoint");
+  CLI::Option* const resume_flag =
+      app.add_flag("--resume", resume, "go on from the last checkpoint");
   app.add_flag("--clean", clean, "delete the run that is there first")->excludes(resume_flag);
   app.add_flag("--dry-run", dry_run, "print the resolved configuration and the plan");
   app.add_flag("--help-config", help_config, "print every knob of section `trainer`");
@@ -81,9 +82,10 @@ int Main(int argc, char** argv) {
     std::cout << binder.ToYaml() << "\n" << DescribePlan(options);
     return 0;
   }
-  TrainerContext context = {
-      .mode = resume ? RunMode::kResume : clean ? RunMode::kClean : RunMode::kFresh,
-      .resolved_config = binder.ToYaml()};
+  TrainerContext context = {.mode = resume  ? RunMode::kResume
+                                    : clean ? RunMode::kClean
+                                            : RunMode::kFresh,
+                            .resolved_config = binder.ToYaml()};
   if (!progress.empty()) {
     context.progress = [](const std::string& line) { std::cout << line << std::endl; };
   }

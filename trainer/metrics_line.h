@@ -16,8 +16,8 @@ class MetricsLine {
  public:
   MetricsLine(int64_t step, double time_s);
 
-  void Add(const std::string& name, double value);          // non-finite: null in JSON
-  void AddCount(const std::string& name, int64_t value);    // all digits
+  void Add(const std::string& name, double value);        // non-finite: null in JSON
+  void AddCount(const std::string& name, int64_t value);  // all digits
   void AddArray(const std::string& name, std::span<const int64_t> counts);
   void AddObject(const std::string& name, const std::map<int64_t, int64_t>& counts);
 

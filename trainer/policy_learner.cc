@@ -37,8 +37,8 @@ class PolicyLearner : public Learner {
   }
 
   absl::StatusOr<CastWeights> Cast(DType dtype) override {
-    // Weights that were never updated are cast as a server casts them when it loads the directory: then
-    // it has them already, and the first push is not made.
+    // Weights that were never updated are cast as a server casts them when it loads the directory:
+    // then it has them already, and the first push is not made.
     const std::vector<HostTensor> masters = step_->Masters();
     auto cast = step_->num_updates() == 0 ? caster_.CastNearest(masters, dtype)
                                           : caster_.Cast(masters, dtype);

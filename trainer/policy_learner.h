@@ -1,5 +1,5 @@
-// PolicyLearner: the Learner of a real run: Policy, TrainStep, AdamW and WeightCaster over one model
-// (arrows 4 to 8 and the cast of 9). Free of LibTorch in its header. Used by main.cc.
+// PolicyLearner: the Learner of a real run: Policy, TrainStep, AdamW and WeightCaster over one
+// model (arrows 4 to 8 and the cast of 9). Free of LibTorch in its header. Used by main.cc.
 #ifndef TANDEM_TRAINER_POLICY_LEARNER_H_
 #define TANDEM_TRAINER_POLICY_LEARNER_H_
 

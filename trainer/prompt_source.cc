@@ -47,7 +47,8 @@ absl::StatusOr<std::string> AnswerOf(const json& row, const std::string& place) 
   }
   if (answer->is_string()) return answer->get<std::string>();
   if (answer->is_number() || answer->is_boolean()) return answer->dump();
-  return Malformed(place, absl::StrCat("the answer is ", answer->type_name(), ", want text or a number"));
+  return Malformed(place,
+                   absl::StrCat("the answer is ", answer->type_name(), ", want text or a number"));
 }
 
 absl::StatusOr<experience::v1::Prompt> Tokenise(const PromptRow& row, const std::string& place,
@@ -63,7 +64,8 @@ absl::StatusOr<experience::v1::Prompt> Tokenise(const PromptRow& row, const std:
     if (messages.empty()) {
       messages = json::array({{{"role", "user"}, {"content", row.text}}}).dump();
     }
-    absl::StatusOr<std::string> text = tokenizer.RenderChat(messages, /*add_generation_prompt=*/true);
+    absl::StatusOr<std::string> text =
+        tokenizer.RenderChat(messages, /*add_generation_prompt=*/true);
     if (!text.ok()) {
       return absl::Status(text.status().code(), absl::StrCat(place, ": ", text.status().message()));
     }
@@ -99,7 +101,8 @@ absl::StatusOr<PromptRow> ParsePromptRow(std::string_view line, const std::strin
                                          const std::string& suffix) {
   const json row = json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (row.is_discarded()) return Malformed(place, "not JSON");
-  if (!row.is_object()) return Malformed(place, absl::StrCat("is ", row.type_name(), ", not an object"));
+  if (!row.is_object())
+    return Malformed(place, absl::StrCat("is ", row.type_name(), ", not an object"));
   PromptRow parsed;
   TANDEM_ASSIGN_OR_RETURN(parsed.answer, AnswerOf(row, place));
   for (const char* key : {"messages", "prompt", "question"}) {
@@ -109,12 +112,14 @@ absl::StatusOr<PromptRow> ParsePromptRow(std::string_view line, const std::strin
       parsed.messages_json = value.dump();
       return parsed;
     }
-    if (std::string_view(key) != "messages" && value.is_string() && !value.get<std::string>().empty()) {
+    if (std::string_view(key) != "messages" && value.is_string() &&
+        !value.get<std::string>().empty()) {
       parsed.text = absl::StrCat(value.get<std::string>(), suffix);
       return parsed;
     }
-    return Malformed(place, absl::StrCat("\"", key, "\" is neither text nor a list of {\"role\", "
-                                                    "\"content\"} messages, or is empty"));
+    return Malformed(place, absl::StrCat("\"", key,
+                                         "\" is neither text nor a list of {\"role\", "
+                                         "\"content\"} messages, or is empty"));
   }
   return Malformed(place, "no \"prompt\", \"messages\" or \"question\"");
 }
@@ -124,7 +129,8 @@ std::vector<int64_t> EpochOrder(int64_t n, uint64_t seed, int64_t epoch) {
   std::iota(order.begin(), order.end(), 0);
   // Fisher-Yates over a stateless hash: std::shuffle differs between standard libraries.
   for (int64_t i = n - 1; i > 0; --i) {
-    const uint64_t draw = StableHash({seed, static_cast<uint64_t>(epoch), static_cast<uint64_t>(i)});
+    const uint64_t draw =
+        StableHash({seed, static_cast<uint64_t>(epoch), static_cast<uint64_t>(i)});
     std::swap(order[static_cast<size_t>(i)], order[draw % static_cast<uint64_t>(i + 1)]);
   }
   return order;
@@ -175,7 +181,8 @@ const experience::v1::Prompt& PromptSource::At(int64_t cursor) {
     if (!shuffle_) std::iota(order_.begin(), order_.end(), 0);
     order_epoch_ = epoch;
   }
-  experience::v1::Prompt& prompt = prompts_[static_cast<size_t>(order_[static_cast<size_t>(cursor % n)])];
+  experience::v1::Prompt& prompt =
+      prompts_[static_cast<size_t>(order_[static_cast<size_t>(cursor % n)])];
   prompt.set_epoch(epoch);
   return prompt;
 }

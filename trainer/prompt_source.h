@@ -1,6 +1,6 @@
 // PromptSource: prompts of a JSON lines file, tokenised once, in an order that is a function of
-// (seed, epoch) alone (start of arrow 1). The cursor is a plain count, so a resumed run goes on with
-// the same prompts. Rows it reads, by their keys:
+// (seed, epoch) alone (start of arrow 1). The cursor is a plain count, so a resumed run goes on
+// with the same prompts. Rows it reads, by their keys:
 //   {"prompt": "text", "answer": ..}            {"messages": [{"role", "content"}..], "answer": ..}
 //   {"question": "text", "answer": ".. #### 7"}  (GSM8K)
 //   {"prompt": [{"role", "content"}..], "reward_model": {"ground_truth": ..}, ..}  (verl)
@@ -24,9 +24,9 @@ enum class OverLength { kRefuse, kDrop };
 
 struct DataOptions {
   std::string train;
-  std::string eval;                 // empty: no evaluation
+  std::string eval;  // empty: no evaluation
   bool chat = true;
-  std::string suffix;               // added to `prompt` and `question` texts
+  std::string suffix;  // added to `prompt` and `question` texts
   int64_t max_prompt_tokens = 1024;
   OverLength over_length = OverLength::kRefuse;
   bool shuffle = true;
@@ -41,7 +41,8 @@ struct PromptRow {
 };
 
 // Parses one line; `place` ("FILE:LINE") opens error messages.
-//   INVALID_ARGUMENT  not a JSON object, none of the forms above, or a field of the wrong type; says
+//   INVALID_ARGUMENT  not a JSON object, none of the forms above, or a field of the wrong type;
+//   says
 //                     what was expected
 absl::StatusOr<PromptRow> ParsePromptRow(std::string_view line, const std::string& place,
                                          const std::string& suffix);

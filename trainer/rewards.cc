@@ -197,7 +197,8 @@ absl::StatusOr<std::unique_ptr<RewardFunction>> RewardFunction::Create(
       status = compile("regex", options.regex, &function->patterns_->regex);
     } else if (name == "format") {
       status = compile("format", options.format, &function->patterns_->format);
-    } else if (name == "length_penalty" && options.length_hard_tokens <= options.length_soft_tokens) {
+    } else if (name == "length_penalty" &&
+               options.length_hard_tokens <= options.length_soft_tokens) {
       status = absl::InvalidArgumentError(
           "reward.length_hard_tokens must be above reward.length_soft_tokens");
     } else if (name == "subprocess" && options.subprocess.command.empty()) {

@@ -23,14 +23,14 @@ enum class TruncatedPolicy { kKeep, kMask, kZero, kPenalise };
 struct RewardOptions {
   std::vector<std::pair<std::string, double>> weights = {{"number_answer", 1.0}};
   double pass_threshold = 1.0;
-  std::string regex;                   // component regex: first group (or whole match) is the answer
-  std::string format;                  // component format: must match the whole text
-  double length_soft_tokens = 0;       // component length_penalty: 0 up to here ...
-  double length_hard_tokens = 0;       // ... falling linearly to -1 here
-  double number_partial = 0.2;         // number_answer: the answer is among the integers
-  bool number_needs_stop = true;       // number_answer: full reward only if ended by a stop
+  std::string regex;              // component regex: first group (or whole match) is the answer
+  std::string format;             // component format: must match the whole text
+  double length_soft_tokens = 0;  // component length_penalty: 0 up to here ...
+  double length_hard_tokens = 0;  // ... falling linearly to -1 here
+  double number_partial = 0.2;    // number_answer: the answer is among the integers
+  bool number_needs_stop = true;  // number_answer: full reward only if ended by a stop
   TruncatedPolicy truncated = TruncatedPolicy::kKeep;
-  double truncated_penalty = 0.5;      // penalise: subtracted
+  double truncated_penalty = 0.5;  // penalise: subtracted
   SubprocessRewardOptions subprocess;
 };
 void BindOptions(OptionBinder& binder, RewardOptions& options);
@@ -64,8 +64,10 @@ double NumberAnswer(const RewardInput& input, double partial, bool needs_stop);
 // Thread-compatible; memory: one subprocess if a component asks for it.
 class RewardFunction {
  public:
-  //   INVALID_ARGUMENT  no component, unknown component (names those there are), a pattern that does
-  //                     not compile or is missing, hard length not above soft, no subprocess command
+  //   INVALID_ARGUMENT  no component, unknown component (names those there are), a pattern that
+  //   does
+  //                     not compile or is missing, hard length not above soft, no subprocess
+  //                     command
   static absl::StatusOr<std::unique_ptr<RewardFunction>> Create(const RewardOptions& options);
   ~RewardFunction();
 

@@ -75,7 +75,7 @@ std::unique_ptr<RolloutService::Stub> Connect(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetMaxReceiveMessageSize(64 << 20);
   return RolloutService::NewStub(
       grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
@@ -122,7 +122,8 @@ void BindOptions(OptionBinder& binder, RolloutClientOptions& options) {
                 {.min = 0, .exclusive_min = true}, "s",
                 "without any usable server, the run ends after this long (exit code 4)");
   binder.Number("retry_initial_seconds", &options.retry_initial_seconds,
-                {.min = 0, .exclusive_min = true}, "s", "first wait before a lost server is probed");
+                {.min = 0, .exclusive_min = true}, "s",
+                "first wait before a lost server is probed");
   binder.Number("retry_max_seconds", &options.retry_max_seconds, {.min = 0, .exclusive_min = true},
                 "s", "longest wait between probes (each doubles)");
   binder.Integer("max_attempts", &options.max_attempts, {.min = 1}, "calls",
@@ -210,8 +211,8 @@ void RolloutClient::Impl::Probe(int index) {
     return;
   }
   server.last_error = status.ok() ? "is draining" : status.error_message();
-  server.retry_seconds = std::min(
-      std::max(options.retry_initial_seconds, 2 * server.retry_seconds), options.retry_max_seconds);
+  server.retry_seconds = std::min(std::max(options.retry_initial_seconds, 2 * server.retry_seconds),
+                                  options.retry_max_seconds);
   const auto until = After(server.retry_seconds);
   while (!stopping && changed.WaitUntil(&mu, until)) {
   }
@@ -326,9 +327,9 @@ absl::Status RolloutClient::Impl::CheckHealth() {
   }
   const double waited = now - none_ready_since;
   if (waited >= options.server_patience_seconds) {
-    return absl::UnavailableError(
-        absl::StrCat("no rollout server for ", static_cast<int64_t>(waited),
-                     " s (client.server_patience_seconds): ", errors));
+    return absl::UnavailableError(absl::StrCat("no rollout server for ",
+                                               static_cast<int64_t>(waited),
+                                               " s (client.server_patience_seconds): ", errors));
   }
   if (waited >= next_warning_seconds) {
     log::Warning("no rollout server answers; waiting",

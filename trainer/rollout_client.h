@@ -1,10 +1,12 @@
-// RolloutClient: asks rollout servers for groups and hands the finished ones back (arrows 1-3). Many
-// servers, several groups in flight at each, every call with a deadline. A call that fails is made
-// again: at the same server it joins the running group, at another it starts anew with the same seed.
+// RolloutClient: asks rollout servers for groups and hands the finished ones back (arrows 1-3).
+// Many servers, several groups in flight at each, every call with a deadline. A call that fails is
+// made again: at the same server it joins the running group, at another it starts anew with the
+// same seed.
 //
-// A server is `lost` (a call failed), then reachable but `behind` (its weights are not proven), then
-// `ready`. Groups go to ready servers only. The trainer pushes weights to those that are behind and
-// calls MarkReady; a lost server that comes back with the weights it was marked with is ready at once.
+// A server is `lost` (a call failed), then reachable but `behind` (its weights are not proven),
+// then `ready`. Groups go to ready servers only. The trainer pushes weights to those that are
+// behind and calls MarkReady; a lost server that comes back with the weights it was marked with is
+// ready at once.
 //
 // Used by trainer.cc and evaluation.cc. Thread-safe. Threads: groups_in_flight per server.
 #ifndef TANDEM_TRAINER_ROLLOUT_CLIENT_H_
@@ -29,8 +31,8 @@ struct RolloutClientOptions {
   double call_timeout_seconds = 300;    // one GenerateGroup
   double server_patience_seconds = 60;  // without any server that is ready
   double retry_initial_seconds = 0.1;
-  double retry_max_seconds = 5;
-  int64_t max_attempts = 8;             // of one group
+  double retry_max_seconds = 1;
+  int64_t max_attempts = 8;  // of one group
 };
 void BindOptions(OptionBinder& binder, RolloutClientOptions& options);
 

@@ -64,8 +64,9 @@ std::string CompletionJson(const ScoredCompletion& member, const std::vector<flo
       JsonList(completion.token_ids(), [&](int32_t id) { return JsonText(token_text(id)); }),
       ",\"behaviour_logprobs\":", Floats(completion.behaviour_logprobs()),
       ",\"raw_logprobs\":", Floats(completion.raw_logprobs()),
-      ",\"proximal_logprobs\":", Floats(proximal), ",\"entropies\":",
-      Floats(completion.entropies()), ",\"versions\":", JsonList(completion.version_spans(), span),
+      ",\"proximal_logprobs\":", Floats(proximal),
+      ",\"entropies\":", Floats(completion.entropies()),
+      ",\"versions\":", JsonList(completion.version_spans(), span),
       ",\"reward\":", JsonNumber(member.reward()),
       ",\"advantage\":", JsonNumber(member.advantage()),
       ",\"masked\":", member.masked() ? "true" : "false",
@@ -115,9 +116,10 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::stri
     return absl::NotFoundError(absl::StrCat(run->path_, ": no run to resume is there"));
   }
   if (mode == RunMode::kFresh && !empty) {
-    return absl::AlreadyExistsError(absl::StrCat(
-        run->path_, " is not empty: use --resume to go on with it, --clean to delete it, or "
-                    "another run.name"));
+    return absl::AlreadyExistsError(
+        absl::StrCat(run->path_,
+                     " is not empty: use --resume to go on with it, --clean to delete it, or "
+                     "another run.name"));
   }
   if (mode == RunMode::kClean && !empty) {
     if (!LooksLikeARun(run->path_)) {
@@ -179,9 +181,8 @@ absl::Status RunDirectory::WriteMetrics(const MetricsLine& line) {
 
 absl::Status RunDirectory::WriteEvent(int64_t step, const std::string& kind,
                                       const std::string& message, const JsonFields& fields) {
-  std::string line =
-      absl::StrCat("{\"time_s\":", JsonNumber(ElapsedSeconds()), ",\"step\":", step,
-                   ",\"kind\":", JsonText(kind), ",\"message\":", JsonText(message));
+  std::string line = absl::StrCat("{\"time_s\":", JsonNumber(ElapsedSeconds()), ",\"step\":", step,
+                                  ",\"kind\":", JsonText(kind), ",\"message\":", JsonText(message));
   for (const auto& [name, json] : fields) absl::StrAppend(&line, ",\"", name, "\":", json);
   return events_->Append(line + "}\n");
 }
@@ -201,13 +202,12 @@ absl::Status RunDirectory::WriteRollouts(int64_t step, const std::vector<ScoredG
       ++next;
       return json;
     };
-    absl::StrAppend(&lines, "{\"group_id\":", group.group_id(),
-                    ",\"prompt_index\":", group.prompt().index(),
-                    ",\"prompt\":", JsonText(group.prompt().text()),
-                    ",\"answer\":", JsonText(group.prompt().answer()),
-                    ",\"server\":", JsonText(group.server()),
-                    ",\"zero_variance\":", group.zero_variance() ? "true" : "false",
-                    ",\"completions\":", JsonList(group.completions(), completion), "}\n");
+    absl::StrAppend(
+        &lines, "{\"group_id\":", group.group_id(), ",\"prompt_index\":", group.prompt().index(),
+        ",\"prompt\":", JsonText(group.prompt().text()),
+        ",\"answer\":", JsonText(group.prompt().answer()), ",\"server\":", JsonText(group.server()),
+        ",\"zero_variance\":", group.zero_variance() ? "true" : "false",
+        ",\"completions\":", JsonList(group.completions(), completion), "}\n");
   }
   return WriteFileAtomically(absl::StrCat(path_, "/rollouts/step_", step, ".jsonl"), lines);
 }

@@ -1,5 +1,5 @@
-// RunDirectory: everything a run leaves, in the schema of docs/run_directory.md. Used by trainer.cc;
-// `tandem report` reads only these files. Thread-compatible.
+// RunDirectory: everything a run leaves, in the schema of docs/run_directory.md. Used by
+// trainer.cc; `tandem report` reads only these files. Thread-compatible.
 #ifndef TANDEM_TRAINER_RUN_DIRECTORY_H_
 #define TANDEM_TRAINER_RUN_DIRECTORY_H_
 

@@ -25,7 +25,8 @@ void SetRewards(RewardFunction& rewards, ScoredGroup* group) {
     member->set_reward(scored[i].value);
     member->set_masked(!scored[i].mask_reason.empty());
     member->set_drop_reason(scored[i].mask_reason);
-    for (const auto& [name, value] : scored[i].parts) (*member->mutable_reward_parts())[name] = value;
+    for (const auto& [name, value] : scored[i].parts)
+      (*member->mutable_reward_parts())[name] = value;
   }
 }
 

@@ -102,8 +102,8 @@ void AddGroupMetrics(const std::vector<ScoredGroup>& groups, WeightVersion versi
   AddStaleness(groups, version, line);
 }
 
-void AddDropMetrics(const std::vector<ScoredGroup>& groups, const std::vector<DroppedGroup>& dropped,
-                    MetricsLine* line) {
+void AddDropMetrics(const std::vector<ScoredGroup>& groups,
+                    const std::vector<DroppedGroup>& dropped, MetricsLine* line) {
   std::map<std::string, int64_t> reasons;
   for (const DroppedGroup& group : dropped) ++reasons["group_" + group.reason];
   for (const ScoredGroup& group : groups) {

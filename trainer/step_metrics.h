@@ -1,5 +1,5 @@
-// Numbers of a train step that need no tensors: rewards, advantages, lengths, staleness, drops, in the
-// names of metrics.jsonl (docs/run_directory.md). Pure. Used by trainer.cc.
+// Numbers of a train step that need no tensors: rewards, advantages, lengths, staleness, drops, in
+// the names of metrics.jsonl (docs/run_directory.md). Pure. Used by trainer.cc.
 #ifndef TANDEM_TRAINER_STEP_METRICS_H_
 #define TANDEM_TRAINER_STEP_METRICS_H_
 
@@ -15,8 +15,8 @@
 
 namespace tandem::trainer {
 
-// reward/, advantage/, length/ and staleness/ over every completion of `groups`, masked ones included
-// in rewards and lengths but not in advantages.
+// reward/, advantage/, length/ and staleness/ over every completion of `groups`, masked ones
+// included in rewards and lengths but not in advantages.
 void AddGroupMetrics(const std::vector<experience::v1::ScoredGroup>& groups, WeightVersion version,
                      double pass_threshold, MetricsLine* line);
 

@@ -32,8 +32,8 @@ absl::Status WaitReady(int fd, short events, double deadline, double timeout_sec
   for (;;) {
     const double left = deadline - MonotonicSeconds();
     if (left <= 0) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          "reward program gave no answer within ", timeout_seconds, " s (reward.subprocess)"));
+      return absl::DeadlineExceededError(absl::StrCat("reward program gave no answer within ",
+                                                      timeout_seconds, " s (reward.subprocess)"));
     }
     pollfd poll_fd = {.fd = fd, .events = events, .revents = 0};
     const int ready = poll(&poll_fd, 1, static_cast<int>(std::ceil(std::min(left, 60.0) * 1000)));
@@ -159,8 +159,8 @@ absl::StatusOr<double> SubprocessReward::Ask(const std::string& request_json) {
   if (pid_ < 0) TANDEM_RETURN_IF_ERROR(Start());
   const int64_t id = next_id_++;
   const double deadline = MonotonicSeconds() + options_.timeout_seconds;
-  const std::string line = absl::StrCat("{\"id\":", id, request_json == "{}" ? "" : ",",
-                                        request_json.substr(1), "\n");
+  const std::string line =
+      absl::StrCat("{\"id\":", id, request_json == "{}" ? "" : ",", request_json.substr(1), "\n");
   TANDEM_RETURN_IF_ERROR(WriteLine(line, deadline));
   TANDEM_ASSIGN_OR_RETURN(const std::string answer, ReadLine(deadline));
   return ParseAnswer(answer, id);

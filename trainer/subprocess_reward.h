@@ -1,9 +1,9 @@
 // SubprocessReward: a program of the user that scores completions, one JSON line in, one out:
 //   -> {"id":7,"prompt":"..","completion":"..","answer":"..","source":{..},"truncated":false}
 //   <- {"id":7,"reward":0.5}        or  {"id":7,"error":"why not"}
-// Started on first use, its stderr is the trainer's. A crash, a time-out, a line that is not such an
-// answer, or a reward that is not finite restarts it and asks once more; then the completion fails.
-// Used by rewards.cc. Thread-compatible.
+// Started on first use, its stderr is the trainer's. A crash, a time-out, a line that is not such
+// an answer, or a reward that is not finite restarts it and asks once more; then the completion
+// fails. Used by rewards.cc. Thread-compatible.
 #ifndef TANDEM_TRAINER_SUBPROCESS_REWARD_H_
 #define TANDEM_TRAINER_SUBPROCESS_REWARD_H_
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <random>
 #include <thread>
 #include <utility>
@@ -41,7 +42,8 @@ absl::StatusOr<CheckpointIdentity> IdentityOf(const std::string& model,
 
 std::string NewRunId(const std::string& name) {
   std::random_device device;
-  return absl::StrCat(name, "-", absl::Hex((uint64_t{device()} << 32) | device(), absl::kZeroPad16));
+  return absl::StrCat(name, "-",
+                      absl::Hex((uint64_t{device()} << 32) | device(), absl::kZeroPad16));
 }
 
 // What the run so far has used up of one train step.
@@ -73,6 +75,8 @@ struct Trainer::Impl {
   absl::Status EvaluateAtStart();
   absl::Status SaveCheckpoint();
   absl::Status Finish();
+  absl::Status RunSteps();
+  void RecordFailure(const absl::Status& failure);
   absl::Status RaiseAlerts(const MetricsLine& line);
   absl::Status Event(const std::string& kind, const std::string& message, JsonFields fields = {});
   void ShowPhase(const std::string& phase, const std::string& more = "");
@@ -101,7 +105,9 @@ struct Trainer::Impl {
   bool resumed = false;
   bool stop_early = false;
   int64_t skipped_in_row = 0;
-  int64_t saved_step = -1;
+  int64_t saved_step = 0;
+  bool weights_known =
+      true;                 // false while, and for ever after it failed, a train step changes them
   int64_t groups_done = 0;  // of the step being collected
   LoopTimes times;
   LearnerReport report;
@@ -112,11 +118,11 @@ absl::Status Trainer::Impl::OpenInputs() {
   TANDEM_ASSIGN_OR_RETURN(tokenizer, Tokenizer::Load(options.model));
   TANDEM_ASSIGN_OR_RETURN(identity, IdentityOf(options.model, *tokenizer));
   const uint64_t seed = static_cast<uint64_t>(options.seed);
-  TANDEM_ASSIGN_OR_RETURN(
-      train_prompts, PromptSource::Open(options.data.train, options.data, seed, *tokenizer));
+  TANDEM_ASSIGN_OR_RETURN(train_prompts,
+                          PromptSource::Open(options.data.train, options.data, seed, *tokenizer));
   if (!options.data.eval.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(
-        eval_prompts, PromptSource::Open(options.data.eval, options.data, seed, *tokenizer));
+    TANDEM_ASSIGN_OR_RETURN(eval_prompts,
+                            PromptSource::Open(options.data.eval, options.data, seed, *tokenizer));
   }
   if (train_prompts->num_dropped() > 0) {
     log::Warning("prompts over data.max_prompt_tokens were left out",
@@ -126,10 +132,10 @@ absl::Status Trainer::Impl::OpenInputs() {
       train_prompts->prompts(), {}, [](const auto& prompt) { return prompt.token_ids_size(); });
   const int64_t needed = longest->token_ids_size() + options.sampling.max_new_tokens;
   if (needed > model_config.max_position_embeddings) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        options.data.train, ":", longest->index() + 1, ": ", longest->token_ids_size(),
-        " prompt tokens and sampling.max_new_tokens ", options.sampling.max_new_tokens,
-        " exceed the model's context of ", model_config.max_position_embeddings));
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.data.train, ":", longest->index() + 1, ": ", longest->token_ids_size(),
+                     " prompt tokens and sampling.max_new_tokens ", options.sampling.max_new_tokens,
+                     " exceed the model's context of ", model_config.max_position_embeddings));
   }
   return absl::OkStatus();
 }
@@ -172,7 +178,8 @@ absl::Status Trainer::Impl::Restore() {
                                               options.completions_per_prompt,
                                               checkpoint.next_group_step);
   JsonFields fields;
-  for (const std::string& refused : loaded->refused) fields.emplace_back("refused", JsonText(refused));
+  for (const std::string& refused : loaded->refused)
+    fields.emplace_back("refused", JsonText(refused));
   return Event("resumed", absl::StrCat("from checkpoint of step ", checkpoint.step), fields);
 }
 
@@ -181,8 +188,8 @@ absl::Status Trainer::Impl::ConnectServers() {
   const int64_t servers = static_cast<int64_t>(options.servers.size());
   if (options.deterministic) {
     // A step's groups are held back at their server until all of them are there.
-    client_options.groups_in_flight = std::max(
-        client_options.groups_in_flight, (options.prompts_per_step + servers - 1) / servers);
+    client_options.groups_in_flight = std::max(client_options.groups_in_flight,
+                                               (options.prompts_per_step + servers - 1) / servers);
   }
   client = std::make_unique<RolloutClient>(options.servers, run_id, client_options);
   publisher = std::make_unique<WeightPublisher>(options.servers, run_id, options.push);
@@ -198,11 +205,11 @@ absl::Status Trainer::Impl::ConnectServers() {
   for (int i = 0; i < client->num_servers(); ++i) {
     const auto info = client->info(i);
     if (info.has_value() && info->tokenizer_hash() != tokenizer->hash()) {
-      return WithExitCode(
-          absl::InvalidArgumentError(absl::StrCat(
-              client->address(i), " serves a model with another tokenizer (", info->tokenizer_hash(),
-              ", the trainer's is ", tokenizer->hash(), "): start it with ", options.model)),
-          ExitCode::kUsage);
+      return WithExitCode(absl::InvalidArgumentError(absl::StrCat(
+                              client->address(i), " serves a model with another tokenizer (",
+                              info->tokenizer_hash(), ", the trainer's is ", tokenizer->hash(),
+                              "): start it with ", options.model)),
+                          ExitCode::kUsage);
     }
   }
   TANDEM_ASSIGN_OR_RETURN(CastWeights cast, learner->Cast(server_dtype));
@@ -219,8 +226,7 @@ absl::Status Trainer::Impl::WriteCard() {
                   .model_type = model_config.model_type,
                   .tokenizer_hash = tokenizer->hash(),
                   .num_parameters = learner->num_parameters(),
-                  .trainer_dtype =
-                      options.learner.dtype == ComputeDType::kBf16 ? "bf16" : "fp32",
+                  .trainer_dtype = options.learner.dtype == ComputeDType::kBf16 ? "bf16" : "fp32",
                   .threads = options.learner.num_threads > 0
                                  ? options.learner.num_threads
                                  : static_cast<int64_t>(std::thread::hardware_concurrency()),
@@ -231,8 +237,8 @@ absl::Status Trainer::Impl::WriteCard() {
   for (int i = 0; i < client->num_servers(); ++i) {
     const auto info = client->info(i);
     if (!info.has_value()) continue;
-    card.servers.push_back({client->address(i), info->dtype(),
-                            CombinedDigest(publisher->digests()), version.value});
+    card.servers.push_back(
+        {client->address(i), info->dtype(), CombinedDigest(publisher->digests()), version.value});
   }
   return WithExitCode(run->WriteRunCard(ToJson(card)), ExitCode::kStorage);
 }
@@ -243,8 +249,8 @@ rollout::v1::GenerateGroupRequest Trainer::Impl::RequestFor(int64_t group_id) {
   request.set_run_id(run_id);
   request.set_group_id(group_id);
   *request.mutable_prompt_token_ids() = prompt.token_ids();
-  request.set_prompt_hash(HashTokenIds(
-      {prompt.token_ids().data(), static_cast<size_t>(prompt.token_ids_size())}));
+  request.set_prompt_hash(
+      HashTokenIds({prompt.token_ids().data(), static_cast<size_t>(prompt.token_ids_size())}));
   request.set_num_completions(static_cast<int32_t>(options.completions_per_prompt));
   request.set_min_weight_version(
       std::max<int64_t>(0, publisher->version().value - options.max_staleness));
@@ -322,7 +328,9 @@ absl::Status Trainer::Impl::Collect() {
 absl::StatusOr<bool> Trainer::Impl::TrainOn(const StepExperience& step, MetricsLine* line) {
   ShowPhase("train");
   AddGroupMetrics(step.groups, version, options.reward.pass_threshold, line);
+  weights_known = false;
   TANDEM_ASSIGN_OR_RETURN(report, learner->Train(step.groups, version));
+  weights_known = true;
   if (!report.skip_reason.empty()) return false;
   for (const auto& [name, value] : report.metrics) line->Add(name, value);
   for (const auto& [name, counts] : report.histograms) line->AddArray(name, counts);
@@ -357,9 +365,9 @@ absl::Status Trainer::Impl::Step() {
   TANDEM_RETURN_IF_ERROR(delivery->Verify());
   const StepExperience step = buffer->TakeStep(version, options.advantage.drop_zero_variance);
   for (const DroppedGroup& dropped : step.dropped) {
-    TANDEM_RETURN_IF_ERROR(Event("group_dropped", dropped.reason,
-                                 {{"group_id", absl::StrCat(dropped.group_id)},
-                                  {"reason", JsonText(dropped.reason)}}));
+    TANDEM_RETURN_IF_ERROR(Event(
+        "group_dropped", dropped.reason,
+        {{"group_id", absl::StrCat(dropped.group_id)}, {"reason", JsonText(dropped.reason)}}));
   }
   if (step.groups.empty()) return SkipStep("no group is left to train on");
   MetricsLine line(version.Next().value, run->ElapsedSeconds());
@@ -376,16 +384,17 @@ absl::Status Trainer::Impl::SkipStep(const std::string& reason) {
   buffer->StepInstalled();
   TANDEM_RETURN_IF_ERROR(Event("step_skipped", reason));
   if (++skipped_in_row <= options.max_skipped_steps) return absl::OkStatus();
-  return WithExitCode(
-      absl::InternalError(absl::StrCat(skipped_in_row, " train steps in a row made no weights "
-                                       "(trainer.max_skipped_steps): ", reason)),
-      ExitCode::kTooManySkipped);
+  return WithExitCode(absl::InternalError(absl::StrCat(skipped_in_row,
+                                                       " train steps in a row made no weights "
+                                                       "(trainer.max_skipped_steps): ",
+                                                       reason)),
+                      ExitCode::kTooManySkipped);
 }
 
 absl::Status Trainer::Impl::RecordStep(const StepExperience& step, double step_seconds,
                                        MetricsLine* line) {
-  const bool eval_due = eval_prompts != nullptr && options.eval.every > 0 &&
-                        version.value % options.eval.every == 0;
+  const bool eval_due =
+      eval_prompts != nullptr && options.eval.every > 0 && version.value % options.eval.every == 0;
   const bool last = version.value >= options.steps;
   if (eval_due || (last && eval_prompts != nullptr && options.eval.at_end)) {
     TANDEM_RETURN_IF_ERROR(Evaluate(line));
@@ -407,10 +416,9 @@ absl::Status Trainer::Impl::RecordStep(const StepExperience& step, double step_s
   const auto token_text = [this](int32_t id) {
     return tokenizer->Decode(std::span(&id, 1), /*skip_special_tokens=*/false).value_or("");
   };
-  TANDEM_RETURN_IF_ERROR(
-      WithExitCode(run->WriteRollouts(version.value, step.groups, report.proximal_logprobs,
-                                      token_text),
-                   ExitCode::kStorage));
+  TANDEM_RETURN_IF_ERROR(WithExitCode(
+      run->WriteRollouts(version.value, step.groups, report.proximal_logprobs, token_text),
+      ExitCode::kStorage));
   TANDEM_RETURN_IF_ERROR(WithExitCode(run->WriteMetrics(*line), ExitCode::kStorage));
   ShowMetrics(*line);
   return RaiseAlerts(*line);
@@ -422,13 +430,12 @@ absl::Status Trainer::Impl::RaiseAlerts(const MetricsLine& line) {
                            {"value", alert.value},
                            {"threshold", alert.threshold},
                            {"diagnosis", alert.diagnosis}});
-    TANDEM_RETURN_IF_ERROR(Event("alert",
-                                 absl::StrCat(alert.name, " is ", alert.value, ", threshold ",
-                                              alert.threshold),
-                                 {{"name", JsonText(alert.name)},
-                                  {"value", JsonNumber(alert.value)},
-                                  {"threshold", JsonNumber(alert.threshold)},
-                                  {"diagnosis", JsonText(alert.diagnosis)}}));
+    TANDEM_RETURN_IF_ERROR(Event(
+        "alert", absl::StrCat(alert.name, " is ", alert.value, ", threshold ", alert.threshold),
+        {{"name", JsonText(alert.name)},
+         {"value", JsonNumber(alert.value)},
+         {"threshold", JsonNumber(alert.threshold)},
+         {"diagnosis", JsonText(alert.diagnosis)}}));
     stop_early |= alert.stops_run;
   }
   return absl::OkStatus();
@@ -458,8 +465,10 @@ absl::Status Trainer::Impl::Evaluate(MetricsLine* line) {
     line->Add("eval/pass_at_k", result->pass_at_k);
     line->AddCount("eval/k", result->k);
   }
-  return Event("eval", absl::StrCat("greedy: ", result->greedy_share_correct, " of ",
-                                    result->num_prompts, " held-out prompts correct"));
+  const double num_correct =
+      std::round(result->greedy_share_correct * static_cast<double>(result->num_prompts));
+  return Event("eval", absl::StrCat("greedy: ", num_correct, " of ", result->num_prompts,
+                                    " held-out prompts correct"));
 }
 
 absl::Status Trainer::Impl::EvaluateAtStart() {
@@ -535,6 +544,24 @@ void Trainer::Impl::ShowMetrics(const MetricsLine& line) {
                            {"seconds", line.Get("time/step")}});
 }
 
+absl::Status Trainer::Impl::RunSteps() {
+  TANDEM_RETURN_IF_ERROR(Event("run_started", absl::StrCat("run ", run_id)));
+  TANDEM_RETURN_IF_ERROR(ConnectServers());
+  if (!Stopping()) TANDEM_RETURN_IF_ERROR(WriteCard());
+  TANDEM_RETURN_IF_ERROR(EvaluateAtStart());
+  while (version.value < options.steps && !Stopping()) TANDEM_RETURN_IF_ERROR(Step());
+  return Finish();
+}
+
+// Keeps what was learned, where the weights are known to be whole.
+void Trainer::Impl::RecordFailure(const absl::Status& failure) {
+  absl::Status kept;
+  if (weights_known && saved_step < version.value) kept = SaveCheckpoint();
+  kept.Update(Event("run_failed", std::string(failure.message()),
+                    {{"exit_code", absl::StrCat(ToInt(ExitCodeOf(failure)))}}));
+  if (!kept.ok()) log::Error("the failure could not be recorded", {{"reason", kept.ToString()}});
+}
+
 Trainer::Trainer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Trainer::~Trainer() = default;
 
@@ -560,15 +587,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& o
 }
 
 absl::Status Trainer::Run() {
-  Impl& run = *impl_;
-  TANDEM_RETURN_IF_ERROR(run.Event("run_started", absl::StrCat("run ", run.run_id)));
-  TANDEM_RETURN_IF_ERROR(run.ConnectServers());
-  if (!run.Stopping()) TANDEM_RETURN_IF_ERROR(run.WriteCard());
-  TANDEM_RETURN_IF_ERROR(run.EvaluateAtStart());
-  while (run.version.value < run.options.steps && !run.Stopping()) {
-    TANDEM_RETURN_IF_ERROR(run.Step());
-  }
-  return run.Finish();
+  const absl::Status status = impl_->RunSteps();
+  if (!status.ok()) impl_->RecordFailure(status);
+  return status;
 }
 
 }  // namespace tandem::trainer

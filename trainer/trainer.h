@@ -1,5 +1,5 @@
-// Trainer: the owner of everything a training run needs, and the loop that walks arrow 3, then 4 to 8
-// (Learner), then 9. Used by main.cc; tests run it with a fake Learner against scripted servers.
+// Trainer: the owner of everything a training run needs, and the loop that walks arrow 3, then 4 to
+// 8 (Learner), then 9. Used by main.cc; tests run it with a fake Learner against scripted servers.
 //
 // Create, Run once, destroy. Use from one thread.
 #ifndef TANDEM_TRAINER_TRAINER_H_
@@ -22,7 +22,7 @@ namespace tandem::trainer {
 // What comes from outside. `stop` must outlive the trainer.
 struct TrainerContext {
   RunMode mode = RunMode::kFresh;
-  std::string resolved_config;                          // YAML, for config.yaml
+  std::string resolved_config;                            // YAML, for config.yaml
   std::function<void(const std::string& json)> progress;  // one line each; may be empty
   const StopSignal* stop = nullptr;
 };
@@ -32,8 +32,8 @@ class Trainer {
   // Opens prompts, tokenizer, rewards and the run directory, and restores the last checkpoint when
   // resuming. Talks to no server yet. Errors carry their exit code (run_error.h).
   //   kUsage           run directory not empty, reward or data options that do not fit
-  //   kBadModelOrData  model, tokenizer or prompts that cannot be read; a checkpoint of another model
-  //   kStorage         the run directory cannot be written
+  //   kBadModelOrData  model, tokenizer or prompts that cannot be read; a checkpoint of another
+  //   model kStorage         the run directory cannot be written
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const TrainerOptions& options,
                                                          std::unique_ptr<Learner> learner,
                                                          TrainerContext context);
@@ -46,7 +46,8 @@ class Trainer {
   //   kServerOwned        another run owns a server
   //   kDeliveryNotProven  a server does not run what was pushed
   //   kTooManySkipped     max_skipped_steps in a row without a finite loss or anything to train
-  //   kStorage            metrics, events or rollouts cannot be written (a failed checkpoint is an event)
+  //   kStorage            metrics, events or rollouts cannot be written (a failed checkpoint is an
+  //   event)
   absl::Status Run();
 
  private:

@@ -46,8 +46,8 @@ void BindRun(OptionBinder& binder, TrainerOptions& options) {
   binder.Integer("steps", &options.steps, {.min = 0}, "train steps", "of the whole run");
   binder.Integer("prompts_per_step", &options.prompts_per_step, {.min = 1, .max = 1 << 16},
                  "groups", "one per prompt");
-  binder.Integer("completions_per_prompt", &options.completions_per_prompt,
-                 {.min = 1, .max = 1024}, "completions", "of a group");
+  binder.Integer("completions_per_prompt", &options.completions_per_prompt, {.min = 1, .max = 1024},
+                 "completions", "of a group");
   binder.Integer("max_staleness", &options.max_staleness, {.min = 0, .max = 64}, "versions",
                  "how much older than the trained weights sampled ones may be; 0: synchronous");
   binder.Integer("max_skipped_steps", &options.max_skipped_steps, {.min = 0}, "steps",
@@ -81,8 +81,10 @@ void BindOptions(OptionBinder& binder, TrainerOptions& options) {
   });
   binder.Section("checkpoint", "what --resume goes on from",
                  [&](OptionBinder& b) { BindCheckpoint(b, options.checkpoint); });
-  binder.Section("eval", "held-out prompts", [&](OptionBinder& b) { BindOptions(b, options.eval); });
-  binder.Section("alerts", "when to warn", [&](OptionBinder& b) { BindOptions(b, options.alerts); });
+  binder.Section("eval", "held-out prompts",
+                 [&](OptionBinder& b) { BindOptions(b, options.eval); });
+  binder.Section("alerts", "when to warn",
+                 [&](OptionBinder& b) { BindOptions(b, options.alerts); });
   binder.Section("log", "log of this process", [&](OptionBinder& b) { BindLog(b, options.log); });
 }
 
@@ -106,8 +108,9 @@ absl::Status CheckOptions(const TrainerOptions& options) {
         "sampled distribution, which the trainer does not replay");
   }
   if (options.deterministic && options.max_staleness > 0) {
-    return bad("trainer.deterministic needs trainer.max_staleness 0: with more, what a group is "
-               "sampled from depends on timing");
+    return bad(
+        "trainer.deterministic needs trainer.max_staleness 0: with more, what a group is "
+        "sampled from depends on timing");
   }
   TrainStepOptions step = options.learner.step;
   if (step.loss.constant_length == 0) step.loss.constant_length = sampling.max_new_tokens;

@@ -1,5 +1,5 @@
-// TrainerOptions: section `trainer` of a run file. Each component's options are nested as they are; what
-// stands here belongs to the run as a whole. Used by trainer.cc and main.cc.
+// TrainerOptions: section `trainer` of a run file. Each component's options are nested as they are;
+// what stands here belongs to the run as a whole. Used by trainer.cc and main.cc.
 #ifndef TANDEM_TRAINER_TRAINER_OPTIONS_H_
 #define TANDEM_TRAINER_TRAINER_OPTIONS_H_
 
@@ -21,8 +21,8 @@
 
 namespace tandem::trainer {
 
-// How completions to train on are drawn. Support filters are bound so that they can be refused with a
-// reason: the trainer's log-probs are of the whole distribution.
+// How completions to train on are drawn. Support filters are bound so that they can be refused with
+// a reason: the trainer's log-probs are of the whole distribution.
 struct TrainSamplingOptions {
   double temperature = 1;
   int64_t max_new_tokens = 256;
@@ -66,7 +66,8 @@ struct TrainerOptions {
 void BindOptions(OptionBinder& binder, TrainerOptions& options);
 
 // What a single field's range cannot say.
-//   INVALID_ARGUMENT  no model, data or server; training with top-k, top-p, min-p or min_new_tokens; a
+//   INVALID_ARGUMENT  no model, data or server; training with top-k, top-p, min-p or
+//   min_new_tokens; a
 //                     deterministic run with max_staleness
 absl::Status CheckOptions(const TrainerOptions& options);
 

@@ -32,7 +32,7 @@ Remote Connect(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   // Apart from the rollout client's connection: a push must not queue behind completions.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(64 << 20);
@@ -175,7 +175,8 @@ void WeightPublisher::Impl::RenewLeases() {
 }
 
 absl::StatusOr<DType> WeightPublisher::ServerDType(int server) {
-  TANDEM_ASSIGN_OR_RETURN(const auto info, impl_->Info(impl_->remotes[static_cast<size_t>(server)]));
+  TANDEM_ASSIGN_OR_RETURN(const auto info,
+                          impl_->Info(impl_->remotes[static_cast<size_t>(server)]));
   if (info.tensors().empty()) return absl::InternalError("the server names no tensors");
   return DTypeFromName(info.tensors(0).dtype());
 }
@@ -241,8 +242,7 @@ absl::Status WeightPublisher::Impl::SendChunks(const Remote& remote, ServerPush*
     const std::span<const std::byte> bytes = tensors[i].bytes;
     chunk.set_tensor_index(static_cast<int32_t>(i));
     for (size_t offset = 0; offset < bytes.size() && writable;) {
-      const size_t size =
-          std::min(static_cast<size_t>(options.chunk_bytes), bytes.size() - offset);
+      const size_t size = std::min(static_cast<size_t>(options.chunk_bytes), bytes.size() - offset);
       chunk.set_offset_bytes(static_cast<int64_t>(offset));
       chunk.set_data(bytes.data() + offset, size);
       writable = writer->Write(chunk);
@@ -267,13 +267,13 @@ absl::Status WeightPublisher::Impl::Commit(const Remote& remote, ServerPush* pus
     entry->set_xxh3_128(digest);
   }
   weights::v1::CommitUpdateResponse response;
-  TANDEM_RETURN_IF_ERROR(FromGrpc(remote.weights->CommitUpdate(&context, request, &response),
-                                  remote, "CommitUpdate"));
+  TANDEM_RETURN_IF_ERROR(
+      FromGrpc(remote.weights->CommitUpdate(&context, request, &response), remote, "CommitUpdate"));
   const DigestMap live = ToMap(response.live_digests());
   if (response.live_version() != version.value || live != digests) {
-    return absl::DataLossError(absl::StrCat(
-        remote.address, " committed version ", version.value, " and reports version ",
-        response.live_version(), " live; digests differ in ", Differing(digests, live)));
+    return absl::DataLossError(absl::StrCat(remote.address, " committed version ", version.value,
+                                            " and reports version ", response.live_version(),
+                                            " live; digests differ in ", Differing(digests, live)));
   }
   push->pause_ms = response.pause_ms();
   push->digest = CombinedDigest(live);
@@ -335,7 +335,8 @@ std::vector<ServerPush> WeightPublisher::Publish(const std::vector<int>& servers
   const int64_t skip = impl_->options.debug_skip_push_at_step;
   if (skip > 0 && impl_->version.value == skip) {
     for (size_t i = 0; i < servers.size(); ++i) {
-      pushes[i] = {.server = servers[i], .live_epoch = impl_->epoch,
+      pushes[i] = {.server = servers[i],
+                   .live_epoch = impl_->epoch,
                    .digest = CombinedDigest(impl_->digests)};
     }
     return pushes;
@@ -384,7 +385,8 @@ void WeightPublisher::Release() {
   }
   impl_->renewer.join();
   for (const int server : servers) {
-    const absl::Status status = impl_->InitTransfer(impl_->remotes[static_cast<size_t>(server)], true);
+    const absl::Status status =
+        impl_->InitTransfer(impl_->remotes[static_cast<size_t>(server)], true);
     if (!status.ok()) {
       log::Warning("a server could not be given back", {{"reason", status.ToString()}});
     }

@@ -1,9 +1,9 @@
 // WeightPublisher: sends one weight version to every rollout server and proves that it is what they
-// run (arrow 9): begin, chunks, commit, and the digests of the live weights in the reply. The trainer
-// trains on nothing from a server that Verify does not clear.
+// run (arrow 9): begin, chunks, commit, and the digests of the live weights in the reply. The
+// trainer trains on nothing from a server that Verify does not clear.
 //
-// Owns the claim on the servers (run id, epoch, lease), renews it from a thread, and gives it back at
-// the end. Keeps the tensors of the last version, so that a server that comes late can get them.
+// Owns the claim on the servers (run id, epoch, lease), renews it from a thread, and gives it back
+// at the end. Keeps the tensors of the last version, so that a server that comes late can get them.
 // Publish, PushTo, Verify: from one thread. Memory: one copy of the cast weights.
 #ifndef TANDEM_TRAINER_WEIGHT_PUBLISHER_H_
 #define TANDEM_TRAINER_WEIGHT_PUBLISHER_H_
@@ -26,7 +26,7 @@ struct WeightPublisherOptions {
   double timeout_seconds = 120;  // one call of the life cycle
   double lease_seconds = 60;
   int64_t chunk_bytes = 1 << 21;
-  int64_t max_attempts = 3;           // of one push to one server
+  int64_t max_attempts = 3;             // of one push to one server
   int64_t debug_skip_push_at_step = 0;  // fault: claim delivery of this version without sending it
 };
 void BindOptions(OptionBinder& binder, WeightPublisherOptions& options);
@@ -35,12 +35,12 @@ void BindOptions(OptionBinder& binder, WeightPublisherOptions& options);
 struct ServerPush {
   int server = 0;
   absl::Status status;
-  bool skipped = false;   // the server had these very weights
+  bool skipped = false;  // the server had these very weights
   int64_t bytes = 0;
   double seconds = 0;
-  double pause_ms = 0;    // how long no decode step could run
+  double pause_ms = 0;     // how long no decode step could run
   int64_t live_epoch = 0;  // as the server reports it
-  std::string digest;     // CombinedDigest of its live weights
+  std::string digest;      // CombinedDigest of its live weights
 };
 
 class WeightPublisher {
@@ -62,8 +62,8 @@ class WeightPublisher {
   // Takes `tensors` as the weights of `version` from here on. Sends nothing.
   void SetWeights(WeightVersion version, std::vector<HostTensor> tensors);
 
-  // Sends the weights set last to a claimed server, unless it has them already, and checks the digests
-  // it then runs. A failed attempt is aborted and made again.
+  // Sends the weights set last to a claimed server, unless it has them already, and checks the
+  // digests it then runs. A failed attempt is aborted and made again.
   ServerPush PushTo(int server);
 
   // PushTo for several servers side by side. Under debug_skip_push_at_step, reports success without
@@ -71,7 +71,8 @@ class WeightPublisher {
   std::vector<ServerPush> Publish(const std::vector<int>& servers);
 
   // Does `server` run the weights set last?
-  //   DATA_LOSS    it runs others, though it is still ours: delivery is not proven. Names the version,
+  //   DATA_LOSS    it runs others, though it is still ours: delivery is not proven. Names the
+  //   version,
   //                the digests and the first tensors that differ
   //   UNAVAILABLE  it does not answer, or lost its claim (it was started anew)
   absl::Status Verify(int server);

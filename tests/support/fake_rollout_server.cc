@@ -50,8 +50,8 @@ void FillIn(int64_t version, Completion* completion) {
     completion->set_finish_reason(rollout::v1::FINISH_REASON_STOP);
   }
   if (completion->token_hash() == 0) {
-    completion->set_token_hash(HashTokenIds(
-        {completion->token_ids().data(), static_cast<size_t>(length)}));
+    completion->set_token_hash(
+        HashTokenIds({completion->token_ids().data(), static_cast<size_t>(length)}));
   }
 }
 

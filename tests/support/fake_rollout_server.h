@@ -1,6 +1,6 @@
-// FakeRolloutServer: RolloutService and WeightService in this process on a real port, without a model.
-// Answers groups from a script and keeps the weights it is pushed, with the life cycle's checks, so that
-// the trainer's client, publisher and loop can be shown every failure.
+// FakeRolloutServer: RolloutService and WeightService in this process on a real port, without a
+// model. Answers groups from a script and keeps the weights it is pushed, with the life cycle's
+// checks, so that the trainer's client, publisher and loop can be shown every failure.
 #ifndef TANDEM_TESTS_SUPPORT_FAKE_ROLLOUT_SERVER_H_
 #define TANDEM_TESTS_SUPPORT_FAKE_ROLLOUT_SERVER_H_
 
@@ -31,8 +31,8 @@ class FakeRolloutServer {
   void Stop();     // as if killed: calls in flight break
   void Restart();  // on the same port, with the weights of the constructor and no owner
 
-  // Writes completions for a request; the default draws ids from the request's seed. Completions get
-  // version spans, hash and log-probs afterwards, if they have none.
+  // Writes completions for a request; the default draws ids from the request's seed. Completions
+  // get version spans, hash and log-probs afterwards, if they have none.
   using Sample =
       std::function<void(const rollout::v1::GenerateGroupRequest&, rollout::v1::Completion*)>;
   void set_sample(Sample sample);

@@ -18,7 +18,9 @@ std::vector<float> Advantages(std::vector<double> rewards, const AdvantageOption
   return ComputeAdvantages(rewards, options);
 }
 
-AdvantageOptions Exact(StdConvention convention) { return {.std_convention = convention, .eps = 0}; }
+AdvantageOptions Exact(StdConvention convention) {
+  return {.std_convention = convention, .eps = 0};
+}
 
 TEST(Bug01NoEpsInStd, EqualRewardsGiveExactlyZeroEvenWithoutEps) {
   // 0.1 + 0.1 + 0.1 is not 3 * 0.1 in floating point: the mean must not leave a rest over 0.
@@ -47,7 +49,8 @@ TEST(Bug03StdConvention, TwoMembersWithOneSuccess) {
 TEST(Bug03StdConvention, EightMembersWithOneSuccess) {
   // mean 1/8; squares 49/64 + 7/64 = 7/8; sample std sqrt(1/8), population std sqrt(7)/8.
   const std::vector<double> rewards = {1, 0, 0, 0, 0, 0, 0, 0};
-  EXPECT_NEAR(Advantages(rewards, Exact(StdConvention::kSample))[0], 0.875 / std::sqrt(0.125), 1e-6);
+  EXPECT_NEAR(Advantages(rewards, Exact(StdConvention::kSample))[0], 0.875 / std::sqrt(0.125),
+              1e-6);
   EXPECT_NEAR(Advantages(rewards, Exact(StdConvention::kSample))[0], 2.4749, 1e-4);
   EXPECT_NEAR(Advantages(rewards, Exact(StdConvention::kPopulation))[0], 2.6458, 1e-4);
 }

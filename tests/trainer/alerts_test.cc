@@ -23,23 +23,33 @@ std::vector<std::string> Names(const std::vector<std::pair<std::string, double>>
 
 TEST(Alerts, AHealthyStepAndAnEmptyOneRaiseNone) {
   EXPECT_THAT(Names({}), IsEmpty());
-  EXPECT_THAT(Names({{"drift/mean_abs_delta", 0.01}, {"staleness/max", 0}, {"loss/num_updates", 1},
-                     {"loss/ratio_mean", 1}, {"loss/clip_low_share", 0}, {"loss/clip_high_share", 0},
-                     {"reward/std", 0.3}, {"loss/entropy", 0.8}, {"push/update_norm", 0.1},
+  EXPECT_THAT(Names({{"drift/mean_abs_delta", 0.01},
+                     {"staleness/max", 0},
+                     {"loss/num_updates", 1},
+                     {"loss/ratio_mean", 1},
+                     {"loss/clip_low_share", 0},
+                     {"loss/clip_high_share", 0},
+                     {"reward/std", 0.3},
+                     {"loss/entropy", 0.8},
+                     {"push/update_norm", 0.1},
                      {"push/changed_share", 0.03}}),
               IsEmpty());
 }
 
 TEST(Alerts, DriftGuardWatchesOnPolicyStepsOnly) {
-  EXPECT_THAT(Names({{"drift/mean_abs_delta", 0.2}, {"staleness/max", 0}}), ElementsAre("drift_guard"));
+  EXPECT_THAT(Names({{"drift/mean_abs_delta", 0.2}, {"staleness/max", 0}}),
+              ElementsAre("drift_guard"));
   EXPECT_THAT(Names({{"drift/mean_abs_delta", 0.2}, {"staleness/max", 1}}), IsEmpty());
-  EXPECT_THAT(Names({{"drift/mean_abs_delta", 0.2}, {"staleness/max", 0}}, {.drift_guard = 0}), IsEmpty());
+  EXPECT_THAT(Names({{"drift/mean_abs_delta", 0.2}, {"staleness/max", 0}}, {.drift_guard = 0}),
+              IsEmpty());
 }
 
 TEST(Alerts, EachConditionHasItsName) {
-  EXPECT_THAT(Names({{"loss/num_updates", 1}, {"loss/ratio_mean", 0.8}}), ElementsAre("ratio_far_from_one"));
-  EXPECT_THAT(Names({{"loss/num_updates", 4}, {"loss/clip_low_share", 0}, {"loss/clip_high_share", 0}}),
-              ElementsAre("clip_never_acts"));
+  EXPECT_THAT(Names({{"loss/num_updates", 1}, {"loss/ratio_mean", 0.8}}),
+              ElementsAre("ratio_far_from_one"));
+  EXPECT_THAT(
+      Names({{"loss/num_updates", 4}, {"loss/clip_low_share", 0}, {"loss/clip_high_share", 0}}),
+      ElementsAre("clip_never_acts"));
   EXPECT_THAT(Names({{"loss/clip_low_share", 0.2}, {"loss/clip_high_share", 0.2}}),
               ElementsAre("clip_share_high"));
   EXPECT_THAT(Names({{"kl_reference/k3", 0.5}}, {.kl_budget = 0.1}), ElementsAre("kl_over_budget"));

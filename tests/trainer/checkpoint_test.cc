@@ -148,7 +148,8 @@ TEST_F(CheckpointTest, AllDamagedIsAnErrorThatNamesEach) {
 TEST_F(CheckpointTest, AnotherModelOrTokenizerIsRefusedWithTheDifference) {
   ASSERT_THAT(Save(1), IsOk());
   EXPECT_THAT(LoadLatestCheckpoint(root_, {"other", "tokenizer-hash"}),
-              FailsWith(absl::StatusCode::kFailedPrecondition, "another model configuration (digest config-digest, now other)"));
+              FailsWith(absl::StatusCode::kFailedPrecondition,
+                        "another model configuration (digest config-digest, now other)"));
   EXPECT_THAT(LoadLatestCheckpoint(root_, {"config-digest", "other"}),
               FailsWith(absl::StatusCode::kFailedPrecondition, "another tokenizer"));
 }

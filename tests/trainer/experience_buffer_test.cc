@@ -8,9 +8,9 @@
 namespace tandem::trainer {
 namespace {
 
+using experience::v1::ScoredGroup;
 using ::tandem::testing::FailsWith;
 using ::tandem::testing::IsOk;
-using experience::v1::ScoredGroup;
 
 // Two completions of three tokens, the first one or two of them under `oldest`.
 ScoredGroup Group(int64_t id, int64_t oldest, int64_t newest) {
@@ -66,9 +66,11 @@ TEST(ExperienceBuffer, TrainsAGroupOnceAtMost) {
   EXPECT_THAT(buffer.Add(Group(0, 0, 0)),
               FailsWith(absl::StatusCode::kAlreadyExists, "group 0 came before"));
   buffer.TakeStep({0}, false);
-  EXPECT_THAT(buffer.Add(Group(0, 0, 0)), FailsWith(absl::StatusCode::kAlreadyExists, "trained once"));
+  EXPECT_THAT(buffer.Add(Group(0, 0, 0)),
+              FailsWith(absl::StatusCode::kAlreadyExists, "trained once"));
   EXPECT_THAT(buffer.Drop(0, "failed"), FailsWith(absl::StatusCode::kAlreadyExists, "group 0"));
-  EXPECT_THAT(buffer.Add(Group(5, 0, 0)), FailsWith(absl::StatusCode::kFailedPrecondition, "no slot"));
+  EXPECT_THAT(buffer.Add(Group(5, 0, 0)),
+              FailsWith(absl::StatusCode::kFailedPrecondition, "no slot"));
 }
 
 TEST(ExperienceBuffer, RefusesAnIncompleteGroup) {

@@ -10,9 +10,9 @@
 namespace tandem::trainer {
 namespace {
 
+using rollout::v1::Completion;
 using ::tandem::testing::FailsWith;
 using ::tandem::testing::IsOk;
-using rollout::v1::Completion;
 
 constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
 
@@ -50,8 +50,9 @@ TEST(CheckCompletion, AcceptsParallelArraysWithRisingVersions) {
 TEST(CheckCompletion, NamesArraysThatAreNotParallel) {
   Completion completion = Good();
   completion.add_behaviour_logprobs(-1);
-  EXPECT_THAT(CheckCompletion(Request(), completion),
-              FailsWith(kDataLoss, "group 5 completion 1 has 3 token_ids and 4 behaviour_logprobs"));
+  EXPECT_THAT(
+      CheckCompletion(Request(), completion),
+      FailsWith(kDataLoss, "group 5 completion 1 has 3 token_ids and 4 behaviour_logprobs"));
   completion = Good();
   completion.add_entropies(1);
   EXPECT_THAT(CheckCompletion(Request(), completion), FailsWith(kDataLoss, "1 entropies"));
@@ -60,13 +61,16 @@ TEST(CheckCompletion, NamesArraysThatAreNotParallel) {
 TEST(CheckCompletion, WantsSpansThatAddUpAndNeverFall) {
   Completion completion = Good();
   completion.mutable_version_spans(1)->set_num_tokens(2);
-  EXPECT_THAT(CheckCompletion(Request(), completion), FailsWith(kDataLoss, "3 tokens and version spans over 4"));
+  EXPECT_THAT(CheckCompletion(Request(), completion),
+              FailsWith(kDataLoss, "3 tokens and version spans over 4"));
   completion = Good();
   completion.mutable_version_spans(0)->set_weight_version(5);
-  EXPECT_THAT(CheckCompletion(Request(), completion), FailsWith(kDataLoss, "version 4 after version 5"));
+  EXPECT_THAT(CheckCompletion(Request(), completion),
+              FailsWith(kDataLoss, "version 4 after version 5"));
   completion = Good();
   completion.mutable_version_spans(0)->set_weight_version(2);
-  EXPECT_THAT(CheckCompletion(Request(), completion), FailsWith(kDataLoss, "version 2 after version 3 was asked"));
+  EXPECT_THAT(CheckCompletion(Request(), completion),
+              FailsWith(kDataLoss, "version 2 after version 3 was asked"));
   completion = Good();
   completion.mutable_version_spans(0)->set_num_tokens(0);
   EXPECT_THAT(CheckCompletion(Request(), completion), FailsWith(kDataLoss, "empty span"));
@@ -81,10 +85,12 @@ TEST(Bug33RetokenisedText, IdsThatAreNotThoseThatWereSampledAreRefused) {
 TEST(CheckCompletion, WantsALengthAnIndexAndAReason) {
   Completion completion = Good();
   completion.set_index(2);
-  EXPECT_THAT(CheckCompletion(Request(), completion), FailsWith(kDataLoss, "want an index below 2"));
+  EXPECT_THAT(CheckCompletion(Request(), completion),
+              FailsWith(kDataLoss, "want an index below 2"));
   completion = Good();
   completion.clear_token_ids();
-  EXPECT_THAT(CheckCompletion(Request(), completion), FailsWith(kDataLoss, "has 0 tokens, want 1 to 4"));
+  EXPECT_THAT(CheckCompletion(Request(), completion),
+              FailsWith(kDataLoss, "has 0 tokens, want 1 to 4"));
   completion = Good();
   completion.clear_finish_reason();
   EXPECT_THAT(CheckCompletion(Request(), completion), FailsWith(kDataLoss, "no finish reason"));

@@ -18,7 +18,9 @@ using ::tandem::testing::TempDir;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
-absl::StatusOr<PromptRow> Parse(const std::string& line) { return ParsePromptRow(line, "p.jsonl:3", ""); }
+absl::StatusOr<PromptRow> Parse(const std::string& line) {
+  return ParsePromptRow(line, "p.jsonl:3", "");
+}
 
 TEST(ParsePromptRow, ReadsEveryForm) {
   auto row = Parse(R"({"prompt": "2+2?", "answer": 4})");
@@ -50,20 +52,21 @@ class MalformedLine : public ::testing::TestWithParam<BadLine> {};
 TEST_P(MalformedLine, IsNamedWithFileLineAndWhatWasExpected) {
   EXPECT_THAT(Parse(GetParam().line),
               FailsWith(absl::StatusCode::kInvalidArgument, "p.jsonl:3: " + GetParam().message));
-  EXPECT_THAT(std::string(Parse(GetParam().line).status().message()), HasSubstr("want {\"prompt\""));
+  EXPECT_THAT(std::string(Parse(GetParam().line).status().message()),
+              HasSubstr("want {\"prompt\""));
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Table, MalformedLine,
-    ::testing::Values(BadLine{"NotJson", "{\"prompt\": ", "not JSON"},
-                      BadLine{"NotAnObject", "[1]", "is array"},
-                      BadLine{"NoAnswer", R"({"prompt": "a"})", "no \"answer\""},
-                      BadLine{"AnswerIsAList", R"({"prompt": "a", "answer": [1]})", "the answer is array"},
-                      BadLine{"NoPrompt", R"({"answer": "1"})", "no \"prompt\""},
-                      BadLine{"EmptyPrompt", R"({"prompt": "", "answer": "1"})", "\"prompt\" is neither"},
-                      BadLine{"BadMessage", R"({"messages": [{"role": "user"}], "answer": "1"})",
-                              "\"messages\" is neither"},
-                      BadLine{"DeepJunk", std::string(100000, '['), "not JSON"}),
+    ::testing::Values(
+        BadLine{"NotJson", "{\"prompt\": ", "not JSON"}, BadLine{"NotAnObject", "[1]", "is array"},
+        BadLine{"NoAnswer", R"({"prompt": "a"})", "no \"answer\""},
+        BadLine{"AnswerIsAList", R"({"prompt": "a", "answer": [1]})", "the answer is array"},
+        BadLine{"NoPrompt", R"({"answer": "1"})", "no \"prompt\""},
+        BadLine{"EmptyPrompt", R"({"prompt": "", "answer": "1"})", "\"prompt\" is neither"},
+        BadLine{"BadMessage", R"({"messages": [{"role": "user"}], "answer": "1"})",
+                "\"messages\" is neither"},
+        BadLine{"DeepJunk", std::string(100000, '['), "not JSON"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(EpochOrder, IsAPermutationOfSeedAndEpochAlone) {
@@ -127,8 +130,9 @@ TEST_F(PromptSourceTest, RendersTheChatTemplateOnce) {
   auto source = Open(kThree, options);
   ASSERT_THAT(source, IsOk());
   const auto& prompt = (*source)->At(2);
-  EXPECT_THAT(prompt.text(), HasSubstr("<|im_start|>user\nWhat is 3 * 4? Answer with just the number."
-                                       "<|im_end|>\n<|im_start|>assistant\n"));
+  EXPECT_THAT(prompt.text(),
+              HasSubstr("<|im_start|>user\nWhat is 3 * 4? Answer with just the number."
+                        "<|im_end|>\n<|im_start|>assistant\n"));
   EXPECT_EQ(prompt.token_ids_size(), 44);
   EXPECT_EQ(prompt.answer(), "12");
 }
@@ -141,8 +145,9 @@ TEST_F(PromptSourceTest, PlainTextStaysPlain) {
   auto source = Open(kThree, options);
   ASSERT_THAT(source, IsOk());
   EXPECT_EQ((*source)->At(0).text(), "a =");
-  EXPECT_THAT(Open("{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"answer\": 1}", options),
-              FailsWith(absl::StatusCode::kInvalidArgument, "p.jsonl:1: a list of messages needs"));
+  EXPECT_THAT(
+      Open("{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"answer\": 1}", options),
+      FailsWith(absl::StatusCode::kInvalidArgument, "p.jsonl:1: a list of messages needs"));
 }
 
 TEST_F(PromptSourceTest, LongPromptsAreRefusedOrDroppedAndCounted) {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "common/base/file_system.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
-#include "common/base/file_system.h"
 
 namespace tandem::trainer {
 namespace {
@@ -107,7 +107,8 @@ TEST(Rewards, AddUpByWeightAndKeepTheirParts) {
   ASSERT_THAT(rewards, IsOk());
   const auto scored = (*rewards)->Score({{.text = "so 12", .answer = "12"}});
   EXPECT_DOUBLE_EQ(scored[0].value, 2.0);
-  EXPECT_THAT(scored[0].parts, ElementsAre(std::pair("last_number", 1.0), std::pair("exact_match", 0.0)));
+  EXPECT_THAT(scored[0].parts,
+              ElementsAre(std::pair("last_number", 1.0), std::pair("exact_match", 0.0)));
 }
 
 TEST(Rewards, AnAnswerWithoutANumberMasksInsteadOfPunishing) {
@@ -121,10 +122,13 @@ TEST(Rewards, AnAnswerWithoutANumberMasksInsteadOfPunishing) {
 }
 
 TEST(Rewards, RefusesWhatCannotWork) {
-  const auto create = [](RewardOptions options) { return RewardFunction::Create(options).status(); };
+  const auto create = [](RewardOptions options) {
+    return RewardFunction::Create(options).status();
+  };
   EXPECT_THAT(create({.weights = {}}), FailsWith(absl::StatusCode::kInvalidArgument, "empty"));
-  EXPECT_THAT(create({.weights = {{"bleu", 1}}}),
-              FailsWith(absl::StatusCode::kInvalidArgument, "no component 'bleu'; there are exact_match"));
+  EXPECT_THAT(
+      create({.weights = {{"bleu", 1}}}),
+      FailsWith(absl::StatusCode::kInvalidArgument, "no component 'bleu'; there are exact_match"));
   EXPECT_THAT(create({.weights = {{"regex", 1}}, .regex = "("}),
               FailsWith(absl::StatusCode::kInvalidArgument, "reward.regex: missing )"));
   EXPECT_THAT(create({.weights = {{"format", 1}}}),
@@ -136,7 +140,8 @@ TEST(Rewards, RefusesWhatCannotWork) {
 }
 
 TEST(NumbersIn, ReadsSignsThousandsAndDecimals) {
-  EXPECT_THAT(NumbersIn("a -1,234.5 b 7-3, (-2). 1,23 4."), ElementsAre(-1234.5, 7, 3, -2, 1, 23, 4));
+  EXPECT_THAT(NumbersIn("a -1,234.5 b 7-3, (-2). 1,23 4."),
+              ElementsAre(-1234.5, 7, 3, -2, 1, 23, 4));
 }
 
 // A worker in Python whose `body` handles one parsed request `r`.
@@ -145,10 +150,14 @@ class SubprocessTest : public ::testing::Test {
   std::vector<Reward> Run(const std::string& body, const std::vector<std::string>& texts,
                           double timeout = 20) {
     const std::string script = directory_ / "worker.py";
-    EXPECT_THAT(WriteFileAtomically(script, "import sys, json, os, time\n"
-                                            "for line in sys.stdin:\n"
-                                            "  r = json.loads(line)\n  " + body + "\n"
-                                            "  sys.stdout.flush()\n"), IsOk());
+    EXPECT_THAT(WriteFileAtomically(script,
+                                    "import sys, json, os, time\n"
+                                    "for line in sys.stdin:\n"
+                                    "  r = json.loads(line)\n  " +
+                                        body +
+                                        "\n"
+                                        "  sys.stdout.flush()\n"),
+                IsOk());
     RewardOptions options;
     options.weights = {{"subprocess", 1}};
     options.subprocess = {.command = {TANDEM_PYTHON, script}, .timeout_seconds = timeout};
@@ -165,9 +174,9 @@ class SubprocessTest : public ::testing::Test {
 };
 
 TEST_F(SubprocessTest, ScoresByJsonLines) {
-  const auto scored = Run(
-      "print(json.dumps({'id': r['id'], 'reward': len(r['completion']) + r['source']['k']}))",
-      {"ab", "abcd"});
+  const auto scored =
+      Run("print(json.dumps({'id': r['id'], 'reward': len(r['completion']) + r['source']['k']}))",
+          {"ab", "abcd"});
   EXPECT_DOUBLE_EQ(scored[0].value, 5);
   EXPECT_DOUBLE_EQ(scored[1].value, 7);
 }

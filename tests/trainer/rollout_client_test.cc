@@ -11,11 +11,11 @@
 namespace tandem::trainer {
 namespace {
 
+using std::chrono::milliseconds;
+using std::chrono::seconds;
 using ::tandem::testing::FailsWith;
 using ::tandem::testing::FakeRolloutServer;
 using ::tandem::testing::IsOk;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
 
 rollout::v1::GenerateGroupRequest Request(int64_t group_id) {
   rollout::v1::GenerateGroupRequest request;
@@ -87,7 +87,8 @@ TEST_F(RolloutClientTest, AsksAgainWithTheSameIdAndSeedWhenACallBreaks) {
 
 TEST_F(RolloutClientTest, WaitsWhenTheQueueIsFull) {
   Connect({server_.address()});
-  server_.FailNextGroups({absl::ResourceExhaustedError("full"), absl::ResourceExhaustedError("full")});
+  server_.FailNextGroups(
+      {absl::ResourceExhaustedError("full"), absl::ResourceExhaustedError("full")});
   client_->Submit(Request(1));
   EXPECT_THAT(Next().status, IsOk());
   EXPECT_TRUE(client_->IsReady(0));

@@ -13,10 +13,10 @@
 namespace tandem::trainer {
 namespace {
 
+using nlohmann::json;
 using ::tandem::testing::FailsWith;
 using ::tandem::testing::IsOk;
 using ::tandem::testing::TempDir;
-using nlohmann::json;
 
 std::vector<json> Lines(const std::string& path) {
   std::istringstream contents(*ReadFile(path));
@@ -125,7 +125,8 @@ TEST(RunDirectory, AResumedRunForgetsWhatCameAfterItsCheckpoint) {
     auto run = RunDirectory::Open(out.path(), "r", RunMode::kFresh);
     ASSERT_THAT(run, IsOk());
     for (const int64_t step : {1, 2, 3}) {
-      ASSERT_THAT((*run)->WriteMetrics(MetricsLine(step, 10.0 * static_cast<double>(step))), IsOk());
+      ASSERT_THAT((*run)->WriteMetrics(MetricsLine(step, 10.0 * static_cast<double>(step))),
+                  IsOk());
       ASSERT_THAT((*run)->WriteEvent(step, "eval", "m"), IsOk());
       ASSERT_THAT((*run)->WriteRollouts(step, {Group()}, {}, [](int32_t) { return ""; }), IsOk());
     }

@@ -7,8 +7,8 @@
 namespace tandem::trainer {
 namespace {
 
-using ::tandem::testing::IsOk;
 using experience::v1::ScoredGroup;
+using ::tandem::testing::IsOk;
 
 ScoredGroup Group(const std::vector<std::string>& texts) {
   ScoredGroup group;

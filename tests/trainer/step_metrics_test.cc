@@ -36,18 +36,18 @@ TEST(StepMetrics, ComeOutAsWorkedByHand) {
   MetricsLine line(4, 0);
   AddGroupMetrics(Groups(), {3}, 1.0, &line);
   EXPECT_DOUBLE_EQ(line.Get("reward/mean"), 0.25);
-  EXPECT_DOUBLE_EQ(line.Get("reward/std"), 0.5);           // squares 9/16 + 3/16 over 3
+  EXPECT_DOUBLE_EQ(line.Get("reward/std"), 0.5);  // squares 9/16 + 3/16 over 3
   EXPECT_DOUBLE_EQ(line.Get("reward/pass_at_k"), 0.5);
   EXPECT_NEAR(line.Get("reward/group_std_mean"), 0.70710678 / 2, 1e-7);
   EXPECT_DOUBLE_EQ(line.Get("reward/zero_variance_share"), 0.5);
   EXPECT_DOUBLE_EQ(line.Get("reward/part/number_answer"), 0.25);
   EXPECT_DOUBLE_EQ(line.Get("advantage/mean"), 0);
-  EXPECT_DOUBLE_EQ(line.Get("advantage/var"), 0.125);      // (1/4 + 1/4) / 4
+  EXPECT_DOUBLE_EQ(line.Get("advantage/var"), 0.125);  // (1/4 + 1/4) / 4
   EXPECT_DOUBLE_EQ(line.Get("length/mean"), 5);
   EXPECT_DOUBLE_EQ(line.Get("length/min"), 2);
   EXPECT_DOUBLE_EQ(line.Get("length/max"), 8);
   EXPECT_DOUBLE_EQ(line.Get("length/truncated_share"), 0.25);
-  EXPECT_DOUBLE_EQ(line.Get("staleness/mean"), 0.2);       // 4 of 20 tokens are one version old
+  EXPECT_DOUBLE_EQ(line.Get("staleness/mean"), 0.2);  // 4 of 20 tokens are one version old
   EXPECT_DOUBLE_EQ(line.Get("staleness/max"), 1);
   EXPECT_NE(line.ToJson().find("\"staleness/histogram\":{\"0\":16,\"1\":4}"), std::string::npos);
   EXPECT_EQ(CountTokens(Groups()), 20);

@@ -31,14 +31,20 @@ TEST(TensorboardWriter, EncodesAScalarAsAnEvent) {
   TempDir directory;
   auto writer = TensorboardWriter::Create(directory.path(), 1000);
   ASSERT_THAT(writer, IsOk());
-  ASSERT_THAT((*writer)->Write(300, 1.0, std::vector<std::pair<std::string, double>>{
-                                             {"a/b", 0.5}, {"nan", std::numeric_limits<double>::quiet_NaN()}}),
-              IsOk());
+  ASSERT_THAT(
+      (*writer)->Write(300, 1.0,
+                       std::vector<std::pair<std::string, double>>{
+                           {"a/b", 0.5}, {"nan", std::numeric_limits<double>::quiet_NaN()}}),
+      IsOk());
   const std::string contents = *ReadFile(directory / "events.out.tfevents.1000.tandem");
   // wall_time 1.0 | step 300 | summary { value { tag "a/b" simple_value 0.5 } }
-  const std::string event("\x09\0\0\0\0\0\0\xf0\x3f"
-                          "\x10\xac\x02"
-                          "\x2a\x0c\x0a\x0a\x0a\x03" "a/b" "\x15\0\0\0\x3f", 26);
+  const std::string event(
+      "\x09\0\0\0\0\0\0\xf0\x3f"
+      "\x10\xac\x02"
+      "\x2a\x0c\x0a\x0a\x0a\x03"
+      "a/b"
+      "\x15\0\0\0\x3f",
+      26);
   const std::string record = TfRecord(event);
   ASSERT_GE(contents.size(), record.size());
   EXPECT_EQ(contents.substr(contents.size() - record.size()), record);

@@ -1,0 +1,69 @@
+#include "trainer/trainer_options.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/status_matchers.h"
+
+namespace tandem::trainer {
+namespace {
+
+using ::tandem::testing::FailsWith;
+using ::tandem::testing::IsOk;
+
+TrainerOptions Valid() {
+  TrainerOptions options;
+  options.model = "m";
+  options.data.train = "p.jsonl";
+  return options;
+}
+
+TEST(TrainerOptions, TheResolvedConfigurationReadsBackToItself) {
+  TrainerOptions options;
+  OptionBinder binder;
+  binder.Section("trainer", "", [&](OptionBinder& b) { BindOptions(b, options); });
+  ASSERT_THAT(binder.Set("trainer.optimizer.learning_rate=1e-5"), IsOk());
+  ASSERT_THAT(binder.Set("trainer.push.rounding=nearest"), IsOk());
+  const std::string yaml = binder.ToYaml();
+  ASSERT_THAT(binder.LoadString(yaml, "resolved"), IsOk());
+  EXPECT_EQ(binder.ToYaml(), yaml);
+  EXPECT_EQ(options.learner.cast.rounding, Rounding::kNearest);
+  EXPECT_DOUBLE_EQ(options.learner.step.optimizer.learning_rate, 1e-5);
+}
+
+TEST(TrainerOptions, SupportFiltersAreRefusedForTraining) {
+  EXPECT_THAT(CheckOptions(Valid()), IsOk());
+  TrainerOptions options = Valid();
+  options.sampling.top_p = 0.9;
+  EXPECT_THAT(CheckOptions(options),
+              FailsWith(absl::StatusCode::kInvalidArgument, "filtered distribution"));
+  options = Valid();
+  options.sampling.top_k = 10;
+  EXPECT_THAT(CheckOptions(options), FailsWith(absl::StatusCode::kInvalidArgument, "top_k"));
+  options = Valid();
+  options.sampling.min_new_tokens = 3;
+  EXPECT_THAT(CheckOptions(options),
+              FailsWith(absl::StatusCode::kInvalidArgument, "min_new_tokens"));
+}
+
+TEST(TrainerOptions, WhatIsMissingIsNamed) {
+  TrainerOptions options = Valid();
+  options.model.clear();
+  EXPECT_THAT(CheckOptions(options),
+              FailsWith(absl::StatusCode::kInvalidArgument, "trainer.model"));
+  options = Valid();
+  options.data.train.clear();
+  EXPECT_THAT(CheckOptions(options),
+              FailsWith(absl::StatusCode::kInvalidArgument, "trainer.data.train"));
+  options = Valid();
+  options.run_name = "../elsewhere";
+  EXPECT_THAT(CheckOptions(options),
+              FailsWith(absl::StatusCode::kInvalidArgument, "trainer.run.name"));
+  options = Valid();
+  options.deterministic = true;
+  options.max_staleness = 1;
+  EXPECT_THAT(CheckOptions(options),
+              FailsWith(absl::StatusCode::kInvalidArgument, "max_staleness 0"));
+}
+
+}  // namespace
+}  // namespace tandem::trainer

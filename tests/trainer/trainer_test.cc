@@ -1,0 +1,285 @@
+// The trainer's loop against a scripted server, with a learner that only counts: no LibTorch.
+#include "trainer/trainer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+
+#include "common/base/file_system.h"
+#include "nlohmann/json.hpp"
+#include "tests/support/fake_rollout_server.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temp_dir.h"
+#include "trainer/run_error.h"
+
+namespace tandem::trainer {
+namespace {
+
+using nlohmann::json;
+using ::tandem::testing::FailsWith;
+using ::tandem::testing::FakeRolloutServer;
+using ::tandem::testing::IsOk;
+using ::tandem::testing::TempDir;
+
+HostTensor Tensor(const std::string& name, float value) {
+  auto owner = std::make_shared<std::vector<float>>(4, value);
+  return {
+      .spec = {name, DType::kF32, {4}}, .bytes = std::as_bytes(std::span(*owner)), .owner = owner};
+}
+
+// Its one weight is the number of steps it was trained for.
+class CountingLearner : public Learner {
+ public:
+  explicit CountingLearner(std::vector<std::vector<int64_t>>* trained) : trained_(trained) {}
+
+  absl::StatusOr<LearnerReport> Train(const std::vector<experience::v1::ScoredGroup>& groups,
+                                      WeightVersion) override {
+    if (skip) return LearnerReport{.skip_reason = "the loss is nan"};
+    trained_->emplace_back();
+    for (const auto& group : groups) trained_->back().push_back(group.group_id());
+    ++updates_;
+    return LearnerReport{.metrics = {{"loss/total", 0.5}}, .num_tokens = 8};
+  }
+  absl::StatusOr<CastWeights> Cast(DType) override {
+    return CastWeights{.tensors = {Tensor("w", static_cast<float>(updates_))},
+                       .changed_share = 1,
+                       .update_norm = 1};
+  }
+  absl::StatusOr<LearnerState> Save() const override {
+    return LearnerState{{Tensor("w", static_cast<float>(updates_))}, {Tensor("m", 0)}, updates_};
+  }
+  absl::Status Restore(const LearnerState& state) override {
+    updates_ = state.num_updates;
+    return absl::OkStatus();
+  }
+  int64_t num_parameters() const override { return 4; }
+  std::string library_version() const override { return "none"; }
+
+  bool skip = false;
+
+ private:
+  std::vector<std::vector<int64_t>>* const trained_;
+  int64_t updates_ = 0;
+};
+
+class TrainerTest : public ::testing::Test {
+ protected:
+  TrainerTest() {
+    const std::string data = TANDEM_SOURCE_DIR "/tests/testdata/smollm2-tokenizer";
+    model_ = directory_ / "model";
+    EXPECT_THAT(MakeDirectories(model_), IsOk());
+    for (const auto& file : std::filesystem::directory_iterator(data)) {
+      std::filesystem::copy(file, model_);
+    }
+    const std::string config =
+        R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 49152,
+            "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+            "num_attention_heads": 1, "num_key_value_heads": 1, "hidden_act": "silu",
+            "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "eos_token_id": 2,
+            "tie_word_embeddings": true})";
+    EXPECT_THAT(WriteFileAtomically(model_ + "/config.json", config), IsOk());
+    auto tokenizer = Tokenizer::Load(model_);
+    EXPECT_THAT(tokenizer, IsOk());
+    server_ = std::make_unique<FakeRolloutServer>(std::vector<HostTensor>{Tensor("w", 0)},
+                                                  (*tokenizer)->hash());
+    // Completion 0 is right: "0" is the answer of every prompt.
+    EXPECT_THAT(WriteFileAtomically(directory_ / "p.jsonl",
+                                    "{\"prompt\":\"a\",\"answer\":\"0\"}\n"
+                                    "{\"prompt\":\"b\",\"answer\":\"0\"}\n"
+                                    "{\"prompt\":\"c\",\"answer\":\"0\"}\n"),
+                IsOk());
+    options_.run_name = "r";
+    options_.out = directory_.path();
+    options_.model = model_;
+    options_.servers = {server_->address()};
+    options_.steps = 3;
+    options_.prompts_per_step = 2;
+    options_.completions_per_prompt = 2;
+    options_.sampling.max_new_tokens = 8;
+    options_.data.train = directory_ / "p.jsonl";
+    options_.client.server_patience_seconds = 10;
+    options_.client.retry_initial_seconds = 0.02;
+    options_.log.level = log::Level::kError;
+  }
+
+  absl::Status Run(RunMode mode = RunMode::kFresh) {
+    auto learner = std::make_unique<CountingLearner>(&trained_);
+    learner->skip = skip_;
+    auto trainer = Trainer::Create(options_, std::move(learner),
+                                   {.mode = mode,
+                                    .resolved_config = "trainer: {}\n",
+                                    .progress =
+                                        [this](const std::string& line) {
+                                          progress_.push_back(json::parse(line));
+                                          if (on_progress_) on_progress_(progress_.back());
+                                        },
+                                    .stop = &stop_});
+    if (!trainer.ok()) return trainer.status();
+    return (*trainer)->Run();
+  }
+
+  std::vector<json> Lines(const std::string& file) {
+    std::istringstream contents(*ReadFile(directory_ / ("r/" + file)));
+    std::vector<json> lines;
+    for (std::string line; std::getline(contents, line);) lines.push_back(json::parse(line));
+    return lines;
+  }
+
+  std::vector<std::string> Events() {
+    std::vector<std::string> kinds;
+    for (const json& event : Lines("events.jsonl")) kinds.push_back(event["kind"]);
+    return kinds;
+  }
+
+  TempDir directory_;
+  std::string model_;
+  StopSignal stop_;
+  std::unique_ptr<FakeRolloutServer> server_;
+  TrainerOptions options_;
+  bool skip_ = false;
+  std::vector<std::vector<int64_t>> trained_;
+  std::vector<json> progress_;
+  std::function<void(const json&)> on_progress_;
+};
+
+TEST_F(TrainerTest, TrainsEveryGroupOnceInOrderAndDeliversEveryVersion) {
+  ASSERT_THAT(Run(), IsOk());
+  EXPECT_EQ(trained_, (std::vector<std::vector<int64_t>>{{0, 1}, {2, 3}, {4, 5}}));
+  EXPECT_EQ(server_->live_version(), 3);
+  EXPECT_EQ(server_->num_commits(), 3) << "version 0 is what the server loaded";
+  EXPECT_EQ(server_->owner(), "") << "given back";
+  const auto lines = Lines("metrics.jsonl");
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[2]["step"], 3);
+  EXPECT_EQ(lines[2]["reward/mean"], 0.5);
+  EXPECT_EQ(lines[2]["reward/pass_at_k"], 1);
+  EXPECT_EQ(lines[2]["loss/total"], 0.5);
+  EXPECT_EQ(lines[2]["push/version"], 3);
+  EXPECT_EQ(Lines("rollouts/step_2.jsonl").size(), 2u);
+  EXPECT_EQ(Events().front(), "run_started");
+  EXPECT_EQ(Events().back(), "run_finished");
+  EXPECT_EQ(json::parse(*ReadFile(directory_ / "r/run.json"))["model"]["num_parameters"], 4);
+}
+
+TEST_F(TrainerTest, ASkippedPushStopsTheRunAndNamesTheReason) {
+  options_.push.debug_skip_push_at_step = 2;
+  const absl::Status status = Run();
+  EXPECT_THAT(status, FailsWith(absl::StatusCode::kDataLoss, "the push was not delivered"));
+  EXPECT_EQ(ExitCodeOf(status), ExitCode::kDeliveryNotProven);
+  EXPECT_EQ(trained_.size(), 2u) << "nothing sampled from the old weights was trained on";
+  EXPECT_EQ(Events().back(), "run_failed");
+}
+
+TEST_F(TrainerTest, ResumesFromTheTrainedFrontier) {
+  options_.checkpoint.every = 1;
+  options_.steps = 2;
+  ASSERT_THAT(Run(), IsOk());
+  trained_.clear();
+  options_.steps = 4;
+  ASSERT_THAT(Run(RunMode::kResume), IsOk());
+  EXPECT_EQ(trained_, (std::vector<std::vector<int64_t>>{{4, 5}, {6, 7}}));
+  EXPECT_EQ(Lines("metrics.jsonl").size(), 4u);
+  EXPECT_EQ(server_->live_version(), 4);
+}
+
+TEST_F(TrainerTest, AStopSavesACheckpointAndEndsWell) {
+  options_.steps = 1000;
+  on_progress_ = [this](const json& line) {
+    if (line.contains("reward/mean") && line["step"] == 2) stop_.Request();
+  };
+  ASSERT_THAT(Run(), IsOk());
+  EXPECT_EQ(*ReadFile(directory_ / "r/checkpoints/LATEST"), "step_2\n");
+  EXPECT_EQ(Events().back(), "run_stopped");
+}
+
+TEST_F(TrainerTest, AStepWithoutAFiniteLossRaisesNoVersionAndTooManyEndTheRun) {
+  skip_ = true;
+  options_.max_skipped_steps = 2;
+  const absl::Status status = Run();
+  EXPECT_EQ(ExitCodeOf(status), ExitCode::kTooManySkipped) << status;
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("the loss is nan"));
+  EXPECT_EQ(server_->live_version(), 0);
+  EXPECT_TRUE(Lines("metrics.jsonl").empty());
+}
+
+TEST_F(TrainerTest, AServerThatWasStartedAnewIsGivenTheWeightsAgain) {
+  options_.steps = 4;
+  bool restarted = false;
+  on_progress_ = [&](const json& line) {
+    if (!restarted && line.contains("reward/mean") && line["step"] == 2) {
+      restarted = true;
+      server_->Stop();
+      server_->Restart();
+    }
+  };
+  ASSERT_THAT(Run(), IsOk());
+  EXPECT_EQ(server_->live_version(), 4);
+  EXPECT_EQ(trained_.size(), 4u);
+  EXPECT_THAT(Events(), ::testing::Contains("server_lost"));
+  EXPECT_THAT(Events(), ::testing::Contains("server_back"));
+}
+
+TEST_F(TrainerTest, ADeadServerEndsTheRunWithItsOwnCode) {
+  options_.client.server_patience_seconds = 0.3;
+  server_->Stop();
+  EXPECT_EQ(ExitCodeOf(Run()), ExitCode::kServerLost);
+}
+
+TEST_F(TrainerTest, AnotherRunsServerEndsTheRunWithItsOwnCode) {
+  server_->set_owner("other");
+  const absl::Status status = Run();
+  EXPECT_EQ(ExitCodeOf(status), ExitCode::kServerOwned) << status;
+}
+
+TEST_F(TrainerTest, AServerOfAnotherTokenizerIsRefused) {
+  FakeRolloutServer other({Tensor("w", 0)}, "feed");
+  options_.servers = {other.address()};
+  EXPECT_THAT(Run(), FailsWith(absl::StatusCode::kInvalidArgument, "another tokenizer (feed"));
+}
+
+TEST_F(TrainerTest, ADiskThatIsFullForMetricsEndsTheRunForACheckpointItDoesNot) {
+  ASSERT_EQ(setenv("TANDEM_FAIL_WRITE", "tmp_step_:ENOSPC:10", 1), 0);
+  options_.checkpoint.every = 1;
+  EXPECT_THAT(Run(), IsOk());
+  EXPECT_THAT(Events(), ::testing::Contains("checkpoint_failed"));
+  ASSERT_EQ(setenv("TANDEM_FAIL_WRITE", "metrics.jsonl:ENOSPC:10", 1), 0);
+  EXPECT_EQ(ExitCodeOf(Run(RunMode::kClean)), ExitCode::kStorage);
+  ASSERT_EQ(unsetenv("TANDEM_FAIL_WRITE"), 0);
+}
+
+TEST_F(TrainerTest, EvaluatesGreedilyBeforeAndAfter) {
+  options_.data.eval = options_.data.train;
+  options_.eval.pass_at_k = 2;
+  ASSERT_THAT(Run(), IsOk());
+  const auto lines = Lines("metrics.jsonl");
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[0]["step"], 0);
+  EXPECT_EQ(lines[0]["eval/greedy_share_correct"], 1);
+  EXPECT_EQ(lines[0]["eval/num_prompts"], 3);
+  EXPECT_EQ(lines[3]["eval/pass_at_k"], 1);
+  EXPECT_EQ(lines[3]["eval/k"], 2);
+}
+
+TEST_F(TrainerTest, DeterministicGroupsAreAdmittedTogether) {
+  options_.deterministic = true;
+  options_.steps = 1;
+  ASSERT_THAT(Run(), IsOk());
+  for (const auto& request : server_->requests()) {
+    EXPECT_EQ(request.admission_batch().batch_id(), 1);
+    EXPECT_EQ(request.admission_batch().num_groups(), 2);
+  }
+}
+
+TEST_F(TrainerTest, StaleWeightsUpToTheBoundAreAllowed) {
+  options_.max_staleness = 1;
+  options_.steps = 3;
+  ASSERT_THAT(Run(), IsOk());
+  EXPECT_EQ(trained_, (std::vector<std::vector<int64_t>>{{0, 1}, {2, 3}, {4, 5}}));
+  for (const json& line : Lines("metrics.jsonl")) EXPECT_LE(line["staleness/max"], 1);
+}
+
+}  // namespace
+}  // namespace tandem::trainer
