@@ -1,0 +1,64 @@
+"""A whole run of the pair on a small random model, through `tandem run`: support of the end-to-end tests."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+SOURCE = pathlib.Path(os.environ["TANDEM_SOURCE"])
+TANDEM = pathlib.Path(os.environ["TANDEM_BIN"]) / "tandem"
+
+
+def make_model(directory, *arguments, kind="llama"):
+    """A random model whose vocabulary is its tokenizer's, so that text rewards see every token."""
+    subprocess.run([sys.executable, str(SOURCE / "tests" / "parity" / "make_models.py"), "--kind", kind,
+                    "--vocab-size", "354", "--out", str(directory), *arguments], check=True, timeout=120)
+    return directory
+
+
+def write_prompts(path, count=12):
+    with open(path, "w", encoding="utf-8") as file:
+        for i in range(count):
+            file.write(json.dumps({"prompt": f"Name a number like {i}:", "answer": str(i % 10)}) + "\n")
+    return path
+
+
+def write_config(folder, model, **trainer):
+    """A run file for three steps of 4 x 4 completions of 12 tokens; `trainer` adds to its section."""
+    section = {
+        "run": {"out": str(folder / "runs"), "name": "small"}, "model": str(model), "seed": 5,
+        "steps": 3, "prompts_per_step": 4, "completions_per_prompt": 4,
+        "sampling": {"temperature": 1, "max_new_tokens": 12},
+        "data": {"train": str(write_prompts(folder / "train.jsonl")), "chat": False},
+        # About half of the random completions hold one of these letters: groups with rewards that differ.
+        "reward": {"weights": {"format": 1}, "format": "(?s).*[eq].*"},
+        "optimizer": {"learning_rate": 1e-3}, **trainer}
+    config = {"launch": {"num_servers": 1},
+              "server": {"model": str(model), "engine": {"dtype": "fp32", "kv_capacity_tokens": 4096}},
+              "trainer": section}
+    path = folder / "run.yaml"
+    path.write_text(json.dumps(config, indent=1), encoding="utf-8")  # JSON is YAML
+    return path
+
+
+def run(config, *arguments, timeout=240):
+    """`tandem run`; returns (exit code, stdout + stderr)."""
+    done = subprocess.run([str(TANDEM), "run", str(config), *arguments], capture_output=True, text=True,
+                          timeout=timeout)
+    return done.returncode, done.stdout + done.stderr
+
+
+def steps(folder):
+    """The lines of metrics.jsonl that belong to train steps."""
+    text = (folder / "runs" / "small" / "metrics.jsonl").read_text(encoding="utf-8")
+    return [line for line in map(json.loads, text.splitlines()) if "loss/total" in line]
+
+
+def events(folder, kind):
+    text = (folder / "runs" / "small" / "events.jsonl").read_text(encoding="utf-8")
+    return [line for line in map(json.loads, text.splitlines()) if line["kind"] == kind]
+
+
+def rollouts(folder, step):
+    text = (folder / "runs" / "small" / "rollouts" / f"step_{step}.jsonl").read_text(encoding="utf-8")
+    return sorted(map(json.loads, text.splitlines()), key=lambda group: group["group_id"])
