@@ -1,0 +1,302 @@
+#include "trainer/train_step.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <random>
+
+#include "common/weights/digest.h"
+#include "tests/support/status_matchers.h"
+#include "tests/trainer/scored_groups.h"
+#include "tests/trainer/toy_model.h"
+
+namespace tandem::trainer {
+namespace {
+
+using ::tandem::testing::AddCompletion;
+using ::tandem::testing::FailsWith;
+using ::tandem::testing::GroupWithPrompt;
+using ::tandem::testing::IsOk;
+using ::tandem::testing::ScoredGroup;
+using ::tandem::testing::ToyConfig;
+using ::tandem::testing::ToyWeights;
+
+// Groups with completions of unequal lengths.
+std::vector<ScoredGroup> Groups(int num_groups = 2, int group_size = 4) {
+  std::mt19937 random(3);
+  const auto ids = [&](int count) {
+    std::vector<int32_t> result;
+    for (int i = 0; i < count; ++i) result.push_back(static_cast<int32_t>(random() % 32));
+    return result;
+  };
+  std::vector<ScoredGroup> groups;
+  for (int g = 0; g < num_groups; ++g) {
+    groups.push_back(GroupWithPrompt(g, ids(3 + g)));
+    for (int i = 0; i < group_size; ++i) {
+      AddCompletion(groups.back(), ids(1 + 3 * i), i % 2 == 0 ? 1.0f : -0.7f, -3.5f);
+    }
+  }
+  return groups;
+}
+
+std::unique_ptr<TrainStep> MakeStep(const TrainStepOptions& options, double temperature = 1,
+                                    bool with_reference = false) {
+  TrainStepSetup setup{.config = ToyConfig(), .temperature = temperature};
+  setup.weights = ToyWeights(setup.config);
+  if (with_reference) setup.reference_weights = ToyWeights(setup.config);
+  return TrainStep::Create(setup, options).value();
+}
+
+// beta1 = 0 and no clipping: the first moment after one update is the gradient.
+TrainStepOptions GradientOptions() {
+  TrainStepOptions options;
+  options.optimizer = {.learning_rate = 1e-3, .beta1 = 0, .max_grad_norm = 0};
+  return options;
+}
+
+std::vector<float> Floats(const HostTensor& tensor) {
+  std::vector<float> values(tensor.bytes.size() / 4);
+  std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+  return values;
+}
+
+std::map<std::string, std::vector<float>> Gradients(const TrainStep& step) {
+  std::map<std::string, std::vector<float>> gradients;
+  for (const HostTensor& tensor : step.OptimizerState()) {
+    if (tensor.spec.name.rfind("exp_avg.", 0) == 0) gradients[tensor.spec.name] = Floats(tensor);
+  }
+  return gradients;
+}
+
+void ExpectSameGradients(const TrainStep& a, const TrainStep& b, double factor = 1) {
+  const auto first = Gradients(a), second = Gradients(b);
+  for (const auto& [name, values] : first) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      ASSERT_NEAR(values[i], factor * second.at(name)[i], 2e-6) << name << " " << i;
+    }
+  }
+}
+
+DigestMap Digests(const TrainStep& step) { return DigestTensors(step.Masters()); }
+
+TEST(TrainStepTest, Bug19TheGradientDoesNotDependOnTheSplitIntoMicrobatches) {
+  for (const Normalisation normalisation :
+       {Normalisation::kToken, Normalisation::kSequence, Normalisation::kConstant}) {
+    TrainStepOptions options = GradientOptions();
+    options.loss.normalisation = normalisation;
+    options.loss.constant_length = 16;
+    const auto whole = MakeStep(options);
+    ASSERT_THAT(whole->Run(Groups()), IsOk());
+    for (const int64_t tokens : {1, 15, 30}) {
+      options.microbatch_tokens = tokens;
+      const auto split = MakeStep(options);
+      ASSERT_THAT(split->Run(Groups()), IsOk());
+      ExpectSameGradients(*whole, *split);
+    }
+  }
+}
+
+TEST(TrainStepTest, Bug16AMaskedCompletionChangesNothing) {
+  const auto without = MakeStep(GradientOptions()), with = MakeStep(GradientOptions());
+  std::vector<ScoredGroup> groups = Groups();
+  ASSERT_THAT(without->Run(groups), IsOk());
+  AddCompletion(groups[0], std::vector<int32_t>(20, 5), 3)->set_masked(true);
+  const auto report = with->Run(groups);
+  ASSERT_THAT(report, IsOk());
+  ExpectSameGradients(*without, *with);
+  EXPECT_TRUE(report->proximal_logprobs[0].size() == 4 || report->proximal_logprobs[0][4].empty());
+}
+
+TEST(TrainStepTest, Bug20TheSameGroupsTwiceGiveTheSameGradient) {
+  const auto once = MakeStep(GradientOptions()), twice = MakeStep(GradientOptions());
+  std::vector<ScoredGroup> groups = Groups();
+  ASSERT_THAT(once->Run(groups), IsOk());
+  const std::vector<ScoredGroup> again = Groups();
+  groups.insert(groups.end(), again.begin(), again.end());
+  ASSERT_THAT(twice->Run(groups), IsOk());
+  ExpectSameGradients(*once, *twice);
+}
+
+TEST(TrainStepTest, Bug21DroppedTokensLeaveTheDivisorUnlessAllAreAskedFor) {
+  std::vector<ScoredGroup> groups = Groups(1, 2);  // 1 and 4 tokens
+  auto* completion = groups[0].mutable_completions(1)->mutable_completion();
+  for (const int t : {0, 1}) {
+    completion->set_behaviour_logprobs(t, std::numeric_limits<float>::quiet_NaN());
+  }
+  TrainStepOptions options = GradientOptions();
+  const auto kept = MakeStep(options);
+  const auto report = kept->Run(groups);
+  ASSERT_THAT(report, IsOk());
+  EXPECT_EQ(report->loss.denominator, 3);
+  EXPECT_EQ(report->correction.num_rejected, 2);
+  EXPECT_EQ(report->drift.num_nonfinite, 2);
+  options.correction.denominator = offpolicy::DenominatorKind::kAll;
+  const auto all = MakeStep(options);
+  EXPECT_EQ(all->Run(groups)->loss.denominator, 5);
+  ExpectSameGradients(*all, *kept, 3.0 / 5);
+}
+
+TEST(TrainStepTest, Bug14TheRatioOfTheFirstMinibatchIsOneAndItsGradientIsNot) {
+  const auto step = MakeStep(GradientOptions());
+  const auto report = step->Run(Groups());
+  ASSERT_THAT(report, IsOk());
+  EXPECT_EQ(report->loss.ratio_max, 1);
+  EXPECT_EQ(report->loss.clip_high + report->loss.clip_low, 0);
+  EXPECT_GT(report->optimizer.grad_norm, 1e-3);
+}
+
+TEST(TrainStepTest, Bug15ProximalLogprobsStayThoseOfTheFirstWeights) {
+  TrainStepOptions options = GradientOptions();
+  const auto single = MakeStep(options);
+  const auto first = single->Run(Groups());
+  options.num_epochs = 2;
+  options.optimizer.learning_rate = 3e-2;
+  const auto step = MakeStep(options);
+  const auto report = step->Run(Groups());
+  ASSERT_THAT(report, IsOk());
+  EXPECT_EQ(report->loss.num_updates, 2);
+  EXPECT_GT(report->loss.ratio_max, 1.01) << "the second epoch's ratio must leave 1";
+  EXPECT_EQ(report->proximal_logprobs, first->proximal_logprobs);
+}
+
+TEST(TrainStepTest, Bug30LogprobsAreOfTheTemperedPolicy) {
+  const auto cold = MakeStep(GradientOptions(), 0.7), warm = MakeStep(GradientOptions(), 1);
+  const auto a = cold->Run(Groups()), b = warm->Run(Groups());
+  EXPECT_GT(std::abs(a->proximal_logprobs[0][1][0] - b->proximal_logprobs[0][1][0]), 1e-3);
+}
+
+TEST(TrainStepTest, Bug26BypassUsesTheBehaviourPolicyOnce) {
+  // Weight 1 and ratio target / behaviour: never their product, which would be the ratio squared.
+  TrainStepOptions options = GradientOptions();
+  options.correction.mode = offpolicy::CorrectionMode::kBypass;
+  options.loss.clip_low = 1;
+  options.loss.clip_high = 1e6;
+  const auto step = MakeStep(options);
+  const auto report = step->Run(Groups());
+  ASSERT_THAT(report, IsOk());
+  EXPECT_EQ(report->correction.max_weight, 1);
+  EXPECT_NEAR(report->loss.ratio_sum / 44, report->drift.mean_w, 1e-5);
+  EXPECT_GT(std::abs(report->drift.mean_delta), 0.01) << "the gap is still measured";
+}
+
+TEST(TrainStepTest, Bug35TheReferenceIsFrozenAndHasWeightsOfItsOwn) {
+  TrainStepOptions options = GradientOptions();
+  options.loss.kl_coefficient = 0.1;
+  options.optimizer.learning_rate = 3e-2;
+  const auto step = MakeStep(options, 1, /*with_reference=*/true);
+  const auto first = step->Run(Groups());
+  ASSERT_THAT(first, IsOk());
+  EXPECT_NEAR(first->loss.k3, 0, 1e-6) << "before the first update both are the same";
+  const auto second = step->Run(Groups());
+  EXPECT_GT(second->loss.k3 / 44, 1e-4) << "the policy moved and the reference did not";
+}
+
+TEST(TrainStepTest, Bug22TheKlPullsBackToTheReference) {
+  TrainStepOptions options = GradientOptions();
+  options.optimizer = {.learning_rate = 1e-2, .max_grad_norm = 0};
+  options.loss.kl_coefficient = 1;
+  const auto step = MakeStep(options, 1, /*with_reference=*/true);
+  ASSERT_THAT(step->Run(Groups()), IsOk());
+  std::vector<ScoredGroup> without_reward = Groups();
+  for (ScoredGroup& group : without_reward) {
+    for (auto& c : *group.mutable_completions()) c.set_advantage(0);
+  }
+  const double before = step->Run(without_reward)->loss.k3;
+  for (int i = 0; i < 15; ++i) ASSERT_THAT(step->Run(without_reward), IsOk());
+  EXPECT_LT(step->Run(without_reward)->loss.k3, before / 2);
+}
+
+TEST(TrainStepTest, LearnsToDoWhatIsRewarded) {
+  std::vector<ScoredGroup> groups = {GroupWithPrompt(0, {3, 4})};
+  AddCompletion(groups[0], {7, 2}, 1);
+  AddCompletion(groups[0], {8, 2}, -1);
+  TrainStepOptions options;
+  options.optimizer.learning_rate = 1e-2;
+  const auto step = MakeStep(options);
+  const auto first = step->Run(groups);
+  for (int i = 0; i < 5; ++i) ASSERT_THAT(step->Run(groups), IsOk());
+  const auto last = step->Run(groups);
+  EXPECT_GT(last->proximal_logprobs[0][0][0], first->proximal_logprobs[0][0][0] + 0.2f);
+  EXPECT_LT(last->proximal_logprobs[0][1][0], first->proximal_logprobs[0][1][0]);
+}
+
+TEST(TrainStepTest, SkipsAnUpdateWhoseGradientIsNotFiniteAndKeepsTheWeights) {
+  TrainStepSetup setup{.config = ToyConfig()};
+  setup.weights = ToyWeights(setup.config);
+  // A weight of 1e38 overflows in the product.
+  for (HostTensor& tensor : setup.weights) {
+    if (tensor.spec.name != "model.layers.0.mlp.down_proj.weight") continue;
+    tensor = ::tandem::testing::ToyTensor(
+        tensor.spec, std::vector<float>(static_cast<size_t>(tensor.spec.num_elements()), 1e38f));
+  }
+  auto step = TrainStep::Create(setup, GradientOptions()).value();
+  const DigestMap before = Digests(*step);
+  const auto report = step->Run(Groups());
+  ASSERT_THAT(report, IsOk());
+  EXPECT_FALSE(report->skip_reason.empty());
+  EXPECT_EQ(report->optimizer.skipped_updates, 1);
+  EXPECT_EQ(Digests(*step), before);
+  EXPECT_EQ(step->num_updates(), 0);
+}
+
+TEST(TrainStepTest, SkipsAStepInWhichEveryTokenIsRefused) {
+  std::vector<ScoredGroup> groups = {GroupWithPrompt(0, {3})};
+  AddCompletion(groups[0], {7, 2}, 1, std::numeric_limits<float>::quiet_NaN());
+  const auto step = MakeStep(GradientOptions());
+  const auto report = step->Run(groups);
+  ASSERT_THAT(report, IsOk());
+  EXPECT_NE(report->skip_reason.find("every token"), std::string::npos);
+}
+
+TEST(TrainStepTest, GoesOnBitwiseFromASavedState) {
+  TrainStepOptions options;
+  options.optimizer.learning_rate = 1e-3;
+  const auto straight = MakeStep(options), before = MakeStep(options), after = MakeStep(options);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_THAT(straight->Run(Groups()), IsOk());
+    ASSERT_THAT(before->Run(Groups()), IsOk());
+  }
+  ASSERT_THAT(after->Restore(before->Masters(), before->OptimizerState(), before->num_updates()),
+              IsOk());
+  ASSERT_THAT(straight->Run(Groups()), IsOk());
+  ASSERT_THAT(after->Run(Groups()), IsOk());
+  EXPECT_EQ(Digests(*straight), Digests(*after));
+}
+
+TEST(TrainStepTest, ReportsEveryNumberOfTheRunDirectory) {
+  const auto step = MakeStep(GradientOptions(), 1, /*with_reference=*/true);
+  const auto report = step->Run(Groups());
+  std::map<std::string, double> numbers;
+  for (const auto& [name, value] : NamedNumbers(*report)) numbers[name] = value;
+  for (const char* name :
+       {"drift/k1", "correction/mean_weight", "correction/capped_share", "loss/policy", "loss/kl",
+        "loss/ratio_mean", "loss/entropy", "loss/denominator", "loss/num_updates", "kl_reference/k3",
+        "optimizer/learning_rate", "optimizer/grad_norm", "optimizer/skipped_updates",
+        "time/proximal"}) {
+    EXPECT_TRUE(numbers.contains(name)) << name;
+  }
+  EXPECT_EQ(numbers["loss/num_tokens"], 44);  // twice 1 + 4 + 7 + 10
+  int64_t counted = 0;
+  for (const int64_t count : report->correction.hist_raw) counted += count;
+  EXPECT_EQ(counted, 44);
+  EXPECT_NEAR(report->advantage_mean, 0.15, 1e-6);
+}
+
+TEST(TrainStepTest, RefusesAKlWithoutAReferenceAndOptionsThatContradict) {
+  TrainStepSetup setup{.config = ToyConfig()};
+  setup.weights = ToyWeights(setup.config);
+  TrainStepOptions options;
+  options.loss.kl_coefficient = 0.1;
+  EXPECT_THAT(TrainStep::Create(setup, options),
+              FailsWith(absl::StatusCode::kInvalidArgument, "there is no reference policy"));
+  options = {};
+  options.loss.dual_clip = 0.5;
+  EXPECT_THAT(TrainStep::Create(setup, options),
+              FailsWith(absl::StatusCode::kInvalidArgument, "loss.dual_clip is 0.5"));
+}
+
+}  // namespace
+}  // namespace tandem::trainer
