@@ -15,7 +15,8 @@ namespace tandem::testing {
 namespace {
 
 constexpr float kSpread = 0.3f;
-constexpr float kVocabularySpread = 0.8f;  // logits spread by about kVocabularySpread * sqrt(hidden)
+constexpr float kVocabularySpread =
+    0.8f;  // logits spread by about kVocabularySpread * sqrt(hidden)
 
 // Standard normals by Box and Muller over SplitMix64: the same on every machine and library.
 class NormalSource {

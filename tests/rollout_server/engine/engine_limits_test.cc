@@ -10,10 +10,10 @@ namespace tandem::rollout {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
 using testing::FailsWith;
+using ::testing::HasSubstr;
 using testing::IsOk;
+using ::testing::Not;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
@@ -80,7 +80,9 @@ TEST_F(EngineRefusesTest, SamplingOutOfRange) {
               FailsWith(kInvalid, "max_new_tokens is 0"));
   EXPECT_THAT(sampling([](auto& s) { s.min_new_tokens = 9; }),
               FailsWith(kInvalid, "min_new_tokens is 9"));
-  EXPECT_THAT(sampling([](auto& s) { s.stop_token_ids = {5, 49152}; }),
+  EXPECT_THAT(sampling([](auto& s) {
+                s.stop_token_ids = {5, 49152};
+              }),
               FailsWith(kInvalid, "sampling.stop_token_ids[1] is 49152"));
   EXPECT_THAT(sampling([](auto& s) { s.stop_strings.assign(17, "x"); }),
               FailsWith(kInvalid, "stop_strings is 17, want at most 16"));

@@ -100,15 +100,16 @@ struct Cache {
     }
     key_cache.assign(total * kHeads * d * 16, nan);
     value_cache.assign(total * kHeads * 16 * padded, nan);
-    layer = {key_cache.data(), value_cache.data(), kHeads * d * 16, d * 16,
-             kHeads * 16 * padded, 16 * padded};
+    layer = {key_cache.data(), value_cache.data(),   kHeads * d * 16,
+             d * 16,           kHeads * 16 * padded, 16 * padded};
     for (int64_t t = 0; t < context; ++t) {
       for (int64_t h = 0; h < kHeads; ++h) {
         const auto seed = static_cast<uint32_t>(1000 + t * kHeads + h);
         const std::vector<float> key = Random(seed, d), value = Random(seed + 50000, d);
-        WriteKv<Kv>(key.data(), value.data(), d, padded, t % 16,
-                    key_cache.data() + blocks[t / 16] * layer.key_block_stride + h * d * 16,
-                    value_cache.data() + blocks[t / 16] * layer.value_block_stride + h * 16 * padded);
+        WriteKv<Kv>(
+            key.data(), value.data(), d, padded, t % 16,
+            key_cache.data() + blocks[t / 16] * layer.key_block_stride + h * d * 16,
+            value_cache.data() + blocks[t / 16] * layer.value_block_stride + h * 16 * padded);
         keys.push_back(AsStored(key));
         values.push_back(AsStored(value));
       }

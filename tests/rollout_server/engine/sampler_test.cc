@@ -77,7 +77,8 @@ std::vector<float> Logs(const std::vector<double>& probabilities) {
 }
 
 TEST(Sampler, ReportsHandWorkedValuesForThreeTokens) {
-  // p = 1/2, 1/4, 1/4: entropy 3/2 ln 2; second moment 1/2 (ln 2)^2 + 1/2 (2 ln 2)^2 = 5/2 (ln 2)^2.
+  // p = 1/2, 1/4, 1/4: entropy 3/2 ln 2; second moment 1/2 (ln 2)^2 + 1/2 (2 ln 2)^2 = 5/2 (ln
+  // 2)^2.
   const SampledToken token = Sample(Logs({0.5, 0.25, 0.25}), {}, 0.6);
   const double ln2 = std::log(2.0);
   EXPECT_EQ(token.id, 1);
@@ -188,12 +189,12 @@ TEST(Sampler, KeepsTheSupportOfEachFilter) {
       {{.top_k = 1}, {1}},
       {{.top_k = 3}, {1, 3, 4}},
       {{.top_k = 9}, {0, 1, 2, 3, 4}},
-      {{.top_p = 0.3f}, {1}},           // the likeliest always stays
-      {{.top_p = 0.65f}, {1, 3}},       // 0.4 + 0.3 is the first sum that reaches 0.65
+      {{.top_p = 0.3f}, {1}},      // the likeliest always stays
+      {{.top_p = 0.65f}, {1, 3}},  // 0.4 + 0.3 is the first sum that reaches 0.65
       {{.top_p = 0.75f}, {1, 3, 4}},
       {{.top_p = 0.97f}, {0, 1, 2, 3, 4}},
-      {{.min_p = 0.2f}, {0, 1, 3, 4}},  // at least 0.08
-      {{.min_p = 0.5f}, {1, 3}},        // at least 0.2
+      {{.min_p = 0.2f}, {0, 1, 3, 4}},        // at least 0.08
+      {{.min_p = 0.5f}, {1, 3}},              // at least 0.2
       {{.top_k = 3, .top_p = 0.5f}, {1, 3}},  // of 0.47, 0.35, 0.18
       {{.top_k = 4, .min_p = 0.3f}, {1, 3, 4}},
   };

@@ -257,8 +257,8 @@ void ExpectHoldersAgree(const Scheduler& scheduler, const std::map<GroupKey, Run
   }
 }
 
-// Random groups, aborts and reservations: every group ends, in a bounded number of steps, within the
-// budget, and no block is leaked.
+// Random groups, aborts and reservations: every group ends, in a bounded number of steps, within
+// the budget, and no block is leaked.
 TEST(Scheduler, FinishesEveryGroupOfRandomWorkloadsAndLeaksNoBlock) {
   for (uint32_t seed = 0; seed < 30; ++seed) {
     std::mt19937 random(seed);
@@ -274,9 +274,8 @@ TEST(Scheduler, FinishesEveryGroupOfRandomWorkloadsAndLeaksNoBlock) {
     while (next_key <= 40 || scheduler.HasWork()) {
       ASSERT_LT(++steps, 20000) << "seed " << seed;
       if (next_key <= 40 && draw(0, 2) == 0) {
-        GroupRequest group =
-            Group(next_key, draw(1, 70), static_cast<int32_t>(draw(1, 4)),
-                  static_cast<int32_t>(draw(1, 20)));
+        GroupRequest group = Group(next_key, draw(1, 70), static_cast<int32_t>(draw(1, 4)),
+                                   static_cast<int32_t>(draw(1, 20)));
         if (Scheduler::WorstCaseBlocks(group) <= limits.num_blocks) {
           open[next_key] = true;
           scheduler.Add(std::move(group));

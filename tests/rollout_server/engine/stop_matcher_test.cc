@@ -22,7 +22,8 @@ const Tokenizer& SmolLm2() {
 
 std::vector<int32_t> Ids(const std::string& text) { return *SmolLm2().Encode(text); }
 
-std::optional<size_t> Check(const std::vector<std::string>& stops, const std::vector<int32_t>& ids) {
+std::optional<size_t> Check(const std::vector<std::string>& stops,
+                            const std::vector<int32_t>& ids) {
   StopMatcher matcher(&SmolLm2(), stops);
   const auto at = matcher.Check(ids);
   EXPECT_THAT(at, testing::IsOk());
