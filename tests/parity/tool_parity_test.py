@@ -90,8 +90,10 @@ def test_greedy_completions_equal_transformers_over_32_prompts(model):
     assert len(answers) == 32
     for ids, answer in zip(prompts, answers, strict=True):
         with torch.no_grad():
-            want = reference.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=24,
-                                      eos_token_id=reference.config.eos_token_id, pad_token_id=0)
+            prompt = torch.tensor([ids])  # masked: else generate() hides ids that equal padding
+            want = reference.generate(prompt, attention_mask=torch.ones_like(prompt),
+                                      do_sample=False, max_new_tokens=24,
+                                      eos_token_id=reference.config.eos_token_id)
         completion = answer["completions"][0]
         assert completion["ids"] == want[0, len(ids):].tolist()
         ended = completion["ids"][-1] == reference.config.eos_token_id
