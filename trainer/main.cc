@@ -35,7 +35,9 @@ int Train(TrainerOptions options, TrainerContext context) {
   auto trainer = Trainer::Create(options, *std::move(learner), std::move(context));
   if (!trainer.ok()) return Fail(trainer.status(), ExitCodeOf(trainer.status()));
   const absl::Status ended = (*trainer)->Run();
-  return ended.ok() ? ToInt(ExitCode::kOk) : Fail(ended, ExitCodeOf(ended));
+  if (!ended.ok()) return Fail(ended, ExitCodeOf(ended));
+  const bool interrupted = stop.Requested() && !(*trainer)->finished();
+  return ToInt(interrupted ? ExitCode::kInterrupted : ExitCode::kOk);
 }
 
 int Main(int argc, char** argv) {
@@ -51,11 +53,10 @@ int Main(int argc, char** argv) {
   bool resume = false, clean = false, dry_run = false, help_config = false, version = false;
   app.add_option("--config", config, "run file; its section `trainer` is read");
   app.add_option("--set", sets, "KEY=VALUE, after the file: trainer.steps=10");
-  app.add_option("--servers", servers, "HOST:PORT,HOST:PORT,..: in place of trainer.servers");
+  app.add_option("--servers", servers, "HOST:PORT,HOST:PORT: in place of trainer.servers");
   app.add_option("--progress", progress, "json: steps, events and phases as JSON lines on stdout")
       ->check(CLI::IsMember({"json"}));
-  CLI::Option* const resume_flag =
-      app.add_flag("--resume", resume, "go on from the last checkpoint");
+  CLI::Option* const resume_flag = app.add_flag("--resume", resume, "go on from a checkpoint");
   app.add_flag("--clean", clean, "delete the run that is there first")->excludes(resume_flag);
   app.add_flag("--dry-run", dry_run, "print the resolved configuration and the plan");
   app.add_flag("--help-config", help_config, "print every knob of section `trainer`");

@@ -197,14 +197,27 @@ TEST_F(RolloutClientTest, CancelledGroupsNeverComeBack) {
   EXPECT_EQ(Next().group_id, 2);
 }
 
+TEST_F(RolloutClientTest, AServerThatOnlyBlinkedIsReadyAgainByItsProof) {
+  Connect({server_.address()});
+  server_.set_owner("run");
+  server_.FailNextGroups({absl::UnavailableError("blink")});
+  client_->Submit(Request(1));
+  EXPECT_THAT(Next().status, IsOk());
+  EXPECT_TRUE(client_->IsReady(0));
+}
+
 TEST_F(RolloutClientTest, AProofThatExpiredDoesNotBringAServerBack) {
   Connect({server_.address()});
+  server_.set_owner("run");
   client_->ExpireProofs();
   server_.FailNextGroups({absl::UnavailableError("blink")});
   client_->Submit(Request(1));
-  while (client_->IsReady(0)) ASSERT_THAT(client_->Next(milliseconds(5)), IsOk());
+  // With its proof it would be ready, and the group done, without anybody's help.
   EXPECT_EQ(client_->Behind(seconds(10)).size(), 1u);
   EXPECT_FALSE(client_->IsReady(0));
+  const auto group = client_->Next(milliseconds(50));
+  ASSERT_THAT(group, IsOk());
+  EXPECT_FALSE(group->has_value());
 }
 
 }  // namespace
