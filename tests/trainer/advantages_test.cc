@@ -79,6 +79,14 @@ TEST(Bug06GradientThroughAdvantages, AdvantagesArePlainNumbersThatRewardsAloneDe
   EXPECT_EQ(Advantages({1, 2, 4}), Advantages({1, 2, 4}));
 }
 
+TEST(Bug18StdDivision, OnlyGroupNormDividesByTheStandardDeviation) {
+  // (0, 4): sample std sqrt(8). An easy question and a hard one weigh the same without the division.
+  EXPECT_THAT(Advantages({0, 4}, {.kind = AdvantageKind::kMeanOnly}), ElementsAre(-2, 2));
+  EXPECT_THAT(Advantages({0, 4}, {.kind = AdvantageKind::kLeaveOneOut}), ElementsAre(-4, 4));
+  EXPECT_THAT(Advantages({0, 4}, Exact(StdConvention::kSample)),
+              ElementsAre(FloatEq(-2 / std::sqrt(8.0f)), FloatEq(2 / std::sqrt(8.0f))));
+}
+
 TEST(Advantages, MeanOnlySubtractsTheMean) {
   EXPECT_THAT(Advantages({1, 2, 6}, {.kind = AdvantageKind::kMeanOnly}), ElementsAre(-2, -1, 3));
 }

@@ -95,6 +95,14 @@ TEST(PolicyLossTest, Bug10WhatIsNotKeptHasNoGradientWhateverItHolds) {
   EXPECT_EQ(grad[2].item<float>(), 0);
 }
 
+TEST(PolicyLossTest, Bug06AGradientHeldByTheAdvantagesIsCut) {
+  const at::Tensor advantages = Vector({2}).requires_grad_(true);
+  LossInputs inputs = Inputs({-1}, {-1}, {2});
+  inputs.advantages = advantages;
+  EXPECT_FLOAT_EQ(Gradient(inputs, {}).item<float>(), -2);
+  EXPECT_FALSE(advantages.grad().defined());
+}
+
 TEST(PolicyLossTest, Bug14AGradientHeldByTheProximalLogprobsIsCut) {
   // Were it not, the ratio of equal policies would have no gradient at all.
   const at::Tensor logprobs = Vector({-1}).requires_grad_(true);
@@ -120,6 +128,19 @@ class LossScalesTest : public ::testing::Test {
   }
   at::Tensor counted_, completion_;
 };
+
+TEST_F(LossScalesTest, Bug16TenPlacesOfPaddingChangeNothing) {
+  const at::Tensor counted = at::cat({counted_, at::zeros({10}, at::kBool)});
+  const at::Tensor completion = at::cat({completion_, at::full({10}, 1, at::kLong)});
+  for (const Normalisation normalisation : {Normalisation::kToken, Normalisation::kSequence}) {
+    const PolicyLossOptions options = {.normalisation = normalisation};
+    const LossScales bare = ComputeLossScales(counted_, completion_, 2, options);
+    const LossScales padded = ComputeLossScales(counted, completion, 2, options);
+    EXPECT_EQ(padded.denominator, bare.denominator);
+    EXPECT_TRUE(padded.scale.slice(0, 0, 11).equal(bare.scale));
+    EXPECT_EQ(padded.scale.slice(0, 11).abs().sum().item<float>(), 0);
+  }
+}
 
 TEST_F(LossScalesTest, Bug17TokenNormalisationCountsEachTokenAlike) {
   const LossScales s =
@@ -196,6 +217,8 @@ class KlGradientTest : public ::testing::Test {
 
 TEST_F(KlGradientTest, Bug23K1AsALossHasNoExpectedGradient) {
   ExpectNear(OnPolicy(KlEstimator::kK1), at::zeros({4}, at::kDouble));
+  // The gradient of the ratio is what makes k1 a loss.
+  ExpectNear(Expected(KlEstimator::kK1, at::log_softmax(logits_, 0), true), Reverse());
 }
 
 TEST_F(KlGradientTest, K2AsALossHasTheGradientOfTheReverseKl) {
