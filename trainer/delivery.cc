@@ -33,11 +33,13 @@ absl::Status Delivery::WaitForServers(double patience_seconds, bool need_all,
 }
 
 absl::StatusOr<DType> Delivery::ServerDType() {
+  absl::Status failed = absl::UnavailableError("no rollout server answers");
   for (const int server : client_->Behind(milliseconds(0))) {
-    const absl::StatusOr<DType> dtype = publisher_->ServerDType(server);
+    absl::StatusOr<DType> dtype = publisher_->ServerDType(server);
     if (dtype.ok()) return dtype;
+    failed = std::move(dtype).status();
   }
-  return absl::UnavailableError("no rollout server tells the dtype of its weights");
+  return failed;
 }
 
 absl::Status Delivery::ClaimBehind(std::vector<int>* claimed) {

@@ -46,9 +46,12 @@ class Trainer {
   //   kServerOwned        another run owns a server
   //   kDeliveryNotProven  a server does not run what was pushed
   //   kTooManySkipped     max_skipped_steps in a row without a finite loss or anything to train
-  //   kStorage            metrics, events or rollouts cannot be written (a failed checkpoint is an
-  //   event)
+  //   kStorage            metrics, events, rollouts or the last checkpoint cannot be written (one
+  //                       before the last is an event)
   absl::Status Run();
+
+  // Whether all steps are done; false after a Run that a signal or an alert ended.
+  bool finished() const;
 
  private:
   struct Impl;
