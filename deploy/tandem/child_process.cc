@@ -56,6 +56,7 @@ std::string ChildEnd::ToString() const {
 absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildSpec& spec) {
   const int log_fd = open(spec.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (log_fd < 0) return Failed(spec, spec.log_path, errno);
+  const int64_t log_begin = lseek(log_fd, 0, SEEK_END);
   int output[2] = {-1, -1};
   int failure[2] = {-1, -1};
   if ((spec.pipe_output && pipe2(output, O_CLOEXEC) != 0) || pipe2(failure, O_CLOEXEC) != 0) {
@@ -80,15 +81,15 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildSpe
       pid > 0 && read(failure[0], &exec_error, sizeof(exec_error)) == sizeof(exec_error);
   close(failure[0]);
   if (pid > 0 && !exec_failed) {
-    return std::unique_ptr<ChildProcess>(new ChildProcess(spec, pid, output[0]));
+    return std::unique_ptr<ChildProcess>(new ChildProcess(spec, pid, log_begin, output[0]));
   }
   if (exec_failed) waitpid(pid, nullptr, 0);
   if (output[0] >= 0) close(output[0]);
   return Failed(spec, exec_failed ? spec.argv[0] : "fork", exec_failed ? exec_error : fork_error);
 }
 
-ChildProcess::ChildProcess(ChildSpec spec, pid_t pid, int output_fd)
-    : spec_(std::move(spec)), pid_(pid), output_fd_(output_fd) {}
+ChildProcess::ChildProcess(ChildSpec spec, pid_t pid, int64_t log_begin, int output_fd)
+    : spec_(std::move(spec)), pid_(pid), log_begin_(log_begin), output_fd_(output_fd) {}
 
 ChildProcess::~ChildProcess() {
   Stop(0);
@@ -140,12 +141,12 @@ std::vector<std::string> ChildProcess::ReadLines() {
   return lines;
 }
 
-std::vector<std::string> LastLines(const std::string& path, size_t num_lines) {
+std::vector<std::string> LastLines(const std::string& path, size_t num_lines, int64_t begin) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return {};
   constexpr std::streamoff kTail = 16384;
   const std::streamoff size = file.tellg();
-  file.seekg(std::max<std::streamoff>(0, size - kTail));
+  file.seekg(std::max<std::streamoff>(begin, size - kTail));
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);) lines.push_back(std::move(line));
   if (lines.size() > num_lines) lines.erase(lines.begin(), lines.end() - num_lines);

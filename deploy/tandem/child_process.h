@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,6 +44,7 @@ class ChildProcess {
   const std::string& name() const { return spec_.name; }
   const std::string& log_path() const { return spec_.log_path; }
   pid_t pid() const { return pid_; }
+  int64_t log_begin() const { return log_begin_; }  // bytes the log held before this start
   int output_fd() const { return output_fd_; }  // -1 unless piped; non-blocking
 
   // How it ended, once it did; never waits.
@@ -58,17 +60,18 @@ class ChildProcess {
   std::vector<std::string> ReadLines();
 
  private:
-  ChildProcess(ChildSpec spec, pid_t pid, int output_fd);
+  ChildProcess(ChildSpec spec, pid_t pid, int64_t log_begin, int output_fd);
 
   const ChildSpec spec_;
   const pid_t pid_;
+  const int64_t log_begin_;
   const int output_fd_;
   std::optional<ChildEnd> end_;
   std::string partial_line_;
 };
 
-// The last `num_lines` lines of a file; empty when it cannot be read.
-std::vector<std::string> LastLines(const std::string& path, size_t num_lines);
+// The last `num_lines` lines of a file from byte `begin` on; empty when it cannot be read.
+std::vector<std::string> LastLines(const std::string& path, size_t num_lines, int64_t begin = 0);
 
 }  // namespace tandem::front
 

@@ -13,6 +13,7 @@
 #include "deploy/tandem/local_run.h"
 #include "deploy/tandem/problems.h"
 #include "deploy/tandem/subcommand.h"
+#include "trainer/run_error.h"
 
 namespace tandem::front {
 namespace {
@@ -112,7 +113,7 @@ int RunDemo(const DemoFlags& flags) {
   const auto result = Demo(flags);
   if (!result.ok()) {
     std::fprintf(stderr, "tandem demo: %s\n", std::string(result.status().message()).c_str());
-    return ToInt(ExitCodeFor(result.status()));
+    return ToInt(trainer::ExitCodeOf(result.status()));
   }
   if (!flags.dry_run) Conclude(*result);
   return ToInt(result->exit_code);

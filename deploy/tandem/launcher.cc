@@ -115,7 +115,7 @@ void Launcher::Watch() {
       if (!told) Explain(*trainer_, *end);
       return;
     }
-    // The trainer decides what a dead server means (it may have others), unless all are gone.
+    // A server nobody stopped ends the run; TearDown lets the trainer save first.
     if (!told && ServerEnded()) return;
     if (!told && stop_->Requested()) {
       live_->Print("stopping: the trainer saves first (a second Ctrl-C ends everything at once)");
@@ -155,7 +155,7 @@ bool Launcher::ServerEnded() {
 void Launcher::Explain(const ChildProcess& child, const ChildEnd& end) {
   live_->Print(absl::StrCat("tandem: ", child.name(), " ended with ", end.ToString(),
                             "; its last lines (", child.log_path(), "):"));
-  for (const std::string& line : LastLines(child.log_path(), kLogLinesShown)) {
+  for (const std::string& line : LastLines(child.log_path(), kLogLinesShown, child.log_begin())) {
     live_->Print("  | " + line);
   }
 }

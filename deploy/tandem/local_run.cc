@@ -10,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "deploy/tandem/model_input.h"
 #include "deploy/tandem/report/report.h"
+#include "trainer/run_error.h"
 
 namespace tandem::front {
 namespace {
@@ -101,8 +102,10 @@ absl::StatusOr<LocalRunResult> RunLocally(const LocalRunOptions& options) {
     return result;
   }
   TANDEM_RETURN_IF_ERROR(CheckPrograms(programs));
-  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(file->trainer_model()));
-  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(file->server_model()));
+  for (const std::string& model : {file->trainer_model(), file->server_model()}) {
+    TANDEM_RETURN_IF_ERROR(
+        trainer::WithExitCode(CheckModelDirectory(model), ExitCode::kBadModelOrData));
+  }
   TANDEM_RETURN_IF_ERROR(CheckRunDirectory(*file, options));
   TANDEM_RETURN_IF_ERROR(MakeDirectories(result.run_directory + "/logs"));
   TANDEM_RETURN_IF_ERROR(WriteFileAtomically(config, file->ToYaml()));

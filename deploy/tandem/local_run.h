@@ -28,7 +28,7 @@ struct LocalRunResult {
 };
 
 // Errors are of the configuration, before anything was started: a file, a knob, a model directory,
-// a program that is not there.
+// a program that is not there. They carry their exit code (trainer/run_error.h).
 absl::StatusOr<LocalRunResult> RunLocally(const LocalRunOptions& options);
 
 }  // namespace tandem::front

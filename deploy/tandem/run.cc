@@ -8,6 +8,7 @@
 #include "common/base/exit_codes.h"
 #include "deploy/tandem/local_run.h"
 #include "deploy/tandem/subcommand.h"
+#include "trainer/run_error.h"
 
 namespace tandem::front {
 namespace {
@@ -16,7 +17,7 @@ int Run(const LocalRunOptions& options) {
   const auto result = RunLocally(options);
   if (!result.ok()) {
     std::fprintf(stderr, "tandem run: %s\n", std::string(result.status().message()).c_str());
-    return ToInt(ExitCodeFor(result.status()));
+    return ToInt(trainer::ExitCodeOf(result.status()));
   }
   if (options.dry_run) return 0;
   std::fprintf(stderr, "run: %s\n", result->run_directory.c_str());

@@ -61,6 +61,17 @@ TEST(ChildProcessTest, ReportsAnExitCodeAndKeepsItsLog) {
   EXPECT_THAT(LastLines(dir / "child.log", 1), ElementsAre("two"));
 }
 
+TEST(ChildProcessTest, KnowsWhereItsPartOfAnOlderLogBegins) {
+  const TempDir dir;
+  for (const char* const script : {"echo one", "echo two"}) {
+    auto child = ChildProcess::Start(Shell(script, dir));
+    ASSERT_THAT(child, IsOk());
+    WaitForEnd(**child);
+    const std::string log = dir / "child.log";
+    EXPECT_THAT(LastLines(log, 5, (*child)->log_begin()), ElementsAre(std::string(script).substr(5)));
+  }
+}
+
 TEST(ChildProcessTest, ReportsTheSignalThatKilledIt) {
   const TempDir dir;
   auto child = ChildProcess::Start(Shell("kill -9 $$", dir));
