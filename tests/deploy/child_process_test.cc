@@ -68,7 +68,8 @@ TEST(ChildProcessTest, KnowsWhereItsPartOfAnOlderLogBegins) {
     ASSERT_THAT(child, IsOk());
     WaitForEnd(**child);
     const std::string log = dir / "child.log";
-    EXPECT_THAT(LastLines(log, 5, (*child)->log_begin()), ElementsAre(std::string(script).substr(5)));
+    EXPECT_THAT(LastLines(log, 5, (*child)->log_begin()),
+                ElementsAre(std::string(script).substr(5)));
   }
 }
 
