@@ -24,9 +24,8 @@ int Fail(const absl::Status& status, ExitCode code) {
 
 int Train(TrainerOptions options, TrainerContext context) {
   options.log.role = "trainer";
-  if (absl::Status log = log::Configure(options.log); !log.ok()) {
-    return Fail(log, ExitCode::kStorage);
-  }
+  const absl::Status log = log::Configure(options.log);
+  if (!log.ok()) return Fail(log, ExitCode::kStorage);
   const StopSignal stop;
   context.stop = &stop;
   auto learner = CreatePolicyLearner(options.model, options.learner, options.sampling.temperature,
@@ -34,10 +33,10 @@ int Train(TrainerOptions options, TrainerContext context) {
   if (!learner.ok()) return Fail(learner.status(), ExitCode::kBadModelOrData);
   auto trainer = Trainer::Create(options, *std::move(learner), std::move(context));
   if (!trainer.ok()) return Fail(trainer.status(), ExitCodeOf(trainer.status()));
-  const absl::Status ended = (*trainer)->Run();
-  if (!ended.ok()) return Fail(ended, ExitCodeOf(ended));
-  const bool interrupted = stop.Requested() && !(*trainer)->finished();
-  return ToInt(interrupted ? ExitCode::kInterrupted : ExitCode::kOk);
+  const absl::Status end = (*trainer)->Run();
+  if (!end.ok()) return Fail(end, ExitCodeOf(end));
+  const bool cut = stop.Requested() && !(*trainer)->finished();
+  return ToInt(cut ? ExitCode::kInterrupted : ExitCode::kOk);
 }
 
 int Main(int argc, char** argv) {
@@ -83,10 +82,8 @@ int Main(int argc, char** argv) {
     std::cout << binder.ToYaml() << "\n" << DescribePlan(options);
     return 0;
   }
-  TrainerContext context = {.mode = resume  ? RunMode::kResume
-                                    : clean ? RunMode::kClean
-                                            : RunMode::kFresh,
-                            .resolved_config = binder.ToYaml()};
+  TrainerContext context = {.resolved_config = binder.ToYaml()};
+  if (resume || clean) context.mode = resume ? RunMode::kResume : RunMode::kClean;
   if (!progress.empty()) {
     context.progress = [](const std::string& line) { std::cout << line << std::endl; };
   }

@@ -3,11 +3,14 @@
 #ifndef TANDEM_TRAINER_RUN_ERROR_H_
 #define TANDEM_TRAINER_RUN_ERROR_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/exit_codes.h"
+#include "common/base/weight_version.h"
 
 namespace tandem::trainer {
 
@@ -19,6 +22,17 @@ inline absl::Status WithExitCode(absl::Status status, ExitCode code) {
     status.SetPayload(kExitCodePayload, absl::Cord(std::to_string(ToInt(code))));
   }
   return status;
+}
+
+// Of a run whose last weights found no room.
+inline absl::Status NotSaved(WeightVersion version, int64_t saved_step, const absl::Status& why) {
+  return WithExitCode(
+      absl::ResourceExhaustedError(absl::StrCat(
+          "the weights of step ", version.value, " could not be saved: ", why.message(),
+          saved_step == 0 ? "; no checkpoint was saved before"
+                          : absl::StrCat("; the checkpoint of step ", saved_step, " stands"),
+          ": make room, then --resume")),
+      ExitCode::kStorage);
 }
 
 inline ExitCode ExitCodeOf(const absl::Status& status) {

@@ -106,7 +106,7 @@ struct Trainer::Impl {
   bool stop_early = false;
   int64_t skipped_in_row = 0;
   int64_t saved_step = 0;
-  std::string save_error;  // of the last checkpoint tried; empty when it was written
+  absl::Status save_error;  // of the last checkpoint tried
   bool weights_known =
       true;                 // false while, and for ever after it failed, a train step changes them
   int64_t groups_done = 0;  // of the step being collected
@@ -484,8 +484,7 @@ absl::Status Trainer::Impl::EvaluateAtStart() {
   return absl::OkStatus();
 }
 
-// A checkpoint that cannot be written is an event: the one before stands, and the run goes on. Only
-// the last one of a run fails it (Finish).
+// One that cannot be written is an event, and the run goes on; only the last one fails it (Finish).
 absl::Status Trainer::Impl::SaveCheckpoint() {
   ShowPhase("checkpoint");
   const double start = MonotonicSeconds();
@@ -498,7 +497,7 @@ absl::Status Trainer::Impl::SaveCheckpoint() {
   const absl::Status saved = trainer::SaveCheckpoint(run->checkpoints(), checkpoint, options.model,
                                                      options.checkpoint.keep);
   times.checkpoint += MonotonicSeconds() - start;
-  save_error = std::string(saved.message());
+  save_error = saved;
   if (!saved.ok()) {
     log::Error("a checkpoint could not be written", {{"reason", saved.ToString()}});
     return Event("checkpoint_failed", saved.ToString());
@@ -512,13 +511,7 @@ absl::Status Trainer::Impl::Finish() {
   if (stopped) client->CancelAll();
   if (saved_step != version.value && (stopped || options.checkpoint.at_end)) {
     TANDEM_RETURN_IF_ERROR(SaveCheckpoint());
-    if (saved_step != version.value) {
-      return WithExitCode(
-          absl::ResourceExhaustedError(absl::StrCat(
-              "the weights of step ", version.value, " could not be saved: ", save_error,
-              "; the checkpoint of step ", saved_step, " stands: make room, then --resume")),
-          ExitCode::kStorage);
-    }
+    if (saved_step != version.value) return NotSaved(version, saved_step, save_error);
   }
   if (!stopped) return Event("run_finished", absl::StrCat("after ", version.value, " train steps"));
   return Event("run_stopped", absl::StrCat(stop_early ? "by an alert" : "by a signal", " at step ",
