@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "common/base/clock.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/wait_until.h"
 
 namespace tandem::front {
 namespace {
@@ -20,6 +22,7 @@ namespace {
 using ::tandem::testing::FailsWith;
 using ::tandem::testing::IsOk;
 using ::tandem::testing::TempDir;
+using ::tandem::testing::WaitUntil;
 using ::testing::ElementsAre;
 
 ChildSpec Shell(const std::string& script, const TempDir& dir, bool piped = false) {
@@ -30,24 +33,18 @@ ChildSpec Shell(const std::string& script, const TempDir& dir, bool piped = fals
 }
 
 ChildEnd WaitForEnd(ChildProcess& child) {
-  const double until = MonotonicSeconds() + 20;
-  while (MonotonicSeconds() < until) {
-    if (const std::optional<ChildEnd> end = child.Poll()) return *end;
-    usleep(1000);
-  }
+  std::optional<ChildEnd> end;
+  if (WaitUntil([&] { return (end = child.Poll()).has_value(); })) return *end;
   ADD_FAILURE() << "the child did not end";
   return child.Stop(0);
 }
 
 void WaitForLine(ChildProcess& child, const std::string& want) {
-  const double until = MonotonicSeconds() + 20;
-  while (MonotonicSeconds() < until) {
-    for (const std::string& line : child.ReadLines()) {
-      if (line == want) return;
-    }
-    usleep(1000);
-  }
-  ADD_FAILURE() << "no line '" << want << "'";
+  const auto seen = [&] {
+    const std::vector<std::string> lines = child.ReadLines();
+    return std::find(lines.begin(), lines.end(), want) != lines.end();
+  };
+  EXPECT_TRUE(WaitUntil(seen)) << "no line '" << want << "'";
 }
 
 TEST(ChildProcessTest, ReportsAnExitCodeAndKeepsItsLog) {
