@@ -70,9 +70,9 @@ float Dot(const float* a, const float* b, int64_t count) {
 
 // Keys a block of queries looks at: a stretch of rows with its transposed copies.
 struct KeyRange {
-  int64_t begin = 0;             // row of the first key
-  int64_t count = 0;             // keys in use
-  int64_t padded = 0;            // row stride of the transposed copies
+  int64_t begin = 0;                // row of the first key
+  int64_t count = 0;                // keys in use
+  int64_t padded = 0;               // row stride of the transposed copies
   const float* keys_t = nullptr;    // [D, padded]
   const float* values_t = nullptr;  // [D, padded]; backward only
 };
@@ -164,9 +164,8 @@ void AttendForward(std::span<const Segment> part, int64_t kv_head, const Attenti
       for (int64_t i = begin; i < end; ++i) {
         float* own_row = p_own + (i - begin) * own.padded;
         const int64_t visible = i - own.begin + 1;
-        args.lse[i * shape.num_heads + h] =
-            SoftmaxRow(p_prefix + (i - begin) * prefix.padded, prefix.count, own_row, visible,
-                       shape.scale);
+        args.lse[i * shape.num_heads + h] = SoftmaxRow(p_prefix + (i - begin) * prefix.padded,
+                                                       prefix.count, own_row, visible, shape.scale);
         std::fill(own_row + visible, own_row + own.count, 0.0f);
       }
       if (prefix.count > 0) {

@@ -1,6 +1,6 @@
-// Log-probs and entropies of chosen tokens out of final hidden states, without the fp32 logits of the
-// whole batch: logits exist for a chunk of rows at a time, forward and backward. Part of the policy
-// (arrows 5 and 7); the only place with a log-softmax, always fp32.
+// Log-probs and entropies of chosen tokens out of final hidden states, without the fp32 logits of
+// the whole batch: logits exist for a chunk of rows at a time, forward and backward. Part of the
+// policy (arrows 5 and 7); the only place with a log-softmax, always fp32.
 #ifndef TANDEM_TRAINER_CHUNKED_LOGPROBS_H_
 #define TANDEM_TRAINER_CHUNKED_LOGPROBS_H_
 
@@ -17,9 +17,9 @@ inline constexpr int64_t kMaxKeptLogitRows = 512;
 inline constexpr int64_t kLogitChunkRows = 256;
 
 struct ChosenLogprobs {
-  at::Tensor logprobs;   // [R] float32
-  at::Tensor entropies;  // [R] float32
-  at::Tensor lse;        // [R] of the tempered logits; for the backward pass
+  at::Tensor logprobs;     // [R] float32
+  at::Tensor entropies;    // [R] float32
+  at::Tensor lse;          // [R] of the tempered logits; for the backward pass
   at::Tensor kept_logits;  // [R, V] or undefined; the backward pass overwrites it
 };
 

@@ -35,8 +35,8 @@ void EmbedBackward(const DecoderWeights& weights, const PackedRow& row,
   }
 }
 
-// Norm of each head's query or key (Qwen3), then the rotary embedding. `raw` and `rstd` are kept for
-// the backward pass when the model has the norm.
+// Norm of each head's query or key (Qwen3), then the rotary embedding. `raw` and `rstd` are kept
+// for the backward pass when the model has the norm.
 at::Tensor NormAndRotate(const NormLayer& norm, double eps, int64_t num_heads,
                          const RotaryTable& rotary, at::Tensor projected, at::Tensor& raw,
                          at::Tensor& rstd) {
@@ -100,8 +100,8 @@ at::Tensor LayerBackward(const DecoderWeights& weights, const DecoderLayer& laye
   const at::Tensor attention_grad = LinearBackward(layer.o_proj, tape.attention.out, grad);
   AttentionGrads qkv = SegmentAttentionBackward(tape.q, tape.k, tape.v, tape.attention,
                                                 attention_grad, row.segments, Heads(config));
-  const at::Tensor q_grad = NormAndRotateBackward(layer.q_norm, config.num_heads, rotary, qkv.q,
-                                                  tape.q_raw, tape.q_rstd);
+  const at::Tensor q_grad =
+      NormAndRotateBackward(layer.q_norm, config.num_heads, rotary, qkv.q, tape.q_raw, tape.q_rstd);
   const at::Tensor k_grad = NormAndRotateBackward(layer.k_norm, config.num_kv_heads, rotary, qkv.k,
                                                   tape.k_raw, tape.k_rstd);
   const at::Tensor normed = RmsNormValue(layer.input_norm, tape.input, config.rms_norm_eps);
@@ -130,8 +130,8 @@ void DecoderBackward(const DecoderWeights& weights, const PackedRow& row, Decode
                      at::Tensor hidden_grad) {
   while (!tape.layers.empty()) {
     const DecoderLayer& layer = weights.layers[tape.layers.size() - 1];
-    hidden_grad = LayerBackward(weights, layer, row, tape.rotary, tape.layers.back(),
-                                std::move(hidden_grad));
+    hidden_grad =
+        LayerBackward(weights, layer, row, tape.rotary, tape.layers.back(), std::move(hidden_grad));
     tape.layers.pop_back();
   }
   EmbedBackward(weights, row, hidden_grad);

@@ -1,6 +1,6 @@
 // Decoder: the transformer between token ids and final hidden states, forward and hand-written
-// backward over one packed row. What Policy holds; written in layer_ops. The residual stream is fp32.
-// Gradients are added to the `*_grad` tensors. Use from one thread.
+// backward over one packed row. What Policy holds; written in layer_ops. The residual stream is
+// fp32. Gradients are added to the `*_grad` tensors. Use from one thread.
 #ifndef TANDEM_TRAINER_DECODER_H_
 #define TANDEM_TRAINER_DECODER_H_
 
@@ -23,19 +23,19 @@ struct DecoderLayer {
 
 struct DecoderWeights {
   ModelConfig config;
-  std::vector<float> inverse_frequencies;      // [D / 2]
-  at::Tensor embedding, embedding_grad;        // [V, E] float32
+  std::vector<float> inverse_frequencies;  // [D / 2]
+  at::Tensor embedding, embedding_grad;    // [V, E] float32
   std::vector<DecoderLayer> layers;
   NormLayer final_norm;
-  at::Tensor head, head_grad;                  // [V, E] float32; the embedding's when tied
+  at::Tensor head, head_grad;  // [V, E] float32; the embedding's when tied
 };
 
 // What the backward pass of one layer needs. Values that are cheap to make again (norms' outputs,
 // SwiGLU's) are made again.
 struct LayerTape {
-  at::Tensor input, input_rstd;    // [T, E], [T]
+  at::Tensor input, input_rstd;             // [T, E], [T]
   at::Tensor q_raw, k_raw, q_rstd, k_rstd;  // before q/k norm; undefined without
-  at::Tensor q, k, v;              // [T, H * D], [T, KV * D]; after the rotary embedding
+  at::Tensor q, k, v;                       // [T, H * D], [T, KV * D]; after the rotary embedding
   Attention attention;
   at::Tensor middle, middle_rstd;  // [T, E] after attention's residual
   at::Tensor gate, up;             // [T, intermediate]

@@ -26,8 +26,8 @@ absl::Status CheckIds(std::span<const int32_t> ids, int64_t vocab_size, const st
   if (ids.empty()) return absl::InvalidArgumentError(absl::StrCat(where, ": no tokens"));
   for (const int32_t id : ids) {
     if (id < 0 || id >= vocab_size) {
-      return absl::InvalidArgumentError(absl::StrCat(where, ": token id ", id,
-                                                     " outside the vocabulary of ", vocab_size));
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ": token id ", id, " outside the vocabulary of ", vocab_size));
     }
   }
   return absl::OkStatus();
@@ -37,9 +37,9 @@ absl::Status CheckSpans(const Completion& completion, const std::string& where) 
   int64_t total = 0, version = 0;
   for (const auto& span : completion.version_spans()) {
     if (span.num_tokens() < 1 || span.weight_version() < version) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(where, ": version span of ", span.num_tokens(), " tokens of version ",
-                       span.weight_version(), " after version ", version));
+      return absl::InvalidArgumentError(absl::StrCat(where, ": version span of ", span.num_tokens(),
+                                                     " tokens of version ", span.weight_version(),
+                                                     " after version ", version));
     }
     version = span.weight_version();
     total += span.num_tokens();
@@ -56,10 +56,10 @@ absl::Status CheckCompletionArrays(const ScoredCompletion& scored, int64_t vocab
   const int length = completion.token_ids_size();
   if (completion.behaviour_logprobs_size() != length || completion.entropies_size() != length ||
       completion.logprob_second_moments_size() != length) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        where, ": ", length, " tokens with ", completion.behaviour_logprobs_size(),
-        " behaviour log-probs, ", completion.entropies_size(), " entropies, ",
-        completion.logprob_second_moments_size(), " second moments"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": ", length, " tokens with ", completion.behaviour_logprobs_size(),
+                     " behaviour log-probs, ", completion.entropies_size(), " entropies, ",
+                     completion.logprob_second_moments_size(), " second moments"));
   }
   const uint64_t hash = HashTokenIds(View(completion.token_ids()));
   if (completion.token_hash() != 0 && completion.token_hash() != hash) {
@@ -209,8 +209,7 @@ absl::StatusOr<ExperienceBatch> PackBatch(std::span<const ScoredGroup> groups,
     for (; passed < until; ++next) passed += HasTrainedCompletion(groups[next]);
     Minibatch mini{.begin = static_cast<int64_t>(batch.microbatches.size())};
     for (const auto& parts : FillRows(groups, begin, next, options.microbatch_tokens)) {
-      TANDEM_ASSIGN_OR_RETURN(Microbatch micro,
-                              PackMicrobatch(groups, parts, batch.completions));
+      TANDEM_ASSIGN_OR_RETURN(Microbatch micro, PackMicrobatch(groups, parts, batch.completions));
       batch.num_trained_tokens += micro.num_trained_tokens;
       batch.microbatches.push_back(std::move(micro));
     }

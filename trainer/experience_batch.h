@@ -1,10 +1,10 @@
 // ExperienceBatch: scored groups as packed rows (arrow 4). The last place that sees protobuf; plain
 // arrays from here to the tensors of train_step.cc.
 //
-// The one index convention of the project: element t of every per-token array is about token t given
-// the tokens before t. loss_mask is false on prompts, so loss_mask[0] is false; the end token that a
-// completion drew is trained like any other. The shift between logits and tokens happens in one place,
-// PackedRow::source.
+// The one index convention of the project: element t of every per-token array is about token t
+// given the tokens before t. loss_mask is false on prompts, so loss_mask[0] is false; the end token
+// that a completion drew is trained like any other. The shift between logits and tokens happens in
+// one place, PackedRow::source.
 #ifndef TANDEM_TRAINER_EXPERIENCE_BATCH_H_
 #define TANDEM_TRAINER_EXPERIENCE_BATCH_H_
 
@@ -27,7 +27,8 @@ struct CompletionOrigin {
   int64_t completion = 0;  // position in its group
 };
 
-// One row that is scored and differentiated at once. Per-token arrays run in parallel with the row, [T].
+// One row that is scored and differentiated at once. Per-token arrays run in parallel with the row,
+// [T].
 struct Microbatch {
   PackedRow row;
   std::vector<uint8_t> loss_mask;
@@ -35,9 +36,9 @@ struct Microbatch {
   std::vector<float> advantages;
   std::vector<float> entropies;               // of the sampling distribution
   std::vector<float> logprob_second_moments;  // of the sampling distribution
-  std::vector<int32_t> completion;            // number in ExperienceBatch::completions; -1 on prompts
+  std::vector<int32_t> completion;  // number in ExperienceBatch::completions; -1 on prompts
   int64_t num_completions = 0;
-  int64_t num_trained_tokens = 0;             // sum of loss_mask
+  int64_t num_trained_tokens = 0;  // sum of loss_mask
 };
 
 // The microbatches between two optimizer updates: [begin, end).
@@ -58,8 +59,8 @@ struct PackOptions {
   int64_t vocab_size = 0;
 };
 
-// Packs groups in order; a group stands in one row where it fits, else its completions spread over rows
-// that repeat its prompt. Masked completions are left out. Equal groups give equal batches.
+// Packs groups in order; a group stands in one row where it fits, else its completions spread over
+// rows that repeat its prompt. Masked completions are left out. Equal groups give equal batches.
 //   INVALID_ARGUMENT  (naming group and completion) empty prompt or completion; per-token arrays or
 //                     version spans that do not add up, or versions that fall; ids that do not have
 //                     the hash they were sent with, or outside the vocabulary; an advantage that is

@@ -1,5 +1,5 @@
-// Elementwise kernels of a decoder layer over a range of rows, fp32, forward and backward: root mean
-// square norm, rotary embedding, SwiGLU. layer_ops runs them in parallel. Free of LibTorch.
+// Elementwise kernels of a decoder layer over a range of rows, fp32, forward and backward: root
+// mean square norm, rotary embedding, SwiGLU. layer_ops runs them in parallel. Free of LibTorch.
 #ifndef TANDEM_TRAINER_LAYER_KERNELS_H_
 #define TANDEM_TRAINER_LAYER_KERNELS_H_
 

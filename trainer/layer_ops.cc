@@ -50,8 +50,7 @@ at::Tensor Linear(const LinearLayer& layer, const at::Tensor& x) {
   return y;
 }
 
-at::Tensor LinearBackward(const LinearLayer& layer, const at::Tensor& x,
-                          const at::Tensor& y_grad) {
+at::Tensor LinearBackward(const LinearLayer& layer, const at::Tensor& x, const at::Tensor& y_grad) {
   const at::Tensor y_grad_operand = Operand(layer, y_grad);
   AddWeightGrad(y_grad_operand, Operand(layer, x), layer.weight_grad);
   if (layer.bias.defined()) layer.bias_grad.add_(y_grad.sum(0));
@@ -174,9 +173,9 @@ AttentionGrads SegmentAttentionBackward(const at::Tensor& q, const at::Tensor& k
   AttentionGrads grads{at::empty_like(q), at::empty_like(k), at::empty_like(v)};
   const AttentionShape shape{heads.num_heads, heads.num_kv_heads, heads.head_dim,
                              1.0f / std::sqrt(static_cast<float>(heads.head_dim))};
-  const AttentionBackwardArgs args{Data(q),        Data(k),       Data(v),
-                                   Data(attention.out), Data(attention.lse), Data(out_grad),
-                                   Data(grads.q),  Data(grads.k), Data(grads.v)};
+  const AttentionBackwardArgs args{
+      Data(q),        Data(k),       Data(v),       Data(attention.out), Data(attention.lse),
+      Data(out_grad), Data(grads.q), Data(grads.k), Data(grads.v)};
   const auto parts = SplitByPrompt(segments);
   const int64_t tasks = static_cast<int64_t>(parts.size()) * heads.num_kv_heads;
   at::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {

@@ -1,6 +1,6 @@
-// Layer operations of the policy on tensors, forward and backward: what decoder.cc is written in. All
-// activations are contiguous float32; a linear layer's weight may be bfloat16: then its inputs are
-// cast, and products are summed in fp32 and rounded to bfloat16. Gradients of weights are added
+// Layer operations of the policy on tensors, forward and backward: what decoder.cc is written in.
+// All activations are contiguous float32; a linear layer's weight may be bfloat16: then its inputs
+// are cast, and products are summed in fp32 and rounded to bfloat16. Gradients of weights are added
 // to what is there. Deterministic; parallel over rows or heads. Exceptions of LibTorch pass through
 // (policy.cc turns them into a status).
 #ifndef TANDEM_TRAINER_LAYER_OPS_H_

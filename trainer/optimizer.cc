@@ -27,11 +27,11 @@ float SquaredNorm(const float* x, int64_t count) {
 }
 
 struct Coefficients {
-  float grad_scale;           // gradient -> what the moments see
+  float grad_scale;  // gradient -> what the moments see
   float beta1, beta2;
-  float keep;                 // 1 - learning_rate * weight_decay, or 1
-  float step_size;            // learning_rate / (1 - beta1^t)
-  float inverse_root_bias2;   // 1 / sqrt(1 - beta2^t)
+  float keep;                // 1 - learning_rate * weight_decay, or 1
+  float step_size;           // learning_rate / (1 - beta1^t)
+  float inverse_root_bias2;  // 1 / sqrt(1 - beta2^t)
   float epsilon;
 };
 

@@ -1,9 +1,9 @@
 // AdamW over the policy's fp32 masters (arrow 8): gradients -> new weights. Used by train_step.cc.
 //
-// One Step clips the global gradient norm and updates every parameter in one pass. The same update as
-// torch.optim.AdamW after clip_grad_norm_. Gradients are zero afterwards. The norm is summed in a fixed
-// order: the result does not depend on the number of threads. Use from one thread.
-// Memory: two fp32 numbers per parameter.
+// One Step clips the global gradient norm and updates every parameter in one pass. The same update
+// as torch.optim.AdamW after clip_grad_norm_. Gradients are zero afterwards. The norm is summed in
+// a fixed order: the result does not depend on the number of threads. Use from one thread. Memory:
+// two fp32 numbers per parameter.
 #ifndef TANDEM_TRAINER_OPTIMIZER_H_
 #define TANDEM_TRAINER_OPTIMIZER_H_
 
@@ -20,8 +20,8 @@
 namespace tandem::trainer {
 
 struct OptimizerUpdate {
-  bool skipped = false;   // the gradient was not finite: nothing changed but the zeroed gradients
-  double grad_norm = 0;   // global, after grad_scale, before clipping
+  bool skipped = false;  // the gradient was not finite: nothing changed but the zeroed gradients
+  double grad_norm = 0;  // global, after grad_scale, before clipping
   bool clipped = false;
   double learning_rate = 0;
 };
@@ -31,14 +31,14 @@ class AdamW {
   // `parameters` must outlive this object and keep their storage.
   AdamW(const std::vector<NamedParameter>* parameters, const OptimizerOptions& options);
 
-  // Updates with gradients times `grad_scale` (1 / the denominator of the loss). A parameter without a
-  // gradient counts as one of zeros.
+  // Updates with gradients times `grad_scale` (1 / the denominator of the loss). A parameter
+  // without a gradient counts as one of zeros.
   OptimizerUpdate Step(double grad_scale = 1);
 
   void ZeroGrads();
 
-  // Moments as F32 views: "exp_avg.<name>" and "exp_avg_sq.<name>" for every parameter, in their order.
-  // They change with the next Step.
+  // Moments as F32 views: "exp_avg.<name>" and "exp_avg_sq.<name>" for every parameter, in their
+  // order. They change with the next Step.
   std::vector<HostTensor> State() const;
   int64_t num_updates() const { return num_updates_; }
 

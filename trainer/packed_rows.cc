@@ -37,8 +37,8 @@ absl::StatusOr<PackedRow> PackRow(std::span<const GroupTokens> groups) {
             absl::StrCat("group ", g, " of the row: completion ", i, " has no tokens"));
       }
       const int64_t begin = row.num_tokens();
-      AppendSegment(group.completions[i], static_cast<int32_t>(group.prompt.size()),
-                    prompt_end - 1, true, row);
+      AppendSegment(group.completions[i], static_cast<int32_t>(group.prompt.size()), prompt_end - 1,
+                    true, row);
       row.completion_segments.push_back(static_cast<int64_t>(row.segments.size()));
       row.segments.push_back({.begin = begin,
                               .end = row.num_tokens(),

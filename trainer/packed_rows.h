@@ -3,7 +3,8 @@
 //
 // Index convention: element t of every per-token array is about token t given tokens before t. The
 // prediction of the first token of a completion comes from the prompt's last position, of any other
-// from its own predecessor: `source[t]`. That is the only place where logits and tokens are shifted.
+// from its own predecessor: `source[t]`. That is the only place where logits and tokens are
+// shifted.
 #ifndef TANDEM_TRAINER_PACKED_ROWS_H_
 #define TANDEM_TRAINER_PACKED_ROWS_H_
 

@@ -1,9 +1,10 @@
-// Policy: the trainer's own forward of the model: differentiable, over packed rows in which a group's
-// prompt stands once. Target, proximal and reference log-probs all come from here (arrows 5 and 7).
+// Policy: the trainer's own forward of the model: differentiable, over packed rows in which a
+// group's prompt stands once. Target, proximal and reference log-probs all come from here (arrows 5
+// and 7).
 //
-// Parameters are fp32 masters; with ComputeDType::kBf16 the linear layers run on a cast made once per
-// weight change; norms, attention, residual stream, logits and log-softmax stay fp32.
-// Use from one thread. Same result for any split of the same completions into rows (to rounding).
+// Parameters are fp32 masters; with ComputeDType::kBf16 the linear layers run on a cast made once
+// per weight change; norms, attention, residual stream, logits and log-softmax stay fp32. Use from
+// one thread. Same result for any split of the same completions into rows (to rounding).
 #ifndef TANDEM_TRAINER_POLICY_H_
 #define TANDEM_TRAINER_POLICY_H_
 
@@ -31,7 +32,8 @@ struct NamedParameter {
 
 // Per-token results, [T] in the row's order; entries where the row has no target token are 0.
 struct TokenScores {
-  at::Tensor logprobs;   // [T] float32 of the tempered distribution; has a gradient in Score(.., true)
+  at::Tensor
+      logprobs;  // [T] float32 of the tempered distribution; has a gradient in Score(.., true)
   at::Tensor entropies;  // [T] float32, detached
 };
 
@@ -44,9 +46,9 @@ class Policy {
   ~Policy();
 
   // Log-probs of row.token_ids[t] given what it may attend to, where row.is_target[t]. Logits are
-  // divided by `temperature`. fp32 logits exist for a chunk of rows at a time only. With a gradient,
-  // backward() of what is made of the log-probs adds to the masters' grad(), once per result, and the
-  // policy must outlive it.
+  // divided by `temperature`. fp32 logits exist for a chunk of rows at a time only. With a
+  // gradient, backward() of what is made of the log-probs adds to the masters' grad(), once per
+  // result, and the policy must outlive it.
   //   INVALID_ARGUMENT  an id outside the vocabulary; a target with nothing before it
   //   INTERNAL          a kernel failed (message from LibTorch)
   absl::StatusOr<TokenScores> Score(const PackedRow& row, double temperature, bool with_gradient);

@@ -1,12 +1,14 @@
-// PolicyLoss: the scalar whose gradient changes the weights (arrow 7): a table of small pure functions
-// and the one that puts them together. Element t of every tensor is about token t given those before.
+// PolicyLoss: the scalar whose gradient changes the weights (arrow 7): a table of small pure
+// functions and the one that puts them together. Element t of every tensor is about token t given
+// those before.
 //
 //   r   = pi_target / pi_proximal                                     carries the gradient
-//   L_t = -w min(r A, clip(r, 1 - eps_low, 1 + eps_high) A)           A: advantage, w: correction weight
-//   L   = sum_t scale_t (L_t + kl_coefficient KL_t) / denominator
+//   L_t = -w min(r A, clip(r, 1 - eps_low, 1 + eps_high) A)           A: advantage, w: correction
+//   weight L   = sum_t scale_t (L_t + kl_coefficient KL_t) / denominator
 //
-// `scale` and `denominator` are of the whole minibatch (LossScales), never of a microbatch or rank: a
-// mean of means weighs tokens by where they happened to stand. The division is left to the optimizer.
+// `scale` and `denominator` are of the whole minibatch (LossScales), never of a microbatch or rank:
+// a mean of means weighs tokens by where they happened to stand. The division is left to the
+// optimizer.
 #ifndef TANDEM_TRAINER_POLICY_LOSS_H_
 #define TANDEM_TRAINER_POLICY_LOSS_H_
 
@@ -25,9 +27,9 @@ at::Tensor PolicyRatio(const at::Tensor& target_logprobs, const at::Tensor& prox
 at::Tensor ClippedSurrogate(const at::Tensor& ratio, const at::Tensor& advantages,
                             const at::Tensor& weight, const PolicyLossOptions& options);
 
-// The estimator named in the options, exponent clamped as above. With kl_ratio_weighted it is multiplied
-// by rho = w r, through which k1 and k3 are differentiated and k2 is not: then all three have the
-// gradient of KL(target || reference) on tokens the behaviour policy drew.
+// The estimator named in the options, exponent clamped as above. With kl_ratio_weighted it is
+// multiplied by rho = w r, through which k1 and k3 are differentiated and k2 is not: then all three
+// have the gradient of KL(target || reference) on tokens the behaviour policy drew.
 at::Tensor ReferenceKl(const at::Tensor& target_logprobs, const at::Tensor& reference_logprobs,
                        const at::Tensor& rho, const PolicyLossOptions& options);
 
@@ -47,18 +49,18 @@ LossScales ComputeLossScales(const at::Tensor& counted, const at::Tensor& comple
 // All [T] float32 but `kept` (bool). Only target_logprobs may carry a gradient.
 struct LossInputs {
   at::Tensor target_logprobs;
-  at::Tensor proximal_logprobs;   // of the correction: finite
-  at::Tensor weight;              // of the correction
+  at::Tensor proximal_logprobs;  // of the correction: finite
+  at::Tensor weight;             // of the correction
   at::Tensor advantages;
   at::Tensor reference_logprobs;  // undefined without a reference
   at::Tensor kept;                // tokens in the loss
   at::Tensor scale;               // of LossScales
 };
 
-// Sums over the kept tokens, before the division. Scalars, [] float32 or float64; only `total` carries
-// a gradient.
+// Sums over the kept tokens, before the division. Scalars, [] float32 or float64; only `total`
+// carries a gradient.
 struct LossSums {
-  at::Tensor total;   // policy + kl_coefficient * kl: what backward() is called on
+  at::Tensor total;  // policy + kl_coefficient * kl: what backward() is called on
   at::Tensor policy, kl;
   at::Tensor ratio_sum, ratio_max;
   at::Tensor clip_low, clip_high, dual_clip;  // tokens where that bound decided the loss

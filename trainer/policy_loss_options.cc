@@ -22,8 +22,9 @@ void BindOptions(OptionBinder& binder, PolicyLossOptions& options) {
   binder.Choice("kl_estimator", &options.kl_estimator,
                 {{"k1", KlEstimator::kK1}, {"k2", KlEstimator::kK2}, {"k3", KlEstimator::kK3}},
                 "of that KL; k1 without kl_ratio_weighted has no expected gradient");
-  binder.Flag("kl_ratio_weighted", &options.kl_ratio_weighted,
-              "weight the estimator by target/behaviour: gradient of the reverse KL off-policy too");
+  binder.Flag(
+      "kl_ratio_weighted", &options.kl_ratio_weighted,
+      "weight the estimator by target/behaviour: gradient of the reverse KL off-policy too");
 }
 
 }  // namespace tandem::trainer

@@ -11,23 +11,25 @@ namespace tandem::trainer {
 
 // What the sum over tokens is divided by, always over the whole minibatch.
 //   kToken     trained tokens: every token counts the same, long completions count more
-//   kSequence  each completion's mean, then the mean over completions: tokens of short ones count more
-//   kConstant  completions x constant_length: no length bias, and no dependence on what was sampled
+//   kSequence  each completion's mean, then the mean over completions: tokens of short ones count
+//   more kConstant  completions x constant_length: no length bias, and no dependence on what was
+//   sampled
 enum class Normalisation { kToken, kSequence, kConstant };
 
-// Estimators of KL(target || reference) from tokens the target drew; d = log target - log reference.
+// Estimators of KL(target || reference) from tokens the target drew; d = log target - log
+// reference.
 //   k1 = d, k2 = d^2 / 2, k3 = e^-d - 1 + d
-// As a loss on tokens the target itself drew their expected gradients are 0 (k1), that of the reverse
-// KL (k2), and that of the forward KL (k3).
+// As a loss on tokens the target itself drew their expected gradients are 0 (k1), that of the
+// reverse KL (k2), and that of the forward KL (k3).
 enum class KlEstimator { kK1, kK2, kK3 };
 
 struct PolicyLossOptions {
   Normalisation normalisation = Normalisation::kToken;
-  int64_t constant_length = 0;     // L of kConstant; 0: the longest completion that may be sampled
-  double clip_low = 0.2;           // eps_low
-  double clip_high = 0.2;          // eps_high
-  double dual_clip = 0;            // c > 1; 0: off
-  double kl_coefficient = 0;       // of the KL to the frozen reference, added to the loss; 0: off
+  int64_t constant_length = 0;  // L of kConstant; 0: the longest completion that may be sampled
+  double clip_low = 0.2;        // eps_low
+  double clip_high = 0.2;       // eps_high
+  double dual_clip = 0;         // c > 1; 0: off
+  double kl_coefficient = 0;    // of the KL to the frozen reference, added to the loss; 0: off
   KlEstimator kl_estimator = KlEstimator::kK3;
   bool kl_ratio_weighted = false;  // times target / behaviour: see ReferenceKl
 };

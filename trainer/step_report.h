@@ -31,11 +31,11 @@ struct LossNumbers {
   double ratio_sum = 0, ratio_max = 0;
   double clip_low = 0, clip_high = 0, dual_clip = 0;
   double entropy_sum = 0;
-  double k1 = 0, k2 = 0, k3 = 0;         // sums; only with a reference policy
+  double k1 = 0, k2 = 0, k3 = 0;  // sums; only with a reference policy
   bool has_reference = false;
-  int64_t num_tokens = 0;                // in the loss, counted once per update
-  double denominator = 0;                // mean over updates
-  int64_t num_updates = 0;               // tried
+  int64_t num_tokens = 0;   // in the loss, counted once per update
+  double denominator = 0;   // mean over updates
+  int64_t num_updates = 0;  // tried
 };
 
 struct OptimizerNumbers {
@@ -57,13 +57,14 @@ struct StepReport {
   OptimizerNumbers optimizer;
   double advantage_mean = 0, advantage_var = 0;  // over trained completions
   StepTimes times;
-  int64_t num_tokens = 0;       // trained, once each
-  int64_t num_row_tokens = 0;   // in packed rows, prompts included
+  int64_t num_tokens = 0;      // trained, once each
+  int64_t num_row_tokens = 0;  // in packed rows, prompts included
   // [group in the span][completion][token]; empty for masked completions.
   std::vector<std::vector<std::vector<float>>> proximal_logprobs;
 };
 
-// ("correction/mean_weight", value) ...: everything but histograms and advantage/, in a fixed order.
+// ("correction/mean_weight", value) ...: everything but histograms and advantage/, in a fixed
+// order.
 std::vector<std::pair<std::string, double>> NamedNumbers(const StepReport& report);
 
 }  // namespace tandem::trainer

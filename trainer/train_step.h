@@ -1,16 +1,16 @@
 // TrainStep: one experience batch in, new weights out: arrows 4 to 8 in order (trainer/README.md).
-// Owns the policy, its optimizer and, if there is one, the frozen reference policy. Its header is free
-// of LibTorch and protobuf: the trainer's loop includes it.
+// Owns the policy, its optimizer and, if there is one, the frozen reference policy. Its header is
+// free of LibTorch and protobuf: the trainer's loop includes it.
 //
 //   groups -> PackBatch -> [proximal pass] -> per microbatch: target log-probs, correction, loss,
 //   backward -> per minibatch: optimizer update
 //
-// With one update per batch the proximal policy is the target policy before the update: its log-probs
-// are the detached target ones, and no second pass is made. With several minibatches or epochs the
-// proximal log-probs are scored once, before the first update, over the whole batch.
+// With one update per batch the proximal policy is the target policy before the update: its
+// log-probs are the detached target ones, and no second pass is made. With several minibatches or
+// epochs the proximal log-probs are scored once, before the first update, over the whole batch.
 //
-// Use from one thread. Memory: masters, gradients and two moments in fp32; another copy of the weights
-// for the reference, and for bf16 its cast; activations of one microbatch.
+// Use from one thread. Memory: masters, gradients and two moments in fp32; another copy of the
+// weights for the reference, and for bf16 its cast; activations of one microbatch.
 #ifndef TANDEM_TRAINER_TRAIN_STEP_H_
 #define TANDEM_TRAINER_TRAIN_STEP_H_
 
@@ -33,10 +33,10 @@ namespace tandem::trainer {
 struct TrainStepSetup {
   ModelConfig config;
   ComputeDType dtype = ComputeDType::kFp32;
-  double temperature = 1;               // of the sampler: all log-probs are of the tempered policy
-  std::vector<HostTensor> weights;      // ModelTensors order; copied
-  // Weights of the frozen reference policy; empty: none. KL is measured when it is there, and trained
-  // on when options.loss.kl_coefficient > 0.
+  double temperature = 1;           // of the sampler: all log-probs are of the tempered policy
+  std::vector<HostTensor> weights;  // ModelTensors order; copied
+  // Weights of the frozen reference policy; empty: none. KL is measured when it is there, and
+  // trained on when options.loss.kl_coefficient > 0.
   std::vector<HostTensor> reference_weights;
 };
 
@@ -49,15 +49,15 @@ class TrainStep {
   TrainStep(const TrainStep&) = delete;
   TrainStep& operator=(const TrainStep&) = delete;
 
-  // Trains on `groups`. An update whose loss or gradient is not finite, or that has no token left, is
-  // skipped and counted; when all of them were, skip_reason says why and the weights are as they were.
-  // After an error from the kernels (INTERNAL) the weights are unknown: end the process.
+  // Trains on `groups`. An update whose loss or gradient is not finite, or that has no token left,
+  // is skipped and counted; when all of them were, skip_reason says why and the weights are as they
+  // were. After an error from the kernels (INTERNAL) the weights are unknown: end the process.
   //   INVALID_ARGUMENT, FAILED_PRECONDITION  of PackBatch: nothing was changed
   //   INTERNAL                               a kernel failed
   absl::StatusOr<StepReport> Run(std::span<const experience::v1::ScoredGroup> groups);
 
-  // F32 views of the masters in ModelTensors order, and of the optimizer's moments. They change with
-  // the next Run.
+  // F32 views of the masters in ModelTensors order, and of the optimizer's moments. They change
+  // with the next Run.
   std::vector<HostTensor> Masters() const;
   std::vector<HostTensor> OptimizerState() const;
   int64_t num_updates() const;

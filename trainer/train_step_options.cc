@@ -21,8 +21,8 @@ void BindOptions(OptionBinder& binder, TrainStepOptions& options) {
 
 absl::Status CheckOptions(const TrainStepOptions& options) {
   if (options.loss.dual_clip > 0 && options.loss.dual_clip <= 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "loss.dual_clip is ", options.loss.dual_clip, "; it must be over 1, or 0 for off"));
+    return absl::InvalidArgumentError(absl::StrCat("loss.dual_clip is ", options.loss.dual_clip,
+                                                   "; it must be over 1, or 0 for off"));
   }
   const OptimizerOptions& optimizer = options.optimizer;
   if (optimizer.decay != LearningRateDecay::kConstant && optimizer.decay_updates == 0) {
@@ -30,9 +30,8 @@ absl::Status CheckOptions(const TrainStepOptions& options) {
         "optimizer.decay needs optimizer.decay_updates, the updates until the floor");
   }
   if (optimizer.beta1 >= 1 || optimizer.beta2 >= 1) {
-    return absl::InvalidArgumentError(absl::StrCat("optimizer.beta1 ", optimizer.beta1,
-                                                   " and beta2 ", optimizer.beta2,
-                                                   " must be below 1"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "optimizer.beta1 ", optimizer.beta1, " and beta2 ", optimizer.beta2, " must be below 1"));
   }
   if (options.loss.normalisation == Normalisation::kConstant && options.loss.constant_length == 0) {
     return absl::InvalidArgumentError(

@@ -30,9 +30,9 @@ TANDEM_INLINE void Tile(const Operands& o, int64_t row, int64_t column) {
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {
-      sums[r][v] = o.accumulate ? Vec16(*reinterpret_cast<const Vec16Unaligned*>(
-                                      c + r * o.ldc + 16 * v))
-                                : Vec16{};
+      sums[r][v] = o.accumulate
+                       ? Vec16(*reinterpret_cast<const Vec16Unaligned*>(c + r * o.ldc + 16 * v))
+                       : Vec16{};
     }
   }
   const float* a = o.a + row * o.a_row;

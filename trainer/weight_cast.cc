@@ -35,7 +35,9 @@ inline uint32_t DitherThreshold(uint64_t name_hash, uint64_t index) {
   return static_cast<uint32_t>(x >> 48);
 }
 
-inline float Widen(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+inline float Widen(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
 
 // What one cast did, in sums that add up over blocks.
 struct Sums {
@@ -130,12 +132,12 @@ Sums CastTensor(const HostTensor& master, Rounding rounding, const HostTensor& r
 absl::Status CheckMasters(std::span<const HostTensor> masters, DType dtype,
                           const std::vector<HostTensor>& last_cast) {
   if (dtype != DType::kF32 && dtype != DType::kBF16) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot cast weights to ", std::string(DTypeName(dtype)), ": servers take F32 or BF16"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cannot cast weights to ", std::string(DTypeName(dtype)), ": servers take F32 or BF16"));
   }
   if (!last_cast.empty() && last_cast.size() != masters.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("cast of ", masters.size(), " tensors after ",
-                                                   last_cast.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("cast of ", masters.size(), " tensors after ", last_cast.size()));
   }
   for (size_t i = 0; i < masters.size(); ++i) {
     const TensorSpec& spec = masters[i].spec;
@@ -170,9 +172,10 @@ uint64_t DitherNameHash(std::string_view name) {
 }
 
 void BindOptions(OptionBinder& binder, WeightCastOptions& options) {
-  binder.Choice("rounding", &options.rounding,
-                {{"nearest", Rounding::kNearest}, {"dither", Rounding::kDither}},
-                "of fp32 masters to a bf16 server: dither keeps small updates, nearest swallows them");
+  binder.Choice(
+      "rounding", &options.rounding,
+      {{"nearest", Rounding::kNearest}, {"dither", Rounding::kDither}},
+      "of fp32 masters to a bf16 server: dither keeps small updates, nearest swallows them");
 }
 
 WeightCaster::WeightCaster(const WeightCastOptions& options) : options_(options) {}

@@ -1,9 +1,11 @@
-// WeightCaster: fp32 masters in the dtype of the servers, and what the cast did to the update (first
-// half of arrow 9). Free of LibTorch in its header. Used by the trainer's learner before each push.
+// WeightCaster: fp32 masters in the dtype of the servers, and what the cast did to the update
+// (first half of arrow 9). Free of LibTorch in its header. Used by the trainer's learner before
+// each push.
 //
 // Rounding to bfloat16:
 //   nearest  to nearest, ties to even: an update below half a unit in the last place is swallowed
-//   dither   each element has a fixed threshold in [0, 1) units, from a hash of tensor name and index,
+//   dither   each element has a fixed threshold in [0, 1) units, from a hash of tensor name and
+//   index,
 //            and rounds away from zero when its remainder is over it: unbiased over elements,
 //            reproducible, and masters that did not move give the same bytes
 // Use from one thread. Memory: a copy of the masters and of the last cast.
@@ -31,9 +33,9 @@ void BindOptions(OptionBinder& binder, WeightCastOptions& options);
 struct CastResult {
   std::vector<HostTensor> tensors;  // names, shapes and order of the masters; own memory
   // Against the cast before; of the first one everything is new: 1, 0, 0.
-  double changed_share = 1;         // elements whose bytes differ
-  double update_norm = 0;           // ||masters - masters at the cast before||
-  double lost_norm = 0;             // ||that update - (cast - cast before)||
+  double changed_share = 1;  // elements whose bytes differ
+  double update_norm = 0;    // ||masters - masters at the cast before||
+  double lost_norm = 0;      // ||that update - (cast - cast before)||
 };
 
 class WeightCaster {

@@ -20,10 +20,9 @@ constexpr double kMaxLogRatio = 20;  // exp(20) is 5e8: beyond any weight that m
 absl::Status CheckVector(const at::Tensor& x, const char* name, at::ScalarType dtype,
                          int64_t length) {
   if (x.dim() == 1 && x.size(0) == length && x.scalar_type() == dtype) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("correction: ", name, " must be [", length, "] ",
-                                                 c10::toString(dtype), ", not ",
-                                                 x.toString(), " of ", x.dim(), " dimensions and ",
-                                                 x.numel(), " elements"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("correction: ", name, " must be [", length, "] ", c10::toString(dtype), ", not ",
+                   x.toString(), " of ", x.dim(), " dimensions and ", x.numel(), " elements"));
 }
 
 // Sums of one completion that the filters look at.
@@ -38,8 +37,7 @@ bool IsRefused(const CompletionSums& sums, const CorrectionOptions& options) {
   if (options.geometric_z <= 0) return false;
   const auto n = static_cast<double>(sums.num_tokens);
   const double noise = options.geometric_noise;
-  return std::abs(sums.delta / n + noise * noise / 2) >
-         options.geometric_z * noise / std::sqrt(n);
+  return std::abs(sums.delta / n + noise * noise / 2) > options.geometric_z * noise / std::sqrt(n);
 }
 
 struct Inputs {

@@ -1,9 +1,10 @@
-// trainer_bench: tokens per second of the policy's forward and backward pass. trainer_bench.py runs it
-// beside transformers on the same tokens.
+// trainer_bench: tokens per second of the policy's forward and backward pass. trainer_bench.py runs
+// it beside transformers on the same tokens.
 //
 //   trainer_bench MODEL_DIR fp32|bf16 NUM_SEQUENCES TOKENS_EACH REPEATS [packed PROMPT_TOKENS]
 //
-// Without `packed` every sequence stands on its own; with it they share a prompt of that many tokens.
+// Without `packed` every sequence stands on its own; with it they share a prompt of that many
+// tokens.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
@@ -64,8 +65,7 @@ double Seconds() {
 
 int Run(const Arguments& arguments) {
   const ModelConfig config = ReadModelConfig(arguments.model).value();
-  const auto tensors =
-      MatchModelTensors(config, ReadModelTensors(arguments.model).value()).value();
+  const auto tensors = MatchModelTensors(config, ReadModelTensors(arguments.model).value()).value();
   auto policy = Policy::Create(config, tensors, arguments.dtype, /*trainable=*/true).value();
   const PackedRow row = MakeRow(arguments, config.vocab_size);
   double best_forward = 1e30, best_both = 1e30;
@@ -80,10 +80,11 @@ int Run(const Arguments& arguments) {
     best_both = std::min(best_both, end - start);
   }
   const auto tokens = static_cast<double>(arguments.num_sequences * arguments.tokens_each);
-  std::printf("{\"tokens\":%.0f,\"packed_tokens\":%lld,\"forward_s\":%.6f,\"total_s\":%.6f,"
-              "\"tokens_per_s\":%.2f}\n",
-              tokens, static_cast<long long>(row.num_tokens()), best_forward, best_both,
-              tokens / best_both);
+  std::printf(
+      "{\"tokens\":%.0f,\"packed_tokens\":%lld,\"forward_s\":%.6f,\"total_s\":%.6f,"
+      "\"tokens_per_s\":%.2f}\n",
+      tokens, static_cast<long long>(row.num_tokens()), best_forward, best_both,
+      tokens / best_both);
   return 0;
 }
 

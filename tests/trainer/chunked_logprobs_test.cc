@@ -47,9 +47,9 @@ TEST(ChunkedLogprobsTest, ChunksAndKeptLogitsGiveTheSameNumbers) {
   EXPECT_FALSE(chunked.kept_logits.defined());
   const at::Tensor expected = ExactLogprobs(c, 0.7, at::mm(c.hidden, c.head.t()));
   EXPECT_LT((chunked.logprobs - expected).abs().max().item<double>(), 2e-5);
-  const ChosenLogprobs kept = ChosenTokenLogprobs(c.hidden.slice(0, 0, 100).contiguous(), c.head,
-                                                  {c.tokens.begin(), c.tokens.begin() + 100}, 0.7,
-                                                  true);
+  const ChosenLogprobs kept =
+      ChosenTokenLogprobs(c.hidden.slice(0, 0, 100).contiguous(), c.head,
+                          {c.tokens.begin(), c.tokens.begin() + 100}, 0.7, true);
   EXPECT_TRUE(kept.kept_logits.defined());
   EXPECT_LT((kept.logprobs - expected.slice(0, 0, 100)).abs().max().item<double>(), 2e-5);
 }
@@ -69,8 +69,8 @@ TEST_P(ChunkedLogprobsGradientTest, AgreesWithAutogradInDoublePrecision) {
   const at::Tensor upstream = at::randn({GetParam()});
   ChosenLogprobs result = ChosenTokenLogprobs(c.hidden, c.head, c.tokens, 0.7, true);
   const at::Tensor head_grad = at::zeros_like(c.head);
-  const at::Tensor hidden_grad = ChosenTokenLogprobsBackward(c.hidden, c.head, c.tokens, 0.7,
-                                                             result, upstream, head_grad);
+  const at::Tensor hidden_grad =
+      ChosenTokenLogprobsBackward(c.hidden, c.head, c.tokens, 0.7, result, upstream, head_grad);
   const at::Tensor hidden = c.hidden.to(at::kDouble).requires_grad_(true);
   const at::Tensor head = c.head.to(at::kDouble).requires_grad_(true);
   (ExactLogprobs(c, 0.7, at::mm(hidden, head.t())) * upstream).sum().backward();

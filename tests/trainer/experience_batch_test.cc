@@ -42,8 +42,7 @@ TEST(PackBatchTest, Bug10OnlyCompletionsAreTrained) {
   const Microbatch& micro = batch->microbatches[0];
   EXPECT_THAT(micro.loss_mask, ElementsAre(0, 0, 0, 1, 1, 1, 1, 1));
   EXPECT_THAT(micro.completion, ElementsAre(-1, -1, -1, 0, 0, 0, 1, 1));
-  EXPECT_THAT(micro.behaviour_logprobs,
-              ElementsAre(0, 0, 0, -0.25f, -0.25f, -0.25f, -2.0f, -2.0f));
+  EXPECT_THAT(micro.behaviour_logprobs, ElementsAre(0, 0, 0, -0.25f, -0.25f, -0.25f, -2.0f, -2.0f));
   EXPECT_THAT(micro.advantages, ElementsAre(0, 0, 0, 0.5f, 0.5f, 0.5f, -1.5f, -1.5f));
   EXPECT_EQ(batch->num_trained_tokens, 5);
 }
@@ -127,12 +126,12 @@ TEST(PackBatchTest, Bug33RefusesIdsThatAreNotTheOnesThatWereSampled) {
 TEST(PackBatchTest, RefusesArraysAndSpansThatDoNotAddUp) {
   ScoredGroup arrays = OneGroup();
   arrays.mutable_completions(0)->mutable_completion()->add_behaviour_logprobs(-1);
-  EXPECT_THAT(Pack({arrays}), FailsWith(absl::StatusCode::kInvalidArgument,
-                                        "3 tokens with 4 behaviour log-probs"));
+  EXPECT_THAT(Pack({arrays}),
+              FailsWith(absl::StatusCode::kInvalidArgument, "3 tokens with 4 behaviour log-probs"));
   ScoredGroup spans = OneGroup();
   spans.mutable_completions(0)->mutable_completion()->mutable_version_spans(0)->set_num_tokens(2);
-  EXPECT_THAT(Pack({spans}), FailsWith(absl::StatusCode::kInvalidArgument,
-                                       "version spans cover 2 of 3 tokens"));
+  EXPECT_THAT(Pack({spans}),
+              FailsWith(absl::StatusCode::kInvalidArgument, "version spans cover 2 of 3 tokens"));
   ScoredGroup falling = OneGroup();
   auto* completion = falling.mutable_completions(0)->mutable_completion();
   completion->mutable_version_spans(0)->set_num_tokens(2);

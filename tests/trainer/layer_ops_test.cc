@@ -14,8 +14,8 @@
 namespace tandem::trainer {
 namespace {
 
-// Checks `grad` against central differences of f along random directions in `x`. f is a float64 sum of
-// float32 results: differences of a step of 1e-2 keep four digits.
+// Checks `grad` against central differences of f along random directions in `x`. f is a float64 sum
+// of float32 results: differences of a step of 1e-2 keep four digits.
 void ExpectGradient(const std::function<double()>& f, at::Tensor x, const at::Tensor& grad) {
   for (int seed = 0; seed < 3; ++seed) {
     at::manual_seed(100 + seed);
@@ -62,7 +62,8 @@ TEST(LinearTest, AddsToTheGradientThatIsThere) {
 }
 
 TEST(LinearTest, Bf16RoundsInputsAndWeightAndSumsInFp32) {
-  // 1 + 2^-9 is not a bf16 number: it rounds to 1. 256 + 1 in fp32 sums is 257, which bf16 cannot hold.
+  // 1 + 2^-9 is not a bf16 number: it rounds to 1. 256 + 1 in fp32 sums is 257, which bf16 cannot
+  // hold.
   LinearLayer rounding{.weight = at::ones({1, 257}), .round_inputs = true};
   const at::Tensor x = at::full({1, 257}, 1 + 0x1p-9f);
   EXPECT_EQ(Linear(rounding, x).item<float>(), 257.0f);
@@ -113,7 +114,7 @@ TEST(SwiGluTest, GradientsAgreeWithDifferences) {
 }
 
 // Two prompts; the first with completions of 1, 60 (more than a block of queries) and 3 tokens.
-const std::vector<Segment> kSegments = {{0, 50, 0, 0},    {50, 51, 0, 50},  {51, 111, 0, 50},
+const std::vector<Segment> kSegments = {{0, 50, 0, 0},     {50, 51, 0, 50},  {51, 111, 0, 50},
                                         {111, 114, 0, 50}, {114, 117, 0, 0}, {117, 121, 114, 117}};
 const HeadCounts kHeads = {4, 2, 6};
 

@@ -6,8 +6,8 @@
 //                "advantage": a, "masked": false}]}],
 //    "moments": FILE or null, "weights": FILE or null}
 //
-// and writes {"metrics": {..}, "proximal": [[[..]]], "skip_reason": ".."} to stdout. With beta1 = 0 and
-// no clipping the first moments in FILE are the gradient itself.
+// and writes {"metrics": {..}, "proximal": [[[..]]], "skip_reason": ".."} to stdout. With beta1 = 0
+// and no clipping the first moments in FILE are the gradient itself.
 #include <nlohmann/json.hpp>
 
 #include <cstdio>

@@ -51,11 +51,13 @@ TEST(AdamWTest, AgreesWithLibTorchOverTenUpdatesWithWeightDecay) {
   }
 }
 
-// One parameter, g = 3 and 4: the norm is 5 and the clip at 1 leaves 0.6 and 0.8. With beta1 = 0 and
-// beta2 = 0 the update is lr * g / abs(g), so use epsilon to see the clipped size: g / (abs(g) + 1).
+// One parameter, g = 3 and 4: the norm is 5 and the clip at 1 leaves 0.6 and 0.8. With beta1 = 0
+// and beta2 = 0 the update is lr * g / abs(g), so use epsilon to see the clipped size: g / (abs(g)
+// + 1).
 TEST(AdamWTest, ClipsTheGlobalNorm) {
   std::vector<NamedParameter> p = {{"a", at::tensor({0.0f, 0.0f}).requires_grad_(true)}};
-  AdamW optimizer(&p, {.learning_rate = 1, .beta1 = 0, .beta2 = 0, .epsilon = 1, .max_grad_norm = 1});
+  AdamW optimizer(&p,
+                  {.learning_rate = 1, .beta1 = 0, .beta2 = 0, .epsilon = 1, .max_grad_norm = 1});
   p[0].master.mutable_grad() = at::tensor({3.0f, 4.0f});
   const OptimizerUpdate update = optimizer.Step();
   EXPECT_NEAR(update.grad_norm, 5, 1e-6);

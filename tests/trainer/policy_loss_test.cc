@@ -45,7 +45,7 @@ TEST(PolicyLossTest, Bug28ClipsOnTheSideThatTheAdvantageNames) {
   const float up = std::log(1.5f), down = std::log(0.5f);
   const at::Tensor grad = Gradient(Inputs({up, up, down, down}, {0, 0, 0, 0}, {1, -1, 1, -1}), {});
   EXPECT_EQ(grad[0].item<float>(), 0);
-  EXPECT_FLOAT_EQ(grad[1].item<float>(), 1.5f);   // d(-r A)/d log pi = -r A
+  EXPECT_FLOAT_EQ(grad[1].item<float>(), 1.5f);  // d(-r A)/d log pi = -r A
   EXPECT_FLOAT_EQ(grad[2].item<float>(), -0.5f);
   EXPECT_EQ(grad[3].item<float>(), 0);
 }
@@ -175,8 +175,8 @@ TEST_F(LossScalesTest, Bug21TokensThatDoNotCountLeaveTheDivisor) {
   EXPECT_FLOAT_EQ(sequence.scale[1].item<float>(), 0.2f);
 }
 
-// A policy over four actions by softmax of logits, a reference, and expectations by enumeration: every
-// action is a token, weighted by its probability.
+// A policy over four actions by softmax of logits, a reference, and expectations by enumeration:
+// every action is a token, weighted by its probability.
 class KlGradientTest : public ::testing::Test {
  protected:
   using Options = PolicyLossOptions;

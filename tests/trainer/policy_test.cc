@@ -96,9 +96,9 @@ TEST_P(PolicyVariantTest, EveryGradientAgreesWithDifferences) {
     };
     // Five points: the second derivative of a whole model is too large for two.
     constexpr double kStep = 1e-3;
-    const double expected = (8 * (at_step(kStep) - at_step(-kStep)) -
-                             (at_step(2 * kStep) - at_step(-2 * kStep))) /
-                            (12 * kStep);
+    const double expected =
+        (8 * (at_step(kStep) - at_step(-kStep)) - (at_step(2 * kStep) - at_step(-2 * kStep))) /
+        (12 * kStep);
     master.copy_(saved);
     const double got = (parameter.master.grad() * direction).sum().item<double>();
     EXPECT_NEAR(got, expected, 1e-2 * std::max(1.0, std::abs(expected))) << parameter.name;
@@ -137,8 +137,8 @@ TEST(PolicyTest, Bug31TwoPassesOverTheSameTokensAreBitwiseEqual) {
 }
 
 TEST(PolicyTest, Bug12AnEndTokenInTheMiddleIsATokenLikeOthers) {
-  // Token 2 is the end token of kLong and stands in its middle too: both are scored, and what follows
-  // the first sees it.
+  // Token 2 is the end token of kLong and stands in its middle too: both are scored, and what
+  // follows the first sees it.
   const auto policy = MakePolicy(Variant(0));
   const auto with = policy->Score(OneGroup({kLong}), 1.0, false);
   std::vector<int32_t> changed = kLong;

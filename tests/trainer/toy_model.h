@@ -1,5 +1,5 @@
-// ToyModel: a small decoder with random weights, or one worked out by hand, for tests of the trainer's
-// numerics.
+// ToyModel: a small decoder with random weights, or one worked out by hand, for tests of the
+// trainer's numerics.
 #ifndef TANDEM_TESTS_TRAINER_TOY_MODEL_H_
 #define TANDEM_TESTS_TRAINER_TOY_MODEL_H_
 

@@ -273,9 +273,9 @@ TEST(TrainStepTest, ReportsEveryNumberOfTheRunDirectory) {
   for (const auto& [name, value] : NamedNumbers(*report)) numbers[name] = value;
   for (const char* name :
        {"drift/k1", "correction/mean_weight", "correction/capped_share", "loss/policy", "loss/kl",
-        "loss/ratio_mean", "loss/entropy", "loss/denominator", "loss/num_updates", "kl_reference/k3",
-        "optimizer/learning_rate", "optimizer/grad_norm", "optimizer/skipped_updates",
-        "time/proximal"}) {
+        "loss/ratio_mean", "loss/entropy", "loss/denominator", "loss/num_updates",
+        "kl_reference/k3", "optimizer/learning_rate", "optimizer/grad_norm",
+        "optimizer/skipped_updates", "time/proximal"}) {
     EXPECT_TRUE(numbers.contains(name)) << name;
   }
   EXPECT_EQ(numbers["loss/num_tokens"], 44);  // twice 1 + 4 + 7 + 10

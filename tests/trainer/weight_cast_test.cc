@@ -44,7 +44,8 @@ TEST(DitherBf16Test, RoundsUpAsOftenAsTheRemainderSays) {
 }
 
 TEST(DitherBf16Test, LeavesRepresentableValuesAlone) {
-  for (uint64_t i = 0; i < 1000; ++i) EXPECT_EQ(FromBits(DitherBf16(-1.0f - kUlp, 9, i)), -1.0f - kUlp);
+  for (uint64_t i = 0; i < 1000; ++i)
+    EXPECT_EQ(FromBits(DitherBf16(-1.0f - kUlp, 9, i)), -1.0f - kUlp);
 }
 
 TEST(DitherBf16Test, KeepsItsThresholdAsAnElementMoves) {

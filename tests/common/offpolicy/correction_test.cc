@@ -93,8 +93,9 @@ TEST(CorrectionTest, TheVetoRefusesTheWholeCompletion) {
   EXPECT_TRUE(c.kept[4].item<bool>());
 }
 
-// The bound on the mean log ratio falls with the root of the length: z s / sqrt(T) = 3 * 0.1 / sqrt(T),
-// 0.3 for one token, 0.15 for four. A mean of 0.2 + s^2/2 passes the first and not the second.
+// The bound on the mean log ratio falls with the root of the length: z s / sqrt(T) = 3 * 0.1 /
+// sqrt(T), 0.3 for one token, 0.15 for four. A mean of 0.2 + s^2/2 passes the first and not the
+// second.
 TEST(CorrectionTest, TheGeometricFilterAllowsForLength) {
   const at::Tensor behaviour = at::full({5}, -1.0f), proximal = at::full({5}, -0.8f);
   const Batch batch = {proximal, behaviour, at::ones({5}, at::kBool),
