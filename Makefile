@@ -30,9 +30,13 @@ check-full: configure ## every test, the slow ones too
 	@cmake --build build/$(PRESET) -j $(JOBS)
 	@ctest --preset full -j 2
 
-bench: build     ## throughput beside transformers and TRL, in one run each
-	@.deps/venv/bin/python tests/bench/rollout_bench.py $(ARGS)
-	@.deps/venv/bin/python tests/bench/trl_step_bench.py $(ARGS)
+bench: build     ## rollout and trainer beside transformers and TRL, and the weight push: one JSON line each
+	@cmake --build build/$(PRESET) --target trainer_bench -j $(JOBS)
+	@.deps/venv/bin/python tests/bench/rollout_bench.py
+	@.deps/venv/bin/python tests/bench/trainer_bench.py
+	@.deps/venv/bin/python tests/bench/push_bench.py
+	@rm -rf runs/bench && $(BIN)/tandem demo --steps 5 --out runs/bench --name demo --set trainer.eval.at_start=false --set trainer.eval.at_end=false
+	@.deps/venv/bin/python tests/bench/trl_step_bench.py --tandem runs/bench/demo
 
 mutants: configure ## put each known bug in by a patch and see its test fail
 	@.deps/venv/bin/python tests/mutants/run_mutants.py $(ARGS)
