@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_codes.h"
 #include "deploy/tandem/local_run.h"
+#include "deploy/tandem/run_file.h"
 #include "deploy/tandem/subcommand.h"
 #include "trainer/run_error.h"
 
@@ -30,8 +31,18 @@ int Run(const LocalRunOptions& options) {
 void AddRunCommand(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<LocalRunOptions>();
   CLI::App* sub = app.add_subcommand("run", "Rollout servers and a trainer from one YAML file");
-  sub->add_option("config", options->config, "run file: sections launch, server, trainer")
-      ->required();
+  CLI::Option* config =
+      sub->add_option("config", options->config, "run file: sections launch, server, trainer")
+          ->required();
+  auto reference = std::make_shared<bool>(false);
+  sub->add_flag_callback(
+         "--help-config",
+         [config, reference] {
+           config->required(false);
+           *reference = true;
+         },
+         "print every knob of a run file, as Markdown")
+      ->trigger_on_parse();
   sub->add_option("--set", options->sets, "KEY=VALUE over the file; may be given several times")
       ->take_all()
       ->expected(1);
@@ -43,7 +54,13 @@ void AddRunCommand(CLI::App& app, Action& chosen) {
   sub->footer(
       "Logs of both processes: <run>/logs. Ctrl-C saves a checkpoint and ends; a second one "
       "ends at once.");
-  sub->callback([options, &chosen] { chosen = [options] { return Run(*options); }; });
+  sub->callback([options, reference, &chosen] {
+    chosen = [options, reference] {
+      if (!*reference) return Run(*options);
+      std::fputs(RunFile::Reference().c_str(), stdout);
+      return 0;
+    };
+  });
 }
 
 }  // namespace tandem::front

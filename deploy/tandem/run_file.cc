@@ -51,6 +51,15 @@ std::string RunFile::run_directory() const {
 }
 int64_t RunFile::num_steps() const { return impl_->trainer.steps; }
 std::string RunFile::ToYaml() const { return impl_->binder.ToYaml(); }
-std::string RunFile::Markdown() const { return impl_->binder.Markdown(); }
+
+std::string RunFile::Reference() {
+  const RunFile defaults(std::make_unique<Impl>());
+  return absl::StrCat(
+      "# Configuration\n\n"
+      "One YAML file per run; every knob of its three sections, with its default. Written by\n"
+      "`tandem run --help-config`; `--set NAME=VALUE` overrides the file. An unknown name, a wrong type\n"
+      "and a value out of range are errors that name file, line and the nearest valid name.\n\n",
+      defaults.impl_->binder.Markdown());
+}
 
 }  // namespace tandem::front

@@ -28,8 +28,10 @@ class RunFile {
   std::string run_directory() const;  // OUT/NAME
   int64_t num_steps() const;
 
-  std::string ToYaml() const;    // resolved
-  std::string Markdown() const;  // every knob, for the reference
+  std::string ToYaml() const;  // resolved
+
+  // Every knob with its default, as the page docs/configuration.md.
+  static std::string Reference();
 
  private:
   struct Impl;

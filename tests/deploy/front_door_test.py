@@ -186,6 +186,13 @@ def test_a_dry_run_prints_what_a_run_file_can_hold_again(tmp_path):
         first.stdout.split("# Plan")[0])
 
 
+def test_the_configuration_reference_is_what_the_binary_prints():
+    """After a change of knobs: tandem run --help-config > docs/configuration.md"""
+    done = tandem("run", "--help-config")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (pathlib.Path(SOURCE) / "docs" / "configuration.md").read_text()
+
+
 def test_an_unknown_knob_is_named_with_file_line_and_the_nearest_one(tmp_path):
     config = tmp_path / "run.yaml"
     config.write_text("trainer:\n  model: m\n  stepz: 3\n")
