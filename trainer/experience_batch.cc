@@ -174,10 +174,10 @@ absl::StatusOr<Microbatch> PackMicrobatch(std::span<const ScoredGroup> groups,
   for (const GroupPart& part : parts) {
     const ScoredGroup& group = groups[static_cast<size_t>(part.group)];
     for (const int64_t i : part.completions) {
-      PlaceCompletion(group.completions(static_cast<int>(i)),
-                      micro.row.segments[static_cast<size_t>(*place++)],
+      const ScoredCompletion& scored = group.completions(static_cast<int>(i));
+      PlaceCompletion(scored, micro.row.segments[static_cast<size_t>(*place++)],
                       static_cast<int32_t>(completions.size()), micro);
-      completions.push_back({part.group, i});
+      completions.push_back({part.group, i, scored.reward()});
     }
   }
   return micro;

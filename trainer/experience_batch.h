@@ -21,10 +21,11 @@ class ScoredGroup;
 
 namespace tandem::trainer {
 
-// Where a completion came from.
+// Where a completion came from, and what it was worth.
 struct CompletionOrigin {
   int64_t group = 0;       // position in the span that was packed
   int64_t completion = 0;  // position in its group
+  double reward = 0;
 };
 
 // One row that is scored and differentiated at once. Per-token arrays run in parallel with the row,

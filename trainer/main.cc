@@ -28,8 +28,8 @@ int Train(TrainerOptions options, TrainerContext context) {
   if (!log.ok()) return Fail(log, ExitCode::kStorage);
   const StopSignal stop;
   context.stop = &stop;
-  auto learner = CreatePolicyLearner(options.model, options.learner, options.sampling.temperature,
-                                     options.sampling.max_new_tokens);
+  auto learner = CreatePolicyLearner(options.model, options.learner, options.advantage,
+                                     options.sampling.temperature, options.sampling.max_new_tokens);
   if (!learner.ok()) return Fail(learner.status(), ExitCode::kBadModelOrData);
   auto trainer = Trainer::Create(options, *std::move(learner), std::move(context));
   if (!trainer.ok()) return Fail(trainer.status(), ExitCodeOf(trainer.status()));

@@ -67,10 +67,12 @@ class PolicyLearner : public Learner {
 
 absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const std::string& model_directory,
                                                              const LearnerOptions& options,
+                                                             const AdvantageOptions& advantage,
                                                              double temperature,
                                                              int64_t max_new_tokens) {
   TrainStep::UseThreads(options.num_threads);
-  TrainStepSetup setup = {.dtype = options.dtype, .temperature = temperature};
+  TrainStepSetup setup = {
+      .dtype = options.dtype, .temperature = temperature, .advantage = advantage};
   TANDEM_ASSIGN_OR_RETURN(setup.config, ReadModelConfig(model_directory));
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadModelTensors(model_directory));
   TANDEM_ASSIGN_OR_RETURN(setup.weights, MatchModelTensors(setup.config, std::move(tensors)));

@@ -7,16 +7,18 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "trainer/advantages.h"
 #include "trainer/learner.h"
 #include "trainer/learner_options.h"
 
 namespace tandem::trainer {
 
-// Loads the model directory as fp32 masters. `temperature` is that of the trained policy;
+// Loads the model directory as fp32 masters. `advantage` is that of arrow 3; `temperature` is that of the trained policy;
 // `max_new_tokens` the longest completion it may see.
 // Errors: those of ReadModelConfig, ReadModelTensors and MatchModelTensors.
 absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const std::string& model_directory,
                                                              const LearnerOptions& options,
+                                                             const AdvantageOptions& advantage,
                                                              double temperature,
                                                              int64_t max_new_tokens);
 

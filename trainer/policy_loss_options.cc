@@ -18,7 +18,11 @@ void BindOptions(OptionBinder& binder, PolicyLossOptions& options) {
   binder.Number("dual_clip", &options.dual_clip, {.min = 0}, "",
                 "bounds the loss of a negative advantage at this ratio; 0: off, else over 1");
   binder.Number("kl_coefficient", &options.kl_coefficient, {.min = 0}, "",
-                "weight of the KL to the frozen starting model in the loss; 0: none");
+                "weight of the KL to the frozen starting model; 0: none");
+  binder.Choice("kl_place", &options.kl_place,
+                {{"loss", KlPlace::kLoss}, {"reward", KlPlace::kReward}},
+                "where it is charged: a term of the loss, or taken off each completion's reward "
+                "before the advantages");
   binder.Choice("kl_estimator", &options.kl_estimator,
                 {{"k1", KlEstimator::kK1}, {"k2", KlEstimator::kK2}, {"k3", KlEstimator::kK3}},
                 "of that KL; k1 without kl_ratio_weighted has no expected gradient");

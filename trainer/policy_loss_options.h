@@ -23,13 +23,17 @@ enum class Normalisation { kToken, kSequence, kConstant };
 // reverse KL (k2), and that of the forward KL (k3).
 enum class KlEstimator { kK1, kK2, kK3 };
 
+// Where that KL is charged: as a term of the loss, or taken off the reward (kl_reward.h).
+enum class KlPlace { kLoss, kReward };
+
 struct PolicyLossOptions {
   Normalisation normalisation = Normalisation::kToken;
   int64_t constant_length = 0;  // L of kConstant; 0: the longest completion that may be sampled
   double clip_low = 0.2;        // eps_low
   double clip_high = 0.2;       // eps_high
   double dual_clip = 0;         // c > 1; 0: off
-  double kl_coefficient = 0;    // of the KL to the frozen reference, added to the loss; 0: off
+  double kl_coefficient = 0;    // of the KL to the frozen reference; 0: off
+  KlPlace kl_place = KlPlace::kLoss;
   KlEstimator kl_estimator = KlEstimator::kK3;
   bool kl_ratio_weighted = false;  // times target / behaviour: see ReferenceKl
 };

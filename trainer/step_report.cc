@@ -54,6 +54,7 @@ std::vector<std::pair<std::string, double>> NamedNumbers(const StepReport& repor
     add("kl_reference/k1", PerToken(loss.k1, loss.num_tokens));
     add("kl_reference/k2", PerToken(loss.k2, loss.num_tokens));
     add("kl_reference/k3", PerToken(loss.k3, loss.num_tokens));
+    add("kl_reference/reward_penalty", report.kl_penalty);
   }
   add("optimizer/learning_rate", report.optimizer.learning_rate);
   add("optimizer/grad_norm", report.optimizer.grad_norm);

@@ -56,6 +56,7 @@ struct StepReport {
   LossNumbers loss;
   OptimizerNumbers optimizer;
   double advantage_mean = 0, advantage_var = 0;  // over trained completions
+  double kl_penalty = 0;  // kl_place reward: taken off a completion's reward, mean
   StepTimes times;
   int64_t num_tokens = 0;      // trained, once each
   int64_t num_row_tokens = 0;  // in packed rows, prompts included

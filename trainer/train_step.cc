@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "common/base/status_macros.h"
 #include "common/offpolicy/correction.h"
 #include "common/tensor/torch_status.h"
+#include "trainer/kl_reward.h"
 #include "trainer/optimizer.h"
 #include "trainer/policy.h"
 #include "trainer/policy_loss.h"
@@ -119,6 +121,8 @@ void AddAdvantages(const ExperienceBatch& batch, StepReport& report) {
 struct TrainStep::Impl {
   TrainStepOptions options;
   double temperature = 1;
+  AdvantageOptions advantage;
+  std::optional<PolicyLossOptions> kl_reward;  // kl_place reward; then `options` has no KL term
   std::unique_ptr<Policy> policy, reference;
   std::unique_ptr<AdamW> optimizer;
 
@@ -139,6 +143,7 @@ struct TrainStep::Impl {
   bool NeedsProximalPass(const ExperienceBatch& batch) const;
   absl::StatusOr<at::Tensor> ScoreFrozen(Policy& frozen, const Microbatch& micro) const;
   absl::Status ScoreProximal(BatchState& state);
+  absl::Status ChargeKl(ExperienceBatch& batch, BatchState& state, StepReport& report);
   absl::StatusOr<MinibatchSums> AccumulateGradients(const Minibatch& mini, BatchState& state,
                                                     StepReport& report);
   absl::Status AccumulateMicrobatch(size_t index, BatchState& state, MinibatchSums& minibatch,
@@ -149,6 +154,7 @@ struct TrainStep::Impl {
 };
 
 bool TrainStep::Impl::NeedsProximalPass(const ExperienceBatch& batch) const {
+  if (kl_reward.has_value()) return true;
   const bool several_updates = batch.minibatches.size() > 1 || options.num_epochs > 1;
   return several_updates && options.correction.mode != offpolicy::CorrectionMode::kBypass;
 }
@@ -166,6 +172,18 @@ absl::Status TrainStep::Impl::ScoreProximal(BatchState& state) {
     TANDEM_ASSIGN_OR_RETURN(state.proximal[m], ScoreFrozen(*policy, state.batch->microbatches[m]));
   }
   return absl::OkStatus();
+}
+
+// Needs the proximal log-probs of the whole batch: a group's advantages depend on all its members.
+absl::Status TrainStep::Impl::ChargeKl(ExperienceBatch& batch, BatchState& state,
+                                       StepReport& report) {
+  for (size_t m = 0; m < batch.microbatches.size(); ++m) {
+    TANDEM_ASSIGN_OR_RETURN(state.reference[m], ScoreFrozen(*reference, batch.microbatches[m]));
+  }
+  return CatchTorch("KL in the reward", [&] {
+    report.kl_penalty =
+        PenaliseRewards(state.proximal, state.reference, *kl_reward, advantage, batch);
+  });
 }
 
 absl::StatusOr<MinibatchSums> TrainStep::Impl::AccumulateGradients(const Minibatch& mini,
@@ -283,7 +301,7 @@ absl::StatusOr<StepReport> TrainStep::Run(std::span<const experience::v1::Scored
   const double start = MonotonicSeconds();
 
   // 4. groups -> batch
-  TANDEM_ASSIGN_OR_RETURN(const ExperienceBatch batch, impl_->Pack(groups));
+  TANDEM_ASSIGN_OR_RETURN(ExperienceBatch batch, impl_->Pack(groups));
   state.batch = &batch;
   state.proximal.resize(batch.microbatches.size());
   state.reference.resize(batch.microbatches.size());
@@ -292,6 +310,9 @@ absl::StatusOr<StepReport> TrainStep::Run(std::span<const experience::v1::Scored
 
   // 5. batch -> proximal log-probs, under the weights this step starts from
   if (impl_->NeedsProximalPass(batch)) TANDEM_RETURN_IF_ERROR(impl_->ScoreProximal(state));
+  if (impl_->kl_reward.has_value()) {
+    TANDEM_RETURN_IF_ERROR(impl_->ChargeKl(batch, state, report));
+  }
   const double scored = MonotonicSeconds();
 
   for (int64_t epoch = 0; epoch < impl_->options.num_epochs; ++epoch) {
@@ -324,6 +345,11 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   impl->temperature = setup.temperature;
+  impl->advantage = setup.advantage;
+  if (options.loss.kl_coefficient > 0 && options.loss.kl_place == KlPlace::kReward) {
+    impl->kl_reward = options.loss;
+    impl->options.loss.kl_coefficient = 0;
+  }
   TANDEM_ASSIGN_OR_RETURN(impl->policy, Policy::Create(setup.config, setup.weights, setup.dtype,
                                                        /*trainable=*/true));
   if (!setup.reference_weights.empty()) {

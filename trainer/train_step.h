@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
 #include "common/weights/host_tensor.h"
+#include "trainer/advantages.h"
 #include "trainer/compute_dtype.h"
 #include "trainer/experience_batch.h"
 #include "trainer/step_report.h"
@@ -34,6 +35,7 @@ struct TrainStepSetup {
   ModelConfig config;
   ComputeDType dtype = ComputeDType::kFp32;
   double temperature = 1;           // of the sampler: all log-probs are of the tempered policy
+  AdvantageOptions advantage;       // of arrow 3, used again by kl_place reward
   std::vector<HostTensor> weights;  // ModelTensors order; copied
   // Weights of the frozen reference policy; empty: none. KL is measured when it is there, and
   // trained on when options.loss.kl_coefficient > 0.

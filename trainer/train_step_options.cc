@@ -24,6 +24,10 @@ absl::Status CheckOptions(const TrainStepOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("loss.dual_clip is ", options.loss.dual_clip,
                                                    "; it must be over 1, or 0 for off"));
   }
+  if (options.loss.kl_place == KlPlace::kReward && options.loss.kl_ratio_weighted) {
+    return absl::InvalidArgumentError(
+        "loss.kl_ratio_weighted weighs a gradient; with loss.kl_place reward there is none");
+  }
   const OptimizerOptions& optimizer = options.optimizer;
   if (optimizer.decay != LearningRateDecay::kConstant && optimizer.decay_updates == 0) {
     return absl::InvalidArgumentError(

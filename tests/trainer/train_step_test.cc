@@ -209,6 +209,29 @@ TEST(TrainStepTest, Bug22TheKlPullsBackToTheReference) {
   EXPECT_LT(step->Run(without_reward)->loss.k3, before / 2);
 }
 
+// Before the first update the policy is its reference: nothing is charged, and the advantages are
+// those of the rewards. After it the group whose rewards are equal learns from the charge alone.
+TEST(TrainStepTest, AKlInTheRewardIsChargedBeforeTheAdvantagesAndNotInTheLoss) {
+  TrainStepOptions options = GradientOptions();
+  options.optimizer = {.learning_rate = 3e-2, .max_grad_norm = 0};
+  options.loss.kl_coefficient = 0.5;
+  options.loss.kl_place = KlPlace::kReward;
+  const auto step = MakeStep(options, 1, /*with_reference=*/true);
+  std::vector<ScoredGroup> groups = Groups(1, 4);
+  for (int i = 0; i < 4; ++i) groups[0].mutable_completions(i)->set_reward(i == 0 ? 1 : 0);
+  const auto first = step->Run(groups);
+  ASSERT_THAT(first, IsOk());
+  EXPECT_NEAR(first->kl_penalty, 0, 1e-6);
+  // (1 - 0.25) / 0.5 and (0 - 0.25) / 0.5: mean 0, mean square (2.25 + 3 x 0.25) / 4.
+  EXPECT_NEAR(first->advantage_var, 0.75, 1e-3);
+  for (auto& c : *groups[0].mutable_completions()) c.set_reward(0);
+  const auto second = step->Run(groups);
+  EXPECT_GT(second->kl_penalty, 1e-4);
+  EXPECT_EQ(second->loss.kl, 0);
+  EXPECT_NEAR(second->advantage_var, 0.75, 1e-3) << "the charge is all that differs";
+  EXPECT_EQ(second->loss.total, second->loss.policy);
+}
+
 TEST(TrainStepTest, LearnsToDoWhatIsRewarded) {
   std::vector<ScoredGroup> groups = {GroupWithPrompt(0, {3, 4})};
   AddCompletion(groups[0], {7, 2}, 1);
@@ -296,6 +319,11 @@ TEST(TrainStepTest, RefusesAKlWithoutAReferenceAndOptionsThatContradict) {
   options.loss.dual_clip = 0.5;
   EXPECT_THAT(TrainStep::Create(setup, options),
               FailsWith(absl::StatusCode::kInvalidArgument, "loss.dual_clip is 0.5"));
+  options = {};
+  options.loss.kl_place = KlPlace::kReward;
+  options.loss.kl_ratio_weighted = true;
+  EXPECT_THAT(TrainStep::Create(setup, options),
+              FailsWith(absl::StatusCode::kInvalidArgument, "loss.kl_ratio_weighted"));
 }
 
 }  // namespace
