@@ -11,29 +11,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/tensor/bf16_rounding.h"
 
 namespace tandem::trainer {
 namespace {
 
 constexpr int64_t kBlock = 1 << 15;
-
-// Kept inline and branch-free where it can be, so that loops over it vectorise.
-inline uint16_t Rounded(float value, uint32_t added) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  const bool is_finite = (bits & 0x7f800000u) != 0x7f800000u;
-  const uint32_t rounded = (bits + added) >> 16;
-  const uint32_t finite = (rounded & 0x7fffu) == 0x7f80u ? bits >> 16 : rounded;
-  const uint32_t nan_bit = (bits & 0x007fffffu) != 0 ? 0x40u : 0u;  // a NaN stays one
-  return static_cast<uint16_t>(is_finite ? finite : (bits >> 16) | nan_bit);
-}
-
-// Uniform in [0, 65536), the same on every machine.
-inline uint32_t DitherThreshold(uint64_t name_hash, uint64_t index) {
-  uint64_t x = name_hash + index * 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return static_cast<uint32_t>(x >> 48);
-}
 
 inline float Widen(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
@@ -153,23 +136,6 @@ absl::Status CheckMasters(std::span<const HostTensor> masters, DType dtype,
 }
 
 }  // namespace
-
-uint16_t NearestBf16(float value) {
-  return Rounded(value, 0x7fffu + ((std::bit_cast<uint32_t>(value) >> 16) & 1u));
-}
-
-// The low 16 bits are the remainder in 65536ths of a unit. Adding 65535 - threshold carries exactly
-// when remainder > threshold: with a uniform threshold, with probability remainder / 65536.
-uint16_t DitherBf16(float value, uint64_t name_hash, uint64_t index) {
-  return Rounded(value, 65535u - DitherThreshold(name_hash, index));
-}
-
-// FNV-1a: written out because thresholds must be the same on every machine and library version.
-uint64_t DitherNameHash(std::string_view name) {
-  uint64_t hash = 0xcbf29ce484222325ull;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-  return hash;
-}
 
 void BindOptions(OptionBinder& binder, WeightCastOptions& options) {
   binder.Choice(

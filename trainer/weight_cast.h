@@ -2,19 +2,13 @@
 // (first half of arrow 9). Free of LibTorch in its header. Used by the trainer's learner before
 // each push.
 //
-// Rounding to bfloat16:
-//   nearest  to nearest, ties to even: an update below half a unit in the last place is swallowed
-//   dither   each element has a fixed threshold in [0, 1) units, from a hash of tensor name and
-//   index,
-//            and rounds away from zero when its remainder is over it: unbiased over elements,
-//            reproducible, and masters that did not move give the same bytes
+// Rounding to bfloat16: common/tensor/bf16_rounding.h.
 // Use from one thread. Memory: a copy of the masters and of the last cast.
 #ifndef TANDEM_TRAINER_WEIGHT_CAST_H_
 #define TANDEM_TRAINER_WEIGHT_CAST_H_
 
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -58,12 +52,6 @@ class WeightCaster {
   std::vector<std::vector<float>> last_masters_;
   std::vector<HostTensor> last_cast_;
 };
-
-// One element: bfloat16 bits of `value`. NaN and infinity stay what they are; a finite value stays
-// finite.
-uint16_t NearestBf16(float value);
-uint16_t DitherBf16(float value, uint64_t name_hash, uint64_t index);
-uint64_t DitherNameHash(std::string_view name);
 
 }  // namespace tandem::trainer
 

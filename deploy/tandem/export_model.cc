@@ -14,6 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
+#include "common/tensor/bf16_rounding.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::front {
@@ -87,22 +88,17 @@ float AsFloat(const std::byte* bytes, DType dtype) {
   }
 }
 
-uint16_t ToBf16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if (std::isnan(value)) return static_cast<uint16_t>((bits >> 16) | 0x40);
-  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
 HostTensor Cast(const HostTensor& tensor, DType dtype) {
   if (tensor.spec.dtype == dtype) return tensor;
   const int64_t count = tensor.spec.num_elements();
   const int64_t from_bytes = DTypeBytes(tensor.spec.dtype);
+  const uint64_t name_hash = DitherNameHash(tensor.spec.name);
   auto buffer =
       std::make_shared<std::vector<std::byte>>(static_cast<size_t>(count * DTypeBytes(dtype)));
   for (int64_t i = 0; i < count; ++i) {
     const float value = AsFloat(tensor.bytes.data() + i * from_bytes, tensor.spec.dtype);
     if (dtype == DType::kBF16) {
-      const uint16_t half = ToBf16(value);
+      const uint16_t half = DitherBf16(value, name_hash, static_cast<uint64_t>(i));
       std::memcpy(buffer->data() + i * 2, &half, 2);
     } else {
       std::memcpy(buffer->data() + i * 4, &value, 4);

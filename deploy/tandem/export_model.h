@@ -16,7 +16,7 @@ namespace tandem::front {
 absl::Status CheckNoModelAt(const std::string& directory);
 
 // Writes a Hugging Face directory: `tensors` (ModelTensors order, any float dtype) as `dtype` (kF32
-// or kBF16, nearest, ties to even), the tokenizer's files of `tokenizer_from`, config.json last.
+// or kBF16, dithered as a push is), the tokenizer's files of `tokenizer_from`, config.json last.
 //   ALREADY_EXISTS  `out` holds a config.json
 absl::Status WriteModelDirectory(const ModelConfig& config, std::vector<HostTensor> tensors,
                                  const std::string& tokenizer_from, const std::string& out,

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 
+#include "common/tensor/bf16_rounding.h"
 #include "common/tensor/vector_exp.h"
 
 #define TANDEM_INLINE __attribute__((always_inline)) inline
@@ -186,12 +187,6 @@ void Rotate(float* head, const float* cosines, const float* sines, int64_t d) {
 
 void SwiGlu(const float* gate_up, int64_t n, float* out) { SwiGluRow(gate_up, gate_up + n, n, out); }
 
-uint16_t RoundToBf16(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);  // NaN
-  return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
-}
-
 template <typename Kv>
 void WriteKv(const float* key, const float* value, int64_t d, int64_t padded_d, int64_t slot, Kv* keys,
              Kv* values) {
@@ -201,8 +196,8 @@ void WriteKv(const float* key, const float* value, int64_t d, int64_t padded_d, 
       keys[i * kKvBlockTokens + slot] = key[i];
       row[i] = value[i];
     } else {
-      keys[i * kKvBlockTokens + slot] = RoundToBf16(key[i]);
-      row[i] = RoundToBf16(value[i]);
+      keys[i * kKvBlockTokens + slot] = NearestBf16(key[i]);
+      row[i] = NearestBf16(value[i]);
     }
   }
   for (int64_t i = d; i < padded_d; ++i) row[i] = 0;

@@ -28,7 +28,6 @@ void Rotate(float* head, const float* cosines, const float* sines, int64_t d);
 // out[i] = silu(gate_up[i]) * gate_up[n + i], [n].
 void SwiGlu(const float* gate_up, int64_t n, float* out);
 
-uint16_t RoundToBf16(float x);  // nearest, ties to even
 
 // One KV head of one block: keys are stored transposed, [d, kKvBlockTokens], values as
 // [kKvBlockTokens, padded d]. `Kv` is float or uint16_t (bf16 bits).

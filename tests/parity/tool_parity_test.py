@@ -8,6 +8,7 @@ import subprocess
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 
 import make_models
 
@@ -124,6 +125,26 @@ def test_an_exported_directory_loads_in_transformers_and_scores_the_same(model, 
     assert largest_difference(exported, sequences, answers) <= TOLERANCE
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert tokenizer("the lazy dog")["input_ids"]
+
+
+def test_an_export_keeps_every_bit_and_in_bf16_the_updates_on_average(model, tmp_path):
+    source = load_file(model[0] / "model.safetensors")
+    tandem("export", model[0], "--out", tmp_path / "whole")
+    tandem("export", model[0], "--out", tmp_path / "half", "--dtype", "bf16")
+    tandem("export", tmp_path / "half", "--out", tmp_path / "again", "--dtype", "bf16")
+    whole, half, again = (load_file(tmp_path / name / "model.safetensors")
+                          for name in ("whole", "half", "again"))
+    errors, ulps = [], []
+    for name, exact in source.items():
+        assert torch.equal(whole[name], exact) and torch.equal(again[name], half[name])
+        exponent = torch.frexp(exact).exponent - 8
+        ulps.append(torch.ldexp(torch.ones_like(exact), exponent).flatten())
+        errors.append((half[name].float() - exact).flatten())
+    error, ulp = torch.cat(errors), torch.cat(ulps)
+    assert (error.abs() < ulp).all(), "one of the two neighbours"
+    assert (error.abs() > ulp / 2).float().mean() > 0.1, "to nearest would leave none"
+    # In units the error of a uniform remainder has variance 1/6 over elements.
+    assert (error / ulp).mean().abs().item() < 5 * (1 / 6 / len(error)) ** 0.5
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <span>
 #include <vector>
 
@@ -17,50 +16,8 @@ namespace {
 using ::tandem::testing::FailsWith;
 using ::tandem::testing::IsOk;
 
-float FromBits(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
-
 // Between 1 and 1 + 2^-7 lies one bf16 ulp.
 constexpr float kUlp = 0x1.0p-7f;
-
-TEST(NearestBf16Test, RoundsHalfToEven) {
-  EXPECT_EQ(FromBits(NearestBf16(1.0f + 0.49f * kUlp)), 1.0f);
-  EXPECT_EQ(FromBits(NearestBf16(1.0f + 0.5f * kUlp)), 1.0f);
-  EXPECT_EQ(FromBits(NearestBf16(1.0f + 1.5f * kUlp)), 1.0f + 2 * kUlp);
-  EXPECT_EQ(FromBits(NearestBf16(-1.0f - 0.51f * kUlp)), -1.0f - kUlp);
-}
-
-TEST(NearestBf16Test, KeepsWhatIsNotFiniteAndNeverMakesInfinity) {
-  EXPECT_TRUE(std::isnan(FromBits(NearestBf16(std::numeric_limits<float>::quiet_NaN()))));
-  EXPECT_TRUE(std::isinf(FromBits(NearestBf16(std::numeric_limits<float>::infinity()))));
-  EXPECT_TRUE(std::isfinite(FromBits(NearestBf16(std::numeric_limits<float>::max()))));
-}
-
-TEST(DitherBf16Test, RoundsUpAsOftenAsTheRemainderSays) {
-  const float x = 1.0f + 0.25f * kUlp;
-  int up = 0;
-  for (uint64_t i = 0; i < 100000; ++i) up += FromBits(DitherBf16(x, 5, i)) != 1.0f;
-  // Binomial: 25000 expected, standard deviation 137; 5 of them.
-  EXPECT_NEAR(up, 25000, 685);
-}
-
-TEST(DitherBf16Test, LeavesRepresentableValuesAlone) {
-  for (uint64_t i = 0; i < 1000; ++i)
-    EXPECT_EQ(FromBits(DitherBf16(-1.0f - kUlp, 9, i)), -1.0f - kUlp);
-}
-
-TEST(DitherBf16Test, KeepsItsThresholdAsAnElementMoves) {
-  // Once an element rounds up it stays up while its master rises within the ulp.
-  for (uint64_t i = 0; i < 200; ++i) {
-    bool was_up = false;
-    for (int step = 0; step <= 64; ++step) {
-      const float x = 1.0f + kUlp * static_cast<float>(step) / 64.0f;
-      const bool up = FromBits(DitherBf16(x, 3, i)) > 1.0f;
-      EXPECT_TRUE(up || !was_up);
-      was_up = up;
-    }
-    EXPECT_TRUE(was_up);
-  }
-}
 
 // One fp32 master whose elements can be changed.
 class OneTensor {

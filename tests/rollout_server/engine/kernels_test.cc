@@ -11,6 +11,8 @@
 #include <random>
 #include <vector>
 
+#include "common/tensor/bf16_rounding.h"
+
 namespace tandem::rollout {
 namespace {
 
@@ -72,15 +74,6 @@ TEST(SwiGlu, GatesWithTheSigmoid) {
   }
 }
 
-TEST(RoundToBf16, RoundsToNearestAndTiesToEven) {
-  EXPECT_EQ(RoundToBf16(1.0f), 0x3F80);
-  EXPECT_EQ(RoundToBf16(std::bit_cast<float>(0x3F808000u)), 0x3F80);  // tie, even below
-  EXPECT_EQ(RoundToBf16(std::bit_cast<float>(0x3F818000u)), 0x3F82);  // tie, even above
-  EXPECT_EQ(RoundToBf16(std::bit_cast<float>(0x3F808001u)), 0x3F81);
-  EXPECT_EQ(RoundToBf16(-std::numeric_limits<float>::infinity()), 0xFF80);
-  EXPECT_GT(RoundToBf16(std::bit_cast<float>(0x7F800001u)) & 0x7F, 0);  // NaN stays NaN
-}
-
 // A cache with two KV heads in scattered blocks, and the keys and values as they were rounded.
 template <typename Kv>
 struct Cache {
@@ -119,7 +112,7 @@ struct Cache {
   static std::vector<double> AsStored(const std::vector<float>& values) {
     std::vector<double> out;
     for (float v : values) {
-      if constexpr (sizeof(Kv) == 2) v = std::bit_cast<float>(uint32_t{RoundToBf16(v)} << 16);
+      if constexpr (sizeof(Kv) == 2) v = std::bit_cast<float>(uint32_t{NearestBf16(v)} << 16);
       out.push_back(v);
     }
     return out;
