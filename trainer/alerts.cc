@@ -26,6 +26,8 @@ void BindOptions(OptionBinder& binder, AlertOptions& options) {
                 "alert when the mean entropy of the policy is below");
   binder.Number("changed_share_min", &options.changed_share_min, {.min = 0, .max = 1}, "",
                 "alert when a push changed a smaller share of the elements");
+  binder.Number("arrived_share_min", &options.arrived_share_min, {.min = 0, .max = 1}, "",
+                "alert when a smaller share of the update survived the cast of a push");
 }
 
 std::vector<Alert> CheckAlerts(const MetricsLine& line, const AlertOptions& options) {
@@ -77,8 +79,14 @@ std::vector<Alert> CheckAlerts(const MetricsLine& line, const AlertOptions& opti
   const double changed = get("push/changed_share");
   if (get("push/update_norm") > 0 && changed < options.changed_share_min) {
     alerts.push_back({"push_changed_nothing", changed, options.changed_share_min,
-                      "the cast to the server's dtype swallows the update: use trainer.push.cast "
-                      "dither, fp32 servers, or a larger learning rate"});
+                      "the cast to the server's dtype swallows the update: use "
+                      "trainer.push.rounding dither, or fp32 servers"});
+  }
+  const double arrived = get("push/arrived_share");
+  if (arrived < options.arrived_share_min) {
+    alerts.push_back({"push_swallows_update", arrived, options.arrived_share_min,
+                      "the trainer learns and its servers do not follow: use trainer.push.rounding "
+                      "dither, or fp32 servers"});
   }
   return alerts;
 }

@@ -20,6 +20,7 @@ struct AlertOptions {
   double reward_std_min = 1e-3;
   double entropy_min = 0.02;
   double changed_share_min = 1e-4;
+  double arrived_share_min = 0.5;
 };
 void BindOptions(OptionBinder& binder, AlertOptions& options);
 

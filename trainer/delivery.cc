@@ -73,13 +73,13 @@ absl::Status Delivery::Settle(const ServerPush& push, PushTotals* totals) {
                   {"server", JsonText(address)},
                   {"digest", JsonText(push.digest)},
                   {"bytes", absl::StrCat(push.bytes)},
-                  {"changed_share", JsonNumber(changed_share_)},
-                  {"lost_norm", JsonNumber(lost_norm_)}});
+                  {"changed_share", JsonNumber(cast_.changed_share)},
+                  {"lost_norm", JsonNumber(cast_.lost_norm)},
+                  {"arrived_share", JsonNumber(cast_.arrived_share)}});
 }
 
 absl::StatusOr<PushTotals> Delivery::Publish(WeightVersion version, CastWeights cast) {
-  changed_share_ = cast.changed_share;
-  lost_norm_ = cast.lost_norm;
+  cast_ = cast.numbers;
   client_->ExpireProofs();
   publisher_->SetWeights(version, std::move(cast.tensors));
   std::vector<int> servers;
@@ -122,6 +122,18 @@ absl::Status Delivery::ForwardEvents() {
                                    {{"server", JsonText(event.address)}}));
   }
   return absl::OkStatus();
+}
+
+void AddPushNumbers(WeightVersion version, const CastNumbers& cast, const PushTotals& totals,
+                    MetricsLine* line) {
+  line->AddCount("push/version", version.value);
+  line->AddCount("push/bytes", totals.bytes);
+  line->Add("push/seconds", totals.seconds);
+  line->Add("push/pause_ms", totals.pause_ms);
+  line->Add("push/changed_share", cast.changed_share);
+  line->Add("push/lost_norm", cast.lost_norm);
+  line->Add("push/update_norm", cast.update_norm);
+  line->Add("push/arrived_share", cast.arrived_share);
 }
 
 }  // namespace tandem::trainer

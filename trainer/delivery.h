@@ -13,8 +13,10 @@
 #include "common/base/stop_signal.h"
 #include "common/base/weight_version.h"
 #include "trainer/learner.h"
+#include "trainer/metrics_line.h"
 #include "trainer/rollout_client.h"
 #include "trainer/run_directory.h"
+#include "trainer/weight_cast.h"
 #include "trainer/weight_publisher.h"
 
 namespace tandem::trainer {
@@ -66,8 +68,12 @@ class Delivery {
   RolloutClient* const client_;
   WeightPublisher* const publisher_;
   const EventSink events_;
-  double changed_share_ = 0, lost_norm_ = 0;  // of the version published last
+  CastNumbers cast_;  // of the version published last
 };
+
+// push/ of metrics.jsonl.
+void AddPushNumbers(WeightVersion version, const CastNumbers& cast, const PushTotals& totals,
+                    MetricsLine* line);
 
 }  // namespace tandem::trainer
 

@@ -14,6 +14,7 @@
 #include "common/base/weight_version.h"
 #include "common/weights/host_tensor.h"
 #include "proto/experience.pb.h"
+#include "trainer/weight_cast.h"
 
 namespace tandem::trainer {
 
@@ -25,14 +26,6 @@ struct LearnerReport {
   // Group id -> per completion of the group, in order.
   std::map<int64_t, std::vector<std::vector<float>>> proximal_logprobs;
   int64_t num_tokens = 0;  // trained
-};
-
-// The masters cast to a server's dtype, and what the cast did.
-struct CastWeights {
-  std::vector<HostTensor> tensors;  // Hugging Face names and layout
-  double changed_share = 0;         // of elements, against the cast before
-  double lost_norm = 0;             // of the update the cast swallowed
-  double update_norm = 0;           // of the masters' update since the cast before
 };
 
 // Everything arrows 4 to 8 must find again to go on bitwise.

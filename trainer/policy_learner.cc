@@ -40,11 +40,8 @@ class PolicyLearner : public Learner {
     // Weights that were never updated are cast as a server casts them when it loads the directory:
     // then it has them already, and the first push is not made.
     const std::vector<HostTensor> masters = step_->Masters();
-    auto cast = step_->num_updates() == 0 ? caster_.CastNearest(masters, dtype)
-                                          : caster_.Cast(masters, dtype);
-    if (!cast.ok()) return cast.status();
-    return CastWeights{std::move(cast->tensors), cast->changed_share, cast->lost_norm,
-                       cast->update_norm};
+    return step_->num_updates() == 0 ? caster_.CastNearest(masters, dtype)
+                                     : caster_.Cast(masters, dtype);
   }
 
   absl::StatusOr<LearnerState> Save() const override {

@@ -343,17 +343,11 @@ absl::Status Trainer::Impl::Push(MetricsLine* line) {
   ShowPhase("push");
   const double start = MonotonicSeconds();
   TANDEM_ASSIGN_OR_RETURN(CastWeights cast, learner->Cast(server_dtype));
-  const double changed = cast.changed_share, lost = cast.lost_norm, update = cast.update_norm;
+  const CastNumbers numbers = cast.numbers;
   TANDEM_ASSIGN_OR_RETURN(const PushTotals totals, delivery->Publish(version, std::move(cast)));
   buffer->StepInstalled();
   times.push = MonotonicSeconds() - start;
-  line->AddCount("push/version", version.value);
-  line->AddCount("push/bytes", totals.bytes);
-  line->Add("push/seconds", totals.seconds);
-  line->Add("push/pause_ms", totals.pause_ms);
-  line->Add("push/changed_share", changed);
-  line->Add("push/lost_norm", lost);
-  line->Add("push/update_norm", update);
+  AddPushNumbers(version, numbers, totals, line);
   return absl::OkStatus();
 }
 

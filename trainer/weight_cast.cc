@@ -25,23 +25,25 @@ inline float Widen(uint16_t bits) {
 // What one cast did, in sums that add up over blocks.
 struct Sums {
   int64_t changed = 0;
-  double update = 0, lost = 0;
+  double update = 0, lost = 0, arrived = 0;
 };
 
 void Compare(const float* master, const float* last_master, const float* cast,
              const float* last_cast, int64_t count, Sums& sums) {
   int64_t changed = 0;
-  double update = 0, lost = 0;
+  double update = 0, lost = 0, arrived = 0;
   for (int64_t i = 0; i < count; ++i) {
     const double moved = static_cast<double>(master[i]) - last_master[i];
     const double sent = static_cast<double>(cast[i]) - last_cast[i];
     changed += std::bit_cast<uint32_t>(cast[i]) != std::bit_cast<uint32_t>(last_cast[i]);
     update += moved * moved;
     lost += (moved - sent) * (moved - sent);
+    arrived += moved * sent;
   }
   sums.changed += changed;
   sums.update += update;
   sums.lost += lost;
+  sums.arrived += arrived;
 }
 
 void WidenBlock(const std::byte* bytes, DType dtype, int64_t first, int64_t count, float* out) {
@@ -108,6 +110,7 @@ Sums CastTensor(const HostTensor& master, Rounding rounding, const HostTensor& r
     total.changed += part.changed;
     total.update += part.update;
     total.lost += part.lost;
+    total.arrived += part.arrived;
   }
   return total;
 }
@@ -146,21 +149,21 @@ void BindOptions(OptionBinder& binder, WeightCastOptions& options) {
 
 WeightCaster::WeightCaster(const WeightCastOptions& options) : options_(options) {}
 
-absl::StatusOr<CastResult> WeightCaster::Cast(std::span<const HostTensor> masters, DType dtype) {
+absl::StatusOr<CastWeights> WeightCaster::Cast(std::span<const HostTensor> masters, DType dtype) {
   return CastWith(masters, dtype, options_.rounding);
 }
 
-absl::StatusOr<CastResult> WeightCaster::CastNearest(std::span<const HostTensor> masters,
-                                                     DType dtype) {
+absl::StatusOr<CastWeights> WeightCaster::CastNearest(std::span<const HostTensor> masters,
+                                                      DType dtype) {
   return CastWith(masters, dtype, Rounding::kNearest);
 }
 
-absl::StatusOr<CastResult> WeightCaster::CastWith(std::span<const HostTensor> masters, DType dtype,
-                                                  Rounding rounding) {
+absl::StatusOr<CastWeights> WeightCaster::CastWith(std::span<const HostTensor> masters, DType dtype,
+                                                   Rounding rounding) {
   TANDEM_RETURN_IF_ERROR(CheckMasters(masters, dtype, last_cast_));
   const bool first = last_cast_.empty();
   if (first) last_masters_.resize(masters.size());
-  CastResult result;
+  CastWeights result;
   Sums sums;
   int64_t num_elements = 0;
   for (size_t i = 0; i < masters.size(); ++i) {
@@ -170,15 +173,18 @@ absl::StatusOr<CastResult> WeightCaster::CastWith(std::span<const HostTensor> ma
     sums.changed += part.changed;
     sums.update += part.update;
     sums.lost += part.lost;
+    sums.arrived += part.arrived;
     num_elements += masters[i].spec.num_elements();
     const float* floats = Floats(masters[i]);
     last_masters_[i].assign(floats, floats + masters[i].spec.num_elements());
     result.tensors.push_back(tensor);
   }
   if (!first) {
-    result.changed_share = static_cast<double>(sums.changed) / static_cast<double>(num_elements);
-    result.update_norm = std::sqrt(sums.update);
-    result.lost_norm = std::sqrt(sums.lost);
+    result.numbers = {
+        .changed_share = static_cast<double>(sums.changed) / static_cast<double>(num_elements),
+        .update_norm = std::sqrt(sums.update),
+        .lost_norm = std::sqrt(sums.lost),
+        .arrived_share = sums.update > 0 ? sums.arrived / sums.update : 1};
   }
   last_cast_ = result.tensors;
   return result;

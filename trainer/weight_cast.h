@@ -24,12 +24,20 @@ struct WeightCastOptions {
 };
 void BindOptions(OptionBinder& binder, WeightCastOptions& options);
 
-struct CastResult {
-  std::vector<HostTensor> tensors;  // names, shapes and order of the masters; own memory
-  // Against the cast before; of the first one everything is new: 1, 0, 0.
+// What a cast did to an update u = masters - masters at the cast before, of which the servers see
+// s = cast - cast before. Of the first cast everything is new: 1, 0, 0, 1.
+struct CastNumbers {
   double changed_share = 1;  // elements whose bytes differ
-  double update_norm = 0;    // ||masters - masters at the cast before||
-  double lost_norm = 0;      // ||that update - (cast - cast before)||
+  double update_norm = 0;    // ||u||
+  double lost_norm = 0;      // ||u - s||: with dither mostly noise that averages out over elements
+  // <s, u> / <u, u>: 1 when the update arrives whole on average, 0 when it is swallowed. 1 for u =
+  // 0.
+  double arrived_share = 1;
+};
+
+struct CastWeights {
+  std::vector<HostTensor> tensors;  // names, shapes and order of the masters; own memory
+  CastNumbers numbers;
 };
 
 class WeightCaster {
@@ -38,15 +46,15 @@ class WeightCaster {
 
   // Casts F32 `masters` to kF32 (a copy) or kBF16, and remembers both for the next call's numbers.
   //   INVALID_ARGUMENT  another dtype, or other tensors than the call before
-  absl::StatusOr<CastResult> Cast(std::span<const HostTensor> masters, DType dtype);
+  absl::StatusOr<CastWeights> Cast(std::span<const HostTensor> masters, DType dtype);
 
   // The nearest cast that a server makes of a directory at load: what `Cast` is compared with next.
   // Version 0 is made by this.
-  absl::StatusOr<CastResult> CastNearest(std::span<const HostTensor> masters, DType dtype);
+  absl::StatusOr<CastWeights> CastNearest(std::span<const HostTensor> masters, DType dtype);
 
  private:
-  absl::StatusOr<CastResult> CastWith(std::span<const HostTensor> masters, DType dtype,
-                                      Rounding rounding);
+  absl::StatusOr<CastWeights> CastWith(std::span<const HostTensor> masters, DType dtype,
+                                       Rounding rounding);
 
   const WeightCastOptions options_;
   std::vector<std::vector<float>> last_masters_;

@@ -61,6 +61,8 @@ TEST(Bug42TinyUpdates, APushThatChangedAlmostNoElementIsAnAlert) {
   EXPECT_THAT(Names({{"push/update_norm", 0.1}, {"push/changed_share", 0}}),
               ElementsAre("push_changed_nothing"));
   EXPECT_THAT(Names({{"push/update_norm", 0}, {"push/changed_share", 0}}), IsEmpty());
+  EXPECT_THAT(Names({{"push/changed_share", 0.02}, {"push/arrived_share", 0.1}}),
+              ElementsAre("push_swallows_update"));
 }
 
 TEST(Alerts, OnlyTheKlBudgetMayStopARun) {

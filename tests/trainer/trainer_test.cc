@@ -45,8 +45,7 @@ class CountingLearner : public Learner {
   }
   absl::StatusOr<CastWeights> Cast(DType) override {
     return CastWeights{.tensors = {Tensor("w", static_cast<float>(updates_))},
-                       .changed_share = 1,
-                       .update_norm = 1};
+                       .numbers = {.changed_share = 1, .update_norm = 1}};
   }
   absl::StatusOr<LearnerState> Save() const override {
     return LearnerState{{Tensor("w", static_cast<float>(updates_))}, {Tensor("m", 0)}, updates_};

@@ -42,7 +42,7 @@ TEST(WeightCastTest, GivesTheSameBytesForTheSameMasters) {
   ASSERT_THAT(second, IsOk());
   EXPECT_TRUE(std::equal(first->tensors[0].bytes.begin(), first->tensors[0].bytes.end(),
                          second->tensors[0].bytes.begin()));
-  EXPECT_EQ(second->changed_share, 0);
+  EXPECT_EQ(second->numbers.changed_share, 0);
 }
 
 // Bug 42: an update of 0.3 ulp is lost whole under nearest rounding, and counted as lost.
@@ -56,10 +56,13 @@ TEST(WeightCastTest, Bug42CountsTheUpdateThatNearestRoundingSwallows) {
   const auto kept = dither.Cast(p.masters(), DType::kBF16);
   ASSERT_THAT(lost, IsOk());
   ASSERT_THAT(kept, IsOk());
-  EXPECT_EQ(lost->changed_share, 0);
-  EXPECT_NEAR(lost->update_norm, 0.3 * kUlp * 100, 1e-5);
-  EXPECT_NEAR(lost->lost_norm, lost->update_norm, 1e-9);
-  EXPECT_NEAR(kept->changed_share, 0.3, 0.03);
+  EXPECT_EQ(lost->numbers.changed_share, 0);
+  EXPECT_NEAR(lost->numbers.update_norm, 0.3 * kUlp * 100, 1e-5);
+  EXPECT_NEAR(lost->numbers.lost_norm, lost->numbers.update_norm, 1e-9);
+  EXPECT_EQ(lost->numbers.arrived_share, 0);
+  EXPECT_NEAR(kept->numbers.changed_share, 0.3, 0.03);
+  // An element in 0.3 carries a whole ulp: 0.3 x 1 over 0.3.
+  EXPECT_NEAR(kept->numbers.arrived_share, 1, 0.1);
 }
 
 TEST(WeightCastTest, LosesNothingInFp32) {
@@ -69,8 +72,9 @@ TEST(WeightCastTest, LosesNothingInFp32) {
   p.values()[0] += 1e-6f;
   const auto result = cast.Cast(p.masters(), DType::kF32);
   ASSERT_THAT(result, IsOk());
-  EXPECT_EQ(result->changed_share, 0.25);
-  EXPECT_EQ(result->lost_norm, 0);
+  EXPECT_EQ(result->numbers.changed_share, 0.25);
+  EXPECT_EQ(result->numbers.lost_norm, 0);
+  EXPECT_EQ(result->numbers.arrived_share, 1);
 }
 
 TEST(WeightCastTest, RefusesADTypeNoServerRuns) {

@@ -127,7 +127,7 @@ def metrics_line(rng, step, groups, time_s):
         "loss/entropy": nine_digits(0.9 * math.exp(-step / 14) + 0.1), "loss/denominator": 1024, "loss/num_tokens": len(pairs), "loss/num_updates": 1,
         "optimizer/learning_rate": 1e-5, "optimizer/grad_norm": nine_digits(2.5 + rng.random()), "optimizer/grad_clipped": 1, "optimizer/skipped_updates": 0,
         "push/version": step, "push/bytes": 269031424, "push/seconds": nine_digits(0.6 + 0.1 * rng.random()), "push/pause_ms": nine_digits(1 + rng.random()),
-        "push/changed_share": nine_digits(0.03 + 0.01 * rng.random()), "push/lost_norm": nine_digits(0.05 + 0.01 * rng.random()), "push/update_norm": 0.11,
+        "push/changed_share": nine_digits(0.03 + 0.01 * rng.random()), "push/lost_norm": nine_digits(0.05 + 0.01 * rng.random()), "push/update_norm": 0.11, "push/arrived_share": nine_digits(1 + 0.001 * rng.random()),
         "staleness/mean": 0.1, "staleness/max": 1 if step > 2 else 0, "staleness/histogram": {"0": len(pairs) - 7, "1": 7} if step > 2 else {"0": len(pairs)},
         "time/rollout": 2.1, "time/reward": 0.01, "time/pack": 0.02, "time/proximal": 0.0, "time/update": nine_digits(4.2 + rng.random() * .5),
         "time/push": 0.65, "time/checkpoint": 0.9 if step % 8 == 0 else 0.0, "time/eval": 1.4 if step % 4 == 0 else 0.0, "time/step": 7.3,
@@ -172,7 +172,7 @@ def main():
         metrics.append(line)
         write_lines(out / "rollouts" / f"step_{step}.jsonl", groups)
         events.append({"time_s": time_s, "step": step, "kind": "push_committed", "message": f"version {step} is live", "version": step,
-                       "server": "127.0.0.1:50051", "digest": digest(), "bytes": 269031424, "changed_share": line["push/changed_share"], "lost_norm": line["push/lost_norm"]})
+                       "server": "127.0.0.1:50051", "digest": digest(), "bytes": 269031424, "changed_share": line["push/changed_share"], "lost_norm": line["push/lost_norm"], "arrived_share": line["push/arrived_share"]})
     events.insert(12, {"time_s": 70.1, "step": 9, "kind": "alert", "name": "reward_std_near_zero", "message": "reward std 0.01 at step 9", "value": 0.01, "threshold": 0.02,
                        "diagnosis": "Nearly all completions score alike: look at the prompts' difficulty and at the reward, then at temperature."})
     events.insert(14, {"time_s": 71.0, "step": 9, "kind": "group_dropped", "message": "group 77 dropped", "group_id": 77, "reason": "stale"})

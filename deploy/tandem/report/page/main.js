@@ -21,7 +21,6 @@ function startTheme() {
 }
 
 function buildPage() {
-  addDerivedSeries();
   const page = document.getElementById("page");
   const sections = [learningSection(), driftSection(), optimisationSection(), timeSection(), commitSection(), dropSection(), alertBlock(),
     sampleSection(), worstSection(), eventSection(), runCard()].filter(Boolean);

@@ -7,7 +7,7 @@ function commitSection() {
     commits.length ? el("div", {class: "card"}, table([
       {name: "version", num: true, cell: (c) => plain(c.version)}, {name: "at", num: true, cell: (c) => duration(c.time_s)}, {name: "server", tight: true, cell: (c) => plain(c.server)},
       {name: "digest", tight: true, cell: (c) => mono(plain(c.digest).slice(0, 16))}, {name: "size", num: true, cell: (c) => bytes(c.bytes)},
-      {name: "changed", num: true, cell: (c) => percent(c.changed_share, 2)}, {name: "lost norm", num: true, cell: (c) => number(c.lost_norm)},
+      {name: "changed", num: true, cell: (c) => percent(c.changed_share, 2)}, {name: "arrived", num: true, cell: (c) => number(c.arrived_share)},
       {name: "seconds", num: true, cell: (c) => number(c.seconds)}, {name: "pause", num: true, cell: (c) => (isNumber(c.pause_ms) ? number(c.pause_ms) + " ms" : "-")}], commits, true))
       : el("p", {class: "empty"}, "No commit recorded."));
 }

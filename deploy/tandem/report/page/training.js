@@ -33,18 +33,10 @@ function optimisationSection() {
       [["loss/policy", "policy", "blue"], ["loss/kl", "KL to reference", "orange"], ["loss/total", "total", "green", {dashed: true}]], {}),
     lineCard("KL to the reference policy", "target against frozen reference, same estimators",
       [["kl_reference/k1", "k1", "blue"], ["kl_reference/k2", "k2", "orange", {dashed: true}], ["kl_reference/k3", "k3", "green"]], {title: "nats"}),
-    lineCard("What the push carried", "share of elements that changed at the server's dtype; lost: norm of the update the cast rounded away over the norm of the update",
-      [["push/changed_share", "changed share", "blue"], ["push/lost_ratio", "lost / update norm", "orange", {dashed: true}]], {suggestedMin: 0}),
+    lineCard("What the push carried", "share of elements that changed at the server's dtype; arrived: <sent, update> / <update, update>, 1 when the cast keeps the update on average",
+      [["push/changed_share", "changed share", "blue"], ["push/arrived_share", "arrived share", "orange", {dashed: true}]], {suggestedMin: 0}),
   ].filter(Boolean);
   return cards.length ? section("optimisation", "Optimisation", null, el("div", {class: "grid"}, cards)) : null;
-}
-
-// lost_norm / update_norm per step, where both are recorded.
-function addDerivedSeries() {
-  const lost = series("push/lost_norm");
-  const update = series("push/update_norm");
-  if (!lost || !update) return;
-  runData.series["push/lost_ratio"] = lost.map((value, i) => (isNumber(value) && update[i] > 0 ? value / update[i] : null));
 }
 
 const timeParts = [
