@@ -10,7 +10,8 @@ if(CCACHE)
 endif()
 
 add_library(tandem_flags INTERFACE)
-# -Wrestrict has a false positive in gcc 12's std::string concatenation (its bug 105651).
+# -Wrestrict has a false positive in gcc 12's std::string concatenation (its bug 105651), and
+# -Wmaybe-uninitialized in std::optional and std::variant (its bug 80635).
 target_compile_options(tandem_flags INTERFACE -Wall -Wextra -Wno-missing-field-initializers
                                                 -Wno-restrict -Wno-maybe-uninitialized -fstack-protector-strong)
 if(TANDEM_WERROR)

@@ -2,10 +2,12 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/command_line.h"
 #include "common/base/exit_codes.h"
 #include "common/base/passive_threads.h"
 #include "common/base/stop_signal.h"
@@ -64,11 +66,7 @@ int Main(int argc, char** argv) {
   app.add_flag("--allow-insecure", allow_insecure, "plaintext on an address that is not loopback");
   app.add_flag("--help-config", help_config, "print every knob of section `server`");
   app.add_flag("--version", version, "print the version");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : ToInt(ExitCode::kUsage);
-  }
+  if (const std::optional<int> code = ParseCommandLine(app, argc, argv)) return *code;
   if (version) {
     std::cout << "rollout_server " << ProjectVersion() << " (" << GitCommit() << ")\n";
     return 0;

@@ -1,6 +1,5 @@
 #include "rollout_server/rollout_server.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/service_type.h>
@@ -15,19 +14,16 @@
 #include "common/base/metrics.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
+#include "rollout_server/reflection.h"
 #include "rollout_server/rollout_service.h"
 #include "rollout_server/weight_service.h"
 
 namespace tandem::rollout {
 namespace {
 
-// gRPC keeps reflection as a process-wide switch.
-void EnableReflection() { grpc::reflection::InitProtoReflectionServerBuilderPlugin(); }
-
 std::unique_ptr<grpc::Server> Listen(const ServerOptions& options,
                                      const std::vector<grpc::Service*>& services, int* port) {
   grpc::EnableDefaultHealthCheckService(true);
-  if (options.reflection) EnableReflection();
   grpc::ServerBuilder builder;
   builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), port);
   builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
@@ -111,6 +107,7 @@ absl::StatusOr<std::unique_ptr<RolloutServer>> RolloutServer::Create(const Serve
                                                                      LoadedEngine loaded,
                                                                      SecondsClock clock) {
   TANDEM_RETURN_IF_ERROR(CheckOptions(options));
+  if (options.reflection) TANDEM_RETURN_IF_ERROR(EnableReflection());
   auto impl = std::make_unique<Impl>(options, std::move(loaded), clock);
   if (!IsLoopback(options.listen)) {
     log::Warning("plaintext gRPC on an address others can reach", {{"listen", options.listen}});

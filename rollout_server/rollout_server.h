@@ -22,6 +22,7 @@ class RolloutServer {
   // Serves `loaded` at options.listen.
   //   INVALID_ARGUMENT  CheckOptions
   //   ALREADY_EXISTS    the address cannot be bound: the port is in use, or not of this machine
+  //   NOT_FOUND         options.reflection without gRPC's reflection library
   //   UNAVAILABLE       the metrics address cannot be bound; other errors from the port file
   static absl::StatusOr<std::unique_ptr<RolloutServer>> Create(
       const ServerOptions& options, LoadedEngine loaded, SecondsClock clock = MonotonicSeconds);

@@ -38,7 +38,7 @@ std::vector<Alert> CheckAlerts(const MetricsLine& line, const AlertOptions& opti
   if (options.drift_guard > 0 && get("staleness/max") == 0 && drift > options.drift_guard) {
     alerts.push_back({"drift_guard", drift, options.drift_guard,
                       "both processes should run the same model: compare dtype, rope and norm "
-                      "settings, temperature, chat template, and the digests of the last push"});
+                      "settings, temperature, chat template, and push/arrived_share"});
   }
   const double updates = get("loss/num_updates");
   const double ratio = get("loss/ratio_mean");

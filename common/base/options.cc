@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"
 #include "common/base/file_system.h"
+#include "common/base/nearest_name.h"
 #include "common/base/options_text.h"
 #include "common/base/status_macros.h"
 

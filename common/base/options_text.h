@@ -27,12 +27,6 @@ std::string QuotedText(std::string_view text);
 // ">= 1", "> 0", "<= 5", "in [0, 1]", "in (0, 1]"; empty when everything is allowed.
 std::string RangeText(const NumberRange& range);
 
-// The candidate with the least edit distance, the first of equals. Empty without candidates.
-std::string Nearest(std::string_view name, const std::vector<std::string>& candidates);
-
-// As Nearest, for dotted names: the right last part under another section is near.
-std::string NearestDotted(std::string_view dotted, const std::vector<std::string>& candidates);
-
 }  // namespace tandem
 
 #endif  // TANDEM_COMMON_BASE_OPTIONS_TEXT_H_

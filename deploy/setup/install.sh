@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs everything the project needs on Debian 12 or Ubuntu 22.04 and newer: system packages, a
+# Installs everything the project needs on Debian 12 or Ubuntu 24.04 and newer: system packages, a
 # Python environment with LibTorch under .deps/venv, and the demo's model under models/. As root or with
 # sudo; safe to repeat, about a second when nothing is missing. Only system packages go outside the tree.
 #   deploy/setup/install.sh [--no-model]
@@ -93,17 +93,17 @@ install_cargo() {
     "(CARGO_HOME=\$PWD/.deps/cargo RUSTUP_HOME=\$PWD/.deps/rustup) and run this again"
 }
 
-# The first python3 >= 3.10 that can make environments; PYTHON overrides.
+# The first python3 >= 3.11 that can make environments; PYTHON overrides.
 find_python() {
   local candidate
   for candidate in ${PYTHON:-} /usr/bin/python3 python3; do
-    if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' \
+    if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
       2>/dev/null; then
       echo "$candidate"
       return
     fi
   done
-  stop "no python3 >= 3.10 with the venv module"
+  stop "no python3 >= 3.11 with the venv module"
 }
 
 install_venv() {

@@ -2,8 +2,8 @@
 #include <CLI/CLI.hpp>
 #include <optional>
 
+#include "common/base/command_line.h"
 #include "common/base/passive_threads.h"
-#include "deploy/tandem/command_line.h"
 #include "deploy/tandem/library_versions.h"
 #include "deploy/tandem/subcommand.h"
 
@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
       "Exit codes: 0 done, 1 internal error, 2 wrong flags or configuration, 3 bad model or data,\n"
       "4 rollout server lost, 5 server owned by another run, 6 delivery of weights not proven,\n"
       "7 storage, 8 too many skipped steps, 9 a child process died, 130 interrupted.");
-  if (const std::optional<int> code = tandem::front::ParseCommandLine(app, argc, argv)) {
+  if (const std::optional<int> code = tandem::ParseCommandLine(app, argc, argv)) {
     return *code;
   }
   return chosen();

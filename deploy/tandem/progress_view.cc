@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <numeric>
 
+#include "absl/strings/str_cat.h"
 #include "deploy/tandem/live_line.h"
 
 namespace tandem::front {
@@ -32,6 +33,14 @@ double RunSummary::FirstRewards() const {
 double RunSummary::LastRewards() const {
   const size_t count = std::min<size_t>(3, rewards.size());
   return Mean(rewards.data() + rewards.size() - count, count);
+}
+
+std::string RunSummary::AlertsLine() const {
+  std::string names;
+  for (const auto& [name, count] : alerts) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", name, " ", count, "x");
+  }
+  return names.empty() ? "" : absl::StrCat("alerts: ", names, " (see docs/alerts.md)\n");
 }
 
 bool ProgressView::Take(std::string_view text) {
@@ -81,8 +90,8 @@ bool ProgressView::TakeStep(const nlohmann::json& line) {
 bool ProgressView::TakeEvent(const nlohmann::json& line) {
   const std::string kind = TextOf(line, "kind");
   if (kind == "alert") {
-    ++summary_.num_alerts;
-    text_ = "alert " + TextOf(line, "name") + ": " + TextOf(line, "message");
+    if (++summary_.alerts[TextOf(line, "name")] > 1) return false;
+    text_ = "alert: " + TextOf(line, "message");
     const std::string diagnosis = TextOf(line, "diagnosis");
     if (!diagnosis.empty()) text_ += " (" + diagnosis + ")";
     return true;

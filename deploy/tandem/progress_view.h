@@ -6,6 +6,7 @@
 #define TANDEM_DEPLOY_TANDEM_PROGRESS_VIEW_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,10 +20,12 @@ struct RunSummary {
   std::vector<double> rewards;  // mean reward of each train step, in order
   double first_greedy = -1;     // held-out share correct at the first evaluation; -1: none
   double last_greedy = -1;
-  int64_t num_alerts = 0;
+  std::map<std::string, int64_t> alerts;  // name -> how often
 
   double FirstRewards() const;  // mean over the first three steps
   double LastRewards() const;   // and over the last three
+  // "alerts: drift_guard 3x, entropy_collapse 1x (...)" and a newline; empty without any.
+  std::string AlertsLine() const;
 };
 
 class ProgressView {
@@ -30,7 +33,7 @@ class ProgressView {
   explicit ProgressView(int64_t num_steps) : num_steps_(num_steps) {}
 
   // Takes in one line. True when `text()` is worth a line of its own (a step ended, an evaluation,
-  // an alert, a server lost); false when it only redraws the live line, or says nothing.
+  // an alert of a new name, a server lost); false when it only redraws the live line, or says nothing.
   bool Take(std::string_view line);
 
   const std::string& text() const { return text_; }

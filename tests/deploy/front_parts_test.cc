@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "deploy/tandem/command_line.h"
 #include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/live_line.h"
 #include "deploy/tandem/problems.h"
@@ -53,13 +52,6 @@ TEST(ProblemsTest, TheSeedDecides) {
   EXPECT_NE(make(3), make(4));
 }
 
-TEST(NearestNameTest, FindsATypingErrorAndStaysSilentOtherwise) {
-  const std::vector<std::string> names = {"--temperature", "--top-k", "--top-p"};
-  EXPECT_EQ(NearestName("--temprature", names), "--temperature");
-  EXPECT_EQ(NearestName("--topk", names), "--top-k");
-  EXPECT_EQ(NearestName("--zzzzzzzz", names), "");
-}
-
 TEST(JsonLinesTest, WritesNullWhereJsonHasNoNumber) {
   const std::vector<float> values = {0.0f, -0.25f, std::nanf(""),
                                      -std::numeric_limits<float>::infinity()};
@@ -100,12 +92,16 @@ TEST(ProgressViewTest, SumsUpTheFirstAndLastThreeSteps) {
   EXPECT_NEAR(view.summary().LastRewards(), 1.3 / 3, 1e-12);
 }
 
-TEST(ProgressViewTest, AnAlertGetsALineWithItsDiagnosis) {
+TEST(ProgressViewTest, AnAlertGetsALineWithItsDiagnosisOnce) {
   ProgressView view(4);
-  EXPECT_TRUE(view.Take(
-      R"({"kind":"alert","name":"ratio","message":"mean 2.1","diagnosis":"skipped push"})"));
-  EXPECT_EQ(view.text(), "alert ratio: mean 2.1 (skipped push)");
-  EXPECT_EQ(view.summary().num_alerts, 1);
+  EXPECT_EQ(view.summary().AlertsLine(), "");
+  const char* ratio =
+      R"({"kind":"alert","name":"ratio","message":"ratio is 2.1","diagnosis":"skipped push"})";
+  EXPECT_TRUE(view.Take(ratio));
+  EXPECT_EQ(view.text(), "alert: ratio is 2.1 (skipped push)");
+  EXPECT_FALSE(view.Take(ratio));
+  EXPECT_TRUE(view.Take(R"({"kind":"alert","name":"kl","message":"kl is 1"})"));
+  EXPECT_EQ(view.summary().AlertsLine(), "alerts: kl 1x, ratio 2x (see docs/alerts.md)\n");
 }
 
 TEST(ProgressViewTest, IgnoresWhatIsNotAProgressLine) {

@@ -104,11 +104,12 @@ def test_a_bad_set_is_refused_before_anything_starts(config, tmp_path, assignmen
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("program, flag", [(SERVER, "--modle"), (TRAINER, "--resum"), (TANDEM, "--verison")])
-def test_a_wrong_flag_is_a_usage_error_that_names_it(program, flag):
+@pytest.mark.parametrize("program, flag, nearest", [(SERVER, "--modle", "--model"), (TRAINER, "--resum", "--resume"),
+                                                     (TANDEM, "--verison", "--version")])
+def test_a_wrong_flag_is_a_usage_error_that_names_the_nearest(program, flag, nearest):
     code, output = call(program, flag)
     assert code == 2
-    assert flag in output and "--help" in output
+    assert f"unknown flag {flag}; did you mean {nearest}?" in output and "--help" in output
 
 
 def test_a_run_file_that_is_not_there_is_named(tmp_path):

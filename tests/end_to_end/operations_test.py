@@ -1,0 +1,125 @@
+"""What operators and their tools look at, read with programs others wrote: health, reflection, /metrics, TensorBoard
+files; and the server's section of a run file."""
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import small_run
+
+sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
+from rollout_client import Server, load_stubs  # noqa: E402
+from waiting import wait_until  # noqa: E402
+
+rollout, rollout_grpc, _, _ = load_stubs()
+SERVICES = ["tandem.rollout.v1.RolloutService", "tandem.weights.v1.WeightService"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return small_run.make_model(tmp_path_factory.mktemp("model"))
+
+
+def free_address():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def scrape(address):
+    """{series: value} of a Prometheus endpoint, or nothing while nobody listens."""
+    try:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+    except (urllib.error.URLError, ConnectionError):
+        return {}
+    return {name: float(value) for name, value in
+            (line.rsplit(" ", 1) for line in lines if line and line[0] != "#")}
+
+
+def sample(server, seed=1, tokens=24, completions=2):
+    request = rollout.GenerateGroupRequest(
+        group_id=seed, prompt_token_ids=[5, 6, 7], num_completions=completions,
+        sampling=rollout.SamplingParams(temperature=1, max_new_tokens=tokens, seed=seed, ignore_eos=True))
+    return rollout_grpc.RolloutServiceStub(server.channel).GenerateGroup(request, timeout=60)
+
+
+def health(server, service=""):
+    stub = health_pb2_grpc.HealthStub(server.channel)
+    return stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=10).status
+
+
+def test_a_server_is_healthy_while_it_serves_and_not_while_it_drains(model):
+    with Server(model, "--dtype", "fp32") as server:
+        assert health(server) == health_pb2.HealthCheckResponse.SERVING
+        running = [sample(server, seed=seed, tokens=400, completions=32) for seed in range(1, 30)]
+        info = rollout_grpc.RolloutServiceStub(server.channel)
+        wait_until(lambda: info.GetInfo(rollout.GetInfoRequest()).num_groups_running > 0, "no group runs")
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: health(server) == health_pb2.HealthCheckResponse.NOT_SERVING,
+                   "still healthy after SIGTERM")
+        for call in running:
+            call.cancel()
+        assert server.process.wait(timeout=30) == 0
+
+
+def test_reflection_lists_the_services_when_it_is_asked_for(model):
+    with Server(model, "--dtype", "fp32", "--reflection") as server:
+        assert set(SERVICES) <= set(ProtoReflectionDescriptorDatabase(server.channel).get_services())
+    with Server(model, "--dtype", "fp32") as server, pytest.raises(grpc.RpcError) as refused:
+        ProtoReflectionDescriptorDatabase(server.channel).get_services()
+    assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_server_counts_what_it_samples_on_its_metrics_page(model):
+    address = free_address()
+    with Server(model, "--dtype", "fp32", "--set", f"server.metrics_listen={address}") as server:
+        list(sample(server))
+        wait_until(lambda: scrape(address).get("tandem_sampled_tokens_total") == 48, "not counted")
+        page = scrape(address)
+        assert page["tandem_prompt_tokens_total"] == 3, "the prompt of a group is computed once"
+        assert page["tandem_live_weight_version"] == 0
+        assert page["tandem_kv_capacity_tokens"] == 32768
+
+
+def test_a_server_reads_its_section_of_a_run_file_and_flags_come_after(model, tmp_path):
+    config = tmp_path / "run.yaml"
+    config.write_text(json.dumps({
+        "server": {"engine": {"dtype": "fp32", "kv_capacity_tokens": 2048}, "reflection": True},
+        "trainer": {"seed": 3}}), encoding="utf-8")
+    with Server(model, "--config", str(config), "--set", "server.engine.kv_capacity_tokens=1024") as server:
+        info = rollout_grpc.RolloutServiceStub(server.channel).GetInfo(rollout.GetInfoRequest(), timeout=10)
+        assert (info.dtype, info.kv_capacity_tokens) == ("fp32", 1024)
+        assert SERVICES[0] in ProtoReflectionDescriptorDatabase(server.channel).get_services()
+
+
+def test_tensorboard_and_prometheus_show_the_numbers_of_metrics_jsonl(model, tmp_path):
+    address = free_address()
+    config = small_run.write_config(tmp_path, model, metrics_address=address, steps=4)
+    seen = {}
+    with subprocess.Popen([str(small_run.TANDEM), "run", str(config)], stdout=subprocess.DEVNULL,
+                          stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None:
+            seen.update(scrape(address))
+            try:
+                process.wait(timeout=0.05)
+            except subprocess.TimeoutExpired:
+                pass
+        assert process.returncode == 0, process.stderr.read()
+    steps = small_run.steps(tmp_path)
+    events = EventAccumulator(str(tmp_path / "runs" / "small" / "tensorboard"))
+    events.Reload()
+    for key in ("reward/mean", "drift/mean_abs_delta", "optimizer/grad_norm", "push/arrived_share"):
+        shown = [(event.step, event.value) for event in events.Scalars(key)]
+        assert shown == [(line["step"], pytest.approx(line[key], rel=1e-6, abs=1e-12)) for line in steps]
+    assert seen["tandem_trainer_loss_total"] in [
+        pytest.approx(line["loss/total"], rel=1e-6) for line in steps], seen
