@@ -53,7 +53,7 @@ bool ProgressView::Take(std::string_view text) {
   const std::string phase = TextOf(line, "phase");
   if (!phase.empty()) {
     const int64_t step = static_cast<int64_t>(NumberOf(line, "step", 0));
-    text_ = ProgressBar(std::max<int64_t>(0, step - 1), num_steps_, 20) + "  " + phase;
+    text_ = ProgressBar(std::max<int64_t>(0, step - 1), num_steps_, 20) + "  " + phase + numbers_;
   }
   return false;
 }
@@ -69,11 +69,13 @@ bool ProgressView::TakeStep(const nlohmann::json& line) {
     seconds_per_step_ = seconds_per_step_ > 0 ? 0.7 * seconds_per_step_ + 0.3 * seconds : seconds;
     const double left =
         seconds_per_step_ * static_cast<double>(std::max<int64_t>(0, num_steps_ - step));
-    std::snprintf(part, sizeof(part), "step %3lld/%lld  reward %.3f  %5.0f tok/s  drift %.1e  ETA ",
-                  static_cast<long long>(step), static_cast<long long>(num_steps_), reward,
+    std::snprintf(part, sizeof(part), "reward %.3f  %5.0f tok/s  drift %.1e  ETA ", reward,
                   NumberOf(line, "throughput/sampled_tokens_per_s", 0),
                   NumberOf(line, "drift/mean_abs_delta", 0));
-    out = part + ShortDuration(left);
+    numbers_ = "  " + (part + ShortDuration(left));
+    std::snprintf(part, sizeof(part), "step %3lld/%lld", static_cast<long long>(step),
+                  static_cast<long long>(num_steps_));
+    out = part + numbers_;
   }
   const double greedy = NumberOf(line, "eval/greedy_share_correct", -1);
   if (greedy >= 0) {

@@ -45,6 +45,7 @@ class ProgressView {
 
   const int64_t num_steps_;
   std::string text_;
+  std::string numbers_;  // of the step that ended last, for the live line
   RunSummary summary_;
   double seconds_per_step_ = 0;
 };

@@ -104,6 +104,18 @@ TEST(ProgressViewTest, AnAlertGetsALineWithItsDiagnosisOnce) {
   EXPECT_EQ(view.summary().AlertsLine(), "alerts: kl 1x, ratio 2x (see docs/alerts.md)\n");
 }
 
+TEST(ProgressViewTest, TheLiveLineSaysThePhaseAndTheNumbersOfTheStepBefore) {
+  ProgressView view(4);
+  view.Take(R"({"phase":"rollout","step":1})");
+  EXPECT_EQ(view.text(), "[....................] 0/4  rollout");
+  EXPECT_TRUE(view.Take(R"({"step":1,"reward/mean":0.25,"time/step":3,"drift/mean_abs_delta":0.01,
+                            "throughput/sampled_tokens_per_s":120})"));
+  EXPECT_EQ(view.text(), "step   1/4  reward 0.250    120 tok/s  drift 1.0e-02  ETA 9 s");
+  EXPECT_FALSE(view.Take(R"({"phase":"train","step":2})"));
+  EXPECT_EQ(view.text(),
+            "[#####...............] 1/4  train  reward 0.250    120 tok/s  drift 1.0e-02  ETA 9 s");
+}
+
 TEST(ProgressViewTest, IgnoresWhatIsNotAProgressLine) {
   ProgressView view(4);
   EXPECT_FALSE(view.Take("plain words"));
