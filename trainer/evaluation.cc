@@ -62,7 +62,7 @@ struct Tally {
   int64_t correct = 0;  // prompts with a correct completion
 };
 
-absl::StatusOr<Tally> Ask(const std::vector<Prompt>& prompts, bool sampled, int64_t k,
+absl::StatusOr<Tally> Ask(std::span<const Prompt> prompts, bool sampled, int64_t k,
                           const EvaluationContext& context, RolloutClient& client,
                           RewardFunction& rewards, const StopSignal& stop) {
   const int64_t first = FirstId(context.version, sampled);
@@ -106,16 +106,20 @@ void BindOptions(OptionBinder& binder, EvaluationOptions& options) {
                  "evaluate on held-out prompts; 0: only at start and end");
   binder.Flag("at_start", &options.at_start, "evaluate before the first train step");
   binder.Flag("at_end", &options.at_end, "evaluate after the last train step");
+  binder.Integer("num_prompts", &options.num_prompts, {.min = 0}, "prompts",
+                 "the first so many of the held-out file; 0: all");
   binder.Integer("pass_at_k", &options.pass_at_k, {.min = 0, .max = 1024}, "completions",
                  "also sample so many per prompt and report pass@k; 0: greedy only");
   binder.Integer("max_new_tokens", &options.max_new_tokens, {.min = 0}, "tokens",
                  "0: as in training");
 }
 
-absl::StatusOr<EvaluationResult> Evaluate(const std::vector<Prompt>& prompts,
+absl::StatusOr<EvaluationResult> Evaluate(std::span<const Prompt> prompts,
                                           const EvaluationOptions& options,
                                           const EvaluationContext& context, RolloutClient& client,
                                           RewardFunction& rewards, const StopSignal& stop) {
+  const auto wanted = static_cast<size_t>(options.num_prompts);
+  if (wanted > 0 && wanted < prompts.size()) prompts = prompts.first(wanted);
   EvaluationResult result;
   TANDEM_ASSIGN_OR_RETURN(const Tally greedy,
                           Ask(prompts, false, 1, context, client, rewards, stop));

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/base/options.h"
@@ -21,6 +21,7 @@ struct EvaluationOptions {
   int64_t every = 0;  // train steps; 0: only at start and end
   bool at_start = true;
   bool at_end = true;
+  int64_t num_prompts = 0;     // the first so many of the file; 0: all
   int64_t pass_at_k = 0;       // samples per prompt; 0: greedy only
   int64_t max_new_tokens = 0;  // 0: as in training
 };
@@ -44,10 +45,10 @@ struct EvaluationContext {
   std::function<absl::Status(FinishedGroup)> other;  // gets groups that are not of this evaluation
 };
 
-// Asks for every prompt and waits for all.
+// Asks for the first options.num_prompts prompts and waits for all.
 //   CANCELLED  a stop was requested
 //   any error of RolloutClient::Next, `tick` and `other`
-absl::StatusOr<EvaluationResult> Evaluate(const std::vector<experience::v1::Prompt>& prompts,
+absl::StatusOr<EvaluationResult> Evaluate(std::span<const experience::v1::Prompt> prompts,
                                           const EvaluationOptions& options,
                                           const EvaluationContext& context, RolloutClient& client,
                                           RewardFunction& rewards, const StopSignal& stop);

@@ -265,6 +265,13 @@ TEST_F(TrainerTest, EvaluatesGreedilyBeforeAndAfter) {
   EXPECT_EQ(lines[3]["eval/k"], 2);
 }
 
+TEST_F(TrainerTest, EvaluatesTheFirstPromptsWhenTheFileIsTooLong) {
+  options_.data.eval = options_.data.train;
+  options_.eval.num_prompts = 2;
+  ASSERT_THAT(Run(), IsOk());
+  EXPECT_EQ(Lines("metrics.jsonl")[0]["eval/num_prompts"], 2);
+}
+
 TEST_F(TrainerTest, DeterministicGroupsAreAdmittedTogether) {
   options_.deterministic = true;
   options_.steps = 1;
