@@ -35,8 +35,9 @@ bench: build     ## rollout and trainer beside transformers and TRL, and the wei
 	@.deps/venv/bin/python tests/bench/rollout_bench.py
 	@.deps/venv/bin/python tests/bench/trainer_bench.py
 	@.deps/venv/bin/python tests/bench/push_bench.py
-	@rm -rf runs/bench && $(BIN)/tandem demo --steps 5 --out runs/bench --name demo --set trainer.eval.at_start=false --set trainer.eval.at_end=false
-	@.deps/venv/bin/python tests/bench/trl_step_bench.py --tandem runs/bench/demo
+	@rm -rf runs/bench && $(BIN)/tandem demo --steps 5 --out runs/bench --name fp32 --set server.engine.dtype=fp32 \
+	  --set trainer.eval.at_start=false --set trainer.eval.at_end=false
+	@.deps/venv/bin/python tests/bench/trl_step_bench.py --dtype fp32 --tandem runs/bench/fp32
 
 mutants: configure ## put each known bug in by a patch and see its test fail
 	@.deps/venv/bin/python tests/mutants/run_mutants.py $(ARGS)

@@ -3,7 +3,8 @@
 
 Same model, prompts, group size, lengths and optimizer as examples/demo.yaml. Prints one JSON object with the
 seconds of each step after the first. `--tandem RUN` adds the step times of a finished Tandem run and
-the ratio; make the run directly before, on the same machine.
+the ratio; make the run directly before, on the same machine, with the same dtype on both of its sides
+(`--set server.engine.dtype=fp32`, or `--set trainer.dtype=bf16`).
 
     .deps/venv/bin/python tests/bench/trl_step_bench.py [--dtype fp32] [--steps 4] [--tandem runs/demo]
 """
