@@ -78,9 +78,10 @@ std::vector<Alert> CheckAlerts(const MetricsLine& line, const AlertOptions& opti
   }
   const double changed = get("push/changed_share");
   if (get("push/update_norm") > 0 && changed < options.changed_share_min) {
-    alerts.push_back({"push_changed_nothing", changed, options.changed_share_min,
-                      "the cast to the server's dtype swallows the update: use "
-                      "trainer.push.rounding dither, or fp32 servers"});
+    alerts.push_back(
+        {"push_changed_nothing", changed, options.changed_share_min,
+         "the update is too small to show at the server's dtype: see push/arrived_share; "
+         "where that is 1, the gradient norm and the learning rate"});
   }
   const double arrived = get("push/arrived_share");
   if (arrived < options.arrived_share_min) {

@@ -13,8 +13,8 @@
 
 namespace tandem::trainer {
 
-// Loads the model directory as fp32 masters. `advantage` is that of arrow 3; `temperature` is that of the trained policy;
-// `max_new_tokens` the longest completion it may see.
+// Loads the model directory as fp32 masters. `advantage` is that of arrow 3, `temperature` that of
+// the trained policy, `max_new_tokens` the longest completion it may see.
 // Errors: those of ReadModelConfig, ReadModelTensors and MatchModelTensors.
 absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const std::string& model_directory,
                                                              const LearnerOptions& options,

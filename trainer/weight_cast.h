@@ -30,8 +30,7 @@ struct CastNumbers {
   double changed_share = 1;  // elements whose bytes differ
   double update_norm = 0;    // ||u||
   double lost_norm = 0;      // ||u - s||: with dither mostly noise that averages out over elements
-  // <s, u> / <u, u>: 1 when the update arrives whole on average, 0 when it is swallowed. 1 for u =
-  // 0.
+  // <s, u> / <u, u>: 1 when the update arrives whole on average or is 0, 0 when it is swallowed.
   double arrived_share = 1;
 };
 

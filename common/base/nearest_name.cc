@@ -5,6 +5,8 @@
 #include <limits>
 #include <numeric>
 
+#include "common/base/dotted_name.h"
+
 namespace tandem {
 namespace {
 
@@ -21,16 +23,6 @@ size_t EditDistance(std::string_view a, std::string_view b) {
     }
   }
   return row.back();
-}
-
-std::string_view LastPart(std::string_view dotted) {
-  const size_t dot = dotted.rfind('.');
-  return dot == std::string_view::npos ? dotted : dotted.substr(dot + 1);
-}
-
-std::string_view SectionOf(std::string_view dotted) {
-  const size_t dot = dotted.rfind('.');
-  return dot == std::string_view::npos ? std::string_view() : dotted.substr(0, dot);
 }
 
 std::string NearestBy(const std::vector<std::string>& candidates,

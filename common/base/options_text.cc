@@ -6,25 +6,16 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
-#include <numeric>
+#include <limits>
 #include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_replace.h"
+#include "common/base/dotted_name.h"
 #include "common/base/options.h"
 
 namespace tandem {
 namespace {
-
-std::string_view LastPart(std::string_view dotted) {
-  const size_t dot = dotted.rfind('.');
-  return dot == std::string_view::npos ? dotted : dotted.substr(dot + 1);
-}
-
-std::string_view SectionOf(std::string_view dotted) {
-  const size_t dot = dotted.rfind('.');
-  return dot == std::string_view::npos ? std::string_view() : dotted.substr(0, dot);
-}
 
 bool IsPlain(std::string_view text) {
   static const auto* const kReserved = new std::set<std::string_view>{

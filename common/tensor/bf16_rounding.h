@@ -1,10 +1,11 @@
-// fp32 -> bfloat16 bits, one element at a time: the pushes' cast, exported models, the engine's KV cache.
-// Inline and branch-free, so that loops over them vectorise. Pure; the same bits on every machine.
+// fp32 -> bfloat16 bits, one element at a time: the pushes' cast, exported models, the engine's KV
+// cache. Inline and branch-free, so that loops over them vectorise. Pure; the same bits on every
+// machine.
 //
 //   nearest  to nearest, ties to even: an update below half a unit in the last place is swallowed
 //   dither   each element has a fixed threshold in [0, 1) units, from a hash of tensor name and
-//            index, and rounds away from zero when its remainder is over it: unbiased over elements,
-//            reproducible, and values that did not move give the same bits
+//            index, and rounds away from zero when its remainder is over it: unbiased over
+//            elements, reproducible, and values that did not move give the same bits
 //
 // NaN and infinity stay what they are; a finite value stays finite.
 #ifndef TANDEM_COMMON_TENSOR_BF16_ROUNDING_H_

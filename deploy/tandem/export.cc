@@ -38,7 +38,8 @@ void AddExportCommand(CLI::App& app, Action& chosen) {
                   "run directory (its last checkpoint), checkpoint directory, or model directory")
       ->required();
   sub->add_option("--out", flags->out, "directory to make")->required();
-  sub->add_option("--dtype", flags->dtype, "of the weights written; bf16 is rounded as a push is (dither)")
+  sub->add_option("--dtype", flags->dtype,
+                  "of the weights written; bf16 is rounded as a push is (dither)")
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();
   sub->add_option("--base-model", flags->base_model,

@@ -33,7 +33,8 @@ class ProgressView {
   explicit ProgressView(int64_t num_steps) : num_steps_(num_steps) {}
 
   // Takes in one line. True when `text()` is worth a line of its own (a step ended, an evaluation,
-  // an alert of a new name, a server lost); false when it only redraws the live line, or says nothing.
+  // an alert of a new name, a server lost); false when it only redraws the live line, or says
+  // nothing.
   bool Take(std::string_view line);
 
   const std::string& text() const { return text_; }

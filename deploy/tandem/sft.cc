@@ -134,7 +134,8 @@ void AddSftCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--dtype", flags->dtype, "compute dtype; masters are fp32")
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();
-  sub->add_option("--save-dtype", flags->save_dtype, "of the weights written; bf16 is rounded as a push is (dither)")
+  sub->add_option("--save-dtype", flags->save_dtype,
+                  "of the weights written; bf16 is rounded as a push is (dither)")
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();
   sub->callback([flags, &chosen] {

@@ -103,7 +103,8 @@ TANDEM_INLINE void AttendAll(const float* queries, int64_t num_queries, int64_t 
                              int64_t context, float* scratch, float* out) {
   int64_t h = 0;
   for (; h + 4 <= num_queries; h += 4) {
-    AttendGroup<4>(queries + h * d, d, padded_d, layer, kv_head, blocks, context, scratch, out + h * d);
+    AttendGroup<4>(queries + h * d, d, padded_d, layer, kv_head, blocks, context, scratch,
+                   out + h * d);
   }
   switch (num_queries - h) {
     case 3:
@@ -125,8 +126,8 @@ TANDEM_INLINE void AttendAll(const float* queries, int64_t num_queries, int64_t 
 
 TANDEM_VECTOR_CLONES
 void AttendFp32(const float* queries, int64_t num_queries, int64_t d, int64_t padded_d,
-                const KvLayer<float>& layer, int64_t kv_head, const int32_t* blocks, int64_t context,
-                float* scratch, float* out) {
+                const KvLayer<float>& layer, int64_t kv_head, const int32_t* blocks,
+                int64_t context, float* scratch, float* out) {
   AttendAll(queries, num_queries, d, padded_d, layer, kv_head, blocks, context, scratch, out);
 }
 
@@ -185,11 +186,13 @@ void Rotate(float* head, const float* cosines, const float* sines, int64_t d) {
   }
 }
 
-void SwiGlu(const float* gate_up, int64_t n, float* out) { SwiGluRow(gate_up, gate_up + n, n, out); }
+void SwiGlu(const float* gate_up, int64_t n, float* out) {
+  SwiGluRow(gate_up, gate_up + n, n, out);
+}
 
 template <typename Kv>
-void WriteKv(const float* key, const float* value, int64_t d, int64_t padded_d, int64_t slot, Kv* keys,
-             Kv* values) {
+void WriteKv(const float* key, const float* value, int64_t d, int64_t padded_d, int64_t slot,
+             Kv* keys, Kv* values) {
   Kv* row = values + slot * padded_d;
   for (int64_t i = 0; i < d; ++i) {
     if constexpr (std::is_same_v<Kv, float>) {

@@ -1,6 +1,7 @@
-// CPU kernels of the engine around the linear layers: norm, rotary, KV write, attention over blocks,
-// SwiGLU. Each works on one row or one head, in fp32, in a fixed order, so that a result does not
-// depend on what else is in the batch; ModelRunner spreads rows over threads. Free of LibTorch; pure.
+// CPU kernels of the engine around the linear layers: norm, rotary, KV write, attention over
+// blocks, SwiGLU. Each works on one row or one head, in fp32, in a fixed order, so that a result
+// does not depend on what else is in the batch; ModelRunner spreads rows over threads. Free of
+// LibTorch; pure.
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_KERNELS_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_KERNELS_H_
 
@@ -19,21 +20,21 @@ inline constexpr int64_t kMaxHeadsPerKvHead = 64;
 void RmsNorm(const float* x, const float* weight, int64_t n, float eps, float* out);
 
 // x += delta, then out = RmsNorm(x); all [n].
-void AddRmsNorm(float* x, const float* delta, const float* weight, int64_t n, float eps, float* out);
+void AddRmsNorm(float* x, const float* delta, const float* weight, int64_t n, float eps,
+                float* out);
 
-// Rotates a head [d] in place by the angles whose cosines and sines are [d / 2]: element i pairs with
-// i + d / 2 (the layout of Hugging Face weights).
+// Rotates a head [d] in place by the angles whose cosines and sines are [d / 2]: element i pairs
+// with i + d / 2 (the layout of Hugging Face weights).
 void Rotate(float* head, const float* cosines, const float* sines, int64_t d);
 
 // out[i] = silu(gate_up[i]) * gate_up[n + i], [n].
 void SwiGlu(const float* gate_up, int64_t n, float* out);
 
-
 // One KV head of one block: keys are stored transposed, [d, kKvBlockTokens], values as
 // [kKvBlockTokens, padded d]. `Kv` is float or uint16_t (bf16 bits).
 template <typename Kv>
-void WriteKv(const float* key, const float* value, int64_t d, int64_t padded_d, int64_t slot, Kv* keys,
-             Kv* values);
+void WriteKv(const float* key, const float* value, int64_t d, int64_t padded_d, int64_t slot,
+             Kv* keys, Kv* values);
 
 // Where the cache of one layer lies: block b, KV head h starts at base + b * block_stride +
 // h * head_stride (in elements).

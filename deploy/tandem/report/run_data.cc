@@ -251,8 +251,7 @@ Json CommitRow(const Json& event, const Rows& rows) {
   if (!version) return commit;
   for (const auto& [step, row] : rows) {
     if (Number(row, "push/version") != version) continue;
-    for (const char* key :
-         {"bytes", "seconds", "pause_ms", "changed_share", "arrived_share"}) {
+    for (const char* key : {"bytes", "seconds", "pause_ms", "changed_share", "arrived_share"}) {
       const std::optional<double> value = Number(row, absl::StrCat("push/", key));
       if (value && !commit.contains(key)) commit[key] = *value;
     }
