@@ -1,8 +1,10 @@
 // tandem status: roles, versions and queues of the rollout servers of a run.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -25,6 +27,12 @@ struct StatusFlags {
 
 // Addresses from run.json, and one line about the trainer from the last line of metrics.jsonl.
 absl::Status ReadRun(const std::string& run, std::vector<std::string>& servers) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(run + "/run.json", ignored)) {
+    return absl::NotFoundError(absl::StrCat(
+        run, " holds no run (no run.json there): name a run directory, or a server by ",
+        "--servers HOST:PORT"));
+  }
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadFile(run + "/run.json"));
   const nlohmann::json card = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!card.is_object()) {

@@ -160,6 +160,12 @@ def test_export_takes_the_last_checkpoint_of_a_run(model, tmp_path):
         model / "chat_template.jinja").read_text()
 
 
+def test_status_of_what_is_no_run_says_what_to_name():
+    done = tandem("status", "127.0.0.1:50051")
+    assert done.returncode == 3
+    assert "127.0.0.1:50051 holds no run" in done.stderr and "--servers HOST:PORT" in done.stderr
+
+
 def test_status_of_a_server_that_is_not_there_is_exit_code_4():
     done = tandem("status", "--servers", "127.0.0.1:1", "--timeout", 1)
     assert done.returncode == 4
