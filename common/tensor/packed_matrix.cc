@@ -1,0 +1,318 @@
+#include "common/tensor/packed_matrix.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/base/check.h"
+#include "common/tensor/bf16_rounding.h"
+#include "common/tensor/vector16.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace tandem {
+namespace {
+
+// out[0 .. kRows)[0 .. 16 kVectors) of one tile. A kVectors x kRows block of sums stays in registers.
+template <int kRows, int kVectors>
+TANDEM_INLINE void TileFp32(const float* x, int64_t x_stride, const float* panels, int64_t depth,
+                            float* out, int64_t out_stride) {
+  Vec16 sums[kRows][kVectors] = {};
+  for (int64_t k = 0; k < depth; ++k) {
+    Vec16 w[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) w[v] = Load16(panels + (v * depth + k) * 16);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const float a = x[r * x_stride + k];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sums[r][v] += a * w[v];
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) Store16(out + r * out_stride + v * 16, sums[r][v]);
+  }
+}
+
+// bf16 weights times fp32 rows: a bf16 is the upper half of the float it stands for.
+template <int kRows, int kVectors>
+TANDEM_INLINE void TileBf16(const float* x, int64_t x_stride, const uint32_t* panels,
+                            int64_t depth, float* out, int64_t out_stride) {
+  Vec16 sums[kRows][kVectors] = {};
+  const int64_t pairs = (depth + 1) / 2;
+  const auto weights = [&](int v, int64_t pair) {
+    return *reinterpret_cast<const Word16Aligned*>(panels + (v * pairs + pair) * 16);
+  };
+  for (int64_t pair = 0; pair < depth / 2; ++pair) {
+    Vec16 low[kVectors], high[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const Word16 words = weights(v, pair);
+      low[v] = std::bit_cast<Vec16>(words << 16);
+      high[v] = std::bit_cast<Vec16>(words & 0xffff0000u);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const float a = x[r * x_stride + 2 * pair], b = x[r * x_stride + 2 * pair + 1];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sums[r][v] += a * low[v];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sums[r][v] += b * high[v];
+    }
+  }
+  if (depth % 2 != 0) {
+    for (int v = 0; v < kVectors; ++v) {
+      const Vec16 low = std::bit_cast<Vec16>(Word16(weights(v, pairs - 1)) << 16);
+      for (int r = 0; r < kRows; ++r) sums[r][v] += x[r * x_stride + depth - 1] * low;
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) Store16(out + r * out_stride + v * 16, sums[r][v]);
+  }
+}
+
+struct Fp32Weights {
+  using X = float;
+  using W = float;
+  template <int kRows, int kVectors>
+  static TANDEM_INLINE void Tile(const X* x, int64_t x_stride, const W* panels, int64_t depth,
+                                 float* out, int64_t out_stride) {
+    TileFp32<kRows, kVectors>(x, x_stride, panels, depth, out, out_stride);
+  }
+  static constexpr int64_t PanelWords(int64_t depth) { return depth * 16; }
+};
+
+struct Bf16Weights {
+  using X = float;
+  using W = uint32_t;
+  template <int kRows, int kVectors>
+  static TANDEM_INLINE void Tile(const X* x, int64_t x_stride, const W* panels, int64_t depth,
+                                 float* out, int64_t out_stride) {
+    TileBf16<kRows, kVectors>(x, x_stride, panels, depth, out, out_stride);
+  }
+  static constexpr int64_t PanelWords(int64_t depth) { return (depth + 1) / 2 * 16; }
+};
+
+// All rows over kVectors neighbouring panels: as many rows at a time as registers hold.
+template <typename Kind, int kMaxRows, int kVectors>
+TANDEM_INLINE void Rows(const typename Kind::X* x, int64_t x_stride, int64_t rows,
+                        const typename Kind::W* panels, int64_t depth, float* out,
+                        int64_t out_stride) {
+  int64_t r = 0;
+  const auto tile = [&]<int kRows>() __attribute__((always_inline)) {
+    Kind::template Tile<kRows, kVectors>(x + r * x_stride, x_stride, panels, depth,
+                                         out + r * out_stride, out_stride);
+    r += kRows;
+  };
+  while (rows - r >= kMaxRows) tile.template operator()<kMaxRows>();
+  if constexpr (kMaxRows > 8) {
+    if (rows - r >= 8) tile.template operator()<8>();
+  }
+  if constexpr (kMaxRows > 4) {
+    if (rows - r >= 4) tile.template operator()<4>();
+  }
+  if constexpr (kMaxRows > 2) {
+    if (rows - r >= 2) tile.template operator()<2>();
+  }
+  if (rows - r >= 1) tile.template operator()<1>();
+}
+
+// One or two panels, kVectors at a time.
+template <typename Kind, int kMaxRows, int kVectors>
+TANDEM_INLINE void Panels(const void* x, int64_t x_stride, int64_t rows, const void* panels,
+                          int64_t num_panels, int64_t depth, float* out, int64_t out_stride) {
+  const auto* xs = static_cast<const typename Kind::X*>(x);
+  const auto* w = static_cast<const typename Kind::W*>(panels);
+  if (kVectors == 2 && num_panels == 2) {
+    Rows<Kind, kMaxRows, 2>(xs, x_stride, rows, w, depth, out, out_stride);
+    return;
+  }
+  for (int64_t p = 0; p < num_panels; ++p) {
+    Rows<Kind, kMaxRows, 1>(xs, x_stride, rows, w + p * Kind::PanelWords(depth), depth, out + p * 16,
+                            out_stride);
+  }
+}
+
+#define TANDEM_PANELS_ARGUMENTS                                                                  \
+  const void *x, int64_t x_stride, int64_t rows, const void *panels, int64_t num_panels,         \
+      int64_t depth, float *out, int64_t out_stride
+
+using PanelsFunction = void (*)(TANDEM_PANELS_ARGUMENTS);
+
+#define TANDEM_DEFINE_PANELS(name, target, kind, max_rows, vectors)                              \
+  target void name(TANDEM_PANELS_ARGUMENTS) {                                                    \
+    Panels<kind, max_rows, vectors>(x, x_stride, rows, panels, num_panels, depth, out,           \
+                                    out_stride);                                                 \
+  }
+
+// Sums per tile: 12 x 2 of 32 registers; 6 x 1 pairs of 16; 2 x 1 quadruples of 16.
+TANDEM_DEFINE_PANELS(Fp32Scalar, , Fp32Weights, 2, 1)
+TANDEM_DEFINE_PANELS(Bf16Scalar, , Bf16Weights, 2, 1)
+TANDEM_DEFINE_PANELS(Fp32Avx2, TANDEM_TARGET_AVX2, Fp32Weights, 6, 1)
+TANDEM_DEFINE_PANELS(Bf16Avx2, TANDEM_TARGET_AVX2, Bf16Weights, 5, 1)
+TANDEM_DEFINE_PANELS(Fp32Avx512, TANDEM_TARGET_AVX512, Fp32Weights, 12, 2)
+TANDEM_DEFINE_PANELS(Bf16Avx512, TANDEM_TARGET_AVX512, Bf16Weights, 12, 2)
+
+#if defined(__x86_64__)
+// bf16 weights times bf16 rows, two input features an instruction.
+template <int kRows, int kVectors>
+TANDEM_TARGET_AVX512_BF16 TANDEM_INLINE void TilePairs(const uint32_t* x, int64_t x_stride,
+                                                       const uint32_t* panels, int64_t pairs,
+                                                       float* out, int64_t out_stride) {
+  __m512 sums[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) sums[r][v] = _mm512_setzero_ps();
+  }
+  for (int64_t pair = 0; pair < pairs; ++pair) {
+    __m512bh w[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      w[v] = (__m512bh)_mm512_load_si512(panels + (v * pairs + pair) * 16);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const __m512bh a = (__m512bh)_mm512_set1_epi32(static_cast<int>(x[r * x_stride + pair]));
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sums[r][v] = _mm512_dpbf16_ps(sums[r][v], a, w[v]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) _mm512_storeu_ps(out + r * out_stride + v * 16, sums[r][v]);
+  }
+}
+
+template <int kVectors>
+TANDEM_TARGET_AVX512_BF16 TANDEM_INLINE void RowsPairs(const uint32_t* x, int64_t x_stride,
+                                                       int64_t rows, const uint32_t* panels,
+                                                       int64_t pairs, float* out,
+                                                       int64_t out_stride) {
+  int64_t r = 0;
+  for (; rows - r >= 12; r += 12) {
+    TilePairs<12, kVectors>(x + r * x_stride, x_stride, panels, pairs, out + r * out_stride,
+                            out_stride);
+  }
+  if (rows - r >= 8) {
+    TilePairs<8, kVectors>(x + r * x_stride, x_stride, panels, pairs, out + r * out_stride,
+                           out_stride);
+    r += 8;
+  }
+  if (rows - r >= 4) {
+    TilePairs<4, kVectors>(x + r * x_stride, x_stride, panels, pairs, out + r * out_stride,
+                           out_stride);
+    r += 4;
+  }
+  if (rows - r >= 2) {
+    TilePairs<2, kVectors>(x + r * x_stride, x_stride, panels, pairs, out + r * out_stride,
+                           out_stride);
+    r += 2;
+  }
+  if (rows - r >= 1) {
+    TilePairs<1, kVectors>(x + r * x_stride, x_stride, panels, pairs, out + r * out_stride,
+                           out_stride);
+  }
+}
+
+TANDEM_TARGET_AVX512_BF16 void PairsAvx512Bf16(TANDEM_PANELS_ARGUMENTS) {
+  const auto* xs = static_cast<const uint32_t*>(x);
+  const auto* w = static_cast<const uint32_t*>(panels);
+  if (num_panels == 2) {
+    RowsPairs<2>(xs, x_stride / 2, rows, w, depth / 2, out, out_stride);
+  } else {
+    RowsPairs<1>(xs, x_stride / 2, rows, w, depth / 2, out, out_stride);
+  }
+}
+#else
+void PairsAvx512Bf16(TANDEM_PANELS_ARGUMENTS) { TANDEM_CHECK(false); }
+#endif
+
+PanelsFunction FindFunction(InstructionSet set, bool bf16_weights, OperandType operand) {
+  if (operand == OperandType::kBf16) {
+    TANDEM_CHECK(bf16_weights && set == InstructionSet::kAvx512Bf16);
+    return PairsAvx512Bf16;
+  }
+  switch (set) {
+    case InstructionSet::kScalar:
+      return bf16_weights ? Bf16Scalar : Fp32Scalar;
+    case InstructionSet::kAvx2:
+      return bf16_weights ? Bf16Avx2 : Fp32Avx2;
+    case InstructionSet::kAvx512:
+    case InstructionSet::kAvx512Bf16:
+      break;
+  }
+  return bf16_weights ? Bf16Avx512 : Fp32Avx512;
+}
+
+}  // namespace
+
+OperandType RoundedOperandType(InstructionSet set) {
+  return set == InstructionSet::kAvx512Bf16 ? OperandType::kBf16 : OperandType::kFp32;
+}
+
+void StoreOperand(const float* row, int64_t n, bool round, OperandType type, void* out) {
+  if (type == OperandType::kBf16) {
+    auto* to = static_cast<uint16_t*>(out);
+    for (int64_t i = 0; i < n; ++i) to[i] = NearestBf16(row[i]);
+  } else if (round) {
+    auto* to = static_cast<float*>(out);
+    for (int64_t i = 0; i < n; ++i) {
+      to[i] = std::bit_cast<float>(static_cast<uint32_t>(NearestBf16(row[i])) << 16);
+    }
+  } else if (out != row) {
+    std::memcpy(out, row, static_cast<size_t>(n) * sizeof(float));
+  }
+}
+
+PackedMatrix::PackedMatrix(std::span<const float* const> rows, int64_t depth)
+    : depth_(depth), columns_(static_cast<int64_t>(rows.size())) {
+  panels_ = AlignedBuffer(num_panels() * depth * 16 * 4);
+  for (int64_t p = 0; p < num_panels(); ++p) {
+    float* panel = panels_.as<float>() + p * depth * 16;
+    for (int64_t c = 0; c < std::min<int64_t>(16, columns_ - p * 16); ++c) {
+      const float* row = rows[p * 16 + c];
+      for (int64_t k = 0; k < depth; ++k) panel[k * 16 + c] = row[k];
+    }
+  }
+}
+
+PackedMatrix::PackedMatrix(std::span<const uint16_t* const> rows, int64_t depth)
+    : depth_(depth), columns_(static_cast<int64_t>(rows.size())), is_bf16_(true) {
+  const int64_t pairs = (depth + 1) / 2;
+  panels_ = AlignedBuffer(num_panels() * pairs * 16 * 4);
+  for (int64_t p = 0; p < num_panels(); ++p) {
+    uint16_t* panel = panels_.as<uint16_t>() + p * pairs * 32;
+    for (int64_t c = 0; c < std::min<int64_t>(16, columns_ - p * 16); ++c) {
+      const uint16_t* row = rows[p * 16 + c];
+      for (int64_t k = 0; k < depth; ++k) panel[k / 2 * 32 + c * 2 + k % 2] = row[k];
+    }
+  }
+}
+
+const void* PackedMatrix::Panel(int64_t panel) const {
+  const int64_t words = is_bf16_ ? Bf16Weights::PanelWords(depth_) : Fp32Weights::PanelWords(depth_);
+  return panels_.as<uint32_t>() + panel * words;
+}
+
+void PackedMatrix::MultiplyTile(InstructionSet set, int64_t tile, const Operand& x, int64_t rows,
+                                float* out, int64_t out_stride) const {
+  const int64_t first = tile * kTilePanels;
+  FindFunction(set, is_bf16_, x.type)(x.data, x.stride, rows, Panel(first),
+                                      std::min(kTilePanels, num_panels() - first), depth_, out,
+                                      out_stride);
+}
+
+void PackedMatrix::CopyColumn(int64_t column, float* out) const {
+  const int64_t lane = column % kPanelColumns;
+  if (is_bf16_) {
+    const auto* panel = static_cast<const uint16_t*>(Panel(column / kPanelColumns));
+    for (int64_t k = 0; k < depth_; ++k) {
+      const uint32_t bits = panel[k / 2 * 32 + lane * 2 + k % 2];
+      out[k] = std::bit_cast<float>(bits << 16);
+    }
+  } else {
+    const auto* panel = static_cast<const float*>(Panel(column / kPanelColumns));
+    for (int64_t k = 0; k < depth_; ++k) out[k] = panel[k * 16 + lane];
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,101 @@
+// Vec16: sixteen floats that move through a kernel together, in a fixed order, whatever registers the
+// machine has. Kernel bodies are written on it once, marked TANDEM_INLINE, and instantiated inside
+// functions marked for an instruction set (TANDEM_TARGET_*), whose code they become. Free of LibTorch.
+//
+// Only for .cc files of kernels, which are compiled with -fopenmp-simd -Wno-psabi.
+#ifndef TANDEM_COMMON_TENSOR_VECTOR16_H_
+#define TANDEM_COMMON_TENSOR_VECTOR16_H_
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#define TANDEM_INLINE __attribute__((always_inline)) inline
+
+#if defined(__x86_64__)
+#define TANDEM_TARGET_AVX2 __attribute__((target("avx2,fma")))
+#define TANDEM_TARGET_AVX512 \
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
+#define TANDEM_TARGET_AVX512_BF16 \
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")))
+#else  // SupportedInstructionSets has only kScalar there
+#define TANDEM_TARGET_AVX2
+#define TANDEM_TARGET_AVX512
+#define TANDEM_TARGET_AVX512_BF16
+#endif
+
+namespace tandem {
+
+typedef float Vec16 __attribute__((vector_size(64)));
+typedef float Vec16Unaligned __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t Int16 __attribute__((vector_size(64)));
+typedef uint32_t Word16 __attribute__((vector_size(64)));
+typedef uint32_t Word16Aligned __attribute__((vector_size(64), may_alias));
+typedef uint16_t Half16 __attribute__((vector_size(32)));
+typedef uint16_t Half16Unaligned __attribute__((vector_size(32), aligned(2), may_alias));
+
+inline constexpr int64_t kLanes = 16;
+
+TANDEM_INLINE Vec16 Load16(const float* p) { return *reinterpret_cast<const Vec16Unaligned*>(p); }
+
+// bf16 bits.
+TANDEM_INLINE Vec16 Load16(const uint16_t* p) {
+  const Half16 half = *reinterpret_cast<const Half16Unaligned*>(p);
+  return std::bit_cast<Vec16>(__builtin_convertvector(half, Word16) << 16);
+}
+
+TANDEM_INLINE void Store16(float* p, Vec16 v) { *reinterpret_cast<Vec16Unaligned*>(p) = v; }
+
+TANDEM_INLINE Vec16 Splat16(float x) { return x - Vec16{}; }
+
+// The first `count` of 16 floats, `rest` in the other lanes.
+TANDEM_INLINE Vec16 LoadSome16(const float* p, int64_t count, float rest) {
+  alignas(64) float lanes[kLanes];
+  for (int64_t i = 0; i < kLanes; ++i) lanes[i] = i < count ? p[i] : rest;
+  return Load16(lanes);
+}
+
+TANDEM_INLINE void StoreSome16(float* p, int64_t count, Vec16 v) {
+  for (int64_t i = 0; i < count; ++i) p[i] = v[i];
+}
+
+TANDEM_INLINE Vec16 Max16(Vec16 a, Vec16 b) { return a > b ? a : b; }
+
+// Lane sums in a fixed order: halves, quarters, pairs.
+TANDEM_INLINE float SumLanes(Vec16 v) {
+  alignas(64) float lanes[kLanes];
+  Store16(lanes, v);
+  for (int width = 8; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+  }
+  return lanes[0];
+}
+
+TANDEM_INLINE float MaxLane(Vec16 v) {
+  float largest = v[0];
+  for (int i = 1; i < kLanes; ++i) largest = v[i] > largest ? v[i] : largest;
+  return largest;
+}
+
+// e^x to about 2 units in the last place for x in [-87, 88]; clamped outside, so never infinite. The
+// polynomial of VectorExp.
+TANDEM_INLINE Vec16 Exp16(Vec16 x) {
+  x = x < -87.0f ? Splat16(-87.0f) : x;
+  x = x > 88.0f ? Splat16(88.0f) : x;
+  const Vec16 round = Splat16(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+  const Vec16 n = (x * 1.44269504088896341f + round) - round;
+  const Vec16 r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  Vec16 p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  const Vec16 mantissa = p * r * r + r + 1.0f;
+  const Int16 exponent = (__builtin_convertvector(n, Int16) + 127) << 23;
+  return mantissa * std::bit_cast<Vec16>(exponent);
+}
+
+}  // namespace tandem
+
+#endif  // TANDEM_COMMON_TENSOR_VECTOR16_H_

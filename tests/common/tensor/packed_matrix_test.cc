@@ -1,0 +1,181 @@
+#include "common/tensor/packed_matrix.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "common/tensor/bf16_rounding.h"
+
+namespace tandem {
+namespace {
+
+using Rows = std::vector<std::vector<float>>;
+
+float Rounded(float x) {
+  return std::bit_cast<float>(static_cast<uint32_t>(NearestBf16(x)) << 16);
+}
+
+// Values that bf16 holds exactly, so that both kinds of matrix stand for the same numbers.
+Rows RandomRows(int64_t n, int64_t depth, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  Rows rows(n, std::vector<float>(depth));
+  for (auto& row : rows) {
+    for (float& x : row) x = Rounded(normal(random));
+  }
+  return rows;
+}
+
+PackedMatrix PackFp32(const Rows& weights) {
+  std::vector<const float*> rows;
+  for (const auto& row : weights) rows.push_back(row.data());
+  return PackedMatrix(rows, static_cast<int64_t>(weights[0].size()));
+}
+
+PackedMatrix PackBf16(const Rows& weights) {
+  std::vector<std::vector<uint16_t>> bits;
+  for (const auto& row : weights) {
+    bits.emplace_back();
+    for (const float x : row) bits.back().push_back(NearestBf16(x));
+  }
+  std::vector<const uint16_t*> rows;
+  for (const auto& row : bits) rows.push_back(row.data());
+  return PackedMatrix(rows, static_cast<int64_t>(weights[0].size()));
+}
+
+// Every output of every row, [rows][columns].
+Rows Product(InstructionSet set, const PackedMatrix& matrix, const Rows& x, OperandType type) {
+  const int64_t n = static_cast<int64_t>(x.size()), depth = matrix.depth();
+  std::vector<char> operand(static_cast<size_t>(n * depth * OperandBytes(type)));
+  for (int64_t r = 0; r < n; ++r) {
+    StoreOperand(x[r].data(), depth, false, type,
+                 operand.data() + r * depth * OperandBytes(type));
+  }
+  const int64_t width = matrix.num_tiles() * PackedMatrix::kTileColumns;
+  std::vector<float> out(static_cast<size_t>(n * width));
+  for (int64_t tile = 0; tile < matrix.num_tiles(); ++tile) {
+    matrix.MultiplyTile(set, tile, {type, operand.data(), depth}, n,
+                        out.data() + tile * PackedMatrix::kTileColumns, width);
+  }
+  Rows result;
+  for (int64_t r = 0; r < n; ++r) {
+    result.emplace_back(out.begin() + r * width, out.begin() + r * width + matrix.columns());
+  }
+  return result;
+}
+
+std::vector<OperandType> OperandTypes(InstructionSet set, const PackedMatrix& matrix) {
+  std::vector<OperandType> types = {OperandType::kFp32};
+  if (matrix.is_bf16() && matrix.depth() % 2 == 0 &&
+      RoundedOperandType(set) == OperandType::kBf16) {
+    types.push_back(OperandType::kBf16);
+  }
+  return types;
+}
+
+class PackedMatrixTest : public testing::TestWithParam<InstructionSet> {};
+
+TEST_P(PackedMatrixTest, GivesTheProductWorkedOutByHand) {
+  // Rows (1,2,3,0), (-1,.5,4,2); weights (1,0,2,1), (-1,1,1,.5).
+  const Rows x = {{1, 2, 3, 0}, {-1, 0.5f, 4, 2}}, weights = {{1, 0, 2, 1}, {-1, 1, 1, 0.5f}};
+  const Rows want = {{7, 4}, {9, 6.5f}};
+  for (const PackedMatrix& matrix : {PackFp32(weights), PackBf16(weights)}) {
+    for (const OperandType type : OperandTypes(GetParam(), matrix)) {
+      EXPECT_EQ(Product(GetParam(), matrix, x, type), want);
+    }
+  }
+}
+
+TEST_P(PackedMatrixTest, AgreesWithSumsInDoublePrecisionForEveryShapeOfTile) {
+  for (const int64_t depth : {1, 7, 32, 33}) {
+    for (const int64_t columns : {1, 16, 17, 32, 50}) {
+      const Rows weights = RandomRows(columns, depth, 1);
+      for (const int64_t n : {1, 2, 3, 5, 7, 11, 12, 13, 25, 31}) {
+        const Rows x = RandomRows(n, depth, 2);
+        for (const PackedMatrix& matrix : {PackFp32(weights), PackBf16(weights)}) {
+          for (const OperandType type : OperandTypes(GetParam(), matrix)) {
+            const Rows got = Product(GetParam(), matrix, x, type);
+            for (int64_t r = 0; r < n; ++r) {
+              for (int64_t c = 0; c < columns; ++c) {
+                double sum = 0, size = 0;
+                for (int64_t k = 0; k < depth; ++k) {
+                  sum += static_cast<double>(x[r][k]) * weights[c][k];
+                  size += std::fabs(static_cast<double>(x[r][k]) * weights[c][k]);
+                }
+                ASSERT_NEAR(got[r][c], sum, 1e-6 * size + 1e-30)
+                    << "depth " << depth << " row " << r << " of " << n << " column " << c;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(PackedMatrixTest, ARowsBitsDoNotDependOnItsPlaceOrOnHowManyRowsThereAre) {
+  const Rows x = RandomRows(40, 576, 3);
+  const Rows weights = RandomRows(48, 576, 4);
+  for (const PackedMatrix& matrix : {PackFp32(weights), PackBf16(weights)}) {
+    for (const OperandType type : OperandTypes(GetParam(), matrix)) {
+      const Rows together = Product(GetParam(), matrix, x, type);
+      for (size_t r = 0; r < x.size(); ++r) {
+        ASSERT_EQ(Product(GetParam(), matrix, {x[r]}, type)[0], together[r]) << "row " << r;
+      }
+      const Rows turned(x.rbegin(), x.rend());
+      const Rows backwards = Product(GetParam(), matrix, turned, type);
+      ASSERT_EQ(Rows(backwards.rbegin(), backwards.rend()), together);
+    }
+  }
+}
+
+TEST_P(PackedMatrixTest, Bf16AndFp32MatricesOfTheSameNumbersGiveTheSameBits) {
+  const Rows x = RandomRows(5, 63, 5), weights = RandomRows(20, 63, 6);
+  EXPECT_EQ(Product(GetParam(), PackFp32(weights), x, OperandType::kFp32),
+            Product(GetParam(), PackBf16(weights), x, OperandType::kFp32));
+}
+
+INSTANTIATE_TEST_SUITE_P(Sets, PackedMatrixTest, testing::ValuesIn(SupportedInstructionSets()),
+                         [](const auto& info) {
+                           return std::string(InstructionSetName(info.param));
+                         });
+
+TEST(PackedMatrixBitsTest, MachinesWithAndWithoutAvx512GiveTheSameBits) {
+  if (SupportedInstructionSets().size() < 3) GTEST_SKIP() << "no AVX-512 here";
+  const Rows x = RandomRows(9, 64, 7), weights = RandomRows(33, 64, 8);
+  for (const PackedMatrix& matrix : {PackFp32(weights), PackBf16(weights)}) {
+    EXPECT_EQ(Product(InstructionSet::kAvx2, matrix, x, OperandType::kFp32),
+              Product(InstructionSet::kAvx512, matrix, x, OperandType::kFp32));
+  }
+}
+
+TEST(PackedMatrixLayoutTest, AColumnComesBackAsItWentIn) {
+  const Rows weights = RandomRows(35, 7, 9);
+  for (const PackedMatrix& matrix : {PackFp32(weights), PackBf16(weights)}) {
+    for (const int64_t c : {0, 15, 16, 34}) {
+      std::vector<float> column(7);
+      matrix.CopyColumn(c, column.data());
+      EXPECT_EQ(column, weights[c]);
+    }
+  }
+}
+
+TEST(StoreOperandTest, RoundsHalfWayCasesToEven) {
+  // 1 + 2^-8 lies half way between 1 and the next bf16 and goes to the even one, 1.
+  const std::vector<float> row = {1.00390625f, 1.01171875f};
+  std::vector<float> plain(2), rounded(2);
+  std::vector<uint16_t> bits(2);
+  StoreOperand(row.data(), 2, false, OperandType::kFp32, plain.data());
+  StoreOperand(row.data(), 2, true, OperandType::kFp32, rounded.data());
+  StoreOperand(row.data(), 2, false, OperandType::kBf16, bits.data());
+  EXPECT_EQ(plain, row);
+  EXPECT_EQ(rounded, (std::vector<float>{1.0f, 1.015625f}));
+  EXPECT_EQ(bits, (std::vector<uint16_t>{0x3f80, 0x3f82}));
+}
+
+}  // namespace
+}  // namespace tandem
