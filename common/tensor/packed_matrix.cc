@@ -226,6 +226,29 @@ TANDEM_TARGET_AVX512_BF16 void PairsAvx512Bf16(TANDEM_PANELS_ARGUMENTS) {
 void PairsAvx512Bf16(TANDEM_PANELS_ARGUMENTS) { TANDEM_CHECK(false); }
 #endif
 
+// Rounds to bf16, kept as its bits or as the float they stand for.
+TANDEM_INLINE void RoundRow(const float* row, int64_t n, OperandType type, void* out) {
+  if (type == OperandType::kBf16) {
+    auto* to = static_cast<uint16_t*>(out);
+    for (int64_t i = 0; i < n; ++i) to[i] = NearestBf16(row[i]);
+  } else {
+    auto* to = static_cast<float*>(out);
+    for (int64_t i = 0; i < n; ++i) {
+      to[i] = std::bit_cast<float>(static_cast<uint32_t>(NearestBf16(row[i])) << 16);
+    }
+  }
+}
+
+void RoundScalar(const float* row, int64_t n, OperandType type, void* out) {
+  RoundRow(row, n, type, out);
+}
+TANDEM_TARGET_AVX2 void RoundAvx2(const float* row, int64_t n, OperandType type, void* out) {
+  RoundRow(row, n, type, out);
+}
+TANDEM_TARGET_AVX512 void RoundAvx512(const float* row, int64_t n, OperandType type, void* out) {
+  RoundRow(row, n, type, out);
+}
+
 PanelsFunction FindFunction(InstructionSet set, bool bf16_weights, OperandType operand) {
   if (operand == OperandType::kBf16) {
     TANDEM_CHECK(bf16_weights && set == InstructionSet::kAvx512Bf16);
@@ -249,17 +272,20 @@ OperandType RoundedOperandType(InstructionSet set) {
   return set == InstructionSet::kAvx512Bf16 ? OperandType::kBf16 : OperandType::kFp32;
 }
 
-void StoreOperand(const float* row, int64_t n, bool round, OperandType type, void* out) {
-  if (type == OperandType::kBf16) {
-    auto* to = static_cast<uint16_t*>(out);
-    for (int64_t i = 0; i < n; ++i) to[i] = NearestBf16(row[i]);
-  } else if (round) {
-    auto* to = static_cast<float*>(out);
-    for (int64_t i = 0; i < n; ++i) {
-      to[i] = std::bit_cast<float>(static_cast<uint32_t>(NearestBf16(row[i])) << 16);
-    }
-  } else if (out != row) {
-    std::memcpy(out, row, static_cast<size_t>(n) * sizeof(float));
+void StoreOperand(InstructionSet set, const float* row, int64_t n, bool round, OperandType type,
+                  void* out) {
+  if (!round && type == OperandType::kFp32) {
+    if (out != row) std::memcpy(out, row, static_cast<size_t>(n) * sizeof(float));
+    return;
+  }
+  switch (set) {
+    case InstructionSet::kScalar:
+      return RoundScalar(row, n, type, out);
+    case InstructionSet::kAvx2:
+      return RoundAvx2(row, n, type, out);
+    case InstructionSet::kAvx512:
+    case InstructionSet::kAvx512Bf16:
+      return RoundAvx512(row, n, type, out);
   }
 }
 

@@ -31,7 +31,8 @@ constexpr int64_t OperandBytes(OperandType type) { return type == OperandType::k
 OperandType RoundedOperandType(InstructionSet set);
 
 // Writes `row` [n] as an operand. kBf16 rounds to nearest even; kFp32 does so too when `round`.
-void StoreOperand(const float* row, int64_t n, bool round, OperandType type, void* out);
+void StoreOperand(InstructionSet set, const float* row, int64_t n, bool round, OperandType type,
+                  void* out);
 
 // Rows [n, depth] at `stride` elements.
 struct Operand {

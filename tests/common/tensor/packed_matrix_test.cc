@@ -52,7 +52,7 @@ Rows Product(InstructionSet set, const PackedMatrix& matrix, const Rows& x, Oper
   const int64_t n = static_cast<int64_t>(x.size()), depth = matrix.depth();
   std::vector<char> operand(static_cast<size_t>(n * depth * OperandBytes(type)));
   for (int64_t r = 0; r < n; ++r) {
-    StoreOperand(x[r].data(), depth, false, type,
+    StoreOperand(set, x[r].data(), depth, false, type,
                  operand.data() + r * depth * OperandBytes(type));
   }
   const int64_t width = matrix.num_tiles() * PackedMatrix::kTileColumns;
@@ -139,11 +139,6 @@ TEST_P(PackedMatrixTest, Bf16AndFp32MatricesOfTheSameNumbersGiveTheSameBits) {
             Product(GetParam(), PackBf16(weights), x, OperandType::kFp32));
 }
 
-INSTANTIATE_TEST_SUITE_P(Sets, PackedMatrixTest, testing::ValuesIn(SupportedInstructionSets()),
-                         [](const auto& info) {
-                           return std::string(InstructionSetName(info.param));
-                         });
-
 TEST(PackedMatrixBitsTest, MachinesWithAndWithoutAvx512GiveTheSameBits) {
   if (SupportedInstructionSets().size() < 3) GTEST_SKIP() << "no AVX-512 here";
   const Rows x = RandomRows(9, 64, 7), weights = RandomRows(33, 64, 8);
@@ -164,18 +159,23 @@ TEST(PackedMatrixLayoutTest, AColumnComesBackAsItWentIn) {
   }
 }
 
-TEST(StoreOperandTest, RoundsHalfWayCasesToEven) {
+TEST_P(PackedMatrixTest, OperandsAreRoundedToTheNearestBf16AndHalfWayToTheEvenOne) {
   // 1 + 2^-8 lies half way between 1 and the next bf16 and goes to the even one, 1.
   const std::vector<float> row = {1.00390625f, 1.01171875f};
   std::vector<float> plain(2), rounded(2);
   std::vector<uint16_t> bits(2);
-  StoreOperand(row.data(), 2, false, OperandType::kFp32, plain.data());
-  StoreOperand(row.data(), 2, true, OperandType::kFp32, rounded.data());
-  StoreOperand(row.data(), 2, false, OperandType::kBf16, bits.data());
+  StoreOperand(GetParam(), row.data(), 2, false, OperandType::kFp32, plain.data());
+  StoreOperand(GetParam(), row.data(), 2, true, OperandType::kFp32, rounded.data());
+  StoreOperand(GetParam(), row.data(), 2, false, OperandType::kBf16, bits.data());
   EXPECT_EQ(plain, row);
   EXPECT_EQ(rounded, (std::vector<float>{1.0f, 1.015625f}));
   EXPECT_EQ(bits, (std::vector<uint16_t>{0x3f80, 0x3f82}));
 }
+
+INSTANTIATE_TEST_SUITE_P(Sets, PackedMatrixTest, testing::ValuesIn(SupportedInstructionSets()),
+                         [](const auto& info) {
+                           return std::string(InstructionSetName(info.param));
+                         });
 
 }  // namespace
 }  // namespace tandem

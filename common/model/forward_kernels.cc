@@ -1,0 +1,309 @@
+#include "common/model/forward_kernels.h"
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+#include "common/tensor/bf16_rounding.h"
+#include "common/tensor/vector16.h"
+
+namespace tandem {
+namespace {
+
+static_assert(kKvBlockTokens == kLanes && kHeadPadding == kLanes);
+
+// Four running sums of 16 lanes, so that additions overlap.
+TANDEM_INLINE float SumOfSquares(const float* x, int64_t n) {
+  Vec16 sums[4] = {};
+  int64_t i = 0;
+  for (; i + 64 <= n; i += 64) {
+    for (int j = 0; j < 4; ++j) {
+      const Vec16 v = Load16(x + i + j * 16);
+      sums[j] += v * v;
+    }
+  }
+  for (; i + 16 <= n; i += 16) {
+    const Vec16 v = Load16(x + i);
+    sums[0] += v * v;
+  }
+  if (i < n) {
+    const Vec16 v = LoadSome16(x + i, n - i, 0.0f);
+    sums[1] += v * v;
+  }
+  return SumLanes((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+TANDEM_INLINE float RmsNormBody(const float* x, const float* weight, int64_t n, float eps,
+                                float* out) {
+  const float rstd = 1.0f / std::sqrt(SumOfSquares(x, n) / static_cast<float>(n) + eps);
+  for (int64_t i = 0; i < n; ++i) out[i] = weight[i] * (x[i] * rstd);
+  return rstd;
+}
+
+TANDEM_INLINE void RotateBody(float* head, const float* cosines, const float* sines, int64_t d,
+                              float scale) {
+  const int64_t half = d / 2;
+  for (int64_t i = 0; i < half; ++i) {
+    const float a = head[i], b = head[i + half];
+    head[i] = (a * cosines[i] - b * sines[i]) * scale;
+    head[i + half] = (b * cosines[i] + a * sines[i]) * scale;
+  }
+}
+
+TANDEM_INLINE void SwiGluBody(const float* gate, const float* up, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; i += 16) {
+    const int64_t count = std::min<int64_t>(16, n - i);
+    const Vec16 g = count == 16 ? Load16(gate + i) : LoadSome16(gate + i, count, 0.0f);
+    const Vec16 u = count == 16 ? Load16(up + i) : LoadSome16(up + i, count, 0.0f);
+    const Vec16 result = g / (1.0f + Exp16(-g)) * u;
+    if (count == 16) {
+      Store16(out + i, result);
+    } else {
+      StoreSome16(out + i, count, result);
+    }
+  }
+}
+
+TANDEM_INLINE void AddRowsBody(const float* tile, int64_t tile_stride, int64_t rows, int64_t n,
+                               float* out, int64_t out_stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < n; ++i) out[r * out_stride + i] += tile[r * tile_stride + i];
+  }
+}
+
+template <typename Kv>
+TANDEM_INLINE Kv StoredAs(float x) {
+  if constexpr (std::is_same_v<Kv, float>) {
+    return x;
+  } else {
+    return NearestBf16(x);
+  }
+}
+
+template <typename Kv>
+TANDEM_INLINE void WriteKvBody(const float* key, const float* value, int64_t d, int64_t slot,
+                               Kv* keys, Kv* values) {
+  const int64_t padded = PaddedHeadDim(d);
+  Kv* row = values + slot * padded;
+  for (int64_t i = 0; i < d; ++i) keys[i * kKvBlockTokens + slot] = StoredAs<Kv>(key[i]);
+  for (int64_t i = 0; i < d; ++i) row[i] = StoredAs<Kv>(value[i]);
+  for (int64_t i = d; i < padded; ++i) row[i] = 0;
+}
+
+// Up to kMaxQueries query rows that go through the cache together, and their rows of scores.
+constexpr int kMaxQueries = 6;
+struct QueryRows {
+  const float* query[kMaxQueries];
+  float* scores[kMaxQueries];
+  float* out[kMaxQueries];
+};
+
+// scores[q][16 b + j] = query q . key j of block b, for kBlocks neighbouring blocks of the table.
+template <int kQueries, int kBlocks, typename Kv>
+TANDEM_INLINE void BlockScores(const QueryRows& rows, const AttentionTask<Kv>& task, int64_t block) {
+  const Kv* keys[kBlocks];
+  for (int b = 0; b < kBlocks; ++b) {
+    keys[b] = task.layer.KeysOf(task.blocks[block + b], task.kv_head);
+  }
+  Vec16 sums[kQueries][kBlocks] = {};
+  for (int64_t i = 0; i < task.head_dim; ++i) {
+    Vec16 key[kBlocks];
+#pragma GCC unroll 4
+    for (int b = 0; b < kBlocks; ++b) key[b] = Load16(keys[b] + i * kKvBlockTokens);
+#pragma GCC unroll 8
+    for (int q = 0; q < kQueries; ++q) {
+      const float x = rows.query[q][i];
+#pragma GCC unroll 4
+      for (int b = 0; b < kBlocks; ++b) sums[q][b] += x * key[b];
+    }
+  }
+  for (int q = 0; q < kQueries; ++q) {
+    for (int b = 0; b < kBlocks; ++b) {
+      Store16(rows.scores[q] + (block + b) * kKvBlockTokens, sums[q][b]);
+    }
+  }
+}
+
+struct Softmax {
+  float largest = 0, sum = 0;
+};
+
+// Turns the first `n` scores into e^(score - largest), the rest of their last 16 into 0.
+TANDEM_INLINE Softmax SoftmaxRow(float* scores, int64_t n) {
+  const int64_t full = n / 16 * 16;
+  Vec16 largest = Splat16(-std::numeric_limits<float>::infinity());
+  for (int64_t i = 0; i < full; i += 16) largest = Max16(Load16(scores + i), largest);
+  if (full < n) {
+    largest = Max16(
+        LoadSome16(scores + full, n - full, -std::numeric_limits<float>::infinity()), largest);
+  }
+  const float max = MaxLane(largest);
+  Vec16 sums = {};
+  for (int64_t i = 0; i < full; i += 16) {
+    const Vec16 e = Exp16(Load16(scores + i) - max);
+    Store16(scores + i, e);
+    sums += e;
+  }
+  if (full < n) {
+    Store16(scores + full, Exp16(Load16(scores + full) - max));
+    for (int64_t i = n; i < full + 16; ++i) scores[i] = 0;
+    sums += Load16(scores + full);
+  }
+  return {max, SumLanes(sums)};
+}
+
+// out[q][16 c ..] = inverse[q] sum over tokens j < context of scores[q][j] value j, kColumns at a time.
+template <int kQueries, int kColumns, typename Kv>
+TANDEM_INLINE void WeightedValues(const QueryRows& rows, const AttentionTask<Kv>& task,
+                                  int64_t context, const float* inverse, int64_t column) {
+  const int64_t padded = PaddedHeadDim(task.head_dim);
+  Vec16 sums[kQueries][kColumns] = {};
+  for (int64_t begin = 0; begin < context; begin += kKvBlockTokens) {
+    const Kv* values =
+        task.layer.ValuesOf(task.blocks[begin / kKvBlockTokens], task.kv_head) + column;
+    const int64_t count = std::min(kKvBlockTokens, context - begin);
+    for (int64_t j = 0; j < count; ++j) {
+      Vec16 value[kColumns];
+#pragma GCC unroll 4
+      for (int c = 0; c < kColumns; ++c) value[c] = Load16(values + j * padded + c * 16);
+#pragma GCC unroll 8
+      for (int q = 0; q < kQueries; ++q) {
+        const float p = rows.scores[q][begin + j];
+#pragma GCC unroll 4
+        for (int c = 0; c < kColumns; ++c) sums[q][c] += p * value[c];
+      }
+    }
+  }
+  for (int q = 0; q < kQueries; ++q) {
+    for (int c = 0; c < kColumns; ++c) {
+      const Vec16 scaled = sums[q][c] * inverse[q];
+      const int64_t first = column + c * 16;
+      if (first + 16 <= task.head_dim) {
+        Store16(rows.out[q] + first, scaled);
+      } else {
+        StoreSome16(rows.out[q] + first, task.head_dim - first, scaled);
+      }
+    }
+  }
+}
+
+// kQueries neighbouring query rows of the task, token by token and head by head from `first` on. A query
+// whose token comes earlier than the last one's has scores it does not use; they become 0, and adding 0
+// times a value changes nothing.
+template <int kQueries, typename Kv>
+TANDEM_INLINE void AttendQueries(const AttentionTask<Kv>& task, int64_t first, float* scratch) {
+  const int64_t last_context =
+      task.first_position + (first + kQueries - 1) / task.num_heads + 1;
+  const int64_t num_blocks = (last_context + kKvBlockTokens - 1) / kKvBlockTokens;
+  QueryRows rows;
+  for (int q = 0; q < kQueries; ++q) {
+    const int64_t token = (first + q) / task.num_heads, head = (first + q) % task.num_heads;
+    rows.query[q] = task.queries + token * task.query_stride + head * task.head_dim;
+    rows.out[q] = task.out + token * task.out_stride + head * task.head_dim;
+    rows.scores[q] = scratch + q * num_blocks * kKvBlockTokens;
+  }
+  constexpr int kBlocks = kQueries <= 3 ? 4 : 2;
+  int64_t block = 0;
+  for (; block + kBlocks <= num_blocks; block += kBlocks) {
+    BlockScores<kQueries, kBlocks>(rows, task, block);
+  }
+  for (; block < num_blocks; ++block) BlockScores<kQueries, 1>(rows, task, block);
+
+  float inverse[kQueries];
+  for (int q = 0; q < kQueries; ++q) {
+    const int64_t token = (first + q) / task.num_heads, head = (first + q) % task.num_heads;
+    const int64_t context = task.first_position + token + 1;
+    const Softmax softmax = SoftmaxRow(rows.scores[q], context);
+    inverse[q] = 1.0f / softmax.sum;
+    if (task.lse != nullptr) {
+      task.lse[token * task.lse_stride + head] = softmax.largest + std::log(softmax.sum);
+    }
+    const int64_t filled = (context + kKvBlockTokens - 1) / kKvBlockTokens * kKvBlockTokens;
+    std::fill(rows.scores[q] + filled, rows.scores[q] + num_blocks * kKvBlockTokens, 0.0f);
+  }
+  const int64_t padded = PaddedHeadDim(task.head_dim);
+  int64_t column = 0;
+  for (; column + 64 <= padded; column += 64) {
+    WeightedValues<kQueries, 4>(rows, task, last_context, inverse, column);
+  }
+  for (; column < padded; column += 16) {
+    WeightedValues<kQueries, 1>(rows, task, last_context, inverse, column);
+  }
+}
+
+template <typename Kv>
+TANDEM_INLINE void AttendBody(const AttentionTask<Kv>& task, float* scratch) {
+  const int64_t num_queries = task.num_tokens * task.num_heads;
+  int64_t q = 0;
+  for (; q + 6 <= num_queries; q += 6) AttendQueries<6>(task, q, scratch);
+  if (num_queries - q >= 4) {
+    AttendQueries<4>(task, q, scratch);
+    q += 4;
+  }
+  switch (num_queries - q) {
+    case 3:
+      return AttendQueries<3>(task, q, scratch);
+    case 2:
+      return AttendQueries<2>(task, q, scratch);
+    case 1:
+      return AttendQueries<1>(task, q, scratch);
+    default:
+      return;
+  }
+}
+
+// One copy of every kernel per instruction set.
+#define TANDEM_DEFINE_KERNELS(set, target)                                                       \
+  target float RmsNorm##set(const float* x, const float* weight, int64_t n, float eps,           \
+                            float* out) {                                                        \
+    return RmsNormBody(x, weight, n, eps, out);                                                  \
+  }                                                                                              \
+  target void Rotate##set(float* head, const float* cosines, const float* sines, int64_t d,      \
+                          float scale) {                                                         \
+    RotateBody(head, cosines, sines, d, scale);                                                  \
+  }                                                                                              \
+  target void SwiGlu##set(const float* gate, const float* up, int64_t n, float* out) {           \
+    SwiGluBody(gate, up, n, out);                                                                \
+  }                                                                                              \
+  target void AddRows##set(const float* tile, int64_t tile_stride, int64_t rows, int64_t n,      \
+                           float* out, int64_t out_stride) {                                     \
+    AddRowsBody(tile, tile_stride, rows, n, out, out_stride);                                    \
+  }                                                                                              \
+  target void WriteKvFp32##set(const float* key, const float* value, int64_t d, int64_t slot,    \
+                               float* keys, float* values) {                                     \
+    WriteKvBody(key, value, d, slot, keys, values);                                              \
+  }                                                                                              \
+  target void WriteKvBf16##set(const float* key, const float* value, int64_t d, int64_t slot,    \
+                               uint16_t* keys, uint16_t* values) {                               \
+    WriteKvBody(key, value, d, slot, keys, values);                                              \
+  }                                                                                              \
+  target void AttendFp32##set(const AttentionTask<float>& task, float* scratch) {                \
+    AttendBody(task, scratch);                                                                   \
+  }                                                                                              \
+  target void AttendBf16##set(const AttentionTask<uint16_t>& task, float* scratch) {             \
+    AttendBody(task, scratch);                                                                   \
+  }                                                                                              \
+  constexpr ForwardKernels kKernels##set = {RmsNorm##set,     Rotate##set,      SwiGlu##set,     \
+                                            AddRows##set,     WriteKvFp32##set, WriteKvBf16##set, \
+                                            AttendFp32##set,  AttendBf16##set};
+
+TANDEM_DEFINE_KERNELS(Scalar, )
+TANDEM_DEFINE_KERNELS(Avx2, TANDEM_TARGET_AVX2)
+TANDEM_DEFINE_KERNELS(Avx512, TANDEM_TARGET_AVX512)
+
+}  // namespace
+
+const ForwardKernels& ForwardKernelsFor(InstructionSet set) {
+  switch (set) {
+    case InstructionSet::kScalar:
+      return kKernelsScalar;
+    case InstructionSet::kAvx2:
+      return kKernelsAvx2;
+    case InstructionSet::kAvx512:
+    case InstructionSet::kAvx512Bf16:
+      break;
+  }
+  return kKernelsAvx512;
+}
+
+}  // namespace tandem

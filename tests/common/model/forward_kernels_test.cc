@@ -1,0 +1,284 @@
+// The kernels of every instruction set this machine has, against plain fp64 loops.
+#include "common/model/forward_kernels.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "common/tensor/bf16_rounding.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::vector<float> Random(uint32_t seed, int64_t size) {
+  std::mt19937 random(seed);
+  std::normal_distribution<double> normal;
+  std::vector<float> values(size);
+  for (float& x : values) x = static_cast<float>(normal(random));
+  return values;
+}
+
+class ForwardKernelsTest : public testing::TestWithParam<InstructionSet> {
+ protected:
+  const ForwardKernels& kernels_ = ForwardKernelsFor(GetParam());
+};
+
+TEST_P(ForwardKernelsTest, RmsNormDividesByTheRootMeanSquareAndScales) {
+  // Mean of squares (9 + 16) / 2 = 12.5; with eps 12.5 the divisor is 5.
+  const float x[] = {3, -4}, weight[] = {1, 10};
+  float out[2];
+  EXPECT_FLOAT_EQ(kernels_.rms_norm(x, weight, 2, 12.5f, out), 0.2f);
+  EXPECT_FLOAT_EQ(out[0], 0.6f);
+  EXPECT_FLOAT_EQ(out[1], -8.0f);
+}
+
+TEST_P(ForwardKernelsTest, RmsNormAgreesWithFp64ForSizesOffTheVectorWidth) {
+  for (int64_t n : {1, 15, 16, 17, 33, 100, 576}) {
+    const std::vector<float> x = Random(1, n), weight = Random(2, n);
+    std::vector<float> out(n);
+    kernels_.rms_norm(x.data(), weight.data(), n, 1e-5f, out.data());
+    double squares = 0;
+    for (float v : x) squares += double{v} * v;
+    const double scale = 1 / std::sqrt(squares / static_cast<double>(n) + 1e-5);
+    for (int64_t i = 0; i < n; ++i) EXPECT_NEAR(out[i], x[i] * scale * weight[i], 1e-5);
+  }
+}
+
+TEST_P(ForwardKernelsTest, RmsNormGivesTheSameBitsWhereverTheRowLies) {
+  const std::vector<float> row = Random(5, 100), weight = Random(6, 100);
+  std::vector<float> first(100), shifted(100);
+  kernels_.rms_norm(row.data(), weight.data(), 100, 1e-5f, first.data());
+  for (int64_t offset = 1; offset < 16; ++offset) {
+    std::vector<float> moved(offset);
+    moved.insert(moved.end(), row.begin(), row.end());
+    kernels_.rms_norm(moved.data() + offset, weight.data(), 100, 1e-5f, shifted.data());
+    EXPECT_EQ(shifted, first);
+  }
+}
+
+TEST_P(ForwardKernelsTest, RotatePairsAnElementWithTheOneHalfAHeadAwayAndScales) {
+  float head[] = {1, 2, 3, 4};
+  const float cosines[] = {0, 1}, sines[] = {1, 0};  // a quarter turn of the pair (1, 3)
+  kernels_.rotate(head, cosines, sines, 4, 2.0f);
+  EXPECT_THAT(head, ElementsAre(-6, 4, 2, 8));
+}
+
+TEST_P(ForwardKernelsTest, SwiGluGatesWithTheSigmoid) {
+  for (int64_t n : {1, 16, 37}) {
+    std::vector<float> gates = Random(3, n), ups = Random(4, n), out(n);
+    gates[0] = -80;  // a sigmoid of nothing
+    kernels_.swiglu(gates.data(), ups.data(), n, out.data());
+    for (int64_t i = 0; i < n; ++i) {
+      const double gate = gates[i], up = ups[i];
+      EXPECT_NEAR(out[i], gate / (1 + std::exp(-gate)) * up, 1e-6);
+    }
+  }
+}
+
+TEST_P(ForwardKernelsTest, AddRowsAddsTheLeftPartOfATile) {
+  const float tile[] = {1, 2, 99, 3, 4, 99};
+  float out[] = {10, 20, 30, 40};
+  kernels_.add_rows(tile, 3, 2, 2, out, 2);
+  EXPECT_THAT(out, ElementsAre(11, 22, 33, 44));
+}
+
+INSTANTIATE_TEST_SUITE_P(Sets, ForwardKernelsTest, testing::ValuesIn(SupportedInstructionSets()),
+                         [](const auto& info) {
+                           return std::string(InstructionSetName(info.param));
+                         });
+
+// A cache with two KV heads in scattered blocks, and the keys and values as they were rounded.
+template <typename Kv>
+struct Cache {
+  static constexpr int64_t kHeads = 2;
+
+  Cache(InstructionSet set, int64_t head_dim, int64_t tokens)
+      : kernels(ForwardKernelsFor(set)),
+        d(head_dim), padded((head_dim + 15) / 16 * 16), context(tokens) {
+    const int64_t used = (context + 15) / 16;
+    const int64_t total = used + 3;
+    for (int64_t b = 0; b < used; ++b) blocks.push_back(static_cast<int32_t>(total - 1 - b));
+    // What no token wrote may be anything: the cache starts uninitialised.
+    Kv nan;
+    if constexpr (sizeof(Kv) == 2) {
+      nan = 0x7FC0;
+    } else {
+      nan = std::numeric_limits<float>::quiet_NaN();
+    }
+    key_cache.assign(total * kHeads * d * 16, nan);
+    value_cache.assign(total * kHeads * 16 * padded, nan);
+    layer = {key_cache.data(), value_cache.data(),   kHeads * d * 16,
+             d * 16,           kHeads * 16 * padded, 16 * padded};
+    for (int64_t t = 0; t < context; ++t) {
+      for (int64_t h = 0; h < kHeads; ++h) {
+        const auto seed = static_cast<uint32_t>(1000 + t * kHeads + h);
+        const std::vector<float> key = Random(seed, d), value = Random(seed + 50000, d);
+        const int32_t block = blocks[t / 16];
+        if constexpr (sizeof(Kv) == 2) {
+          kernels.write_kv_bf16(key.data(), value.data(), d, t % 16, layer.KeysOf(block, h),
+                                layer.ValuesOf(block, h));
+        } else {
+          kernels.write_kv_fp32(key.data(), value.data(), d, t % 16, layer.KeysOf(block, h),
+                                layer.ValuesOf(block, h));
+        }
+        keys.push_back(AsStored(key));
+        values.push_back(AsStored(value));
+      }
+    }
+  }
+
+  static std::vector<double> AsStored(const std::vector<float>& values) {
+    std::vector<double> out;
+    for (float v : values) {
+      if constexpr (sizeof(Kv) == 2) v = std::bit_cast<float>(uint32_t{NearestBf16(v)} << 16);
+      out.push_back(v);
+    }
+    return out;
+  }
+
+  // Attention of one query over the first `num_tokens` tokens of head `h`, in fp64; the last element
+  // is the log of the sum of e^score.
+  std::vector<double> Attend(const float* query, int64_t h, int64_t num_tokens) const {
+    std::vector<double> p(num_tokens), out(d);
+    for (int64_t t = 0; t < num_tokens; ++t) {
+      for (int64_t i = 0; i < d; ++i) p[t] += query[i] * keys[t * kHeads + h][i];
+      p[t] = std::exp(p[t]);
+    }
+    const double mass = std::accumulate(p.begin(), p.end(), 0.0);
+    for (int64_t t = 0; t < num_tokens; ++t) {
+      for (int64_t i = 0; i < d; ++i) out[i] += p[t] / mass * values[t * kHeads + h][i];
+    }
+    out.push_back(std::log(mass));
+    return out;
+  }
+
+  // The kernel, for the last `num_tokens` tokens: out [num_tokens, num_heads, d], then lse.
+  std::vector<float> Run(const std::vector<float>& queries, int64_t num_tokens, int64_t num_heads,
+                         int64_t kv_head) const {
+    AttentionTask<Kv> task;
+    task.queries = queries.data();
+    task.query_stride = num_heads * d;
+    task.num_tokens = num_tokens;
+    task.num_heads = num_heads;
+    task.head_dim = d;
+    task.first_position = context - num_tokens;
+    task.layer = layer;
+    task.kv_head = kv_head;
+    task.blocks = blocks.data();
+    const int64_t size = num_tokens * num_heads * d;
+    std::vector<float> out(size + num_tokens * num_heads, -99.0f);
+    task.out = out.data();
+    task.out_stride = task.query_stride;
+    task.lse = out.data() + size;
+    task.lse_stride = num_heads;
+    std::vector<float> scratch(AttentionScratch(num_tokens, num_heads, context));
+    if constexpr (sizeof(Kv) == 2) {
+      kernels.attend_bf16(task, scratch.data());
+    } else {
+      kernels.attend_fp32(task, scratch.data());
+    }
+    return out;
+  }
+
+  const ForwardKernels& kernels;
+  int64_t d, padded, context;
+  std::vector<int32_t> blocks;
+  std::vector<Kv> key_cache, value_cache;
+  KvLayer<Kv> layer;
+  std::vector<std::vector<double>> keys, values;  // [context * kHeads][d]
+};
+
+template <typename Kv>
+class AttendTest : public ::testing::Test {};
+using KvTypes = ::testing::Types<float, uint16_t>;
+TYPED_TEST_SUITE(AttendTest, KvTypes);
+
+std::vector<float> RandomQueries(int64_t num_rows, int64_t d) {
+  std::vector<float> queries = Random(9, num_rows * d);
+  for (float& q : queries) q /= std::sqrt(static_cast<float>(d));
+  return queries;
+}
+
+template <typename Kv>
+void ExpectAttendsAsInFp64(int64_t d, int64_t context, int64_t num_tokens, int64_t num_heads) {
+  const std::vector<float> queries = RandomQueries(num_tokens * num_heads, d);
+  for (const InstructionSet set : SupportedInstructionSets()) {
+    const Cache<Kv> cache(set, d, context);
+    for (int64_t h = 0; h < Cache<Kv>::kHeads; ++h) {
+      const std::vector<float> got = cache.Run(queries, num_tokens, num_heads, h);
+      for (int64_t q = 0; q < num_tokens * num_heads; ++q) {
+        const int64_t seen = context - num_tokens + q / num_heads + 1;
+        const std::vector<double> want = cache.Attend(queries.data() + q * d, h, seen);
+        for (int64_t i = 0; i < d; ++i) {
+          ASSERT_NEAR(got[q * d + i], want[i], 1e-5)
+              << InstructionSetName(set) << ", d " << d << ", context " << context << ", query " << q
+              << " of " << num_tokens << " x " << num_heads;
+        }
+        ASSERT_NEAR(got[num_tokens * num_heads * d + q], want[d], 1e-5);
+      }
+    }
+  }
+}
+
+TYPED_TEST(AttendTest, AgreesWithFp64ForOneToNineQueryHeads) {
+  for (int64_t num_heads = 1; num_heads <= 9; ++num_heads) {
+    ExpectAttendsAsInFp64<TypeParam>(64, 37, 1, num_heads);
+  }
+}
+
+TYPED_TEST(AttendTest, AgreesWithFp64ForContextsAroundBlockBorders) {
+  for (int64_t context : {1, 2, 15, 16, 17, 31, 32, 33, 64, 65, 100}) {
+    ExpectAttendsAsInFp64<TypeParam>(32, context, 1, 3);
+  }
+}
+
+TYPED_TEST(AttendTest, AgreesWithFp64ForHeadSizesOffTheVectorWidth) {
+  for (int64_t d : {2, 8, 16, 24, 40, 80, 128}) ExpectAttendsAsInFp64<TypeParam>(d, 21, 1, 5);
+}
+
+TYPED_TEST(AttendTest, AgreesWithFp64WhenNeighbouringTokensLookTogether) {
+  for (int64_t num_tokens : {2, 3, 7, 16}) {
+    for (int64_t num_heads : {1, 3, 4}) {
+      ExpectAttendsAsInFp64<TypeParam>(16, 33, num_tokens, num_heads);
+    }
+  }
+}
+
+TYPED_TEST(AttendTest, AQueryGivesTheSameBitsInAnyCompany) {
+  const int64_t d = 24, num_tokens = 20, num_heads = 3;
+  const std::vector<float> queries = RandomQueries(num_tokens * num_heads, d);
+  for (const InstructionSet set : SupportedInstructionSets()) {
+    const std::vector<float> together =
+        Cache<TypeParam>(set, d, 50).Run(queries, num_tokens, num_heads, 1);
+    for (int64_t t = 0; t < num_tokens; ++t) {
+      const Cache<TypeParam> shorter(set, d, 50 - num_tokens + t + 1);
+      for (int64_t h = 0; h < num_heads; ++h) {
+        const int64_t q = t * num_heads + h;
+        const std::vector<float> alone =
+            shorter.Run({queries.begin() + q * d, queries.begin() + (q + 1) * d}, 1, 1, 1);
+        ASSERT_TRUE(std::equal(alone.begin(), alone.begin() + d, together.begin() + q * d));
+        ASSERT_EQ(alone[d], together[num_tokens * num_heads * d + q]);
+      }
+    }
+  }
+}
+
+TYPED_TEST(AttendTest, MachinesWithAndWithoutAvx512GiveTheSameBits) {
+  if (SupportedInstructionSets().size() < 3) GTEST_SKIP() << "no AVX-512 here";
+  const std::vector<float> queries = RandomQueries(4, 40);
+  EXPECT_EQ(Cache<TypeParam>(InstructionSet::kAvx2, 40, 70).Run(queries, 2, 2, 0),
+            Cache<TypeParam>(InstructionSet::kAvx512, 40, 70).Run(queries, 2, 2, 0));
+}
+
+}  // namespace
+}  // namespace tandem
