@@ -90,12 +90,11 @@ TANDEM_INLINE void WriteKvBody(const float* key, const float* value, int64_t d, 
   for (int64_t i = d; i < padded; ++i) row[i] = 0;
 }
 
-// Up to kMaxQueries query rows that go through the cache together, and their rows of scores.
-constexpr int kMaxQueries = 6;
+// Query rows that go through the cache together, and their rows of scores.
 struct QueryRows {
-  const float* query[kMaxQueries];
-  float* scores[kMaxQueries];
-  float* out[kMaxQueries];
+  const float* query[kAttentionRows];
+  float* scores[kAttentionRows];
+  float* out[kAttentionRows];
 };
 
 // scores[q][16 b + j] = query q . key j of block b, for kBlocks neighbouring blocks of the table.
@@ -235,6 +234,7 @@ template <typename Kv>
 TANDEM_INLINE void AttendBody(const AttentionTask<Kv>& task, float* scratch) {
   const int64_t num_queries = task.num_tokens * task.num_heads;
   int64_t q = 0;
+  static_assert(kAttentionRows == 6);
   for (; q + 6 <= num_queries; q += 6) AttendQueries<6>(task, q, scratch);
   if (num_queries - q >= 4) {
     AttendQueries<4>(task, q, scratch);

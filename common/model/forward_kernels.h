@@ -56,9 +56,12 @@ struct AttentionTask {
   int64_t lse_stride = 0;
 };
 
+// Query rows (a token's head each) that go through the cache together.
+inline constexpr int64_t kAttentionRows = 6;
+
 // Floats of scratch an attention task over contexts of at most `context` tokens needs.
-constexpr int64_t AttentionScratch(int64_t num_tokens, int64_t num_heads, int64_t context) {
-  return num_tokens * num_heads * ((context + kKvBlockTokens - 1) / kKvBlockTokens * kKvBlockTokens);
+constexpr int64_t AttentionScratch(int64_t context) {
+  return kAttentionRows * ((context + kKvBlockTokens - 1) / kKvBlockTokens * kKvBlockTokens);
 }
 
 struct ForwardKernels {

@@ -1,9 +1,9 @@
 #include "rollout_server/engine/engine.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
+#include <new>
 #include <optional>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -12,7 +12,7 @@
 #include "common/base/status_macros.h"
 #include "common/model/safetensors.h"
 #include "common/tensor/host_tensor_conversion.h"
-#include "common/tensor/torch_status.h"
+#include "common/tensor/instruction_set.h"
 #include "rollout_server/engine/completion_text.h"
 #include "rollout_server/engine/model_runner.h"
 #include "rollout_server/engine/model_weights.h"
@@ -25,22 +25,18 @@
 namespace tandem::rollout {
 namespace {
 
-// A row of logits and the sequence whose next token it gives.
-struct Draw {
-  Sequence* sequence = nullptr;
-  int64_t row = 0;
-};
-
 struct StepInputs {
   std::vector<TokenInput> tokens;
   std::vector<int64_t> logits_rows;
-  std::vector<Draw> draws;
+  std::vector<Sequence*> draws;     // sequences that get a token, in order of their row of logits
+  std::vector<size_t> draws_begin;  // of each row of logits, then the number of draws
 };
 
 StepInputs BuildInputs(const StepPlan& plan) {
   StepInputs in;
   for (Sequence* s : plan.decodes) {
-    in.draws.push_back({s, static_cast<int64_t>(in.logits_rows.size())});
+    in.draws_begin.push_back(in.draws.size());
+    in.draws.push_back(s);
     in.logits_rows.push_back(static_cast<int64_t>(in.tokens.size()));
     in.tokens.push_back({s->completion.token_ids.back(), static_cast<int32_t>(s->next_position()),
                          &s->blocks});
@@ -52,26 +48,12 @@ StepInputs BuildInputs(const StepPlan& plan) {
           {group->request.prompt[p], static_cast<int32_t>(p), &group->prompt_blocks});
     }
     if (!chunk.last) continue;
-    for (const auto& s : group->sequences) {
-      in.draws.push_back({s.get(), static_cast<int64_t>(in.logits_rows.size())});
-    }
+    in.draws_begin.push_back(in.draws.size());
+    for (const auto& s : group->sequences) in.draws.push_back(s.get());
     in.logits_rows.push_back(static_cast<int64_t>(in.tokens.size()) - 1);
   }
+  in.draws_begin.push_back(in.draws.size());
   return in;
-}
-
-// The tensors as they are served: nearest cast to the engine's dtype, in Hugging Face layout.
-absl::StatusOr<std::vector<HostTensor>> CastTensors(std::vector<HostTensor> tensors,
-                                                    ComputeDType dtype) {
-  const at::ScalarType type = dtype == ComputeDType::kBf16 ? at::kBFloat16 : at::kFloat;
-  for (HostTensor& tensor : tensors) {
-    TANDEM_ASSIGN_OR_RETURN(const at::Tensor view, ViewAsTensor(tensor));
-    if (view.scalar_type() == type) continue;
-    TANDEM_ASSIGN_OR_RETURN(const at::Tensor cast,
-                            CatchTorch("cast weights", [&] { return view.to(type); }));
-    TANDEM_ASSIGN_OR_RETURN(tensor, ToHostTensor(tensor.spec.name, cast));
-  }
-  return tensors;
 }
 
 void Append(FinishedCompletion& c, const SampledToken& token, WeightVersion version,
@@ -87,6 +69,15 @@ void Append(FinishedCompletion& c, const SampledToken& token, WeightVersion vers
     c.version_spans.push_back({version, 0});
   }
   ++c.version_spans.back().num_tokens;
+}
+
+int NumThreads(const EngineOptions& options) {
+  if (options.num_threads > 0) return static_cast<int>(options.num_threads);
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+DType WeightDType(ComputeDType dtype) {
+  return dtype == ComputeDType::kBf16 ? DType::kBF16 : DType::kF32;
 }
 
 }  // namespace
@@ -112,12 +103,13 @@ struct Engine::Impl {
         num_blocks(engine_options.kv_capacity_tokens / KvBlockPool::kBlockTokens),
         scheduler({num_blocks, options.max_batch_sequences,
                    std::max(options.max_step_tokens, options.max_batch_sequences)}),
-        runner(model_config, engine_options.dtype, num_blocks) {}
+        runner(model_config, engine_options.dtype, num_blocks, NumThreads(engine_options),
+               ActiveInstructionSet()) {}
 
   std::vector<int32_t> StopIds(const SamplingParams& sampling) const;
   bool IsStop(const SamplingParams& sampling, int32_t id) const;
-  absl::Status SampleAll(const StepInputs& inputs, const at::Tensor& logits,
-                         std::vector<SampledToken>& tokens) const;
+  absl::StatusOr<SampledToken> Sample(const Sequence& sequence,
+                                      std::span<const float> logits) const;
   absl::StatusOr<std::optional<FinishReason>> FinishReasonOf(Sequence& sequence) const;
   absl::Status Emit(Sequence* sequence, FinishReason reason, std::vector<EngineEvent>& events);
   const EngineOptions options;
@@ -143,21 +135,22 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> read, ReadModelTensors(model_directory));
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> matched,
                           MatchModelTensors(config, std::move(read)));
-  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors,
-                          CastTensors(std::move(matched), options.dtype));
-  if (config.num_heads / config.num_kv_heads > kMaxHeadsPerKvHead) {
-    return absl::UnimplementedError(
-        absl::StrCat(config.num_heads / config.num_kv_heads, " query heads per KV head, at most ",
-                     kMaxHeadsPerKvHead, " are supported"));
+  std::vector<HostTensor> tensors;
+  for (const HostTensor& tensor : matched) {
+    TANDEM_ASSIGN_OR_RETURN(HostTensor cast, CastNearest(tensor, WeightDType(options.dtype)));
+    tensors.push_back(std::move(cast));
   }
-  const int64_t cores = std::max(1u, std::thread::hardware_concurrency());
-  at::set_num_threads(static_cast<int>(options.num_threads > 0 ? options.num_threads : cores));
-  TANDEM_ASSIGN_OR_RETURN(auto impl, CatchTorch("allocate the KV cache", [&] {
-                            return std::make_unique<Impl>(options, config);
-                          }));
+  std::unique_ptr<Impl> impl;
+  try {
+    impl = std::make_unique<Impl>(options, config);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for a KV cache of ", options.kv_capacity_tokens,
+                     " tokens: lower engine.kv_capacity_tokens"));
+  }
   impl->tokenizer = std::move(tokenizer);
-  TANDEM_ASSIGN_OR_RETURN(impl->weights, PackModelWeights(config, tensors, options.dtype,
-                                                          options.max_batch_sequences));
+  TANDEM_ASSIGN_OR_RETURN(impl->weights,
+                          PackModelWeights(config, tensors, WeightDType(options.dtype)));
   impl->initial_tensors = std::move(tensors);
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
@@ -223,35 +216,21 @@ bool Engine::Impl::IsStop(const SamplingParams& sampling, int32_t id) const {
   return has(sampling.stop_token_ids) || (!sampling.ignore_eos && has(config.eos_token_ids));
 }
 
-absl::Status Engine::Impl::SampleAll(const StepInputs& inputs, const at::Tensor& logits,
-                                     std::vector<SampledToken>& tokens) const {
-  const int64_t n = static_cast<int64_t>(inputs.draws.size());
-  tokens.resize(n);
-  std::vector<absl::Status> failures(n);
-  const float* data = logits.const_data_ptr<float>();
-  at::parallel_for(0, n, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const auto& [sequence, row] = inputs.draws[i];
-      const GroupRequest& request = sequence->group->request;
-      const int64_t position = static_cast<int64_t>(sequence->completion.token_ids.size());
-      std::vector<int32_t> forbidden;
-      if (position < request.sampling.min_new_tokens) forbidden = StopIds(request.sampling);
-      const double uniform =
-          UniformDraw(request.sampling.seed, static_cast<uint32_t>(sequence->completion.index),
-                      static_cast<uint32_t>(position));
-      auto token = SampleToken({data + row * config.vocab_size, size_t(config.vocab_size)},
-                               request.sampling, forbidden, uniform);
-      if (token.ok()) {
-        tokens[i] = *token;
-      } else {
-        failures[i] = absl::InternalError(
-            absl::StrCat("group ", request.key, ", completion ", sequence->completion.index,
-                         ", token ", position, ": ", token.status().message()));
-      }
-    }
-  });
-  for (const absl::Status& status : failures) TANDEM_RETURN_IF_ERROR(status);
-  return absl::OkStatus();
+// The next token of a sequence. Thread-safe beside other sequences.
+absl::StatusOr<SampledToken> Engine::Impl::Sample(const Sequence& sequence,
+                                                  std::span<const float> logits) const {
+  const GroupRequest& request = sequence.group->request;
+  const int64_t position = static_cast<int64_t>(sequence.completion.token_ids.size());
+  std::vector<int32_t> forbidden;
+  if (position < request.sampling.min_new_tokens) forbidden = StopIds(request.sampling);
+  const double uniform =
+      UniformDraw(request.sampling.seed, static_cast<uint32_t>(sequence.completion.index),
+                  static_cast<uint32_t>(position));
+  absl::StatusOr<SampledToken> token = SampleToken(logits, request.sampling, forbidden, uniform);
+  if (token.ok()) return token;
+  return absl::InternalError(absl::StrCat("group ", request.key, ", completion ",
+                                          sequence.completion.index, ", token ", position, ": ",
+                                          token.status().message()));
 }
 
 // Why the sequence ends with its last token; nothing when it goes on. Fills `text` for stop strings.
@@ -300,9 +279,14 @@ absl::StatusOr<std::vector<EngineEvent>> Engine::Step() {
   for (RunningGroup* group : plan.admitted) events.push_back(GroupStarted{group->request.key});
 
   const StepInputs inputs = BuildInputs(plan);
-  TANDEM_ASSIGN_OR_RETURN(const at::Tensor logits, CatchTorch("forward", [&] {
-                            return impl.runner.Run(*impl.weights, inputs.tokens, inputs.logits_rows);
-                          }));
+  std::vector<absl::StatusOr<SampledToken>> tokens(inputs.draws.size());
+  impl.runner.Run(*impl.weights, inputs.tokens, inputs.logits_rows,
+                  [&](int64_t row, std::span<const float> logits) {
+                    for (size_t i = inputs.draws_begin[row]; i < inputs.draws_begin[row + 1]; ++i) {
+                      tokens[i] = impl.Sample(*inputs.draws[i], logits);
+                    }
+                  });
+  for (const auto& token : tokens) TANDEM_RETURN_IF_ERROR(token.status());
   for (const PromptChunk& chunk : plan.chunks) {
     impl.num_prompt_tokens_computed += chunk.end - chunk.begin;
     if (!chunk.last) continue;
@@ -317,13 +301,10 @@ absl::StatusOr<std::vector<EngineEvent>> Engine::Step() {
     events.push_back(GroupDecoding{chunk.group->request.key});
   }
 
-  std::vector<SampledToken> tokens;
-  TANDEM_RETURN_IF_ERROR(impl.SampleAll(inputs, logits, tokens));
   impl.num_tokens_sampled += tokens.size();
-
   for (size_t i = 0; i < tokens.size(); ++i) {
-    Sequence* sequence = inputs.draws[i].sequence;
-    Append(sequence->completion, tokens[i], impl.version, static_cast<int32_t>(tokens.size()));
+    Sequence* sequence = inputs.draws[i];
+    Append(sequence->completion, *tokens[i], impl.version, static_cast<int32_t>(tokens.size()));
     TANDEM_ASSIGN_OR_RETURN(const std::optional<FinishReason> reason,
                             impl.FinishReasonOf(*sequence));
     if (reason) TANDEM_RETURN_IF_ERROR(impl.Emit(sequence, *reason, events));
@@ -355,17 +336,9 @@ absl::StatusOr<std::vector<std::vector<float>>> Engine::Score(
                         sequences, temperature, path);
 }
 
-absl::StatusOr<std::unique_ptr<StagedWeights>> Engine::Stage(std::vector<HostTensor> tensors,
-                                                             bool allow_cast) const {
-  for (const HostTensor& tensor : tensors) {
-    if (tensor.spec.dtype != weight_dtype() && !allow_cast) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(tensor.spec.ToString(), ": this server runs ",
-                       std::string(DTypeName(weight_dtype())), "; cast before pushing"));
-    }
-  }
-  TANDEM_ASSIGN_OR_RETURN(auto packed, PackModelWeights(impl_->config, tensors, impl_->options.dtype,
-                                                        impl_->options.max_batch_sequences));
+absl::StatusOr<std::unique_ptr<StagedWeights>> Engine::Stage(
+    std::vector<HostTensor> tensors) const {
+  TANDEM_ASSIGN_OR_RETURN(auto packed, PackModelWeights(impl_->config, tensors, weight_dtype()));
   return std::unique_ptr<StagedWeights>(std::move(packed));
 }
 
@@ -380,9 +353,7 @@ WeightVersion Engine::live_version() const { return impl_->version; }
 const ModelConfig& Engine::config() const { return impl_->config; }
 const Tokenizer& Engine::tokenizer() const { return *impl_->tokenizer; }
 
-DType Engine::weight_dtype() const {
-  return impl_->options.dtype == ComputeDType::kBf16 ? DType::kBF16 : DType::kF32;
-}
+DType Engine::weight_dtype() const { return WeightDType(impl_->options.dtype); }
 
 EngineStats Engine::Stats() const {
   const Scheduler& s = impl_->scheduler;

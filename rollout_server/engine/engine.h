@@ -97,10 +97,9 @@ class Engine {
   //   INTERNAL  a kernel failed
   absl::StatusOr<std::vector<EngineEvent>> Step();
 
-  // Casts (nearest, for files only) and packs a full set of tensors (ModelTensors order).
-  //   INVALID_ARGUMENT  names or shapes differ; dtype other than the engine's and not `allow_cast`
-  absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors,
-                                                       bool allow_cast = false) const;
+  // Packs a full set of tensors (ModelTensors order, weight_dtype()).
+  //   INVALID_ARGUMENT  names, shapes or dtypes differ
+  absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors) const;
 
   // Serves from `staged` from the next Step on; sequences in flight keep their KV (policy keep) and
   // their next tokens carry `version`. A pointer swap: microseconds.

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "rollout_server/engine/kernels.h"
+#include "common/model/forward_kernels.h"
 
 namespace tandem::rollout {
 

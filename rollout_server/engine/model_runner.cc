@@ -1,190 +1,318 @@
 #include "rollout_server/engine/model_runner.h"
 
-#include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/index_select.h>
-
+#include <algorithm>
 #include <cmath>
 #include <cstring>
-
-#include "rollout_server/engine/kernels.h"
 
 namespace tandem::rollout {
 namespace {
 
 constexpr int64_t kBlock = KvBlockPool::kBlockTokens;
-constexpr int64_t kRowGrain = 4;  // rows a thread takes at least: below it, waking one costs more
+constexpr int64_t kRowBlock = 48;       // rows multiplied by one tile of weights at a time
+constexpr int64_t kTokensTogether = 8;  // tokens of a sequence attended together
+constexpr int64_t kLogitsRows = 64;     // rows of logits that exist at once
+constexpr int64_t kItemsPerThread = 4;  // of a phase, so that no thread waits long for another
+constexpr int64_t kTile = PackedMatrix::kTileColumns;
 
-template <typename F>
-void ForRows(int64_t n, const F& f) {
-  at::parallel_for(0, n, kRowGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) f(i);
+int64_t WholeTiles(int64_t columns) { return (columns + kTile - 1) / kTile * kTile; }
+
+// bf16 instructions take two inputs at a time.
+bool HasPairs(const ModelConfig& config) {
+  return config.hidden_size % 2 == 0 && config.intermediate_size % 2 == 0 &&
+         config.num_heads * config.head_dim % 2 == 0;
+}
+
+int64_t Ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+ModelRunner::ModelRunner(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks,
+                         int num_threads, InstructionSet instruction_set)
+    : config_(config),
+      dtype_(dtype),
+      num_blocks_(num_blocks),
+      set_(instruction_set),
+      kernels_(ForwardKernelsFor(instruction_set)),
+      round_(dtype == ComputeDType::kBf16),
+      operand_type_(round_ && HasPairs(config) ? RoundedOperandType(instruction_set)
+                                               : OperandType::kFp32),
+      inverse_frequencies_(RotaryInverseFrequencies(config)),
+      team_(num_threads),
+      scratch_(num_threads) {
+  const int64_t heads = config.num_layers * num_blocks * config.num_kv_heads * kBlock;
+  const int64_t bytes = dtype == ComputeDType::kBf16 ? 2 : 4;
+  keys_ = AlignedBuffer(heads * config.head_dim * bytes);
+  values_ = AlignedBuffer(heads * PaddedHeadDim(config.head_dim) * bytes);
+  logits_ = AlignedBuffer(kLogitsRows * WholeTiles(config.vocab_size) * 4);
+  final_normed_ = AlignedBuffer(kLogitsRows * config.hidden_size * 4);
+}
+
+template <typename Kv>
+KvLayer<Kv> ModelRunner::Cache(int64_t layer) {
+  KvLayer<Kv> cache;
+  cache.key_head_stride = config_.head_dim * kBlock;
+  cache.value_head_stride = kBlock * PaddedHeadDim(config_.head_dim);
+  cache.key_block_stride = config_.num_kv_heads * cache.key_head_stride;
+  cache.value_block_stride = config_.num_kv_heads * cache.value_head_stride;
+  cache.keys = keys_.as<Kv>() + layer * num_blocks_ * cache.key_block_stride;
+  cache.values = values_.as<Kv>() + layer * num_blocks_ * cache.value_block_stride;
+  return cache;
+}
+
+// Buffers for this many tokens and contexts this long; groups the tokens into runs.
+void ModelRunner::Prepare(std::span<const TokenInput> inputs) {
+  const int64_t n = static_cast<int64_t>(inputs.size());
+  if (n > capacity_) {
+    capacity_ = n;
+    const int64_t half = config_.head_dim / 2, operand = OperandBytes(operand_type_);
+    const int64_t heads = config_.num_heads + 2 * config_.num_kv_heads;
+    hidden_ = AlignedBuffer(n * config_.hidden_size * 4);
+    cosines_ = AlignedBuffer(n * half * 4);
+    sines_ = AlignedBuffer(n * half * 4);
+    qkv_ = AlignedBuffer(n * WholeTiles(heads * config_.head_dim) * 4);
+    normed_ = AlignedBuffer(n * config_.hidden_size * operand);
+    attended_ = AlignedBuffer(n * config_.num_heads * config_.head_dim * operand);
+    activated_ = AlignedBuffer(n * config_.intermediate_size * operand);
+  }
+  int64_t longest = 0;
+  runs_.clear();
+  for (int64_t i = 0; i < n; ++i) {
+    longest = std::max<int64_t>(longest, inputs[i].position + 1);
+    const bool follows = i > 0 && inputs[i].blocks == inputs[i - 1].blocks &&
+                         inputs[i].position == inputs[i - 1].position + 1;
+    if (follows && runs_.back().count < kTokensTogether) {
+      ++runs_.back().count;
+    } else {
+      runs_.push_back({i, 1});
+    }
+  }
+  const int64_t head_group = config_.num_heads / config_.num_kv_heads;
+  const size_t scratch = static_cast<size_t>(std::max(
+      {AttentionScratch(longest) + kTokensTogether * head_group * config_.head_dim,
+       kRowBlock * kTile, config_.hidden_size}));
+  for (std::vector<float>& one : scratch_) {
+    if (one.size() < scratch) one.resize(scratch);
+  }
+}
+
+void ModelRunner::FillRotary(std::span<const TokenInput> inputs, int64_t row) {
+  const int64_t half = static_cast<int64_t>(inverse_frequencies_.size());
+  float* cosines = cosines_.as<float>() + row * half;
+  float* sines = sines_.as<float>() + row * half;
+  for (int64_t i = 0; i < half; ++i) {
+    const float angle = static_cast<float>(inputs[row].position) * inverse_frequencies_[i];
+    cosines[i] = std::cos(angle);
+    sines[i] = std::sin(angle);
+  }
+}
+
+// hidden -> normed, as the next linear layer wants it.
+void ModelRunner::Norm(ThreadTeam::Member& member, const float* weight, int64_t rows) {
+  const int64_t width = config_.hidden_size;
+  float* scratch = scratch_[member.index()].data();
+  member.ForEach(rows, 4, [&](int64_t row) {
+    kernels_.rms_norm(hidden_.as<float>() + row * width, weight, width,
+                      static_cast<float>(config_.rms_norm_eps), scratch);
+    StoreOperand(set_, scratch, width, round_, operand_type_, OperandRow(normed_, row, width));
   });
 }
 
-at::Tensor Fp32(std::initializer_list<int64_t> shape) { return at::empty(shape, at::kFloat); }
-
-// Rows of the embedding as the fp32 residual stream.
-at::Tensor Embed(const at::Tensor& embedding, const std::vector<TokenInput>& inputs) {
-  at::Tensor ids = at::empty({static_cast<int64_t>(inputs.size())}, at::kLong);
-  for (size_t i = 0; i < inputs.size(); ++i) ids.data_ptr<int64_t>()[i] = inputs[i].token_id;
-  return at::index_select(embedding, 0, ids).to(at::kFloat).contiguous();
-}
-
-void NormRows(at::Tensor& x, const at::Tensor* delta, const at::Tensor& weight, double eps,
-              at::Tensor& out) {
-  const int64_t n = x.size(0), e = x.size(1);
-  float* px = x.data_ptr<float>();
-  const float* pd = delta ? delta->const_data_ptr<float>() : nullptr;
-  const float* pw = weight.const_data_ptr<float>();
-  float* po = out.data_ptr<float>();
-  ForRows(n, [&](int64_t i) {
-    if (pd) {
-      AddRmsNorm(px + i * e, pd + i * e, pw, e, static_cast<float>(eps), po + i * e);
-    } else {
-      RmsNorm(px + i * e, pw, e, static_cast<float>(eps), po + i * e);
+// Every tile of the product; done(tile, first row, rows, values, stride) gets each as it is ready.
+// With `out` the values stand in its rows, else in scratch.
+template <typename Done>
+void ModelRunner::Multiply(ThreadTeam::Member& member, const PackedMatrix& matrix, const Operand& x,
+                           int64_t rows, float* out, int64_t out_stride, const Done& done) {
+  const int64_t tiles = matrix.num_tiles();
+  const int64_t wanted = kItemsPerThread * team_.size();
+  const int64_t splits = std::min(Ceil(rows, kRowBlock), Ceil(wanted, tiles));
+  const int64_t rows_each = Ceil(rows, splits);
+  const int64_t row_bytes = x.stride * OperandBytes(x.type);
+  float* scratch = scratch_[member.index()].data();
+  member.ForEach(tiles * splits, Ceil(tiles, 4 * wanted), [&](int64_t item) {
+    const int64_t tile = item / splits, begin = item % splits * rows_each;
+    const int64_t end = std::min(rows, begin + rows_each);
+    for (int64_t row = begin; row < end; row += kRowBlock) {
+      const int64_t count = std::min(kRowBlock, end - row);
+      float* to = out != nullptr ? out + row * out_stride + tile * kTile : scratch;
+      const int64_t stride = out != nullptr ? out_stride : kTile;
+      const Operand part = {x.type, static_cast<const char*>(x.data) + row * row_bytes, x.stride};
+      matrix.MultiplyTile(set_, tile, part, count, to, stride);
+      done(tile, row, count, to, stride);
     }
   });
 }
 
-at::Tensor ActivateRows(const at::Tensor& gate_up) {
-  const int64_t n = gate_up.size(0), width = gate_up.size(1) / 2;
-  at::Tensor out = Fp32({n, width});
-  const float* in = gate_up.const_data_ptr<float>();
-  float* po = out.data_ptr<float>();
-  ForRows(n, [&](int64_t i) { SwiGlu(in + i * 2 * width, width, po + i * width); });
-  return out;
+namespace {
+
+void AddBias(const std::vector<float>& bias, int64_t tile, int64_t rows, float* values,
+             int64_t stride) {
+  const int64_t first = tile * kTile;
+  const int64_t count = std::min<int64_t>(kTile, static_cast<int64_t>(bias.size()) - first);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < count; ++i) values[r * stride + i] += bias[first + i];
+  }
 }
 
 }  // namespace
 
-ModelRunner::ModelRunner(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks)
-    : config_(config),
-      dtype_(dtype),
-      padded_d_((config.head_dim + kHeadPadding - 1) / kHeadPadding * kHeadPadding),
-      inverse_frequencies_(RotaryInverseFrequencies(config)) {
-  const at::ScalarType type = dtype == ComputeDType::kBf16 ? at::kBFloat16 : at::kFloat;
-  keys_ = at::empty({config.num_layers, num_blocks, config.num_kv_heads, config.head_dim, kBlock},
-                    type);
-  values_ = at::empty({config.num_layers, num_blocks, config.num_kv_heads, kBlock, padded_d_}, type);
+// hidden += x W + b.
+void ModelRunner::AddProduct(ThreadTeam::Member& member, const LinearWeights& weights,
+                             const Operand& x, int64_t rows) {
+  const int64_t width = config_.hidden_size;
+  Multiply(member, weights.matrix, x, rows, nullptr, 0,
+           [&](int64_t tile, int64_t row, int64_t count, float* values, int64_t stride) {
+             AddBias(weights.bias, tile, count, values, stride);
+             kernels_.add_rows(values, stride, count, std::min(kTile, width - tile * kTile),
+                               hidden_.as<float>() + row * width + tile * kTile, width);
+           });
 }
 
-void ModelRunner::FillRotary(const std::vector<TokenInput>& inputs) {
-  const int64_t n = static_cast<int64_t>(inputs.size());
-  const int64_t half = static_cast<int64_t>(inverse_frequencies_.size());
-  cosines_ = Fp32({n, half});
-  sines_ = Fp32({n, half});
-  float* cosines = cosines_.data_ptr<float>();
-  float* sines = sines_.data_ptr<float>();
-  ForRows(n, [&](int64_t t) {
-    for (int64_t i = 0; i < half; ++i) {
-      const float angle = static_cast<float>(inputs[t].position) * inverse_frequencies_[i];
-      cosines[t * half + i] = std::cos(angle);
-      sines[t * half + i] = std::sin(angle);
-    }
-  });
-}
-
-// Normalises (Qwen3) and rotates queries and keys in place, scales queries, and writes keys and values.
+// Normalises (Qwen3) and rotates queries and keys in place, scales queries, and stores keys and values.
 template <typename Kv>
-void ModelRunner::WriteCache(int64_t layer, const LayerWeights& weights,
-                             const std::vector<TokenInput>& inputs, at::Tensor& qkv) {
+void ModelRunner::RotateAndStore(const LayerWeights& weights, const KvLayer<Kv>& cache,
+                                 const TokenInput& input, int64_t row) {
   const int64_t d = config_.head_dim, heads = config_.num_heads, kv_heads = config_.num_kv_heads;
-  const int64_t half = d / 2;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(d));
   const float eps = static_cast<float>(config_.rms_norm_eps);
-  const float* q_norm = weights.q_norm.defined() ? weights.q_norm.const_data_ptr<float>() : nullptr;
-  const float* k_norm = weights.k_norm.defined() ? weights.k_norm.const_data_ptr<float>() : nullptr;
-  float* rows = qkv.data_ptr<float>();
-  const float* cosines = cosines_.const_data_ptr<float>();
-  const float* sines = sines_.const_data_ptr<float>();
-  Kv* keys = static_cast<Kv*>(keys_.data_ptr()) + layer * keys_.stride(0);
-  Kv* values = static_cast<Kv*>(values_.data_ptr()) + layer * values_.stride(0);
-  ForRows(static_cast<int64_t>(inputs.size()), [&](int64_t t) {
-    float* row = rows + t * (heads + 2 * kv_heads) * d;
-    const float* cosine = cosines + t * half;
-    const float* sine = sines + t * half;
-    for (int64_t h = 0; h < heads; ++h) {
-      float* query = row + h * d;
-      if (q_norm) RmsNorm(query, q_norm, d, eps, query);
-      Rotate(query, cosine, sine, d);
-      for (int64_t i = 0; i < d; ++i) query[i] *= scale;
+  const float* cosine = cosines_.as<float>() + row * (d / 2);
+  const float* sine = sines_.as<float>() + row * (d / 2);
+  float* queries = qkv_.as<float>() + row * WholeTiles((heads + 2 * kv_heads) * d);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(d));
+  for (int64_t h = 0; h < heads; ++h) {
+    float* query = queries + h * d;
+    if (config_.qk_norm) kernels_.rms_norm(query, weights.q_norm.data(), d, eps, query);
+    kernels_.rotate(query, cosine, sine, d, scale);
+  }
+  const int64_t block = (*input.blocks)[input.position / kBlock], slot = input.position % kBlock;
+  for (int64_t h = 0; h < kv_heads; ++h) {
+    float* key = queries + (heads + h) * d;
+    const float* value = queries + (heads + kv_heads + h) * d;
+    if (config_.qk_norm) kernels_.rms_norm(key, weights.k_norm.data(), d, eps, key);
+    kernels_.rotate(key, cosine, sine, d, 1.0f);
+    if constexpr (sizeof(Kv) == 2) {
+      kernels_.write_kv_bf16(key, value, d, slot, cache.KeysOf(block, h), cache.ValuesOf(block, h));
+    } else {
+      kernels_.write_kv_fp32(key, value, d, slot, cache.KeysOf(block, h), cache.ValuesOf(block, h));
     }
-    const int64_t block = (*inputs[t].blocks)[inputs[t].position / kBlock];
-    const int64_t slot = inputs[t].position % kBlock;
-    for (int64_t h = 0; h < kv_heads; ++h) {
-      float* key = row + (heads + h) * d;
-      if (k_norm) RmsNorm(key, k_norm, d, eps, key);
-      Rotate(key, cosine, sine, d);
-      WriteKv(key, row + (heads + kv_heads + h) * d, d, padded_d_, slot,
-              keys + block * keys_.stride(1) + h * keys_.stride(2),
-              values + block * values_.stride(1) + h * values_.stride(2));
+  }
+}
+
+template <typename Kv>
+void ModelRunner::Attend(ThreadTeam::Member& member, const KvLayer<Kv>& cache,
+                         std::span<const TokenInput> inputs) {
+  const int64_t d = config_.head_dim, kv_heads = config_.num_kv_heads;
+  const int64_t group = config_.num_heads / kv_heads;
+  const int64_t qkv_width = WholeTiles((config_.num_heads + 2 * kv_heads) * d);
+  const int64_t width = config_.num_heads * d;
+  float* out = scratch_[member.index()].data();
+  float* scores = out + kTokensTogether * group * d;
+  member.ForEach(static_cast<int64_t>(runs_.size()) * kv_heads, 1, [&](int64_t item) {
+    const TokenRun& run = runs_[item / kv_heads];
+    const int64_t h = item % kv_heads;
+    AttentionTask<Kv> task;
+    task.queries = qkv_.as<float>() + run.first * qkv_width + h * group * d;
+    task.query_stride = qkv_width;
+    task.num_tokens = run.count;
+    task.num_heads = group;
+    task.head_dim = d;
+    task.first_position = inputs[run.first].position;
+    task.layer = cache;
+    task.kv_head = h;
+    task.blocks = inputs[run.first].blocks->data();
+    task.out = out;
+    task.out_stride = group * d;
+    if constexpr (sizeof(Kv) == 2) {
+      kernels_.attend_bf16(task, scores);
+    } else {
+      kernels_.attend_fp32(task, scores);
+    }
+    for (int64_t t = 0; t < run.count; ++t) {
+      char* row = static_cast<char*>(OperandRow(attended_, run.first + t, width));
+      StoreOperand(set_, out + t * group * d, group * d, round_, operand_type_,
+                   row + h * group * d * OperandBytes(operand_type_));
     }
   });
 }
 
 template <typename Kv>
-void ModelRunner::Attend(int64_t layer, const std::vector<TokenInput>& inputs,
-                         const at::Tensor& qkv, at::Tensor& out) {
-  const int64_t d = config_.head_dim, heads = config_.num_heads, kv_heads = config_.num_kv_heads;
-  const int64_t group = heads / kv_heads;
-  const KvLayer<Kv> cache = {
-      static_cast<const Kv*>(keys_.const_data_ptr()) + layer * keys_.stride(0),
-      static_cast<const Kv*>(values_.const_data_ptr()) + layer * values_.stride(0),
-      keys_.stride(1), keys_.stride(2), values_.stride(1), values_.stride(2)};
-  const float* rows = qkv.const_data_ptr<float>();
-  float* po = out.data_ptr<float>();
-  const int64_t work = static_cast<int64_t>(inputs.size()) * kv_heads;
-  at::parallel_for(0, work, 2, [&](int64_t begin, int64_t end) {
-    thread_local std::vector<float> scratch;
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t t = i / kv_heads, h = i % kv_heads;
-      const int64_t context = inputs[t].position + 1;
-      const int64_t padded = (context + kBlock - 1) / kBlock * kBlock;
-      if (static_cast<int64_t>(scratch.size()) < group * padded) scratch.resize(group * padded);
-      AttendHead<Kv>(rows + t * (heads + 2 * kv_heads) * d + h * group * d, group, d, padded_d_,
-                     cache, h, inputs[t].blocks->data(), context, scratch.data(),
-                     po + t * heads * d + h * group * d);
+void ModelRunner::RunLayer(ThreadTeam::Member& member, int64_t index, const LayerWeights& weights,
+                           std::span<const TokenInput> inputs) {
+  const int64_t n = static_cast<int64_t>(inputs.size());
+  const KvLayer<Kv> cache = Cache<Kv>(index);
+  const int64_t qkv_columns = (config_.num_heads + 2 * config_.num_kv_heads) * config_.head_dim;
+
+  Norm(member, weights.input_norm.data(), n);
+  Multiply(member, weights.qkv.matrix, AsOperand(normed_, config_.hidden_size), n,
+           qkv_.as<float>(), WholeTiles(qkv_columns),
+           [&](int64_t tile, int64_t, int64_t count, float* values, int64_t stride) {
+             AddBias(weights.qkv.bias, tile, count, values, stride);
+           });
+  member.ForEach(n, 1, [&](int64_t row) { RotateAndStore(weights, cache, inputs[row], row); });
+  Attend(member, cache, inputs);
+  AddProduct(member, weights.o, AsOperand(attended_, config_.num_heads * config_.head_dim), n);
+
+  Norm(member, weights.post_norm.data(), n);
+  const int64_t width = config_.intermediate_size;
+  Multiply(member, weights.gate_up.matrix, AsOperand(normed_, config_.hidden_size), n, nullptr, 0,
+           [&](int64_t tile, int64_t row, int64_t count, float* values, int64_t stride) {
+             constexpr int64_t kGates = kTile / 2;
+             AddBias(weights.gate_up.bias, tile, count, values, stride);
+             const int64_t first = tile * kGates, gates = std::min(kGates, width - first);
+             for (int64_t r = 0; r < count; ++r) {
+               float* gate = values + r * stride;
+               kernels_.swiglu(gate, gate + kGates, gates, gate);
+               char* to = static_cast<char*>(OperandRow(activated_, row + r, width));
+               StoreOperand(set_, gate, gates, round_, operand_type_,
+                            to + first * OperandBytes(operand_type_));
+             }
+           });
+  AddProduct(member, weights.down, AsOperand(activated_, width), n);
+}
+
+void ModelRunner::RunHead(ThreadTeam::Member& member, const ModelWeights& weights,
+                          std::span<const int64_t> logits_rows, OnLogits on_logits) {
+  const int64_t width = config_.hidden_size, stride = WholeTiles(config_.vocab_size);
+  const int64_t total = static_cast<int64_t>(logits_rows.size());
+  for (int64_t first = 0; first < total; first += kLogitsRows) {
+    const int64_t rows = std::min(kLogitsRows, total - first);
+    member.ForEach(rows, 4, [&](int64_t i) {
+      kernels_.rms_norm(hidden_.as<float>() + logits_rows[first + i] * width,
+                        weights.final_norm.data(), width, static_cast<float>(config_.rms_norm_eps),
+                        final_normed_.as<float>() + i * width);
+    });
+    Multiply(member, weights.head, {OperandType::kFp32, final_normed_.as<float>(), width}, rows,
+             logits_.as<float>(), stride, [](auto&&...) {});
+    member.ForEach(rows, 1, [&](int64_t i) {
+      on_logits(first + i, {logits_.as<float>() + i * stride,
+                            static_cast<size_t>(config_.vocab_size)});
+    });
+  }
+}
+
+void ModelRunner::Run(const ModelWeights& weights, std::span<const TokenInput> inputs,
+                      std::span<const int64_t> logits_rows, OnLogits on_logits) {
+  Prepare(inputs);
+  team_.Run([&](ThreadTeam::Member& member) {
+    member.ForEach(static_cast<int64_t>(inputs.size()), 1, [&](int64_t row) {
+      weights.embeddings().CopyColumn(inputs[row].token_id,
+                                      hidden_.as<float>() + row * config_.hidden_size);
+      FillRotary(inputs, row);
+    });
+    for (int64_t i = 0; i < config_.num_layers; ++i) {
+      if (dtype_ == ComputeDType::kBf16) {
+        RunLayer<uint16_t>(member, i, weights.layers[i], inputs);
+      } else {
+        RunLayer<float>(member, i, weights.layers[i], inputs);
+      }
     }
+    RunHead(member, weights, logits_rows, on_logits);
   });
 }
 
-at::Tensor ModelRunner::Run(const ModelWeights& weights, const std::vector<TokenInput>& inputs,
-                            const std::vector<int64_t>& logits_rows) {
-  const int64_t n = static_cast<int64_t>(inputs.size());
-  FillRotary(inputs);
-  at::Tensor x = Embed(weights.embedding, inputs);
-  at::Tensor normed = Fp32({n, config_.hidden_size});
-  at::Tensor attended = Fp32({n, config_.num_heads * config_.head_dim});
-  at::Tensor delta;
-  for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
-    const LayerWeights& w = weights.layers[layer];
-    NormRows(x, layer == 0 ? nullptr : &delta, w.input_norm, config_.rms_norm_eps, normed);
-    at::Tensor qkv = w.qkv.Run(normed);
-    if (dtype_ == ComputeDType::kBf16) {
-      WriteCache<uint16_t>(layer, w, inputs, qkv);
-      Attend<uint16_t>(layer, inputs, qkv, attended);
-    } else {
-      WriteCache<float>(layer, w, inputs, qkv);
-      Attend<float>(layer, inputs, qkv, attended);
-    }
-    delta = w.o.Run(attended);
-    NormRows(x, &delta, w.post_norm, config_.rms_norm_eps, normed);
-    delta = w.down.Run(ActivateRows(w.gate_up.Run(normed)));
-  }
-  NormRows(x, &delta, weights.final_norm, config_.rms_norm_eps, normed);
-  if (logits_rows.empty()) return Fp32({0, config_.vocab_size});
-  at::Tensor rows = at::empty({static_cast<int64_t>(logits_rows.size())}, at::kLong);
-  std::memcpy(rows.data_ptr(), logits_rows.data(), rows.nbytes());
-  return weights.head.Run(at::index_select(normed, 0, rows).contiguous());
-}
-
-void ModelRunner::CopyBlocks(const std::vector<BlockCopy>& copies) {
-  const auto copy = [&](at::Tensor& cache) {
-    const int64_t bytes = cache.stride(1) * cache.element_size();
+void ModelRunner::CopyBlocks(std::span<const BlockCopy> copies) {
+  const auto copy = [&](AlignedBuffer& cache) {
+    const int64_t bytes = cache.size() / (config_.num_layers * num_blocks_);
     for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
-      char* base = static_cast<char*>(cache.data_ptr()) +
-                   layer * cache.stride(0) * cache.element_size();
+      char* base = cache.as<char>() + layer * num_blocks_ * bytes;
       for (const BlockCopy& c : copies) {
         std::memcpy(base + c.to * bytes, base + c.from * bytes, bytes);
       }

@@ -1,18 +1,26 @@
 // ModelRunner: the engine's own forward over a KV cache in blocks (arrow 2). It owns the cache; weights
 // come with each call, so that a swap between two steps is a pointer.
 //
-// The residual stream, norms, rotary, softmax and logits are fp32; with ComputeDType::kBf16 the inputs of
-// linear layers, the weights and the cache are bf16. Use from the engine thread only. May throw
-// c10::Error (the engine wraps it).
+// The residual stream, norms, rotary, softmax and logits are fp32; with ComputeDType::kBf16 the weights
+// and the cache are bf16, and so are the inputs of all linear layers but the head, whose logits would be
+// a lattice. Every row is computed by kernels in a fixed order: its result depends on the sequence it
+// continues and on the weights, not on the other rows.
+//
+// A call is one walk of a thread team through the layers; nothing is allocated once buffers have grown to
+// the largest step. Use from the engine thread only.
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_MODEL_RUNNER_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_MODEL_RUNNER_H_
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "common/base/thread_team.h"
+#include "common/model/forward_kernels.h"
 #include "common/model/model_config.h"
+#include "common/tensor/aligned_buffer.h"
+#include "common/tensor/instruction_set.h"
 #include "rollout_server/engine/engine.h"
 #include "rollout_server/engine/model_weights.h"
 #include "rollout_server/engine/scheduler.h"
@@ -30,34 +38,80 @@ struct TokenInput {
 class ModelRunner {
  public:
   // Allocates the cache: num_blocks blocks of KvBlockPool::kBlockTokens tokens.
-  ModelRunner(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks);
+  ModelRunner(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks, int num_threads,
+              InstructionSet instruction_set);
 
-  // Computes `inputs` [N] and returns the logits [R, V] fp32 of the rows named by `logits_rows` [R].
-  // Tokens of one sequence may come in one call, in order of position.
-  at::Tensor Run(const ModelWeights& weights, const std::vector<TokenInput>& inputs,
-                 const std::vector<int64_t>& logits_rows);
+  // Computes `inputs` [N] and calls on_logits(i, logits [V] fp32) for the row inputs[logits_rows[i]],
+  // for every i, in no order and from several threads. Tokens of one sequence may come in one call,
+  // next to each other and in order of position.
+  using OnLogits = absl::FunctionRef<void(int64_t, std::span<const float>)>;
+  void Run(const ModelWeights& weights, std::span<const TokenInput> inputs,
+           std::span<const int64_t> logits_rows, OnLogits on_logits);
 
   // Copies whole blocks, all layers.
-  void CopyBlocks(const std::vector<BlockCopy>& copies);
+  void CopyBlocks(std::span<const BlockCopy> copies);
 
-  int64_t cache_bytes() const { return 2 * keys_.nbytes(); }
+  int64_t cache_bytes() const { return keys_.size() + values_.size(); }
 
  private:
+  // Neighbouring tokens of one sequence, attended together.
+  struct TokenRun {
+    int64_t first = 0, count = 0;  // of the inputs
+  };
+  void Prepare(std::span<const TokenInput> inputs);
+  void FillRotary(std::span<const TokenInput> inputs, int64_t row);
+  void Norm(ThreadTeam::Member& member, const float* weight, int64_t rows);
+  template <typename Done>
+  void Multiply(ThreadTeam::Member& member, const PackedMatrix& matrix, const Operand& x,
+                int64_t rows, float* out, int64_t out_stride, const Done& done);
+  void AddProduct(ThreadTeam::Member& member, const LinearWeights& weights, const Operand& x,
+                  int64_t rows);
   template <typename Kv>
-  void WriteCache(int64_t layer, const LayerWeights& weights, const std::vector<TokenInput>& inputs,
-                  at::Tensor& qkv);
+  void RotateAndStore(const LayerWeights& weights, const KvLayer<Kv>& cache,
+                      const TokenInput& input, int64_t row);
   template <typename Kv>
-  void Attend(int64_t layer, const std::vector<TokenInput>& inputs, const at::Tensor& qkv,
-              at::Tensor& out);
-  void FillRotary(const std::vector<TokenInput>& inputs);
+  void Attend(ThreadTeam::Member& member, const KvLayer<Kv>& cache,
+              std::span<const TokenInput> inputs);
+  template <typename Kv>
+  void RunLayer(ThreadTeam::Member& member, int64_t index, const LayerWeights& weights,
+                std::span<const TokenInput> inputs);
+  void RunHead(ThreadTeam::Member& member, const ModelWeights& weights,
+               std::span<const int64_t> logits_rows, OnLogits on_logits);
+  template <typename Kv>
+  KvLayer<Kv> Cache(int64_t layer);
+
+  Operand AsOperand(const AlignedBuffer& buffer, int64_t width) const {
+    return {operand_type_, buffer.as<char>(), width};
+  }
+  void* OperandRow(AlignedBuffer& buffer, int64_t row, int64_t width) const {
+    return buffer.as<char>() + row * width * OperandBytes(operand_type_);
+  }
 
   const ModelConfig config_;
   const ComputeDType dtype_;
-  const int64_t padded_d_;
+  const int64_t num_blocks_;
+  const InstructionSet set_;
+  const ForwardKernels& kernels_;
+  const bool round_;                // inputs of linear layers go to bf16
+  const OperandType operand_type_;  // how those inputs are kept
   const std::vector<float> inverse_frequencies_;  // [D / 2]
-  at::Tensor keys_;    // [L, N, Hkv, D, 16] fp32 or bf16
-  at::Tensor values_;  // [L, N, Hkv, 16, padded D]
-  at::Tensor cosines_, sines_;  // [tokens of the step, D / 2]
+  ThreadTeam team_;
+
+  AlignedBuffer keys_;    // [L, N, Hkv, D, 16] fp32 or bf16
+  AlignedBuffer values_;  // [L, N, Hkv, 16, padded D]
+
+  // Of the step, in rows of its tokens.
+  int64_t capacity_ = 0;            // rows the buffers below hold
+  AlignedBuffer hidden_;            // [N, E] the residual stream
+  AlignedBuffer cosines_, sines_;   // [N, D / 2]
+  AlignedBuffer qkv_;               // [N, whole tiles of (H + 2 Hkv) D]
+  AlignedBuffer normed_;            // [N, E] operand
+  AlignedBuffer attended_;          // [N, H D] operand
+  AlignedBuffer activated_;         // [N, I] operand
+  AlignedBuffer final_normed_;      // [kLogitsRows, E] fp32
+  AlignedBuffer logits_;            // [kLogitsRows, whole tiles of V] fp32
+  std::vector<TokenRun> runs_;
+  std::vector<std::vector<float>> scratch_;  // per thread
 };
 
 }  // namespace tandem::rollout

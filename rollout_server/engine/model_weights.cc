@@ -1,111 +1,176 @@
 #include "rollout_server/engine/model_weights.h"
 
-#include <ATen/ops/cat.h>
-
+#include <bit>
+#include <cstring>
 #include <map>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
-#include "common/tensor/host_tensor_conversion.h"
-#include "common/tensor/torch_status.h"
 
 namespace tandem::rollout {
 namespace {
 
-class TensorsByName {
+// The elements of the model's tensors, T being their type (float, or uint16_t for bf16).
+template <typename T>
+class Source {
  public:
-  TensorsByName(std::map<std::string, at::Tensor> tensors, at::ScalarType dtype)
-      : tensors_(std::move(tensors)), dtype_(dtype) {}
-
-  // In the compute dtype.
-  at::Tensor Weight(const std::string& name) const { return tensors_.at(name).to(dtype_); }
-
-  // Values of the compute dtype, as fp32; a copy, since the source may be a reused staging buffer.
-  at::Tensor Fp32(const std::string& name) const { return Weight(name).to(at::kFloat).clone(); }
-
-  at::Tensor Bias(const std::string& name, bool has) const { return has ? Fp32(name) : at::Tensor(); }
-
-  at::Tensor Joined(const std::vector<std::string>& names) const {
-    std::vector<at::Tensor> parts;
-    for (const std::string& name : names) parts.push_back(Weight(name));
-    return at::cat(parts, 0);
+  explicit Source(const std::vector<HostTensor>& tensors) {
+    for (const HostTensor& tensor : tensors) tensors_[tensor.spec.name] = &tensor;
   }
 
-  at::Tensor JoinedBias(const std::vector<std::string>& names, bool has) const {
-    return has ? Joined(names).to(at::kFloat) : at::Tensor();
+  // Pointers to the rows of a matrix [O, I].
+  void AppendRows(const std::string& name, std::vector<const T*>& rows) {
+    const HostTensor& tensor = *tensors_.at(name);
+    const T* data = Data(tensor);
+    for (int64_t o = 0; o < tensor.spec.shape[0]; ++o) {
+      rows.push_back(data + o * tensor.spec.shape[1]);
+    }
+  }
+
+  void AppendVector(const std::string& name, std::vector<float>& out) {
+    const HostTensor& tensor = *tensors_.at(name);
+    const T* data = Data(tensor);
+    for (int64_t i = 0; i < tensor.spec.num_elements(); ++i) {
+      if constexpr (sizeof(T) == 4) {
+        out.push_back(data[i]);
+      } else {
+        out.push_back(std::bit_cast<float>(static_cast<uint32_t>(data[i]) << 16));
+      }
+    }
+  }
+
+  std::vector<float> Vector(const std::string& name) {
+    std::vector<float> out;
+    AppendVector(name, out);
+    return out;
   }
 
  private:
-  const std::map<std::string, at::Tensor> tensors_;
-  const at::ScalarType dtype_;
+  const T* Data(const HostTensor& tensor) {
+    if (reinterpret_cast<uintptr_t>(tensor.bytes.data()) % sizeof(T) == 0) {
+      return reinterpret_cast<const T*>(tensor.bytes.data());
+    }
+    // A file's header may leave its tensors at odd addresses.
+    std::vector<T>& copy = copies_[tensor.spec.name];
+    copy.resize(tensor.bytes.size() / sizeof(T));
+    std::memcpy(copy.data(), tensor.bytes.data(), tensor.bytes.size());
+    return copy.data();
+  }
+
+  std::map<std::string, const HostTensor*> tensors_;
+  std::map<std::string, std::vector<T>> copies_;
 };
 
-LayerWeights PackLayer(const ModelConfig& config, const TensorsByName& tensors, int64_t index,
-                       int64_t rows) {
+// Several projections of one input as one matrix.
+template <typename T>
+LinearWeights PackLinear(Source<T>& source, const std::string& prefix,
+                         const std::vector<std::string>& names, bool has_bias, int64_t depth) {
+  std::vector<const T*> rows;
+  LinearWeights out;
+  for (const std::string& name : names) {
+    source.AppendRows(absl::StrCat(prefix, name, ".weight"), rows);
+    if (has_bias) source.AppendVector(absl::StrCat(prefix, name, ".bias"), out.bias);
+  }
+  out.matrix = PackedMatrix(std::span<const T* const>(rows), depth);
+  return out;
+}
+
+// Gates and ups side by side in a tile, so that what computes a tile can apply SwiGLU to it.
+template <typename T>
+LinearWeights PackGateUp(const ModelConfig& config, Source<T>& source, const std::string& mlp) {
+  constexpr int64_t kWidth = PackedMatrix::kPanelColumns;
+  const std::string gate = mlp + "gate_proj", up = mlp + "up_proj";
+  std::vector<const T*> gate_rows, up_rows, rows;
+  source.AppendRows(gate + ".weight", gate_rows);
+  source.AppendRows(up + ".weight", up_rows);
+  std::vector<float> gate_bias(gate_rows.size()), up_bias(up_rows.size());
+  if (config.mlp_bias) {
+    gate_bias = source.Vector(gate + ".bias");
+    up_bias = source.Vector(up + ".bias");
+  }
+  const std::vector<T> zeros(config.hidden_size);
+  LinearWeights out;
+  for (int64_t first = 0; first < config.intermediate_size; first += kWidth) {
+    for (const auto& [part, bias] : {std::pair(&gate_rows, &gate_bias), {&up_rows, &up_bias}}) {
+      for (int64_t i = first; i < first + kWidth; ++i) {
+        const bool inside = i < config.intermediate_size;
+        rows.push_back(inside ? (*part)[i] : zeros.data());
+        if (config.mlp_bias) out.bias.push_back(inside ? (*bias)[i] : 0.0f);
+      }
+    }
+  }
+  out.matrix = PackedMatrix(std::span<const T* const>(rows), config.hidden_size);
+  return out;
+}
+
+template <typename T>
+LayerWeights PackLayer(const ModelConfig& config, Source<T>& source, int64_t index) {
   const std::string layer = absl::StrCat("model.layers.", index, ".");
   const std::string attention = layer + "self_attn.", mlp = layer + "mlp.";
-  const auto named = [](const std::string& prefix, std::vector<std::string> names,
-                        const std::string& suffix) {
-    for (std::string& name : names) name = prefix + name + suffix;
-    return names;
-  };
   LayerWeights out;
-  out.input_norm = tensors.Fp32(layer + "input_layernorm.weight");
-  out.post_norm = tensors.Fp32(layer + "post_attention_layernorm.weight");
+  out.input_norm = source.Vector(layer + "input_layernorm.weight");
+  out.post_norm = source.Vector(layer + "post_attention_layernorm.weight");
   if (config.qk_norm) {
-    out.q_norm = tensors.Fp32(attention + "q_norm.weight");
-    out.k_norm = tensors.Fp32(attention + "k_norm.weight");
+    out.q_norm = source.Vector(attention + "q_norm.weight");
+    out.k_norm = source.Vector(attention + "k_norm.weight");
   }
-  const std::vector<std::string> qkv = {"q_proj", "k_proj", "v_proj"};
-  out.qkv = PackedLinear(
-      tensors.Joined(named(attention, qkv, ".weight")),
-      tensors.JoinedBias(named(attention, qkv, ".bias"), config.attention_qkv_bias), rows);
-  out.o = PackedLinear(tensors.Weight(attention + "o_proj.weight"),
-                       tensors.Bias(attention + "o_proj.bias", config.attention_o_bias), rows);
-  const std::vector<std::string> gate_up = {"gate_proj", "up_proj"};
-  out.gate_up = PackedLinear(tensors.Joined(named(mlp, gate_up, ".weight")),
-                             tensors.JoinedBias(named(mlp, gate_up, ".bias"), config.mlp_bias), rows);
-  out.down = PackedLinear(tensors.Weight(mlp + "down_proj.weight"),
-                          tensors.Bias(mlp + "down_proj.bias", config.mlp_bias), rows);
+  out.qkv = PackLinear(source, attention, {"q_proj", "k_proj", "v_proj"}, config.attention_qkv_bias,
+                       config.hidden_size);
+  out.o = PackLinear(source, attention, {"o_proj"}, config.attention_o_bias,
+                     config.num_heads * config.head_dim);
+  out.gate_up = PackGateUp(config, source, mlp);
+  out.down = PackLinear(source, mlp, {"down_proj"}, config.mlp_bias, config.intermediate_size);
+  return out;
+}
+
+template <typename T>
+std::unique_ptr<ModelWeights> PackAll(const ModelConfig& config,
+                                      const std::vector<HostTensor>& tensors) {
+  Source<T> source(tensors);
+  auto out = std::make_unique<ModelWeights>();
+  std::vector<const T*> embedding, head;
+  source.AppendRows("model.embed_tokens.weight", embedding);
+  if (config.tie_word_embeddings) {
+    head = embedding;
+  } else {
+    source.AppendRows("lm_head.weight", head);
+    out->embedding = PackedMatrix(std::span<const T* const>(embedding), config.hidden_size);
+  }
+  out->head = PackedMatrix(std::span<const T* const>(head), config.hidden_size);
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    out->layers.push_back(PackLayer(config, source, i));
+  }
+  out->final_norm = source.Vector("model.norm.weight");
   return out;
 }
 
 }  // namespace
 
+int64_t ModelWeights::linear_bytes() const {
+  int64_t bytes = head.bytes();
+  for (const LayerWeights& layer : layers) {
+    bytes += layer.qkv.matrix.bytes() + layer.o.matrix.bytes() + layer.gate_up.matrix.bytes() +
+             layer.down.matrix.bytes();
+  }
+  return bytes;
+}
+
 absl::StatusOr<std::unique_ptr<ModelWeights>> PackModelWeights(const ModelConfig& config,
                                                                const std::vector<HostTensor>& tensors,
-                                                               ComputeDType dtype,
-                                                               int64_t expected_rows) {
-  const std::vector<TensorSpec> want = ModelTensors(config, DType::kF32);
+                                                               DType dtype) {
+  const std::vector<TensorSpec> want = ModelTensors(config, dtype);
   if (tensors.size() != want.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat(tensors.size(), " tensors, the model has ", want.size()));
   }
-  std::map<std::string, at::Tensor> views;
   for (size_t i = 0; i < want.size(); ++i) {
-    const TensorSpec& spec = tensors[i].spec;
-    if (spec.name != want[i].name || spec.shape != want[i].shape) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensor ", i, " is ", spec.ToString(), ", want ", want[i].ToString()));
-    }
-    TANDEM_ASSIGN_OR_RETURN(views[spec.name], ViewAsTensor(tensors[i]));
+    if (tensors[i].spec == want[i]) continue;
+    return absl::InvalidArgumentError(absl::StrCat("tensor ", i, " is ", tensors[i].spec.ToString(),
+                                                   ", want ", want[i].ToString()));
   }
-  const at::ScalarType type = dtype == ComputeDType::kBf16 ? at::kBFloat16 : at::kFloat;
-  return CatchTorch("pack weights", [&] {
-    const TensorsByName by_name(std::move(views), type);
-    auto out = std::make_unique<ModelWeights>();
-    out->embedding = by_name.Weight("model.embed_tokens.weight").clone();
-    for (int64_t i = 0; i < config.num_layers; ++i) {
-      out->layers.push_back(PackLayer(config, by_name, i, expected_rows));
-    }
-    out->final_norm = by_name.Fp32("model.norm.weight");
-    const at::Tensor head =
-        config.tie_word_embeddings ? out->embedding : by_name.Weight("lm_head.weight");
-    out->head = PackedLinear(head.to(at::kFloat), at::Tensor(), expected_rows);
-    return out;
-  });
+  return dtype == DType::kBF16 ? PackAll<uint16_t>(config, tensors)
+                               : PackAll<float>(config, tensors);
 }
 
 }  // namespace tandem::rollout

@@ -3,42 +3,46 @@
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_MODEL_WEIGHTS_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_MODEL_WEIGHTS_H_
 
-#include <ATen/core/Tensor.h>
-
 #include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
-#include "common/tensor/linear.h"
+#include "common/tensor/packed_matrix.h"
 #include "common/weights/host_tensor.h"
 #include "rollout_server/engine/engine.h"
 
 namespace tandem::rollout {
 
+struct LinearWeights {
+  PackedMatrix matrix;
+  std::vector<float> bias;  // [columns], or empty
+};
+
 struct LayerWeights {
-  at::Tensor input_norm, post_norm;  // [E] fp32
-  at::Tensor q_norm, k_norm;         // [D] fp32, Qwen3 only
-  PackedLinear qkv;                  // E -> (H + 2 Hkv) D
-  PackedLinear o;                    // H D -> E
-  PackedLinear gate_up;              // E -> 2 I
-  PackedLinear down;                 // I -> E
+  std::vector<float> input_norm, post_norm;  // [E]
+  std::vector<float> q_norm, k_norm;         // [D], Qwen3 only
+  LinearWeights qkv;                         // E -> (H + 2 Hkv) D
+  LinearWeights o;                           // H D -> E
+  LinearWeights gate_up;  // E -> tiles of 16 gates and their 16 ups; features past I are zero
+  LinearWeights down;                        // I -> E
 };
 
 struct ModelWeights : StagedWeights {
-  at::Tensor embedding;  // [V, E] in the compute dtype
+  PackedMatrix head;       // E -> V
+  PackedMatrix embedding;  // V columns of depth E; empty when the head is the embedding
   std::vector<LayerWeights> layers;
-  at::Tensor final_norm;  // [E] fp32
-  PackedLinear head;      // E -> V, always multiplied in fp32: bf16 logits would be a lattice
+  std::vector<float> final_norm;  // [E]
+
+  const PackedMatrix& embeddings() const { return embedding.columns() > 0 ? embedding : head; }
+  int64_t linear_bytes() const;  // what one step reads
 };
 
-// Casts (nearest even) to `dtype` and packs. `expected_rows`: rows of a typical decode step.
-//   INVALID_ARGUMENT  a tensor has another name or shape than ModelTensors says
-//   INTERNAL          LibTorch failed
+// Packs tensors of `dtype` (copies them: the source may be a staging buffer that is used again).
+//   INVALID_ARGUMENT  a tensor has another name, shape or dtype than ModelTensors says
 absl::StatusOr<std::unique_ptr<ModelWeights>> PackModelWeights(const ModelConfig& config,
                                                                const std::vector<HostTensor>& tensors,
-                                                               ComputeDType dtype,
-                                                               int64_t expected_rows);
+                                                               DType dtype);
 
 }  // namespace tandem::rollout
 

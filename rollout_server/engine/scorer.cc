@@ -1,16 +1,16 @@
 #include "rollout_server/engine/scorer.h"
 
 #include <algorithm>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/tensor/torch_status.h"
 #include "rollout_server/engine/sampler.h"
 
 namespace tandem::rollout {
 namespace {
 
-constexpr int64_t kPrefillChunk = 256;  // fp32 logits of this many rows exist at once
+constexpr int64_t kPrefillChunk = 256;  // tokens of a sequence computed together
 
 // Blocks borrowed from the scheduler for the time of one score.
 class BorrowedBlocks {
@@ -47,24 +47,19 @@ struct Prediction {
   int64_t position = 0;
 };
 
-absl::Status RunAndRead(const ScoreContext& context,
+void RunAndRead(const ScoreContext& context,
                         const std::vector<std::vector<int32_t>>& sequences,
                         const std::vector<TokenInput>& inputs,
                         const std::vector<Prediction>& predictions, float temperature,
                         std::vector<std::vector<float>>& out) {
   std::vector<int64_t> rows(inputs.size());
   for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int64_t>(i);
-  TANDEM_ASSIGN_OR_RETURN(const at::Tensor logits, CatchTorch("score", [&] {
-                            return context.runner->Run(*context.weights, inputs, rows);
-                          }));
-  const float* data = logits.const_data_ptr<float>();
-  const size_t vocab = static_cast<size_t>(logits.size(1));
-  for (size_t i = 0; i < predictions.size(); ++i) {
-    const auto& [s, position] = predictions[i];
-    out[s][position + 1] =
-        LogSoftmaxAt({data + i * vocab, vocab}, temperature, sequences[s][position + 1]);
-  }
-  return absl::OkStatus();
+  context.runner->Run(*context.weights, inputs, rows,
+                      [&](int64_t row, std::span<const float> logits) {
+                        const auto& [s, position] = predictions[row];
+                        out[s][position + 1] =
+                            LogSoftmaxAt(logits, temperature, sequences[s][position + 1]);
+                      });
 }
 
 absl::Status NoBlocks(size_t tokens) {
@@ -87,8 +82,7 @@ absl::Status Prefill(const ScoreContext& context,
         inputs.push_back({sequences[s][t], static_cast<int32_t>(t), &borrowed.tables()[0]});
         predictions.push_back({s, t});
       }
-      TANDEM_RETURN_IF_ERROR(
-          RunAndRead(context, sequences, inputs, predictions, temperature, out));
+      RunAndRead(context, sequences, inputs, predictions, temperature, out);
     }
   }
   return absl::OkStatus();
@@ -116,8 +110,7 @@ absl::Status Decode(const ScoreContext& context, const std::vector<std::vector<i
         predictions.push_back({s, t});
       }
       if (inputs.empty()) break;
-      TANDEM_RETURN_IF_ERROR(
-          RunAndRead(context, sequences, inputs, predictions, temperature, out));
+      RunAndRead(context, sequences, inputs, predictions, temperature, out);
     }
   }
   return absl::OkStatus();

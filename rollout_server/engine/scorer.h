@@ -24,7 +24,6 @@ struct ScoreContext {
 // Element t of each result is log p(token t | tokens before t) at `temperature`; element 0 is 0. The ids
 // were checked by the caller.
 //   RESOURCE_EXHAUSTED  a sequence needs more KV blocks than are unreserved
-//   INTERNAL            a kernel failed
 absl::StatusOr<std::vector<std::vector<float>>> ScoreSequences(
     const ScoreContext& context, const std::vector<std::vector<int32_t>>& sequences,
     float temperature, ScorePath path);

@@ -181,7 +181,7 @@ struct Cache {
     task.out_stride = task.query_stride;
     task.lse = out.data() + size;
     task.lse_stride = num_heads;
-    std::vector<float> scratch(AttentionScratch(num_tokens, num_heads, context));
+    std::vector<float> scratch(AttentionScratch(context));
     if constexpr (sizeof(Kv) == 2) {
       kernels.attend_bf16(task, scratch.data());
     } else {
