@@ -19,7 +19,7 @@ void Pause() {
 
 }  // namespace
 
-ThreadTeam::ThreadTeam(int size) : size_(size) {
+ThreadTeam::ThreadTeam(int size) : size_(size), cursors_(size) {
   TANDEM_CHECK(size >= 1);
   for (int i = 1; i < size; ++i) threads_.emplace_back([this, i] { Serve(i); });
 }
@@ -59,7 +59,7 @@ void ThreadTeam::Meet() {
     WaitForChange(phase_, phase);
     return;
   }
-  next_.store(0, std::memory_order_relaxed);
+  for (Cursor& cursor : cursors_) cursor.next.store(0, std::memory_order_relaxed);
   num_arrived_.store(0, std::memory_order_relaxed);
   if (size_ == 1) return;
   phase_.fetch_add(1, std::memory_order_release);

@@ -3,8 +3,8 @@
 // than some of them take, so a team starts once per step and meets at a barrier after each phase.
 //
 // A member that waits spins for some microseconds and then sleeps, so a machine shared with other
-// processes loses little; items of a phase are claimed one by one, so a member that lost its core
-// delays the others by one item.
+// processes loses little; items are claimed one by one, so a member that lost its core delays the others
+// by one item.
 //
 // Use from one thread at a time. Bodies must not throw.
 #ifndef TANDEM_COMMON_BASE_THREAD_TEAM_H_
@@ -26,23 +26,26 @@ class ThreadTeam {
    public:
     int index() const { return index_; }  // 0 .. size - 1; 0 is the thread that called Run
 
-    // Calls item(i) for i in [0, n), shared out over the team, `grain` neighbours at a time; returns when
-    // all are done, and everything they wrote is visible. Every member calls it with the same n.
+    // Calls item(i) once for every i in [0, n); returns when all are done, and everything they wrote is
+    // visible. Every member calls it with the same n. Each starts with its own stretch of items, from
+    // FirstOf(n) on in order, and then takes from what others have left.
     template <typename Item>
-    void ForEach(int64_t n, int64_t grain, const Item& item) {
-      for (;;) {
-        const int64_t begin = team_->Claim(grain);
-        if (begin >= n) break;
-        const int64_t end = begin + grain < n ? begin + grain : n;
-        for (int64_t i = begin; i < end; ++i) item(i);
+    void ForEach(int64_t n, const Item& item) {
+      for (int turn = 0; turn < team_->size_; ++turn) {
+        const int owner = (index_ + turn) % team_->size_;
+        const int64_t begin = team_->FirstOf(owner, n), count = team_->FirstOf(owner + 1, n) - begin;
+        for (int64_t i; (i = team_->Claim(owner)) < count;) item(begin + i);
       }
       team_->Meet();
     }
 
+    // The first item of n that this member takes.
+    int64_t FirstOf(int64_t n) const { return team_->FirstOf(index_, n); }
+
     // Runs `work` on one member while the others wait.
     template <typename Work>
     void Once(const Work& work) {
-      ForEach(1, 1, [&](int64_t) { work(); });
+      ForEach(1, [&](int64_t) { work(); });
     }
 
    private:
@@ -65,9 +68,17 @@ class ThreadTeam {
 
  private:
   void Serve(int index);
-  int64_t Claim(int64_t grain) { return next_.fetch_add(grain, std::memory_order_relaxed); }
+  int64_t FirstOf(int member, int64_t n) const { return n * member / size_; }
+  int64_t Claim(int owner) {
+    return cursors_[owner].next.fetch_add(1, std::memory_order_relaxed);
+  }
   void Meet();
   uint32_t WaitForChange(std::atomic<uint32_t>& value, uint32_t seen);
+
+  // How many items of a member's stretch are claimed; on a cache line of its own.
+  struct alignas(64) Cursor {
+    std::atomic<int64_t> next{0};
+  };
 
   const int size_;
   std::vector<std::thread> threads_;
@@ -75,7 +86,7 @@ class ThreadTeam {
   bool stopping_ = false;
   std::atomic<uint32_t> runs_{0};  // goes up when there is a body to run
 
-  alignas(64) std::atomic<int64_t> next_{0};      // first item nobody has claimed
+  std::vector<Cursor> cursors_;
   alignas(64) std::atomic<int> num_arrived_{0};   // at the barrier
   alignas(64) std::atomic<uint32_t> phase_{0};    // goes up when all have arrived
 };

@@ -14,15 +14,24 @@
 namespace tandem {
 namespace {
 
+// Asks for the cache line `offset` bytes behind `next`: the weights wanted after the tile at hand come in
+// while it is computed, which the hardware's prefetchers do not see coming.
+TANDEM_INLINE void Fetch(const char* next, int64_t offset) {
+  if (next != nullptr) __builtin_prefetch(next + offset, 0, 2);
+}
+
 // out[0 .. kRows)[0 .. 16 kVectors) of one tile. A kVectors x kRows block of sums stays in registers.
 template <int kRows, int kVectors>
 TANDEM_INLINE void TileFp32(const float* x, int64_t x_stride, const float* panels, int64_t depth,
-                            float* out, int64_t out_stride) {
+                            float* out, int64_t out_stride, const char* next) {
   Vec16 sums[kRows][kVectors] = {};
   for (int64_t k = 0; k < depth; ++k) {
     Vec16 w[kVectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) w[v] = Load16(panels + (v * depth + k) * 16);
+    for (int v = 0; v < kVectors; ++v) {
+      w[v] = Load16(panels + (v * depth + k) * 16);
+      Fetch(next, (v * depth + k) * 64);
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const float a = x[r * x_stride + k];
@@ -38,7 +47,7 @@ TANDEM_INLINE void TileFp32(const float* x, int64_t x_stride, const float* panel
 // bf16 weights times fp32 rows: a bf16 is the upper half of the float it stands for.
 template <int kRows, int kVectors>
 TANDEM_INLINE void TileBf16(const float* x, int64_t x_stride, const uint32_t* panels,
-                            int64_t depth, float* out, int64_t out_stride) {
+                            int64_t depth, float* out, int64_t out_stride, const char* next) {
   Vec16 sums[kRows][kVectors] = {};
   const int64_t pairs = (depth + 1) / 2;
   const auto weights = [&](int v, int64_t pair) {
@@ -51,6 +60,7 @@ TANDEM_INLINE void TileBf16(const float* x, int64_t x_stride, const uint32_t* pa
       const Word16 words = weights(v, pair);
       low[v] = std::bit_cast<Vec16>(words << 16);
       high[v] = std::bit_cast<Vec16>(words & 0xffff0000u);
+      Fetch(next, (v * pairs + pair) * 64);
     }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
@@ -77,8 +87,8 @@ struct Fp32Weights {
   using W = float;
   template <int kRows, int kVectors>
   static TANDEM_INLINE void Tile(const X* x, int64_t x_stride, const W* panels, int64_t depth,
-                                 float* out, int64_t out_stride) {
-    TileFp32<kRows, kVectors>(x, x_stride, panels, depth, out, out_stride);
+                                 float* out, int64_t out_stride, const char* next) {
+    TileFp32<kRows, kVectors>(x, x_stride, panels, depth, out, out_stride, next);
   }
   static constexpr int64_t PanelWords(int64_t depth) { return depth * 16; }
 };
@@ -88,21 +98,24 @@ struct Bf16Weights {
   using W = uint32_t;
   template <int kRows, int kVectors>
   static TANDEM_INLINE void Tile(const X* x, int64_t x_stride, const W* panels, int64_t depth,
-                                 float* out, int64_t out_stride) {
-    TileBf16<kRows, kVectors>(x, x_stride, panels, depth, out, out_stride);
+                                 float* out, int64_t out_stride, const char* next) {
+    TileBf16<kRows, kVectors>(x, x_stride, panels, depth, out, out_stride, next);
   }
   static constexpr int64_t PanelWords(int64_t depth) { return (depth + 1) / 2 * 16; }
 };
 
-// All rows over kVectors neighbouring panels: as many rows at a time as registers hold.
+// All rows over kVectors neighbouring panels: as many rows at a time as registers hold. The last ones
+// fetch what comes next.
 template <typename Kind, int kMaxRows, int kVectors>
 TANDEM_INLINE void Rows(const typename Kind::X* x, int64_t x_stride, int64_t rows,
                         const typename Kind::W* panels, int64_t depth, float* out,
-                        int64_t out_stride) {
+                        int64_t out_stride, const char* next) {
   int64_t r = 0;
   const auto tile = [&]<int kRows>() __attribute__((always_inline)) {
+    const bool last = r + kRows == rows;
     Kind::template Tile<kRows, kVectors>(x + r * x_stride, x_stride, panels, depth,
-                                         out + r * out_stride, out_stride);
+                                         out + r * out_stride, out_stride,
+                                         last ? next : nullptr);
     r += kRows;
   };
   while (rows - r >= kMaxRows) tile.template operator()<kMaxRows>();
@@ -121,29 +134,31 @@ TANDEM_INLINE void Rows(const typename Kind::X* x, int64_t x_stride, int64_t row
 // One or two panels, kVectors at a time.
 template <typename Kind, int kMaxRows, int kVectors>
 TANDEM_INLINE void Panels(const void* x, int64_t x_stride, int64_t rows, const void* panels,
-                          int64_t num_panels, int64_t depth, float* out, int64_t out_stride) {
+                          int64_t num_panels, int64_t depth, float* out, int64_t out_stride,
+                          const char* next) {
   const auto* xs = static_cast<const typename Kind::X*>(x);
   const auto* w = static_cast<const typename Kind::W*>(panels);
   if (kVectors == 2 && num_panels == 2) {
-    Rows<Kind, kMaxRows, 2>(xs, x_stride, rows, w, depth, out, out_stride);
+    Rows<Kind, kMaxRows, 2>(xs, x_stride, rows, w, depth, out, out_stride, next);
     return;
   }
+  const int64_t words = Kind::PanelWords(depth);
   for (int64_t p = 0; p < num_panels; ++p) {
-    Rows<Kind, kMaxRows, 1>(xs, x_stride, rows, w + p * Kind::PanelWords(depth), depth, out + p * 16,
-                            out_stride);
+    Rows<Kind, kMaxRows, 1>(xs, x_stride, rows, w + p * words, depth, out + p * 16, out_stride,
+                            next != nullptr ? next + p * words * 4 : nullptr);
   }
 }
 
 #define TANDEM_PANELS_ARGUMENTS                                                                  \
   const void *x, int64_t x_stride, int64_t rows, const void *panels, int64_t num_panels,         \
-      int64_t depth, float *out, int64_t out_stride
+      int64_t depth, float *out, int64_t out_stride, const char *next
 
 using PanelsFunction = void (*)(TANDEM_PANELS_ARGUMENTS);
 
 #define TANDEM_DEFINE_PANELS(name, target, kind, max_rows, vectors)                              \
   target void name(TANDEM_PANELS_ARGUMENTS) {                                                    \
     Panels<kind, max_rows, vectors>(x, x_stride, rows, panels, num_panels, depth, out,           \
-                                    out_stride);                                                 \
+                                    out_stride, next);                                           \
   }
 
 // Sums per tile: 12 x 2 of 32 registers; 6 x 1 pairs of 16; 2 x 1 quadruples of 16.
@@ -159,7 +174,8 @@ TANDEM_DEFINE_PANELS(Bf16Avx512, TANDEM_TARGET_AVX512, Bf16Weights, 12, 2)
 template <int kRows, int kVectors>
 TANDEM_TARGET_AVX512_BF16 TANDEM_INLINE void TilePairs(const uint32_t* x, int64_t x_stride,
                                                        const uint32_t* panels, int64_t pairs,
-                                                       float* out, int64_t out_stride) {
+                                                       float* out, int64_t out_stride,
+                                                       const char* next) {
   __m512 sums[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) sums[r][v] = _mm512_setzero_ps();
@@ -169,6 +185,7 @@ TANDEM_TARGET_AVX512_BF16 TANDEM_INLINE void TilePairs(const uint32_t* x, int64_
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       w[v] = (__m512bh)_mm512_load_si512(panels + (v * pairs + pair) * 16);
+      Fetch(next, (v * pairs + pair) * 64);
     }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
@@ -186,40 +203,37 @@ template <int kVectors>
 TANDEM_TARGET_AVX512_BF16 TANDEM_INLINE void RowsPairs(const uint32_t* x, int64_t x_stride,
                                                        int64_t rows, const uint32_t* panels,
                                                        int64_t pairs, float* out,
-                                                       int64_t out_stride) {
+                                                       int64_t out_stride, const char* next) {
   int64_t r = 0;
-  for (; rows - r >= 12; r += 12) {
-    TilePairs<12, kVectors>(x + r * x_stride, x_stride, panels, pairs, out + r * out_stride,
-                            out_stride);
+#define TANDEM_ROWS(count)                                                                       \
+  TilePairs<count, kVectors>(x + r * x_stride, x_stride, panels, pairs, out + r * out_stride,    \
+                             out_stride, r + (count) == rows ? next : nullptr);                  \
+  r += (count);
+  while (rows - r >= 12) {
+    TANDEM_ROWS(12)
   }
   if (rows - r >= 8) {
-    TilePairs<8, kVectors>(x + r * x_stride, x_stride, panels, pairs, out + r * out_stride,
-                           out_stride);
-    r += 8;
+    TANDEM_ROWS(8)
   }
   if (rows - r >= 4) {
-    TilePairs<4, kVectors>(x + r * x_stride, x_stride, panels, pairs, out + r * out_stride,
-                           out_stride);
-    r += 4;
+    TANDEM_ROWS(4)
   }
   if (rows - r >= 2) {
-    TilePairs<2, kVectors>(x + r * x_stride, x_stride, panels, pairs, out + r * out_stride,
-                           out_stride);
-    r += 2;
+    TANDEM_ROWS(2)
   }
   if (rows - r >= 1) {
-    TilePairs<1, kVectors>(x + r * x_stride, x_stride, panels, pairs, out + r * out_stride,
-                           out_stride);
+    TANDEM_ROWS(1)
   }
+#undef TANDEM_ROWS
 }
 
 TANDEM_TARGET_AVX512_BF16 void PairsAvx512Bf16(TANDEM_PANELS_ARGUMENTS) {
   const auto* xs = static_cast<const uint32_t*>(x);
   const auto* w = static_cast<const uint32_t*>(panels);
   if (num_panels == 2) {
-    RowsPairs<2>(xs, x_stride / 2, rows, w, depth / 2, out, out_stride);
+    RowsPairs<2>(xs, x_stride / 2, rows, w, depth / 2, out, out_stride, next);
   } else {
-    RowsPairs<1>(xs, x_stride / 2, rows, w, depth / 2, out, out_stride);
+    RowsPairs<1>(xs, x_stride / 2, rows, w, depth / 2, out, out_stride, next);
   }
 }
 #else
@@ -320,11 +334,11 @@ const void* PackedMatrix::Panel(int64_t panel) const {
 }
 
 void PackedMatrix::MultiplyTile(InstructionSet set, int64_t tile, const Operand& x, int64_t rows,
-                                float* out, int64_t out_stride) const {
+                                float* out, int64_t out_stride, const void* next) const {
   const int64_t first = tile * kTilePanels;
   FindFunction(set, is_bf16_, x.type)(x.data, x.stride, rows, Panel(first),
                                       std::min(kTilePanels, num_panels() - first), depth_, out,
-                                      out_stride);
+                                      out_stride, static_cast<const char*>(next));
 }
 
 void PackedMatrix::CopyColumn(int64_t column, float* out) const {

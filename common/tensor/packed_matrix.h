@@ -64,9 +64,13 @@ class PackedMatrix {
 
   // out[r][0 .. kTileColumns) = the tile's outputs of row r, at `out_stride` floats; columns behind the
   // matrix's last come out as 0 up to the end of the last panel, panels behind the last are not
-  // written. A bf16 operand needs a bf16 matrix, an even depth and `set` kAvx512Bf16.
+  // written. A bf16 operand needs a bf16 matrix, an even depth and `set` kAvx512Bf16. `next`, if not
+  // null, is where the weights wanted after these begin: as many bytes as this tile has are fetched.
   void MultiplyTile(InstructionSet set, int64_t tile, const Operand& x, int64_t rows, float* out,
-                    int64_t out_stride) const;
+                    int64_t out_stride, const void* next = nullptr) const;
+
+  // Where tile `tile` begins.
+  const void* TileAddress(int64_t tile) const { return Panel(tile * kTilePanels); }
 
   // The weights of output feature `column`, [depth]: an embedding's row when head and embedding share
   // one matrix.

@@ -34,37 +34,37 @@ struct StepInputs {
 
 StepInputs BuildInputs(const StepPlan& plan) {
   StepInputs in;
-  for (Sequence* s : plan.decodes) {
-    in.draws_begin.push_back(in.draws.size());
-    in.draws.push_back(s);
-    in.logits_rows.push_back(static_cast<int64_t>(in.tokens.size()));
-    in.tokens.push_back({s->completion.token_ids.back(), static_cast<int32_t>(s->next_position()),
-                         &s->blocks});
-  }
-  for (const PromptChunk& chunk : plan.chunks) {
-    RunningGroup* group = chunk.group;
-    for (int64_t p = chunk.begin; p < chunk.end; ++p) {
-      in.tokens.push_back(
-          {group->request.prompt[p], static_cast<int32_t>(p), &group->prompt_blocks});
+  for (const Work& work : plan.work) {
+    const std::vector<BlockId>& blocks =
+        work.sequence != nullptr ? work.sequence->kv.blocks : work.group->prompt.blocks;
+    for (int64_t p = work.begin; p < work.end; ++p) {
+      const int32_t id =
+          work.sequence != nullptr ? work.sequence->TokenAt(p) : work.group->request.prompt[p];
+      in.tokens.push_back({id, static_cast<int32_t>(p), &blocks});
     }
-    if (!chunk.last) continue;
-    in.draws_begin.push_back(in.draws.size());
-    for (const auto& s : group->sequences) in.draws.push_back(s.get());
+    if (!work.draws) continue;
     in.logits_rows.push_back(static_cast<int64_t>(in.tokens.size()) - 1);
+    in.draws_begin.push_back(in.draws.size());
+    if (work.sequence != nullptr) {
+      in.draws.push_back(work.sequence);
+    } else {
+      for (const auto& s : work.group->sequences) in.draws.push_back(s.get());
+    }
   }
   in.draws_begin.push_back(in.draws.size());
   return in;
 }
 
-void Append(FinishedCompletion& c, const SampledToken& token, WeightVersion version,
+void Append(Sequence& sequence, const SampledToken& token, WeightVersion version,
             int32_t batch_size) {
+  FinishedCompletion& c = sequence.completion;
   c.token_ids.push_back(token.id);
   c.behaviour_logprobs.push_back(token.behaviour_logprob);
   c.raw_logprobs.push_back(token.raw_logprob);
   c.entropies.push_back(token.entropy);
   c.logprob_second_moments.push_back(token.logprob_second_moment);
   c.decode_batch_sizes.push_back(batch_size);
-  c.prefix_cached.push_back(false);
+  c.prefix_cached.push_back(sequence.found_prefix);
   if (c.version_spans.empty() || c.version_spans.back().version != version) {
     c.version_spans.push_back({version, 0});
   }
@@ -92,6 +92,8 @@ void BindOptions(OptionBinder& binder, EngineOptions& options) {
                  "sequences", "sequences of one decode step");
   binder.Integer("max_step_tokens", &options.max_step_tokens, {.min = 1, .max = 1 << 20}, "tokens",
                  "decode tokens and prompt chunks of one step; at least max_batch_sequences");
+  binder.Flag("prefix_cache", &options.prefix_cache,
+              "find KV of full blocks again that begin with the same tokens under the same weights");
   binder.Integer("num_threads", &options.num_threads, {.min = 0, .max = 1024}, "threads",
                  "compute threads; 0 takes the machine's cores");
 }
@@ -102,7 +104,8 @@ struct Engine::Impl {
         config(model_config),
         num_blocks(engine_options.kv_capacity_tokens / KvBlockPool::kBlockTokens),
         scheduler({num_blocks, options.max_batch_sequences,
-                   std::max(options.max_step_tokens, options.max_batch_sequences)}),
+                   std::max(options.max_step_tokens, options.max_batch_sequences),
+                   options.prefix_cache}),
         runner(model_config, engine_options.dtype, num_blocks, NumThreads(engine_options),
                ActiveInstructionSet()) {}
 
@@ -111,6 +114,7 @@ struct Engine::Impl {
   absl::StatusOr<SampledToken> Sample(const Sequence& sequence,
                                       std::span<const float> logits) const;
   absl::StatusOr<std::optional<FinishReason>> FinishReasonOf(Sequence& sequence) const;
+  void StartMembers(RunningGroup& group, std::vector<EngineEvent>& events) const;
   absl::Status Emit(Sequence* sequence, FinishReason reason, std::vector<EngineEvent>& events);
   const EngineOptions options;
   const ModelConfig config;
@@ -253,21 +257,32 @@ absl::StatusOr<std::optional<FinishReason>> Engine::Impl::FinishReasonOf(Sequenc
   return std::nullopt;
 }
 
+// The group's first tokens were drawn.
+void Engine::Impl::StartMembers(RunningGroup& group, std::vector<EngineEvent>& events) const {
+  const std::vector<std::string>& stop_strings = group.request.sampling.stop_strings;
+  if (!stop_strings.empty()) {
+    for (const auto& sequence : group.sequences) {
+      sequence->stop = std::make_shared<StopMatcher>(tokenizer.get(), stop_strings);
+    }
+  }
+  events.push_back(GroupDecoding{group.request.key});
+}
+
 // Hands out a finished completion and frees its blocks.
 absl::Status Engine::Impl::Emit(Sequence* sequence, FinishReason reason,
                                 std::vector<EngineEvent>& events) {
-  RunningGroup* group = sequence->group;
-  FinishedCompletion completion = std::move(sequence->completion);
+  FinishedCompletion& completion = sequence->completion;
   completion.finish_reason = reason;
   if (reason != FinishReason::kStopString) {
     std::span<const int32_t> shown = completion.token_ids;
     if (reason == FinishReason::kStop) shown = shown.first(shown.size() - 1);
     TANDEM_ASSIGN_OR_RETURN(completion.text, CompletionText(*tokenizer, shown));
   }
-  const GroupKey key = group->request.key;
-  const bool group_done = scheduler.Finish(group, sequence);
-  events.push_back(CompletionFinished{key, std::move(completion)});
-  if (group_done) events.push_back(GroupFinished{key, 0});
+  const GroupKey key = sequence->group->request.key;
+  const auto found = static_cast<int32_t>(sequence->group->num_prompt_tokens_found);
+  Scheduler::Finished finished = scheduler.Finish(sequence);
+  events.push_back(CompletionFinished{key, std::move(finished.completion)});
+  if (finished.group_ended) events.push_back(GroupFinished{key, found});
   return absl::OkStatus();
 }
 
@@ -278,6 +293,7 @@ absl::StatusOr<std::vector<EngineEvent>> Engine::Step() {
   const StepPlan plan = impl.scheduler.Plan();
   for (RunningGroup* group : plan.admitted) events.push_back(GroupStarted{group->request.key});
 
+  impl.runner.CopyBlocks(plan.copies);
   const StepInputs inputs = BuildInputs(plan);
   std::vector<absl::StatusOr<SampledToken>> tokens(inputs.draws.size());
   impl.runner.Run(*impl.weights, inputs.tokens, inputs.logits_rows,
@@ -287,24 +303,16 @@ absl::StatusOr<std::vector<EngineEvent>> Engine::Step() {
                     }
                   });
   for (const auto& token : tokens) TANDEM_RETURN_IF_ERROR(token.status());
-  for (const PromptChunk& chunk : plan.chunks) {
-    impl.num_prompt_tokens_computed += chunk.end - chunk.begin;
-    if (!chunk.last) continue;
-    impl.runner.CopyBlocks(impl.scheduler.StartMembers(chunk.group));
-    const SamplingParams& sampling = chunk.group->request.sampling;
-    if (!sampling.stop_strings.empty()) {
-      for (const auto& sequence : chunk.group->sequences) {
-        sequence->stop =
-            std::make_shared<StopMatcher>(impl.tokenizer.get(), sampling.stop_strings);
-      }
-    }
-    events.push_back(GroupDecoding{chunk.group->request.key});
+  impl.scheduler.Computed(plan);
+  for (const Work& work : plan.work) {
+    if (work.sequence != nullptr) continue;
+    impl.num_prompt_tokens_computed += work.end - work.begin;
+    if (work.draws) impl.StartMembers(*work.group, events);
   }
-
   impl.num_tokens_sampled += tokens.size();
   for (size_t i = 0; i < tokens.size(); ++i) {
     Sequence* sequence = inputs.draws[i];
-    Append(sequence->completion, *tokens[i], impl.version, static_cast<int32_t>(tokens.size()));
+    Append(*sequence, *tokens[i], impl.version, static_cast<int32_t>(tokens.size()));
     TANDEM_ASSIGN_OR_RETURN(const std::optional<FinishReason> reason,
                             impl.FinishReasonOf(*sequence));
     if (reason) TANDEM_RETURN_IF_ERROR(impl.Emit(sequence, *reason, events));
@@ -347,6 +355,7 @@ void Engine::Install(std::unique_ptr<StagedWeights> staged, WeightVersion versio
   TANDEM_CHECK(weights != nullptr);
   impl_->weights.reset(weights);
   impl_->version = version;
+  impl_->scheduler.OnInstall(/*recompute=*/false);
 }
 
 WeightVersion Engine::live_version() const { return impl_->version; }
@@ -360,11 +369,15 @@ EngineStats Engine::Stats() const {
   EngineStats stats;
   stats.num_groups_waiting = s.num_waiting();
   stats.num_groups_running = s.num_running();
-  stats.kv_used_tokens =
-      (s.blocks().num_blocks() - s.blocks().num_free()) * KvBlockPool::kBlockTokens;
+  stats.kv_used_tokens = s.blocks().num_held() * KvBlockPool::kBlockTokens;
   stats.kv_capacity_tokens = s.blocks().num_blocks() * KvBlockPool::kBlockTokens;
   stats.num_tokens_sampled = impl_->num_tokens_sampled;
   stats.num_prompt_tokens_computed = impl_->num_prompt_tokens_computed;
+  stats.kv_findable_tokens = s.blocks().num_findable() * KvBlockPool::kBlockTokens;
+  stats.num_preemptions = s.stats().num_preemptions;
+  stats.num_prefix_hits = s.stats().num_prefix_hits;
+  stats.num_prefix_misses = s.stats().num_prefix_misses;
+  stats.num_prefix_evictions = s.blocks().num_evictions();
   return stats;
 }
 

@@ -31,6 +31,7 @@ struct EngineOptions {
   int64_t kv_capacity_tokens = 32768;
   int64_t max_batch_sequences = 64;   // sequences in one decode step
   int64_t max_step_tokens = 512;      // decode tokens and prompt chunks of one step
+  bool prefix_cache = true;           // full blocks of KV are found again by later prompts
   int64_t num_threads = 0;            // 0: the cores of the machine
 };
 void BindOptions(OptionBinder& binder, EngineOptions& options);
@@ -55,10 +56,13 @@ using EngineEvent = std::variant<GroupStarted, GroupDecoding, CompletionFinished
 struct EngineStats {
   int64_t num_groups_waiting = 0;  // admitted to the queue, no KV yet
   int64_t num_groups_running = 0;
-  int64_t kv_used_tokens = 0;
+  int64_t kv_used_tokens = 0;      // held by groups
+  int64_t kv_findable_tokens = 0;  // held by nobody, kept for the prefix index
   int64_t kv_capacity_tokens = 0;
   uint64_t num_tokens_sampled = 0;
   uint64_t num_prompt_tokens_computed = 0;
+  uint64_t num_preemptions = 0;  // members (or prompts) that lost their KV
+  uint64_t num_prefix_hits = 0, num_prefix_misses = 0, num_prefix_evictions = 0;  // blocks
 };
 
 // Weights converted and packed for the kernels, not live yet.

@@ -32,6 +32,7 @@ struct GroupRequest {
   GroupKey key = 0;
   std::vector<int32_t> prompt;  // [P], P >= 1
   int32_t num_completions = 1;
+  int32_t priority = 0;         // higher ones are admitted first; equal ones in order of arrival
   SamplingParams sampling;
 };
 

@@ -110,7 +110,7 @@ void ModelRunner::FillRotary(std::span<const TokenInput> inputs, int64_t row) {
 void ModelRunner::Norm(ThreadTeam::Member& member, const float* weight, int64_t rows) {
   const int64_t width = config_.hidden_size;
   float* scratch = scratch_[member.index()].data();
-  member.ForEach(rows, 4, [&](int64_t row) {
+  member.ForEach(rows, [&](int64_t row) {
     kernels_.rms_norm(hidden_.as<float>() + row * width, weight, width,
                       static_cast<float>(config_.rms_norm_eps), scratch);
     StoreOperand(set_, scratch, width, round_, operand_type_, OperandRow(normed_, row, width));
@@ -118,25 +118,29 @@ void ModelRunner::Norm(ThreadTeam::Member& member, const float* weight, int64_t 
 }
 
 // Every tile of the product; done(tile, first row, rows, values, stride) gets each as it is ready.
-// With `out` the values stand in its rows, else in scratch.
+// With `out` the values stand in its rows, else in scratch. `following` is multiplied next: its first
+// weights are fetched at the end.
 template <typename Done>
-void ModelRunner::Multiply(ThreadTeam::Member& member, const PackedMatrix& matrix, const Operand& x,
-                           int64_t rows, float* out, int64_t out_stride, const Done& done) {
+void ModelRunner::Multiply(ThreadTeam::Member& member, const PackedMatrix& matrix,
+                           const PackedMatrix& following, const Operand& x, int64_t rows, float* out,
+                           int64_t out_stride, const Done& done) {
   const int64_t tiles = matrix.num_tiles();
-  const int64_t wanted = kItemsPerThread * team_.size();
-  const int64_t splits = std::min(Ceil(rows, kRowBlock), Ceil(wanted, tiles));
+  const int64_t splits = std::min(Ceil(rows, kRowBlock), Ceil(kItemsPerThread * team_.size(), tiles));
   const int64_t rows_each = Ceil(rows, splits);
   const int64_t row_bytes = x.stride * OperandBytes(x.type);
+  const void* first_following = following.TileAddress(member.FirstOf(following.num_tiles()));
   float* scratch = scratch_[member.index()].data();
-  member.ForEach(tiles * splits, Ceil(tiles, 4 * wanted), [&](int64_t item) {
+  member.ForEach(tiles * splits, [&](int64_t item) {
     const int64_t tile = item / splits, begin = item % splits * rows_each;
     const int64_t end = std::min(rows, begin + rows_each);
+    const void* next = tile + 1 < tiles ? matrix.TileAddress(tile + 1) : first_following;
     for (int64_t row = begin; row < end; row += kRowBlock) {
       const int64_t count = std::min(kRowBlock, end - row);
       float* to = out != nullptr ? out + row * out_stride + tile * kTile : scratch;
       const int64_t stride = out != nullptr ? out_stride : kTile;
       const Operand part = {x.type, static_cast<const char*>(x.data) + row * row_bytes, x.stride};
-      matrix.MultiplyTile(set_, tile, part, count, to, stride);
+      matrix.MultiplyTile(set_, tile, part, count, to, stride,
+                          row + count == end ? next : nullptr);
       done(tile, row, count, to, stride);
     }
   });
@@ -157,9 +161,9 @@ void AddBias(const std::vector<float>& bias, int64_t tile, int64_t rows, float* 
 
 // hidden += x W + b.
 void ModelRunner::AddProduct(ThreadTeam::Member& member, const LinearWeights& weights,
-                             const Operand& x, int64_t rows) {
+                             const PackedMatrix& following, const Operand& x, int64_t rows) {
   const int64_t width = config_.hidden_size;
-  Multiply(member, weights.matrix, x, rows, nullptr, 0,
+  Multiply(member, weights.matrix, following, x, rows, nullptr, 0,
            [&](int64_t tile, int64_t row, int64_t count, float* values, int64_t stride) {
              AddBias(weights.bias, tile, count, values, stride);
              kernels_.add_rows(values, stride, count, std::min(kTile, width - tile * kTile),
@@ -205,7 +209,7 @@ void ModelRunner::Attend(ThreadTeam::Member& member, const KvLayer<Kv>& cache,
   const int64_t width = config_.num_heads * d;
   float* out = scratch_[member.index()].data();
   float* scores = out + kTokensTogether * group * d;
-  member.ForEach(static_cast<int64_t>(runs_.size()) * kv_heads, 1, [&](int64_t item) {
+  member.ForEach(static_cast<int64_t>(runs_.size()) * kv_heads, [&](int64_t item) {
     const TokenRun& run = runs_[item / kv_heads];
     const int64_t h = item % kv_heads;
     AttentionTask<Kv> task;
@@ -234,25 +238,30 @@ void ModelRunner::Attend(ThreadTeam::Member& member, const KvLayer<Kv>& cache,
 }
 
 template <typename Kv>
-void ModelRunner::RunLayer(ThreadTeam::Member& member, int64_t index, const LayerWeights& weights,
+void ModelRunner::RunLayer(ThreadTeam::Member& member, int64_t index, const ModelWeights& all,
                            std::span<const TokenInput> inputs) {
+  const LayerWeights& weights = all.layers[index];
+  const PackedMatrix& after =
+      index + 1 < config_.num_layers ? all.layers[index + 1].qkv.matrix : all.head;
   const int64_t n = static_cast<int64_t>(inputs.size());
   const KvLayer<Kv> cache = Cache<Kv>(index);
   const int64_t qkv_columns = (config_.num_heads + 2 * config_.num_kv_heads) * config_.head_dim;
 
   Norm(member, weights.input_norm.data(), n);
-  Multiply(member, weights.qkv.matrix, AsOperand(normed_, config_.hidden_size), n,
+  Multiply(member, weights.qkv.matrix, weights.o.matrix, AsOperand(normed_, config_.hidden_size), n,
            qkv_.as<float>(), WholeTiles(qkv_columns),
            [&](int64_t tile, int64_t, int64_t count, float* values, int64_t stride) {
              AddBias(weights.qkv.bias, tile, count, values, stride);
            });
-  member.ForEach(n, 1, [&](int64_t row) { RotateAndStore(weights, cache, inputs[row], row); });
+  member.ForEach(n, [&](int64_t row) { RotateAndStore(weights, cache, inputs[row], row); });
   Attend(member, cache, inputs);
-  AddProduct(member, weights.o, AsOperand(attended_, config_.num_heads * config_.head_dim), n);
+  AddProduct(member, weights.o, weights.gate_up.matrix,
+             AsOperand(attended_, config_.num_heads * config_.head_dim), n);
 
   Norm(member, weights.post_norm.data(), n);
   const int64_t width = config_.intermediate_size;
-  Multiply(member, weights.gate_up.matrix, AsOperand(normed_, config_.hidden_size), n, nullptr, 0,
+  Multiply(member, weights.gate_up.matrix, weights.down.matrix,
+           AsOperand(normed_, config_.hidden_size), n, nullptr, 0,
            [&](int64_t tile, int64_t row, int64_t count, float* values, int64_t stride) {
              constexpr int64_t kGates = kTile / 2;
              AddBias(weights.gate_up.bias, tile, count, values, stride);
@@ -265,7 +274,7 @@ void ModelRunner::RunLayer(ThreadTeam::Member& member, int64_t index, const Laye
                             to + first * OperandBytes(operand_type_));
              }
            });
-  AddProduct(member, weights.down, AsOperand(activated_, width), n);
+  AddProduct(member, weights.down, after, AsOperand(activated_, width), n);
 }
 
 void ModelRunner::RunHead(ThreadTeam::Member& member, const ModelWeights& weights,
@@ -274,14 +283,14 @@ void ModelRunner::RunHead(ThreadTeam::Member& member, const ModelWeights& weight
   const int64_t total = static_cast<int64_t>(logits_rows.size());
   for (int64_t first = 0; first < total; first += kLogitsRows) {
     const int64_t rows = std::min(kLogitsRows, total - first);
-    member.ForEach(rows, 4, [&](int64_t i) {
+    member.ForEach(rows, [&](int64_t i) {
       kernels_.rms_norm(hidden_.as<float>() + logits_rows[first + i] * width,
                         weights.final_norm.data(), width, static_cast<float>(config_.rms_norm_eps),
                         final_normed_.as<float>() + i * width);
     });
-    Multiply(member, weights.head, {OperandType::kFp32, final_normed_.as<float>(), width}, rows,
+    Multiply(member, weights.head, weights.layers[0].qkv.matrix, {OperandType::kFp32, final_normed_.as<float>(), width}, rows,
              logits_.as<float>(), stride, [](auto&&...) {});
-    member.ForEach(rows, 1, [&](int64_t i) {
+    member.ForEach(rows, [&](int64_t i) {
       on_logits(first + i, {logits_.as<float>() + i * stride,
                             static_cast<size_t>(config_.vocab_size)});
     });
@@ -292,16 +301,16 @@ void ModelRunner::Run(const ModelWeights& weights, std::span<const TokenInput> i
                       std::span<const int64_t> logits_rows, OnLogits on_logits) {
   Prepare(inputs);
   team_.Run([&](ThreadTeam::Member& member) {
-    member.ForEach(static_cast<int64_t>(inputs.size()), 1, [&](int64_t row) {
+    member.ForEach(static_cast<int64_t>(inputs.size()), [&](int64_t row) {
       weights.embeddings().CopyColumn(inputs[row].token_id,
                                       hidden_.as<float>() + row * config_.hidden_size);
       FillRotary(inputs, row);
     });
     for (int64_t i = 0; i < config_.num_layers; ++i) {
       if (dtype_ == ComputeDType::kBf16) {
-        RunLayer<uint16_t>(member, i, weights.layers[i], inputs);
+        RunLayer<uint16_t>(member, i, weights, inputs);
       } else {
-        RunLayer<float>(member, i, weights.layers[i], inputs);
+        RunLayer<float>(member, i, weights, inputs);
       }
     }
     RunHead(member, weights, logits_rows, on_logits);

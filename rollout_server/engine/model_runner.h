@@ -62,10 +62,11 @@ class ModelRunner {
   void FillRotary(std::span<const TokenInput> inputs, int64_t row);
   void Norm(ThreadTeam::Member& member, const float* weight, int64_t rows);
   template <typename Done>
-  void Multiply(ThreadTeam::Member& member, const PackedMatrix& matrix, const Operand& x,
-                int64_t rows, float* out, int64_t out_stride, const Done& done);
-  void AddProduct(ThreadTeam::Member& member, const LinearWeights& weights, const Operand& x,
-                  int64_t rows);
+  void Multiply(ThreadTeam::Member& member, const PackedMatrix& matrix,
+                const PackedMatrix& following, const Operand& x, int64_t rows, float* out,
+                int64_t out_stride, const Done& done);
+  void AddProduct(ThreadTeam::Member& member, const LinearWeights& weights,
+                  const PackedMatrix& following, const Operand& x, int64_t rows);
   template <typename Kv>
   void RotateAndStore(const LayerWeights& weights, const KvLayer<Kv>& cache,
                       const TokenInput& input, int64_t row);
@@ -73,7 +74,7 @@ class ModelRunner {
   void Attend(ThreadTeam::Member& member, const KvLayer<Kv>& cache,
               std::span<const TokenInput> inputs);
   template <typename Kv>
-  void RunLayer(ThreadTeam::Member& member, int64_t index, const LayerWeights& weights,
+  void RunLayer(ThreadTeam::Member& member, int64_t index, const ModelWeights& weights,
                 std::span<const TokenInput> inputs);
   void RunHead(ThreadTeam::Member& member, const ModelWeights& weights,
                std::span<const int64_t> logits_rows, OnLogits on_logits);

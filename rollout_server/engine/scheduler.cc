@@ -1,38 +1,79 @@
 #include "rollout_server/engine/scheduler.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <utility>
 
 #include "common/base/check.h"
 
 namespace tandem::rollout {
+namespace {
 
-Scheduler::Scheduler(const SchedulerLimits& limits) : limits_(limits), blocks_(limits.num_blocks) {}
+constexpr int64_t kBlock = KvBlockPool::kBlockTokens;
+
+int64_t FullPromptBlocks(const GroupRequest& request) {
+  return static_cast<int64_t>(request.prompt.size()) / kBlock;
+}
+
+// Blocks a completion of `num_new` tokens holds besides the full ones of its prompt. Its last token is
+// never computed, so the KV of that is never stored.
+int64_t MemberBlocks(const GroupRequest& request, int64_t num_new) {
+  const int64_t stored = static_cast<int64_t>(request.prompt.size()) + std::max<int64_t>(num_new, 1) - 1;
+  return KvBlockPool::BlocksFor(stored) - FullPromptBlocks(request);
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const SchedulerLimits& limits) : limits_(limits), blocks_(limits.num_blocks) {
+  TANDEM_CHECK(limits.max_step_tokens >= limits.max_sequences);
+}
 
 int64_t Scheduler::WorstCaseBlocks(const GroupRequest& request) {
-  const int64_t prompt = static_cast<int64_t>(request.prompt.size());
-  const int64_t shared = prompt / KvBlockPool::kBlockTokens;
-  // The last token drawn is never computed, so its KV is never stored.
-  const int64_t longest = prompt + request.sampling.max_new_tokens - 1;
-  return shared + request.num_completions * (KvBlockPool::BlocksFor(longest) - shared);
+  return FullPromptBlocks(request) +
+         request.num_completions * MemberBlocks(request, request.sampling.max_new_tokens);
+}
+
+int64_t Scheduler::ReservedBlocks(const RunningGroup& group) const {
+  return FullPromptBlocks(group.request) +
+         group.num_unfinished * MemberBlocks(group.request, group.request.sampling.max_new_tokens);
 }
 
 void Scheduler::Add(GroupRequest request) {
   TANDEM_CHECK(WorstCaseBlocks(request) <= limits_.num_blocks);
   TANDEM_CHECK(request.num_completions <= limits_.max_sequences);
-  waiting_.push_back(std::move(request));
+  const auto place = std::find_if(waiting_.begin(), waiting_.end(), [&](const GroupRequest& other) {
+    return other.priority < request.priority;
+  });
+  waiting_.insert(place, std::move(request));
+}
+
+bool Scheduler::CanAdmit(const GroupRequest& request) const {
+  int64_t blocks = WorstCaseBlocks(request), sequences = request.num_completions;
+  for (const auto& group : running_) {
+    blocks += ReservedBlocks(*group);
+    sequences += group->num_unfinished;
+    for (const auto& s : group->sequences) {
+      // Members that lost their KV come first.
+      if (!s->active && !s->finished && !s->completion.token_ids.empty()) return false;
+    }
+  }
+  if (sequences > limits_.max_sequences) return false;
+  if (running_.empty()) return true;
+  const double share = overcommit_.share();
+  if (std::ceil(share * static_cast<double>(blocks)) > static_cast<double>(limits_.num_blocks)) {
+    return false;
+  }
+  // By the learned share it fits; is there room for it to begin?
+  const int64_t prompt = KvBlockPool::BlocksFor(static_cast<int64_t>(request.prompt.size()));
+  return share == 1.0 || prompt + sequences <= blocks_.num_available();
 }
 
 void Scheduler::Admit(StepPlan& plan) {
-  while (!waiting_.empty()) {
-    const GroupRequest& next = waiting_.front();
-    const int64_t worst = WorstCaseBlocks(next);
-    if (reserved_blocks_ + worst > limits_.num_blocks) return;
-    if (reserved_sequences_ + next.num_completions > limits_.max_sequences) return;
+  while (!admissions_held_ && !waiting_.empty() && CanAdmit(waiting_.front())) {
     auto group = std::make_unique<RunningGroup>();
     group->request = std::move(waiting_.front());
     waiting_.pop_front();
-    group->reserved_blocks = worst;
     group->num_unfinished = group->request.num_completions;
     for (int32_t i = 0; i < group->request.num_completions; ++i) {
       auto sequence = std::make_unique<Sequence>();
@@ -40,8 +81,6 @@ void Scheduler::Admit(StepPlan& plan) {
       sequence->completion.index = i;
       group->sequences.push_back(std::move(sequence));
     }
-    reserved_blocks_ += worst;
-    reserved_sequences_ += group->request.num_completions;
     plan.admitted.push_back(group.get());
     running_.push_back(std::move(group));
   }
@@ -50,69 +89,235 @@ void Scheduler::Admit(StepPlan& plan) {
 StepPlan Scheduler::Plan() {
   StepPlan plan;
   Admit(plan);
-  int64_t budget = limits_.max_step_tokens;
-  for (const auto& group : running_) {
-    for (const auto& sequence : group->sequences) {
-      if (!sequence->decodable || sequence->finished || budget == 0) continue;
-      const int64_t needed = KvBlockPool::BlocksFor(sequence->next_position() + 1);
-      while (static_cast<int64_t>(sequence->blocks.size()) < needed) {
-        sequence->blocks.push_back(blocks_.Allocate());
-      }
-      plan.decodes.push_back(sequence.get());
-      --budget;
-    }
-  }
-  for (const auto& group : running_) {
-    const int64_t left = group->prompt_size() - group->num_prompt_computed;
-    if (left == 0 || budget == 0) continue;
-    PromptChunk chunk;
-    chunk.group = group.get();
-    chunk.begin = group->num_prompt_computed;
-    chunk.end = chunk.begin + std::min(left, budget);
-    chunk.last = chunk.end == group->prompt_size();
-    while (static_cast<int64_t>(group->prompt_blocks.size()) < KvBlockPool::BlocksFor(chunk.end)) {
-      group->prompt_blocks.push_back(blocks_.Allocate());
-    }
-    budget -= chunk.end - chunk.begin;
-    group->num_prompt_computed = chunk.end;
-    plan.chunks.push_back(chunk);
-  }
+  ready_.clear();
+  const uint64_t preemptions = stats_.num_preemptions;
+  PlanDecodes(plan);
+  if (stats_.num_preemptions == preemptions) Resume(plan);
+  PlanChunks(plan);
   return plan;
 }
 
-std::vector<BlockCopy> Scheduler::StartMembers(RunningGroup* group) {
-  std::vector<BlockCopy> copies;
-  const int64_t full = group->prompt_size() / KvBlockPool::kBlockTokens;
-  const bool partial = static_cast<int64_t>(group->prompt_blocks.size()) > full;
-  for (size_t i = 0; i < group->sequences.size(); ++i) {
-    Sequence& sequence = *group->sequences[i];
-    if (i == 0) {
-      sequence.blocks = group->prompt_blocks;
-    } else {
-      for (int64_t b = 0; b < full; ++b) {
-        blocks_.Share(group->prompt_blocks[b]);
-        sequence.blocks.push_back(group->prompt_blocks[b]);
+// Every sequence that waits for its next token, as far as blocks last.
+void Scheduler::PlanDecodes(StepPlan& plan) {
+  for (size_t g = 0; g < running_.size(); ++g) {
+    for (const auto& sequence : running_[g]->sequences) {
+      if (!sequence->decodable()) continue;
+      bool room = ExtendTo(sequence->kv, sequence->num_tokens(), plan);
+      // The youngest group gives first, this one last, and of it perhaps this very sequence.
+      while (!room && ReclaimFrom(g) && sequence->active) {
+        room = ExtendTo(sequence->kv, sequence->num_tokens(), plan);
       }
-      if (partial) {
-        sequence.blocks.push_back(blocks_.Allocate());
-        copies.push_back({group->prompt_blocks[full], sequence.blocks.back()});
-      }
+      if (room) ready_.push_back(sequence.get());
     }
-    sequence.decodable = true;
   }
-  group->prompt_blocks.clear();
-  return copies;
 }
 
-bool Scheduler::Finish(RunningGroup* group, Sequence* sequence) {
-  TANDEM_CHECK(!sequence->finished);
-  for (BlockId block : sequence->blocks) blocks_.Release(block);
-  sequence->blocks.clear();
-  sequence->finished = true;
-  sequence->decodable = false;
-  if (--group->num_unfinished > 0) return false;
-  Remove(group);
+// Preempted members come back, oldest group first, while blocks last.
+void Scheduler::Resume(StepPlan& plan) {
+  for (size_t g = 0; g < running_.size(); ++g) {
+    RunningGroup& group = *running_[g];
+    if (!group.prompt_done) continue;
+    for (const auto& sequence : group.sequences) {
+      if (sequence->active || sequence->finished) continue;
+      const int64_t needed = KvBlockPool::BlocksFor(sequence->num_tokens()) -
+                             static_cast<int64_t>(group.prompt.blocks.size());
+      // Those that run will want a block each soon; with none running, the oldest group must advance.
+      const int64_t spare = static_cast<int64_t>(ready_.size());
+      const auto enough = [&] { return blocks_.num_available() >= needed + spare; };
+      while (!enough() && g == 0 && ready_.empty() && ReclaimFrom(1)) {
+      }
+      if (!enough()) return;
+      sequence->kv = group.prompt;
+      for (const BlockId block : sequence->kv.blocks) blocks_.Share(block);
+      sequence->active = true;
+      FindPrefix(sequence->kv, sequence->num_tokens() - 1,
+                 [&](int64_t position) { return sequence->TokenAt(position); });
+      sequence->found_prefix |= sequence->kv.num_computed > group.prompt.num_computed;
+      ExtendTo(sequence->kv, sequence->num_tokens(), plan);  // so that the next one counts it
+      if (sequence->decodable()) ready_.push_back(sequence.get());
+    }
+  }
+}
+
+// What budget the decodes leave goes to prompts and resumed members; then both make up the plan.
+void Scheduler::PlanChunks(StepPlan& plan) {
+  std::vector<Work> chunks;
+  int64_t budget = limits_.max_step_tokens - static_cast<int64_t>(ready_.size());
+  const auto add = [&](size_t g, Sequence* sequence, Cached& kv, int64_t num_tokens) {
+    Work work{running_[g].get(), sequence, kv.num_computed,
+              std::min(num_tokens, kv.num_computed + budget)};
+    if (work.end <= work.begin) return;
+    bool room = ExtendTo(kv, work.end, plan);
+    while (!room && ReclaimFrom(g + 1)) room = ExtendTo(kv, work.end, plan);
+    if (!room) {
+      if (kv.num_computed / kBlock < static_cast<int64_t>(kv.blocks.size()) &&
+          blocks_.holders(kv.blocks[kv.num_computed / kBlock]) > 1) {
+        return;  // not even a copy to write to
+      }
+      work.end = std::min<int64_t>(work.end, static_cast<int64_t>(kv.blocks.size()) * kBlock);
+      if (work.end <= work.begin) return;
+    }
+    work.draws = work.end == num_tokens;
+    budget -= work.end - work.begin;
+    chunks.push_back(work);
+  };
+  for (size_t g = 0; g < running_.size(); ++g) {
+    RunningGroup& group = *running_[g];
+    if (group.prompt_done) {
+      for (const auto& s : group.sequences) {
+        if (s->active && !s->decodable()) add(g, s.get(), s->kv, s->num_tokens());
+      }
+      continue;
+    }
+    if (group.prompt.blocks.empty() && budget > 0) {
+      group.prompt.generation = generation_;
+      group.prompt.name = ChainStart(generation_);
+      FindPrefix(group.prompt, group.prompt_size() - 1,
+                 [&](int64_t position) { return group.request.prompt[position]; });
+      group.num_prompt_tokens_found = group.prompt.num_computed;
+    }
+    add(g, nullptr, group.prompt, group.prompt_size());
+  }
+  for (Sequence* s : ready_) {
+    plan.work.push_back({s->group, s, s->kv.num_computed, s->num_tokens(), true});
+  }
+  plan.work.insert(plan.work.end(), chunks.begin(), chunks.end());
+  for (Work& work : plan.work) {
+    if (work.sequence != nullptr || !work.draws) continue;
+    // After a recompute the members have tokens already, and go on by themselves.
+    for (const auto& s : work.group->sequences) work.draws &= s->completion.token_ids.empty();
+  }
+}
+
+// Blocks for tokens [0, num_tokens), the next one writable. False when they run out; what was allocated
+// stays.
+bool Scheduler::ExtendTo(Cached& kv, int64_t num_tokens, StepPlan& plan) {
+  const size_t next = static_cast<size_t>(kv.num_computed / kBlock);
+  if (next < kv.blocks.size() && blocks_.holders(kv.blocks[next]) > 1) {
+    const std::optional<BlockId> copy = blocks_.Allocate();
+    if (!copy) return false;
+    plan.copies.push_back({kv.blocks[next], *copy});
+    blocks_.Release(kv.blocks[next]);
+    kv.blocks[next] = *copy;
+  }
+  while (static_cast<int64_t>(kv.blocks.size()) < KvBlockPool::BlocksFor(num_tokens)) {
+    const std::optional<BlockId> block = blocks_.Allocate();
+    if (!block) return false;
+    kv.blocks.push_back(*block);
+  }
   return true;
+}
+
+// Takes KV from the youngest group that has any, down to running_[first_victim].
+bool Scheduler::ReclaimFrom(size_t first_victim) {
+  for (size_t g = running_.size(); g > first_victim; --g) {
+    if (ReclaimFromGroup(*running_[g - 1])) return true;
+  }
+  return false;
+}
+
+// Takes KV from one member, or the prompt when no member has any.
+bool Scheduler::ReclaimFromGroup(RunningGroup& group) {
+  Sequence* victim = nullptr;
+  for (const auto& s : group.sequences) {
+    if (s->active && (victim == nullptr || s->num_tokens() <= victim->num_tokens())) victim = s.get();
+  }
+  if (victim != nullptr) {
+    Deactivate(*victim);
+    std::erase(ready_, victim);
+  } else if (!group.prompt.blocks.empty()) {
+    Drop(group.prompt);
+    group.prompt_done = false;
+  } else {
+    return false;
+  }
+  ++stats_.num_preemptions;
+  overcommit_.OnPreempted();
+  return true;
+}
+
+void Scheduler::Computed(const StepPlan& plan) {
+  for (const Work& work : plan.work) {
+    RunningGroup& group = *work.group;
+    if (work.sequence != nullptr) {
+      Sequence& s = *work.sequence;
+      s.kv.num_computed = work.end;
+      PublishFull(s.kv, [&](int64_t position) { return s.TokenAt(position); });
+      continue;
+    }
+    group.prompt.num_computed = work.end;
+    PublishFull(group.prompt, [&](int64_t position) { return group.request.prompt[position]; });
+    if (work.end == group.prompt_size()) Fork(group);
+  }
+}
+
+// Every unfinished member holds the prompt's blocks; the group keeps the full ones, for members that have
+// to come back.
+void Scheduler::Fork(RunningGroup& group) {
+  group.prompt_done = true;
+  for (const auto& s : group.sequences) {
+    if (s->finished) continue;
+    s->kv = group.prompt;
+    for (const BlockId block : s->kv.blocks) blocks_.Share(block);
+    s->active = true;
+    s->found_prefix |= group.num_prompt_tokens_found > 0;
+  }
+  const int64_t full = FullPromptBlocks(group.request);
+  if (static_cast<int64_t>(group.prompt.blocks.size()) > full) {
+    blocks_.Release(group.prompt.blocks.back());
+    group.prompt.blocks.pop_back();
+  }
+  group.prompt.num_computed = full * kBlock;
+}
+
+// Goes on with blocks that were computed before, for full blocks among the first `num_tokens` tokens.
+template <typename TokenAt>
+void Scheduler::FindPrefix(Cached& kv, int64_t num_tokens, const TokenAt& token_at) {
+  if (!limits_.prefix_cache || kv.generation != generation_) return;
+  if (kv.num_named * kBlock != kv.num_computed) return;
+  while ((kv.num_named + 1) * kBlock <= num_tokens) {
+    std::array<int32_t, kBlock> ids;
+    for (int64_t i = 0; i < kBlock; ++i) ids[i] = token_at(kv.num_named * kBlock + i);
+    const BlockName name = NextName(kv.name, ids);
+    const std::optional<BlockId> block = blocks_.Find(name);
+    if (!block) {
+      stats_.num_prefix_misses += num_tokens / kBlock - kv.num_named;
+      return;
+    }
+    ++stats_.num_prefix_hits;
+    kv.blocks.push_back(*block);
+    kv.name = name;
+    kv.num_computed = ++kv.num_named * kBlock;
+  }
+}
+
+// Names the blocks that have become full, unless weights changed on the way.
+template <typename TokenAt>
+void Scheduler::PublishFull(Cached& kv, const TokenAt& token_at) {
+  if (!limits_.prefix_cache || kv.generation != generation_) return;
+  while ((kv.num_named + 1) * kBlock <= kv.num_computed) {
+    std::array<int32_t, kBlock> ids;
+    for (int64_t i = 0; i < kBlock; ++i) ids[i] = token_at(kv.num_named * kBlock + i);
+    kv.name = NextName(kv.name, ids);
+    blocks_.Publish(kv.blocks[kv.num_named++], kv.name);
+  }
+}
+
+Scheduler::Finished Scheduler::Finish(Sequence* sequence) {
+  TANDEM_CHECK(!sequence->finished);
+  RunningGroup* group = sequence->group;
+  const GroupRequest& request = group->request;
+  group->used_blocks +=
+      MemberBlocks(request, static_cast<int64_t>(sequence->completion.token_ids.size()));
+  Deactivate(*sequence);
+  sequence->finished = true;
+  Finished result{std::move(sequence->completion), --group->num_unfinished == 0};
+  if (result.group_ended) {
+    overcommit_.OnFinished(static_cast<double>(FullPromptBlocks(request) + group->used_blocks) /
+                           static_cast<double>(std::max<int64_t>(1, WorstCaseBlocks(request))));
+    Remove(group);
+  }
+  return result;
 }
 
 bool Scheduler::Abort(GroupKey key) {
@@ -122,27 +327,55 @@ bool Scheduler::Abort(GroupKey key) {
     waiting_.erase(queued);
     return true;
   }
-  for (const auto& group : running_) {
-    if (group->request.key != key) continue;
-    for (BlockId block : group->prompt_blocks) blocks_.Release(block);
-    for (const auto& sequence : group->sequences) {
-      for (BlockId block : sequence->blocks) blocks_.Release(block);
-    }
-    Remove(group.get());
-    return true;
-  }
-  return false;
+  RunningGroup* group = FindRunning(key);
+  if (group != nullptr) Remove(group);
+  return group != nullptr;
 }
 
-bool Scheduler::Reserve(int64_t num_blocks) {
-  if (reserved_blocks_ + num_blocks > limits_.num_blocks) return false;
-  reserved_blocks_ += num_blocks;
-  return true;
+void Scheduler::OnInstall(bool recompute) {
+  ++generation_;
+  blocks_.ForgetNames();
+  if (!recompute) return;
+  for (const auto& group : running_) FreeKv(*group);
+}
+
+std::optional<std::vector<BlockId>> Scheduler::Borrow(int64_t num_blocks) {
+  if (blocks_.num_available() < num_blocks) return std::nullopt;
+  std::vector<BlockId> borrowed;
+  for (int64_t i = 0; i < num_blocks; ++i) borrowed.push_back(*blocks_.Allocate());
+  return borrowed;
+}
+
+void Scheduler::GiveBack(const std::vector<BlockId>& blocks) {
+  for (const BlockId block : blocks) blocks_.Release(block);
+}
+
+RunningGroup* Scheduler::FindRunning(GroupKey key) const {
+  for (const auto& group : running_) {
+    if (group->request.key == key) return group.get();
+  }
+  return nullptr;
+}
+
+void Scheduler::Drop(Cached& kv) {
+  // From the end, so that of what stays findable the longest prefixes go first.
+  for (auto block = kv.blocks.rbegin(); block != kv.blocks.rend(); ++block) blocks_.Release(*block);
+  kv = Cached();
+}
+
+void Scheduler::Deactivate(Sequence& sequence) {
+  Drop(sequence.kv);
+  sequence.active = false;
+}
+
+void Scheduler::FreeKv(RunningGroup& group) {
+  for (const auto& s : group.sequences) Deactivate(*s);
+  Drop(group.prompt);
+  group.prompt_done = false;
 }
 
 void Scheduler::Remove(RunningGroup* group) {
-  reserved_blocks_ -= group->reserved_blocks;
-  reserved_sequences_ -= group->request.num_completions;
+  FreeKv(*group);
   std::erase_if(running_, [group](const auto& g) { return g.get() == group; });
 }
 

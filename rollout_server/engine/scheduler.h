@@ -1,21 +1,29 @@
-// Scheduler: which tokens the next step computes (arrow 2). Pure: state in, plan out; no clock, thread
-// or device.
+// Scheduler: decides which tokens the next step computes (arrow 2). Pure: state in, plan out; no clock,
+// thread or device.
 //
-// Groups wait in order of arrival and are admitted when the KV blocks and sequence slots of their worst
-// case are free, so a running group never runs out and nothing is ever preempted. A step runs every
-// decodable sequence first (one token each), then prompt chunks of the oldest groups up to the token
-// budget. A group's prompt is computed once; then its members become decodable together, holding the
-// full prompt blocks in common and a copy each of the last, partial one.
+// Groups wait by priority, then arrival, and are admitted when the sequence slots of their unfinished
+// members and a learned share of their worst case in KV blocks (overcommit.h) are free. A step runs every
+// decodable sequence first (one token each), then chunks of prompts, oldest group first, up to the token
+// budget. A group's prompt is computed once; its members then hold the same blocks and become decodable
+// together. A member that writes into a block others hold too gets a copy of it first.
+//
+// When no block is left, the youngest group gives: its member with the fewest tokens loses its KV and is
+// computed again later, before any new group is admitted. The oldest group alone always fits, so it always
+// advances, and every group ends.
+//
+// Full blocks can be found again by later prompts and by preempted members (prefix_chain.h).
 // Use from the engine thread only.
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULER_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULER_H_
 
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "rollout_server/engine/kv_block_pool.h"
+#include "rollout_server/engine/overcommit.h"
 #include "rollout_server/engine/sequence.h"
 
 namespace tandem::rollout {
@@ -23,25 +31,32 @@ namespace tandem::rollout {
 struct SchedulerLimits {
   int64_t num_blocks = 0;
   int64_t max_sequences = 0;    // running at once
-  int64_t max_step_tokens = 0;  // decode tokens and prompt chunks of one step
+  int64_t max_step_tokens = 0;  // computed in one step; at least max_sequences
+  bool prefix_cache = true;
 };
 
-// One prompt chunk: positions [begin, end) of the group's prompt; `last` when it ends the prompt.
-struct PromptChunk {
+// Copy the KV of a block to another one, before the step.
+struct BlockCopy {
+  BlockId from = 0, to = 0;
+};
+
+// Tokens [begin, end) of one sequence, or of a group's prompt when `sequence` is null.
+struct Work {
   RunningGroup* group = nullptr;
+  Sequence* sequence = nullptr;
   int64_t begin = 0, end = 0;
-  bool last = false;
+  bool draws = false;  // the last token's logits give the next token: of the sequence, or of all members
 };
 
 struct StepPlan {
   std::vector<RunningGroup*> admitted;  // by this plan, in order
-  std::vector<Sequence*> decodes;       // one token each
-  std::vector<PromptChunk> chunks;
+  std::vector<BlockCopy> copies;        // to be made in this order, before the work
+  std::vector<Work> work;               // decodes first, then chunks
 };
 
-// Copy the KV of a partial block from one block to another, before the step that writes to it.
-struct BlockCopy {
-  BlockId from = 0, to = 0;
+struct SchedulerStats {
+  uint64_t num_preemptions = 0;
+  uint64_t num_prefix_hits = 0, num_prefix_misses = 0;  // blocks looked for
 };
 
 class Scheduler {
@@ -54,43 +69,72 @@ class Scheduler {
   // Queues a group. The caller made sure that its worst case fits an empty scheduler.
   void Add(GroupRequest request);
 
-  // Admits what fits and plans one step; empty when there is nothing to do. Blocks for the tokens of
-  // the plan are allocated.
+  // Admits what fits and plans one step; no work when nothing runs. Blocks for the tokens of the plan are
+  // allocated.
   StepPlan Plan();
 
-  // The prompt is in the cache: gives each member its block table. Returns the copies of the partial
-  // block (the first member takes the original).
-  std::vector<BlockCopy> StartMembers(RunningGroup* group);
+  // The plan's work is computed: members take over a finished prompt, full blocks get their names.
+  void Computed(const StepPlan& plan);
 
-  // Frees a finished sequence's blocks; the group goes when its last member does (returns true).
-  // `group` is invalid after true.
-  bool Finish(RunningGroup* group, Sequence* sequence);
+  // Frees the blocks of a sequence that drew its last token, and hands its completion out. The group goes
+  // with its last member; it and `sequence` are invalid then.
+  struct Finished {
+    FinishedCompletion completion;
+    bool group_ended = false;
+  };
+  Finished Finish(Sequence* sequence);
 
   // Removes a waiting or running group and frees its blocks. False when unknown.
   bool Abort(GroupKey key);
 
-  // Sets blocks aside for a caller that allocates them itself. False when running groups' worst cases
-  // leave too few.
-  bool Reserve(int64_t num_blocks);
-  void Unreserve(int64_t num_blocks) { reserved_blocks_ -= num_blocks; }
+  // The weights changed: what was computed before is not found any more. With `recompute`, running groups
+  // lose their KV and compute it again.
+  void OnInstall(bool recompute);
 
-  bool HasWork() const { return !waiting_.empty() || !running_.empty(); }
+  // While held, nothing is admitted: what runs can run out.
+  void HoldAdmissions(bool hold) { admissions_held_ = hold; }
+
+  // Blocks for a caller that computes beside the groups, between two steps. Nothing when too few are left.
+  std::optional<std::vector<BlockId>> Borrow(int64_t num_blocks);
+  void GiveBack(const std::vector<BlockId>& blocks);
+
+  bool HasWork() const { return !running_.empty() || (!waiting_.empty() && !admissions_held_); }
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
-  KvBlockPool& blocks() { return blocks_; }
+  const std::vector<std::unique_ptr<RunningGroup>>& running() const { return running_; }
+  RunningGroup* FindRunning(GroupKey key) const;
   const KvBlockPool& blocks() const { return blocks_; }
-  int64_t reserved_blocks() const { return reserved_blocks_; }
+  const SchedulerStats& stats() const { return stats_; }
 
  private:
+  bool CanAdmit(const GroupRequest& request) const;
   void Admit(StepPlan& plan);
+  void PlanDecodes(StepPlan& plan);
+  void Resume(StepPlan& plan);
+  void PlanChunks(StepPlan& plan);
+  bool ExtendTo(Cached& kv, int64_t num_tokens, StepPlan& plan);
+  bool ReclaimFrom(size_t first_victim);
+  bool ReclaimFromGroup(RunningGroup& group);
+  void Fork(RunningGroup& group);
+  template <typename TokenAt>
+  void FindPrefix(Cached& kv, int64_t num_tokens, const TokenAt& token_at);
+  template <typename TokenAt>
+  void PublishFull(Cached& kv, const TokenAt& token_at);
+  void Drop(Cached& kv);
+  void Deactivate(Sequence& sequence);
+  void FreeKv(RunningGroup& group);
   void Remove(RunningGroup* group);
+  int64_t ReservedBlocks(const RunningGroup& group) const;
 
   const SchedulerLimits limits_;
   KvBlockPool blocks_;
-  std::deque<GroupRequest> waiting_;
+  std::list<GroupRequest> waiting_;                     // in order of admission
   std::vector<std::unique_ptr<RunningGroup>> running_;  // in order of admission
-  int64_t reserved_blocks_ = 0;                         // sum of running groups' worst cases
-  int64_t reserved_sequences_ = 0;
+  std::vector<Sequence*> ready_;                        // decodes of the plan being made
+  Overcommit overcommit_;
+  uint64_t generation_ = 0;  // of the weights
+  bool admissions_held_ = false;
+  SchedulerStats stats_;
 };
 
 }  // namespace tandem::rollout

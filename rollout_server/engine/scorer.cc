@@ -17,21 +17,16 @@ class BorrowedBlocks {
  public:
   explicit BorrowedBlocks(Scheduler* scheduler) : scheduler_(scheduler) {}
   ~BorrowedBlocks() {
-    for (const auto& table : tables_) {
-      for (BlockId block : table) scheduler_->blocks().Release(block);
-      scheduler_->Unreserve(static_cast<int64_t>(table.size()));
-    }
+    for (const auto& table : tables_) scheduler_->GiveBack(table);
   }
   BorrowedBlocks(const BorrowedBlocks&) = delete;
   BorrowedBlocks& operator=(const BorrowedBlocks&) = delete;
 
-  // A block table for `num_tokens` tokens; false when too few blocks are unreserved.
+  // A block table for `num_tokens` tokens; false when too few blocks are left.
   bool Add(int64_t num_tokens) {
-    const int64_t blocks = KvBlockPool::BlocksFor(num_tokens);
-    if (!scheduler_->Reserve(blocks)) return false;
-    tables_.emplace_back();
-    for (int64_t i = 0; i < blocks; ++i) tables_.back().push_back(scheduler_->blocks().Allocate());
-    return true;
+    auto blocks = scheduler_->Borrow(KvBlockPool::BlocksFor(num_tokens));
+    if (blocks) tables_.push_back(*std::move(blocks));
+    return blocks.has_value();
   }
 
   const std::vector<std::vector<BlockId>>& tables() const { return tables_; }

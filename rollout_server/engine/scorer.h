@@ -16,14 +16,14 @@ namespace tandem::rollout {
 struct ScoreContext {
   ModelRunner* runner = nullptr;
   const ModelWeights* weights = nullptr;
-  Scheduler* scheduler = nullptr;  // lends blocks nobody has reserved
+  Scheduler* scheduler = nullptr;  // lends blocks nobody holds
   int64_t max_sequences = 0;       // scored side by side in decode
   int64_t max_step_tokens = 0;     // prefill chunk
 };
 
 // Element t of each result is log p(token t | tokens before t) at `temperature`; element 0 is 0. The ids
 // were checked by the caller.
-//   RESOURCE_EXHAUSTED  a sequence needs more KV blocks than are unreserved
+//   RESOURCE_EXHAUSTED  a sequence needs more KV blocks than nobody holds
 absl::StatusOr<std::vector<std::vector<float>>> ScoreSequences(
     const ScoreContext& context, const std::vector<std::vector<int32_t>>& sequences,
     float temperature, ScorePath path);

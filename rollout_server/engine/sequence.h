@@ -14,32 +14,51 @@ namespace tandem::rollout {
 class StopMatcher;
 struct RunningGroup;
 
+// The KV of a row of tokens: blocks in order, of which the first `num_computed` tokens are filled.
+struct Cached {
+  std::vector<BlockId> blocks;
+  int64_t num_computed = 0;
+  int64_t num_named = 0;  // full blocks whose name is in the chain
+  BlockName name;         // of the last of them
+  uint64_t generation = 0;  // of the weights that computed the first token; names need one generation
+};
+
 // One completion in progress.
 struct Sequence {
   RunningGroup* group = nullptr;
-  std::vector<BlockId> blocks;            // block table; covers every computed token
-  FinishedCompletion completion;          // grows token by token
-  std::shared_ptr<StopMatcher> stop;      // null without stop strings
-  bool decodable = false;                 // its last token waits to be computed
+  FinishedCompletion completion;      // grows token by token
+  std::shared_ptr<StopMatcher> stop;  // null without stop strings
+  bool active = false;                // holds KV; false before the prompt is computed and when preempted
   bool finished = false;
+  bool found_prefix = false;          // some of its KV was found, not computed
+  Cached kv;
 
-  // Position of the token the next decode step computes: prompt + drawn tokens - 1.
-  int64_t next_position() const;
+  int64_t num_tokens() const;             // prompt and drawn
+  int32_t TokenAt(int64_t position) const;
+  // All but the last token are computed: the next step may draw.
+  bool decodable() const { return active && !finished && kv.num_computed == num_tokens() - 1; }
 };
 
 struct RunningGroup {
   GroupRequest request;
-  int64_t num_prompt_computed = 0;
-  std::vector<BlockId> prompt_blocks;  // until StartMembers
+  Cached prompt;           // until members have taken it over; then its full blocks, for members to come back
+  bool prompt_done = false;
   std::vector<std::unique_ptr<Sequence>> sequences;
   int64_t num_unfinished = 0;
-  int64_t reserved_blocks = 0;
+  int64_t used_blocks = 0;  // of finished members, without the prompt's full ones
+  int64_t num_prompt_tokens_found = 0;  // in the prefix index, when it was admitted
 
   int64_t prompt_size() const { return static_cast<int64_t>(request.prompt.size()); }
 };
 
-inline int64_t Sequence::next_position() const {
-  return group->prompt_size() + static_cast<int64_t>(completion.token_ids.size()) - 1;
+inline int64_t Sequence::num_tokens() const {
+  return group->prompt_size() + static_cast<int64_t>(completion.token_ids.size());
+}
+
+inline int32_t Sequence::TokenAt(int64_t position) const {
+  const int64_t prompt = group->prompt_size();
+  return position < prompt ? group->request.prompt[position]
+                           : completion.token_ids[position - prompt];
 }
 
 }  // namespace tandem::rollout

@@ -11,17 +11,37 @@
 namespace tandem {
 namespace {
 
-TEST(ThreadTeamTest, EveryItemIsDoneOnceWhateverTheGrain) {
+TEST(ThreadTeamTest, EveryItemIsDoneOnce) {
   for (const int size : {1, 2, 4}) {
     ThreadTeam team(size);
-    for (const int64_t grain : {1, 3, 100}) {
-      std::vector<int> done(50);
+    for (const int64_t n : {0, 1, 3, 50}) {
+      std::vector<int> done(n);
       team.Run([&](ThreadTeam::Member& member) {
-        member.ForEach(50, grain, [&](int64_t i) { ++done[i]; });
+        member.ForEach(n, [&](int64_t i) { ++done[i]; });
       });
-      EXPECT_EQ(done, std::vector<int>(50, 1));
+      EXPECT_EQ(done, std::vector<int>(n, 1));
     }
   }
+}
+
+TEST(ThreadTeamTest, AMemberTakesWhatASlowOneLeaves) {
+  // Member 1 owns items 5 to 9 and waits in the first of them until all others are done.
+  ThreadTeam team(2);
+  std::atomic<int> done = 0;
+  std::vector<int> by(10);
+  team.Run([&](ThreadTeam::Member& member) {
+    EXPECT_EQ(member.FirstOf(10), member.index() * 5);
+    member.ForEach(10, [&](int64_t i) {
+      by[i] = member.index();
+      if (i == 5 && member.index() == 1) {
+        while (done.load() < 9) std::this_thread::yield();
+      }
+      ++done;
+    });
+  });
+  EXPECT_EQ(done.load(), 10);
+  // Unless member 0 was so fast that it took that one too.
+  EXPECT_TRUE(by[5] == 0 || by[9] == 0);
 }
 
 TEST(ThreadTeamTest, APhaseSeesAllThatThePhaseBeforeItWrote) {
@@ -33,7 +53,7 @@ TEST(ThreadTeamTest, APhaseSeesAllThatThePhaseBeforeItWrote) {
       for (int phase = 0; phase < 20; ++phase) {
         const auto& from = phase % 2 == 0 ? x : y;
         auto& to = phase % 2 == 0 ? y : x;
-        member.ForEach(64, 4, [&](int64_t i) { to[i] = from[i] + from[63 - i]; });
+        member.ForEach(64, [&](int64_t i) { to[i] = from[i] + from[63 - i]; });
       }
     });
     EXPECT_EQ(x, std::vector<int64_t>(64, int64_t{1} << 20));
@@ -56,11 +76,11 @@ TEST(ThreadTeamTest, MembersThatFellAsleepComeBack) {
     // Longer than members spin: between two runs, and while they wait for a slow one.
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
     team.Run([&](ThreadTeam::Member& member) {
-      member.ForEach(1, 1, [&](int64_t) {
+      member.ForEach(1, [&](int64_t) {
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
         ++sum;
       });
-      member.ForEach(2, 1, [&](int64_t) { ++sum; });
+      member.ForEach(2, [&](int64_t) { ++sum; });
     });
   }
   EXPECT_EQ(sum.load(), 9);

@@ -110,7 +110,7 @@ TEST_F(EngineScoreTest, ARunningGroupsBlocksAreNotLentToScores) {
   EngineOptions options = Fp32();
   options.kv_capacity_tokens = 96;
   const auto engine = Make(options);
-  ASSERT_THAT(engine->Add(Group(1, 40, 1, 20)), IsOk());  // 59 tokens: 4 of 6 blocks
+  ASSERT_THAT(engine->Add(Group(1, 60, 1, 20)), IsOk());  // 60 tokens now: 4 of 6 blocks
   Completions out;
   ASSERT_TRUE(StepInto(*engine, out));
   EXPECT_THAT(engine->Score({Prompt(34, 1)}, 1, ScorePath::kDecode),
