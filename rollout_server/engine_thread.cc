@@ -94,13 +94,28 @@ absl::StatusOr<double> EngineThread::Install(std::unique_ptr<StagedWeights> stag
   auto shared = std::make_shared<std::unique_ptr<StagedWeights>>(std::move(staged));
   auto swapped = std::make_shared<std::promise<absl::StatusOr<double>>>();
   std::future<absl::StatusOr<double>> result = swapped->get_future();
-  Post([shared, swapped, version](StepEngine* engine) {
+  Command install = [this, shared, swapped, version](StepEngine* engine) {
     if (!engine) return swapped->set_value(Stopped());
     const double begin = MonotonicSeconds();
-    engine->Install(std::move(*shared), version);
+    const std::vector<GroupKey> ended = engine->Install(std::move(*shared), version);
     swapped->set_value(MonotonicSeconds() - begin);
+    for (const GroupKey key : ended) {
+      if (!callbacks_.on_rejected) continue;
+      callbacks_.on_rejected(
+          key, absl::AbortedError("new weights came (engine.in_flight is abort): ask again"));
+    }
+  };
+  Post([this, swapped, install = std::move(install)](StepEngine* engine) {
+    if (!engine || engine->in_flight() != InFlight::kDrain) return install(engine);
+    if (paused_.load() && engine->Stats().num_groups_running > 0) {
+      return swapped->set_value(absl::FailedPreconditionError(
+          "groups run and the server is paused, so they would never end (engine.in_flight is "
+          "drain): resume first"));
+    }
+    engine->HoldAdmissions(true);
+    waiting_installs_.push_back(install);
   });
-  return result.get();  // bounded: one step, or the engine's end, answers every command
+  return result.get();  // bounded: a step, the running groups or the engine's end answer it
 }
 
 EngineStats EngineThread::stats() const {
@@ -125,6 +140,7 @@ void EngineThread::Run() {
   while (WaitForWork(&commands)) {
     for (const Command& command : commands) command(engine_.get());
     commands.clear();
+    InstallWhenDrained();
     if (!paused_.load() && engine_->HasWork()) {
       absl::StatusOr<std::vector<EngineEvent>> events = engine_->Step();
       if (!events.ok()) {
@@ -140,8 +156,15 @@ void EngineThread::Run() {
   }
 }
 
+void EngineThread::InstallWhenDrained() {
+  if (waiting_installs_.empty() || engine_->Stats().num_groups_running > 0) return;
+  for (const Command& install : std::exchange(waiting_installs_, {})) install(engine_.get());
+  engine_->HoldAdmissions(false);
+}
+
 bool EngineThread::WaitForWork(std::deque<Command>* commands) {
-  const bool can_step = !paused_.load() && engine_->HasWork();
+  const bool drained = !waiting_installs_.empty() && engine_->Stats().num_groups_running == 0;
+  const bool can_step = drained || (!paused_.load() && engine_->HasWork());
   MutexLock lock(&mu_);
   while (!stopping_ && commands_.empty() && !can_step) wake_.Wait(&mu_);
   commands->swap(commands_);
@@ -165,6 +188,7 @@ void EngineThread::CloseQueue() {
     left.swap(commands_);
   }
   for (const Command& command : left) command(nullptr);
+  for (const Command& install : std::exchange(waiting_installs_, {})) install(nullptr);
 }
 
 }  // namespace tandem::rollout

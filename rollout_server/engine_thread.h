@@ -35,7 +35,8 @@ class EngineThread : public WeightSink {
   // All run on the engine thread, without a lock held; keep them short. Any may be null.
   struct Callbacks {
     std::function<void(std::vector<EngineEvent>)> on_events;
-    std::function<void(GroupKey, const absl::Status&)> on_rejected;  // Add refused this group
+    // Add refused this group, or an install ended it.
+    std::function<void(GroupKey, const absl::Status&)> on_rejected;
     std::function<void(const EngineStats&)> on_stats;                // after every step and command
     std::function<void(const absl::Status&)> on_failure;             // a step failed: the last call
   };
@@ -67,8 +68,9 @@ class EngineThread : public WeightSink {
   void Resume(std::function<void(absl::Status)> done);
   bool paused() const { return paused_.load(); }
 
-  // WeightSink. Stage runs on the caller's thread beside the steps; Install waits for the running
-  // step.
+  // WeightSink. Stage runs on the caller's thread beside the steps; Install waits for the running step, and
+  // with in-flight policy drain for the running groups. Returns the seconds the swap held steps back.
+  //   FAILED_PRECONDITION  policy drain, groups run, and the engine is paused: they would never end
   absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors) override;
   absl::StatusOr<double> Install(std::unique_ptr<StagedWeights> staged,
                                  WeightVersion version) override;
@@ -86,11 +88,13 @@ class EngineThread : public WeightSink {
   void Run();
   bool WaitForWork(std::deque<Command>* commands) ABSL_LOCKS_EXCLUDED(mu_);
   void PublishStats() ABSL_LOCKS_EXCLUDED(mu_);
+  void InstallWhenDrained();
   void SetPaused(bool paused, std::function<void(absl::Status)> done);
   void CloseQueue() ABSL_LOCKS_EXCLUDED(mu_);  // answers what waits
 
   const std::unique_ptr<StepEngine> engine_;
   Callbacks callbacks_;
+  std::deque<Command> waiting_installs_;  // for running groups to end; engine thread only
   std::thread thread_;
   std::atomic<bool> paused_{false};
   std::atomic<int> waiting_scores_{0};

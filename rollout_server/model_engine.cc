@@ -24,9 +24,12 @@ class ModelEngine : public StepEngine {
       std::vector<HostTensor> tensors) const override {
     return engine_->Stage(std::move(tensors));
   }
-  void Install(std::unique_ptr<StagedWeights> staged, WeightVersion version) override {
-    engine_->Install(std::move(staged), version);
+  std::vector<GroupKey> Install(std::unique_ptr<StagedWeights> staged,
+                                WeightVersion version) override {
+    return engine_->Install(std::move(staged), version);
   }
+  void HoldAdmissions(bool hold) override { engine_->HoldAdmissions(hold); }
+  InFlight in_flight() const override { return engine_->in_flight(); }
   absl::StatusOr<std::vector<std::vector<float>>> Score(
       const std::vector<std::vector<int32_t>>& sequences, float temperature,
       ScorePath path) override {

@@ -28,7 +28,10 @@ class StepEngine {
   virtual absl::StatusOr<std::vector<EngineEvent>> Step() = 0;
   virtual absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(
       std::vector<HostTensor> tensors) const = 0;
-  virtual void Install(std::unique_ptr<StagedWeights> staged, WeightVersion version) = 0;
+  virtual std::vector<GroupKey> Install(std::unique_ptr<StagedWeights> staged,
+                                        WeightVersion version) = 0;
+  virtual void HoldAdmissions(bool hold) = 0;
+  virtual InFlight in_flight() const = 0;
   virtual absl::StatusOr<std::vector<std::vector<float>>> Score(
       const std::vector<std::vector<int32_t>>& sequences, float temperature, ScorePath path) = 0;
   virtual WeightVersion live_version() const = 0;

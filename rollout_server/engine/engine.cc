@@ -94,6 +94,13 @@ void BindOptions(OptionBinder& binder, EngineOptions& options) {
                  "decode tokens and prompt chunks of one step; at least max_batch_sequences");
   binder.Flag("prefix_cache", &options.prefix_cache,
               "find KV of full blocks again that begin with the same tokens under the same weights");
+  binder.Choice<InFlight>("in_flight", &options.in_flight,
+                          {{"keep", InFlight::kKeep},
+                           {"recompute", InFlight::kRecompute},
+                           {"abort", InFlight::kAbort},
+                           {"drain", InFlight::kDrain}},
+                          "groups that run when new weights come: keep their KV, recompute it, end with "
+                          "ABORTED, or let them end first");
   binder.Integer("num_threads", &options.num_threads, {.min = 0, .max = 1024}, "threads",
                  "compute threads; 0 takes the machine's cores");
 }
@@ -350,14 +357,25 @@ absl::StatusOr<std::unique_ptr<StagedWeights>> Engine::Stage(
   return std::unique_ptr<StagedWeights>(std::move(packed));
 }
 
-void Engine::Install(std::unique_ptr<StagedWeights> staged, WeightVersion version) {
+std::vector<GroupKey> Engine::Install(std::unique_ptr<StagedWeights> staged,
+                                      WeightVersion version) {
   auto* weights = dynamic_cast<ModelWeights*>(staged.release());
   TANDEM_CHECK(weights != nullptr);
   impl_->weights.reset(weights);
   impl_->version = version;
-  impl_->scheduler.OnInstall(/*recompute=*/false);
+  std::vector<GroupKey> ended;
+  if (in_flight() == InFlight::kAbort) {
+    for (const auto& group : impl_->scheduler.running()) ended.push_back(group->request.key);
+    for (const GroupKey key : ended) impl_->scheduler.Abort(key);
+  }
+  TANDEM_CHECK(in_flight() != InFlight::kDrain || impl_->scheduler.num_running() == 0);
+  impl_->scheduler.OnInstall(/*recompute=*/in_flight() == InFlight::kRecompute);
+  return ended;
 }
 
+void Engine::HoldAdmissions(bool hold) { impl_->scheduler.HoldAdmissions(hold); }
+
+InFlight Engine::in_flight() const { return impl_->options.in_flight; }
 WeightVersion Engine::live_version() const { return impl_->version; }
 const ModelConfig& Engine::config() const { return impl_->config; }
 const Tokenizer& Engine::tokenizer() const { return *impl_->tokenizer; }

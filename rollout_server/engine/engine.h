@@ -26,12 +26,21 @@ namespace tandem::rollout {
 
 enum class ComputeDType { kFp32, kBf16 };
 
+// What becomes of groups that run when new weights are installed.
+enum class InFlight {
+  kKeep,       // they go on over the KV they have; their next tokens are drawn under the new weights
+  kRecompute,  // they go on, over KV computed anew under the new weights
+  kAbort,      // they end with ABORTED
+  kDrain,      // the install waits until they have ended; nothing is admitted meanwhile
+};
+
 struct EngineOptions {
   ComputeDType dtype = ComputeDType::kBf16;
   int64_t kv_capacity_tokens = 32768;
   int64_t max_batch_sequences = 64;   // sequences in one decode step
   int64_t max_step_tokens = 512;      // decode tokens and prompt chunks of one step
   bool prefix_cache = true;           // full blocks of KV are found again by later prompts
+  InFlight in_flight = InFlight::kKeep;
   int64_t num_threads = 0;            // 0: the cores of the machine
 };
 void BindOptions(OptionBinder& binder, EngineOptions& options);
@@ -105,9 +114,13 @@ class Engine {
   //   INVALID_ARGUMENT  names, shapes or dtypes differ
   absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors) const;
 
-  // Serves from `staged` from the next Step on; sequences in flight keep their KV (policy keep) and
-  // their next tokens carry `version`. A pointer swap: microseconds.
-  void Install(std::unique_ptr<StagedWeights> staged, WeightVersion version);
+  // Serves from `staged` from the next Step on; tokens drawn from then on carry `version`. A pointer swap:
+  // microseconds. What becomes of running groups says options.in_flight; with kDrain the caller has held
+  // admissions until none was left. Returns the groups it ended (kAbort).
+  std::vector<GroupKey> Install(std::unique_ptr<StagedWeights> staged, WeightVersion version);
+
+  // While held, no group is admitted: what runs can run out. HasWork() then means running groups.
+  void HoldAdmissions(bool hold);
 
   // Log-probs of each sequence under the live weights: element t about token t given those before;
   // element 0 is 0. kDecode runs one token at a time through the KV cache. Needs !HasWork() or free
@@ -118,6 +131,7 @@ class Engine {
       const std::vector<std::vector<int32_t>>& sequences, float temperature, ScorePath path);
 
   WeightVersion live_version() const;
+  InFlight in_flight() const;
   const ModelConfig& config() const;
   const Tokenizer& tokenizer() const;
   DType weight_dtype() const;  // kF32 or kBF16

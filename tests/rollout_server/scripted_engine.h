@@ -4,6 +4,7 @@
 #ifndef TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_ENGINE_H_
 #define TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_ENGINE_H_
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -46,8 +47,9 @@ class ScriptedWeights : public StagedWeights {
 
 class ScriptedEngine : public StepEngine {
  public:
-  explicit ScriptedEngine(StepGate* gate, size_t max_running = 8)
-      : gate_(gate), max_running_(max_running) {}
+  explicit ScriptedEngine(StepGate* gate, size_t max_running = 8,
+                          InFlight in_flight = InFlight::kKeep)
+      : gate_(gate), max_running_(max_running), in_flight_(in_flight) {}
 
   absl::Status Validate(const GroupRequest& request) const override {
     const auto needed =
@@ -64,12 +66,14 @@ class ScriptedEngine : public StepEngine {
   bool Abort(GroupKey key) override {
     return std::erase_if(groups_, [&](const Running& one) { return one.request.key == key; }) > 0;
   }
-  bool HasWork() const override { return !groups_.empty(); }
+  bool HasWork() const override { return held_ ? NumRunning() > 0 : !groups_.empty(); }
 
   absl::StatusOr<std::vector<EngineEvent>> Step() override {
     gate_->Pass();
     std::vector<EngineEvent> events;
-    for (size_t i = 0; i < groups_.size() && i < max_running_; ++i) Advance(&groups_[i], &events);
+    for (size_t i = 0; i < groups_.size() && i < max_running_; ++i) {
+      if (!held_ || groups_[i].drawn > 0) Advance(&groups_[i], &events);
+    }
     std::erase_if(groups_, [](const Running& one) { return one.done; });
     if (groups_.size() > 0 && groups_[0].request.prompt[0] == 667) {
       return absl::InternalError("scripted failure");
@@ -85,7 +89,18 @@ class ScriptedEngine : public StepEngine {
     }
     return staged;
   }
-  void Install(std::unique_ptr<StagedWeights>, WeightVersion version) override { live_ = version; }
+  std::vector<GroupKey> Install(std::unique_ptr<StagedWeights>, WeightVersion version) override {
+    live_ = version;
+    std::vector<GroupKey> ended;
+    if (in_flight_ != InFlight::kAbort) return ended;
+    for (const Running& one : groups_) {
+      if (one.drawn > 0) ended.push_back(one.request.key);
+    }
+    for (const GroupKey key : ended) Abort(key);
+    return ended;
+  }
+  void HoldAdmissions(bool hold) override { held_ = hold; }
+  InFlight in_flight() const override { return in_flight_; }
 
   absl::StatusOr<std::vector<std::vector<float>>> Score(
       const std::vector<std::vector<int32_t>>& sequences, float temperature,
@@ -103,6 +118,7 @@ class ScriptedEngine : public StepEngine {
     for (const Running& one : groups_) {
       stats.kv_used_tokens += static_cast<int64_t>(one.request.prompt.size()) + one.drawn;
     }
+    stats.num_groups_running = NumRunning();
     stats.kv_capacity_tokens = 4096;
     stats.num_tokens_sampled = sampled_;
     return stats;
@@ -115,6 +131,11 @@ class ScriptedEngine : public StepEngine {
     int32_t drawn = 0;
     bool done = false;
   };
+
+  int64_t NumRunning() const {
+    return std::count_if(groups_.begin(), groups_.end(),
+                         [](const Running& one) { return one.drawn > 0; });
+  }
 
   void Advance(Running* one, std::vector<EngineEvent>* events) {
     const GroupKey key = one->request.key;
@@ -153,6 +174,8 @@ class ScriptedEngine : public StepEngine {
 
   StepGate* const gate_;
   const size_t max_running_;
+  const InFlight in_flight_;
+  bool held_ = false;
   std::deque<Running> groups_;
   WeightVersion live_;
   uint64_t sampled_ = 0;

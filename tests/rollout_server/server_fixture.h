@@ -35,7 +35,7 @@ class ServerTest : public ::testing::Test {
 
   void StartServer() {
     auto server = RolloutServer::Create(
-        options_, {std::make_unique<ScriptedEngine>(&gate_, max_running_), ScriptedModel()},
+        options_, {std::make_unique<ScriptedEngine>(&gate_, max_running_, in_flight_), ScriptedModel()},
         [this] { return MonotonicSeconds() + clock_skew_.load(); });
     ASSERT_THAT(server, tandem::testing::IsOk());
     server_ = *std::move(server);
@@ -111,6 +111,7 @@ class ServerTest : public ::testing::Test {
 
   ServerOptions options_;
   size_t max_running_ = 8;
+  InFlight in_flight_ = InFlight::kKeep;
   std::atomic<double> clock_skew_{0};  // seconds the server's clock is ahead
   StepGate gate_;
   std::unique_ptr<RolloutServer> server_;

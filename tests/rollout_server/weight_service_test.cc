@@ -225,6 +225,59 @@ TEST_F(WeightServiceTest, ACommitInMidGenerationLabelsEachTokenWithItsVersion) {
             900);
 }
 
+// A group of two completions in its third step, and a push whose commit waits for it.
+class InFlightTest : public WeightServiceTest {
+ protected:
+  void SetUp() override {}
+
+  void CommitDuringAGroup(InFlight policy, int32_t max_new_tokens) {
+    in_flight_ = policy;
+    StartServer();
+    ASSERT_TRUE(Claim("run", 1).ok());
+    call_ = std::async(std::launch::async,
+                       [this, max_new_tokens] { return Generate(Request(1, max_new_tokens)); });
+    gate_.Allow(2);
+    WaitForInfo([](const auto& info) { return info.num_tokens_sampled() == 4; });
+    ASSERT_TRUE(Begin(1).ok());
+    ASSERT_TRUE(Push({Chunk(1, 0, 0, "AAAAAAAA"), Chunk(1, 1, 0, "BBBBBB")}).ok());
+    commit_ =
+        std::async(std::launch::async, [this] { return Commit(1, "AAAAAAAA", "BBBBBB"); });
+    WaitForInfo([&](const auto&) { return WeightInfo().staged_version() == 0; });
+  }
+
+  std::future<Outcome> call_;
+  std::future<std::pair<grpc::Status, wire::CommitUpdateResponse>> commit_;
+};
+
+TEST_F(InFlightTest, AbortEndsWhatRunsAndSaysWhy) {
+  ASSERT_NO_FATAL_FAILURE(CommitDuringAGroup(InFlight::kAbort, 900));
+  WaitForInfo([&](const auto& info) {
+    gate_.Allow(1);
+    return info.live_weight_version() == 1;
+  });
+  EXPECT_TRUE(commit_.get().first.ok());
+  const Outcome outcome = call_.get();
+  EXPECT_THAT(outcome.status, GrpcFailsWith(grpc::StatusCode::ABORTED, "new weights came"));
+  EXPECT_TRUE(outcome.responses.empty());
+}
+
+TEST_F(InFlightTest, DrainInstallsWhenTheRunningGroupsHaveEndedAndLetsNobodyInBefore) {
+  ASSERT_NO_FATAL_FAILURE(CommitDuringAGroup(InFlight::kDrain, 40));
+  auto late = std::async(std::launch::async, [&] { return Generate(Request(2, 3)); });
+  WaitForInfo([](const auto& info) { return info.num_groups_queued() == 1; });
+  gate_.Open();
+  EXPECT_TRUE(commit_.get().first.ok());
+  const Outcome running = call_.get(), after = late.get();
+  ASSERT_TRUE(running.status.ok() && after.status.ok());
+  const auto& spans = running.responses[0].completion().version_spans();
+  ASSERT_EQ(spans.size(), 1);
+  EXPECT_EQ(spans[0].weight_version(), 0);
+  EXPECT_EQ(spans[0].num_tokens(), 40);
+  const auto& after_spans = after.responses[0].completion().version_spans();
+  ASSERT_EQ(after_spans.size(), 1);
+  EXPECT_EQ(after_spans[0].weight_version(), 1);
+}
+
 TEST_F(WeightServiceTest, PauseHoldsTheStepsUntilResumeAndEndsWithTheOwnership) {
   const auto pause = [&] {
     wire::PauseRequest request;

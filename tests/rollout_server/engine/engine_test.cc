@@ -10,6 +10,7 @@ namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 using testing::FailsWith;
 using testing::IsOk;
 
@@ -141,20 +142,106 @@ TEST_F(EngineTest, AbortFreesTheCacheAndLeavesOtherGroupsAsTheyWere) {
   ExpectSame(rest.at(2), Generate(Fp32(), {Group(2, 21, 3, 16)}).at(2));
 }
 
-TEST_F(EngineTest, AnInstallInFlightSplitsTheVersionSpans) {
-  const auto engine = Make(Fp32());
-  ASSERT_THAT(engine->Add(Group(1, 10, 2, 9)), IsOk());
-  Completions out;
-  for (int step = 0; step < 4; ++step) ASSERT_TRUE(StepInto(*engine, out));
-  auto staged = engine->Stage(testing::TinyModelTensors(engine->config(), 99));
-  ASSERT_THAT(staged, IsOk());
-  engine->Install(*std::move(staged), WeightVersion{5});
-  EXPECT_EQ(engine->live_version(), WeightVersion{5});
-  out = RunToEnd(*engine);
-  for (int32_t i = 0; i < 2; ++i) {
-    EXPECT_THAT(out.at(1).at(i).version_spans,
-                ElementsAre(VersionSpan{{0}, 4}, VersionSpan{{5}, 5}));
+// A group of three with 20 prompt tokens draws four tokens, then other weights come as version 5.
+class EngineInFlightTest : public EngineFixture {
+ protected:
+  void InstallMidway(InFlight policy) {
+    EngineOptions options = Fp32();
+    options.in_flight = policy;
+    engine_ = Make(options);
+    ASSERT_THAT(engine_->Add(Group(1, 20, 3, 9)), IsOk());
+    for (int step = 0; step < 4; ++step) ASSERT_TRUE(StepInto(*engine_, out_));
+    auto staged = engine_->Stage(testing::TinyModelTensors(engine_->config(), 99));
+    ASSERT_THAT(staged, IsOk());
+    ended_ = engine_->Install(*std::move(staged), WeightVersion{5});
+    EXPECT_EQ(engine_->live_version(), WeightVersion{5});
   }
+
+  // Log-probs of a completion under the live weights.
+  std::vector<float> ScoreNow(const FinishedCompletion& c) {
+    std::vector<int32_t> ids = Prompt(20, 1);
+    ids.insert(ids.end(), c.token_ids.begin(), c.token_ids.end());
+    const auto scores = engine_->Score({ids}, 1, ScorePath::kDecode);
+    EXPECT_THAT(scores, IsOk());
+    return {(*scores)[0].begin() + 20, (*scores)[0].end()};
+  }
+
+  std::unique_ptr<Engine> engine_;
+  Completions out_;
+  std::vector<GroupKey> ended_;
+};
+
+TEST_F(EngineInFlightTest, KeepGoesOnOverTheKvOfTheWeightsBefore) {
+  ASSERT_NO_FATAL_FAILURE(InstallMidway(InFlight::kKeep));
+  EXPECT_THAT(ended_, IsEmpty());
+  out_ = RunToEnd(*engine_);
+  for (int32_t i = 0; i < 3; ++i) {
+    const FinishedCompletion& c = out_.at(1).at(i);
+    EXPECT_THAT(c.version_spans, ElementsAre(VersionSpan{{0}, 4}, VersionSpan{{5}, 5}));
+    // Neither the weights before nor the ones now alone gave the tokens after.
+    EXPECT_NE(std::vector<float>(c.behaviour_logprobs.begin() + 4, c.behaviour_logprobs.end()),
+              std::vector<float>(ScoreNow(c).begin() + 4, ScoreNow(c).end()));
+  }
+}
+
+TEST_F(EngineInFlightTest, AfterRecomputeTheTokensAreThoseOfTheNewWeightsAlone) {
+  ASSERT_NO_FATAL_FAILURE(InstallMidway(InFlight::kRecompute));
+  EXPECT_THAT(ended_, IsEmpty());
+  out_ = RunToEnd(*engine_);
+  for (int32_t i = 0; i < 3; ++i) {
+    const FinishedCompletion& c = out_.at(1).at(i);
+    EXPECT_THAT(c.version_spans, ElementsAre(VersionSpan{{0}, 4}, VersionSpan{{5}, 5}));
+    const std::vector<float> now = ScoreNow(c);
+    EXPECT_EQ(std::vector<float>(c.behaviour_logprobs.begin() + 4, c.behaviour_logprobs.end()),
+              std::vector<float>(now.begin() + 4, now.end()));
+    EXPECT_NE(c.behaviour_logprobs[3], now[3]);
+  }
+}
+
+TEST_F(EngineInFlightTest, AbortEndsWhatRunsAndKeepsWhatWaits) {
+  EngineOptions options = Fp32();
+  options.in_flight = InFlight::kAbort;
+  options.max_batch_sequences = 2;
+  const auto engine = Make(options);
+  ASSERT_THAT(engine->Add(Group(1, 10, 2, 9)), IsOk());
+  ASSERT_THAT(engine->Add(Group(2, 10, 2, 9)), IsOk());
+  Completions out;
+  ASSERT_TRUE(StepInto(*engine, out));
+  auto staged = engine->Stage(testing::TinyModelTensors(engine->config(), 99));
+  EXPECT_THAT(engine->Install(*std::move(staged), WeightVersion{5}), ElementsAre(1));
+  out = RunToEnd(*engine);
+  EXPECT_FALSE(out.contains(1));
+  EXPECT_THAT(out.at(2).at(0).version_spans, ElementsAre(VersionSpan{{5}, 9}));
+}
+
+TEST_F(EngineInFlightTest, APromptAfterAnInstallFindsNothingOfTheWeightsBefore) {
+  const auto engine = Make(Fp32());
+  const auto run = [&](GroupKey key) {
+    GroupRequest request = Group(key, 40, 1, 5);
+    request.prompt = Prompt(40, 1);
+    request.sampling.seed = 3;
+    EXPECT_THAT(engine->Add(std::move(request)), IsOk());
+    return RunToEnd(*engine).at(key).at(0);
+  };
+  run(1);
+  EXPECT_TRUE(run(2).prefix_cached[0]);
+  auto staged = engine->Stage(testing::TinyModelTensors(engine->config(), 99));
+  engine->Install(*std::move(staged), WeightVersion{5});
+  const FinishedCompletion after = run(3);
+  EXPECT_FALSE(after.prefix_cached[0]);
+  // The bytes of an engine without the cache that always had these weights.
+  EngineOptions options = Fp32();
+  options.prefix_cache = false;
+  const auto fresh = Make(options);
+  staged = fresh->Stage(testing::TinyModelTensors(fresh->config(), 99));
+  fresh->Install(*std::move(staged), WeightVersion{5});
+  GroupRequest request = Group(3, 40, 1, 5);
+  request.prompt = Prompt(40, 1);
+  request.sampling.seed = 3;
+  ASSERT_THAT(fresh->Add(std::move(request)), IsOk());
+  const FinishedCompletion want = RunToEnd(*fresh).at(3).at(0);
+  EXPECT_EQ(after.token_ids, want.token_ids);
+  EXPECT_EQ(after.behaviour_logprobs, want.behaviour_logprobs);
 }
 
 TEST_F(EngineTest, InstalledWeightsAreTheOnesServed) {

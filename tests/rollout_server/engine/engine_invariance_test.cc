@@ -1,0 +1,176 @@
+// What a completion depends on: weights, prompt, sampling parameters, seed and index. Each test runs the
+// same groups in other circumstances and wants the same bytes: ids, log-probs, entropies, moments.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/rollout_server/engine/engine_fixture.h"
+
+namespace tandem::rollout {
+namespace {
+
+using testing::IsOk;
+
+class EngineInvarianceTest : public EngineFixture,
+                             public ::testing::WithParamInterface<ComputeDType> {
+ protected:
+  static constexpr int kGroups = 8;
+
+  static EngineOptions Options() {
+    EngineOptions options = Fp32();
+    options.dtype = GetParam();
+    options.kv_capacity_tokens = 16384;
+    return options;
+  }
+
+  // Prompts of 5 to 40 tokens, two members each; the prompts of 7 and 8 begin alike.
+  static std::vector<GroupRequest> Groups() {
+    std::vector<GroupRequest> groups;
+    for (int i = 1; i <= kGroups; ++i) groups.push_back(Group(i, 5 * i, 2, 20));
+    std::copy_n(groups[6].prompt.begin(), 32, groups[7].prompt.begin());
+    return groups;
+  }
+
+  static void ExpectSameBytes(const Completions& got, const Completions& want) {
+    for (const auto& [key, members] : want) {
+      ASSERT_TRUE(got.contains(key)) << key;
+      for (const auto& [index, completion] : members) {
+        const FinishedCompletion& other = got.at(key).at(index);
+        SCOPED_TRACE(::testing::Message() << "group " << key << ", member " << index);
+        ASSERT_EQ(other.token_ids, completion.token_ids);
+        ASSERT_EQ(other.behaviour_logprobs, completion.behaviour_logprobs);
+        ASSERT_EQ(other.raw_logprobs, completion.raw_logprobs);
+        ASSERT_EQ(other.entropies, completion.entropies);
+        ASSERT_EQ(other.logprob_second_moments, completion.logprob_second_moments);
+      }
+    }
+  }
+
+  // Each group in an engine of its own.
+  static Completions Alone(const EngineOptions& options) {
+    Completions out;
+    for (GroupRequest& group : Groups()) out.merge(Generate(options, {std::move(group)}));
+    return out;
+  }
+};
+
+TEST_P(EngineInvarianceTest, NotOnWhatElseIsInTheBatch) {
+  const Completions alone = Alone(Options());
+  ExpectSameBytes(Generate(Options(), Groups()), alone);
+  for (const int others : {24, 56}) {  // batches of about 32 and 64 with the first group's two
+    std::vector<GroupRequest> groups = Groups();
+    for (int i = 0; i < others / 8; ++i) groups.push_back(Group(100 + i, 11 + i, 8, 20));
+    EngineOptions options = Options();
+    options.max_batch_sequences = 128;
+    Completions together = Generate(options, groups);
+    ExpectSameBytes(together, alone);
+    EXPECT_GT(std::ranges::max(together.at(1).at(0).decode_batch_sizes), others);
+  }
+}
+
+TEST_P(EngineInvarianceTest, NotOnTheOrderOfArrival) {
+  std::vector<GroupRequest> groups = Groups();
+  const Completions want = Generate(Options(), groups);
+  std::ranges::reverse(groups);
+  ExpectSameBytes(Generate(Options(), groups), want);
+  // One by one, in between steps.
+  const auto engine = Make(Options());
+  Completions out;
+  for (GroupRequest& group : groups) {
+    ASSERT_THAT(engine->Add(std::move(group)), IsOk());
+    ASSERT_TRUE(StepInto(*engine, out));
+  }
+  out.merge(RunToEnd(*engine));
+  ExpectSameBytes(out, want);
+}
+
+TEST_P(EngineInvarianceTest, NotOnHowPromptsAreChunked) {
+  const Completions want = Generate(Options(), Groups());
+  for (const int64_t tokens : {1, 3, 16, 37}) {
+    EngineOptions options = Options();
+    options.max_step_tokens = tokens;
+    options.max_batch_sequences = std::min<int64_t>(tokens + 1, 64);
+    if (options.max_batch_sequences < 2) options.max_batch_sequences = 2;
+    ExpectSameBytes(Generate(options, Groups()), want);
+  }
+}
+
+TEST_P(EngineInvarianceTest, NotOnThePrefixCache) {
+  EngineOptions options = Options();
+  options.prefix_cache = false;
+  const Completions want = Generate(options, Groups());
+  options.prefix_cache = true;
+  options.max_batch_sequences = 2;  // one group after the other
+  const auto engine = Make(options);
+  for (int round = 0; round < 2; ++round) {
+    for (GroupRequest& group : Groups()) ASSERT_THAT(engine->Add(std::move(group)), IsOk());
+    const Completions got = RunToEnd(*engine);
+    ExpectSameBytes(got, want);
+    // Group 8 finds what group 7 computed; in the second round everyone finds full blocks.
+    const FinishedCompletion& eighth = got.at(8).at(0);
+    EXPECT_EQ(eighth.prefix_cached, std::vector<bool>(eighth.token_ids.size(), true));
+    EXPECT_EQ(got.at(4).at(0).prefix_cached[0], round == 1);
+    EXPECT_FALSE(got.at(1).at(0).prefix_cached[0]);  // 5 tokens fill no block
+  }
+  EXPECT_EQ(engine->Stats().num_prefix_hits, 9u);  // 2, then 1 + 1 + 1 + 2 + 2 blocks
+}
+
+TEST_P(EngineInvarianceTest, NotOnPreemption) {
+  const Completions want = Generate(Options(), Groups());
+  EngineOptions options = Options();
+  options.kv_capacity_tokens = 192;  // the largest group's worst case and a little more
+  const auto engine = Make(options);
+  // Groups that stop at once teach the scheduler to overcommit.
+  for (int i = 0; i < 24; ++i) {
+    GroupRequest group = Group(1000 + i, 3, 1, 150);
+    group.sampling.stop_token_ids.resize(engine->config().vocab_size);
+    for (size_t id = 0; id < group.sampling.stop_token_ids.size(); ++id) {
+      group.sampling.stop_token_ids[id] = static_cast<int32_t>(id);
+    }
+    ASSERT_THAT(engine->Add(std::move(group)), IsOk());
+  }
+  RunToEnd(*engine);
+  for (GroupRequest& group : Groups()) ASSERT_THAT(engine->Add(std::move(group)), IsOk());
+  const Completions got = RunToEnd(*engine);
+  EXPECT_GT(engine->Stats().num_preemptions, 0u);
+  ExpectSameBytes(got, want);
+}
+
+TEST_P(EngineInvarianceTest, NotOnTheNumberOfThreads) {
+  const Completions want = Generate(Options(), Groups());
+  for (const int64_t threads : {1, 3}) {
+    EngineOptions options = Options();
+    options.num_threads = threads;
+    ExpectSameBytes(Generate(options, Groups()), want);
+  }
+}
+
+TEST_P(EngineInvarianceTest, AScoreOfTheTokensGivesTheSameLogProbsByEitherPath) {
+  const std::vector<GroupRequest> groups = Groups();
+  const auto engine = Make(Options());
+  for (const GroupRequest& group : groups) ASSERT_THAT(engine->Add(group), IsOk());
+  const Completions drawn = RunToEnd(*engine);
+  for (const ScorePath path : {ScorePath::kPrefill, ScorePath::kDecode}) {
+    for (const GroupRequest& group : groups) {
+      const FinishedCompletion& c = drawn.at(group.key).at(1);
+      std::vector<int32_t> ids = group.prompt;
+      ids.insert(ids.end(), c.token_ids.begin(), c.token_ids.end());
+      const auto scores = engine->Score({ids}, 1, path);
+      ASSERT_THAT(scores, IsOk());
+      const std::vector<float> of_completion((*scores)[0].begin() + group.prompt.size(),
+                                             (*scores)[0].end());
+      ASSERT_EQ(of_completion, c.behaviour_logprobs) << "group " << group.key;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, EngineInvarianceTest,
+                         ::testing::Values(ComputeDType::kFp32, ComputeDType::kBf16),
+                         [](const auto& info) {
+                           return info.param == ComputeDType::kFp32 ? "fp32" : "bf16";
+                         });
+
+}  // namespace
+}  // namespace tandem::rollout
