@@ -55,8 +55,7 @@ StepInputs BuildInputs(const StepPlan& plan) {
   return in;
 }
 
-void Append(Sequence& sequence, const SampledToken& token, WeightVersion version,
-            int32_t batch_size) {
+void Append(Sequence& sequence, SampledToken token, WeightVersion version, int32_t batch_size) {
   FinishedCompletion& c = sequence.completion;
   c.token_ids.push_back(token.id);
   c.behaviour_logprobs.push_back(token.behaviour_logprob);
@@ -65,6 +64,10 @@ void Append(Sequence& sequence, const SampledToken& token, WeightVersion version
   c.logprob_second_moments.push_back(token.logprob_second_moment);
   c.decode_batch_sizes.push_back(batch_size);
   c.prefix_cached.push_back(sequence.found_prefix);
+  c.kept_mass.push_back(token.kept_mass);
+  const SamplingParams& sampling = sequence.group->request.sampling;
+  if (sampling.return_support) c.support.push_back(std::move(token.support));
+  if (sampling.top_logprobs > 0) c.top.push_back(std::move(token.top));
   if (c.version_spans.empty() || c.version_spans.back().version != version) {
     c.version_spans.push_back({version, 0});
   }
@@ -319,7 +322,7 @@ absl::StatusOr<std::vector<EngineEvent>> Engine::Step() {
   impl.num_tokens_sampled += tokens.size();
   for (size_t i = 0; i < tokens.size(); ++i) {
     Sequence* sequence = inputs.draws[i];
-    Append(*sequence, *tokens[i], impl.version, static_cast<int32_t>(tokens.size()));
+    Append(*sequence, *std::move(tokens[i]), impl.version, static_cast<int32_t>(tokens.size()));
     TANDEM_ASSIGN_OR_RETURN(const std::optional<FinishReason> reason,
                             impl.FinishReasonOf(*sequence));
     if (reason) TANDEM_RETURN_IF_ERROR(impl.Emit(sequence, *reason, events));

@@ -24,6 +24,9 @@ absl::Status ValidateSampling(const SamplingParams& s) {
   if (s.min_new_tokens < 0 || s.min_new_tokens > s.max_new_tokens) {
     return Refuse("min_new_tokens", s.min_new_tokens, "in [0, max_new_tokens]");
   }
+  if (s.top_logprobs < 0 || s.top_logprobs > kMaxTopLogprobs) {
+    return Refuse("top_logprobs", s.top_logprobs, "in [0, 64] (0 is off)");
+  }
   if (s.stop_strings.size() > 16) return Refuse("stop_strings", s.stop_strings.size(), "at most 16");
   for (const std::string& stop : s.stop_strings) {
     if (stop.empty()) return absl::InvalidArgumentError("sampling.stop_strings has an empty string");

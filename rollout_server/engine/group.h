@@ -12,6 +12,8 @@
 
 namespace tandem::rollout {
 
+inline constexpr int32_t kMaxTopLogprobs = 64;
+
 struct SamplingParams {
   float temperature = 1.0f;  // >= 0; 0 is greedy
   int32_t top_k = 0;         // 0: off
@@ -23,6 +25,15 @@ struct SamplingParams {
   std::vector<std::string> stop_strings;
   uint64_t seed = 0;
   bool ignore_eos = false;
+  bool return_support = false;  // the ids top-k, top-p and min-p left, for each token
+  int32_t top_logprobs = 0;     // so many of the most likely ids for each token
+};
+
+// An id and its behaviour log-prob.
+struct TopLogprob {
+  int32_t id = 0;
+  float logprob = 0;
+  friend bool operator==(const TopLogprob&, const TopLogprob&) = default;
 };
 
 // Identifies a group at this server: the engine's own number, not the caller's group_id.
@@ -48,6 +59,9 @@ struct FinishedCompletion {
   std::vector<float> logprob_second_moments;
   std::vector<int32_t> decode_batch_sizes;
   std::vector<bool> prefix_cached;
+  std::vector<float> kept_mass;                    // of the tempered distribution, after filters
+  std::vector<std::vector<int32_t>> support;       // empty unless return_support
+  std::vector<std::vector<TopLogprob>> top;        // empty unless top_logprobs
   std::vector<VersionSpan> version_spans;
   FinishReason finish_reason = FinishReason::kStop;
   std::string text;  // without the stop token, cut at a stop string

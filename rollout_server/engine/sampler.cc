@@ -4,86 +4,31 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/tensor/vector_exp.h"
+#include "common/model/token_distribution.h"
+#include "common/tensor/instruction_set.h"
 
 namespace tandem::rollout {
 namespace {
 
-constexpr int64_t kBlock = 512;  // fp32 partial sums of this many terms, then fp64
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// Largest logit; NaN when any is NaN (x - x is 0 for finite x, NaN for NaN and infinities).
-TANDEM_VECTOR_CLONES
-float MaxLogit(const float* logits, int64_t n) {
-  float largest = kMinusInfinity;
-  for (int64_t i = 0; i < n; ++i) largest = logits[i] > largest ? logits[i] : largest;
-  return largest;
-}
-
-TANDEM_VECTOR_CLONES
-int64_t CountNan(const float* logits, int64_t n) {
-  int64_t count = 0;
-  for (int64_t i = 0; i < n; ++i) count += logits[i] != logits[i];
-  return count;
-}
-
-struct BlockSums {
-  float mass = 0;   // sum e
-  float first = 0;  // sum e y
-  float second = 0; // sum e y^2
+// Workspace of the sampling thread; a row of V floats is too large to allocate per token.
+struct Scratch {
+  std::vector<float> exps;
+  std::vector<double> block_mass;
+  std::vector<float> allowed;  // logits without the forbidden ones
+  std::vector<int32_t> support;
 };
 
-// y = (logit - max) * scale; e = exp(y), 0 for -inf. Writes e to `exps`.
-TANDEM_VECTOR_CLONES
-BlockSums ExpBlock(const float* logits, int64_t n, float max, float scale, float* exps) {
-  float mass = 0, first = 0, second = 0;
-#pragma omp simd reduction(+ : mass, first, second)
-  for (int64_t i = 0; i < n; ++i) {
-    const float y = (logits[i] - max) * scale;
-    // Below e^-87 a term is nothing next to the largest, which is 1.
-    const bool counts = y > -87.0f;
-    const float clamped = counts ? y : -87.0f;
-    const float e = counts ? VectorExp(clamped) : 0.0f;
-    exps[i] = e;
-    mass += e;
-    first += e * clamped;
-    second += e * clamped * clamped;
-  }
-  return {mass, first, second};
-}
-
-struct Distribution {
-  double mass = 0, first = 0, second = 0;
-  double log_mass() const { return std::log(mass); }
-  // log p = y - log mass, so H = log mass - E[y] and E[(log p)^2] = E[y^2] - 2 E[y] lm + lm^2.
-  float entropy() const { return static_cast<float>(std::max(0.0, log_mass() - first / mass)); }
-  float second_moment() const {
-    const double lm = log_mass();
-    return static_cast<float>(std::max(0.0, second / mass - 2 * lm * first / mass + lm * lm));
-  }
-};
-
-// Fills `exps` [V] and `block_mass` [ceil(V / kBlock)].
-Distribution Exponentiate(std::span<const float> logits, float max, float scale,
-                          std::vector<float>& exps, std::vector<double>& block_mass) {
-  const int64_t n = static_cast<int64_t>(logits.size());
-  exps.resize(n);
-  block_mass.assign((n + kBlock - 1) / kBlock, 0);
-  Distribution d;
-  for (int64_t b = 0; b * kBlock < n; ++b) {
-    const int64_t begin = b * kBlock;
-    const BlockSums sums =
-        ExpBlock(logits.data() + begin, std::min(kBlock, n - begin), max, scale, exps.data() + begin);
-    block_mass[b] = sums.mass;
-    d.mass += sums.mass;
-    d.first += sums.first;
-    d.second += sums.second;
-  }
-  return d;
+TokenDistribution Distribute(std::span<const float> logits, float inverse_temperature,
+                             Scratch& scratch) {
+  scratch.exps.resize(logits.size());
+  scratch.block_mass.resize(NumDistributionBlocks(static_cast<int64_t>(logits.size())));
+  return DistributionOf(ActiveInstructionSet(), logits, inverse_temperature, scratch.exps.data(),
+                        scratch.block_mass.data());
 }
 
 // First id whose cumulative mass exceeds `target`; the last id with mass when rounding runs past it.
@@ -94,7 +39,8 @@ int32_t InverseCdf(const std::vector<float>& exps, const std::vector<double>& bl
   int64_t last_with_mass = 0;
   for (size_t b = 0; b < block_mass.size(); ++b) {
     if (block_mass[b] <= 0) continue;
-    const int64_t begin = static_cast<int64_t>(b) * kBlock, end = std::min(n, begin + kBlock);
+    const int64_t begin = static_cast<int64_t>(b) * kDistributionBlock;
+    const int64_t end = std::min(n, begin + kDistributionBlock);
     const bool inside = cumulative + block_mass[b] > target;
     if (inside) {
       for (int64_t i = begin; i < end; ++i) {
@@ -116,120 +62,148 @@ int32_t InverseCdf(const std::vector<float>& exps, const std::vector<double>& bl
   return static_cast<int32_t>(last_with_mass);
 }
 
-// Sets everything that top-k, top-p and min-p remove to -inf in `scaled` (logits / T).
-void ApplyFilters(std::vector<float>& scaled, const SamplingParams& params) {
-  const int64_t n = static_cast<int64_t>(scaled.size());
-  if (params.top_k > 0 && params.top_k < n) {
-    std::vector<float> copy = scaled;
-    std::nth_element(copy.begin(), copy.begin() + (params.top_k - 1), copy.end(), std::greater<>());
-    const float threshold = copy[params.top_k - 1];
-    for (float& x : scaled) x = x < threshold ? kMinusInfinity : x;  // ties stay, as in transformers
+// The same over the ids that are left.
+int32_t InverseCdfOver(std::span<const float> logits, const TokenDistribution& d,
+                       const std::vector<int32_t>& support, double target) {
+  double cumulative = 0;
+  for (const int32_t id : support) {
+    cumulative +=
+        std::exp((logits[id] - d.largest) * static_cast<double>(d.inverse_temperature));
+    if (cumulative > target) return id;
   }
-  const auto softmax_mass = [&](float max) {
-    double mass = 0;
-    for (float x : scaled) mass += std::exp(static_cast<double>(x) - max);
-    return mass;
+  return support.back();
+}
+
+// Likelier first; of equals the higher id, so that an ascending sort by logit and id ends with them.
+auto Likelier(std::span<const float> logits) {
+  return [logits](int32_t a, int32_t b) {
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a > b;
   };
-  if (params.top_p < 1) {
-    // transformers sorts ascending and removes the tail whose cumulative probability is <= 1 - p.
-    std::vector<int32_t> order;
-    for (int64_t i = 0; i < n; ++i) {
-      if (scaled[i] != kMinusInfinity) order.push_back(static_cast<int32_t>(i));
-    }
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int32_t a, int32_t b) { return scaled[a] < scaled[b]; });
-    const float max = scaled[order.back()];
-    const double mass = softmax_mass(max);
-    double cumulative = 0;
-    for (size_t i = 0; i + 1 < order.size(); ++i) {
-      cumulative += std::exp(static_cast<double>(scaled[order[i]]) - max) / mass;
-      if (cumulative > 1.0 - params.top_p) break;
-      scaled[order[i]] = kMinusInfinity;
+}
+
+// Keeps the likeliest ids until they have `top_p` of the mass: an id stays when those likelier than it
+// have less. Only as much as is needed gets sorted.
+void KeepTopP(std::span<const float> logits, const std::vector<float>& exps, double top_p,
+              std::vector<int32_t>& support) {
+  double mass = 0;
+  for (const int32_t id : support) mass += exps[id];
+  double above = 0;
+  size_t sorted = 0;
+  for (size_t wanted = 64; sorted < support.size(); wanted *= 8) {
+    const size_t end = std::min(support.size(), wanted);
+    std::partial_sort(support.begin() + sorted, support.begin() + end, support.end(),
+                      Likelier(logits));
+    for (; sorted < end; ++sorted) {
+      if (sorted > 0 && above >= top_p * mass) return support.resize(sorted);
+      above += exps[support[sorted]];
     }
   }
+}
+
+// The ids that top-k, top-p and min-p leave, in rising order.
+void FindSupport(std::span<const float> logits, const TokenDistribution& d,
+                 const SamplingParams& params, Scratch& scratch) {
+  std::vector<int32_t>& support = scratch.support;
+  support.clear();
+  float threshold = kMinusInfinity;
+  if (params.top_k > 0 && params.top_k < static_cast<int64_t>(logits.size())) {
+    std::vector<float> copy(logits.begin(), logits.end());
+    std::nth_element(copy.begin(), copy.begin() + (params.top_k - 1), copy.end(), std::greater<>());
+    threshold = copy[params.top_k - 1];
+  }
+  for (size_t id = 0; id < logits.size(); ++id) {
+    // Ties stay, as in transformers.
+    if (logits[id] >= threshold && logits[id] > kMinusInfinity) {
+      support.push_back(static_cast<int32_t>(id));
+    }
+  }
+  if (params.top_p < 1) KeepTopP(logits, scratch.exps, params.top_p, support);
   if (params.min_p > 0) {
-    const float max = *std::max_element(scaled.begin(), scaled.end());
-    const float threshold = max + std::log(params.min_p);
-    for (float& x : scaled) x = x < threshold ? kMinusInfinity : x;
+    const double least = std::log(static_cast<double>(params.min_p));
+    std::erase_if(support, [&](int32_t id) {
+      return (logits[id] - d.largest) * static_cast<double>(d.inverse_temperature) < least;
+    });
   }
+  std::sort(support.begin(), support.end());
 }
 
-absl::Status CheckRow(std::span<const float> logits, float max) {
-  const int64_t nans = CountNan(logits.data(), static_cast<int64_t>(logits.size()));
-  if (nans > 0 || !std::isfinite(max)) {
-    return absl::InternalError(absl::StrCat("the model gave ", nans, " NaN logits of ",
-                                            logits.size(), ", largest ", max));
-  }
-  return absl::OkStatus();
+std::vector<TopLogprob> MostLikely(std::span<const float> logits, const TokenDistribution& d,
+                                   std::vector<int32_t> ids, int32_t count) {
+  const size_t wanted = std::min(ids.size(), static_cast<size_t>(count));
+  std::partial_sort(ids.begin(), ids.begin() + wanted, ids.end(), [&](int32_t a, int32_t b) {
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  });
+  std::vector<TopLogprob> top;
+  for (size_t i = 0; i < wanted; ++i) top.push_back({ids[i], d.LogProb(logits[ids[i]])});
+  return top;
 }
 
-// Workspace of the sampling thread; a row of V floats is too large to allocate per token.
-struct Scratch {
-  std::vector<float> exps;
-  std::vector<double> block_mass;
-  std::vector<float> filtered;
-};
+std::vector<int32_t> AllIds(size_t count) {
+  std::vector<int32_t> ids(count);
+  std::iota(ids.begin(), ids.end(), 0);
+  return ids;
+}
+
+absl::Status BrokenRow(std::span<const float> logits) {
+  const auto nans =
+      std::count_if(logits.begin(), logits.end(), [](float x) { return std::isnan(x); });
+  return absl::InternalError(absl::StrCat("the model gave ", nans, " NaN logits of ", logits.size(),
+                                          ", largest ", *std::max_element(logits.begin(), logits.end())));
+}
 
 }  // namespace
 
 absl::StatusOr<SampledToken> SampleToken(std::span<const float> logits, const SamplingParams& params,
                                          std::span<const int32_t> forbidden, double uniform) {
   thread_local Scratch scratch;
-  const float raw_max = MaxLogit(logits.data(), static_cast<int64_t>(logits.size()));
-  if (absl::Status status = CheckRow(logits, raw_max); !status.ok()) return status;
   const bool greedy = params.temperature == 0;
-  const bool filtered =
-      !greedy && (params.top_k > 0 || params.top_p < 1 || params.min_p > 0);
-  SampledToken token;
-
   std::span<const float> row = logits;
-  float max = raw_max;
-  float scale = greedy ? 1.0f : 1.0f / params.temperature;
-  if (filtered || !forbidden.empty()) {
-    scratch.filtered.assign(logits.begin(), logits.end());
-    for (int32_t id : forbidden) scratch.filtered[id] = kMinusInfinity;
-    if (filtered) {
-      for (float& x : scratch.filtered) x *= scale;
-      scale = 1.0f;
-      ApplyFilters(scratch.filtered, params);
-    }
-    row = scratch.filtered;
-    max = MaxLogit(row.data(), static_cast<int64_t>(row.size()));
-    if (max == kMinusInfinity) return absl::InternalError("no token is left to draw from");
+  if (!forbidden.empty()) {
+    scratch.allowed.assign(logits.begin(), logits.end());
+    for (int32_t id : forbidden) scratch.allowed[id] = kMinusInfinity;
+    row = scratch.allowed;
   }
-  const bool untouched = row.data() == logits.data() && scale == 1.0f;
+  const TokenDistribution whole = Distribute(row, greedy ? 1.0f : 1.0f / params.temperature, scratch);
+  if (whole.broken()) {
+    const TokenDistribution untouched = DistributionOf(ActiveInstructionSet(), logits, 1.0f);
+    if (untouched.broken()) return BrokenRow(logits);
+    return absl::InternalError("no token is left to draw from");
+  }
 
+  SampledToken token;
+  TokenDistribution drawn_from = whole;
+  const bool filtered = !greedy && (params.top_k > 0 || params.top_p < 1 || params.min_p > 0);
   if (greedy) {
     token.id = static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
+    if (!forbidden.empty()) {
+      drawn_from = DistributionOf(ActiveInstructionSet(), logits, 1.0f);
+    }
+  } else if (filtered) {
+    FindSupport(row, whole, params, scratch);
+    drawn_from =
+        DistributionOver(row, scratch.support, whole.inverse_temperature, whole.largest);
+    token.id = InverseCdfOver(row, drawn_from, scratch.support, uniform * drawn_from.mass);
+    token.kept_mass = static_cast<float>(std::min(1.0, drawn_from.mass / whole.mass));
+    if (params.return_support) token.support = scratch.support;
   } else {
-    const Distribution d = Exponentiate(row, max, scale, scratch.exps, scratch.block_mass);
-    token.id = InverseCdf(scratch.exps, scratch.block_mass, uniform * d.mass);
-    token.behaviour_logprob =
-        static_cast<float>((row[token.id] - max) * static_cast<double>(scale) - d.log_mass());
-    token.entropy = d.entropy();
-    token.logprob_second_moment = d.second_moment();
+    token.id = InverseCdf(scratch.exps, scratch.block_mass, uniform * whole.mass);
   }
-  if (untouched && !greedy) {
-    token.raw_logprob = token.behaviour_logprob;
-    return token;
+  token.behaviour_logprob = drawn_from.LogProb(logits[token.id]);
+  token.entropy = drawn_from.entropy();
+  token.logprob_second_moment = drawn_from.second_moment();
+  if (params.top_logprobs > 0) {
+    token.top = MostLikely(greedy ? logits : row, drawn_from,
+                           filtered ? scratch.support : AllIds(logits.size()), params.top_logprobs);
   }
-  const Distribution raw = Exponentiate(logits, raw_max, 1.0f, scratch.exps, scratch.block_mass);
-  token.raw_logprob =
-      static_cast<float>(static_cast<double>(logits[token.id]) - raw_max - raw.log_mass());
-  if (greedy) {
-    token.behaviour_logprob = token.raw_logprob;
-    token.entropy = raw.entropy();
-    token.logprob_second_moment = raw.second_moment();
-  }
+  const bool untouched = greedy || (!filtered && forbidden.empty() && params.temperature == 1.0f);
+  token.raw_logprob = untouched ? token.behaviour_logprob
+                                : DistributionOf(ActiveInstructionSet(), logits, 1.0f)
+                                      .LogProb(logits[token.id]);
   return token;
 }
 
 float LogSoftmaxAt(std::span<const float> logits, float temperature, int32_t id) {
-  thread_local Scratch scratch;
-  const float max = MaxLogit(logits.data(), static_cast<int64_t>(logits.size()));
-  const float scale = 1.0f / temperature;
-  const Distribution d = Exponentiate(logits, max, scale, scratch.exps, scratch.block_mass);
-  return static_cast<float>((logits[id] - max) * static_cast<double>(scale) - d.log_mass());
+  return DistributionOf(ActiveInstructionSet(), logits, 1.0f / temperature).LogProb(logits[id]);
 }
 
 }  // namespace tandem::rollout

@@ -5,12 +5,14 @@
 // top-k, top-p, min-p. With p = softmax(logits / T) over the kept support, renormalised:
 //   behaviour = log p(a),  entropy = -sum p log p,  second moment = sum p (log p)^2
 //   raw = log softmax(untouched logits)(a)
+//   kept mass = what of softmax(logits / T) the support has
 // The token is the first id, in id order, at which the cumulative p exceeds the uniform.
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLER_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLER_H_
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "rollout_server/engine/group.h"
@@ -23,6 +25,9 @@ struct SampledToken {
   float raw_logprob = 0;
   float entropy = 0;                // nats
   float logprob_second_moment = 0;  // E[(log p)^2]
+  float kept_mass = 1;
+  std::vector<int32_t> support;     // rising ids; only with params.return_support and filters on
+  std::vector<TopLogprob> top;      // params.top_logprobs most likely ids, likeliest first
 };
 
 // Draws from `logits` [V] fp32 with `uniform` in (0, 1). `forbidden` ids cannot be drawn. Greedy

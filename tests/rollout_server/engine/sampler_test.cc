@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -263,6 +264,97 @@ TEST(Sampler, RecordedLogProbsAreCalibratedOver100000Draws) {
       variance += double{t.logprob_second_moment} - double{t.entropy} * t.entropy;
     }
     EXPECT_LT(std::abs(sum / std::sqrt(variance)), 4);
+  }
+}
+
+TEST(Sampler, FiltersReportTheMassTheyKeptAndOnRequestTheSupport) {
+  // 0.4 + 0.3 reach 0.6; renormalised they are 4/7 and 3/7.
+  SamplingParams params = {.top_p = 0.6f};
+  const std::vector<float> row = Logs({0.1, 0.4, 0.2, 0.3});
+  SampledToken token = Sample(row, params, 0.9);
+  EXPECT_EQ(token.id, 3);
+  EXPECT_NEAR(token.kept_mass, 0.7, 1e-6);
+  EXPECT_NEAR(token.behaviour_logprob, std::log(3.0 / 7), 1e-6);
+  EXPECT_NEAR(token.raw_logprob, std::log(0.3), 1e-6);
+  EXPECT_NEAR(token.entropy, 4.0 / 7 * std::log(7.0 / 4) + 3.0 / 7 * std::log(7.0 / 3), 1e-6);
+  EXPECT_TRUE(token.support.empty());
+  params.return_support = true;
+  EXPECT_THAT(Sample(row, params, 0.9).support, ElementsAre(1, 3));
+  // Nothing is removed, so there is no support to tell of.
+  const SampledToken whole = Sample(row, {.return_support = true}, 0.9);
+  EXPECT_EQ(whole.kept_mass, 1.0f);
+  EXPECT_TRUE(whole.support.empty());
+}
+
+TEST(Sampler, TopLogprobsAreThoseOfTheBehaviourDistribution) {
+  const std::vector<float> row = Logs({0.1, 0.4, 0.2, 0.3});
+  const SampledToken token = Sample(row, {.top_logprobs = 2}, 0.01);
+  ASSERT_EQ(token.top.size(), 2u);
+  EXPECT_EQ(token.top[0].id, 1);
+  EXPECT_NEAR(token.top[0].logprob, std::log(0.4), 1e-6);
+  EXPECT_EQ(token.top[1].id, 3);
+  EXPECT_NEAR(token.top[1].logprob, std::log(0.3), 1e-6);
+  const SampledToken filtered = Sample(row, {.top_k = 2, .top_logprobs = 3}, 0.01);
+  ASSERT_EQ(filtered.top.size(), 2u);  // no more is left
+  EXPECT_NEAR(filtered.top[0].logprob, std::log(4.0 / 7), 1e-6);
+}
+
+// The smallest set with enough mass, found by sorting everything.
+TEST(Sampler, TopPKeepsTheSmallestSetThatReachesItsMassHoweverManyThatAre) {
+  for (uint32_t seed = 0; seed < 8; ++seed) {
+    const std::vector<float> row = RandomRow(seed, 3000, seed % 2 == 0 ? 0.5 : 3.0);
+    std::vector<int32_t> order(row.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
+    std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return row[a] > row[b]; });
+    double mass = 0;
+    for (const float x : row) mass += std::exp(double{x});
+    for (const float top_p : {0.05f, 0.5f, 0.9f, 0.999f}) {
+      std::vector<int32_t> want;
+      for (double above = 0; above < top_p * mass;) {
+        want.push_back(order[want.size()]);
+        above += std::exp(double{row[want.back()]});
+      }
+      std::sort(want.begin(), want.end());
+      EXPECT_EQ(Sample(row, {.top_p = top_p, .return_support = true}, 0.5).support, want)
+          << "seed " << seed << " top_p " << top_p;
+    }
+  }
+}
+
+// 200 000 draws each against exact probabilities; the critical values are those of p = 0.001.
+TEST(Sampler, DrawsFollowTheDistributionItReports) {
+  constexpr int kDraws = 200'000;
+  const std::vector<float> row = Logs({0.02, 0.3, 0.08, 0.25, 0.05, 0.15, 0.1, 0.05});
+  struct Case {
+    SamplingParams params;
+    double critical;  // chi-square, degrees of freedom below
+    size_t kept;
+  };
+  for (const Case& c : {Case{{}, 24.32, 8},                       // 7 degrees
+                        Case{{.temperature = 0.7f}, 24.32, 8},    // 7
+                        Case{{.top_k = 4}, 16.27, 4},             // 3
+                        Case{{.top_p = 0.8f}, 16.27, 4},          // .3 .25 .15 .1 reach 0.8
+                        Case{{.min_p = 0.3f}, 16.27, 4}}) {       // at least 0.09
+    std::vector<int> counts(row.size());
+    std::vector<double> p(row.size());
+    for (int i = 0; i < kDraws; ++i) {
+      const SampledToken token =
+          Sample(row, c.params, UniformDraw(77, static_cast<uint32_t>(i % 8), i / 8));
+      ++counts[token.id];
+      p[token.id] = std::exp(double{token.behaviour_logprob});
+    }
+    double chi_square = 0, total = 0;
+    size_t kept = 0;
+    for (size_t id = 0; id < row.size(); ++id) {
+      if (p[id] == 0) continue;
+      ++kept;
+      total += p[id];
+      const double expected = p[id] * kDraws;
+      chi_square += (counts[id] - expected) * (counts[id] - expected) / expected;
+    }
+    EXPECT_EQ(kept, c.kept);
+    EXPECT_NEAR(total, 1, 1e-6);
+    EXPECT_LT(chi_square, c.critical);
   }
 }
 

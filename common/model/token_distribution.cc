@@ -1,0 +1,117 @@
+#include "common/model/token_distribution.h"
+
+#include <algorithm>
+
+#include "common/tensor/vector16.h"
+
+namespace tandem {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+TANDEM_INLINE float LargestBody(const float* logits, int64_t n) {
+  Vec16 largest[4];
+  for (Vec16& one : largest) one = Splat16(kMinusInfinity);
+  int64_t i = 0;
+  for (; i + 64 <= n; i += 64) {
+    for (int j = 0; j < 4; ++j) largest[j] = Max16(Load16(logits + i + j * 16), largest[j]);
+  }
+  for (; i < n; i += 16) {
+    const Vec16 v = i + 16 <= n ? Load16(logits + i) : LoadSome16(logits + i, n - i, kMinusInfinity);
+    largest[0] = Max16(v, largest[0]);
+  }
+  return MaxLane(Max16(Max16(largest[0], largest[1]), Max16(largest[2], largest[3])));
+}
+
+struct BlockSums {
+  Vec16 mass = {}, first = {}, second = {};
+};
+
+TANDEM_INLINE Vec16 AddExps(Vec16 logits, float largest, float scale, BlockSums& sums) {
+  // Below e^-87 a term is nothing next to the largest, which is 1; NaN stays NaN.
+  const Vec16 y = (logits - largest) * scale;
+  const Vec16 clamped = y < -87.0f ? Splat16(-87.0f) : y;
+  const Vec16 e = y < -87.0f ? Vec16{} : Exp16(clamped);
+  const Vec16 ey = e * clamped;
+  sums.mass += e;
+  sums.first += ey;
+  sums.second += ey * clamped;
+  return e;
+}
+
+TANDEM_INLINE TokenDistribution DistributionBody(const float* logits, int64_t n, float scale,
+                                                 float* exps, double* block_mass) {
+  TokenDistribution d;
+  d.largest = LargestBody(logits, n);
+  d.inverse_temperature = scale;
+  for (int64_t begin = 0; begin < n; begin += kDistributionBlock) {
+    const int64_t end = std::min(n, begin + kDistributionBlock);
+    BlockSums sums;
+    int64_t i = begin;
+    for (; i + 16 <= end; i += 16) {
+      const Vec16 e = AddExps(Load16(logits + i), d.largest, scale, sums);
+      if (exps != nullptr) Store16(exps + i, e);
+    }
+    if (i < end) {
+      const Vec16 e =
+          AddExps(LoadSome16(logits + i, end - i, kMinusInfinity), d.largest, scale, sums);
+      if (exps != nullptr) StoreSome16(exps + i, end - i, e);
+    }
+    const float mass = SumLanes(sums.mass);
+    if (block_mass != nullptr) block_mass[begin / kDistributionBlock] = mass;
+    d.mass += mass;
+    d.first += SumLanes(sums.first);
+    d.second += SumLanes(sums.second);
+  }
+  d.log_mass = std::log(d.mass);
+  return d;
+}
+
+TokenDistribution DistributionScalar(const float* logits, int64_t n, float scale, float* exps,
+                                     double* block_mass) {
+  return DistributionBody(logits, n, scale, exps, block_mass);
+}
+TANDEM_TARGET_AVX2 TokenDistribution DistributionAvx2(const float* logits, int64_t n, float scale,
+                                                      float* exps, double* block_mass) {
+  return DistributionBody(logits, n, scale, exps, block_mass);
+}
+TANDEM_TARGET_AVX512 TokenDistribution DistributionAvx512(const float* logits, int64_t n,
+                                                          float scale, float* exps,
+                                                          double* block_mass) {
+  return DistributionBody(logits, n, scale, exps, block_mass);
+}
+
+}  // namespace
+
+TokenDistribution DistributionOf(InstructionSet set, std::span<const float> logits,
+                                 float inverse_temperature, float* exps, double* block_mass) {
+  const auto n = static_cast<int64_t>(logits.size());
+  switch (set) {
+    case InstructionSet::kScalar:
+      return DistributionScalar(logits.data(), n, inverse_temperature, exps, block_mass);
+    case InstructionSet::kAvx2:
+      return DistributionAvx2(logits.data(), n, inverse_temperature, exps, block_mass);
+    case InstructionSet::kAvx512:
+    case InstructionSet::kAvx512Bf16:
+      break;
+  }
+  return DistributionAvx512(logits.data(), n, inverse_temperature, exps, block_mass);
+}
+
+TokenDistribution DistributionOver(std::span<const float> logits, std::span<const int32_t> ids,
+                                   float inverse_temperature, float largest) {
+  TokenDistribution d;
+  d.largest = largest;
+  d.inverse_temperature = inverse_temperature;
+  for (const int32_t id : ids) {
+    const double y = (logits[id] - largest) * static_cast<double>(inverse_temperature);
+    const double e = std::exp(y);
+    d.mass += e;
+    d.first += e * y;
+    d.second += e * y * y;
+  }
+  d.log_mass = std::log(d.mass);
+  return d;
+}
+
+}  // namespace tandem

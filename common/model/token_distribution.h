@@ -1,0 +1,58 @@
+// TokenDistribution: the softmax of one row of logits, summed in a fixed order: what the engine's sampler
+// draws from and what the trainer re-scores with, so that equal logits give equal log-probs.
+// Free of LibTorch; pure.
+#ifndef TANDEM_COMMON_MODEL_TOKEN_DISTRIBUTION_H_
+#define TANDEM_COMMON_MODEL_TOKEN_DISTRIBUTION_H_
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include "common/tensor/instruction_set.h"
+
+namespace tandem {
+
+// exp(logit / temperature) of so many ids is summed in fp32, then in fp64.
+inline constexpr int64_t kDistributionBlock = 512;
+constexpr int64_t NumDistributionBlocks(int64_t vocabulary) {
+  return (vocabulary + kDistributionBlock - 1) / kDistributionBlock;
+}
+
+// With y = (logit - largest) * inverse_temperature: mass = sum e^y, first = sum e^y y, second = sum e^y y^2.
+struct TokenDistribution {
+  float largest = -std::numeric_limits<float>::infinity();
+  float inverse_temperature = 1;
+  double mass = 0, first = 0, second = 0;
+  double log_mass = 0;
+
+  // NaN or +inf among the logits, or nothing but -inf.
+  bool broken() const { return !std::isfinite(largest) || !std::isfinite(mass) || mass <= 0; }
+
+  // log p of an id with this logit.
+  float LogProb(float logit) const {
+    return static_cast<float>((logit - largest) * static_cast<double>(inverse_temperature) -
+                              log_mass);
+  }
+  // log p = y - log mass, so H = log mass - E[y] and E[(log p)^2] = E[y^2] - 2 E[y] lm + lm^2.
+  float entropy() const { return static_cast<float>(std::fmax(0.0, log_mass - first / mass)); }
+  float second_moment() const {
+    return static_cast<float>(std::fmax(
+        0.0, second / mass - 2 * log_mass * first / mass + log_mass * log_mass));
+  }
+};
+
+// Of `logits` [V]; -inf has probability 0. `exps` [V] gets e^y, `block_mass` [NumDistributionBlocks(V)] its
+// sums; both may be null.
+TokenDistribution DistributionOf(InstructionSet set, std::span<const float> logits,
+                                 float inverse_temperature, float* exps = nullptr,
+                                 double* block_mass = nullptr);
+
+// The same over some of the ids, `largest` being that of all of them (DistributionOf): what is left when
+// top-k, top-p or min-p have removed the others. Sums in fp64, in the order of `ids`.
+TokenDistribution DistributionOver(std::span<const float> logits, std::span<const int32_t> ids,
+                                   float inverse_temperature, float largest);
+
+}  // namespace tandem
+
+#endif  // TANDEM_COMMON_MODEL_TOKEN_DISTRIBUTION_H_
