@@ -6,40 +6,13 @@
 #include <ATen/ops/mm.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
-#include "trainer/layer_ops.h"
+#include "common/model/token_distribution.h"
+#include "common/tensor/instruction_set.h"
 #include "trainer/vector_math.h"
 
 namespace tandem::trainer {
 namespace {
-
-constexpr int64_t kSumBlock = 1024;  // terms summed in fp32 before they join a double
-
-TANDEM_VECTOR_CLONES
-float Largest(const float* logits, int64_t count) {
-  float largest = -std::numeric_limits<float>::infinity();
-#pragma omp simd reduction(max : largest)
-  for (int64_t v = 0; v < count; ++v) largest = std::max(largest, logits[v]);
-  return largest;
-}
-
-// Sums of e^z and z e^z over z = (logit - largest) * inverse_temperature.
-TANDEM_VECTOR_CLONES
-void ExpSums(const float* logits, int64_t count, float largest, float inverse_temperature,
-             float* sum, float* weighted_sum) {
-  float s = 0, w = 0;
-#pragma omp simd reduction(+ : s, w)
-  for (int64_t v = 0; v < count; ++v) {
-    const float z = (logits[v] - largest) * inverse_temperature;
-    const float e = VectorExp(z);
-    s += e;
-    w += z * e;
-  }
-  *sum = s;
-  *weighted_sum = w;
-}
 
 // logits -> scale * softmax, in place.
 TANDEM_VECTOR_CLONES
@@ -51,32 +24,16 @@ void ScaledSoftmax(float* logits, int64_t count, float inverse_temperature, floa
   }
 }
 
-at::Tensor Logits(const at::Tensor& hidden, const at::Tensor& head) {
-  return Linear({.weight = head}, hidden);
-}
+// As the server divides: in fp32.
+float InverseTemperature(double temperature) { return 1.0f / static_cast<float>(temperature); }
 
 }  // namespace
 
-RowStatistics LogitStatistics(const float* logits, int64_t vocabulary, float inverse_temperature) {
-  const float largest = Largest(logits, vocabulary);
-  double sum = 0, weighted_sum = 0;
-  for (int64_t begin = 0; begin < vocabulary; begin += kSumBlock) {
-    float block_sum = 0, block_weighted_sum = 0;
-    ExpSums(logits + begin, std::min(kSumBlock, vocabulary - begin), largest, inverse_temperature,
-            &block_sum, &block_weighted_sum);
-    sum += block_sum;
-    weighted_sum += block_weighted_sum;
-  }
-  const double log_sum = std::log(sum);
-  return {.lse = static_cast<double>(largest) * inverse_temperature + log_sum,
-          .entropy = log_sum - weighted_sum / sum};
-}
-
-ChosenLogprobs ChosenTokenLogprobs(const at::Tensor& hidden, const at::Tensor& head,
+ChosenLogprobs ChosenTokenLogprobs(const at::Tensor& hidden, const LinearLayer& head,
                                    const std::vector<int64_t>& tokens, double temperature,
                                    bool keep_logits) {
-  const int64_t num_rows = hidden.size(0), vocabulary = head.size(0);
-  const auto inverse_temperature = static_cast<float>(1.0 / temperature);
+  const int64_t num_rows = hidden.size(0), vocabulary = head.weight.size(0);
+  const float inverse_temperature = InverseTemperature(temperature);
   ChosenLogprobs result{at::empty({num_rows}, hidden.options()),
                         at::empty({num_rows}, hidden.options()),
                         at::empty({num_rows}, hidden.options()),
@@ -84,20 +41,22 @@ ChosenLogprobs ChosenTokenLogprobs(const at::Tensor& hidden, const at::Tensor& h
   float* logprobs = result.logprobs.data_ptr<float>();
   float* entropies = result.entropies.data_ptr<float>();
   float* lse = result.lse.data_ptr<float>();
+  const InstructionSet set = ActiveInstructionSet();
   const bool keep = keep_logits && num_rows <= kMaxKeptLogitRows;
   const int64_t chunk = keep ? num_rows : kLogitChunkRows;
   for (int64_t first = 0; first < num_rows; first += chunk) {
     const int64_t rows = std::min(chunk, num_rows - first);
-    const at::Tensor logits = Logits(hidden.narrow(0, first, rows), head);
+    const at::Tensor logits = Linear(head, hidden.narrow(0, first, rows));
     const float* data = logits.data_ptr<float>();
     at::parallel_for(0, rows, 1, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const float* row = data + r * vocabulary;
-        const RowStatistics statistics = LogitStatistics(row, vocabulary, inverse_temperature);
-        const double chosen = static_cast<double>(row[tokens[first + r]]) * inverse_temperature;
-        logprobs[first + r] = static_cast<float>(chosen - statistics.lse);
-        entropies[first + r] = static_cast<float>(statistics.entropy);
-        lse[first + r] = static_cast<float>(statistics.lse);
+        const TokenDistribution d =
+            DistributionOf(set, {row, static_cast<size_t>(vocabulary)}, inverse_temperature);
+        logprobs[first + r] = d.LogProb(row[tokens[first + r]]);
+        entropies[first + r] = d.entropy();
+        lse[first + r] = static_cast<float>(
+            static_cast<double>(d.largest) * inverse_temperature + d.log_mass);
       }
     });
     if (keep) result.kept_logits = logits;
@@ -105,13 +64,11 @@ ChosenLogprobs ChosenTokenLogprobs(const at::Tensor& hidden, const at::Tensor& h
   return result;
 }
 
-at::Tensor ChosenTokenLogprobsBackward(const at::Tensor& hidden, const at::Tensor& head,
+at::Tensor ChosenTokenLogprobsBackward(const at::Tensor& hidden, const LinearLayer& head,
                                        const std::vector<int64_t>& tokens, double temperature,
-                                       ChosenLogprobs& result, const at::Tensor& logprobs_grad,
-                                       const at::Tensor& head_grad) {
-  const int64_t num_rows = hidden.size(0), vocabulary = head.size(0);
-  const auto inverse_temperature = static_cast<float>(1.0 / temperature);
-  const LinearLayer layer{.weight = head, .weight_grad = head_grad};
+                                       ChosenLogprobs& result, const at::Tensor& logprobs_grad) {
+  const int64_t num_rows = hidden.size(0), vocabulary = head.weight.size(0);
+  const float inverse_temperature = InverseTemperature(temperature);
   const float* grad = logprobs_grad.data_ptr<float>();
   const float* lse = result.lse.data_ptr<float>();
   at::Tensor hidden_grad = at::empty_like(hidden);
@@ -120,7 +77,7 @@ at::Tensor ChosenTokenLogprobsBackward(const at::Tensor& hidden, const at::Tenso
   for (int64_t first = 0; first < num_rows; first += chunk) {
     const int64_t rows = std::min(chunk, num_rows - first);
     const at::Tensor chunk_hidden = hidden.narrow(0, first, rows);
-    at::Tensor logits = kept ? result.kept_logits : Logits(chunk_hidden, head);
+    at::Tensor logits = kept ? result.kept_logits : Linear(head, chunk_hidden);
     float* data = logits.data_ptr<float>();
     // d log p(a) / d logit_v = ([v = a] - p_v) / temperature
     at::parallel_for(0, rows, 1, [&](int64_t begin, int64_t end) {
@@ -131,7 +88,7 @@ at::Tensor ChosenTokenLogprobsBackward(const at::Tensor& hidden, const at::Tenso
         row[tokens[first + r]] += scale;
       }
     });
-    hidden_grad.narrow(0, first, rows).copy_(LinearBackward(layer, chunk_hidden, logits));
+    hidden_grad.narrow(0, first, rows).copy_(LinearBackward(head, chunk_hidden, logits));
   }
   result.kept_logits.reset();
   return hidden_grad;

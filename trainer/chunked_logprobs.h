@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "trainer/layer_ops.h"
+
 namespace tandem::trainer {
 
 // logits of R rows, kept whole for the backward pass when R is at most this: saves one of four
@@ -23,25 +25,17 @@ struct ChosenLogprobs {
   at::Tensor kept_logits;  // [R, V] or undefined; the backward pass overwrites it
 };
 
-// log softmax(hidden head^T / temperature)[tokens] per row. hidden [R, E] and head [V, E] float32;
-// `keep_logits` allows keeping them.
-ChosenLogprobs ChosenTokenLogprobs(const at::Tensor& hidden, const at::Tensor& head,
+// log softmax(hidden head^T / temperature)[tokens] per row. hidden [R, E] and head's weight [V, E]
+// float32; `keep_logits` allows keeping them.
+ChosenLogprobs ChosenTokenLogprobs(const at::Tensor& hidden, const LinearLayer& head,
                                    const std::vector<int64_t>& tokens, double temperature,
                                    bool keep_logits);
 
-// Gradient of `hidden` from that of the log-probs, [R]; adds that of `head` to head_grad. Once only
+// Gradient of `hidden` from that of the log-probs, [R]; adds that of `head` to its weight_grad. Once only
 // per result: kept logits are overwritten.
-at::Tensor ChosenTokenLogprobsBackward(const at::Tensor& hidden, const at::Tensor& head,
+at::Tensor ChosenTokenLogprobsBackward(const at::Tensor& hidden, const LinearLayer& head,
                                        const std::vector<int64_t>& tokens, double temperature,
-                                       ChosenLogprobs& result, const at::Tensor& logprobs_grad,
-                                       const at::Tensor& head_grad);
-
-// One row: log-sum-exp and entropy of logits / temperature, over [V]. Exposed for tests.
-struct RowStatistics {
-  double lse = 0;
-  double entropy = 0;
-};
-RowStatistics LogitStatistics(const float* logits, int64_t vocabulary, float inverse_temperature);
+                                       ChosenLogprobs& result, const at::Tensor& logprobs_grad);
 
 }  // namespace tandem::trainer
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "trainer/exact_ops.h"
+
 namespace tandem::trainer {
 namespace {
 
@@ -72,7 +74,10 @@ at::Tensor LayerForward(const DecoderWeights& weights, const DecoderLayer& layer
   tape.k = NormAndRotate(layer.k_norm, config.rms_norm_eps, config.num_kv_heads, rotary,
                          Linear(layer.k_proj, normed.value), tape.k_raw, tape.k_rstd);
   tape.v = Linear(layer.v_proj, normed.value);
-  tape.attention = SegmentAttention(tape.q, tape.k, tape.v, row.segments, Heads(config));
+  tape.attention = weights.exact_attention
+                       ? ExactAttention(tape.q, tape.k, tape.v, row.segments, Heads(config),
+                                        weights.exact_bf16_kv)
+                       : SegmentAttention(tape.q, tape.k, tape.v, row.segments, Heads(config));
   tape.middle = Linear(layer.o_proj, tape.attention.out).add_(tape.input);
 
   normed = RmsNorm(layer.post_attention_norm, tape.middle, config.rms_norm_eps);

@@ -27,7 +27,9 @@ struct DecoderWeights {
   at::Tensor embedding, embedding_grad;    // [V, E] float32
   std::vector<DecoderLayer> layers;
   NormLayer final_norm;
-  at::Tensor head, head_grad;  // [V, E] float32; the embedding's when tied
+  LinearLayer head;            // [V, E] float32; the embedding's when tied
+  // Attention in the engine's blocks (`exact` mode), over keys and values rounded as its cache does.
+  bool exact_attention = false, exact_bf16_kv = false;
 };
 
 // What the backward pass of one layer needs. Values that are cheap to make again (norms' outputs,

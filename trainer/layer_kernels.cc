@@ -7,20 +7,6 @@
 namespace tandem::trainer {
 
 TANDEM_VECTOR_CLONES
-void RmsNormRows(const float* x, const float* weight, float eps, int64_t rows, int64_t width,
-                 float* out, float* rstd) {
-  for (int64_t r = 0; r < rows; ++r, x += width, out += width) {
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t c = 0; c < width; ++c) sum += x[c] * x[c];
-    const float scale = 1.0f / std::sqrt(sum / static_cast<float>(width) + eps);
-    rstd[r] = scale;
-#pragma omp simd
-    for (int64_t c = 0; c < width; ++c) out[c] = weight[c] * (x[c] * scale);
-  }
-}
-
-TANDEM_VECTOR_CLONES
 void RmsNormRowsBackward(const float* out_grad, const float* x, const float* weight,
                          const float* rstd, int64_t rows, int64_t width, bool accumulate,
                          float* x_grad) {
@@ -46,30 +32,6 @@ void RmsNormWeightGrad(const float* out_grad, const float* x, const float* rstd,
     const float scale = rstd[r];
 #pragma omp simd
     for (int64_t c = begin; c < end; ++c) weight_grad[c] += out_grad[c] * x[c] * scale;
-  }
-}
-
-TANDEM_VECTOR_CLONES
-void RotateRows(float* x, const float* cosine, const float* sine, int64_t rows, int64_t heads,
-                int64_t dim, float direction) {
-  const int64_t half = dim / 2;
-  for (int64_t r = 0; r < rows; ++r, cosine += half, sine += half) {
-    for (int64_t h = 0; h < heads; ++h, x += dim) {
-#pragma omp simd
-      for (int64_t i = 0; i < half; ++i) {
-        const float first = x[i], second = x[i + half], s = sine[i] * direction;
-        x[i] = first * cosine[i] - second * s;
-        x[i + half] = second * cosine[i] + first * s;
-      }
-    }
-  }
-}
-
-TANDEM_VECTOR_CLONES
-void SwiGlu(const float* gate, const float* up, int64_t count, float* out) {
-#pragma omp simd
-  for (int64_t i = 0; i < count; ++i) {
-    out[i] = gate[i] / (1.0f + VectorExp(-gate[i])) * up[i];
   }
 }
 

@@ -7,10 +7,6 @@
 
 namespace tandem::trainer {
 
-// out[r] = weight * x[r] * rstd[r],  rstd[r] = 1 / sqrt(mean(x[r]^2) + eps);  x, out [rows, width].
-void RmsNormRows(const float* x, const float* weight, float eps, int64_t rows, int64_t width,
-                 float* out, float* rstd);
-
 // x_grad[r] (+)= rstd (weight * out_grad - x rstd^2 mean(weight * out_grad * x)).
 void RmsNormRowsBackward(const float* out_grad, const float* x, const float* weight,
                          const float* rstd, int64_t rows, int64_t width, bool accumulate,
@@ -19,14 +15,6 @@ void RmsNormRowsBackward(const float* out_grad, const float* x, const float* wei
 // weight_grad[c] += sum over rows of out_grad * x * rstd, for columns [begin, end).
 void RmsNormWeightGrad(const float* out_grad, const float* x, const float* rstd, int64_t rows,
                        int64_t width, int64_t begin, int64_t end, float* weight_grad);
-
-// Rotates each head's pairs (i, i + dim / 2) by the row's angles, in place. x [rows, heads, dim];
-// cosine, sine [rows, dim / 2]. direction -1 turns back: the gradient.
-void RotateRows(float* x, const float* cosine, const float* sine, int64_t rows, int64_t heads,
-                int64_t dim, float direction);
-
-// out = gate * sigmoid(gate) * up, over count elements.
-void SwiGlu(const float* gate, const float* up, int64_t count, float* out);
 
 // gate and up become their gradients.
 void SwiGluBackward(const float* out_grad, int64_t count, float* gate, float* up);

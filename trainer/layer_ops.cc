@@ -9,8 +9,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/model/forward_kernels.h"
+#include "common/tensor/instruction_set.h"
 #include "common/tensor/linear.h"
 #include "trainer/attention_kernel.h"
+#include "trainer/exact_ops.h"
 #include "trainer/layer_kernels.h"
 
 namespace tandem::trainer {
@@ -45,7 +48,9 @@ float* Data(const at::Tensor& x) { return x.data_ptr<float>(); }
 }  // namespace
 
 at::Tensor Linear(const LinearLayer& layer, const at::Tensor& x) {
-  at::Tensor y = As(LinearForward(Operand(layer, x), layer.weight), at::kFloat);
+  at::Tensor y = layer.exact != nullptr
+                     ? ExactProduct(*layer.exact, x, layer.exact_rounds_inputs)
+                     : As(LinearForward(Operand(layer, x), layer.weight), at::kFloat);
   if (layer.bias.defined()) y.add_(layer.bias);
   return y;
 }
@@ -73,9 +78,12 @@ Normed RmsNorm(const NormLayer& layer, const at::Tensor& x, double eps) {
   Normed result{at::empty_like(x), at::empty({rows}, x.options())};
   const float *in = Data(x), *weight = Data(layer.weight);
   float *out = Data(result.value), *rstd = Data(result.rstd);
+  const ForwardKernels& kernels = ForwardKernelsFor(ActiveInstructionSet());
   at::parallel_for(0, rows, kRowGrain, [&](int64_t begin, int64_t end) {
-    RmsNormRows(in + begin * width, weight, static_cast<float>(eps), end - begin, width,
-                out + begin * width, rstd + begin);
+    for (int64_t r = begin; r < end; ++r) {
+      rstd[r] = kernels.rms_norm(in + r * width, weight, width, static_cast<float>(eps),
+                                 out + r * width);
+    }
   });
   return result;
 }
@@ -107,14 +115,17 @@ RotaryTable MakeRotaryTable(std::span<const int32_t> positions,
                             std::span<const float> inverse_frequencies) {
   const auto rows = static_cast<int64_t>(positions.size());
   const auto half = static_cast<int64_t>(inverse_frequencies.size());
-  RotaryTable table{at::empty({rows, half}, at::kFloat), at::empty({rows, half}, at::kFloat)};
+  RotaryTable table{at::empty({rows, half}, at::kFloat), at::empty({rows, half}, at::kFloat),
+                    at::empty({rows, half}, at::kFloat)};
   float *cosine = Data(table.cosine), *sine = Data(table.sine);
+  float* minus_sine = Data(table.minus_sine);
   at::parallel_for(0, rows, kRowGrain, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       for (int64_t i = 0; i < half; ++i) {
         const float angle = static_cast<float>(positions[t]) * inverse_frequencies[i];
         cosine[t * half + i] = std::cos(angle);
         sine[t * half + i] = std::sin(angle);
+        minus_sine[t * half + i] = -sine[t * half + i];
       }
     }
   });
@@ -124,10 +135,15 @@ RotaryTable MakeRotaryTable(std::span<const int32_t> positions,
 void Rotate(at::Tensor& x, int64_t num_heads, const RotaryTable& table, bool backward) {
   const int64_t half = table.cosine.size(1), width = num_heads * 2 * half;
   float* data = Data(x);
-  const float *cosine = Data(table.cosine), *sine = Data(table.sine);
+  const float *cosine = Data(table.cosine), *sine = Data(backward ? table.minus_sine : table.sine);
+  const ForwardKernels& kernels = ForwardKernelsFor(ActiveInstructionSet());
   at::parallel_for(0, table.cosine.size(0), kRowGrain, [&](int64_t begin, int64_t end) {
-    RotateRows(data + begin * width, cosine + begin * half, sine + begin * half, end - begin,
-               num_heads, 2 * half, backward ? -1.0f : 1.0f);
+    for (int64_t t = begin; t < end; ++t) {
+      for (int64_t h = 0; h < num_heads; ++h) {
+        kernels.rotate(data + t * width + h * 2 * half, cosine + t * half, sine + t * half,
+                       2 * half, 1.0f);
+      }
+    }
   });
 }
 
@@ -135,8 +151,9 @@ at::Tensor SwiGluValue(const at::Tensor& gate, const at::Tensor& up) {
   at::Tensor out = at::empty_like(gate);
   const float *g = Data(gate), *u = Data(up);
   float* o = Data(out);
+  const ForwardKernels& kernels = ForwardKernelsFor(ActiveInstructionSet());
   at::parallel_for(0, gate.numel(), kElementGrain, [&](int64_t begin, int64_t end) {
-    SwiGlu(g + begin, u + begin, end - begin, o + begin);
+    kernels.swiglu(g + begin, u + begin, end - begin, o + begin);
   });
   return out;
 }

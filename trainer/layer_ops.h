@@ -9,9 +9,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "common/tensor/packed_matrix.h"
 #include "trainer/packed_rows.h"
 
 namespace tandem::trainer {
@@ -23,6 +25,9 @@ struct LinearLayer {
   // bfloat16 values in a float32 weight: inputs are rounded to bfloat16 and multiplied in fp32. For
   // machines whose bfloat16 products are emulated, at a fifth of the speed.
   bool round_inputs = false;
+  // Set in `exact` mode: the forward product is the engine's (exact_ops.h), over this weight.
+  std::shared_ptr<const PackedMatrix> exact;
+  bool exact_rounds_inputs = false;
 };
 
 struct NormLayer {
@@ -54,7 +59,7 @@ void RmsNormBackward(const NormLayer& layer, const at::Tensor& x, const at::Tens
 
 // Cosines and sines of the row's positions, [T, D / 2].
 struct RotaryTable {
-  at::Tensor cosine, sine;
+  at::Tensor cosine, sine, minus_sine;  // the last turns gradients back
 };
 RotaryTable MakeRotaryTable(std::span<const int32_t> positions,
                             std::span<const float> inverse_frequencies);

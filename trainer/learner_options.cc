@@ -6,6 +6,9 @@ void BindOptions(OptionBinder& binder, LearnerOptions& options) {
   binder.Choice("dtype", &options.dtype,
                 {{"fp32", ComputeDType::kFp32}, {"bf16", ComputeDType::kBf16}},
                 "of linear layers and attention; masters, norms and log-softmax are always fp32");
+  BindNumerics(binder, &options.numerics,
+               "exact: the forward gives the rollout servers' bits at equal weights, when they have the "
+               "same dtype; fast and invariant: the trainer's own best kernels");
   binder.Integer("threads", &options.num_threads, {.min = 0, .max = 1024}, "threads",
                  "of the trainer's kernels; 0: one per core");
   binder.Flag(

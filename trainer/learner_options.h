@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "common/base/options.h"
+#include "common/model/numerics.h"
 #include "trainer/compute_dtype.h"
 #include "trainer/train_step_options.h"
 #include "trainer/weight_cast.h"
@@ -14,6 +15,7 @@ namespace tandem::trainer {
 
 struct LearnerOptions {
   ComputeDType dtype = ComputeDType::kFp32;
+  Numerics numerics = Numerics::kFast;
   int64_t num_threads = 0;            // 0: the cores of the machine
   bool measure_reference_kl = false;  // also without a KL term in the loss
   TrainStepOptions step;

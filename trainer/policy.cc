@@ -23,6 +23,7 @@
 #include "common/tensor/torch_status.h"
 #include "trainer/chunked_logprobs.h"
 #include "trainer/decoder.h"
+#include "trainer/exact_ops.h"
 
 namespace tandem::trainer {
 namespace {
@@ -156,23 +157,27 @@ struct Policy::Impl {
     size_t parameter;
     at::Tensor* weight;
     at::Tensor* grad;
-    LinearLayer* linear;  // set for a linear layer's weight: it has the compute dtype
+    LinearLayer* linear;  // set for a linear layer's weight
+    bool is_head;         // whose product is fp32 whatever the compute dtype
   };
 
   ModelConfig config;
   ComputeDType dtype = ComputeDType::kFp32;
   bool trainable = false;
+  Numerics numerics = Numerics::kFast;
+  Rounding rounding = Rounding::kNearest;  // of the weights as servers have them
   std::vector<NamedParameter> parameters;
   DecoderWeights weights;
   std::vector<Use> uses;
   bool weights_are_current = false;
 
   absl::Status Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad,
-                    LinearLayer* linear = nullptr);
+                    LinearLayer* linear = nullptr, bool is_head = false);
   absl::Status BindLinear(const std::string& name, bool has_bias, LinearLayer& layer);
   absl::Status BindLayer(int64_t index, DecoderLayer& layer);
   absl::Status BindAll();
   void RefreshWeights();
+  at::Tensor AsPushed(const NamedParameter& parameter) const;
   void PrepareGrads();
   std::unique_ptr<ScoreTape> Forward(const PackedRow& row, Targets targets, double temperature,
                                      bool with_gradient);
@@ -181,10 +186,10 @@ struct Policy::Impl {
 };
 
 absl::Status Policy::Impl::Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad,
-                                LinearLayer* linear) {
+                                LinearLayer* linear, bool is_head) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].name != name) continue;
-    uses.push_back({i, &weight, &grad, linear});
+    uses.push_back({i, &weight, &grad, linear, is_head});
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat("the model has no tensor ", name));
@@ -229,24 +234,45 @@ absl::Status Policy::Impl::BindAll() {
   }
   TANDEM_RETURN_IF_ERROR(Bind("model.norm.weight", weights.final_norm.weight,
                               weights.final_norm.weight_grad));
-  return Bind(config.tie_word_embeddings ? embedding : "lm_head.weight", weights.head,
-              weights.head_grad);
+  return Bind(config.tie_word_embeddings ? embedding : "lm_head.weight", weights.head.weight,
+              weights.head.weight_grad, &weights.head, /*is_head=*/true);
 }
 
 // The casts of bf16 mode are made here, once per weight change.
 void Policy::Impl::RefreshWeights() {
   if (weights_are_current) return;
   for (const Use& use : uses) {
-    const at::Tensor master = parameters[use.parameter].master.detach();
-    if (use.linear == nullptr || dtype == ComputeDType::kFp32) {
+    const NamedParameter& parameter = parameters[use.parameter];
+    const at::Tensor master = parameter.master.detach();
+    const bool exact = numerics == Numerics::kExact;
+    const bool in_bf16 = dtype == ComputeDType::kBf16 && use.linear != nullptr && !use.is_head;
+    if (dtype == ComputeDType::kFp32 || (!exact && !in_bf16)) {
       *use.weight = master;
-    } else {
-      use.linear->round_inputs = !HasFastBf16();
-      *use.weight = use.linear->round_inputs ? master.to(at::kBFloat16).to(at::kFloat)
-                                             : master.to(at::kBFloat16);
+      if (exact && use.linear != nullptr) {
+        use.linear->exact = std::make_shared<const PackedMatrix>(PackWeight(master));
+      }
+      continue;
     }
+    const at::Tensor cast = exact ? AsPushed(parameter) : master.to(at::kBFloat16);
+    if (exact && use.linear != nullptr) {
+      use.linear->exact = std::make_shared<const PackedMatrix>(PackWeight(cast));
+      use.linear->exact_rounds_inputs = !use.is_head;
+    }
+    if (in_bf16) use.linear->round_inputs = !HasFastBf16();
+    *use.weight = in_bf16 && HasFastBf16() ? cast : cast.to(at::kFloat);
   }
+  weights.exact_attention = numerics == Numerics::kExact;
+  weights.exact_bf16_kv = dtype == ComputeDType::kBf16;
   weights_are_current = true;
+}
+
+// The parameter as a bf16 server has it.
+at::Tensor Policy::Impl::AsPushed(const NamedParameter& parameter) const {
+  const at::Tensor master = parameter.master.detach();
+  at::Tensor cast = at::empty_like(master, at::kBFloat16);
+  CastToBf16(parameter.name, master.const_data_ptr<float>(), master.numel(), rounding,
+             static_cast<uint16_t*>(cast.data_ptr()));
+  return cast;
 }
 
 void Policy::Impl::PrepareGrads() {
@@ -283,7 +309,7 @@ void Policy::Impl::Backward(ScoreTape& tape, const at::Tensor& logprobs_grad) {
   }
   const at::Tensor normed_grad = ChosenTokenLogprobsBackward(
       tape.final_normed.value, weights.head, tape.targets.tokens, tape.temperature, tape.chosen,
-      target_grad, weights.head_grad);
+      target_grad);
   at::Tensor final_grad;
   RmsNormBackward(weights.final_norm, tape.final_hidden, tape.final_normed.rstd, normed_grad,
                   final_grad);
@@ -305,13 +331,15 @@ Policy::~Policy() = default;
 
 absl::StatusOr<std::unique_ptr<Policy>> Policy::Create(const ModelConfig& config,
                                                        const std::vector<HostTensor>& tensors,
-                                                       ComputeDType dtype, bool trainable) {
+                                                       ComputeDType dtype, bool trainable,
+                                                       Numerics numerics) {
   return CatchTorch("policy", [&]() -> absl::StatusOr<std::unique_ptr<Policy>> {
     if (trainable) KeepFreedMemory();
     auto impl = std::make_unique<Impl>();
     impl->config = config;
     impl->dtype = dtype;
     impl->trainable = trainable;
+    impl->numerics = numerics;
     impl->weights.config = config;
     impl->weights.inverse_frequencies = RotaryInverseFrequencies(config);
     for (const HostTensor& tensor : tensors) {
@@ -345,7 +373,10 @@ absl::StatusOr<TokenScores> Policy::Score(const PackedRow& row, double temperatu
   });
 }
 
-void Policy::WeightsChanged() { impl_->weights_are_current = false; }
+void Policy::WeightsChanged(Rounding rounding) {
+  impl_->rounding = rounding;
+  impl_->weights_are_current = false;
+}
 
 const std::vector<NamedParameter>& Policy::parameters() const { return impl_->parameters; }
 

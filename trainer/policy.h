@@ -19,9 +19,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
+#include "common/model/numerics.h"
 #include "common/weights/host_tensor.h"
 #include "trainer/compute_dtype.h"
 #include "trainer/packed_rows.h"
+#include "trainer/weight_cast.h"
 
 namespace tandem::trainer {
 
@@ -39,10 +41,13 @@ struct TokenScores {
 
 class Policy {
  public:
-  // Tensors of any float dtype, in ModelTensors order (MatchModelTensors), become fp32 masters.
+  // Tensors of any float dtype, in ModelTensors order (MatchModelTensors), become fp32 masters. With
+  // Numerics::kExact the forward runs the engine's kernels over the masters as a push sends them to a
+  // server of `dtype`, and gradients go straight through the cast to the masters.
   static absl::StatusOr<std::unique_ptr<Policy>> Create(const ModelConfig& config,
                                                         const std::vector<HostTensor>& tensors,
-                                                        ComputeDType dtype, bool trainable);
+                                                        ComputeDType dtype, bool trainable,
+                                                        Numerics numerics = Numerics::kFast);
   ~Policy();
 
   // Log-probs of row.token_ids[t] given what it may attend to, where row.is_target[t]. Logits are
@@ -53,8 +58,9 @@ class Policy {
   //   INTERNAL          a kernel failed (message from LibTorch)
   absl::StatusOr<TokenScores> Score(const PackedRow& row, double temperature, bool with_gradient);
 
-  // To be called after masters changed: drops the bf16 casts.
-  void WeightsChanged();
+  // To be called after masters changed: drops the casts. `rounding` is that of the next push, for
+  // kExact; weights that were never updated are cast to nearest, as a server does when it loads them.
+  void WeightsChanged(Rounding rounding = Rounding::kNearest);
 
   const std::vector<NamedParameter>& parameters() const;
   const ModelConfig& config() const;

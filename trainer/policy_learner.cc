@@ -69,7 +69,8 @@ absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const std::string& 
                                                              int64_t max_new_tokens) {
   TrainStep::UseThreads(options.num_threads);
   TrainStepSetup setup = {
-      .dtype = options.dtype, .temperature = temperature, .advantage = advantage};
+      .dtype = options.dtype, .numerics = options.numerics, .rounding = options.cast.rounding,
+      .temperature = temperature, .advantage = advantage};
   TANDEM_ASSIGN_OR_RETURN(setup.config, ReadModelConfig(model_directory));
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadModelTensors(model_directory));
   TANDEM_ASSIGN_OR_RETURN(setup.weights, MatchModelTensors(setup.config, std::move(tensors)));

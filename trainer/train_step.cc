@@ -121,6 +121,7 @@ void AddAdvantages(const ExperienceBatch& batch, StepReport& report) {
 struct TrainStep::Impl {
   TrainStepOptions options;
   double temperature = 1;
+  Rounding rounding = Rounding::kDither;
   AdvantageOptions advantage;
   std::optional<PolicyLossOptions> kl_reward;  // kl_place reward; then `options` has no KL term
   std::unique_ptr<Policy> policy, reference;
@@ -260,7 +261,7 @@ void TrainStep::Impl::Update(const MinibatchSums& sums, StepReport& report) {
   loss.total += sums.total / denominator;
   loss.denominator += sums.denominator;
   if (reason.empty()) {
-    policy->WeightsChanged();
+    policy->WeightsChanged(rounding);
     return;
   }
   optimizer->ZeroGrads();
@@ -345,17 +346,18 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   impl->temperature = setup.temperature;
+  impl->rounding = setup.rounding;
   impl->advantage = setup.advantage;
   if (options.loss.kl_coefficient > 0 && options.loss.kl_place == KlPlace::kReward) {
     impl->kl_reward = options.loss;
     impl->options.loss.kl_coefficient = 0;
   }
   TANDEM_ASSIGN_OR_RETURN(impl->policy, Policy::Create(setup.config, setup.weights, setup.dtype,
-                                                       /*trainable=*/true));
+                                                       /*trainable=*/true, setup.numerics));
   if (!setup.reference_weights.empty()) {
     TANDEM_ASSIGN_OR_RETURN(impl->reference,
                             Policy::Create(setup.config, setup.reference_weights, setup.dtype,
-                                           /*trainable=*/false));
+                                           /*trainable=*/false, setup.numerics));
   }
   impl->optimizer = std::make_unique<AdamW>(&impl->policy->parameters(), options.optimizer);
   return std::unique_ptr<TrainStep>(new TrainStep(std::move(impl)));
@@ -399,7 +401,7 @@ absl::Status TrainStep::Restore(const std::vector<HostTensor>& masters,
     const NamedParameter& parameter = impl_->policy->parameters()[i];
     std::memcpy(parameter.master.data_ptr(), matched[i].bytes.data(), matched[i].bytes.size());
   }
-  impl_->policy->WeightsChanged();
+  impl_->policy->WeightsChanged(num_updates == 0 ? Rounding::kNearest : impl_->rounding);
   return absl::OkStatus();
 }
 

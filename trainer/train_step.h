@@ -22,18 +22,22 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
+#include "common/model/numerics.h"
 #include "common/weights/host_tensor.h"
 #include "trainer/advantages.h"
 #include "trainer/compute_dtype.h"
 #include "trainer/experience_batch.h"
 #include "trainer/step_report.h"
 #include "trainer/train_step_options.h"
+#include "trainer/weight_cast.h"
 
 namespace tandem::trainer {
 
 struct TrainStepSetup {
   ModelConfig config;
   ComputeDType dtype = ComputeDType::kFp32;
+  Numerics numerics = Numerics::kFast;
+  Rounding rounding = Rounding::kDither;  // of pushes: what kExact computes with
   double temperature = 1;           // of the sampler: all log-probs are of the tempered policy
   AdvantageOptions advantage;       // of arrow 3, used again by kl_place reward
   std::vector<HostTensor> weights;  // ModelTensors order; copied

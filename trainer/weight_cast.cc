@@ -147,6 +147,14 @@ void BindOptions(OptionBinder& binder, WeightCastOptions& options) {
       "of fp32 masters to a bf16 server: dither keeps small updates, nearest swallows them");
 }
 
+void CastToBf16(std::string_view name, const float* masters, int64_t count, Rounding rounding,
+                uint16_t* out) {
+  const uint64_t name_hash = DitherNameHash(name);
+  at::parallel_for(0, count, kBlock, [&](int64_t begin, int64_t end) {
+    CastBlock(masters + begin, name_hash, begin, end - begin, rounding, out + begin);
+  });
+}
+
 WeightCaster::WeightCaster(const WeightCastOptions& options) : options_(options) {}
 
 absl::StatusOr<CastWeights> WeightCaster::Cast(std::span<const HostTensor> masters, DType dtype) {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -23,6 +24,10 @@ struct WeightCastOptions {
   Rounding rounding = Rounding::kDither;
 };
 void BindOptions(OptionBinder& binder, WeightCastOptions& options);
+
+// One tensor's masters [count] as a push sends them to a bf16 server. Parallel.
+void CastToBf16(std::string_view name, const float* masters, int64_t count, Rounding rounding,
+                uint16_t* out);
 
 // What a cast did to an update u = masters - masters at the cast before, of which the servers see
 // s = cast - cast before. Of the first cast everything is new: 1, 0, 0, 1.

@@ -30,25 +30,25 @@ at::Tensor ExactLogprobs(const Case& c, double temperature, const at::Tensor& lo
 
 TEST(ChunkedLogprobsTest, Bug32LogSoftmaxIsNotIn16Bits) {
   at::manual_seed(1);
-  const at::Tensor logits = at::randn({4, 49152}) * 3;
-  for (int64_t r = 0; r < 4; ++r) {
-    const RowStatistics s = LogitStatistics(logits[r].data_ptr<float>(), 49152, 1.0f);
-    const at::Tensor row = logits[r].to(at::kDouble);
-    EXPECT_NEAR(s.lse, at::logsumexp(row, {0}).item<double>(), 1e-6);
-    const at::Tensor logprobs = at::log_softmax(row, 0);
-    EXPECT_NEAR(s.entropy, -(logprobs.exp() * logprobs).sum().item<double>(), 1e-5);
-  }
+  // A head of one column makes the logits whatever we want.
+  const at::Tensor row = at::randn({49152}) * 3;
+  const at::Tensor hidden = at::ones({1, 1});
+  const ChosenLogprobs got = ChosenTokenLogprobs(hidden, {.weight = row.view({49152, 1})}, {7}, 1, false);
+  const at::Tensor logprobs = at::log_softmax(row.to(at::kDouble), 0);
+  EXPECT_NEAR(got.logprobs[0].item<double>(), logprobs[7].item<double>(), 2e-6);
+  EXPECT_NEAR(got.entropies[0].item<double>(),
+              -(logprobs.exp() * logprobs).sum().item<double>(), 1e-5);
 }
 
 TEST(ChunkedLogprobsTest, ChunksAndKeptLogitsGiveTheSameNumbers) {
   // 600 rows: over the limit for kept logits, three chunks, the last one not full.
   const Case c = MakeCase(600, 1);
-  const ChosenLogprobs chunked = ChosenTokenLogprobs(c.hidden, c.head, c.tokens, 0.7, true);
+  const ChosenLogprobs chunked = ChosenTokenLogprobs(c.hidden, {.weight = c.head}, c.tokens, 0.7, true);
   EXPECT_FALSE(chunked.kept_logits.defined());
   const at::Tensor expected = ExactLogprobs(c, 0.7, at::mm(c.hidden, c.head.t()));
   EXPECT_LT((chunked.logprobs - expected).abs().max().item<double>(), 2e-5);
   const ChosenLogprobs kept =
-      ChosenTokenLogprobs(c.hidden.slice(0, 0, 100).contiguous(), c.head,
+      ChosenTokenLogprobs(c.hidden.slice(0, 0, 100).contiguous(), {.weight = c.head},
                           {c.tokens.begin(), c.tokens.begin() + 100}, 0.7, true);
   EXPECT_TRUE(kept.kept_logits.defined());
   EXPECT_LT((kept.logprobs - expected.slice(0, 0, 100)).abs().max().item<double>(), 2e-5);
@@ -56,7 +56,7 @@ TEST(ChunkedLogprobsTest, ChunksAndKeptLogitsGiveTheSameNumbers) {
 
 TEST(ChunkedLogprobsTest, AUniformHeadHasEntropyLogVAndLogprobMinusLogV) {
   const at::Tensor hidden = at::ones({2, 8}), head = at::ones({kVocabulary, 8});
-  const ChosenLogprobs result = ChosenTokenLogprobs(hidden, head, {0, 7}, 1.0, false);
+  const ChosenLogprobs result = ChosenTokenLogprobs(hidden, {.weight = head}, {0, 7}, 1.0, false);
   EXPECT_NEAR(result.logprobs[1].item<double>(), -std::log(1500.0), 1e-6);
   EXPECT_NEAR(result.entropies[0].item<double>(), std::log(1500.0), 1e-5);
 }
@@ -67,10 +67,11 @@ TEST_P(ChunkedLogprobsGradientTest, AgreesWithAutogradInDoublePrecision) {
   const Case c = MakeCase(GetParam(), 0.5);
   at::manual_seed(9);
   const at::Tensor upstream = at::randn({GetParam()});
-  ChosenLogprobs result = ChosenTokenLogprobs(c.hidden, c.head, c.tokens, 0.7, true);
   const at::Tensor head_grad = at::zeros_like(c.head);
+  const LinearLayer layer{.weight = c.head, .weight_grad = head_grad};
+  ChosenLogprobs result = ChosenTokenLogprobs(c.hidden, layer, c.tokens, 0.7, true);
   const at::Tensor hidden_grad =
-      ChosenTokenLogprobsBackward(c.hidden, c.head, c.tokens, 0.7, result, upstream, head_grad);
+      ChosenTokenLogprobsBackward(c.hidden, layer, c.tokens, 0.7, result, upstream);
   const at::Tensor hidden = c.hidden.to(at::kDouble).requires_grad_(true);
   const at::Tensor head = c.head.to(at::kDouble).requires_grad_(true);
   (ExactLogprobs(c, 0.7, at::mm(hidden, head.t())) * upstream).sum().backward();

@@ -3,10 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
 #include <numeric>
 #include <thread>
 #include <vector>
+
+#include "common/base/clock.h"
 
 namespace tandem {
 namespace {
@@ -70,14 +71,18 @@ TEST(ThreadTeamTest, EveryMemberRunsTheBodyUnderItsOwnIndex) {
 }
 
 TEST(ThreadTeamTest, MembersThatFellAsleepComeBack) {
+  // Longer than members spin: between two runs, and while they wait for a slow one.
+  const auto be_slow = [] {
+    const double until = MonotonicSeconds() + 2e-3;
+    while (MonotonicSeconds() < until) std::this_thread::yield();
+  };
   ThreadTeam team(2);
   std::atomic<int> sum = 0;
   for (int repeat = 0; repeat < 3; ++repeat) {
-    // Longer than members spin: between two runs, and while they wait for a slow one.
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    be_slow();
     team.Run([&](ThreadTeam::Member& member) {
       member.ForEach(1, [&](int64_t) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        be_slow();
         ++sum;
       });
       member.ForEach(2, [&](int64_t) { ++sum; });

@@ -179,8 +179,9 @@ TEST_F(EngineInFlightTest, KeepGoesOnOverTheKvOfTheWeightsBefore) {
     const FinishedCompletion& c = out_.at(1).at(i);
     EXPECT_THAT(c.version_spans, ElementsAre(VersionSpan{{0}, 4}, VersionSpan{{5}, 5}));
     // Neither the weights before nor the ones now alone gave the tokens after.
+    const std::vector<float> now = ScoreNow(c);
     EXPECT_NE(std::vector<float>(c.behaviour_logprobs.begin() + 4, c.behaviour_logprobs.end()),
-              std::vector<float>(ScoreNow(c).begin() + 4, ScoreNow(c).end()));
+              std::vector<float>(now.begin() + 4, now.end()));
   }
 }
 
