@@ -51,6 +51,23 @@ void EngineThread::Abort(GroupKey key) {
   });
 }
 
+void EngineThread::StopEarly(GroupKey key) {
+  Post([this, key](StepEngine* engine) {
+    if (!engine) return;
+    absl::StatusOr<std::vector<EngineEvent>> events = engine->StopEarly(key);
+    if (events.ok() && !events->empty()) {
+      if (callbacks_.on_events) callbacks_.on_events(*std::move(events));
+      return;
+    }
+    engine->Abort(key);
+    if (callbacks_.on_rejected) {
+      callbacks_.on_rejected(key, events.ok()
+                                      ? absl::AbortedError("stopped early, with nothing drawn yet")
+                                      : events.status());
+    }
+  });
+}
+
 void EngineThread::Score(std::vector<std::vector<int32_t>> sequences, float temperature,
                          ScorePath path, std::function<void(absl::StatusOr<ScoreResult>)> done) {
   if (waiting_scores_.fetch_add(1) >= kMaxWaitingScores) {

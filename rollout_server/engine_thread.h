@@ -57,6 +57,9 @@ class EngineThread : public WeightSink {
 
   void Abort(GroupKey key);
 
+  // Ends a group with what it has drawn (events); one that has drawn nothing is aborted and rejected.
+  void StopEarly(GroupKey key);
+
   // `done` runs on the engine thread, or here when refused.
   //   RESOURCE_EXHAUSTED  more than kMaxWaitingScores wait already
   //   any code from Engine::Score

@@ -12,6 +12,18 @@ GroupCall::Item GroupCall::Next(size_t* cursor) const {
   return Nothing{};
 }
 
+GroupCall::Item GroupCall::NextWhenWhole(size_t* cursor) const {
+  MutexLock lock(&mu_);
+  if (!error_.ok()) return error_;
+  if (!summary_) return Nothing{};
+  if (*cursor == completions_.size()) return *summary_;
+  const auto wanted = static_cast<int32_t>((*cursor)++);
+  for (const CompletionPtr& completion : completions_) {
+    if (completion->index == wanted) return completion;
+  }
+  return absl::InternalError("a group ended without one of its completions");
+}
+
 void GroupCall::Append(CompletionPtr completion) {
   MutexLock lock(&mu_);
   completions_.push_back(std::move(completion));

@@ -26,6 +26,7 @@ struct GroupSummary {
   double queue_ms = 0;    // from arrival to admission
   double prefill_ms = 0;  // from admission to the first token
   double decode_ms = 0;   // from the first token to the last
+  bool incomplete = false;
 };
 
 // One caller of a group.
@@ -47,6 +48,9 @@ class GroupCall {
   // The item after the first `*cursor` completions; advances the cursor past a completion. A
   // summary or an error is the last item.
   Item Next(size_t* cursor) const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The same for a caller that wants nothing before the group is whole; completions then come by index.
+  Item NextWhenWhole(size_t* cursor) const ABSL_LOCKS_EXCLUDED(mu_);
 
   void Append(CompletionPtr completion) ABSL_LOCKS_EXCLUDED(mu_);
   void End(GroupSummary summary) ABSL_LOCKS_EXCLUDED(mu_);

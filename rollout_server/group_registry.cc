@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace tandem::rollout {
 namespace {
@@ -92,6 +93,13 @@ absl::Status GroupRegistry::CheckRoom(const Ask& ask) {
         absl::StrCat("the queue is full: ", queued,
                      " groups wait (max_queued_groups = ", limits_.max_queued_groups, ")"));
   }
+  const double wait = static_cast<double>(queued) * start_interval_;
+  if (wait > ask.seconds_left) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("refused at once: ", queued, " groups wait and one starts every ",
+                     absl::StrFormat("%.2g", start_interval_), " s, so this one would start after its "
+                     "deadline in ", absl::StrFormat("%.2g", ask.seconds_left), " s"));
+  }
   return absl::OkStatus();
 }
 
@@ -123,13 +131,9 @@ bool GroupRegistry::Abort(const std::string& run_id, int64_t group_id) {
   Listeners listeners;
   {
     MutexLock lock(&mu_);
-    // A guest's group may be there several times, once per question.
-    const auto key = keys_.lower_bound(Name(run_id, group_id, ""));
-    if (key == keys_.end() || std::get<0>(key->first) != run_id ||
-        std::get<1>(key->first) != group_id) {
-      return false;
-    }
-    const GroupKey group = key->second;
+    const std::optional<GroupKey> found = FindInFlight(run_id, group_id);
+    if (!found) return false;
+    const GroupKey group = *found;
     const Entry entry = entries_.at(group);
     entry.call->End(absl::AbortedError(absl::StrCat("group ", group_id, " was aborted")));
     listeners = entry.call->listeners();
@@ -142,6 +146,30 @@ bool GroupRegistry::Abort(const std::string& run_id, int64_t group_id) {
   }
   Notify(listeners);
   return true;
+}
+
+bool GroupRegistry::StopEarly(const std::string& run_id, int64_t group_id) {
+  {
+    MutexLock lock(&mu_);
+    const std::optional<GroupKey> group = FindInFlight(run_id, group_id);
+    if (!group) return false;
+    if (entries_.at(*group).phase != Phase::kHeld) {
+      runner_.stop_early(*group);
+      return true;
+    }
+  }
+  return Abort(run_id, group_id);
+}
+
+std::optional<GroupKey> GroupRegistry::FindInFlight(const std::string& run_id,
+                                                    int64_t group_id) const {
+  // A guest's group may be there several times, once per question.
+  const auto key = keys_.lower_bound(Name(run_id, group_id, ""));
+  if (key == keys_.end() || std::get<0>(key->first) != run_id ||
+      std::get<1>(key->first) != group_id) {
+    return std::nullopt;
+  }
+  return key->second;
 }
 
 void GroupRegistry::FailAll(const absl::Status& error, bool forever) {
@@ -215,6 +243,7 @@ GroupRegistry::Listeners GroupRegistry::Apply(EngineEvent event) {
   }
   GroupSummary summary;
   summary.num_prompt_tokens_cached = std::get<GroupFinished>(event).num_prompt_tokens_cached;
+  summary.incomplete = std::get<GroupFinished>(event).incomplete;
   summary.queue_ms = Milliseconds(entry.arrived, entry.started);
   summary.prefill_ms = Milliseconds(entry.started, entry.decoding);
   summary.decode_ms = Milliseconds(entry.decoding, now);

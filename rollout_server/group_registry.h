@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -40,6 +41,7 @@ class GroupRegistry {
   struct Runner {
     std::function<void(std::vector<GroupRequest>)> submit;
     std::function<void(GroupKey)> abort;
+    std::function<void(GroupKey)> stop_early;
   };
 
   struct Ask {
@@ -48,6 +50,7 @@ class GroupRegistry {
     std::string fingerprint;  // equal for equal questions
     GroupRequest request;     // its key is set here
     std::optional<AdmissionBatches::BatchRef> batch;
+    double seconds_left = std::numeric_limits<double>::infinity();  // until the caller's deadline
   };
 
   GroupRegistry(Runner runner, Limits limits, SecondsClock clock);
@@ -56,6 +59,7 @@ class GroupRegistry {
   // once.
   //   UNAVAILABLE         the server is draining
   //   RESOURCE_EXHAUSTED  max_queued_groups wait already: try again after retry_after_ms()
+  //   DEADLINE_EXCEEDED   by the recent pace the groups before it start after its deadline
   //   INVALID_ARGUMENT    the group_id is known with another question; the admission batch is
   //                       malformed or larger than the queue
   absl::StatusOr<std::shared_ptr<GroupCall>> Join(Ask ask, std::shared_ptr<GroupListener> listener)
@@ -67,6 +71,9 @@ class GroupRegistry {
 
   // Ends a group with ABORTED. False when it is not in flight.
   bool Abort(const std::string& run_id, int64_t group_id) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Ends a running group with what it has drawn, a waiting one with ABORTED. False as Abort.
+  bool StopEarly(const std::string& run_id, int64_t group_id) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Ends every group with `error`; with `forever`, later Joins fail with it too.
   void FailAll(const absl::Status& error, bool forever) ABSL_LOCKS_EXCLUDED(mu_);
@@ -112,6 +119,8 @@ class GroupRegistry {
   using Listeners = std::vector<std::shared_ptr<GroupListener>>;
 
   static Name NameOf(const std::string& run_id, int64_t group_id, const std::string& fingerprint);
+  std::optional<GroupKey> FindInFlight(const std::string& run_id, int64_t group_id) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::shared_ptr<GroupCall> FindKnown(const Name& name, const std::string& fingerprint,
                                        absl::Status* mismatch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckRoom(const Ask& ask) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -60,6 +60,7 @@ int Main(int argc, char** argv) {
   shorthand("--model", "server.model", "Hugging Face directory");
   shorthand("--listen", "server.listen", "HOST:PORT; port 0 picks a free one");
   shorthand("--dtype", "server.engine.dtype", "fp32 or bf16");
+  shorthand("--numerics", "server.engine.numerics", "fast, invariant or exact");
   shorthand("--port-file", "server.port_file", "write the bound port here");
   shorthand("--log-format", "server.log.format", "text or json");
   app.add_flag("--reflection", reflection, "serve gRPC reflection");

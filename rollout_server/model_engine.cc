@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
+#include "common/tensor/instruction_set.h"
 #include "common/weights/digest.h"
 
 namespace tandem::rollout {
@@ -18,6 +19,9 @@ class ModelEngine : public StepEngine {
   }
   absl::Status Add(GroupRequest request) override { return engine_->Add(std::move(request)); }
   bool Abort(GroupKey key) override { return engine_->Abort(key); }
+  absl::StatusOr<std::vector<EngineEvent>> StopEarly(GroupKey key) override {
+    return engine_->StopEarly(key);
+  }
   bool HasWork() const override { return engine_->HasWork(); }
   absl::StatusOr<std::vector<EngineEvent>> Step() override { return engine_->Step(); }
   absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(
@@ -52,6 +56,9 @@ absl::StatusOr<LoadedEngine> LoadModelEngine(const std::string& directory,
   model.model_type = config.model_type;
   model.path = directory;
   model.dtype = options.dtype == ComputeDType::kBf16 ? "bf16" : "fp32";
+  model.numerics = NumericsName(options.numerics);
+  model.instruction_set = InstructionSetName(ActiveInstructionSet());
+  model.in_flight = InFlightName(options.in_flight);
   model.vocab_size = config.vocab_size;
   model.max_context_tokens = config.max_position_embeddings;
   model.tokenizer_hash = engine->tokenizer().hash();

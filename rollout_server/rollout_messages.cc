@@ -23,6 +23,8 @@ SamplingParams SamplingFromWire(const v1::SamplingParams& wire) {
   sampling.stop_strings.assign(wire.stop_strings().begin(), wire.stop_strings().end());
   sampling.seed = wire.seed();
   sampling.ignore_eos = wire.ignore_eos();
+  sampling.return_support = wire.return_support();
+  sampling.top_logprobs = wire.top_logprobs();
   return sampling;
 }
 
@@ -32,6 +34,8 @@ std::string FingerprintOf(const v1::GenerateGroupRequest& request) {
   question.clear_min_weight_version();
   question.clear_prompt_hash();
   question.clear_admission_batch();
+  question.clear_priority();
+  question.clear_delivery();
   const std::string bytes = question.SerializeAsString();
   return Digest128(std::as_bytes(std::span(bytes.data(), bytes.size())));
 }
@@ -44,6 +48,8 @@ v1::FinishReason ReasonToWire(FinishReason reason) {
       return v1::FINISH_REASON_LENGTH;
     case FinishReason::kStopString:
       return v1::FINISH_REASON_STOP_STRING;
+    case FinishReason::kStoppedEarly:
+      return v1::FINISH_REASON_STOPPED_EARLY;
   }
   return v1::FINISH_REASON_UNSPECIFIED;
 }
@@ -66,7 +72,17 @@ absl::StatusOr<GroupRegistry::Ask> AskFromWire(const v1::GenerateGroupRequest& r
   ask.request.prompt.assign(request.prompt_token_ids().begin(), request.prompt_token_ids().end());
   ask.request.num_completions = request.num_completions();
   ask.request.sampling = SamplingFromWire(request.sampling());
+  ask.request.priority = request.priority();
   TANDEM_RETURN_IF_ERROR(ValidateSampling(ask.request.sampling));
+  const float penalty = request.sampling().repetition_penalty();
+  if (penalty != 0 && penalty != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "sampling.repetition_penalty is ", penalty, ": it is not supported, since log-probs under it "
+        "depend on ids in a way the trainer does not re-score; leave it out"));
+  }
+  if (!v1::Delivery_IsValid(request.delivery())) {
+    return absl::InvalidArgumentError(absl::StrCat("delivery is ", request.delivery()));
+  }
   const uint64_t hash = HashTokenIds(ask.request.prompt);
   if (request.prompt_hash() != 0 && request.prompt_hash() != hash) {
     return absl::InvalidArgumentError(absl::StrCat("prompt_hash is ", request.prompt_hash(),
@@ -93,6 +109,17 @@ void CompletionToWire(const FinishedCompletion& completion, const SamplingParams
   wire->mutable_decode_batch_sizes()->Add(completion.decode_batch_sizes.begin(),
                                           completion.decode_batch_sizes.end());
   for (const bool cached : completion.prefix_cached) wire->add_prefix_cached(cached);
+  wire->mutable_kept_mass()->Add(completion.kept_mass.begin(), completion.kept_mass.end());
+  for (const std::vector<int32_t>& ids : completion.support) {
+    wire->add_support()->mutable_ids()->Add(ids.begin(), ids.end());
+  }
+  for (const std::vector<TopLogprob>& top : completion.top) {
+    v1::TopLogprobs* one = wire->add_top_logprobs();
+    for (const TopLogprob& entry : top) {
+      one->add_ids(entry.id);
+      one->add_logprobs(entry.logprob);
+    }
+  }
   for (const VersionSpan& span : completion.version_spans) {
     v1::VersionSpan* one = wire->add_version_spans();
     one->set_weight_version(span.version.value);
@@ -111,6 +138,7 @@ void SummaryToWire(const GroupSummary& summary, v1::GroupDone* wire) {
   wire->set_queue_ms(summary.queue_ms);
   wire->set_prefill_ms(summary.prefill_ms);
   wire->set_decode_ms(summary.decode_ms);
+  wire->set_incomplete(summary.incomplete);
 }
 
 absl::StatusOr<ScoreQuestion> ScoreFromWire(const v1::ScoreRequest& request, int64_t vocab_size,

@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -28,10 +29,11 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
     response_.set_group_id(group_id);
   }
 
-  void Begin(absl::StatusOr<GroupRegistry::Ask> ask) {
+  void Begin(absl::StatusOr<GroupRegistry::Ask> ask, bool whole_group) {
     self_ = shared_from_this();
     if (!ask.ok()) return Refuse(ask.status());
     sampling_ = ask->request.sampling;
+    whole_group_ = whole_group;
     auto call = parts_.groups->Join(*std::move(ask), self_);
     if (!call.ok()) return Refuse(call.status());
     bool gone = false;
@@ -91,7 +93,7 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
 
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (finished_ || writing_ || !call_) return;
-    const GroupCall::Item item = call_->Next(&cursor_);
+    const GroupCall::Item item = whole_group_ ? call_->NextWhenWhole(&cursor_) : call_->Next(&cursor_);
     if (const auto* completion = std::get_if<CompletionPtr>(&item)) {
       response_.mutable_completion()->Clear();
       CompletionToWire(**completion, sampling_, response_.mutable_completion());
@@ -116,6 +118,7 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
   const ServiceParts parts_;
   grpc::CallbackServerContext* const context_;
   SamplingParams sampling_;
+  bool whole_group_ = false;
   std::shared_ptr<GenerateCall> self_;
 
   Mutex mu_;
@@ -135,7 +138,7 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
       grpc::CallbackServerContext* context, const v1::GenerateGroupRequest* request) override {
     auto call = std::make_shared<GenerateCall>(parts_, context, request->group_id());
     grpc::ServerWriteReactor<v1::GenerateGroupResponse>* reactor = call.get();
-    call->Begin(Admit(*context, *request));
+    call->Begin(Admit(*context, *request), request->delivery() == v1::DELIVERY_GROUP);
     return reactor;
   }
 
@@ -168,7 +171,10 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     const absl::Status user = parts_.ownership->CheckUser(request->run_id());
     if (user.ok()) {
-      response->set_aborted(parts_.groups->Abort(request->run_id(), request->group_id()));
+      response->set_aborted(
+          request->finish_early()
+              ? parts_.groups->StopEarly(request->run_id(), request->group_id())
+              : parts_.groups->Abort(request->run_id(), request->group_id()));
     }
     reactor->Finish(ToGrpc(user));
     return reactor;
@@ -188,6 +194,7 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     TANDEM_RETURN_IF_ERROR(CheckDeadline(context));
     TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckUser(request.run_id()));
     TANDEM_ASSIGN_OR_RETURN(GroupRegistry::Ask ask, AskFromWire(request));
+    ask.seconds_left = SecondsLeft(context);
     TANDEM_RETURN_IF_ERROR(parts_.engine->Validate(ask.request));
     const int64_t live = parts_.weights->live().version.value;
     if (live < request.min_weight_version()) {
@@ -206,6 +213,14 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     return ScoreFromWire(request, parts_.model->vocab_size, parts_.model->max_context_tokens);
   }
 
+  static double SecondsLeft(const grpc::CallbackServerContext& context) {
+    const auto deadline = context.deadline();
+    if (deadline == std::chrono::system_clock::time_point::max()) {
+      return std::numeric_limits<double>::infinity();
+    }
+    return std::chrono::duration<double>(deadline - std::chrono::system_clock::now()).count();
+  }
+
   static absl::Status CheckDeadline(const grpc::CallbackServerContext& context) {
     if (context.deadline() > std::chrono::system_clock::now()) return absl::OkStatus();
     return absl::DeadlineExceededError("the call's deadline passed before it started");
@@ -218,6 +233,9 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     info->set_model_type(model.model_type);
     info->set_model_path(model.path);
     info->set_dtype(model.dtype);
+    info->set_numerics(model.numerics);
+    info->set_instruction_set(model.instruction_set);
+    info->set_in_flight(model.in_flight);
     info->set_vocab_size(model.vocab_size);
     info->set_max_context_tokens(model.max_context_tokens);
     info->set_tokenizer_hash(model.tokenizer_hash);
@@ -228,6 +246,9 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     info->set_kv_used_tokens(stats.kv_used_tokens);
     info->set_num_tokens_sampled(stats.num_tokens_sampled);
     info->set_num_prompt_tokens_computed(stats.num_prompt_tokens_computed);
+    info->set_num_preemptions(stats.num_preemptions);
+    info->set_num_prefix_hits(stats.num_prefix_hits);
+    info->set_num_prefix_misses(stats.num_prefix_misses);
     const WeightReceiver::Live live = parts_.weights->live();
     info->set_live_weight_version(live.version.value);
     info->set_weight_epoch(live.epoch);

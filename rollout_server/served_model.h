@@ -15,7 +15,10 @@ namespace tandem::rollout {
 struct ServedModel {
   std::string model_type;
   std::string path;
-  std::string dtype;  // "fp32" or "bf16"
+  std::string dtype;            // "fp32" or "bf16"
+  std::string numerics;         // "fast", "invariant" or "exact"
+  std::string instruction_set;  // of the kernels
+  std::string in_flight;        // "keep", "recompute", "abort" or "drain"
   int64_t vocab_size = 0;
   int64_t max_context_tokens = 0;
   std::string tokenizer_hash;

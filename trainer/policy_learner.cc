@@ -4,7 +4,9 @@
 
 #include "common/base/status_macros.h"
 #include "common/model/model_config.h"
+#include "common/model/numerics_self_test.h"
 #include "common/model/safetensors.h"
+#include "common/tensor/instruction_set.h"
 #include "trainer/libtorch_version.h"
 #include "trainer/train_step.h"
 
@@ -72,6 +74,9 @@ absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const std::string& 
       .dtype = options.dtype, .numerics = options.numerics, .rounding = options.cast.rounding,
       .temperature = temperature, .advantage = advantage};
   TANDEM_ASSIGN_OR_RETURN(setup.config, ReadModelConfig(model_directory));
+  if (options.numerics == Numerics::kExact) {
+    TANDEM_RETURN_IF_ERROR(CheckInvariance(setup.config, ActiveInstructionSet()));
+  }
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadModelTensors(model_directory));
   TANDEM_ASSIGN_OR_RETURN(setup.weights, MatchModelTensors(setup.config, std::move(tensors)));
   TrainStepOptions step_options = options.step;

@@ -11,6 +11,7 @@
 #include "common/base/status_macros.h"
 #include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/model_input.h"
+#include "deploy/tandem/numerics_option.h"
 #include "deploy/tandem/subcommand.h"
 
 namespace tandem::front {
@@ -20,6 +21,7 @@ struct GenerateFlags {
   std::string model;
   std::string input = "-";
   std::string dtype = "bf16";
+  Numerics numerics = Numerics::kFast;
   rollout::SamplingParams sampling{.max_new_tokens = 128};
   int32_t num_completions = 1;
   bool greedy = false;
@@ -34,6 +36,8 @@ const char* FinishReasonName(rollout::FinishReason reason) {
       return "length";
     case rollout::FinishReason::kStopString:
       return "stop_string";
+    case rollout::FinishReason::kStoppedEarly:
+      return "stopped_early";
   }
   return "unknown";
 }
@@ -113,7 +117,7 @@ absl::Status Generate(const GenerateFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(ReadRequests read, ReadInput(flags));
   if (!read.requests.empty()) {
     TANDEM_ASSIGN_OR_RETURN(
-        const auto engine, CreateEngineFor(flags.model, flags.dtype, flags.threads, read.requests));
+        const auto engine, CreateEngineFor(flags.model, flags.dtype, flags.threads, read.requests, flags.numerics));
     TANDEM_RETURN_IF_ERROR(
         GenerateAll(*engine, std::move(read.requests),
                     [](size_t, std::vector<rollout::FinishedCompletion> all) { PrintGroup(all); }));
@@ -160,6 +164,7 @@ void AddGenerateCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--model", flags->model, "Hugging Face directory")->required();
   sub->add_option("--input", flags->input, "JSON lines; - is standard input")
       ->capture_default_str();
+  AddNumericsOption(sub, flags->numerics);
   sub->add_option("--dtype", flags->dtype, "compute dtype")
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();

@@ -19,7 +19,7 @@ namespace tandem::front {
 // `dtype` is "fp32" or "bf16". Errors: those of Engine::Create.
 absl::StatusOr<std::unique_ptr<rollout::Engine>> CreateEngineFor(
     const std::string& model, const std::string& dtype, int64_t num_threads,
-    const std::vector<rollout::GroupRequest>& requests);
+    const std::vector<rollout::GroupRequest>& requests, Numerics numerics = Numerics::kFast);
 
 // Runs requests 0..n-1 (their keys are overwritten with the index) and hands over the completions
 // of each, by index, in the order of the requests, as soon as all before it are done. Errors: those

@@ -19,8 +19,9 @@ int64_t TokensNeeded(const rollout::GroupRequest& request) {
 
 absl::StatusOr<std::unique_ptr<rollout::Engine>> CreateEngineFor(
     const std::string& model, const std::string& dtype, int64_t num_threads,
-    const std::vector<rollout::GroupRequest>& requests) {
+    const std::vector<rollout::GroupRequest>& requests, Numerics numerics) {
   rollout::EngineOptions options;
+  options.numerics = numerics;
   options.dtype = dtype == "bf16" ? rollout::ComputeDType::kBf16 : rollout::ComputeDType::kFp32;
   options.num_threads = num_threads;
   int64_t largest = 1024;

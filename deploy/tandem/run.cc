@@ -47,6 +47,14 @@ void AddRunCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--set", options->sets, "KEY=VALUE over the file; may be given several times")
       ->take_all()
       ->expected(1);
+  sub->add_option_function<std::string>(
+         "--numerics",
+         [options](const std::string& mode) {
+           options->sets.push_back("server.engine.numerics=" + mode);
+           options->sets.push_back("trainer.numerics=" + mode);
+         },
+         "of servers and trainer: fast, invariant or exact")
+      ->check(CLI::IsMember({"fast", "invariant", "exact"}));
   sub->add_flag("--dry-run", options->dry_run, "print the resolved configuration and the plan");
   CLI::Option* resume =
       sub->add_flag("--resume", options->resume, "go on from the last checkpoint");

@@ -10,6 +10,7 @@
 #include "common/base/status_macros.h"
 #include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/model_input.h"
+#include "deploy/tandem/numerics_option.h"
 #include "deploy/tandem/subcommand.h"
 #include "deploy/tandem/trainer_scorer.h"
 #include "rollout_server/engine/engine.h"
@@ -23,6 +24,7 @@ struct ScoreFlags {
   std::string engine = "rollout";
   std::string dtype = "fp32";
   std::string path = "decode";
+  Numerics numerics = Numerics::kFast;
   float temperature = 1;
   int64_t max_tokens = 8192;
   int64_t threads = 0;
@@ -38,6 +40,7 @@ absl::StatusOr<ScoreFunction> RolloutScore(const ScoreFlags& flags) {
       flags.dtype == "bf16" ? rollout::ComputeDType::kBf16 : rollout::ComputeDType::kFp32;
   options.kv_capacity_tokens = std::min(flags.max_tokens, config.max_position_embeddings) + 64;
   options.num_threads = flags.threads;
+  options.numerics = flags.numerics;
   TANDEM_ASSIGN_OR_RETURN(auto created, rollout::Engine::Create(flags.model, options));
   std::shared_ptr<rollout::Engine> engine = std::move(created);
   engine->DropInitialTensors();
@@ -52,7 +55,8 @@ absl::StatusOr<ScoreFunction> RolloutScore(const ScoreFlags& flags) {
 }
 
 absl::StatusOr<ScoreFunction> TrainerScore(const ScoreFlags& flags) {
-  TANDEM_ASSIGN_OR_RETURN(auto created, TrainerScorer::Create(flags.model, flags.dtype == "bf16"));
+  TANDEM_ASSIGN_OR_RETURN(auto created, TrainerScorer::Create(flags.model, flags.dtype == "bf16",
+                                                             flags.numerics));
   std::shared_ptr<TrainerScorer> scorer = std::move(created);
   const float temperature = flags.temperature;
   return ScoreFunction([scorer, temperature](const std::vector<int32_t>& ids) {
@@ -95,6 +99,7 @@ void AddScoreCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--dtype", flags->dtype, "compute dtype")
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();
+  AddNumericsOption(sub, flags->numerics);
   sub->add_option("--path", flags->path, "rollout only: decode token by token, or prefill at once")
       ->check(CLI::IsMember({"decode", "prefill"}))
       ->capture_default_str();

@@ -20,13 +20,13 @@ TrainerScorer::TrainerScorer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 TrainerScorer::~TrainerScorer() = default;
 
 absl::StatusOr<std::unique_ptr<TrainerScorer>> TrainerScorer::Create(
-    const std::string& model_directory, bool bf16) {
+    const std::string& model_directory, bool bf16, Numerics numerics) {
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(model_directory));
   TANDEM_ASSIGN_OR_RETURN(auto tensors, ReadModelTensors(model_directory));
   TANDEM_ASSIGN_OR_RETURN(tensors, MatchModelTensors(config, std::move(tensors)));
   auto impl = std::make_unique<Impl>();
   const auto dtype = bf16 ? trainer::ComputeDType::kBf16 : trainer::ComputeDType::kFp32;
-  TANDEM_ASSIGN_OR_RETURN(impl->policy, trainer::Policy::Create(config, tensors, dtype, false));
+  TANDEM_ASSIGN_OR_RETURN(impl->policy, trainer::Policy::Create(config, tensors, dtype, false, numerics));
   return std::unique_ptr<TrainerScorer>(new TrainerScorer(std::move(impl)));
 }
 

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
+#include "common/model/numerics.h"
 
 namespace tandem::front {
 
@@ -19,7 +20,8 @@ class TrainerScorer {
  public:
   // Errors: those of ReadModelConfig, ReadModelTensors and Policy::Create.
   static absl::StatusOr<std::unique_ptr<TrainerScorer>> Create(const std::string& model_directory,
-                                                               bool bf16);
+                                                               bool bf16,
+                                                               Numerics numerics = Numerics::kFast);
   ~TrainerScorer();
 
   // [T]: element t is of token t given those before it, under logits / temperature; element 0 is 0.

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/model/numerics_self_test.h"
 #include "common/model/safetensors.h"
 #include "common/tensor/host_tensor_conversion.h"
 #include "common/tensor/instruction_set.h"
@@ -85,10 +86,27 @@ DType WeightDType(ComputeDType dtype) {
 
 }  // namespace
 
+std::string_view InFlightName(InFlight policy) {
+  switch (policy) {
+    case InFlight::kKeep:
+      return "keep";
+    case InFlight::kRecompute:
+      return "recompute";
+    case InFlight::kAbort:
+      return "abort";
+    case InFlight::kDrain:
+      return "drain";
+  }
+  return "";
+}
+
 void BindOptions(OptionBinder& binder, EngineOptions& options) {
   binder.Choice<ComputeDType>("dtype", &options.dtype,
                               {{"fp32", ComputeDType::kFp32}, {"bf16", ComputeDType::kBf16}},
                               "compute type of weights, linear layers and KV cache");
+  BindNumerics(binder, &options.numerics,
+               "what the log-probs depend on: invariant and exact promise weights, prompt, sampling, seed "
+               "and index alone, and refuse to start where the kernels do not keep it");
   binder.Integer("kv_capacity_tokens", &options.kv_capacity_tokens, {.min = 16, .max = 1 << 28},
                  "tokens", "size of the KV cache");
   binder.Integer("max_batch_sequences", &options.max_batch_sequences, {.min = 1, .max = 4096},
@@ -149,6 +167,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> read, ReadModelTensors(model_directory));
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> matched,
                           MatchModelTensors(config, std::move(read)));
+  if (options.numerics != Numerics::kFast) {
+    TANDEM_RETURN_IF_ERROR(CheckInvariance(config, ActiveInstructionSet()));
+  }
   std::vector<HostTensor> tensors;
   for (const HostTensor& tensor : matched) {
     TANDEM_ASSIGN_OR_RETURN(HostTensor cast, CastNearest(tensor, WeightDType(options.dtype)));
@@ -212,6 +233,23 @@ absl::Status Engine::Add(GroupRequest request) {
 }
 
 bool Engine::Abort(GroupKey key) { return impl_->scheduler.Abort(key); }
+
+absl::StatusOr<std::vector<EngineEvent>> Engine::StopEarly(GroupKey key) {
+  std::vector<EngineEvent> events;
+  const RunningGroup* group = impl_->scheduler.FindRunning(key);
+  if (group == nullptr) return events;
+  std::vector<Sequence*> unfinished;
+  for (const auto& s : group->sequences) {
+    if (s->finished) continue;
+    if (s->completion.token_ids.empty()) return events;
+    unfinished.push_back(s.get());
+  }
+  for (Sequence* s : unfinished) {
+    TANDEM_RETURN_IF_ERROR(impl_->Emit(s, FinishReason::kStoppedEarly, events));
+  }
+  std::get<GroupFinished>(events.back()).incomplete = true;
+  return events;
+}
 
 bool Engine::HasWork() const { return impl_->scheduler.HasWork(); }
 

@@ -18,6 +18,7 @@
 #include "common/base/options.h"
 #include "common/base/weight_version.h"
 #include "common/model/model_config.h"
+#include "common/model/numerics.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/weights/host_tensor.h"
 #include "rollout_server/engine/group.h"
@@ -34,7 +35,10 @@ enum class InFlight {
   kDrain,      // the install waits until they have ended; nothing is admitted meanwhile
 };
 
+std::string_view InFlightName(InFlight policy);  // "keep", ...
+
 struct EngineOptions {
+  Numerics numerics = Numerics::kFast;  // the other two are promises, checked at the start
   ComputeDType dtype = ComputeDType::kBf16;
   int64_t kv_capacity_tokens = 32768;
   int64_t max_batch_sequences = 64;   // sequences in one decode step
@@ -53,6 +57,7 @@ struct CompletionFinished {
 struct GroupFinished {
   GroupKey key = 0;
   int32_t num_prompt_tokens_cached = 0;
+  bool incomplete = false;  // StopEarly cut members short
 };
 struct GroupStarted {  // its prompt is about to be computed
   GroupKey key = 0;
@@ -85,7 +90,8 @@ enum class ScorePath { kPrefill, kDecode };
 class Engine {
  public:
   // Loads config, tokenizer and weights (nearest cast to options.dtype) as version 0.
-  // Errors: those of ReadModelConfig, Tokenizer::Load, ReadModelTensors.
+  // Errors: those of ReadModelConfig, Tokenizer::Load, ReadModelTensors, and of CheckInvariance unless
+  // options.numerics is kFast.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const std::string& model_directory,
                                                         const EngineOptions& options);
   ~Engine();
@@ -103,6 +109,10 @@ class Engine {
 
   // Frees a group at once. False when the key is unknown.
   bool Abort(GroupKey key);
+
+  // Ends a group whose members have drawn something, as it stands: its unfinished members come out with
+  // what they have. Nothing when the key is unknown or nothing is drawn yet.
+  absl::StatusOr<std::vector<EngineEvent>> StopEarly(GroupKey key);
 
   bool HasWork() const;
 

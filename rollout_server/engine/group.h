@@ -47,7 +47,7 @@ struct GroupRequest {
   SamplingParams sampling;
 };
 
-enum class FinishReason { kStop, kLength, kStopString };
+enum class FinishReason { kStop, kLength, kStopString, kStoppedEarly };
 
 // Per-token arrays run in parallel, [T], stop token included.
 struct FinishedCompletion {

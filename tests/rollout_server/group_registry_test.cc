@@ -90,7 +90,8 @@ class GroupRegistryTest : public ::testing::Test {
   StepGate gate_;
   EngineThread engine_{std::make_unique<ScriptedEngine>(&gate_)};
   GroupRegistry groups_{{[this](std::vector<GroupRequest> g) { engine_.Submit(std::move(g)); },
-                         [this](GroupKey key) { engine_.Abort(key); }},
+                         [this](GroupKey key) { engine_.Abort(key); },
+                         [this](GroupKey key) { engine_.StopEarly(key); }},
                         {.max_queued_groups = 3, .remembered_groups = 2},
                         [] { return MonotonicSeconds(); }};
 };

@@ -66,6 +66,18 @@ class ScriptedEngine : public StepEngine {
   bool Abort(GroupKey key) override {
     return std::erase_if(groups_, [&](const Running& one) { return one.request.key == key; }) > 0;
   }
+  absl::StatusOr<std::vector<EngineEvent>> StopEarly(GroupKey key) override {
+    std::vector<EngineEvent> events;
+    for (Running& one : groups_) {
+      if (one.request.key != key || one.drawn == 0) continue;
+      for (int32_t c = 0; c < one.request.num_completions; ++c) {
+        events.push_back(CompletionFinished{key, Make(one, c)});
+      }
+      events.push_back(GroupFinished{key, 0, /*incomplete=*/true});
+    }
+    if (!events.empty()) Abort(key);
+    return events;
+  }
   bool HasWork() const override { return held_ ? NumRunning() > 0 : !groups_.empty(); }
 
   absl::StatusOr<std::vector<EngineEvent>> Step() override {
