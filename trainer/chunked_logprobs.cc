@@ -6,6 +6,7 @@
 #include <ATen/ops/mm.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "common/model/token_distribution.h"
 #include "common/tensor/instruction_set.h"
@@ -24,6 +25,19 @@ void ScaledSoftmax(float* logits, int64_t count, float inverse_temperature, floa
   }
 }
 
+bool HasSupport(Supports support, int64_t row) { return !support.empty() && !support[row].empty(); }
+
+// The same over some ids; 0 elsewhere.
+void SoftmaxOver(float* logits, int64_t count, std::span<const int32_t> ids,
+                 float inverse_temperature, float lse, float scale) {
+  std::vector<float> values;
+  for (const int32_t id : ids) {
+    values.push_back(scale * std::exp(logits[id] * inverse_temperature - lse));
+  }
+  std::fill_n(logits, count, 0.0f);
+  for (size_t i = 0; i < ids.size(); ++i) logits[ids[i]] = values[i];
+}
+
 // As the server divides: in fp32.
 float InverseTemperature(double temperature) { return 1.0f / static_cast<float>(temperature); }
 
@@ -31,7 +45,7 @@ float InverseTemperature(double temperature) { return 1.0f / static_cast<float>(
 
 ChosenLogprobs ChosenTokenLogprobs(const at::Tensor& hidden, const LinearLayer& head,
                                    const std::vector<int64_t>& tokens, double temperature,
-                                   bool keep_logits) {
+                                   bool keep_logits, Supports support) {
   const int64_t num_rows = hidden.size(0), vocabulary = head.weight.size(0);
   const float inverse_temperature = InverseTemperature(temperature);
   ChosenLogprobs result{at::empty({num_rows}, hidden.options()),
@@ -51,8 +65,11 @@ ChosenLogprobs ChosenTokenLogprobs(const at::Tensor& hidden, const LinearLayer& 
     at::parallel_for(0, rows, 1, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const float* row = data + r * vocabulary;
-        const TokenDistribution d =
-            DistributionOf(set, {row, static_cast<size_t>(vocabulary)}, inverse_temperature);
+        const std::span<const float> logits_of_row(row, static_cast<size_t>(vocabulary));
+        TokenDistribution d = DistributionOf(set, logits_of_row, inverse_temperature);
+        if (HasSupport(support, first + r)) {
+          d = DistributionOver(logits_of_row, support[first + r], inverse_temperature, d.largest);
+        }
         logprobs[first + r] = d.LogProb(row[tokens[first + r]]);
         entropies[first + r] = d.entropy();
         lse[first + r] = static_cast<float>(
@@ -66,7 +83,8 @@ ChosenLogprobs ChosenTokenLogprobs(const at::Tensor& hidden, const LinearLayer& 
 
 at::Tensor ChosenTokenLogprobsBackward(const at::Tensor& hidden, const LinearLayer& head,
                                        const std::vector<int64_t>& tokens, double temperature,
-                                       ChosenLogprobs& result, const at::Tensor& logprobs_grad) {
+                                       ChosenLogprobs& result, const at::Tensor& logprobs_grad,
+                                       Supports support) {
   const int64_t num_rows = hidden.size(0), vocabulary = head.weight.size(0);
   const float inverse_temperature = InverseTemperature(temperature);
   const float* grad = logprobs_grad.data_ptr<float>();
@@ -84,7 +102,12 @@ at::Tensor ChosenTokenLogprobsBackward(const at::Tensor& hidden, const LinearLay
       for (int64_t r = begin; r < end; ++r) {
         const float scale = grad[first + r] * inverse_temperature;
         float* row = data + r * vocabulary;
-        ScaledSoftmax(row, vocabulary, inverse_temperature, lse[first + r], -scale);
+        if (HasSupport(support, first + r)) {
+          SoftmaxOver(row, vocabulary, support[first + r], inverse_temperature, lse[first + r],
+                      -scale);
+        } else {
+          ScaledSoftmax(row, vocabulary, inverse_temperature, lse[first + r], -scale);
+        }
         row[tokens[first + r]] += scale;
       }
     });

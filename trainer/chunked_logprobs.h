@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "trainer/layer_ops.h"
@@ -27,15 +28,18 @@ struct ChosenLogprobs {
 
 // log softmax(hidden head^T / temperature)[tokens] per row. hidden [R, E] and head's weight [V, E]
 // float32; `keep_logits` allows keeping them.
+// Row r's softmax is over support[r] where that has ids; no elements: over all, everywhere.
+using Supports = std::span<const std::span<const int32_t>>;
 ChosenLogprobs ChosenTokenLogprobs(const at::Tensor& hidden, const LinearLayer& head,
                                    const std::vector<int64_t>& tokens, double temperature,
-                                   bool keep_logits);
+                                   bool keep_logits, Supports support = {});
 
 // Gradient of `hidden` from that of the log-probs, [R]; adds that of `head` to its weight_grad. Once only
 // per result: kept logits are overwritten.
 at::Tensor ChosenTokenLogprobsBackward(const at::Tensor& hidden, const LinearLayer& head,
                                        const std::vector<int64_t>& tokens, double temperature,
-                                       ChosenLogprobs& result, const at::Tensor& logprobs_grad);
+                                       ChosenLogprobs& result, const at::Tensor& logprobs_grad,
+                                       Supports support = {});
 
 }  // namespace tandem::trainer
 

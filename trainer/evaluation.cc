@@ -7,6 +7,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/weights/digest.h"
+#include "trainer/group_check.h"
 #include "trainer/stable_hash.h"
 
 namespace tandem::trainer {
@@ -50,7 +51,7 @@ std::vector<Reward> Score(const Prompt& prompt, const FinishedGroup& group,
          .prompt = prompt.text(),
          .source_json = prompt.source_json(),
          .num_tokens = completion.token_ids_size(),
-         .truncated = completion.finish_reason() == rollout::v1::FINISH_REASON_LENGTH});
+         .truncated = IsTruncated(completion)});
   }
   return rewards.Score(inputs);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <set>
 #include <string>
 
@@ -49,6 +50,29 @@ absl::Status CheckSpans(const Completion& completion, const std::string& where) 
                                                  completion.token_ids_size(), " tokens"));
 }
 
+// Every token with rising ids of the vocabulary among which it is, or none at all.
+absl::Status CheckSupport(const Completion& completion, int64_t vocab_size,
+                          const std::string& where) {
+  if (completion.support().empty()) return absl::OkStatus();
+  if (completion.support_size() != completion.token_ids_size()) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ": ", completion.token_ids_size(),
+                                                   " tokens with ", completion.support_size(),
+                                                   " supports"));
+  }
+  for (int t = 0; t < completion.token_ids_size(); ++t) {
+    const auto& ids = completion.support(t).ids();
+    if (ids.empty()) continue;
+    const bool rising = std::ranges::is_sorted(ids, std::less_equal<>());
+    if (!rising || ids[0] < 0 || ids[ids.size() - 1] >= vocab_size ||
+        !std::ranges::binary_search(ids, completion.token_ids(t))) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ": the support of token ", t, " is not rising ids below ", vocab_size,
+                       " with ", completion.token_ids(t), " among them"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckCompletionArrays(const ScoredCompletion& scored, int64_t vocab_size,
                                    const std::string& where) {
   const Completion& completion = scored.completion();
@@ -67,6 +91,7 @@ absl::Status CheckCompletionArrays(const ScoredCompletion& scored, int64_t vocab
         where, ": token ids have hash ", hash, " but were sampled with hash ",
         completion.token_hash(), ": they were changed or made anew from text on the way"));
   }
+  TANDEM_RETURN_IF_ERROR(CheckSupport(completion, vocab_size, where));
   if (!std::isfinite(scored.advantage())) {
     return absl::InvalidArgumentError(
         absl::StrCat(where, ": advantage ", scored.advantage(), " is not finite"));
@@ -157,8 +182,10 @@ absl::StatusOr<Microbatch> PackMicrobatch(std::span<const ScoredGroup> groups,
     GroupTokens& of_group =
         tokens.emplace_back(GroupTokens{.prompt = View(group.prompt().token_ids())});
     for (const int64_t i : part.completions) {
-      of_group.completions.push_back(
-          View(group.completions(static_cast<int>(i)).completion().token_ids()));
+      const Completion& completion = group.completions(static_cast<int>(i)).completion();
+      of_group.completions.push_back(View(completion.token_ids()));
+      auto& support = of_group.support.emplace_back();
+      for (const auto& of_token : completion.support()) support.push_back(View(of_token.ids()));
     }
   }
   Microbatch micro;

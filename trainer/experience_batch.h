@@ -62,6 +62,7 @@ struct PackOptions {
 
 // Packs groups in order; a group stands in one row where it fits, else its completions spread over
 // rows that repeat its prompt. Masked completions are left out. Equal groups give equal batches.
+// Supports (PackedRow) stay in `groups`, which must outlive the batch when there are any.
 //   INVALID_ARGUMENT  (naming group and completion) empty prompt or completion; per-token arrays or
 //                     version spans that do not add up, or versions that fall; ids that do not have
 //                     the hash they were sent with, or outside the vocabulary; an advantage that is

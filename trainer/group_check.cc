@@ -14,7 +14,15 @@ namespace {
 using rollout::v1::Completion;
 using rollout::v1::GenerateGroupRequest;
 
-absl::Status CheckLengths(const Completion& completion, const std::string& who) {
+// A token drawn from a filtered distribution cannot be re-scored without its support.
+bool NeedsSupport(const rollout::v1::SamplingParams& sampling) {
+  const bool filtered = sampling.top_k() > 0 || (sampling.top_p() > 0 && sampling.top_p() < 1) ||
+                        sampling.min_p() > 0;
+  return sampling.return_support() && filtered && sampling.temperature() > 0;
+}
+
+absl::Status CheckLengths(const Completion& completion, bool needs_support,
+                          const std::string& who) {
   const int length = completion.token_ids_size();
   const auto parallel = [&](const char* name, int size, bool required) {
     if (size == length || (size == 0 && !required)) return absl::OkStatus();
@@ -25,7 +33,9 @@ absl::Status CheckLengths(const Completion& completion, const std::string& who) 
       parallel("behaviour_logprobs", completion.behaviour_logprobs_size(), true));
   TANDEM_RETURN_IF_ERROR(parallel("raw_logprobs", completion.raw_logprobs_size(), false));
   TANDEM_RETURN_IF_ERROR(parallel("entropies", completion.entropies_size(), false));
-  return parallel("logprob_second_moments", completion.logprob_second_moments_size(), false);
+  TANDEM_RETURN_IF_ERROR(
+      parallel("logprob_second_moments", completion.logprob_second_moments_size(), false));
+  return parallel("support", completion.support_size(), needs_support);
 }
 
 absl::Status CheckSpans(const Completion& completion, int64_t min_version, const std::string& who) {
@@ -59,7 +69,7 @@ absl::Status CheckCompletion(const GenerateGroupRequest& request, const Completi
     return absl::DataLossError(absl::StrCat(who, " has ", length, " tokens, want 1 to ",
                                             request.sampling().max_new_tokens()));
   }
-  TANDEM_RETURN_IF_ERROR(CheckLengths(completion, who));
+  TANDEM_RETURN_IF_ERROR(CheckLengths(completion, NeedsSupport(request.sampling()), who));
   TANDEM_RETURN_IF_ERROR(CheckSpans(completion, request.min_weight_version(), who));
   if (completion.finish_reason() == rollout::v1::FINISH_REASON_UNSPECIFIED) {
     return absl::DataLossError(absl::StrCat(who, " has no finish reason"));
@@ -72,6 +82,11 @@ absl::Status CheckCompletion(const GenerateGroupRequest& request, const Completi
         absl::Hex(completion.token_hash()), ": the ids were changed or made anew on the way"));
   }
   return absl::OkStatus();
+}
+
+bool IsTruncated(const Completion& completion) {
+  return completion.finish_reason() == rollout::v1::FINISH_REASON_LENGTH ||
+         completion.finish_reason() == rollout::v1::FINISH_REASON_STOPPED_EARLY;
 }
 
 absl::Status CheckGroup(const GenerateGroupRequest& request, std::vector<Completion>* completions) {

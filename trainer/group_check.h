@@ -22,6 +22,9 @@ absl::Status CheckCompletion(const rollout::v1::GenerateGroupRequest& request,
 absl::Status CheckGroup(const rollout::v1::GenerateGroupRequest& request,
                         std::vector<rollout::v1::Completion>* completions);
 
+// The completion was cut before the model ended it: at max_new_tokens, or by a request.
+bool IsTruncated(const rollout::v1::Completion& completion);
+
 }  // namespace tandem::trainer
 
 #endif  // TANDEM_TRAINER_GROUP_CHECK_H_

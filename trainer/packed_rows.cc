@@ -1,7 +1,10 @@
 #include "trainer/packed_rows.h"
 
+#include <algorithm>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 
 namespace tandem::trainer {
 namespace {
@@ -16,6 +19,25 @@ void AppendSegment(std::span<const int32_t> token_ids, int32_t first_position, i
     row.positions.push_back(first_position + static_cast<int32_t>(i));
     row.is_target.push_back(is_target);
   }
+}
+
+absl::Status PlaceSupport(std::span<const GroupTokens> groups, PackedRow& row) {
+  size_t completion = 0;
+  for (const GroupTokens& group : groups) {
+    for (size_t i = 0; i < group.completions.size(); ++i) {
+      const Segment& segment = row.segments[row.completion_segments[completion++]];
+      if (i >= group.support.size() || group.support[i].empty()) continue;
+      if (group.support[i].size() != group.completions[i].size()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("support of ", group.support[i].size(), " tokens for a completion of ",
+                         group.completions[i].size()));
+      }
+      row.support.resize(row.token_ids.size());
+      std::copy(group.support[i].begin(), group.support[i].end(),
+                row.support.begin() + segment.begin);
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -46,6 +68,7 @@ absl::StatusOr<PackedRow> PackRow(std::span<const GroupTokens> groups) {
                               .prefix_end = prompt_end});
     }
   }
+  TANDEM_RETURN_IF_ERROR(PlaceSupport(groups, row));
   return row;
 }
 

@@ -54,6 +54,7 @@ struct Targets {
   std::vector<int64_t> positions;  // where they stand in the row
   std::vector<int64_t> sources;    // the row that predicts each
   std::vector<int64_t> tokens;
+  std::vector<std::span<const int32_t>> support;  // of each, or no elements
 };
 
 absl::StatusOr<Targets> FindTargets(const PackedRow& row, int64_t vocabulary) {
@@ -72,6 +73,7 @@ absl::StatusOr<Targets> FindTargets(const PackedRow& row, int64_t vocabulary) {
     targets.positions.push_back(t);
     targets.sources.push_back(row.source[t]);
     targets.tokens.push_back(row.token_ids[t]);
+    if (!row.support.empty()) targets.support.push_back(row.support[t]);
   }
   return targets;
 }
@@ -295,7 +297,8 @@ std::unique_ptr<ScoreTape> Policy::Impl::Forward(const PackedRow& row, Targets t
   tape->final_hidden = GatherRows(hidden, tape->targets.sources);
   tape->final_normed = RmsNorm(weights.final_norm, tape->final_hidden, config.rms_norm_eps);
   tape->chosen = ChosenTokenLogprobs(tape->final_normed.value, weights.head, tape->targets.tokens,
-                                     temperature, /*keep_logits=*/with_gradient);
+                                     temperature, /*keep_logits=*/with_gradient,
+                                     tape->targets.support);
   return tape;
 }
 
@@ -309,7 +312,7 @@ void Policy::Impl::Backward(ScoreTape& tape, const at::Tensor& logprobs_grad) {
   }
   const at::Tensor normed_grad = ChosenTokenLogprobsBackward(
       tape.final_normed.value, weights.head, tape.targets.tokens, tape.temperature, tape.chosen,
-      target_grad);
+      target_grad, tape.targets.support);
   at::Tensor final_grad;
   RmsNormBackward(weights.final_norm, tape.final_hidden, tape.final_normed.rstd, normed_grad,
                   final_grad);

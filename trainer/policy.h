@@ -50,8 +50,8 @@ class Policy {
                                                         Numerics numerics = Numerics::kFast);
   ~Policy();
 
-  // Log-probs of row.token_ids[t] given what it may attend to, where row.is_target[t]. Logits are
-  // divided by `temperature`. fp32 logits exist for a chunk of rows at a time only. With a
+  // Log-probs of row.token_ids[t] given what it may attend to, where row.is_target[t], over
+  // row.support[t] where it has one. Logits are divided by `temperature`. fp32 logits exist for a chunk of rows at a time only. With a
   // gradient, backward() of what is made of the log-probs adds to the masters' grad(), once per
   // result, and the policy must outlive it.
   //   INVALID_ARGUMENT  an id outside the vocabulary; a target with nothing before it

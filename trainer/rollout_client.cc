@@ -96,6 +96,7 @@ struct RolloutClient::Impl {
   std::optional<Task> TakeTask(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   RolloutClientOptions options;
+  Accept accept;
   std::string run_id;
   std::vector<std::unique_ptr<Server>> servers;  // the vector and stubs are constant after start
   std::vector<std::thread> threads;
@@ -129,12 +130,15 @@ void BindOptions(OptionBinder& binder, RolloutClientOptions& options) {
                 "s", "longest wait between probes (each doubles)");
   binder.Integer("max_attempts", &options.max_attempts, {.min = 1}, "calls",
                  "of one group, after which it is dropped and counted");
+  binder.Flag("allow_incomplete_groups", &options.allow_incomplete_groups,
+              "take groups that were stopped early by request; their cut completions count as truncated");
 }
 
 RolloutClient::RolloutClient(const std::vector<std::string>& addresses, const std::string& run_id,
-                             const RolloutClientOptions& options)
+                             const RolloutClientOptions& options, Accept accept)
     : impl_(std::make_unique<Impl>()) {
   impl_->options = options;
+  impl_->accept = std::move(accept);
   impl_->run_id = run_id;
   for (const std::string& address : addresses) {
     auto server = std::make_unique<Server>();
@@ -200,6 +204,11 @@ void RolloutClient::Impl::Probe(int index) {
       fatal = absl::FailedPreconditionError(
           absl::StrCat("rollout server ", server.address, " belongs to run '", info.owner_run_id(),
                        "': stop that run, wait for its lease to end, or name another server"));
+    }
+    const absl::Status accepted = accept ? accept(info) : absl::OkStatus();
+    if (!accepted.ok()) {
+      fatal = absl::Status(accepted.code(), absl::StrCat("rollout server ", server.address, ": ",
+                                                         accepted.message()));
     }
     const bool proven = server.ready_version == info.live_weight_version() &&
                         server.ready_epoch == info.weight_epoch() && info.owner_run_id() == run_id;
@@ -275,6 +284,11 @@ absl::Status RolloutClient::Impl::Call(Server& server, const GenerateGroupReques
   TANDEM_RETURN_IF_ERROR(FromGrpc(status));
   TANDEM_RETURN_IF_ERROR(checked);
   if (!done) return absl::DataLossError("the stream ended without GroupDone");
+  if (group->done.incomplete() && !options.allow_incomplete_groups) {
+    return absl::DataLossError(
+        absl::StrCat("group ", request.group_id(), " was stopped early by a request "
+                     "(trainer.client.allow_incomplete_groups takes such groups)"));
+  }
   return CheckGroup(request, &group->completions);
 }
 

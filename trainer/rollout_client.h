@@ -14,6 +14,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,6 +34,7 @@ struct RolloutClientOptions {
   double retry_initial_seconds = 0.1;
   double retry_max_seconds = 1;
   int64_t max_attempts = 8;  // of one group
+  bool allow_incomplete_groups = false;  // whose completions a request cut short
 };
 void BindOptions(OptionBinder& binder, RolloutClientOptions& options);
 
@@ -55,9 +57,11 @@ struct ServerEvent {
 
 class RolloutClient {
  public:
-  // Starts the threads; all servers begin as lost and are probed at once.
+  // Starts the threads; all servers begin as lost and are probed at once. A server that `accept` refuses
+  // ends the run with that error.
+  using Accept = std::function<absl::Status(const rollout::v1::GetInfoResponse&)>;
   RolloutClient(const std::vector<std::string>& addresses, const std::string& run_id,
-                const RolloutClientOptions& options);
+                const RolloutClientOptions& options, Accept accept = {});
   ~RolloutClient();  // cancels what is in flight and joins
   RolloutClient(const RolloutClient&) = delete;
   RolloutClient& operator=(const RolloutClient&) = delete;

@@ -46,6 +46,8 @@ std::string FinishReasonName(rollout::v1::FinishReason reason) {
       return "length";
     case rollout::v1::FINISH_REASON_STOP_STRING:
       return "stop_string";
+    case rollout::v1::FINISH_REASON_STOPPED_EARLY:
+      return "stopped_early";
     default:
       return "unspecified";
   }

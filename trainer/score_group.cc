@@ -2,6 +2,8 @@
 
 #include <cstddef>
 
+#include "trainer/group_check.h"
+
 namespace tandem::trainer {
 namespace {
 
@@ -17,7 +19,7 @@ void SetRewards(RewardFunction& rewards, ScoredGroup* group) {
          .prompt = group->prompt().text(),
          .source_json = group->prompt().source_json(),
          .num_tokens = member.completion().token_ids_size(),
-         .truncated = member.completion().finish_reason() == rollout::v1::FINISH_REASON_LENGTH});
+         .truncated = IsTruncated(member.completion())});
   }
   const std::vector<Reward> scored = rewards.Score(inputs);
   for (size_t i = 0; i < scored.size(); ++i) {

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "trainer/advantages.h"
+#include "trainer/group_check.h"
 
 namespace tandem::trainer {
 namespace {
@@ -62,7 +63,7 @@ void AddLengths(const std::vector<ScoredGroup>& groups, MetricsLine* line) {
   for (const ScoredGroup& group : groups) {
     for (const ScoredCompletion& member : group.completions()) {
       lengths.push_back(member.completion().token_ids_size());
-      truncated += member.completion().finish_reason() == rollout::v1::FINISH_REASON_LENGTH;
+      truncated += IsTruncated(member.completion());
     }
   }
   line->Add("length/mean", Mean(lengths));

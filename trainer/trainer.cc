@@ -18,15 +18,17 @@
 #include "common/base/metrics.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_config.h"
+#include "common/tensor/instruction_set.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/weights/digest.h"
 #include "trainer/checkpoint.h"
 #include "trainer/delivery.h"
 #include "trainer/experience_buffer.h"
+#include "trainer/group_request.h"
 #include "trainer/run_card.h"
 #include "trainer/run_error.h"
 #include "trainer/score_group.h"
-#include "trainer/stable_hash.h"
+#include "trainer/server_numerics.h"
 #include "trainer/step_metrics.h"
 
 namespace tandem::trainer {
@@ -81,7 +83,6 @@ struct Trainer::Impl {
   absl::Status Event(const std::string& kind, const std::string& message, JsonFields fields = {});
   void ShowPhase(const std::string& phase, const std::string& more = "");
   void ShowMetrics(const MetricsLine& line);
-  rollout::v1::GenerateGroupRequest RequestFor(int64_t group_id);
   bool Stopping() const { return context.stop->Requested() || stop_early; }
 
   TrainerOptions options;
@@ -192,7 +193,11 @@ absl::Status Trainer::Impl::ConnectServers() {
     client_options.groups_in_flight = std::max(client_options.groups_in_flight,
                                                (options.prompts_per_step + servers - 1) / servers);
   }
-  client = std::make_unique<RolloutClient>(options.servers, run_id, client_options);
+  client = std::make_unique<RolloutClient>(
+      options.servers, run_id, client_options, [this](const rollout::v1::GetInfoResponse& info) {
+        return CheckServerNumerics(info, options.learner.numerics, options.learner.dtype,
+                                   ActiveInstructionSet());
+      });
   publisher = std::make_unique<WeightPublisher>(options.servers, run_id, options.push);
   delivery = std::make_unique<Delivery>(
       client.get(), publisher.get(),
@@ -244,30 +249,13 @@ absl::Status Trainer::Impl::WriteCard() {
   return WithExitCode(run->WriteRunCard(ToJson(card)), ExitCode::kStorage);
 }
 
-rollout::v1::GenerateGroupRequest Trainer::Impl::RequestFor(int64_t group_id) {
-  const experience::v1::Prompt& prompt = train_prompts->At(group_id);
-  rollout::v1::GenerateGroupRequest request;
-  request.set_run_id(run_id);
-  request.set_group_id(group_id);
-  *request.mutable_prompt_token_ids() = prompt.token_ids();
-  request.set_prompt_hash(
-      HashTokenIds({prompt.token_ids().data(), static_cast<size_t>(prompt.token_ids_size())}));
-  request.set_num_completions(static_cast<int32_t>(options.completions_per_prompt));
-  request.set_min_weight_version(
-      std::max<int64_t>(0, publisher->version().value - options.max_staleness));
-  rollout::v1::SamplingParams* const sampling = request.mutable_sampling();
-  sampling->set_temperature(static_cast<float>(options.sampling.temperature));
-  sampling->set_max_new_tokens(static_cast<int32_t>(options.sampling.max_new_tokens));
-  sampling->set_seed(
-      StableHash({static_cast<uint64_t>(options.seed), static_cast<uint64_t>(group_id)}));
-  return request;
-}
-
 // Arrow 1: a request for every free slot.
 absl::Status Trainer::Impl::AskForGroups() {
   const int64_t servers = client->num_servers(), groups = options.prompts_per_step;
   while (const std::optional<int64_t> group_id = buffer->TakeSlot()) {
-    rollout::v1::GenerateGroupRequest request = RequestFor(*group_id);
+    rollout::v1::GenerateGroupRequest request = MakeGroupRequest(
+        options, run_id, train_prompts->At(*group_id), *group_id,
+        std::max<int64_t>(0, publisher->version().value - options.max_staleness));
     int server = kAnyServer;
     if (options.deterministic) {
       const int64_t place = *group_id % groups;

@@ -11,9 +11,12 @@ void BindSampling(OptionBinder& binder, TrainSamplingOptions& options) {
                 "of the trained policy: all three log-probs use it");
   binder.Integer("max_new_tokens", &options.max_new_tokens, {.min = 1}, "tokens",
                  "longest completion, stop token included");
-  binder.Integer("top_k", &options.top_k, {.min = 0}, "", "must be 0 for training");
-  binder.Number("top_p", &options.top_p, {.min = 0, .max = 1}, "", "must be 0 or 1 for training");
-  binder.Number("min_p", &options.min_p, {.min = 0, .max = 1}, "", "must be 0 for training");
+  binder.Integer("top_k", &options.top_k, {.min = 0}, "",
+                 "draw from the k most likely ids; the trainer re-scores over the same; 0: all");
+  binder.Number("top_p", &options.top_p, {.min = 0, .max = 1}, "", 
+                "draw from the smallest set of this probability, likewise; 0 and 1: all");
+  binder.Number("min_p", &options.min_p, {.min = 0, .max = 1}, "", 
+                "draw from ids of at least this share of the likeliest, likewise; 0: all");
   binder.Integer("min_new_tokens", &options.min_new_tokens, {.min = 0}, "tokens",
                  "must be 0 for training");
 }
@@ -96,11 +99,6 @@ absl::Status CheckOptions(const TrainerOptions& options) {
   if (options.servers.empty()) return bad("trainer.servers is empty: name at least one HOST:PORT");
   if (options.run_name.empty() || options.run_name.find('/') != std::string::npos) {
     return bad("trainer.run.name must be a plain directory name");
-  }
-  if (sampling.top_k != 0 || (sampling.top_p != 0 && sampling.top_p != 1) || sampling.min_p != 0) {
-    return bad(
-        "trainer.sampling: top_k, top_p and min_p are refused for training: behaviour log-probs "
-        "would be of the filtered distribution, and the trainer's of the whole one");
   }
   if (sampling.min_new_tokens != 0) {
     return bad(

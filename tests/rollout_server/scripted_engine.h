@@ -13,32 +13,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/mutex.h"
 #include "common/weights/digest.h"
 #include "rollout_server/model_engine.h"
+#include "tests/rollout_server/step_gate.h"
 
 namespace tandem::rollout::testing {
-
-// Steps the test allows; an engine without any waits in Step, as a slow model would.
-class StepGate {
- public:
-  void Allow(int64_t steps) {
-    MutexLock lock(&mu_);
-    allowed_ += steps;
-    changed_.NotifyAll();
-  }
-  void Open() { Allow(int64_t{1} << 40); }
-  void Pass() {
-    MutexLock lock(&mu_);
-    while (allowed_ == 0) changed_.Wait(&mu_);
-    --allowed_;
-  }
-
- private:
-  Mutex mu_;
-  CondVar changed_;
-  int64_t allowed_ = 0;
-};
 
 class ScriptedWeights : public StagedWeights {
  public:

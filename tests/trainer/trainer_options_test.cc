@@ -30,16 +30,12 @@ TEST(TrainerOptions, TheResolvedConfigurationReadsBackToItself) {
   EXPECT_DOUBLE_EQ(options.learner.step.optimizer.learning_rate, 1e-5);
 }
 
-TEST(TrainerOptions, SupportFiltersAreRefusedForTraining) {
-  EXPECT_THAT(CheckOptions(Valid()), IsOk());
+TEST(TrainerOptions, FiltersAreTakenSinceTheTrainerReplaysThemAndBannedStopTokensAreNot) {
   TrainerOptions options = Valid();
   options.sampling.top_p = 0.9;
-  EXPECT_THAT(CheckOptions(options),
-              FailsWith(absl::StatusCode::kInvalidArgument, "filtered distribution"));
-  options = Valid();
   options.sampling.top_k = 10;
-  EXPECT_THAT(CheckOptions(options), FailsWith(absl::StatusCode::kInvalidArgument, "top_k"));
-  options = Valid();
+  options.sampling.min_p = 0.05;
+  EXPECT_THAT(CheckOptions(options), IsOk());
   options.sampling.min_new_tokens = 3;
   EXPECT_THAT(CheckOptions(options),
               FailsWith(absl::StatusCode::kInvalidArgument, "min_new_tokens"));

@@ -1,0 +1,34 @@
+// StepGate: lets a test say when a scripted engine may step.
+#ifndef TANDEM_TESTS_ROLLOUT_SERVER_STEP_GATE_H_
+#define TANDEM_TESTS_ROLLOUT_SERVER_STEP_GATE_H_
+
+#include <cstdint>
+
+#include "common/base/mutex.h"
+
+namespace tandem::rollout::testing {
+
+// Steps the test allows; an engine without any waits in Step, as a slow model would.
+class StepGate {
+ public:
+  void Allow(int64_t steps) {
+    MutexLock lock(&mu_);
+    allowed_ += steps;
+    changed_.NotifyAll();
+  }
+  void Open() { Allow(int64_t{1} << 40); }
+  void Pass() {
+    MutexLock lock(&mu_);
+    while (allowed_ == 0) changed_.Wait(&mu_);
+    --allowed_;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  int64_t allowed_ = 0;
+};
+
+}  // namespace tandem::rollout::testing
+
+#endif  // TANDEM_TESTS_ROLLOUT_SERVER_STEP_GATE_H_

@@ -1,0 +1,32 @@
+#include "trainer/group_request.h"
+
+#include "common/weights/digest.h"
+#include "trainer/stable_hash.h"
+
+namespace tandem::trainer {
+
+rollout::v1::GenerateGroupRequest MakeGroupRequest(const TrainerOptions& options,
+                                                   const std::string& run_id,
+                                                   const experience::v1::Prompt& prompt,
+                                                   int64_t group_id, int64_t min_weight_version) {
+  rollout::v1::GenerateGroupRequest request;
+  request.set_run_id(run_id);
+  request.set_group_id(group_id);
+  *request.mutable_prompt_token_ids() = prompt.token_ids();
+  request.set_prompt_hash(
+      HashTokenIds({prompt.token_ids().data(), static_cast<size_t>(prompt.token_ids_size())}));
+  request.set_num_completions(static_cast<int32_t>(options.completions_per_prompt));
+  request.set_min_weight_version(min_weight_version);
+  rollout::v1::SamplingParams* const sampling = request.mutable_sampling();
+  sampling->set_temperature(static_cast<float>(options.sampling.temperature));
+  sampling->set_top_k(static_cast<int32_t>(options.sampling.top_k));
+  sampling->set_top_p(static_cast<float>(options.sampling.top_p));
+  sampling->set_min_p(static_cast<float>(options.sampling.min_p));
+  sampling->set_return_support(true);
+  sampling->set_max_new_tokens(static_cast<int32_t>(options.sampling.max_new_tokens));
+  sampling->set_seed(
+      StableHash({static_cast<uint64_t>(options.seed), static_cast<uint64_t>(group_id)}));
+  return request;
+}
+
+}  // namespace tandem::trainer
