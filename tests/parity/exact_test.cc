@@ -26,6 +26,7 @@ struct ExactCase {
   std::string name;
   bool bf16 = false;
   float temperature = 1;
+  float top_p = 1;
   void (*shape)(ModelConfig&) = nullptr;
 };
 
@@ -53,6 +54,7 @@ class ExactTest : public ::testing::TestWithParam<ExactCase> {
     std::vector<int32_t> prompt;
     std::vector<std::vector<int32_t>> completions;
     std::vector<std::vector<float>> logprobs;
+    std::vector<std::vector<std::vector<int32_t>>> support;
   };
 
   void SetUp() override {
@@ -76,12 +78,15 @@ class ExactTest : public ::testing::TestWithParam<ExactCase> {
       for (int i = 0; i <= g * 7 % 40; ++i) request.prompt.push_back(100 + (g * 977 + i * 7919) % 40000);
       request.num_completions = 8;
       request.sampling.temperature = GetParam().temperature;
+      request.sampling.top_p = GetParam().top_p;
+      request.sampling.return_support = true;
       request.sampling.max_new_tokens = max_new_tokens - g % 5;
       request.sampling.ignore_eos = true;
       request.sampling.seed = static_cast<uint64_t>(g);
       drawn[g].prompt = request.prompt;
       drawn[g].completions.resize(8);
       drawn[g].logprobs.resize(8);
+      drawn[g].support.resize(8);
       EXPECT_THAT(engine->Add(std::move(request)), testing::IsOk());
     }
     while (engine->HasWork()) {
@@ -93,6 +98,7 @@ class ExactTest : public ::testing::TestWithParam<ExactCase> {
         rollout::FinishedCompletion& c = finished->completion;
         drawn[finished->key].completions[c.index] = c.token_ids;
         drawn[finished->key].logprobs[c.index] = c.behaviour_logprobs;
+        if (GetParam().top_p < 1) drawn[finished->key].support[c.index] = c.support;
       }
     }
     return drawn;
@@ -115,6 +121,9 @@ class ExactTest : public ::testing::TestWithParam<ExactCase> {
   static trainer::GroupTokens Tokens(const Drawn& group) {
     trainer::GroupTokens tokens{.prompt = group.prompt, .completions = {}};
     for (const auto& completion : group.completions) tokens.completions.push_back(completion);
+    for (const auto& support : group.support) {
+      tokens.support.emplace_back(support.begin(), support.end());
+    }
     return tokens;
   }
 
@@ -156,7 +165,10 @@ TEST_P(ExactTest, EveryLogProbIsTheEnginesBitForBitHoweverRowsArePacked) {
     ASSERT_EQ(LargestDelta(*policy, std::span(groups).subspan(i, 1), &num_tokens), 0.0) << i;
   }
   for (size_t c = 0; c < 8; ++c) {  // a completion a row
-    const Drawn one = {groups[3].prompt, {groups[3].completions[c]}, {groups[3].logprobs[c]}};
+    const Drawn one = {groups[3].prompt,
+                       {groups[3].completions[c]},
+                       {groups[3].logprobs[c]},
+                       {groups[3].support[c]}};
     ASSERT_EQ(LargestDelta(*policy, std::span(&one, 1), &num_tokens), 0.0) << c;
   }
   // It is not that way by itself.
@@ -206,9 +218,10 @@ INSTANTIATE_TEST_SUITE_P(
     Models, ExactTest,
     ::testing::Values(ExactCase{"llama_fp32"}, ExactCase{"llama_bf16", true},
                       ExactCase{"llama_bf16_tempered", true, 0.7f},
-                      ExactCase{"qwen2_bf16", true, 1, Qwen2Like},
-                      ExactCase{"qwen3_fp32", false, 1, Qwen3Like},
-                      ExactCase{"qwen3_bf16", true, 1, Qwen3Like}),
+                      ExactCase{"llama_fp32_filtered", false, 0.9f, 0.8f},
+                      ExactCase{"qwen2_bf16", true, 1, 1, Qwen2Like},
+                      ExactCase{"qwen3_fp32", false, 1, 1, Qwen3Like},
+                      ExactCase{"qwen3_bf16", true, 1, 1, Qwen3Like}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -169,6 +169,34 @@ TEST_F(GroupRegistryTest, AFullQueueRefusesAndSaysWhenToComeBack) {
   EXPECT_THAT(groups_.Join(MakeAsk(2), reader), IsOk());  // joining takes no room
 }
 
+TEST_F(GroupRegistryTest, AGroupThatWouldStartAfterItsDeadlineIsRefusedAtOnce) {
+  // Before any group has started, one is taken to start every half second.
+  ASSERT_THAT(groups_.Join(MakeAsk(1), std::make_shared<Reader>()), IsOk());
+  GroupRegistry::Ask ask = MakeAsk(2);
+  ask.seconds_left = 0.4;
+  EXPECT_THAT(groups_.Join(ask, std::make_shared<Reader>()),
+              FailsWith(absl::StatusCode::kDeadlineExceeded, "1 groups wait and one starts every"));
+  ask.seconds_left = 0.6;
+  EXPECT_THAT(groups_.Join(ask, std::make_shared<Reader>()), IsOk());
+}
+
+TEST_F(GroupRegistryTest, AWholeGroupComesByIndexAndNotBeforeItsEnd) {
+  GroupCall call;
+  const auto completion = [](int32_t index) {
+    auto one = std::make_shared<FinishedCompletion>();
+    one->index = index;
+    return one;
+  };
+  call.Append(completion(1));
+  call.Append(completion(0));
+  size_t cursor = 0;
+  EXPECT_TRUE(std::holds_alternative<GroupCall::Nothing>(call.NextWhenWhole(&cursor)));
+  call.End(GroupSummary{});
+  EXPECT_EQ(std::get<CompletionPtr>(call.NextWhenWhole(&cursor))->index, 0);
+  EXPECT_EQ(std::get<CompletionPtr>(call.NextWhenWhole(&cursor))->index, 1);
+  EXPECT_TRUE(std::holds_alternative<GroupSummary>(call.NextWhenWhole(&cursor)));
+}
+
 TEST_F(GroupRegistryTest, AbortEndsEveryCallerWithAborted) {
   auto first = std::make_shared<Reader>();
   auto second = std::make_shared<Reader>();

@@ -109,6 +109,66 @@ TEST_F(RolloutServerTest, AbortGroupEndsTheCallWithAborted) {
   EXPECT_THAT(call.get().status, GrpcFailsWith(grpc::StatusCode::ABORTED, "group 1 was aborted"));
 }
 
+TEST_F(RolloutServerTest, AGroupStoppedEarlyComesOutAsItIsAndIsMarkedIncomplete) {
+  auto call = std::async(std::launch::async, [&] { return Generate(Request(1, 900)); });
+  gate_.Allow(2);
+  WaitForInfo([](const auto& info) { return info.num_tokens_sampled() == 4; });
+  v1::AbortGroupRequest request;
+  request.set_run_id("run");
+  request.set_group_id(1);
+  request.set_finish_early(true);
+  grpc::ClientContext context;
+  v1::AbortGroupResponse response;
+  EXPECT_TRUE(rollout_->AbortGroup(&context, request, &response).ok());
+  EXPECT_TRUE(response.aborted());
+  gate_.Allow(1);  // the step that runs ends, then the command does
+  const Outcome outcome = call.get();
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+  ASSERT_EQ(outcome.responses.size(), 3u);
+  EXPECT_EQ(outcome.responses[0].completion().token_ids_size(), 3);
+  EXPECT_TRUE(outcome.responses[2].done().incomplete());
+}
+
+TEST_F(RolloutServerTest, AGroupStoppedBeforeItsFirstTokenIsAborted) {
+  max_running_ = 1;
+  server_.reset();
+  StartServer();
+  auto running = std::async(std::launch::async, [&] { return Generate(Request(1, 3)); });
+  WaitForInfo([](const auto& info) { return info.num_groups_queued() == 1; });
+  auto waiting = std::async(std::launch::async, [&] { return Generate(Request(2, 3)); });
+  WaitForInfo([](const auto& info) { return info.num_groups_queued() == 2; });
+  v1::AbortGroupRequest request;
+  request.set_run_id("run");
+  request.set_group_id(2);
+  request.set_finish_early(true);
+  grpc::ClientContext context;
+  v1::AbortGroupResponse response;
+  EXPECT_TRUE(rollout_->AbortGroup(&context, request, &response).ok());
+  gate_.Open();
+  EXPECT_THAT(waiting.get().status, GrpcFailsWith(grpc::StatusCode::ABORTED, "nothing drawn yet"));
+  EXPECT_TRUE(running.get().status.ok());
+}
+
+TEST_F(RolloutServerTest, AWholeGroupComesByIndexWhenItsLastCompletionEnds) {
+  v1::GenerateGroupRequest request = Request(1, 4);
+  request.set_delivery(v1::DELIVERY_GROUP);
+  gate_.Open();
+  const Outcome outcome = Generate(request);
+  ASSERT_TRUE(outcome.status.ok());
+  ASSERT_EQ(outcome.responses.size(), 3u);
+  EXPECT_EQ(outcome.responses[0].completion().index(), 0);
+  EXPECT_EQ(outcome.responses[1].completion().index(), 1);
+  EXPECT_TRUE(outcome.responses[2].has_done());
+  EXPECT_FALSE(outcome.responses[2].done().incomplete());
+}
+
+TEST_F(RolloutServerTest, ARepetitionPenaltyIsRefusedWithTheReason) {
+  v1::GenerateGroupRequest request = Request(1);
+  request.mutable_sampling()->set_repetition_penalty(1.2f);
+  EXPECT_THAT(Generate(request).status,
+              GrpcFailsWith(grpc::StatusCode::INVALID_ARGUMENT, "repetition_penalty is 1.2"));
+}
+
 TEST_F(RolloutServerTest, ABadRequestIsRefusedByFieldAndTheServerLives) {
   gate_.Open();
   const auto refuse = [&](auto change, const char* message) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <span>
 #include <vector>
 
 namespace tandem::trainer {
@@ -77,6 +78,27 @@ TEST_P(ChunkedLogprobsGradientTest, AgreesWithAutogradInDoublePrecision) {
   (ExactLogprobs(c, 0.7, at::mm(hidden, head.t())) * upstream).sum().backward();
   EXPECT_LT((hidden_grad - hidden.grad()).abs().max().item<double>(), 1e-4);
   EXPECT_LT((head_grad - head.grad()).abs().max().item<double>(), 1e-4);
+}
+
+TEST(ChunkedLogprobsTest, ASupportRenormalisesAndOnlyItsLogitsGetAGradient) {
+  // A head of one column makes the logits 0, ln 2, ln 3, ln 4; over {1, 3} they are 1/3 and 2/3.
+  const at::Tensor weight = at::tensor({1.0f, 2.0f, 3.0f, 4.0f}).log().view({4, 1});
+  const at::Tensor head_grad = at::zeros({4, 1});
+  const LinearLayer head{.weight = weight, .weight_grad = head_grad};
+  const at::Tensor hidden = at::ones({2, 1});
+  const std::vector<int32_t> ids = {1, 3};
+  const std::vector<std::span<const int32_t>> support = {ids, {}};  // the second row has none
+  ChosenLogprobs result = ChosenTokenLogprobs(hidden, head, {3, 3}, 1, true, support);
+  EXPECT_NEAR(result.logprobs[0].item<double>(), std::log(2.0 / 3), 1e-6);
+  EXPECT_NEAR(result.logprobs[1].item<double>(), std::log(0.4), 1e-6);
+  EXPECT_NEAR(result.entropies[0].item<double>(),
+              std::log(3.0) / 3 + 2 * std::log(1.5) / 3, 1e-6);
+  ChosenTokenLogprobsBackward(hidden, head, {3, 3}, 1, result, at::tensor({1.0f, 0.0f}), support);
+  // d log p(3) / d logit: -1/3 at id 1, 1 - 2/3 at id 3, nothing elsewhere.
+  EXPECT_NEAR(head_grad[0].item<double>(), 0, 1e-7);
+  EXPECT_NEAR(head_grad[1].item<double>(), -1.0 / 3, 1e-6);
+  EXPECT_NEAR(head_grad[2].item<double>(), 0, 1e-7);
+  EXPECT_NEAR(head_grad[3].item<double>(), 1.0 / 3, 1e-6);
 }
 
 INSTANTIATE_TEST_SUITE_P(KeptAndChunked, ChunkedLogprobsGradientTest, ::testing::Values(5, 600));

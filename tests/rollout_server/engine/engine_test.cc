@@ -142,6 +142,43 @@ TEST_F(EngineTest, AbortFreesTheCacheAndLeavesOtherGroupsAsTheyWere) {
   ExpectSame(rest.at(2), Generate(Fp32(), {Group(2, 21, 3, 16)}).at(2));
 }
 
+TEST_F(EngineTest, StopEarlyHandsOutWhatIsDrawnAndFreesTheCache) {
+  const auto engine = Make(Fp32());
+  ASSERT_THAT(engine->Add(Group(1, 20, 3, 50)), IsOk());
+  EXPECT_THAT(*engine->StopEarly(1), IsEmpty());  // nothing is drawn yet
+  Completions out;
+  for (int step = 0; step < 4; ++step) ASSERT_TRUE(StepInto(*engine, out));
+  auto events = engine->StopEarly(1);
+  ASSERT_THAT(events, IsOk());
+  ASSERT_EQ(events->size(), 4u);
+  EXPECT_TRUE(std::get<GroupFinished>(events->back()).incomplete);
+  Collect(*std::move(events), out);
+  for (int32_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(out.at(1).at(i).token_ids.size(), 4u);
+    EXPECT_EQ(out.at(1).at(i).finish_reason, FinishReason::kStoppedEarly);
+  }
+  EXPECT_FALSE(engine->HasWork());
+  EXPECT_EQ(engine->Stats().kv_used_tokens, 0);
+  EXPECT_THAT(*engine->StopEarly(1), IsEmpty());
+}
+
+TEST_F(EngineTest, EveryTokenComesWithItsSupportAndItsTopLogprobsOnRequest) {
+  GroupRequest request = Group(1, 10, 2, 6);
+  request.sampling.top_p = 0.5f;
+  request.sampling.return_support = true;
+  request.sampling.top_logprobs = 3;
+  const Completions out = Generate(Fp32(), {request});
+  const FinishedCompletion& c = out.at(1).at(0);
+  ASSERT_EQ(c.support.size(), 6u);
+  ASSERT_EQ(c.top.size(), 6u);
+  for (size_t t = 0; t < 6; ++t) {
+    EXPECT_TRUE(std::ranges::binary_search(c.support[t], c.token_ids[t]));
+    EXPECT_GE(c.kept_mass[t], 0.5f);
+    EXPECT_EQ(c.top[t].size(), std::min<size_t>(3, c.support[t].size()));
+    EXPECT_GE(c.top[t][0].logprob, c.behaviour_logprobs[t]);
+  }
+}
+
 // A group of three with 20 prompt tokens draws four tokens, then other weights come as version 5.
 class EngineInFlightTest : public EngineFixture {
  protected:
