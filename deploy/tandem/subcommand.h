@@ -25,6 +25,9 @@ void AddSftCommand(CLI::App& app, Action& chosen);
 void AddEvalCommand(CLI::App& app, Action& chosen);
 void AddExportCommand(CLI::App& app, Action& chosen);
 
+// Measurements.
+void AddBenchCommand(CLI::App& app, Action& chosen);
+
 // Runs.
 void AddDemoCommand(CLI::App& app, Action& chosen);
 void AddReportCommand(CLI::App& app, Action& chosen);

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/model/numerics_self_test.h"
 #include "common/model/safetensors.h"
@@ -155,6 +156,9 @@ struct Engine::Impl {
   WeightVersion version;
   uint64_t num_tokens_sampled = 0;
   uint64_t num_prompt_tokens_computed = 0;
+  uint64_t num_steps = 0;
+  ModelRunner::Account total;  // of all steps
+  double step_seconds = 0;
 };
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -337,6 +341,7 @@ absl::Status Engine::Impl::Emit(Sequence* sequence, FinishReason reason,
 absl::StatusOr<std::vector<EngineEvent>> Engine::Step() {
   Impl& impl = *impl_;
   std::vector<EngineEvent> events;
+  const double begin = MonotonicSeconds();
 
   const StepPlan plan = impl.scheduler.Plan();
   for (RunningGroup* group : plan.admitted) events.push_back(GroupStarted{group->request.key});
@@ -365,6 +370,10 @@ absl::StatusOr<std::vector<EngineEvent>> Engine::Step() {
                             impl.FinishReasonOf(*sequence));
     if (reason) TANDEM_RETURN_IF_ERROR(impl.Emit(sequence, *reason, events));
   }
+  ++impl.num_steps;
+  impl.total.bytes += impl.runner.account().bytes;
+  impl.total.flops += impl.runner.account().flops;
+  impl.step_seconds += MonotonicSeconds() - begin;
   return events;
 }
 
@@ -433,11 +442,19 @@ EngineStats Engine::Stats() const {
   stats.num_tokens_sampled = impl_->num_tokens_sampled;
   stats.num_prompt_tokens_computed = impl_->num_prompt_tokens_computed;
   stats.kv_findable_tokens = s.blocks().num_findable() * KvBlockPool::kBlockTokens;
+  stats.num_steps = impl_->num_steps;
+  stats.step_bytes = impl_->total.bytes;
+  stats.step_flops = impl_->total.flops;
+  stats.step_seconds = impl_->step_seconds;
   stats.num_preemptions = s.stats().num_preemptions;
   stats.num_prefix_hits = s.stats().num_prefix_hits;
   stats.num_prefix_misses = s.stats().num_prefix_misses;
   stats.num_prefix_evictions = s.blocks().num_evictions();
   return stats;
+}
+
+MachineLimits Engine::MeasureLimits() {
+  return MeasureMachineLimits(impl_->runner.team(), ActiveInstructionSet());
 }
 
 const std::vector<HostTensor>& Engine::initial_tensors() const { return impl_->initial_tensors; }

@@ -19,6 +19,7 @@
 #include "common/base/weight_version.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"
+#include "common/tensor/machine_limits.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/weights/host_tensor.h"
 #include "rollout_server/engine/group.h"
@@ -75,6 +76,9 @@ struct EngineStats {
   int64_t kv_capacity_tokens = 0;
   uint64_t num_tokens_sampled = 0;
   uint64_t num_prompt_tokens_computed = 0;
+  // Of all steps: what they read and multiplied at least, and how long they took.
+  double step_bytes = 0, step_flops = 0, step_seconds = 0;
+  uint64_t num_steps = 0;
   uint64_t num_preemptions = 0;  // members (or prompts) that lost their KV
   uint64_t num_prefix_hits = 0, num_prefix_misses = 0, num_prefix_evictions = 0;  // blocks
 };
@@ -146,6 +150,9 @@ class Engine {
   const Tokenizer& tokenizer() const;
   DType weight_dtype() const;  // kF32 or kBF16
   EngineStats Stats() const;
+
+  // Of this machine with this engine's threads, measured now. Use between two steps.
+  MachineLimits MeasureLimits();
 
   // The tensors of version 0 as served (cast to the engine dtype), Hugging Face layout: for digests.
   const std::vector<HostTensor>& initial_tensors() const;

@@ -297,9 +297,34 @@ void ModelRunner::RunHead(ThreadTeam::Member& member, const ModelWeights& weight
   }
 }
 
+ModelRunner::Account ModelRunner::AccountOf(const ModelWeights& weights,
+                                            std::span<const TokenInput> inputs,
+                                            int64_t num_logits) const {
+  const double head = static_cast<double>(config_.hidden_size) * static_cast<double>(config_.vocab_size);
+  const double head_bytes = static_cast<double>(weights.head.bytes());
+  const double layer_bytes = static_cast<double>(weights.linear_bytes()) - head_bytes;
+  const double bytes_each = dtype_ == ComputeDType::kBf16 ? 2 : 4;
+  double context = 0;  // KV entries read: those of neighbouring tokens of a sequence once
+  double attended = 0;
+  for (const TokenRun& run : runs_) {
+    const double last = inputs[run.first + run.count - 1].position + 1;
+    context += last;
+    attended += static_cast<double>(run.count) * last;
+  }
+  const double head_values = static_cast<double>(config_.num_layers * config_.head_dim);
+  Account account;
+  account.bytes = layer_bytes + (num_logits > 0 ? head_bytes : 0) +
+                  2 * bytes_each * head_values * static_cast<double>(config_.num_kv_heads) * context;
+  account.flops = 2 * (layer_bytes / bytes_each) * static_cast<double>(inputs.size()) +
+                  2 * head * static_cast<double>(num_logits) +
+                  4 * head_values * static_cast<double>(config_.num_heads) * attended;
+  return account;
+}
+
 void ModelRunner::Run(const ModelWeights& weights, std::span<const TokenInput> inputs,
                       std::span<const int64_t> logits_rows, OnLogits on_logits) {
   Prepare(inputs);
+  account_ = AccountOf(weights, inputs, static_cast<int64_t>(logits_rows.size()));
   team_.Run([&](ThreadTeam::Member& member) {
     member.ForEach(static_cast<int64_t>(inputs.size()), [&](int64_t row) {
       weights.embeddings().CopyColumn(inputs[row].token_id,

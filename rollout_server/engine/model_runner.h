@@ -51,6 +51,14 @@ class ModelRunner {
   // Copies whole blocks, all layers.
   void CopyBlocks(std::span<const BlockCopy> copies);
 
+  // What the last Run had to read (weights once, and the KV it attended to) and to multiply: the account
+  // that a machine's limits bound from below.
+  struct Account {
+    double bytes = 0, flops = 0;
+  };
+  const Account& account() const { return account_; }
+  ThreadTeam& team() { return team_; }
+
   int64_t cache_bytes() const { return keys_.size() + values_.size(); }
 
  private:
@@ -59,6 +67,8 @@ class ModelRunner {
     int64_t first = 0, count = 0;  // of the inputs
   };
   void Prepare(std::span<const TokenInput> inputs);
+  Account AccountOf(const ModelWeights& weights, std::span<const TokenInput> inputs,
+                    int64_t num_logits) const;
   void FillRotary(std::span<const TokenInput> inputs, int64_t row);
   void Norm(ThreadTeam::Member& member, const float* weight, int64_t rows);
   template <typename Done>
@@ -97,6 +107,7 @@ class ModelRunner {
   const OperandType operand_type_;  // how those inputs are kept
   const std::vector<float> inverse_frequencies_;  // [D / 2]
   ThreadTeam team_;
+  Account account_;
 
   AlignedBuffer keys_;    // [L, N, Hkv, D, 16] fp32 or bf16
   AlignedBuffer values_;  // [L, N, Hkv, 16, padded D]

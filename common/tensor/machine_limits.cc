@@ -1,0 +1,126 @@
+#include "common/tensor/machine_limits.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/tensor/aligned_buffer.h"
+#include "common/tensor/vector16.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace tandem {
+namespace {
+
+constexpr int64_t kBytes = int64_t{1} << 28;
+constexpr int kTries = 5;
+constexpr int kSums = 24;  // independent ones, more than the latency of an addition
+constexpr int64_t kRounds = 200'000;
+
+// Reads n words; the sum keeps the compiler from leaving it out.
+TANDEM_INLINE uint32_t ReadBody(const uint32_t* words, int64_t n) {
+  Word16 sums[4] = {};
+  for (int64_t i = 0; i + 64 <= n; i += 64) {
+    __builtin_prefetch(words + i + 1024, 0, 2);
+    __builtin_prefetch(words + i + 1040, 0, 2);
+    __builtin_prefetch(words + i + 1056, 0, 2);
+    __builtin_prefetch(words + i + 1072, 0, 2);
+    for (int j = 0; j < 4; ++j) {
+      sums[j] += *reinterpret_cast<const Word16Aligned*>(words + i + j * 16);
+    }
+  }
+  return (sums[0] + sums[1] + sums[2] + sums[3])[0];
+}
+
+TANDEM_INLINE float MultiplyAddBody(int64_t rounds) {
+  Vec16 sums[kSums];
+  for (int i = 0; i < kSums; ++i) sums[i] = Splat16(static_cast<float>(i));
+  const Vec16 factor = Splat16(0.999f), addend = Splat16(0.001f);
+  for (int64_t r = 0; r < rounds; ++r) {
+#pragma GCC unroll 24
+    for (int i = 0; i < kSums; ++i) sums[i] = sums[i] * factor + addend;
+  }
+  Vec16 sum = {};
+  for (const Vec16& one : sums) sum += one;
+  return SumLanes(sum);
+}
+
+#define TANDEM_DEFINE_LIMITS(set, target)                                                        \
+  target uint32_t Read##set(const uint32_t* words, int64_t n) { return ReadBody(words, n); }      \
+  target float MultiplyAdd##set(int64_t rounds) { return MultiplyAddBody(rounds); }
+
+TANDEM_DEFINE_LIMITS(Scalar, )
+TANDEM_DEFINE_LIMITS(Avx2, TANDEM_TARGET_AVX2)
+TANDEM_DEFINE_LIMITS(Avx512, TANDEM_TARGET_AVX512)
+
+#if defined(__x86_64__)
+TANDEM_TARGET_AVX512_BF16 float MultiplyAddPairs(int64_t rounds) {
+  __m512 sums[kSums];
+  for (int i = 0; i < kSums; ++i) sums[i] = _mm512_setzero_ps();
+  const __m512bh factor = (__m512bh)_mm512_set1_epi32(0x3c003c00);
+  for (int64_t r = 0; r < rounds; ++r) {
+#pragma GCC unroll 24
+    for (int i = 0; i < kSums; ++i) sums[i] = _mm512_dpbf16_ps(sums[i], factor, factor);
+  }
+  Vec16 total = {};
+  for (const __m512 one : sums) total += std::bit_cast<Vec16>(one);
+  return SumLanes(total);
+}
+#endif
+
+uint32_t Read(InstructionSet set, const uint32_t* words, int64_t n) {
+  if (set == InstructionSet::kScalar) return ReadScalar(words, n);
+  return set == InstructionSet::kAvx2 ? ReadAvx2(words, n) : ReadAvx512(words, n);
+}
+
+float MultiplyAdd(InstructionSet set, int64_t rounds) {
+  if (set == InstructionSet::kScalar) return MultiplyAddScalar(rounds);
+  return set == InstructionSet::kAvx2 ? MultiplyAddAvx2(rounds) : MultiplyAddAvx512(rounds);
+}
+
+// Least seconds of `work` run by every member at once.
+template <typename Work>
+double BestSeconds(ThreadTeam& team, const Work& work) {
+  double best = 1e30;
+  for (int i = 0; i < kTries; ++i) {
+    const double start = MonotonicSeconds();
+    team.Run([&](ThreadTeam::Member& member) { work(member.index()); });
+    best = std::min(best, MonotonicSeconds() - start);
+  }
+  return best;
+}
+
+}  // namespace
+
+MachineLimits MeasureMachineLimits(ThreadTeam& team, InstructionSet set) {
+  AlignedBuffer buffer(kBytes);
+  std::fill_n(buffer.as<char>(), kBytes, char{1});
+  const int64_t words_each = kBytes / 4 / team.size() / 64 * 64;
+  std::vector<double> sink(team.size() * 8);  // a line for each member
+  MachineLimits limits;
+  limits.read_bytes_per_second =
+      static_cast<double>(words_each * 4 * team.size()) / BestSeconds(team, [&](int index) {
+        sink[index * 8] += Read(set, buffer.as<uint32_t>() + index * words_each, words_each);
+      });
+  const double operations = 2.0 * 16 * kSums * kRounds * team.size();
+  limits.flops_per_second = operations / BestSeconds(team, [&](int index) {
+                              sink[index * 8] += MultiplyAdd(set, kRounds);
+                            });
+#if defined(__x86_64__)
+  if (set == InstructionSet::kAvx512Bf16) {
+    limits.bf16_flops_per_second = 2 * operations / BestSeconds(team, [&](int index) {
+                                     sink[index * 8] += MultiplyAddPairs(kRounds);
+                                   });
+  }
+#endif
+  return limits;
+}
+
+double RooflineSeconds(const MachineLimits& limits, double bytes, double flops) {
+  const double peak = std::max(limits.flops_per_second, limits.bf16_flops_per_second);
+  return std::max(bytes / limits.read_bytes_per_second, flops / peak);
+}
+
+}  // namespace tandem
