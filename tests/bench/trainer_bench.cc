@@ -1,16 +1,17 @@
 // trainer_bench: tokens per second of the policy's forward and backward pass. trainer_bench.py runs
 // it beside transformers on the same tokens.
 //
-//   trainer_bench MODEL_DIR fp32|bf16 NUM_SEQUENCES TOKENS_EACH REPEATS [packed PROMPT_TOKENS]
+//   trainer_bench MODEL_DIR fp32|bf16[+exact] NUM_SEQUENCES TOKENS_EACH REPEATS [packed PROMPT_TOKENS]
 //
 // Without `packed` every sequence stands on its own; with it they share a prompt of that many
-// tokens.
+// tokens. `+exact` times numerics exact too, in turn with fast.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ namespace {
 struct Arguments {
   std::string model;
   ComputeDType dtype = ComputeDType::kFp32;
+  bool with_exact = false;
   int64_t num_sequences = 8, tokens_each = 64, repeats = 3, prompt_tokens = 0;
 };
 
@@ -63,28 +65,46 @@ double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// One mode of the policy and its best times.
+struct Contender {
+  Numerics numerics = Numerics::kFast;
+  std::unique_ptr<Policy> policy;
+  double forward = 1e30, both = 1e30;
+};
+
+void Time(Contender& contender, const PackedRow& row, bool warm) {
+  const double start = Seconds();
+  const TokenScores scores = contender.policy->Score(row, 1.0, /*with_gradient=*/true).value();
+  const double scored = Seconds();
+  scores.logprobs.sum().backward();
+  const double end = Seconds();
+  if (!warm) return;  // casts, gradient buffers
+  contender.forward = std::min(contender.forward, scored - start);
+  contender.both = std::min(contender.both, end - start);
+}
+
 int Run(const Arguments& arguments) {
   const ModelConfig config = ReadModelConfig(arguments.model).value();
   const auto tensors = MatchModelTensors(config, ReadModelTensors(arguments.model).value()).value();
-  auto policy = Policy::Create(config, tensors, arguments.dtype, /*trainable=*/true).value();
+  std::vector<Contender> contenders(arguments.with_exact ? 2 : 1);
+  if (arguments.with_exact) contenders[1].numerics = Numerics::kExact;
+  for (Contender& one : contenders) {
+    one.policy = Policy::Create(config, tensors, arguments.dtype, /*trainable=*/true, one.numerics).value();
+  }
   const PackedRow row = MakeRow(arguments, config.vocab_size);
-  double best_forward = 1e30, best_both = 1e30;
   for (int64_t i = 0; i <= arguments.repeats; ++i) {
-    const double start = Seconds();
-    const TokenScores scores = policy->Score(row, 1.0, /*with_gradient=*/true).value();
-    const double scored = Seconds();
-    scores.logprobs.sum().backward();
-    const double end = Seconds();
-    if (i == 0) continue;  // warm-up: casts, gradient buffers
-    best_forward = std::min(best_forward, scored - start);
-    best_both = std::min(best_both, end - start);
+    for (Contender& one : contenders) Time(one, row, i > 0);
   }
   const auto tokens = static_cast<double>(arguments.num_sequences * arguments.tokens_each);
-  std::printf(
-      "{\"tokens\":%.0f,\"packed_tokens\":%lld,\"forward_s\":%.6f,\"total_s\":%.6f,"
-      "\"tokens_per_s\":%.2f}\n",
-      tokens, static_cast<long long>(row.num_tokens()), best_forward, best_both,
-      tokens / best_both);
+  std::printf("{\"tokens\":%.0f,\"packed_tokens\":%lld,\"forward_s\":%.6f,\"total_s\":%.6f,"
+              "\"tokens_per_s\":%.2f",
+              tokens, static_cast<long long>(row.num_tokens()), contenders[0].forward,
+              contenders[0].both, tokens / contenders[0].both);
+  if (arguments.with_exact) {
+    std::printf(",\"exact_forward_s\":%.6f,\"exact_total_s\":%.6f,\"exact_over_fast\":%.3f",
+                contenders[1].forward, contenders[1].both, contenders[1].both / contenders[0].both);
+  }
+  std::printf("}\n");
   return 0;
 }
 
@@ -95,13 +115,15 @@ int main(int argc, char** argv) {
   tandem::EnsurePassiveThreads(argc, argv);
   if (argc != 6 && argc != 8) {
     std::fprintf(stderr,
-                 "trainer_bench MODEL_DIR fp32|bf16 NUM_SEQUENCES TOKENS_EACH REPEATS "
+                 "trainer_bench MODEL_DIR fp32|bf16[+exact] NUM_SEQUENCES TOKENS_EACH REPEATS "
                  "[packed PROMPT_TOKENS]\n");
     return 2;
   }
   tandem::trainer::Arguments arguments;
   arguments.model = argv[1];
-  arguments.dtype = std::string(argv[2]) == "bf16" ? tandem::trainer::ComputeDType::kBf16
+  const std::string dtype = argv[2];
+  arguments.with_exact = dtype.ends_with("+exact");
+  arguments.dtype = dtype.starts_with("bf16") ? tandem::trainer::ComputeDType::kBf16
                                                    : tandem::trainer::ComputeDType::kFp32;
   arguments.num_sequences = std::stoll(argv[3]);
   arguments.tokens_each = std::stoll(argv[4]);
