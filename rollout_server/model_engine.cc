@@ -68,6 +68,7 @@ absl::StatusOr<LoadedEngine> LoadModelEngine(const std::string& directory,
   model.tensors = ModelTensors(config, engine->weight_dtype());
   model.digests = DigestTensors(engine->initial_tensors());
   engine->DropInitialTensors();
+  model.limits = engine->MeasureLimits();
   return LoadedEngine{std::make_unique<ModelEngine>(std::move(engine)), std::move(model)};
 }
 

@@ -46,7 +46,7 @@ struct RolloutServer::Impl {
   Impl(const ServerOptions& server_options, LoadedEngine loaded, const SecondsClock& clock)
       : options(server_options),
         model(std::move(loaded.model)),
-        metrics(&registry),
+        metrics(&registry, model.limits),
         ownership(clock, options.lease_seconds),
         engine(std::move(loaded.engine)),
         groups({[this](std::vector<GroupRequest> wanted) { engine.Submit(std::move(wanted)); },

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/tensor/machine_limits.h"
 #include "common/weights/digest.h"
 #include "common/weights/host_tensor.h"
 
@@ -26,6 +27,7 @@ struct ServedModel {
   std::vector<int32_t> eos_token_ids;
   std::vector<TensorSpec> tensors;  // what a push must hold, in the engine's order
   DigestMap digests;                // of the weights as loaded
+  MachineLimits limits;             // of this machine, measured when the model was loaded
 };
 
 }  // namespace tandem::rollout

@@ -14,8 +14,8 @@ namespace tandem::rollout {
 
 class ServerMetrics {
  public:
-  // `registry` must outlive this object.
-  explicit ServerMetrics(MetricsRegistry* registry);
+  // `registry` must outlive this object. `limits`: what steps are compared with; zeroes if unknown.
+  ServerMetrics(MetricsRegistry* registry, const MachineLimits& limits);
 
   // From the engine thread only.
   void OnStats(const EngineStats& stats, const GroupRegistry::Counts& groups);
@@ -25,7 +25,11 @@ class ServerMetrics {
   void OnCommitFailed(const absl::Status& status);
 
  private:
+  void AddSince(Counter* counter, uint64_t now, uint64_t* seen);
+  void AddRoofline(const EngineStats& stats);
+
   MetricsRegistry* const registry_;
+  const MachineLimits limits_;
   Counter* const sampled_tokens_;
   Counter* const prompt_tokens_;
   Gauge* const groups_queued_;
@@ -36,7 +40,16 @@ class ServerMetrics {
   Counter* const commits_;
   Gauge* const commit_pause_;
   HistogramMetric* const commit_seconds_;
-  uint64_t seen_sampled_ = 0, seen_prompt_ = 0;  // engine thread only
+  Counter* const preemptions_;
+  Counter* const prefix_hits_;
+  Counter* const prefix_misses_;
+  Counter* const prefix_evictions_;
+  Counter* const step_seconds_;
+  Counter* const step_bytes_;
+  Counter* const step_flops_;
+  Gauge* const limit_share_;
+  EngineStats seen_;    // engine thread only
+  EngineStats window_;  // where the running window of limit_share_ began
 };
 
 }  // namespace tandem::rollout

@@ -89,6 +89,10 @@ def test_a_server_counts_what_it_samples_on_its_metrics_page(model):
         assert page["tandem_prompt_tokens_total"] == 3, "the prompt of a group is computed once"
         assert page["tandem_live_weight_version"] == 0
         assert page["tandem_kv_capacity_tokens"] == 32768
+        # The account of the steps, and the machine's limits to compare it with.
+        assert 0 < page["tandem_step_bytes_total"] / page["tandem_step_seconds_total"]
+        assert page["tandem_limit_read_bytes_per_second"] > 1e8
+        assert page["tandem_limit_flops_per_second"] > 1e8
 
 
 def test_a_server_reads_its_section_of_a_run_file_and_flags_come_after(model, tmp_path):
