@@ -42,12 +42,6 @@ class ThreadTeam {
     // The first item of n that this member takes.
     int64_t FirstOf(int64_t n) const { return team_->FirstOf(index_, n); }
 
-    // Runs `work` on one member while the others wait.
-    template <typename Work>
-    void Once(const Work& work) {
-      ForEach(1, [&](int64_t) { work(); });
-    }
-
    private:
     friend class ThreadTeam;
     Member(ThreadTeam* team, int index) : team_(team), index_(index) {}

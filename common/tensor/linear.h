@@ -1,4 +1,4 @@
-// Linear layers of the trainer, through oneDNN inside LibTorch (the engine has its own: packed_matrix.h).
+// Linear layers of the trainer, through oneDNN inside LibTorch (those of the engine: packed_matrix.h).
 // On machines without bf16 instructions (no AVX512-BF16, no AMX) oneDNN emulates bf16 products
 // at a fifth of the fp32 speed, so there bf16 values are multiplied in fp32: the products are exact
 // either way and the sums are fp32 in both.

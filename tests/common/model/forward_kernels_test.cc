@@ -92,6 +92,25 @@ TEST_P(ForwardKernelsTest, AddRowsAddsTheLeftPartOfATile) {
   EXPECT_THAT(out, ElementsAre(11, 22, 33, 44));
 }
 
+TEST_P(ForwardKernelsTest, MachinesWithAndWithoutAvx512GiveTheSameBits) {
+  if (GetParam() == InstructionSet::kScalar) return;  // has no fused multiply-add
+  const ForwardKernels& avx2 = ForwardKernelsFor(InstructionSet::kAvx2);
+  for (const int64_t n : {6, 64, 100, 576}) {
+    const std::vector<float> a = Random(7, n), b = Random(8, n), c = Random(9, n);
+    std::vector<float> want(n), got(n);
+    EXPECT_EQ(kernels_.rms_norm(a.data(), b.data(), n, 1e-5f, got.data()),
+              avx2.rms_norm(a.data(), b.data(), n, 1e-5f, want.data()));
+    EXPECT_EQ(got, want) << "norm " << n;
+    kernels_.swiglu(a.data(), b.data(), n, got.data());
+    avx2.swiglu(a.data(), b.data(), n, want.data());
+    EXPECT_EQ(got, want) << "SwiGLU " << n;
+    got = want = a;
+    kernels_.rotate(got.data(), b.data(), c.data(), n, 0.3f);
+    avx2.rotate(want.data(), b.data(), c.data(), n, 0.3f);
+    EXPECT_EQ(got, want) << "rotation " << n;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Sets, ForwardKernelsTest, testing::ValuesIn(SupportedInstructionSets()),
                          [](const auto& info) {
                            return std::string(InstructionSetName(info.param));

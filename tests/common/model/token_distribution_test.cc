@@ -88,6 +88,16 @@ TEST_P(TokenDistributionTest, SaysWhenLogitsAreNoDistribution) {
   EXPECT_TRUE(broken({-kInfinity, -kInfinity}));
 }
 
+TEST_P(TokenDistributionTest, MachinesWithAndWithoutAvx512GiveTheSameBits) {
+  if (GetParam() == InstructionSet::kScalar) return;  // has no fused multiply-add
+  const std::vector<float> logits = RandomLogits(5000);
+  const TokenDistribution d = DistributionOf(GetParam(), logits, 0.7f);
+  const TokenDistribution want = DistributionOf(InstructionSet::kAvx2, logits, 0.7f);
+  EXPECT_EQ(d.mass, want.mass);
+  EXPECT_EQ(d.first, want.first);
+  EXPECT_EQ(d.second, want.second);
+}
+
 INSTANTIATE_TEST_SUITE_P(Sets, TokenDistributionTest,
                          testing::ValuesIn(SupportedInstructionSets()), [](const auto& info) {
                            return std::string(InstructionSetName(info.param));
