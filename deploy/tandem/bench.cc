@@ -93,10 +93,11 @@ absl::StatusOr<PeerCommand> FindPeer(const std::string& name_or_path, const std:
   }
   const fs::path venv = ".deps/venv/bin/python";
   const std::string python = fs::exists(venv, ignored) ? venv.string() : "python3";
+  // Peers wait as they like: not as this process was told to.
   return PeerCommand{script.stem().string(),
-                     // Peers wait as they like: not as this process was told to.
-                     absl::StrCat("env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT ", python, " '", script.string(), "' --model '", model, "' --dtype ",
-                                  dtype, " --threads ", threads)};
+                     absl::StrCat("env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT ", python, " '",
+                                  script.string(), "' --model '", model, "' --dtype ", dtype,
+                                  " --threads ", threads)};
 }
 
 absl::StatusOr<std::map<std::string, BenchTimes>> RunPeer(const PeerCommand& peer,

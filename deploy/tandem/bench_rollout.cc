@@ -2,16 +2,14 @@
 // --peer, beside another engine on the same work.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "deploy/tandem/bench.h"
@@ -93,7 +91,9 @@ absl::StatusOr<BenchTimes> RunCase(rollout::Engine& engine, const BenchCase& c, 
   times.decode_bytes = after.step_bytes - prefilled.step_bytes;
   times.decode_flops = after.step_flops - prefilled.step_flops;
   times.prefill_tokens = groups * c.prompt_tokens;  // computed once for a group
-  times.decode_tokens = c.batch * (c.new_tokens - 1);
+  // Not batch x (new - 1): when prompts take several steps, the first groups draw on meanwhile.
+  times.decode_tokens =
+      static_cast<int64_t>(after.num_tokens_sampled - prefilled.num_tokens_sampled);
   return times;
 }
 
