@@ -14,13 +14,14 @@
 namespace tandem {
 namespace {
 
-// Asks for the cache line `offset` bytes behind `next`: the weights wanted after the tile at hand come in
-// while it is computed, which the hardware's prefetchers do not see coming.
+// Asks for the cache line `offset` bytes behind `next`: the weights wanted after the tile at hand
+// come in while it is computed, which the hardware's prefetchers do not see coming.
 TANDEM_INLINE void Fetch(const char* next, int64_t offset) {
   if (next != nullptr) __builtin_prefetch(next + offset, 0, 2);
 }
 
-// out[0 .. kRows)[0 .. 16 kVectors) of one tile. A kVectors x kRows block of sums stays in registers.
+// out[0 .. kRows)[0 .. 16 kVectors) of one tile. A kVectors x kRows block of sums stays in
+// registers.
 template <int kRows, int kVectors>
 TANDEM_INLINE void TileFp32(const float* x, int64_t x_stride, const float* panels, int64_t depth,
                             float* out, int64_t out_stride, const char* next) {
@@ -46,8 +47,8 @@ TANDEM_INLINE void TileFp32(const float* x, int64_t x_stride, const float* panel
 
 // bf16 weights times fp32 rows: a bf16 is the upper half of the float it stands for.
 template <int kRows, int kVectors>
-TANDEM_INLINE void TileBf16(const float* x, int64_t x_stride, const uint32_t* panels,
-                            int64_t depth, float* out, int64_t out_stride, const char* next) {
+TANDEM_INLINE void TileBf16(const float* x, int64_t x_stride, const uint32_t* panels, int64_t depth,
+                            float* out, int64_t out_stride, const char* next) {
   Vec16 sums[kRows][kVectors] = {};
   const int64_t pairs = (depth + 1) / 2;
   const auto weights = [&](int v, int64_t pair) {
@@ -104,8 +105,8 @@ struct Bf16Weights {
   static constexpr int64_t PanelWords(int64_t depth) { return (depth + 1) / 2 * 16; }
 };
 
-// All rows over kVectors neighbouring panels: as many rows at a time as registers hold. The last ones
-// fetch what comes next.
+// All rows over kVectors neighbouring panels: as many rows at a time as registers hold. The last
+// ones fetch what comes next.
 template <typename Kind, int kMaxRows, int kVectors>
 TANDEM_INLINE void Rows(const typename Kind::X* x, int64_t x_stride, int64_t rows,
                         const typename Kind::W* panels, int64_t depth, float* out,
@@ -114,8 +115,7 @@ TANDEM_INLINE void Rows(const typename Kind::X* x, int64_t x_stride, int64_t row
   const auto tile = [&]<int kRows>() __attribute__((always_inline)) {
     const bool last = r + kRows == rows;
     Kind::template Tile<kRows, kVectors>(x + r * x_stride, x_stride, panels, depth,
-                                         out + r * out_stride, out_stride,
-                                         last ? next : nullptr);
+                                         out + r * out_stride, out_stride, last ? next : nullptr);
     r += kRows;
   };
   while (rows - r >= kMaxRows) tile.template operator()<kMaxRows>();
@@ -149,16 +149,16 @@ TANDEM_INLINE void Panels(const void* x, int64_t x_stride, int64_t rows, const v
   }
 }
 
-#define TANDEM_PANELS_ARGUMENTS                                                                  \
-  const void *x, int64_t x_stride, int64_t rows, const void *panels, int64_t num_panels,         \
+#define TANDEM_PANELS_ARGUMENTS                                                          \
+  const void *x, int64_t x_stride, int64_t rows, const void *panels, int64_t num_panels, \
       int64_t depth, float *out, int64_t out_stride, const char *next
 
 using PanelsFunction = void (*)(TANDEM_PANELS_ARGUMENTS);
 
-#define TANDEM_DEFINE_PANELS(name, target, kind, max_rows, vectors)                              \
-  target void name(TANDEM_PANELS_ARGUMENTS) {                                                    \
-    Panels<kind, max_rows, vectors>(x, x_stride, rows, panels, num_panels, depth, out,           \
-                                    out_stride, next);                                           \
+#define TANDEM_DEFINE_PANELS(name, target, kind, max_rows, vectors)                                \
+  target void name(TANDEM_PANELS_ARGUMENTS) {                                                      \
+    Panels<kind, max_rows, vectors>(x, x_stride, rows, panels, num_panels, depth, out, out_stride, \
+                                    next);                                                         \
   }
 
 // Sums per tile: 12 x 2 of 32 registers; 6 x 1 pairs of 16; 2 x 1 quadruples of 16.
@@ -205,9 +205,9 @@ TANDEM_TARGET_AVX512_BF16 TANDEM_INLINE void RowsPairs(const uint32_t* x, int64_
                                                        int64_t pairs, float* out,
                                                        int64_t out_stride, const char* next) {
   int64_t r = 0;
-#define TANDEM_ROWS(count)                                                                       \
-  TilePairs<count, kVectors>(x + r * x_stride, x_stride, panels, pairs, out + r * out_stride,    \
-                             out_stride, r + (count) == rows ? next : nullptr);                  \
+#define TANDEM_ROWS(count)                                                                    \
+  TilePairs<count, kVectors>(x + r * x_stride, x_stride, panels, pairs, out + r * out_stride, \
+                             out_stride, r + (count) == rows ? next : nullptr);               \
   r += (count);
   while (rows - r >= 12) {
     TANDEM_ROWS(12)
@@ -280,6 +280,26 @@ PanelsFunction FindFunction(InstructionSet set, bool bf16_weights, OperandType o
   return bf16_weights ? Bf16Avx512 : Fp32Avx512;
 }
 
+// The rows of one panel (16, or fewer in a matrix's last) into its words: 16 by 16 words at a time,
+// so that source and panel are both read and written by whole cache lines.
+template <typename T>
+void PackPanel(std::span<const T* const> rows, int64_t depth, uint32_t* panel) {
+  constexpr int64_t kPerWord = 4 / sizeof(T);
+  uint32_t block[16][16] = {};  // [row][word]
+  for (int64_t first = 0; first < depth; first += 16 * kPerWord) {
+    const int64_t here = std::min(16 * kPerWord, depth - first);
+    const int64_t words = (here + kPerWord - 1) / kPerWord;
+    for (size_t c = 0; c < rows.size(); ++c) {
+      block[c][words - 1] = 0;  // the half behind an odd depth
+      std::memcpy(block[c], rows[c] + first, static_cast<size_t>(here) * sizeof(T));
+    }
+    uint32_t* out = panel + first / kPerWord * 16;
+    for (int64_t w = 0; w < words; ++w) {
+      for (int64_t c = 0; c < 16; ++c) out[w * 16 + c] = block[c][w];
+    }
+  }
+}
+
 }  // namespace
 
 OperandType RoundedOperandType(InstructionSet set) {
@@ -303,33 +323,34 @@ void StoreOperand(InstructionSet set, const float* row, int64_t n, bool round, O
   }
 }
 
-PackedMatrix::PackedMatrix(std::span<const float* const> rows, int64_t depth)
-    : depth_(depth), columns_(static_cast<int64_t>(rows.size())) {
-  panels_ = AlignedBuffer(num_panels() * depth * 16 * 4);
+void PackedMatrix::Reserve(int64_t columns, int64_t depth, bool is_bf16) {
+  if (columns == columns_ && depth == depth_ && is_bf16 == is_bf16_) return;
+  columns_ = columns;
+  depth_ = depth;
+  is_bf16_ = is_bf16;
+  const int64_t words = is_bf16 ? Bf16Weights::PanelWords(depth) : Fp32Weights::PanelWords(depth);
+  panels_ = AlignedBuffer(num_panels() * words * 4);
+}
+
+void PackedMatrix::Pack(std::span<const float* const> rows, int64_t depth) {
+  Reserve(static_cast<int64_t>(rows.size()), depth, /*is_bf16=*/false);
   for (int64_t p = 0; p < num_panels(); ++p) {
-    float* panel = panels_.as<float>() + p * depth * 16;
-    for (int64_t c = 0; c < std::min<int64_t>(16, columns_ - p * 16); ++c) {
-      const float* row = rows[p * 16 + c];
-      for (int64_t k = 0; k < depth; ++k) panel[k * 16 + c] = row[k];
-    }
+    PackPanel(rows.subspan(p * 16, std::min<int64_t>(16, columns_ - p * 16)), depth,
+              panels_.as<uint32_t>() + p * Fp32Weights::PanelWords(depth));
   }
 }
 
-PackedMatrix::PackedMatrix(std::span<const uint16_t* const> rows, int64_t depth)
-    : depth_(depth), columns_(static_cast<int64_t>(rows.size())), is_bf16_(true) {
-  const int64_t pairs = (depth + 1) / 2;
-  panels_ = AlignedBuffer(num_panels() * pairs * 16 * 4);
+void PackedMatrix::Pack(std::span<const uint16_t* const> rows, int64_t depth) {
+  Reserve(static_cast<int64_t>(rows.size()), depth, /*is_bf16=*/true);
   for (int64_t p = 0; p < num_panels(); ++p) {
-    uint16_t* panel = panels_.as<uint16_t>() + p * pairs * 32;
-    for (int64_t c = 0; c < std::min<int64_t>(16, columns_ - p * 16); ++c) {
-      const uint16_t* row = rows[p * 16 + c];
-      for (int64_t k = 0; k < depth; ++k) panel[k / 2 * 32 + c * 2 + k % 2] = row[k];
-    }
+    PackPanel(rows.subspan(p * 16, std::min<int64_t>(16, columns_ - p * 16)), depth,
+              panels_.as<uint32_t>() + p * Bf16Weights::PanelWords(depth));
   }
 }
 
 const void* PackedMatrix::Panel(int64_t panel) const {
-  const int64_t words = is_bf16_ ? Bf16Weights::PanelWords(depth_) : Fp32Weights::PanelWords(depth_);
+  const int64_t words =
+      is_bf16_ ? Bf16Weights::PanelWords(depth_) : Fp32Weights::PanelWords(depth_);
   return panels_.as<uint32_t>() + panel * words;
 }
 

@@ -9,7 +9,7 @@
 // the tile or the thread. A row's result hence depends on that row and the weights alone, which is what
 // `invariant` and `exact` need, and costs nothing here: tiles block rows and columns, never the sum.
 //
-// Thread-safe: immutable once packed, and a product may be shared out over threads by panels and rows.
+// Thread-safe while nobody packs; a product may be shared out over threads by panels and rows.
 #ifndef TANDEM_COMMON_TENSOR_PACKED_MATRIX_H_
 #define TANDEM_COMMON_TENSOR_PACKED_MATRIX_H_
 
@@ -49,8 +49,13 @@ class PackedMatrix {
   PackedMatrix() = default;
 
   // rows[o] points to the `depth` weights of output feature o (fp32, or bf16 bits).
-  PackedMatrix(std::span<const float* const> rows, int64_t depth);
-  PackedMatrix(std::span<const uint16_t* const> rows, int64_t depth);
+  PackedMatrix(std::span<const float* const> rows, int64_t depth) { Pack(rows, depth); }
+  PackedMatrix(std::span<const uint16_t* const> rows, int64_t depth) { Pack(rows, depth); }
+
+  // Takes new weights. The memory stays where the shape and the type are those of before: the next
+  // version of a model then costs no fresh pages.
+  void Pack(std::span<const float* const> rows, int64_t depth);
+  void Pack(std::span<const uint16_t* const> rows, int64_t depth);
 
   int64_t depth() const { return depth_; }
   int64_t columns() const { return columns_; }
@@ -77,6 +82,7 @@ class PackedMatrix {
   void CopyColumn(int64_t column, float* out) const;
 
  private:
+  void Reserve(int64_t columns, int64_t depth, bool is_bf16);
   const void* Panel(int64_t panel) const;
 
   int64_t depth_ = 0, columns_ = 0;

@@ -7,9 +7,11 @@
 #include <thread>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/model/numerics_self_test.h"
 #include "common/model/safetensors.h"
@@ -105,24 +107,27 @@ void BindOptions(OptionBinder& binder, EngineOptions& options) {
   binder.Choice<ComputeDType>("dtype", &options.dtype,
                               {{"fp32", ComputeDType::kFp32}, {"bf16", ComputeDType::kBf16}},
                               "compute type of weights, linear layers and KV cache");
-  BindNumerics(binder, &options.numerics,
-               "what the log-probs depend on: invariant and exact promise weights, prompt, sampling, seed "
-               "and index alone, and refuse to start where the kernels do not keep it");
+  BindNumerics(
+      binder, &options.numerics,
+      "what the log-probs depend on: invariant and exact promise weights, prompt, sampling, seed "
+      "and index alone, and refuse to start where the kernels do not keep it");
   binder.Integer("kv_capacity_tokens", &options.kv_capacity_tokens, {.min = 16, .max = 1 << 28},
                  "tokens", "size of the KV cache");
   binder.Integer("max_batch_sequences", &options.max_batch_sequences, {.min = 1, .max = 4096},
                  "sequences", "sequences of one decode step");
   binder.Integer("max_step_tokens", &options.max_step_tokens, {.min = 1, .max = 1 << 20}, "tokens",
                  "decode tokens and prompt chunks of one step; at least max_batch_sequences");
-  binder.Flag("prefix_cache", &options.prefix_cache,
-              "find KV of full blocks again that begin with the same tokens under the same weights");
-  binder.Choice<InFlight>("in_flight", &options.in_flight,
-                          {{"keep", InFlight::kKeep},
-                           {"recompute", InFlight::kRecompute},
-                           {"abort", InFlight::kAbort},
-                           {"drain", InFlight::kDrain}},
-                          "groups that run when new weights come: keep their KV, recompute it, end with "
-                          "ABORTED, or let them end first");
+  binder.Flag(
+      "prefix_cache", &options.prefix_cache,
+      "find KV of full blocks again that begin with the same tokens under the same weights");
+  binder.Choice<InFlight>(
+      "in_flight", &options.in_flight,
+      {{"keep", InFlight::kKeep},
+       {"recompute", InFlight::kRecompute},
+       {"abort", InFlight::kAbort},
+       {"drain", InFlight::kDrain}},
+      "groups that run when new weights come: keep their KV, recompute it, end with "
+      "ABORTED, or let them end first");
   binder.Integer("num_threads", &options.num_threads, {.min = 0, .max = 1024}, "threads",
                  "compute threads; 0 takes the machine's cores");
 }
@@ -152,6 +157,10 @@ struct Engine::Impl {
   ModelRunner runner;
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ModelWeights> weights;
+  mutable Mutex spare_mu;  // Stage runs beside steps
+  // What served before: the next version is packed into its memory, so that a push neither maps
+  // hundreds of fresh megabytes nor gives them back while requests wait.
+  std::unique_ptr<ModelWeights> spare ABSL_GUARDED_BY(spare_mu);
   std::vector<HostTensor> initial_tensors;
   WeightVersion version;
   uint64_t num_tokens_sampled = 0;
@@ -183,9 +192,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
   try {
     impl = std::make_unique<Impl>(options, config);
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no memory for a KV cache of ", options.kv_capacity_tokens,
-                     " tokens: lower engine.kv_capacity_tokens"));
+    return absl::ResourceExhaustedError(absl::StrCat("no memory for a KV cache of ",
+                                                     options.kv_capacity_tokens,
+                                                     " tokens: lower engine.kv_capacity_tokens"));
   }
   impl->tokenizer = std::move(tokenizer);
   TANDEM_ASSIGN_OR_RETURN(impl->weights,
@@ -200,15 +209,15 @@ absl::Status Engine::Validate(const GroupRequest& request) const {
   const int64_t prompt = static_cast<int64_t>(request.prompt.size());
   if (prompt == 0) return absl::InvalidArgumentError("prompt_token_ids is empty");
   if (request.num_completions < 1 || request.num_completions > impl.options.max_batch_sequences) {
-    return absl::InvalidArgumentError(absl::StrCat("num_completions is ", request.num_completions,
-                                                   ", want 1 to max_batch_sequences = ",
-                                                   impl.options.max_batch_sequences));
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_completions is ", request.num_completions,
+                     ", want 1 to max_batch_sequences = ", impl.options.max_batch_sequences));
   }
   const auto check_ids = [&](const std::vector<int32_t>& ids, const char* what) {
     for (size_t i = 0; i < ids.size(); ++i) {
       if (ids[i] >= 0 && ids[i] < impl.config.vocab_size) continue;
-      return absl::InvalidArgumentError(absl::StrCat(what, "[", i, "] is ", ids[i],
-                                                     ", want 0 to ", impl.config.vocab_size - 1));
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, "[", i, "] is ", ids[i], ", want 0 to ", impl.config.vocab_size - 1));
     }
     return absl::OkStatus();
   };
@@ -216,16 +225,16 @@ absl::Status Engine::Validate(const GroupRequest& request) const {
   TANDEM_RETURN_IF_ERROR(check_ids(request.sampling.stop_token_ids, "sampling.stop_token_ids"));
   const int64_t total = prompt + request.sampling.max_new_tokens;
   if (total > impl.config.max_position_embeddings) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("prompt of ", prompt, " tokens + max_new_tokens ",
-                     request.sampling.max_new_tokens, " = ", total, " is over the context of ",
-                     impl.config.max_position_embeddings, " tokens"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "prompt of ", prompt, " tokens + max_new_tokens ", request.sampling.max_new_tokens, " = ",
+        total, " is over the context of ", impl.config.max_position_embeddings, " tokens"));
   }
   const int64_t blocks = Scheduler::WorstCaseBlocks(request);
   if (blocks > impl.num_blocks) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the group may need ", blocks * KvBlockPool::kBlockTokens, " tokens of KV cache, the server has ",
-        impl.num_blocks * KvBlockPool::kBlockTokens, " (engine.kv_capacity_tokens)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the group may need ", blocks * KvBlockPool::kBlockTokens,
+                     " tokens of KV cache, the server has ",
+                     impl.num_blocks * KvBlockPool::kBlockTokens, " (engine.kv_capacity_tokens)"));
   }
   return absl::OkStatus();
 }
@@ -289,7 +298,8 @@ absl::StatusOr<SampledToken> Engine::Impl::Sample(const Sequence& sequence,
                                           token.status().message()));
 }
 
-// Why the sequence ends with its last token; nothing when it goes on. Fills `text` for stop strings.
+// Why the sequence ends with its last token; nothing when it goes on. Fills `text` for stop
+// strings.
 absl::StatusOr<std::optional<FinishReason>> Engine::Impl::FinishReasonOf(Sequence& sequence) const {
   FinishedCompletion& completion = sequence.completion;
   const SamplingParams& sampling = sequence.group->request.sampling;
@@ -389,8 +399,8 @@ absl::StatusOr<std::vector<std::vector<float>>> Engine::Score(
     }
     for (int32_t id : sequences[s]) {
       if (id >= 0 && id < impl.config.vocab_size) continue;
-      return absl::InvalidArgumentError(absl::StrCat("sequence ", s, " has id ", id, ", want 0 to ",
-                                                     impl.config.vocab_size - 1));
+      return absl::InvalidArgumentError(
+          absl::StrCat("sequence ", s, " has id ", id, ", want 0 to ", impl.config.vocab_size - 1));
     }
   }
   if (!(temperature > 0)) {
@@ -403,7 +413,13 @@ absl::StatusOr<std::vector<std::vector<float>>> Engine::Score(
 
 absl::StatusOr<std::unique_ptr<StagedWeights>> Engine::Stage(
     std::vector<HostTensor> tensors) const {
-  TANDEM_ASSIGN_OR_RETURN(auto packed, PackModelWeights(impl_->config, tensors, weight_dtype()));
+  std::unique_ptr<ModelWeights> spare;
+  {
+    MutexLock lock(&impl_->spare_mu);
+    spare = std::move(impl_->spare);
+  }
+  TANDEM_ASSIGN_OR_RETURN(
+      auto packed, PackModelWeights(impl_->config, tensors, weight_dtype(), std::move(spare)));
   return std::unique_ptr<StagedWeights>(std::move(packed));
 }
 
@@ -411,8 +427,13 @@ std::vector<GroupKey> Engine::Install(std::unique_ptr<StagedWeights> staged,
                                       WeightVersion version) {
   auto* weights = dynamic_cast<ModelWeights*>(staged.release());
   TANDEM_CHECK(weights != nullptr);
-  impl_->weights.reset(weights);
+  std::unique_ptr<ModelWeights> served =
+      std::exchange(impl_->weights, std::unique_ptr<ModelWeights>(weights));
   impl_->version = version;
+  {
+    MutexLock lock(&impl_->spare_mu);
+    std::swap(impl_->spare, served);
+  }
   std::vector<GroupKey> ended;
   if (in_flight() == InFlight::kAbort) {
     for (const auto& group : impl_->scheduler.running()) ended.push_back(group->request.key);

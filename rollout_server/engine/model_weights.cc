@@ -64,21 +64,21 @@ class Source {
 
 // Several projections of one input as one matrix.
 template <typename T>
-LinearWeights PackLinear(Source<T>& source, const std::string& prefix,
-                         const std::vector<std::string>& names, bool has_bias, int64_t depth) {
+void PackLinear(Source<T>& source, const std::string& prefix, const std::vector<std::string>& names,
+                bool has_bias, int64_t depth, LinearWeights& out) {
   std::vector<const T*> rows;
-  LinearWeights out;
+  out.bias.clear();
   for (const std::string& name : names) {
     source.AppendRows(absl::StrCat(prefix, name, ".weight"), rows);
     if (has_bias) source.AppendVector(absl::StrCat(prefix, name, ".bias"), out.bias);
   }
-  out.matrix = PackedMatrix(std::span<const T* const>(rows), depth);
-  return out;
+  out.matrix.Pack(std::span<const T* const>(rows), depth);
 }
 
 // Gates and ups side by side in a tile, so that what computes a tile can apply SwiGLU to it.
 template <typename T>
-LinearWeights PackGateUp(const ModelConfig& config, Source<T>& source, const std::string& mlp) {
+void PackGateUp(const ModelConfig& config, Source<T>& source, const std::string& mlp,
+                LinearWeights& out) {
   constexpr int64_t kWidth = PackedMatrix::kPanelColumns;
   const std::string gate = mlp + "gate_proj", up = mlp + "up_proj";
   std::vector<const T*> gate_rows, up_rows, rows;
@@ -90,7 +90,7 @@ LinearWeights PackGateUp(const ModelConfig& config, Source<T>& source, const std
     up_bias = source.Vector(up + ".bias");
   }
   const std::vector<T> zeros(config.hidden_size);
-  LinearWeights out;
+  out.bias.clear();
   for (int64_t first = 0; first < config.intermediate_size; first += kWidth) {
     for (const auto& [part, bias] : {std::pair(&gate_rows, &gate_bias), {&up_rows, &up_bias}}) {
       for (int64_t i = first; i < first + kWidth; ++i) {
@@ -100,49 +100,42 @@ LinearWeights PackGateUp(const ModelConfig& config, Source<T>& source, const std
       }
     }
   }
-  out.matrix = PackedMatrix(std::span<const T* const>(rows), config.hidden_size);
-  return out;
+  out.matrix.Pack(std::span<const T* const>(rows), config.hidden_size);
 }
 
 template <typename T>
-LayerWeights PackLayer(const ModelConfig& config, Source<T>& source, int64_t index) {
+void PackLayer(const ModelConfig& config, Source<T>& source, int64_t index, LayerWeights& out) {
   const std::string layer = absl::StrCat("model.layers.", index, ".");
   const std::string attention = layer + "self_attn.", mlp = layer + "mlp.";
-  LayerWeights out;
   out.input_norm = source.Vector(layer + "input_layernorm.weight");
   out.post_norm = source.Vector(layer + "post_attention_layernorm.weight");
   if (config.qk_norm) {
     out.q_norm = source.Vector(attention + "q_norm.weight");
     out.k_norm = source.Vector(attention + "k_norm.weight");
   }
-  out.qkv = PackLinear(source, attention, {"q_proj", "k_proj", "v_proj"}, config.attention_qkv_bias,
-                       config.hidden_size);
-  out.o = PackLinear(source, attention, {"o_proj"}, config.attention_o_bias,
-                     config.num_heads * config.head_dim);
-  out.gate_up = PackGateUp(config, source, mlp);
-  out.down = PackLinear(source, mlp, {"down_proj"}, config.mlp_bias, config.intermediate_size);
-  return out;
+  PackLinear(source, attention, {"q_proj", "k_proj", "v_proj"}, config.attention_qkv_bias,
+             config.hidden_size, out.qkv);
+  PackLinear(source, attention, {"o_proj"}, config.attention_o_bias,
+             config.num_heads * config.head_dim, out.o);
+  PackGateUp(config, source, mlp, out.gate_up);
+  PackLinear(source, mlp, {"down_proj"}, config.mlp_bias, config.intermediate_size, out.down);
 }
 
 template <typename T>
-std::unique_ptr<ModelWeights> PackAll(const ModelConfig& config,
-                                      const std::vector<HostTensor>& tensors) {
+void PackAll(const ModelConfig& config, const std::vector<HostTensor>& tensors, ModelWeights& out) {
   Source<T> source(tensors);
-  auto out = std::make_unique<ModelWeights>();
   std::vector<const T*> embedding, head;
   source.AppendRows("model.embed_tokens.weight", embedding);
   if (config.tie_word_embeddings) {
     head = embedding;
   } else {
     source.AppendRows("lm_head.weight", head);
-    out->embedding = PackedMatrix(std::span<const T* const>(embedding), config.hidden_size);
+    out.embedding.Pack(std::span<const T* const>(embedding), config.hidden_size);
   }
-  out->head = PackedMatrix(std::span<const T* const>(head), config.hidden_size);
-  for (int64_t i = 0; i < config.num_layers; ++i) {
-    out->layers.push_back(PackLayer(config, source, i));
-  }
-  out->final_norm = source.Vector("model.norm.weight");
-  return out;
+  out.head.Pack(std::span<const T* const>(head), config.hidden_size);
+  out.layers.resize(config.num_layers);
+  for (int64_t i = 0; i < config.num_layers; ++i) PackLayer(config, source, i, out.layers[i]);
+  out.final_norm = source.Vector("model.norm.weight");
 }
 
 }  // namespace
@@ -156,9 +149,9 @@ int64_t ModelWeights::linear_bytes() const {
   return bytes;
 }
 
-absl::StatusOr<std::unique_ptr<ModelWeights>> PackModelWeights(const ModelConfig& config,
-                                                               const std::vector<HostTensor>& tensors,
-                                                               DType dtype) {
+absl::StatusOr<std::unique_ptr<ModelWeights>> PackModelWeights(
+    const ModelConfig& config, const std::vector<HostTensor>& tensors, DType dtype,
+    std::unique_ptr<ModelWeights> spare) {
   const std::vector<TensorSpec> want = ModelTensors(config, dtype);
   if (tensors.size() != want.size()) {
     return absl::InvalidArgumentError(
@@ -169,8 +162,13 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> PackModelWeights(const ModelConfig
     return absl::InvalidArgumentError(absl::StrCat("tensor ", i, " is ", tensors[i].spec.ToString(),
                                                    ", want ", want[i].ToString()));
   }
-  return dtype == DType::kBF16 ? PackAll<uint16_t>(config, tensors)
-                               : PackAll<float>(config, tensors);
+  if (!spare) spare = std::make_unique<ModelWeights>();
+  if (dtype == DType::kBF16) {
+    PackAll<uint16_t>(config, tensors, *spare);
+  } else {
+    PackAll<float>(config, tensors, *spare);
+  }
+  return spare;
 }
 
 }  // namespace tandem::rollout

@@ -1,5 +1,5 @@
-// ModelWeights: one version of the model, packed for the kernels. Immutable once made; Engine swaps
-// pointers to it. Made from tensors in ModelTensors order.
+// ModelWeights: one version of the model, packed for the kernels. Immutable while it serves; Engine
+// swaps two of them. Made from tensors in ModelTensors order.
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_MODEL_WEIGHTS_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_MODEL_WEIGHTS_H_
 
@@ -25,7 +25,7 @@ struct LayerWeights {
   LinearWeights qkv;                         // E -> (H + 2 Hkv) D
   LinearWeights o;                           // H D -> E
   LinearWeights gate_up;  // E -> tiles of 16 gates and their 16 ups; features past I are zero
-  LinearWeights down;                        // I -> E
+  LinearWeights down;     // I -> E
 };
 
 struct ModelWeights : StagedWeights {
@@ -38,11 +38,13 @@ struct ModelWeights : StagedWeights {
   int64_t linear_bytes() const;  // what one step reads
 };
 
-// Packs tensors of `dtype` (copies them: the source may be a staging buffer that is used again).
+// Packs tensors of `dtype` (copies them: the source may be a staging buffer that is used again)
+// into `spare`, a version of the same model that nobody reads any more, or into fresh memory when
+// it is null.
 //   INVALID_ARGUMENT  a tensor has another name, shape or dtype than ModelTensors says
-absl::StatusOr<std::unique_ptr<ModelWeights>> PackModelWeights(const ModelConfig& config,
-                                                               const std::vector<HostTensor>& tensors,
-                                                               DType dtype);
+absl::StatusOr<std::unique_ptr<ModelWeights>> PackModelWeights(
+    const ModelConfig& config, const std::vector<HostTensor>& tensors, DType dtype,
+    std::unique_ptr<ModelWeights> spare = nullptr);
 
 }  // namespace tandem::rollout
 

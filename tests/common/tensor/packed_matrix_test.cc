@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
@@ -36,7 +37,8 @@ PackedMatrix PackFp32(const Rows& weights) {
   return PackedMatrix(rows, static_cast<int64_t>(weights[0].size()));
 }
 
-PackedMatrix PackBf16(const Rows& weights) {
+// Packs into `matrix`, whatever it holds.
+void PackBf16(const Rows& weights, PackedMatrix* matrix) {
   std::vector<std::vector<uint16_t>> bits;
   for (const auto& row : weights) {
     bits.emplace_back();
@@ -44,7 +46,13 @@ PackedMatrix PackBf16(const Rows& weights) {
   }
   std::vector<const uint16_t*> rows;
   for (const auto& row : bits) rows.push_back(row.data());
-  return PackedMatrix(rows, static_cast<int64_t>(weights[0].size()));
+  matrix->Pack(rows, static_cast<int64_t>(weights[0].size()));
+}
+
+PackedMatrix PackBf16(const Rows& weights) {
+  PackedMatrix matrix;
+  PackBf16(weights, &matrix);
+  return matrix;
 }
 
 // Every output of every row, [rows][columns].
@@ -158,6 +166,24 @@ TEST(PackedMatrixLayoutTest, AColumnComesBackAsItWentIn) {
       matrix.CopyColumn(c, column.data());
       EXPECT_EQ(column, weights[c]);
     }
+  }
+}
+
+TEST(PackedMatrixLayoutTest, NewWeightsTakeThePlaceOfThoseBefore) {
+  for (const int64_t depth : {5, 32, 33, 70}) {
+    PackedMatrix matrix = PackBf16(RandomRows(20, depth, 1));
+    const void* const memory = matrix.TileAddress(0);
+    const Rows next = RandomRows(20, depth, 2);
+    PackBf16(next, &matrix);
+    EXPECT_EQ(matrix.TileAddress(0), memory) << "the same shape needs no fresh memory";
+    const PackedMatrix fresh = PackBf16(next);
+    ASSERT_EQ(matrix.bytes(), fresh.bytes());
+    EXPECT_EQ(std::memcmp(matrix.TileAddress(0), fresh.TileAddress(0),
+                          static_cast<size_t>(fresh.bytes())),
+              0);
+    PackBf16(RandomRows(3, depth + 1, 3), &matrix);
+    EXPECT_EQ(matrix.columns(), 3);
+    EXPECT_EQ(matrix.depth(), depth + 1);
   }
 }
 
