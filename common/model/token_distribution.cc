@@ -27,18 +27,22 @@ struct BlockSums {
   Vec16 mass = {}, first = {}, second = {};
 };
 
+template <bool kMoments>
 TANDEM_INLINE Vec16 AddExps(Vec16 logits, float largest, float scale, BlockSums& sums) {
   // Below e^-87 a term is nothing next to the largest, which is 1; NaN stays NaN.
   const Vec16 y = (logits - largest) * scale;
   const Vec16 clamped = y < -87.0f ? Splat16(-87.0f) : y;
   const Vec16 e = y < -87.0f ? Vec16{} : Exp16(clamped);
-  const Vec16 ey = e * clamped;
   sums.mass += e;
-  sums.first += ey;
-  sums.second += ey * clamped;
+  if constexpr (kMoments) {
+    const Vec16 ey = e * clamped;
+    sums.first += ey;
+    sums.second += ey * clamped;
+  }
   return e;
 }
 
+template <bool kMoments>
 TANDEM_INLINE TokenDistribution DistributionBody(const float* logits, int64_t n, float scale,
                                                  float* exps, double* block_mass) {
   TokenDistribution d;
@@ -49,53 +53,69 @@ TANDEM_INLINE TokenDistribution DistributionBody(const float* logits, int64_t n,
     BlockSums sums;
     int64_t i = begin;
     for (; i + 16 <= end; i += 16) {
-      const Vec16 e = AddExps(Load16(logits + i), d.largest, scale, sums);
+      const Vec16 e = AddExps<kMoments>(Load16(logits + i), d.largest, scale, sums);
       if (exps != nullptr) Store16(exps + i, e);
     }
     if (i < end) {
       const Vec16 e =
-          AddExps(LoadSome16(logits + i, end - i, kMinusInfinity), d.largest, scale, sums);
+          AddExps<kMoments>(LoadSome16(logits + i, end - i, kMinusInfinity), d.largest, scale, sums);
       if (exps != nullptr) StoreSome16(exps + i, end - i, e);
     }
     const float mass = SumLanes(sums.mass);
     if (block_mass != nullptr) block_mass[begin / kDistributionBlock] = mass;
     d.mass += mass;
-    d.first += SumLanes(sums.first);
-    d.second += SumLanes(sums.second);
+    if constexpr (kMoments) {
+      d.first += SumLanes(sums.first);
+      d.second += SumLanes(sums.second);
+    }
   }
   d.log_mass = std::log(d.mass);
   return d;
 }
 
+template <bool kMoments>
 TokenDistribution DistributionScalar(const float* logits, int64_t n, float scale, float* exps,
                                      double* block_mass) {
-  return DistributionBody(logits, n, scale, exps, block_mass);
+  return DistributionBody<kMoments>(logits, n, scale, exps, block_mass);
 }
+template <bool kMoments>
 TANDEM_TARGET_AVX2 TokenDistribution DistributionAvx2(const float* logits, int64_t n, float scale,
                                                       float* exps, double* block_mass) {
-  return DistributionBody(logits, n, scale, exps, block_mass);
+  return DistributionBody<kMoments>(logits, n, scale, exps, block_mass);
 }
+template <bool kMoments>
 TANDEM_TARGET_AVX512 TokenDistribution DistributionAvx512(const float* logits, int64_t n,
                                                           float scale, float* exps,
                                                           double* block_mass) {
-  return DistributionBody(logits, n, scale, exps, block_mass);
+  return DistributionBody<kMoments>(logits, n, scale, exps, block_mass);
+}
+
+template <bool kMoments>
+TokenDistribution DistributionWith(InstructionSet set, std::span<const float> logits, float scale,
+                                   float* exps, double* block_mass) {
+  const auto n = static_cast<int64_t>(logits.size());
+  switch (set) {
+    case InstructionSet::kScalar:
+      return DistributionScalar<kMoments>(logits.data(), n, scale, exps, block_mass);
+    case InstructionSet::kAvx2:
+      return DistributionAvx2<kMoments>(logits.data(), n, scale, exps, block_mass);
+    case InstructionSet::kAvx512:
+    case InstructionSet::kAvx512Bf16:
+      break;
+  }
+  return DistributionAvx512<kMoments>(logits.data(), n, scale, exps, block_mass);
 }
 
 }  // namespace
 
 TokenDistribution DistributionOf(InstructionSet set, std::span<const float> logits,
                                  float inverse_temperature, float* exps, double* block_mass) {
-  const auto n = static_cast<int64_t>(logits.size());
-  switch (set) {
-    case InstructionSet::kScalar:
-      return DistributionScalar(logits.data(), n, inverse_temperature, exps, block_mass);
-    case InstructionSet::kAvx2:
-      return DistributionAvx2(logits.data(), n, inverse_temperature, exps, block_mass);
-    case InstructionSet::kAvx512:
-    case InstructionSet::kAvx512Bf16:
-      break;
-  }
-  return DistributionAvx512(logits.data(), n, inverse_temperature, exps, block_mass);
+  return DistributionWith<true>(set, logits, inverse_temperature, exps, block_mass);
+}
+
+TokenDistribution MassOf(InstructionSet set, std::span<const float> logits,
+                         float inverse_temperature, float* exps, double* block_mass) {
+  return DistributionWith<false>(set, logits, inverse_temperature, exps, block_mass);
 }
 
 TokenDistribution DistributionOver(std::span<const float> logits, std::span<const int32_t> ids,

@@ -48,7 +48,11 @@ TokenDistribution DistributionOf(InstructionSet set, std::span<const float> logi
                                  float inverse_temperature, float* exps = nullptr,
                                  double* block_mass = nullptr);
 
-// The same over some of the ids, `largest` being that of all of them (DistributionOf): what is left when
+// The same without the two moments, which stay 0: where a log-prob is all that is asked for.
+TokenDistribution MassOf(InstructionSet set, std::span<const float> logits, float inverse_temperature,
+                         float* exps = nullptr, double* block_mass = nullptr);
+
+// DistributionOf over some of the ids, `largest` being that of all of them (DistributionOf): what is left when
 // top-k, top-p or min-p have removed the others. Sums in fp64, in the order of `ids`.
 TokenDistribution DistributionOver(std::span<const float> logits, std::span<const int32_t> ids,
                                    float inverse_temperature, float largest);

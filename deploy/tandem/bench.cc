@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
@@ -12,6 +13,7 @@ namespace tandem::front {
 namespace {
 
 constexpr const char* kPeers = "tests/bench/peers";
+constexpr int64_t kLongPrompt = 512, kGroup = 8;
 
 struct Spread {
   double median = 0, low = 0, high = 0;
@@ -23,31 +25,59 @@ Spread SpreadOf(std::vector<double> values) {
   return {values[values.size() / 2], values.front(), values.back()};
 }
 
-// The part of a case that is looked at, as (tokens, seconds, bytes, flops).
+// The part of a case that is looked at: tokens a second, or the milliseconds it takes.
 struct Part {
   const char* name;
+  const char* unit;
+  const char* json_name;
   int64_t BenchTimes::*tokens;
   double BenchTimes::*seconds;
   double BenchTimes::*bytes;
   double BenchTimes::*flops;
 };
-constexpr Part kDecode = {"decode", &BenchTimes::decode_tokens, &BenchTimes::decode_seconds,
-                          &BenchTimes::decode_bytes, &BenchTimes::decode_flops};
-constexpr Part kPrefill = {"prefill", &BenchTimes::prefill_tokens, &BenchTimes::prefill_seconds,
-                           &BenchTimes::prefill_bytes, &BenchTimes::prefill_flops};
+constexpr Part kDecode = {"decode",
+                          "tok/s",
+                          "tokens_per_second",
+                          &BenchTimes::decode_tokens,
+                          &BenchTimes::decode_seconds,
+                          &BenchTimes::decode_bytes,
+                          &BenchTimes::decode_flops};
+constexpr Part kPrefill = {"prefill",
+                           "tok/s",
+                           "tokens_per_second",
+                           &BenchTimes::prefill_tokens,
+                           &BenchTimes::prefill_seconds,
+                           &BenchTimes::prefill_bytes,
+                           &BenchTimes::prefill_flops};
+constexpr Part kFirstToken = {"first",
+                              "ms",
+                              "milliseconds",
+                              nullptr,
+                              &BenchTimes::prefill_seconds,
+                              &BenchTimes::prefill_bytes,
+                              &BenchTimes::prefill_flops};
 
-// What of a case is compared: a prefill case has no decode.
 std::vector<Part> PartsOf(const BenchCase& c) {
-  if (c.new_tokens <= 1) return {kPrefill};
-  return {kDecode, kPrefill};
+  switch (c.kind) {
+    case BenchKind::kDecode:
+      return {kDecode, kPrefill};
+    case BenchKind::kPrefill:
+      return {kPrefill};
+    case BenchKind::kFirstToken:
+      return {kFirstToken};
+  }
+  return {};
 }
 
-std::vector<double> Rates(const std::vector<BenchTimes>& times, const Part& part) {
-  std::vector<double> rates;
+std::vector<double> Values(const std::vector<BenchTimes>& times, const Part& part) {
+  std::vector<double> values;
   for (const BenchTimes& t : times) {
-    if (t.*part.seconds > 0) rates.push_back(static_cast<double>(t.*part.tokens) / (t.*part.seconds));
+    const double seconds = t.*part.seconds;
+    if (seconds <= 0) continue;
+    values.push_back(part.tokens == nullptr ? seconds * 1e3
+                                            : static_cast<double>(t.*part.tokens) / seconds);
   }
-  return rates;
+  return values;
 }
 
 // Least possible over measured time, pass by pass.
@@ -65,7 +95,8 @@ std::vector<double> LimitShares(const std::vector<BenchTimes>& times,
 // Ours over theirs, repeat by repeat: what ran side by side is compared.
 std::vector<double> Ratios(const std::vector<double>& ours, const std::vector<double>& theirs) {
   std::vector<double> ratios;
-  for (size_t i = 0; i < ours.size() && i < theirs.size(); ++i) ratios.push_back(ours[i] / theirs[i]);
+  for (size_t i = 0; i < ours.size() && i < theirs.size(); ++i)
+    ratios.push_back(ours[i] / theirs[i]);
   return ratios;
 }
 
@@ -81,6 +112,30 @@ MachineLimits MedianLimits(const std::vector<MachineLimits>& limits) {
 
 }  // namespace
 
+absl::StatusOr<BenchCase> ParseCase(const std::string& name, int64_t prompt_tokens,
+                                    int64_t new_tokens) {
+  const std::map<std::string, BenchKind> kinds = {{"decode", BenchKind::kDecode},
+                                                  {"prefill", BenchKind::kPrefill},
+                                                  {"first-token", BenchKind::kFirstToken}};
+  const size_t dash = name.rfind('-');
+  const auto kind = kinds.find(name.substr(0, dash));
+  int32_t batch = 0;
+  if (dash == std::string::npos || kind == kinds.end() ||
+      !absl::SimpleAtoi(name.substr(dash + 1), &batch) || batch < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", name, "', want decode-N, prefill-N or first-token-N"));
+  }
+  BenchCase out{name, kind->second, batch, 1, kLongPrompt, 1};
+  if (out.kind == BenchKind::kFirstToken) out.group = batch;
+  if (out.kind == BenchKind::kDecode) {
+    if (batch < kGroup) out.group = batch;
+    if (batch % kGroup == 0) out.group = kGroup;
+    out.prompt_tokens = prompt_tokens;
+    out.new_tokens = new_tokens;
+  }
+  return out;
+}
+
 absl::StatusOr<PeerCommand> FindPeer(const std::string& name_or_path, const std::string& model,
                                      const std::string& dtype, int64_t threads) {
   namespace fs = std::filesystem;
@@ -94,10 +149,10 @@ absl::StatusOr<PeerCommand> FindPeer(const std::string& name_or_path, const std:
   const fs::path venv = ".deps/venv/bin/python";
   const std::string python = fs::exists(venv, ignored) ? venv.string() : "python3";
   // Peers wait as they like: not as this process was told to.
-  return PeerCommand{script.stem().string(),
-                     absl::StrCat("env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT ", python, " '",
-                                  script.string(), "' --model '", model, "' --dtype ", dtype,
-                                  " --threads ", threads)};
+  return PeerCommand{
+      script.stem().string(),
+      absl::StrCat("env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT ", python, " '", script.string(),
+                   "' --model '", model, "' --dtype ", dtype, " --threads ", threads)};
 }
 
 absl::StatusOr<std::map<std::string, BenchTimes>> RunPeer(const PeerCommand& peer,
@@ -137,28 +192,31 @@ absl::StatusOr<std::map<std::string, BenchTimes>> RunPeer(const PeerCommand& pee
 
 std::string ToText(const BenchTable& table, const std::vector<BenchCase>& cases) {
   const MachineLimits limits = MedianLimits(table.limits);
-  std::string out = absl::StrFormat("machine: reads %.1f GB/s, multiplies %.0f GFLOP/s fp32",
-                                    limits.read_bytes_per_second / 1e9, limits.flops_per_second / 1e9);
+  std::string out =
+      absl::StrFormat("machine: reads %.1f GB/s, multiplies %.0f GFLOP/s fp32",
+                      limits.read_bytes_per_second / 1e9, limits.flops_per_second / 1e9);
   if (limits.bf16_flops_per_second > 0) {
     absl::StrAppendFormat(&out, ", %.0f bf16", limits.bf16_flops_per_second / 1e9);
   }
-  absl::StrAppendFormat(&out, "\n%-12s %-8s %-14s %10s %19s %9s %s\n", "case", "part", "engine",
-                        "tok/s", "(least - most)", "of limit", "ratio (least - most)");
+  absl::StrAppendFormat(&out, "\n%-14s %-8s %-18s %10s %-5s %19s %9s %s\n", "case", "part",
+                        "engine", "median", "", "(least - most)", "of limit",
+                        "tandem over it (least - most)");
   for (const BenchCase& c : cases) {
     const auto& engines = table.rows.at(c.name);
     for (const Part& part : PartsOf(c)) {
-      const std::vector<double> ours = Rates(engines.at("tandem"), part);
-      const auto line = [&](const std::string& engine, const std::vector<double>& rates,
+      const std::vector<double> ours = Values(engines.at("tandem"), part);
+      const auto line = [&](const std::string& engine, const std::vector<double>& values,
                             const std::string& limit, const std::string& ratio) {
-        const Spread s = SpreadOf(rates);
-        absl::StrAppendFormat(&out, "%-12s %-8s %-14s %10.1f %19s %9s %s\n", c.name, part.name, engine,
-                              s.median, absl::StrFormat("(%.1f - %.1f)", s.low, s.high), limit, ratio);
+        const Spread s = SpreadOf(values);
+        absl::StrAppendFormat(&out, "%-14s %-8s %-18s %10.1f %-5s %19s %9s %s\n", c.name, part.name,
+                              engine, s.median, part.unit,
+                              absl::StrFormat("(%.1f - %.1f)", s.low, s.high), limit, ratio);
       };
       const Spread share = SpreadOf(LimitShares(engines.at("tandem"), table.limits, part));
       line("tandem", ours, absl::StrFormat("%.0f %%", 100 * share.median), "");
       for (const auto& [engine, times] : engines) {
         if (engine == "tandem") continue;
-        const std::vector<double> theirs = Rates(times, part);
+        const std::vector<double> theirs = Values(times, part);
         const Spread ratio = SpreadOf(Ratios(ours, theirs));
         line(engine, theirs, "",
              absl::StrFormat("%.2fx (%.2f - %.2f)", ratio.median, ratio.low, ratio.high));
@@ -182,14 +240,14 @@ std::string ToJson(const BenchTable& table, const std::vector<BenchCase>& cases)
     const auto& engines = table.rows.at(c.name);
     for (const Part& part : PartsOf(c)) {
       nlohmann::json& row = out["cases"][c.name][part.name];
-      const std::vector<double> ours = Rates(engines.at("tandem"), part);
-      row["tandem"]["tokens_per_second"] = spread(ours);
+      const std::vector<double> ours = Values(engines.at("tandem"), part);
+      row["tandem"][part.json_name] = spread(ours);
       row["tandem"]["share_of_limit"] =
           spread(LimitShares(engines.at("tandem"), table.limits, part));
       for (const auto& [engine, times] : engines) {
         if (engine == "tandem") continue;
-        const std::vector<double> theirs = Rates(times, part);
-        row[engine]["tokens_per_second"] = spread(theirs);
+        const std::vector<double> theirs = Values(times, part);
+        row[engine][part.json_name] = spread(theirs);
         row[engine]["ratio"] = spread(Ratios(ours, theirs));
       }
     }

@@ -12,8 +12,11 @@
 
 namespace tandem::front {
 
+enum class BenchKind { kDecode, kPrefill, kFirstToken };
+
 struct BenchCase {
   std::string name;
+  BenchKind kind = BenchKind::kDecode;
   int64_t batch = 1;  // completions
   int64_t group = 1;  // of one prompt
   int64_t prompt_tokens = 0, new_tokens = 0;
@@ -28,9 +31,16 @@ struct BenchTimes {
 };
 
 struct BenchTable {
-  std::map<std::string, std::map<std::string, std::vector<BenchTimes>>> rows;  // case, engine, repeat
-  std::vector<MachineLimits> limits;                                           // by repeat
+  // By case, engine and repeat. "tandem" is what the others are compared with.
+  std::map<std::string, std::map<std::string, std::vector<BenchTimes>>> rows;
+  std::vector<MachineLimits> limits;  // by repeat
 };
+
+// "decode-N": N completions in groups of up to 8; "prefill-N": N prompts of 512 tokens;
+// "first-token-N": N completions of one prompt of 512 tokens, up to their first token.
+//   INVALID_ARGUMENT  another name
+absl::StatusOr<BenchCase> ParseCase(const std::string& name, int64_t prompt_tokens,
+                                    int64_t new_tokens);
 
 // A program that runs cases through another engine (tests/bench/peers/README.md).
 struct PeerCommand {

@@ -1,14 +1,14 @@
-// tandem bench rollout: speed of the rollout engine in this process, beside the machine's limits and, with
+// tandem bench rollout: speed of the rollout engine in this process, beside the machine's limits
+// and, with
 // --peer, beside another engine on the same work.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
@@ -26,43 +26,35 @@ namespace {
 struct BenchFlags {
   std::string model;
   std::string dtype = "bf16";
-  Numerics numerics = Numerics::kFast;
-  std::vector<std::string> cases = {"decode-1", "decode-8", "decode-32", "decode-64", "prefill-8"};
+  std::vector<Numerics> numerics = {Numerics::kFast};
+  std::vector<std::string> cases = {"decode-1",  "decode-8",  "decode-32",
+                                    "decode-64", "prefill-8", "first-token-8"};
   int64_t prompt_tokens = 64, new_tokens = 128, repeats = 3, threads = 0;
   std::vector<std::string> peers;
   bool json = false;
 };
 
+constexpr const char* kOneSample = "one sample";  // what a first-token case is compared with
+
 absl::StatusOr<std::vector<BenchCase>> ParseCases(const BenchFlags& flags) {
   std::vector<BenchCase> cases;
   for (const std::string& name : flags.cases) {
-    const size_t dash = name.find('-');
-    const std::string kind = name.substr(0, dash);
-    int32_t batch = 0;
-    if (dash == std::string::npos || !absl::SimpleAtoi(name.substr(dash + 1), &batch) || batch < 1 ||
-        (kind != "decode" && kind != "prefill")) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--cases has '", name, "', want decode-N or prefill-N"));
-    }
-    BenchCase one{.name = name, .batch = batch, .prompt_tokens = flags.prompt_tokens,
-                  .new_tokens = flags.new_tokens};
-    one.group = std::min(batch, 8);
-    if (batch % one.group != 0) one.group = 1;
-    if (kind == "prefill") one = {name, batch, 1, 512, 1};
-    cases.push_back(one);
+    TANDEM_ASSIGN_OR_RETURN(cases.emplace_back(),
+                            ParseCase(name, flags.prompt_tokens, flags.new_tokens));
   }
   return cases;
 }
 
-// One pass over the case. Prompts differ from pass to pass, so that nothing is found in the prefix index.
-absl::StatusOr<BenchTimes> RunCase(rollout::Engine& engine, const BenchCase& c, int pass) {
+// One pass over the case. Prompts differ from pass to pass, so that nothing is found in the prefix
+// index.
+absl::StatusOr<BenchTimes> RunCase(rollout::Engine& engine, const BenchCase& c, int64_t pass) {
   const int64_t groups = c.batch / c.group;
   for (int64_t g = 0; g < groups; ++g) {
     rollout::GroupRequest request;
     request.key = g;
     for (int64_t t = 0; t < c.prompt_tokens; ++t) {
       request.prompt.push_back(static_cast<int32_t>(
-          (100 + t * 7919 + (g + 1) * 104729 + int64_t{pass} * 15485863) % engine.config().vocab_size));
+          (100 + t * 7919 + (g + 1) * 104729 + pass * 15485863) % engine.config().vocab_size));
     }
     request.num_completions = static_cast<int32_t>(c.group);
     request.sampling.max_new_tokens = static_cast<int32_t>(c.new_tokens);
@@ -98,15 +90,17 @@ absl::StatusOr<BenchTimes> RunCase(rollout::Engine& engine, const BenchCase& c, 
 }
 
 absl::StatusOr<std::unique_ptr<rollout::Engine>> MakeEngine(const BenchFlags& flags,
+                                                            Numerics numerics,
                                                             const std::vector<BenchCase>& cases) {
   rollout::EngineOptions options;
-  options.dtype = flags.dtype == "bf16" ? rollout::ComputeDType::kBf16 : rollout::ComputeDType::kFp32;
-  options.numerics = flags.numerics;
+  options.dtype =
+      flags.dtype == "bf16" ? rollout::ComputeDType::kBf16 : rollout::ComputeDType::kFp32;
+  options.numerics = numerics;
   options.num_threads = flags.threads;
   options.kv_capacity_tokens = 0;
   for (const BenchCase& c : cases) {
-    options.kv_capacity_tokens = std::max<int64_t>(
-        options.kv_capacity_tokens, c.batch * (c.prompt_tokens + c.new_tokens + 32));
+    options.kv_capacity_tokens = std::max<int64_t>(options.kv_capacity_tokens,
+                                                   c.batch * (c.prompt_tokens + c.new_tokens + 32));
     options.max_batch_sequences = std::max<int64_t>(options.max_batch_sequences, c.batch);
   }
   TANDEM_ASSIGN_OR_RETURN(auto engine, rollout::Engine::Create(flags.model, options));
@@ -114,29 +108,64 @@ absl::StatusOr<std::unique_ptr<rollout::Engine>> MakeEngine(const BenchFlags& fl
   return engine;
 }
 
+// The engines in this process, by their names in the table, in --numerics' order.
+using Engines = std::vector<std::pair<std::string, std::unique_ptr<rollout::Engine>>>;
+
+absl::StatusOr<Engines> MakeEngines(const BenchFlags& flags, const std::vector<BenchCase>& cases) {
+  Engines engines;
+  for (const Numerics numerics : flags.numerics) {
+    TANDEM_ASSIGN_OR_RETURN(auto engine, MakeEngine(flags, numerics, cases));
+    TANDEM_RETURN_IF_ERROR(RunCase(*engine, cases[0], 0).status());  // warm up
+    engines.emplace_back(
+        engines.empty() ? "tandem" : absl::StrCat("tandem ", std::string(NumericsName(numerics))),
+        std::move(engine));
+  }
+  return engines;
+}
+
+// A case through all that are compared, in turn; every other repeat begins with the last.
+absl::Status RunOurs(const Engines& engines, const BenchCase& c, int64_t repeat, int64_t first_pass,
+                     BenchTable& table) {
+  struct Run {
+    std::string name;
+    rollout::Engine* engine;
+    BenchCase bench_case;
+  };
+  std::vector<Run> runs;
+  for (const auto& [name, engine] : engines) runs.push_back({name, engine.get(), c});
+  if (c.kind == BenchKind::kFirstToken) {
+    runs.push_back({kOneSample, engines[0].second.get(), c});
+    runs.back().bench_case.batch = runs.back().bench_case.group = 1;
+  }
+  if (repeat % 2 == 0) std::reverse(runs.begin(), runs.end());
+  for (const Run& run : runs) {
+    TANDEM_ASSIGN_OR_RETURN(table.rows[c.name][run.name].emplace_back(),
+                            RunCase(*run.engine, run.bench_case, first_pass++));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Bench(const BenchFlags& flags) {
   TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
   TANDEM_ASSIGN_OR_RETURN(const std::vector<BenchCase> cases, ParseCases(flags));
-  TANDEM_ASSIGN_OR_RETURN(const auto engine, MakeEngine(flags, cases));
   std::vector<PeerCommand> peers;
   for (const std::string& peer : flags.peers) {
     TANDEM_ASSIGN_OR_RETURN(peers.emplace_back(),
                             FindPeer(peer, flags.model, flags.dtype, flags.threads));
   }
+  TANDEM_ASSIGN_OR_RETURN(const Engines engines, MakeEngines(flags, cases));
   BenchTable table;
   LiveLine live;
-  TANDEM_RETURN_IF_ERROR(RunCase(*engine, cases[0], 0).status());  // warm up
-  for (int64_t repeat = 0; repeat < flags.repeats; ++repeat) {
-    table.limits.push_back(engine->MeasureLimits());
-    for (size_t i = 0; i < cases.size(); ++i) {
-      live.Update(absl::StrCat("repeat ", repeat + 1, " of ", flags.repeats, ": ", cases[i].name));
-      TANDEM_ASSIGN_OR_RETURN(
-          const BenchTimes times,
-          RunCase(*engine, cases[i], static_cast<int>(1 + repeat * 100 + static_cast<int64_t>(i))));
-      table.rows[cases[i].name]["tandem"].push_back(times);
+  int64_t pass = 1;
+  for (int64_t repeat = 1; repeat <= flags.repeats; ++repeat) {
+    table.limits.push_back(engines[0].second->MeasureLimits());
+    for (const BenchCase& c : cases) {
+      live.Update(absl::StrCat("repeat ", repeat, " of ", flags.repeats, ": ", c.name));
+      TANDEM_RETURN_IF_ERROR(RunOurs(engines, c, repeat, pass, table));
+      pass += static_cast<int64_t>(engines.size()) + 1;
     }
     for (const PeerCommand& peer : peers) {
-      live.Update(absl::StrCat("repeat ", repeat + 1, " of ", flags.repeats, ": ", peer.name));
+      live.Update(absl::StrCat("repeat ", repeat, " of ", flags.repeats, ": ", peer.name));
       TANDEM_ASSIGN_OR_RETURN(const auto of_peer, RunPeer(peer, cases));
       for (const auto& [name, times] : of_peer) table.rows[name][peer.name].push_back(times);
     }
@@ -144,6 +173,14 @@ absl::Status Bench(const BenchFlags& flags) {
   live.Clear();
   std::fputs(flags.json ? ToJson(table, cases).c_str() : ToText(table, cases).c_str(), stdout);
   return absl::OkStatus();
+}
+
+// A wrong value is a wrong command line, before anything is loaded.
+std::string CheckCase(const std::string& name) {
+  return std::string(ParseCase(name, 1, 2).status().message());
+}
+std::string CheckPeer(const std::string& name) {
+  return std::string(FindPeer(name, "", "", 0).status().message());
 }
 
 }  // namespace
@@ -158,10 +195,17 @@ void AddBenchCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--dtype", flags->dtype, "compute dtype")
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();
-  AddNumericsOption(sub, flags->numerics);
-  sub->add_option("--cases", flags->cases,
-                  "decode-N: N completions in groups of up to 8; prefill-N: N prompts of 512 tokens")
+  sub->add_option("--numerics", flags->numerics,
+                  "one mode or several: the others are compared with the first")
+      ->transform(CLI::CheckedTransformer(NumericsModes()).description("{fast,invariant,exact}"))
       ->delimiter(',')
+      ->default_str("fast");
+  sub->add_option(
+         "--cases", flags->cases,
+         "decode-N: N completions in groups of up to 8; prefill-N: N prompts of 512 tokens; "
+         "first-token-N: N completions of one such prompt, beside one")
+      ->delimiter(',')
+      ->check(CheckCase)
       ->capture_default_str();
   sub->add_option("--prompt-tokens", flags->prompt_tokens, "of decode cases")
       ->check(CLI::PositiveNumber)
@@ -175,9 +219,11 @@ void AddBenchCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--threads", flags->threads, "0: the cores of the machine")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  sub->add_option("--peer", flags->peers,
-                  "llama_cpp, transformers, or a script that speaks as tests/bench/peers/README.md says")
-      ->delimiter(',');
+  sub->add_option(
+         "--peer", flags->peers,
+         "llama_cpp, transformers, or a script that speaks as tests/bench/peers/README.md says")
+      ->delimiter(',')
+      ->check(CheckPeer);
   sub->add_flag("--json", flags->json, "one JSON object instead of the table");
   sub->callback([flags, &chosen] {
     chosen = [flags] {

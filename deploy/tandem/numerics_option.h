@@ -10,14 +10,17 @@
 
 namespace tandem::front {
 
+inline std::map<std::string, Numerics> NumericsModes() {
+  return {{"fast", Numerics::kFast},
+          {"invariant", Numerics::kInvariant},
+          {"exact", Numerics::kExact}};
+}
+
 inline void AddNumericsOption(CLI::App* sub, Numerics& numerics) {
-  const std::map<std::string, Numerics> modes = {{"fast", Numerics::kFast},
-                                                 {"invariant", Numerics::kInvariant},
-                                                 {"exact", Numerics::kExact}};
   sub->add_option("--numerics", numerics,
                   "fast; invariant: the rollout side's results do not depend on company; exact: "
                   "both sides give the same bits")
-      ->transform(CLI::CheckedTransformer(modes).description("{fast,invariant,exact}"))
+      ->transform(CLI::CheckedTransformer(NumericsModes()).description("{fast,invariant,exact}"))
       ->default_str("fast");
 }
 

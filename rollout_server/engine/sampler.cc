@@ -165,8 +165,7 @@ absl::StatusOr<SampledToken> SampleToken(std::span<const float> logits, const Sa
   }
   const TokenDistribution whole = Distribute(row, greedy ? 1.0f : 1.0f / params.temperature, scratch);
   if (whole.broken()) {
-    const TokenDistribution untouched = DistributionOf(ActiveInstructionSet(), logits, 1.0f);
-    if (untouched.broken()) return BrokenRow(logits);
+    if (MassOf(ActiveInstructionSet(), logits, 1.0f).broken()) return BrokenRow(logits);
     return absl::InternalError("no token is left to draw from");
   }
 
@@ -197,13 +196,12 @@ absl::StatusOr<SampledToken> SampleToken(std::span<const float> logits, const Sa
   }
   const bool untouched = greedy || (!filtered && forbidden.empty() && params.temperature == 1.0f);
   token.raw_logprob = untouched ? token.behaviour_logprob
-                                : DistributionOf(ActiveInstructionSet(), logits, 1.0f)
-                                      .LogProb(logits[token.id]);
+                                : LogSoftmaxAt(logits, 1.0f, token.id);
   return token;
 }
 
 float LogSoftmaxAt(std::span<const float> logits, float temperature, int32_t id) {
-  return DistributionOf(ActiveInstructionSet(), logits, 1.0f / temperature).LogProb(logits[id]);
+  return MassOf(ActiveInstructionSet(), logits, 1.0f / temperature).LogProb(logits[id]);
 }
 
 }  // namespace tandem::rollout

@@ -63,6 +63,21 @@ TEST_P(TokenDistributionTest, GivesTheSameBitsWhereverTheRowLies) {
   }
 }
 
+TEST_P(TokenDistributionTest, WithoutMomentsEverythingElseIsTheSameBits) {
+  const std::vector<float> logits = RandomLogits(1300);
+  std::vector<float> exps(1300), want_exps(1300);
+  std::vector<double> blocks(3), want_blocks(3);
+  const TokenDistribution d = MassOf(GetParam(), logits, 0.7f, exps.data(), blocks.data());
+  const TokenDistribution want =
+      DistributionOf(GetParam(), logits, 0.7f, want_exps.data(), want_blocks.data());
+  EXPECT_EQ(d.mass, want.mass);
+  EXPECT_EQ(d.LogProb(logits[7]), want.LogProb(logits[7]));
+  EXPECT_EQ(exps, want_exps);
+  EXPECT_EQ(blocks, want_blocks);
+  EXPECT_EQ(d.first, 0);
+  EXPECT_LT(want.first, 0);
+}
+
 TEST_P(TokenDistributionTest, OverAllIdsItIsTheSameDistribution) {
   const std::vector<float> logits = RandomLogits(600);
   std::vector<int32_t> ids(600);
