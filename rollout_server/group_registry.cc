@@ -227,9 +227,9 @@ GroupRegistry::Listeners GroupRegistry::Apply(EngineEvent event) {
   if (found == entries_.end()) return {};  // freed while the step ran
   Entry& entry = found->second;
   const double now = clock_();
-  if (std::holds_alternative<GroupStarted>(event)) {
+  if (const auto* started = std::get_if<GroupStarted>(&event)) {
     entry.phase = Phase::kRunning;
-    entry.started = now;
+    entry.started = now - started->seconds_ago;
     NoteStart(now);
     return {};
   }

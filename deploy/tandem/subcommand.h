@@ -27,6 +27,7 @@ void AddExportCommand(CLI::App& app, Action& chosen);
 
 // Measurements.
 void AddBenchCommand(CLI::App& app, Action& chosen);
+void AddBenchServeCommand(CLI::App& bench, Action& chosen);  // of the one above
 
 // Runs.
 void AddDemoCommand(CLI::App& app, Action& chosen);

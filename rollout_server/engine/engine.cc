@@ -59,8 +59,16 @@ StepInputs BuildInputs(const StepPlan& plan) {
   return in;
 }
 
-void Append(Sequence& sequence, SampledToken token, WeightVersion version, int32_t batch_size) {
+// `now`: monotonic seconds, the same for all tokens of a step.
+void Append(Sequence& sequence, SampledToken token, WeightVersion version, int32_t batch_size,
+            double now) {
   FinishedCompletion& c = sequence.completion;
+  if (!c.token_ids.empty()) {
+    const double gap = now - sequence.last_token_at;
+    c.decode_seconds += gap;
+    c.longest_gap_seconds = std::max(c.longest_gap_seconds, gap);
+  }
+  sequence.last_token_at = now;
   c.token_ids.push_back(token.id);
   c.behaviour_logprobs.push_back(token.behaviour_logprob);
   c.raw_logprobs.push_back(token.raw_logprob);
@@ -373,9 +381,10 @@ absl::StatusOr<std::vector<EngineEvent>> Engine::Step() {
     if (work.draws) impl.StartMembers(*work.group, events);
   }
   impl.num_tokens_sampled += tokens.size();
+  const double drawn = MonotonicSeconds();
   for (size_t i = 0; i < tokens.size(); ++i) {
     Sequence* sequence = inputs.draws[i];
-    Append(*sequence, *std::move(tokens[i]), impl.version, static_cast<int32_t>(tokens.size()));
+    Append(*sequence, *std::move(tokens[i]), impl.version, static_cast<int32_t>(tokens.size()), drawn);
     TANDEM_ASSIGN_OR_RETURN(const std::optional<FinishReason> reason,
                             impl.FinishReasonOf(*sequence));
     if (reason) TANDEM_RETURN_IF_ERROR(impl.Emit(sequence, *reason, events));
@@ -383,7 +392,11 @@ absl::StatusOr<std::vector<EngineEvent>> Engine::Step() {
   ++impl.num_steps;
   impl.total.bytes += impl.runner.account().bytes;
   impl.total.flops += impl.runner.account().flops;
-  impl.step_seconds += MonotonicSeconds() - begin;
+  const double seconds = MonotonicSeconds() - begin;
+  impl.step_seconds += seconds;
+  for (EngineEvent& event : events) {
+    if (auto* started = std::get_if<GroupStarted>(&event)) started->seconds_ago = seconds;
+  }
   return events;
 }
 

@@ -60,8 +60,9 @@ struct GroupFinished {
   int32_t num_prompt_tokens_cached = 0;
   bool incomplete = false;  // StopEarly cut members short
 };
-struct GroupStarted {  // its prompt is about to be computed
+struct GroupStarted {  // its prompt began to be computed
   GroupKey key = 0;
+  double seconds_ago = 0;  // the step that admitted it took so long
 };
 struct GroupDecoding {  // its first tokens were drawn
   GroupKey key = 0;

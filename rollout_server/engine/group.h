@@ -63,6 +63,8 @@ struct FinishedCompletion {
   std::vector<std::vector<int32_t>> support;       // empty unless return_support
   std::vector<std::vector<TopLogprob>> top;        // empty unless top_logprobs
   std::vector<VersionSpan> version_spans;
+  double decode_seconds = 0;       // from the first token to the last
+  double longest_gap_seconds = 0;  // between two of its tokens: prompts, pushes, preemption in between
   FinishReason finish_reason = FinishReason::kStop;
   std::string text;  // without the stop token, cut at a stop string
 };

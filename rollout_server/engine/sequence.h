@@ -27,6 +27,7 @@ struct Cached {
 struct Sequence {
   RunningGroup* group = nullptr;
   FinishedCompletion completion;      // grows token by token
+  double last_token_at = 0;  // monotonic seconds
   std::shared_ptr<StopMatcher> stop;  // null without stop strings
   bool active = false;                // holds KV; false before the prompt is computed and when preempted
   bool finished = false;

@@ -172,6 +172,23 @@ def test_status_of_a_server_that_is_not_there_is_exit_code_4():
     assert "127.0.0.1:1" in done.stdout
 
 
+@pytest.mark.parametrize("arguments, said", [
+    (["rollout", "--model", "x", "--cases", "decode-8,decode-fast"], "'decode-fast', want decode-N"),
+    (["rollout", "--model", "x", "--peer", "nobody"], "tests/bench/peers/nobody.py"),
+    (["serve", "127.0.0.1:1", "--rate", "2", "--concurrency", "4"], "--concurrency"),
+])
+def test_a_wrong_benchmark_is_refused_before_anything_is_loaded(arguments, said):
+    done = tandem("bench", *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_load_on_a_server_that_is_not_there_is_exit_code_4():
+    done = tandem("bench", "serve", "127.0.0.1:1")
+    assert done.returncode == 4
+    assert "127.0.0.1:1" in done.stderr
+
+
 EXAMPLES = sorted(path.name for path in (SOURCE / "examples").glob("*.yaml"))
 
 

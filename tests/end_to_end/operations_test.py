@@ -127,3 +127,24 @@ def test_tensorboard_and_prometheus_show_the_numbers_of_metrics_jsonl(model, tmp
         assert shown == [(line["step"], pytest.approx(line[key], rel=1e-6, abs=1e-12)) for line in steps]
     assert seen["tandem_trainer_loss_total"] in [
         pytest.approx(line["loss/total"], rel=1e-6) for line in steps], seen
+
+
+@pytest.mark.parametrize("loop", [["--concurrency", "3"], ["--rate", "200"]])
+def test_load_on_a_server_is_measured_as_its_callers_see_it(model, loop):
+    with Server(model, "--dtype", "fp32") as server:
+        done = subprocess.run(
+            [str(small_run.TANDEM), "bench", "serve", server.address, "--groups", "9", "--group-size", "4",
+             "--prompt-tokens", "6", "--new-tokens", "10", "--json", *loop],
+            capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        result = json.loads(done.stdout)
+        assert result["groups"] == {"OK": 9}
+        assert result["tokens_per_second"] == pytest.approx(9 * 4 * 10 / result["seconds"])
+        for name in ("first_token_ms", "between_tokens_ms", "longest_gap_ms", "group_ms"):
+            assert 0 < result[name]["p50"] <= result[name]["p99"] <= result[name]["largest"]
+        assert result["between_tokens_ms"]["p50"] <= result["longest_gap_ms"]["p50"]
+        refused = subprocess.run(
+            [str(small_run.TANDEM), "bench", "serve", server.address, "--new-tokens", "100000"],
+            capture_output=True, text=True, timeout=120, check=False)
+        assert refused.returncode == 2
+        assert "context" in refused.stderr

@@ -180,6 +180,29 @@ TEST_F(GroupRegistryTest, AGroupThatWouldStartAfterItsDeadlineIsRefusedAtOnce) {
   EXPECT_THAT(groups_.Join(ask, std::make_shared<Reader>()), IsOk());
 }
 
+TEST_F(GroupRegistryTest, WaitingEndsWhereTheStepThatAdmittedTheGroupBegan) {
+  double now = 100;
+  GroupKey key = 0;
+  GroupRegistry groups{{[&](std::vector<GroupRequest> g) { key = g.at(0).key; },
+                        [](GroupKey) {}, [](GroupKey) {}},
+                       {.max_queued_groups = 3, .remembered_groups = 2},
+                       [&] { return now; }};
+  const auto call = groups.Join(MakeAsk(1), std::make_shared<Reader>());
+  ASSERT_THAT(call, IsOk());
+  // It waits 2 s; the step that takes its prompt lasts 0.5 s; its tokens take 3 s.
+  now = 102.5;
+  groups.OnEvents({GroupStarted{key, 0.5}, GroupDecoding{key}});
+  now = 105.5;
+  groups.OnEvents({GroupFinished{key}});
+  size_t cursor = 0;
+  const GroupCall::Item item = (*call)->Next(&cursor);
+  const auto* summary = std::get_if<GroupSummary>(&item);
+  ASSERT_NE(summary, nullptr);
+  EXPECT_DOUBLE_EQ(summary->queue_ms, 2000);
+  EXPECT_DOUBLE_EQ(summary->prefill_ms, 500);
+  EXPECT_DOUBLE_EQ(summary->decode_ms, 3000);
+}
+
 TEST_F(GroupRegistryTest, AWholeGroupComesByIndexAndNotBeforeItsEnd) {
   GroupCall call;
   const auto completion = [](int32_t index) {

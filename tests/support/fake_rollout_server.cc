@@ -142,6 +142,8 @@ class FakeRolloutServer::Impl::Rollout : public rollout::v1::RolloutService::Ser
                        rollout::v1::GetInfoResponse* response) override {
     MutexLock lock(&impl_->mu);
     response->set_dtype("fp32");
+    response->set_vocab_size(50);
+    response->set_max_context_tokens(4096);
     response->set_live_weight_version(impl_->version);
     response->set_weight_epoch(impl_->live_epoch);
     response->set_owner_run_id(impl_->owner);

@@ -55,6 +55,19 @@ TEST_F(EngineTest, RecordsOneValueOfEachKindPerToken) {
   EXPECT_EQ(c.finish_reason, FinishReason::kLength);
 }
 
+TEST_F(EngineTest, TimesTheGapsBetweenTheTokensOfACompletion) {
+  const auto group = Generate(Fp32(), {Group(1, 9, 2, 7)}).at(1);
+  for (const int32_t i : {0, 1}) {
+    const FinishedCompletion& c = group.at(i);
+    EXPECT_GT(c.longest_gap_seconds, 0);
+    EXPECT_GE(c.decode_seconds, c.longest_gap_seconds);
+    EXPECT_LE(c.decode_seconds, 6 * c.longest_gap_seconds) << "seven tokens have six gaps";
+  }
+  const FinishedCompletion one = Generate(Fp32(), {Group(1, 9, 1, 1)}).at(1).at(0);
+  EXPECT_EQ(one.decode_seconds, 0);
+  EXPECT_EQ(one.longest_gap_seconds, 0);
+}
+
 TEST_F(EngineTest, TheCompletionsOfAGroupDiffer) {
   const auto group = Generate(Fp32(), {Group(1, 20, 4, 12)}).at(1);
   for (int32_t i = 1; i < 4; ++i) EXPECT_NE(group.at(0).token_ids, group.at(i).token_ids);

@@ -1,0 +1,76 @@
+// tandem bench serve: what callers of a running rollout server see under load.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/exit_codes.h"
+#include "deploy/tandem/live_line.h"
+#include "deploy/tandem/serve_load.h"
+#include "deploy/tandem/subcommand.h"
+
+namespace tandem::front {
+namespace {
+
+struct ServeFlags {
+  ServeLoad load;
+  bool json = false;
+};
+
+int Serve(const ServeFlags& flags) {
+  LiveLine live;
+  const auto result = RunServeLoad(flags.load, [&](int64_t done) {
+    live.Update(absl::StrCat(ProgressBar(done, flags.load.groups, 30), " groups"));
+  });
+  live.Clear();
+  if (!result.ok()) {
+    std::fprintf(stderr, "tandem: %s\n", std::string(result.status().message()).c_str());
+    return ToInt(ExitCodeFor(result.status()));
+  }
+  const std::string text =
+      flags.json ? ToJson(flags.load, *result) : ToText(flags.load, *result);
+  std::fputs(text.c_str(), stdout);
+  return ToInt(AnyServed(*result) ? ExitCode::kOk : ExitCode::kServerLost);
+}
+
+}  // namespace
+
+void AddBenchServeCommand(CLI::App& bench, Action& chosen) {
+  auto flags = std::make_shared<ServeFlags>();
+  ServeLoad& load = flags->load;
+  CLI::App* sub = bench.add_subcommand(
+      "serve", "A running rollout server: throughput and latencies as its callers see them");
+  sub->add_option("address", load.address, "HOST:PORT of the server")->required();
+  sub->add_option("--groups", load.groups, "groups to ask for")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  sub->add_option("--group-size", load.group_size, "completions of a group")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  sub->add_option("--prompt-tokens", load.prompt_tokens, "random ids, distinct for each group")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  sub->add_option("--new-tokens", load.new_tokens, "of each completion; end tokens are ignored")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  CLI::Option* concurrency =
+      sub->add_option("--concurrency", load.concurrency, "closed loop: groups in flight")
+          ->check(CLI::Range(1, 4096))
+          ->capture_default_str();
+  sub->add_option("--rate", load.groups_per_second,
+                  "open loop: groups a second, Poisson arrivals, whatever the server answers")
+      ->check(CLI::PositiveNumber)
+      ->excludes(concurrency);
+  sub->add_option("--run-id", load.run_id, "whose groups these are, when a run owns the server");
+  sub->add_option("--seed", load.seed, "of prompts, draws and arrivals: another seed finds nothing "
+                  "of this one in the prefix index")
+      ->capture_default_str();
+  sub->add_option("--timeout", load.timeout_seconds, "seconds of one group")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  sub->add_flag("--json", flags->json, "one JSON object instead of the table");
+  sub->callback([flags, &chosen] { chosen = [flags] { return Serve(*flags); }; });
+}
+
+}  // namespace tandem::front
