@@ -11,7 +11,6 @@ import argparse
 import json
 import pathlib
 import statistics
-import struct
 import sys
 import threading
 import time
@@ -19,35 +18,15 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "support"))
 import rollout_client  # noqa: E402
+from weight_pusher import WeightPusher, tensor_bytes  # noqa: E402
 
 CHUNK_BYTES = 2 << 20
 
 
-def tensor_bytes(model):
-    """Name -> bytes of model.safetensors."""
-    with open(model / "model.safetensors", "rb") as file:
-        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
-        data = file.read()
-    header.pop("__metadata__", None)
-    return {name: data[slice(*entry["data_offsets"])] for name, entry in header.items()}
-
-
-def push(stub, pb, tensors, data, digests, version):
+def push(pusher, version):
     """One push; returns (seconds, the commit's answer)."""
-
-    def chunks():
-        for index, tensor in enumerate(tensors):
-            content = data[tensor.name]
-            for offset in range(0, len(content), CHUNK_BYTES):
-                yield pb.PushChunksRequest(run_id="bench", version=version, tensor_index=index,
-                                           offset_bytes=offset, data=content[offset:offset + CHUNK_BYTES])
-
     start = time.perf_counter()
-    manifest = pb.WeightManifest(version=version, tensors=tensors)
-    stub.BeginUpdate(pb.BeginUpdateRequest(run_id="bench", epoch=1, manifest=manifest), timeout=60)
-    stub.PushChunks(chunks(), timeout=60)
-    commit = stub.CommitUpdate(pb.CommitUpdateRequest(run_id="bench", epoch=1, version=version,
-                                                      digests=digests), timeout=60)
+    commit = pusher.push(version)
     return time.perf_counter() - start, commit
 
 
@@ -78,9 +57,8 @@ def main():
     rollout, rollout_grpc, weights, weights_grpc = rollout_client.load_stubs()
     data = tensor_bytes(args.model)
     with rollout_client.Server(args.model, "--dtype", "bf16") as server:
-        stub = weights_grpc.WeightServiceStub(server.channel)
-        info = stub.GetWeightInfo(weights.GetWeightInfoRequest(), timeout=60)
-        stub.InitTransfer(weights.InitTransferRequest(run_id="bench", epoch=1), timeout=60)
+        pusher = WeightPusher(weights_grpc.WeightServiceStub(server.channel), weights, data, run_id="bench",
+                              chunk_bytes=CHUNK_BYTES)
         results = {}
         for load in ("idle", "decoding"):
             stop = threading.Event()
@@ -89,7 +67,7 @@ def main():
             if load == "decoding":
                 busy.start()
             first = 1 + len(results) * (args.repeats + 1)
-            pushes = [push(stub, weights, info.tensors, data, info.live_digests, first + i)
+            pushes = [push(pusher, first + i)
                       for i in range(args.repeats + 1)][1:]
             stop.set()
             if load == "decoding":

@@ -1,7 +1,5 @@
 """A weight push into the real server binary while it generates: spans, digests, and what is served after."""
-import json
 import os
-import struct
 import subprocess
 import sys
 
@@ -10,6 +8,9 @@ import pytest
 from grpc_tools import protoc
 
 SOURCE = os.environ["TANDEM_SOURCE"]
+sys.path.insert(0, os.path.join(SOURCE, "tests", "support"))
+from weight_pusher import WeightPusher, tensor_bytes  # noqa: E402
+
 SERVER = os.path.join(os.environ["TANDEM_BIN"], "rollout_server")
 
 
@@ -44,43 +45,6 @@ def channel(model):
     assert process.wait(timeout=30) == 0
 
 
-def tensor_bytes(model):
-    """Name -> bytes of model.safetensors, read by hand."""
-    with open(f"{model}/model.safetensors", "rb") as file:
-        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
-        data = file.read()
-    header.pop("__metadata__", None)
-    return {name: data[slice(*entry["data_offsets"])] for name, entry in header.items()}
-
-
-class Pusher:
-    def __init__(self, stub, pb, model):
-        self.stub, self.pb = stub, pb
-        self.info = stub.GetWeightInfo(pb.GetWeightInfoRequest(), timeout=30)
-        self.data = tensor_bytes(model)
-        stub.InitTransfer(pb.InitTransferRequest(run_id="run", epoch=1), timeout=30)
-
-    def stage(self, version, flip=None):
-        manifest = self.pb.WeightManifest(version=version, tensors=self.info.tensors)
-        self.stub.BeginUpdate(self.pb.BeginUpdateRequest(run_id="run", epoch=1, manifest=manifest),
-                              timeout=30)
-        self.stub.PushChunks(self.chunks(version, flip), timeout=30)
-
-    def chunks(self, version, flip):
-        for index, tensor in enumerate(self.info.tensors):
-            data = bytearray(self.data[tensor.name])
-            if tensor.name == flip:
-                data[5] ^= 1
-            half = len(data) // 2
-            for offset, part in ((half, data[half:]), (0, data[:half])):
-                yield self.pb.PushChunksRequest(run_id="run", version=version, tensor_index=index,
-                                                offset_bytes=offset, data=bytes(part))
-
-    def commit(self, version):
-        return self.stub.CommitUpdate(self.pb.CommitUpdateRequest(
-            run_id="run", epoch=1, version=version, digests=self.info.live_digests), timeout=30)
-
-
 def sample(rollout, pb, group_id):
     """Starts a group whose result depends on its seed alone; returns the stream."""
     sampling = pb.SamplingParams(temperature=1, max_new_tokens=500, seed=3, ignore_eos=True)
@@ -107,9 +71,9 @@ def commit_while_sampling(rollout, rollout_pb, pusher, version):
     call = sample(rollout, rollout_pb, group_id=version)
     while sampled() == before:
         pass
-    pusher.stub.Pause(pusher.pb.PauseRequest(run_id="run"), timeout=30)
+    pusher.pause()
     committed = pusher.commit(version)
-    pusher.stub.Resume(pusher.pb.ResumeRequest(run_id="run"), timeout=30)
+    pusher.resume()
     assert committed.live_version == version
     assert list(committed.live_digests) == list(pusher.info.live_digests)
     return completions_of(call)
@@ -118,7 +82,7 @@ def commit_while_sampling(rollout, rollout_pb, pusher, version):
 def test_a_commit_in_mid_generation_labels_the_tokens_after_it(channel, stubs, model):
     rollout_pb, rollout_grpc, weights_pb, weights_grpc = stubs
     rollout = rollout_grpc.RolloutServiceStub(channel)
-    pusher = Pusher(weights_grpc.WeightServiceStub(channel), weights_pb, model)
+    pusher = WeightPusher(weights_grpc.WeightServiceStub(channel), weights_pb, tensor_bytes(model))
     for version in range(1, 9):  # on a busy machine a group may end before the pause reaches it
         completions = commit_while_sampling(rollout, rollout_pb, pusher, version)
         if versions_of(completions[0]) == [version - 1, version]:
@@ -136,7 +100,7 @@ def test_a_commit_in_mid_generation_labels_the_tokens_after_it(channel, stubs, m
 
 def test_a_flipped_byte_leaves_the_loaded_weights_and_the_next_push_works(channel, stubs, model):
     _, _, weights_pb, weights_grpc = stubs
-    pusher = Pusher(weights_grpc.WeightServiceStub(channel), weights_pb, model)
+    pusher = WeightPusher(weights_grpc.WeightServiceStub(channel), weights_pb, tensor_bytes(model))
     victim = pusher.info.tensors[3].name
     pusher.stage(1, flip=victim)
     with pytest.raises(grpc.RpcError) as error:

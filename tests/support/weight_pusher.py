@@ -1,0 +1,63 @@
+"""WeightPusher: the trainer's side of a weight push, over a server's channel, as a Python client would write it."""
+import json
+import pathlib
+import struct
+
+import xxhash
+
+
+def tensor_bytes(model):
+    """Name -> bytes of model.safetensors, read by hand."""
+    with open(pathlib.Path(model) / "model.safetensors", "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        data = file.read()
+    header.pop("__metadata__", None)
+    return {name: data[slice(*entry["data_offsets"])] for name, entry in header.items()}
+
+
+class WeightPusher:
+    """Owns the server as `run_id`, epoch 1. `data` is what a push sends: name -> bytes in the server's dtype."""
+
+    def __init__(self, stub, pb, data, run_id="run", chunk_bytes=1 << 20):
+        self.stub, self.pb, self.run_id, self.chunk_bytes = stub, pb, run_id, chunk_bytes
+        self.set_data(data)
+        self.info = stub.GetWeightInfo(pb.GetWeightInfoRequest(), timeout=60)
+        stub.InitTransfer(pb.InitTransferRequest(run_id=run_id, epoch=1), timeout=60)
+
+    def set_data(self, data):
+        self.data = data
+        self.digests = [self.pb.TensorDigest(name=name, xxh3_128=xxhash.xxh3_128_hexdigest(content))
+                        for name, content in data.items()]
+
+    def stage(self, version, flip=None):
+        """Sends everything; with `flip`, one wrong bit in that tensor."""
+        manifest = self.pb.WeightManifest(version=version, tensors=self.info.tensors)
+        self.stub.BeginUpdate(self.pb.BeginUpdateRequest(run_id=self.run_id, epoch=1, manifest=manifest), timeout=60)
+        self.stub.PushChunks(self._chunks(version, flip), timeout=60)
+
+    def _chunks(self, version, flip):
+        for index, tensor in enumerate(self.info.tensors):
+            data = self.data[tensor.name]
+            if tensor.name == flip:
+                data = data[:5] + bytes([data[5] ^ 1]) + data[6:]
+            # The last first: order is free.
+            for offset in reversed(range(0, len(data), self.chunk_bytes)):
+                yield self.pb.PushChunksRequest(run_id=self.run_id, version=version, tensor_index=index,
+                                                offset_bytes=offset, data=data[offset:offset + self.chunk_bytes])
+
+    def commit(self, version):
+        return self.stub.CommitUpdate(self.pb.CommitUpdateRequest(
+            run_id=self.run_id, epoch=1, version=version, digests=self.digests), timeout=120)
+
+    def push(self, version):
+        self.stage(version)
+        return self.commit(version)
+
+    def abort(self, version):
+        self.stub.AbortUpdate(self.pb.AbortUpdateRequest(run_id=self.run_id, version=version), timeout=60)
+
+    def pause(self):
+        self.stub.Pause(self.pb.PauseRequest(run_id=self.run_id), timeout=60)
+
+    def resume(self):
+        self.stub.Resume(self.pb.ResumeRequest(run_id=self.run_id), timeout=60)
