@@ -335,8 +335,10 @@ bool Scheduler::Abort(GroupKey key) {
 void Scheduler::OnInstall(bool recompute) {
   ++generation_;
   blocks_.ForgetNames();
-  if (!recompute) return;
-  for (const auto& group : running_) FreeKv(*group);
+  for (const auto& group : running_) {
+    // Before its first token a group has nothing to keep: it starts over, all of it under one version.
+    if (recompute || !group->prompt_done) FreeKv(*group);
+  }
 }
 
 std::optional<std::vector<BlockId>> Scheduler::Borrow(int64_t num_blocks) {

@@ -87,8 +87,8 @@ class Scheduler {
   // Removes a waiting or running group and frees its blocks. False when unknown.
   bool Abort(GroupKey key);
 
-  // The weights changed: what was computed before is not found any more. With `recompute`, running groups
-  // lose their KV and compute it again.
+  // The weights changed: what was computed before is not found any more. Groups that have drawn nothing
+  // yet compute their prompt anew; with `recompute`, all running groups lose their KV.
   void OnInstall(bool recompute);
 
   // While held, nothing is admitted: what runs can run out.

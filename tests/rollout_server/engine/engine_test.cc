@@ -249,6 +249,25 @@ TEST_F(EngineInFlightTest, AfterRecomputeTheTokensAreThoseOfTheNewWeightsAlone) 
   }
 }
 
+TEST_F(EngineInFlightTest, APromptHalfComputedAtAnInstallIsComputedAnewUnderEveryPolicy) {
+  EngineOptions options = Fp32();
+  options.in_flight = InFlight::kKeep;
+  options.max_batch_sequences = 4;
+  options.max_step_tokens = 12;  // the prompt of 20 takes two steps
+  engine_ = Make(options);
+  ASSERT_THAT(engine_->Add(Group(1, 20, 3, 9)), IsOk());
+  ASSERT_TRUE(StepInto(*engine_, out_));
+  auto staged = engine_->Stage(testing::TinyModelTensors(engine_->config(), 99));
+  engine_->Install(*std::move(staged), WeightVersion{5});
+  out_ = RunToEnd(*engine_);
+  for (int32_t i = 0; i < 3; ++i) {
+    // One span says: all of it under these weights.
+    const FinishedCompletion& c = out_.at(1).at(i);
+    EXPECT_THAT(c.version_spans, ElementsAre(VersionSpan{{5}, 9}));
+    EXPECT_EQ(c.behaviour_logprobs, ScoreNow(c));
+  }
+}
+
 TEST_F(EngineInFlightTest, AbortEndsWhatRunsAndKeepsWhatWaits) {
   EngineOptions options = Fp32();
   options.in_flight = InFlight::kAbort;
