@@ -5,7 +5,7 @@ PRESET := release
 BIN := build/$(PRESET)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build demo test check-full bench mutants format
+.PHONY: help setup configure build demo test check-full fuzz bench mutants format
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /  make \1: /p' $(MAKEFILE_LIST)
@@ -26,9 +26,16 @@ test: configure  ## build everything and run the tests that need no accelerator
 	@cmake --build build/$(PRESET) -j $(JOBS)
 	@ctest --preset $(PRESET) -j 2
 
-check-full: configure ## every test, the slow ones too
+check-full: configure ## every test, the slow ones too, and a minute of each fuzz target
 	@cmake --build build/$(PRESET) -j $(JOBS)
 	@ctest --preset full -j 2
+	@$(MAKE) fuzz
+
+fuzz:            ## libFuzzer on whatever reads foreign bytes: SECONDS of each target (60)
+	@deploy/setup/install.sh --fuzz
+	@cmake --preset fuzz -Wno-dev --log-level=WARNING
+	@cmake --build --preset fuzz -j $(JOBS)
+	@tests/fuzz/run.sh $(or $(SECONDS),60)
 
 bench: build     ## rollout and trainer beside transformers and TRL, and the weight push: one JSON line each
 	@cmake --build build/$(PRESET) --target trainer_bench -j $(JOBS)

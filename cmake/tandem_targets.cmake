@@ -1,7 +1,7 @@
 # tandem_library / tandem_binary / tandem_test: every target of the project is declared through
 # these, so that warnings, includes and labels are the same everywhere.
 
-set(TANDEM_SANITIZER "" CACHE STRING "address (with undefined), thread, or empty")
+set(TANDEM_SANITIZER "" CACHE STRING "address (with undefined), thread, fuzzer (clang), or empty")
 option(TANDEM_WERROR "Warnings are errors" ON)
 
 find_program(CCACHE ccache)
@@ -12,14 +12,20 @@ endif()
 add_library(tandem_flags INTERFACE)
 # -Wrestrict has a false positive in gcc 12's std::string concatenation (its bug 105651), and
 # -Wmaybe-uninitialized in std::optional and std::variant (its bug 80635).
-target_compile_options(tandem_flags INTERFACE -Wall -Wextra -Wno-missing-field-initializers
-                                                -Wno-restrict -Wno-maybe-uninitialized -fstack-protector-strong)
+target_compile_options(tandem_flags INTERFACE
+  -Wall -Wextra -Wno-missing-field-initializers -fstack-protector-strong
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict -Wno-maybe-uninitialized>
+  $<$<CXX_COMPILER_ID:Clang>:-Wno-missing-braces>)
 if(TANDEM_WERROR)
   target_compile_options(tandem_flags INTERFACE -Werror)
 endif()
 if(TANDEM_SANITIZER STREQUAL "address")
   target_compile_options(tandem_flags INTERFACE -fsanitize=address,undefined -fno-omit-frame-pointer)
   target_link_options(tandem_flags INTERFACE -fsanitize=address,undefined)
+elseif(TANDEM_SANITIZER STREQUAL "fuzzer")
+  set(fuzz_flags -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined)
+  target_compile_options(tandem_flags INTERFACE ${fuzz_flags} -fno-omit-frame-pointer)
+  target_link_options(tandem_flags INTERFACE ${fuzz_flags})
 elseif(TANDEM_SANITIZER STREQUAL "thread")
   target_compile_options(tandem_flags INTERFACE -fsanitize=thread)
   target_link_options(tandem_flags INTERFACE -fsanitize=thread)

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/command_line.h"
 #include "common/base/exit_codes.h"
-#include "common/base/passive_threads.h"
 #include "common/base/stop_signal.h"
 #include "common/base/version.h"
 #include "rollout_server/rollout_server.h"
@@ -88,6 +87,5 @@ int Main(int argc, char** argv) {
 }  // namespace tandem::rollout
 
 int main(int argc, char** argv) {
-  tandem::EnsurePassiveThreads(argc, argv);
   return tandem::rollout::Main(argc, argv);
 }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/model/token_distribution.h"
 #include "common/weights/digest.h"
 #include "proto/rollout.pb.h"
 
@@ -146,9 +147,10 @@ void SummaryToWire(const GroupSummary& summary, v1::GroupDone* wire) {
 absl::StatusOr<ScoreQuestion> ScoreFromWire(const v1::ScoreRequest& request, int64_t vocab_size,
                                             int64_t max_context_tokens) {
   if (request.sequences().empty()) return absl::InvalidArgumentError("no sequences");
-  if (!std::isfinite(request.temperature()) || request.temperature() < 0) {
+  if (request.temperature() != 0 &&
+      !(request.temperature() >= kLeastTemperature && std::isfinite(request.temperature()))) {
     return absl::InvalidArgumentError(
-        absl::StrCat("temperature is ", request.temperature(), ", must be >= 0 and finite"));
+        absl::StrCat("temperature is ", request.temperature(), ", must be 0 (for 1), or 0.001 and more and finite"));
   }
   ScoreQuestion question;
   question.temperature = request.temperature() == 0 ? 1.0f : request.temperature();

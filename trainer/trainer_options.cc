@@ -7,7 +7,7 @@ namespace tandem::trainer {
 namespace {
 
 void BindSampling(OptionBinder& binder, TrainSamplingOptions& options) {
-  binder.Number("temperature", &options.temperature, {.min = 0, .exclusive_min = true}, "",
+  binder.Number("temperature", &options.temperature, {.min = 1e-3}, "",
                 "of the trained policy: all three log-probs use it");
   binder.Integer("max_new_tokens", &options.max_new_tokens, {.min = 1}, "tokens",
                  "longest completion, stop token included");

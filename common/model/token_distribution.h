@@ -19,6 +19,9 @@ constexpr int64_t NumDistributionBlocks(int64_t vocabulary) {
   return (vocabulary + kDistributionBlock - 1) / kDistributionBlock;
 }
 
+// The least temperature that divides logits; far smaller ones overflow, and all draw as greedy does.
+inline constexpr float kLeastTemperature = 1e-3f;
+
 // With y = (logit - largest) * inverse_temperature: mass = sum e^y, first = sum e^y y, second = sum e^y y^2.
 struct TokenDistribution {
   float largest = -std::numeric_limits<float>::infinity();

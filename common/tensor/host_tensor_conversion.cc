@@ -70,13 +70,4 @@ absl::StatusOr<HostTensor> ToHostTensor(const std::string& name, const at::Tenso
   });
 }
 
-absl::StatusOr<HostTensor> CastNearest(const HostTensor& tensor, DType dtype) {
-  if (tensor.spec.dtype == dtype) return tensor;
-  TANDEM_ASSIGN_OR_RETURN(const at::ScalarType type, ToScalarType(dtype));
-  TANDEM_ASSIGN_OR_RETURN(const at::Tensor view, ViewAsTensor(tensor));
-  TANDEM_ASSIGN_OR_RETURN(const at::Tensor cast,
-                          CatchTorch("cast weights", [&] { return view.to(type); }));
-  return ToHostTensor(tensor.spec.name, cast);
-}
-
 }  // namespace tandem

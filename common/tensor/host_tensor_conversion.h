@@ -22,9 +22,6 @@ absl::StatusOr<at::Tensor> ViewAsTensor(const HostTensor& tensor);
 // A contiguous CPU tensor as named bytes (no copy when it is both already); keeps `tensor` alive.
 absl::StatusOr<HostTensor> ToHostTensor(const std::string& name, const at::Tensor& tensor);
 
-// The tensor in another float dtype, rounded to nearest even; the same bytes when it has that already.
-absl::StatusOr<HostTensor> CastNearest(const HostTensor& tensor, DType dtype);
-
 }  // namespace tandem
 
 #endif  // TANDEM_COMMON_TENSOR_HOST_TENSOR_CONVERSION_H_

@@ -1,6 +1,7 @@
 #include "common/tensor/machine_limits.h"
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "common/base/clock.h"
@@ -64,9 +65,11 @@ TANDEM_TARGET_AVX512_BF16 float MultiplyAddPairs(int64_t rounds) {
 #pragma GCC unroll 24
     for (int i = 0; i < kSums; ++i) sums[i] = _mm512_dpbf16_ps(sums[i], factor, factor);
   }
-  Vec16 total = {};
-  for (const __m512 one : sums) total += std::bit_cast<Vec16>(one);
-  return SumLanes(total);
+  __m512 total = _mm512_setzero_ps();
+  for (const __m512 one : sums) total = _mm512_add_ps(total, one);
+  float lanes[16];
+  _mm512_storeu_ps(lanes, total);
+  return std::accumulate(lanes, lanes + 16, 0.0f);
 }
 #endif
 

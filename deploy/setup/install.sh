@@ -2,7 +2,7 @@
 # Installs everything the project needs on Debian 12 or Ubuntu 24.04 and newer: system packages, a
 # Python environment with LibTorch under .deps/venv, and the demo's model under models/. As root or with
 # sudo; safe to repeat, about a second when nothing is missing. Only system packages go outside the tree.
-#   deploy/setup/install.sh [--no-model]
+#   deploy/setup/install.sh [--no-model | --fuzz]      --fuzz: clang with libFuzzer too
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 export LC_ALL=C.UTF-8
@@ -13,6 +13,7 @@ PACKAGES=(
   libgtest-dev libgmock-dev libbenchmark-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
   libspdlog-dev prometheus-cpp-dev libxxhash-dev libjs-chart.js libgloo-dev
 )
+FUZZ_PACKAGES=(clang libclang-rt-dev)
 MIN_CARGO_MINOR=85
 VENV=.deps/venv
 REQUIREMENTS=deploy/setup/requirements.txt
@@ -136,6 +137,9 @@ if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   say "this script knows Debian and Ubuntu only; install the equivalents of these packages, and"
   say "cargo >= 1.$MIN_CARGO_MINOR, then make $VENV from $REQUIREMENTS:"
   stop "${PACKAGES[*]}"
+fi
+if [[ ${1:-} == --fuzz ]]; then
+  PACKAGES+=("${FUZZ_PACKAGES[@]}")
 fi
 install_packages "${PACKAGES[@]}"
 install_cargo

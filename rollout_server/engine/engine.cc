@@ -15,8 +15,9 @@
 #include "common/base/status_macros.h"
 #include "common/model/numerics_self_test.h"
 #include "common/model/safetensors.h"
-#include "common/tensor/host_tensor_conversion.h"
+#include "common/model/token_distribution.h"
 #include "common/tensor/instruction_set.h"
+#include "common/tensor/nearest_cast.h"
 #include "rollout_server/engine/completion_text.h"
 #include "rollout_server/engine/model_runner.h"
 #include "rollout_server/engine/model_weights.h"
@@ -416,8 +417,9 @@ absl::StatusOr<std::vector<std::vector<float>>> Engine::Score(
           absl::StrCat("sequence ", s, " has id ", id, ", want 0 to ", impl.config.vocab_size - 1));
     }
   }
-  if (!(temperature > 0)) {
-    return absl::InvalidArgumentError(absl::StrCat("temperature is ", temperature, ", want > 0"));
+  if (!(temperature >= kLeastTemperature)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("temperature is ", temperature, ", want 0.001 or more"));
   }
   return ScoreSequences({&impl.runner, impl.weights.get(), &impl.scheduler,
                          impl.options.max_batch_sequences, impl.options.max_step_tokens},

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "common/model/token_distribution.h"
 
 namespace tandem::rollout {
 namespace {
@@ -14,8 +15,8 @@ absl::Status Refuse(const char* field, double value, const char* range) {
 }  // namespace
 
 absl::Status ValidateSampling(const SamplingParams& s) {
-  if (!(s.temperature >= 0) || !std::isfinite(s.temperature)) {
-    return Refuse("temperature", s.temperature, ">= 0 and finite (0 is greedy)");
+  if (s.temperature != 0 && !(s.temperature >= kLeastTemperature && std::isfinite(s.temperature))) {
+    return Refuse("temperature", s.temperature, "0 (greedy), or 0.001 and more and finite");
   }
   if (s.top_k < 0) return Refuse("top_k", s.top_k, ">= 0 (0 is off)");
   if (!(s.top_p > 0 && s.top_p <= 1)) return Refuse("top_p", s.top_p, "in (0, 1] (1 is off)");

@@ -73,6 +73,7 @@ BAD_REQUESTS = {
     "negative_tokens": dict(sampling=rollout.SamplingParams(temperature=1, max_new_tokens=-5)),
     "endless_tokens": dict(sampling=rollout.SamplingParams(temperature=1, max_new_tokens=(1 << 31) - 1)),
     "negative_temperature": dict(sampling=rollout.SamplingParams(temperature=-1, max_new_tokens=5)),
+    "temperature_near_zero": dict(sampling=rollout.SamplingParams(temperature=6.4e-44, max_new_tokens=5)),
     "nan_temperature": dict(sampling=rollout.SamplingParams(temperature=float("nan"), max_new_tokens=5)),
     "infinite_temperature": dict(sampling=rollout.SamplingParams(temperature=float("inf"), max_new_tokens=5)),
     "nan_top_p": dict(sampling=rollout.SamplingParams(temperature=1, max_new_tokens=5, top_p=float("nan"))),

@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "common/tensor/host_tensor_conversion.h"
+#include "common/tensor/nearest_cast.h"
 #include "rollout_server/engine/engine.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"

@@ -70,6 +70,11 @@ TEST_F(EngineRefusesTest, SamplingOutOfRange) {
   };
   EXPECT_THAT(sampling([](auto& s) { s.temperature = -0.5f; }),
               FailsWith(kInvalid, "sampling.temperature is -0.5"));
+  // 1 / T would be infinite, and the step that draws would fail for every group.
+  EXPECT_THAT(sampling([](auto& s) { s.temperature = 6.4e-44f; }),
+              FailsWith(kInvalid, "want 0 (greedy), or 0.001 and more"));
+  EXPECT_THAT(sampling([](auto& s) { s.temperature = 0.001f; }), IsOk());
+  EXPECT_THAT(sampling([](auto& s) { s.temperature = 3e38f; }), IsOk());
   EXPECT_THAT(sampling([](auto& s) { s.temperature = NAN; }),
               FailsWith(kInvalid, "sampling.temperature is nan"));
   EXPECT_THAT(sampling([](auto& s) { s.top_k = -1; }), FailsWith(kInvalid, "top_k is -1"));

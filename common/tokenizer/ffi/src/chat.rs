@@ -2,11 +2,14 @@
 
 use std::io::Write;
 
+use minijinja::machinery::WhitespaceConfig;
 use minijinja::value::Value;
 use minijinja::{Environment, Error, ErrorKind, Output, State};
 
-use crate::{python_json, Failure};
+use crate::{bounded, python_json, Failure};
 
+const WHITESPACE: WhitespaceConfig =
+    WhitespaceConfig { keep_trailing_newline: false, trim_blocks: true, lstrip_blocks: true };
 const MAX_STEPS: u64 = 2_000_000;
 const MAX_OUTPUT_BYTES: usize = 4 << 20;
 
@@ -89,13 +92,14 @@ fn python_formatter(out: &mut Output, state: &State, value: &Value) -> Result<()
 
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
-    environment.set_trim_blocks(true);
-    environment.set_lstrip_blocks(true);
+    environment.set_trim_blocks(WHITESPACE.trim_blocks);
+    environment.set_lstrip_blocks(WHITESPACE.lstrip_blocks);
     environment.set_fuel(Some(MAX_STEPS));
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.set_formatter(python_formatter);
     environment.add_filter("tojson", python_json::tojson);
+    environment.add_filter(bounded::FILTER, bounded::bounded);
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", strftime_now);
     environment
@@ -140,11 +144,12 @@ impl ChatTemplate {
             text => ("chat_template.jinja", Some(text.to_string())),
         };
         let Some(source) = source else { return Ok(None) };
+        let refused = |e: Error| Failure::Invalid(format!("{origin}: {}", describe(&e)));
         let source = plain_generation_blocks(&source);
         let environment = environment();
-        environment
-            .template_from_str(&source)
-            .map_err(|e| Failure::Invalid(format!("{origin}: {}", describe(&e))))?;
+        environment.template_from_str(&source).map_err(refused)?;
+        let source = bounded::with_bounded_sets(&source, WHITESPACE).map_err(refused)?;
+        environment.template_from_str(&source).map_err(refused)?;
         let tokens = SPECIAL_TOKENS
             .iter()
             .filter_map(|name| Some((name.to_string(), special_token(config, name)?.into())))

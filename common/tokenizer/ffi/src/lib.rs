@@ -1,11 +1,13 @@
 //! The C ABI declared in tandem_tokenizer.h. Everything behind it is safe Rust: `vocabulary` (text
 //! and ids) and `chat` (templates). Panics are caught here.
 
+mod bounded;
 mod chat;
 mod python_json;
 mod vocabulary;
 
-use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::panic::{catch_unwind, set_hook, AssertUnwindSafe};
+use std::sync::Once;
 
 use chat::ChatTemplate;
 use vocabulary::Vocabulary;
@@ -67,24 +69,29 @@ impl TandemBytes {
     }
 }
 
+/// Runs `body`; a panic is an error with its message, and nothing is printed.
+fn caught<T>(body: impl FnOnce() -> T) -> Result<T, String> {
+    static SILENT: Once = Once::new();
+    SILENT.call_once(|| set_hook(Box::new(|_| {})));
+    catch_unwind(AssertUnwindSafe(body)).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default().to_string()
+    })
+}
+
 fn guard(body: impl FnOnce() -> Result<Vec<u8>, Failure>) -> TandemResult {
-    match catch_unwind(AssertUnwindSafe(body)) {
+    match caught(body) {
         Ok(Ok(bytes)) => TandemResult::new(OK, bytes),
         Ok(Err(Failure::Invalid(message))) => TandemResult::new(INVALID, message.into_bytes()),
         Ok(Err(Failure::NoTemplate)) => TandemResult::new(NO_TEMPLATE, Vec::new()),
-        Err(panic) => {
-            let message = panic
-                .downcast_ref::<String>()
-                .cloned()
-                .or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()))
-                .unwrap_or_default();
-            TandemResult::new(INTERNAL, message.into_bytes())
-        }
+        Err(message) => TandemResult::new(INTERNAL, message.into_bytes()),
     }
 }
 
 fn load(tokenizer: &str, config: &str, template: &str) -> Result<TandemTokenizer, Failure> {
-    let vocabulary = Vocabulary::parse(tokenizer)
+    // The crate panics over some malformed files.
+    let vocabulary = caught(|| Vocabulary::parse(tokenizer).map_err(|e| e.to_string()))
+        .unwrap_or_else(Err)
         .map_err(|e| Failure::Invalid(format!("tokenizer.json: {e}")))?;
     let config: serde_json::Value = match config {
         "" => serde_json::Value::Null,
