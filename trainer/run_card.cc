@@ -33,6 +33,9 @@ std::string ToJson(const RunCard& card) {
   for (const ServerCard& server : card.servers) {
     servers.push_back({{"address", server.address},
                        {"dtype", server.dtype},
+                       {"numerics", server.numerics},
+                       {"instruction_set", server.instruction_set},
+                       {"in_flight", server.in_flight},
                        {"version", server.version},
                        {"weight_digest", server.weight_digest}});
   }
@@ -47,7 +50,11 @@ std::string ToJson(const RunCard& card) {
         {"type", card.model_type},
         {"num_parameters", card.num_parameters},
         {"tokenizer_hash", card.tokenizer_hash}}},
-      {"trainer", {{"dtype", card.trainer_dtype}, {"threads", card.threads}}},
+      {"trainer",
+       {{"dtype", card.trainer_dtype},
+        {"numerics", card.trainer_numerics},
+        {"instruction_set", card.trainer_instruction_set},
+        {"threads", card.threads}}},
       {"servers", servers},
       {"versions",
        {{"tandem", std::string(ProjectVersion()) + " (" + std::string(GitCommit()) + ")"},

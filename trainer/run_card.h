@@ -10,6 +10,7 @@ namespace tandem::trainer {
 
 struct ServerCard {
   std::string address, dtype, weight_digest;
+  std::string numerics, instruction_set, in_flight;  // as GetInfo gives them
   int64_t version = 0;
 };
 
@@ -19,7 +20,7 @@ struct RunCard {
   bool deterministic = false;
   std::string model_path, model_type, tokenizer_hash;
   int64_t num_parameters = 0;
-  std::string trainer_dtype;
+  std::string trainer_dtype, trainer_numerics, trainer_instruction_set;
   int64_t threads = 0;
   std::vector<ServerCard> servers;
   std::string libtorch, grpc;

@@ -233,6 +233,8 @@ absl::Status Trainer::Impl::WriteCard() {
                   .tokenizer_hash = tokenizer->hash(),
                   .num_parameters = learner->num_parameters(),
                   .trainer_dtype = options.learner.dtype == ComputeDType::kBf16 ? "bf16" : "fp32",
+                  .trainer_numerics = std::string(NumericsName(options.learner.numerics)),
+                  .trainer_instruction_set = std::string(InstructionSetName(ActiveInstructionSet())),
                   .threads = options.learner.num_threads > 0
                                  ? options.learner.num_threads
                                  : static_cast<int64_t>(std::thread::hardware_concurrency()),
@@ -243,8 +245,9 @@ absl::Status Trainer::Impl::WriteCard() {
   for (int i = 0; i < client->num_servers(); ++i) {
     const auto info = client->info(i);
     if (!info.has_value()) continue;
-    card.servers.push_back(
-        {client->address(i), info->dtype(), CombinedDigest(publisher->digests()), version.value});
+    card.servers.push_back({client->address(i), info->dtype(),
+                            CombinedDigest(publisher->digests()), info->numerics(),
+                            info->instruction_set(), info->in_flight(), version.value});
   }
   return WithExitCode(run->WriteRunCard(ToJson(card)), ExitCode::kStorage);
 }

@@ -11,6 +11,7 @@
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "deploy/tandem/local_run.h"
+#include "deploy/tandem/numerics_option.h"
 #include "deploy/tandem/problems.h"
 #include "deploy/tandem/subcommand.h"
 #include "trainer/run_error.h"
@@ -138,6 +139,7 @@ void AddDemoCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--name", flags->name, "of the run; default: demo-TASK-SEED");
   sub->add_option("--cast", flags->cast, "how fp32 masters become bf16 at a push")
       ->check(CLI::IsMember({"nearest", "dither"}));
+  AddRunNumericsOption(sub, flags->sets);
   sub->add_option("--set", flags->sets, "KEY=VALUE over the run file; may be given several times")
       ->take_all()
       ->expected(1);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_codes.h"
 #include "deploy/tandem/local_run.h"
+#include "deploy/tandem/numerics_option.h"
 #include "deploy/tandem/run_file.h"
 #include "deploy/tandem/subcommand.h"
 #include "trainer/run_error.h"
@@ -47,14 +48,7 @@ void AddRunCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--set", options->sets, "KEY=VALUE over the file; may be given several times")
       ->take_all()
       ->expected(1);
-  sub->add_option_function<std::string>(
-         "--numerics",
-         [options](const std::string& mode) {
-           options->sets.push_back("server.engine.numerics=" + mode);
-           options->sets.push_back("trainer.numerics=" + mode);
-         },
-         "of servers and trainer: fast, invariant or exact")
-      ->check(CLI::IsMember({"fast", "invariant", "exact"}));
+  AddRunNumericsOption(sub, options->sets);
   sub->add_flag("--dry-run", options->dry_run, "print the resolved configuration and the plan");
   CLI::Option* resume =
       sub->add_flag("--resume", options->resume, "go on from the last checkpoint");

@@ -22,7 +22,8 @@ absl::StatusOr<std::string> AskServer(const std::string& address, double timeout
                         absl::StrCat(address, ": ", status.error_message()));
   }
   std::string line =
-      absl::StrCat(address, "  ", info.model_type(), " ", info.dtype(), "  version ",
+      absl::StrCat(address, "  ", info.model_type(), " ", info.dtype(), " ", info.numerics(), " (",
+                   info.instruction_set(), ")  version ",
                    info.live_weight_version(), " (epoch ", info.weight_epoch(), ")  groups ",
                    info.num_groups_running(), " running, ", info.num_groups_queued(), " queued of ",
                    info.max_queued_groups(), "  KV ", info.kv_used_tokens(), "/",

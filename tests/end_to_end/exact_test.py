@@ -29,6 +29,10 @@ def test_ten_steps_report_a_delta_of_exactly_zero(model, dtype, tmp_path):
         assert step["drift/num_tokens"] > 0
         assert step["drift/max_abs_delta"] == 0, step["step"]
         assert step["drift/ess_fraction"] == 1
+    card = json.loads((tmp_path / "runs" / "small" / "run.json").read_text())
+    assert card["trainer"]["numerics"] == "exact"
+    assert [server["numerics"] for server in card["servers"]] == ["exact"]
+    assert card["servers"][0]["instruction_set"] == card["trainer"]["instruction_set"] != ""
     # The weights moved, by dithered casts where the server is bf16.
     assert all(step["push/changed_share"] > 0 for step in steps)
     for step in (1, 10):

@@ -155,7 +155,9 @@ def main():
     (out / "run.json").write_text(json.dumps({
         "schema": 1, "run_id": "synthetic-1", "started_at": "2026-01-01T00:00:00Z", "seed": args.seed, "deterministic": False,
         "model": {"path": "models/synthetic", "type": "llama", "num_parameters": 134515008, "tokenizer_hash": digest()},
-        "trainer": {"dtype": "fp32", "threads": 2}, "servers": [{"address": "127.0.0.1:50051", "dtype": "bf16", "version": 0, "weight_digest": digest()}],
+        "trainer": {"dtype": "fp32", "numerics": "exact", "instruction_set": "avx512", "threads": 2},
+        "servers": [{"address": "127.0.0.1:50051", "dtype": "bf16", "numerics": "invariant", "instruction_set": "avx2",
+                     "in_flight": "keep", "version": 0, "weight_digest": digest()}],
         "versions": {"tandem": "0.1.0", "libtorch": "2.11.0", "grpc": "1.51.1"}, "hardware": {"cpu": "synthetic", "cores": 2, "memory_gib": 15.6},
         "task": {"num_train_prompts": 61, "num_eval_prompts": 20}}))
     (out / "config.yaml").write_text("seed: 1\ntrainer:\n  optimizer:\n    learning_rate: 1.0e-05\n")

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,32 @@ TEST(StopMatcher, WaitsForTheBytesOfACharacterSpreadOverTokens) {
   const std::vector<int32_t> ids = Ids("a" + ghost);
   ASSERT_GT(ids.size(), 2u);  // the character is more than one token
   EXPECT_EQ(TokensUntilStop({ghost}, "a" + ghost), ids.size());
+}
+
+TEST(StopMatcher, TokenByTokenFindsWhatTheWholeTextHas) {
+  // Words, digits, emoji in pieces, lone bytes and special tokens in random order.
+  std::vector<int32_t> pieces = Ids(" the cat and 12 \xF0\x9F\x91\xBB\xE2\x82\xAC\n\n<|im_end|>ab");
+  for (int32_t id = 100; id < 300; id += 7) pieces.push_back(id);
+  const std::vector<std::string> stops = {"t a", "1\xF0\x9F", "\xF0\x9F\x91\xBB", "\n\n", "d\xE2\x82\xAC", "the the"};
+  std::mt19937 random(5);
+  int found = 0;
+  for (int run = 0; run < 300; ++run) {
+    StopMatcher matcher(&SmolLm2(), stops);
+    std::vector<int32_t> ids;
+    for (int t = 0; t < 40; ++t) {
+      ids.push_back(pieces[random() % pieces.size()]);
+      const auto at = matcher.Check(ids);
+      ASSERT_THAT(at, testing::IsOk());
+      const std::optional<size_t> want = Check(stops, ids);
+      ASSERT_EQ(*at, want) << "run " << run << " token " << t;
+      if (want) {
+        ++found;
+        break;
+      }
+    }
+  }
+  EXPECT_GT(found, 50);
+  EXPECT_LT(found, 300);
 }
 
 TEST(StopMatcher, BytesOfAnUnfinishedCharacterAreNoReplacementCharacter) {

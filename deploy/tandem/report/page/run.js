@@ -48,6 +48,9 @@ function facts(pairs) {
 
 const mono = (text) => (text ? el("span", {class: "mono"}, text) : null);
 
+// "invariant (avx512)"; nothing in runs that did not record it.
+const numericsOf = (part) => (part.numerics ? `${part.numerics} (${plain(part.instruction_set)})` : null);
+
 function runCard() {
   const run = runData.run;
   const {model = {}, trainer = {}, versions = {}, hardware = {}, task = {}} = run;
@@ -61,8 +64,8 @@ function runCard() {
         ["seed", run.seed], ["deterministic", run.deterministic === undefined ? null : run.deterministic ? "yes" : "no"]])),
       card("Versions and hardware", null, facts([...known, ["CPU", hardware.cpu], ["cores", hardware.cores],
         ["memory", isNumber(hardware.memory_gib) ? number(hardware.memory_gib) + " GiB" : null],
-        ["trainer", trainer.dtype ? `${trainer.dtype}, ${plain(trainer.threads)} threads` : null]])),
-      card("Rollout servers at the start", null, servers.length ? servers.map((s) => facts([["address", s.address], ["dtype", s.dtype], ["version", s.version], ["weights digest", mono(s.weight_digest)]])) : el("p", {class: "empty"}, "none recorded"))),
+        ["trainer", trainer.dtype ? `${trainer.dtype}, ${plain(trainer.threads)} threads` : null], ["trainer numerics", numericsOf(trainer)]])),
+      card("Rollout servers at the start", null, servers.length ? servers.map((s) => facts([["address", s.address], ["dtype", s.dtype], ["numerics", numericsOf(s)], ["groups in flight at a push", s.in_flight], ["version", s.version], ["weights digest", mono(s.weight_digest)]])) : el("p", {class: "empty"}, "none recorded"))),
     runData.config ? el("div", {class: "card", id: "config"}, el("details", {}, el("summary", {}, "Resolved configuration (config.yaml)"), el("pre", {}, runData.config))) : null);
 }
 
