@@ -140,8 +140,7 @@ at::Tensor ExactProduct(const PackedMatrix& weight, const at::Tensor& x, bool ro
   constexpr int64_t kTile = PackedMatrix::kTileColumns;
   const InstructionSet set = ActiveInstructionSet();
   const int64_t rows = x.size(0), depth = weight.depth(), columns = weight.columns();
-  const OperandType type =
-      round_inputs && depth % 2 == 0 ? RoundedOperandType(set) : OperandType::kFp32;
+  const OperandType type = round_inputs ? RoundedOperandType(set) : OperandType::kFp32;
   const at::Tensor operand = at::empty({rows, depth}, type == OperandType::kBf16 ? at::kBFloat16 : at::kFloat);
   const float* from = x.const_data_ptr<float>();
   char* operand_data = static_cast<char*>(operand.data_ptr());

@@ -202,6 +202,11 @@ void ReadShape(Fields& fields, ModelConfig& config) {
   if (config.head_dim % 2 != 0) {
     fields.Reject("head_dim ", config.head_dim, " is odd; rotary embedding needs pairs");
   }
+  // So the input of every linear layer can be taken in pairs, as bf16 instructions do.
+  for (const auto& [name, size] : {std::pair("hidden_size", config.hidden_size),
+                                   std::pair("intermediate_size", config.intermediate_size)}) {
+    if (size % 2 != 0) fields.Reject(name, " ", size, " is odd; linear layers take inputs in pairs");
+  }
 }
 
 void ReadVariants(Fields& fields, ModelConfig& config) {

@@ -157,9 +157,7 @@ absl::Status CheckInvariance(const ModelConfig& config, InstructionSet set) {
                               config.num_heads * config.head_dim}) {
     TANDEM_RETURN_IF_ERROR(CheckProduct(depth, false, OperandType::kFp32, set));
     TANDEM_RETURN_IF_ERROR(CheckProduct(depth, true, OperandType::kFp32, set));
-    if (depth % 2 == 0) {
-      TANDEM_RETURN_IF_ERROR(CheckProduct(depth, true, RoundedOperandType(set), set));
-    }
+    TANDEM_RETURN_IF_ERROR(CheckProduct(depth, true, RoundedOperandType(set), set));
   }
   TANDEM_RETURN_IF_ERROR(CheckRows(config, set));
   TANDEM_RETURN_IF_ERROR(CheckAttention<float>(config, set));

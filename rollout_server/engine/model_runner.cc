@@ -16,12 +16,6 @@ constexpr int64_t kTile = PackedMatrix::kTileColumns;
 
 int64_t WholeTiles(int64_t columns) { return (columns + kTile - 1) / kTile * kTile; }
 
-// bf16 instructions take two inputs at a time.
-bool HasPairs(const ModelConfig& config) {
-  return config.hidden_size % 2 == 0 && config.intermediate_size % 2 == 0 &&
-         config.num_heads * config.head_dim % 2 == 0;
-}
-
 int64_t Ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
@@ -34,8 +28,7 @@ ModelRunner::ModelRunner(const ModelConfig& config, ComputeDType dtype, int64_t 
       set_(instruction_set),
       kernels_(ForwardKernelsFor(instruction_set)),
       round_(dtype == ComputeDType::kBf16),
-      operand_type_(round_ && HasPairs(config) ? RoundedOperandType(instruction_set)
-                                               : OperandType::kFp32),
+      operand_type_(round_ ? RoundedOperandType(instruction_set) : OperandType::kFp32),
       inverse_frequencies_(RotaryInverseFrequencies(config)),
       team_(num_threads),
       scratch_(num_threads) {

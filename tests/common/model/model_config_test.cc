@@ -184,6 +184,8 @@ TEST(ModelConfig, RejectsFieldsByNameAndValue) {
       {"llama", {{"num_key_value_heads", 3}}, "4 is not a multiple of num_key_value_heads 3"},
       {"llama", {{"hidden_size", 66}}, "hidden_size 66 is not a multiple"},
       {"llama", {{"head_dim", 15}}, "head_dim 15 is odd"},
+      {"llama", {{"intermediate_size", 97}}, "intermediate_size 97 is odd"},
+      {"qwen3", {{"hidden_size", 65}}, "hidden_size 65 is odd"},
       {"llama", {{"rms_norm_eps", 0}}, "rms_norm_eps is 0"},
       {"llama", {{"rope_theta", "big"}}, "rope_theta is \"big\""},
       {"llama", {{"tie_word_embeddings", 1}}, "tie_word_embeddings is 1; true or false"},
