@@ -2,9 +2,10 @@
 //
 //   sampler_bench MODEL_DIR [REPEATS]
 //
-// A step of 32 completions runs in the engine; then as many rows of logits go through the pass that the
-// sampler makes over them, with everything recorded and with what a draw alone needs, in turn and in
-// changing order. Prints one JSON object; the extra work is spread over the step's threads, as there.
+// A step of 32 completions runs in the engine; then as many rows of logits go through the pass that
+// the sampler makes over them, with everything recorded and with what a draw alone needs, in turn
+// and in changing order. Prints one JSON object; the extra work is spread over the step's threads,
+// as there.
 #include <algorithm>
 #include <cstdio>
 #include <random>
@@ -104,7 +105,8 @@ int Main(const std::string& model, int repeats) {
   std::sort(shares.begin(), shares.end());
   std::printf(
       "{\"benchmark\": \"sampler\", \"rows\": %d, \"step_ms\": %.3f, \"recorded_ms\": %.3f, "
-      "\"draw_only_ms\": %.3f, \"share_of_step\": {\"median\": %.5f, \"p10\": %.5f, \"p90\": %.5f}, "
+      "\"draw_only_ms\": %.3f, \"share_of_step\": {\"median\": %.5f, \"p10\": %.5f, \"p90\": "
+      "%.5f}, "
       "\"checksum\": %g}\n",
       kRows, Median(steps) * 1e3, Median(with) * 1e3, Median(without) * 1e3,
       shares[shares.size() / 2], shares[shares.size() / 10], shares[shares.size() * 9 / 10], sink);
