@@ -59,7 +59,7 @@ class EngineInvarianceTest : public EngineFixture,
 TEST_P(EngineInvarianceTest, NotOnWhatElseIsInTheBatch) {
   const Completions alone = Alone(Options());
   ExpectSameBytes(Generate(Options(), Groups()), alone);
-  for (const int others : {24, 56}) {  // batches of about 32 and 64 with the first group's two
+  for (const int others : {8, 24, 56}) {  // batches of about 8, 32 and 64 with the groups that are looked at
     std::vector<GroupRequest> groups = Groups();
     for (int i = 0; i < others / 8; ++i) groups.push_back(Group(100 + i, 11 + i, 8, 20));
     EngineOptions options = Options();
