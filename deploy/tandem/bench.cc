@@ -143,7 +143,7 @@ absl::StatusOr<PeerCommand> FindPeer(const std::string& name_or_path, const std:
   const fs::path named = fs::path(kPeers) / (name_or_path + ".py");
   const fs::path script = fs::exists(named, ignored) ? named : fs::path(name_or_path);
   if (!fs::is_regular_file(script, ignored)) {
-    return absl::NotFoundError(absl::StrCat("--peer ", name_or_path, ": neither ", named.string(),
+    return absl::NotFoundError(absl::StrCat("'", name_or_path, "' is neither ", named.string(),
                                             " (from the source tree's top folder) nor a file"));
   }
   const fs::path venv = ".deps/venv/bin/python";

@@ -1,6 +1,5 @@
 // tandem bench rollout: speed of the rollout engine in this process, beside the machine's limits
-// and, with
-// --peer, beside another engine on the same work.
+// and, with --peer, beside another engine on the same work.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>

@@ -166,7 +166,7 @@ struct Engine::Impl {
   ModelRunner runner;
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ModelWeights> weights;
-  mutable Mutex spare_mu;  // Stage runs beside steps
+  Mutex spare_mu;  // Stage runs beside steps
   // What served before: the next version is packed into its memory, so that a push neither maps
   // hundreds of fresh megabytes nor gives them back while requests wait.
   std::unique_ptr<ModelWeights> spare ABSL_GUARDED_BY(spare_mu);

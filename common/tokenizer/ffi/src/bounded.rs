@@ -1,5 +1,5 @@
 //! Values that a template keeps from one round of a loop to the next (`{% set ns.x = ... %}`) stay small, so
-//! that no template can exhaust memory or nest so deep that printing or dropping it overflows the stack.
+//! that no loop can exhaust memory or nest so deep that printing or dropping it overflows the stack.
 //!
 //! minijinja lets any value in, a namespace in itself too. Here every such assignment goes through a filter.
 
