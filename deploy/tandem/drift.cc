@@ -1,0 +1,16 @@
+// tandem drift: the drift lab from the command line. One file per subcommand of it; this one only
+// gathers them.
+#include <CLI/CLI.hpp>
+
+#include "deploy/tandem/subcommand.h"
+
+namespace tandem::front {
+
+void AddDriftCommand(CLI::App& app, Action& chosen) {
+  CLI::App* drift = app.add_subcommand(
+      "drift", "Measure, explain and provoke disagreement between the two engines");
+  drift->require_subcommand(1);
+  static_cast<void>(chosen);
+}
+
+}  // namespace tandem::front
