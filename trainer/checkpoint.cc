@@ -1,8 +1,5 @@
 #include "trainer/checkpoint.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
@@ -32,14 +29,6 @@ constexpr int kSchema = 1;
 constexpr const char* kModelFiles[] = {"config.json",         "generation_config.json",
                                        "tokenizer.json",      "tokenizer_config.json",
                                        "chat_template.jinja", "special_tokens_map.json"};
-
-absl::Status SyncDirectory(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool synced = fd >= 0 && fsync(fd) == 0;
-  if (fd >= 0) close(fd);
-  if (synced) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("cannot sync ", path));
-}
 
 absl::StatusOr<json> DigestFile(const std::string& path) {
   TANDEM_ASSIGN_OR_RETURN(const auto file, MappedFile::Open(path));
@@ -153,25 +142,11 @@ absl::Status AsDataLoss(const absl::Status& status) {
 
 absl::Status SaveCheckpoint(const std::string& directory, const Checkpoint& checkpoint,
                             const std::string& model_directory, int64_t keep) {
-  const std::string path = PathOf(directory, checkpoint.step);
-  const std::string temporary = absl::StrCat(directory, "/tmp_step_", checkpoint.step);
-  std::error_code error;
-  fs::remove_all(temporary, error);
-  TANDEM_RETURN_IF_ERROR(MakeDirectories(temporary));
-  absl::Status status = WriteFiles(temporary, checkpoint, model_directory);
-  if (status.ok()) status = SyncDirectory(temporary);
-  if (status.ok()) {
-    fs::remove_all(path, error);  // of the same step: holds the same weights, or was damaged
-    fs::rename(temporary, path, error);
-    if (error) {
-      status = absl::UnavailableError(absl::StrCat("renaming to ", path, ": ", error.message()));
-    }
-  }
-  if (!status.ok()) {
-    fs::remove_all(temporary, error);
-    return status;
-  }
-  TANDEM_RETURN_IF_ERROR(SyncDirectory(directory));
+  // One of the same step that was there holds the same weights, or was damaged.
+  TANDEM_RETURN_IF_ERROR(WriteDirectoryAtomically(
+      PathOf(directory, checkpoint.step), [&](const std::string& temporary) {
+        return WriteFiles(temporary, checkpoint, model_directory);
+      }));
   TANDEM_RETURN_IF_ERROR(
       WriteFileAtomically(directory + "/LATEST", absl::StrCat("step_", checkpoint.step, "\n")));
   RemoveStale(directory, keep);

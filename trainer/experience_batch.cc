@@ -169,6 +169,10 @@ void PlaceCompletion(const ScoredCompletion& scored, const Segment& segment, int
     micro.logprob_second_moments[t] = completion.logprob_second_moments(i);
     micro.completion[t] = number;
   }
+  int64_t t = segment.begin;
+  for (const auto& span : completion.version_spans()) {
+    for (int i = 0; i < span.num_tokens(); ++i) micro.weight_versions[t++] = span.weight_version();
+  }
   ++micro.num_completions;
   micro.num_trained_tokens += segment.end - segment.begin;
 }
@@ -196,6 +200,7 @@ absl::StatusOr<Microbatch> PackMicrobatch(std::span<const ScoredGroup> groups,
   micro.advantages.resize(length);
   micro.entropies.resize(length);
   micro.logprob_second_moments.resize(length);
+  micro.weight_versions.resize(length);
   micro.completion.assign(length, -1);
   auto place = micro.row.completion_segments.begin();
   for (const GroupPart& part : parts) {

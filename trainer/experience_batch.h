@@ -37,6 +37,7 @@ struct Microbatch {
   std::vector<float> advantages;
   std::vector<float> entropies;               // of the sampling distribution
   std::vector<float> logprob_second_moments;  // of the sampling distribution
+  std::vector<int64_t> weight_versions;       // that drew the token; 0 on prompts
   std::vector<int32_t> completion;  // number in ExperienceBatch::completions; -1 on prompts
   int64_t num_completions = 0;
   int64_t num_trained_tokens = 0;  // sum of loss_mask

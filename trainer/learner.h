@@ -23,6 +23,7 @@ struct LearnerReport {
   // Named as in metrics.jsonl: drift/, correction/, loss/, kl_reference/, optimizer/, time/.
   std::vector<std::pair<std::string, double>> metrics;
   std::vector<std::pair<std::string, std::vector<int64_t>>> histograms;
+  std::vector<std::pair<std::string, std::string>> documents;  // name and JSON
   // Group id -> per completion of the group, in order.
   std::map<int64_t, std::vector<std::vector<float>>> proximal_logprobs;
   int64_t num_tokens = 0;  // trained

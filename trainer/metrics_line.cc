@@ -31,6 +31,10 @@ void MetricsLine::AddArray(const std::string& name, std::span<const int64_t> cou
   Append(name, json + "]");
 }
 
+void MetricsLine::AddDocument(const std::string& name, const std::string& json) {
+  Append(name, json);
+}
+
 void MetricsLine::AddObject(const std::string& name, const std::map<int64_t, int64_t>& counts) {
   std::string json = "{";
   for (const auto& [key, count] : counts) {

@@ -19,6 +19,7 @@ class MetricsLine {
   void Add(const std::string& name, double value);        // non-finite: null in JSON
   void AddCount(const std::string& name, int64_t value);  // all digits
   void AddArray(const std::string& name, std::span<const int64_t> counts);
+  void AddDocument(const std::string& name, const std::string& json);
   void AddObject(const std::string& name, const std::map<int64_t, int64_t>& counts);
 
   std::string ToJson() const;  // without a newline

@@ -21,11 +21,12 @@ class PolicyLearner : public Learner {
       : step_(std::move(step)), caster_(cast) {}
 
   absl::StatusOr<LearnerReport> Train(const std::vector<ScoredGroup>& groups,
-                                      WeightVersion) override {
-    TANDEM_ASSIGN_OR_RETURN(StepReport report, step_->Run(groups));
+                                      WeightVersion version) override {
+    TANDEM_ASSIGN_OR_RETURN(StepReport report, step_->Run(groups, version));
     LearnerReport numbers;
     numbers.skip_reason = report.skip_reason;
     numbers.metrics = NamedNumbers(report);
+    numbers.documents = NamedDocuments(report);
     const auto histogram = [&](const char* name, const WeightHistogram& counts) {
       numbers.histograms.emplace_back(name, std::vector<int64_t>(counts.begin(), counts.end()));
     };

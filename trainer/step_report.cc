@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/json_number.h"
+
 namespace tandem::trainer {
 namespace {
 
@@ -14,6 +17,23 @@ size_t Bin(double weight) {
 
 double PerToken(double sum, int64_t num_tokens) {
   return num_tokens == 0 ? 0 : sum / static_cast<double>(num_tokens);
+}
+
+std::string ToJson(const offpolicy::Interval& interval) {
+  return absl::StrCat("[", JsonNumber(interval.value), ",", JsonNumber(interval.low), ",",
+                      JsonNumber(interval.high), "]");
+}
+
+std::string ToJson(const std::vector<offpolicy::DriftBucket>& buckets) {
+  std::string json = "{";
+  for (const offpolicy::DriftBucket& bucket : buckets) {
+    absl::StrAppend(&json, json.size() > 1 ? "," : "", "\"", bucket.label,
+                    "\":{\"tokens\":", JsonNumber(bucket.sums.tokens),
+                    ",\"mean_delta\":", ToJson(bucket.mean_delta),
+                    ",\"mean_abs_delta\":", ToJson(bucket.mean_abs_delta),
+                    ",\"k3\":", ToJson(bucket.k3), ",\"mean_w\":", ToJson(bucket.mean_w), "}");
+  }
+  return json + "}";
 }
 
 }  // namespace
@@ -64,6 +84,14 @@ std::vector<std::pair<std::string, double>> NamedNumbers(const StepReport& repor
   add("time/proximal", report.times.proximal_s);
   add("time/update", report.times.update_s);
   return numbers;
+}
+
+std::vector<std::pair<std::string, std::string>> NamedDocuments(const StepReport& report) {
+  std::vector<std::pair<std::string, std::string>> documents;
+  for (const auto& [by, buckets] : report.drift_splits) {
+    documents.emplace_back("drift/by_" + std::string(offpolicy::SplitName(by)), ToJson(buckets));
+  }
+  return documents;
 }
 
 }  // namespace tandem::trainer

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/offpolicy/drift_metrics.h"
+#include "common/offpolicy/drift_splits.h"
 
 namespace tandem::trainer {
 
@@ -52,6 +53,7 @@ struct StepReport {
   // Not empty: no update had a finite loss and gradient; the weights are as they were.
   std::string skip_reason;
   offpolicy::DriftMetrics drift;
+  std::vector<std::pair<offpolicy::SplitBy, std::vector<offpolicy::DriftBucket>>> drift_splits;
   CorrectionNumbers correction;
   LossNumbers loss;
   OptimizerNumbers optimizer;
@@ -67,6 +69,9 @@ struct StepReport {
 // ("correction/mean_weight", value) ...: everything but histograms and advantage/, in a fixed
 // order.
 std::vector<std::pair<std::string, double>> NamedNumbers(const StepReport& report);
+
+// ("drift/by_position", {"0-10%": {"tokens": 9, "mean_delta": [value, low, high], ...}, ...}) ...
+std::vector<std::pair<std::string, std::string>> NamedDocuments(const StepReport& report);
 
 }  // namespace tandem::trainer
 

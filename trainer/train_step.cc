@@ -16,6 +16,7 @@
 #include "common/base/status_macros.h"
 #include "common/offpolicy/correction.h"
 #include "common/tensor/torch_status.h"
+#include "trainer/drift_record.h"
 #include "trainer/kl_reward.h"
 #include "trainer/optimizer.h"
 #include "trainer/policy.h"
@@ -49,30 +50,6 @@ MicrobatchTensors MakeTensors(const Microbatch& micro) {
 // What one minibatch adds up over its microbatches before the division.
 struct MinibatchSums {
   double policy = 0, kl = 0, total = 0, denominator = 0;
-};
-
-// Arrays of all trained tokens, in packing order, for the drift metrics.
-struct DriftArrays {
-  std::vector<float> behaviour, proximal, entropies, second_moments, advantages;
-  std::vector<int32_t> sequence;
-
-  void Add(const Microbatch& micro, const float* proximal_logprobs) {
-    for (int64_t t = 0; t < micro.row.num_tokens(); ++t) {
-      if (!micro.loss_mask[t]) continue;
-      behaviour.push_back(micro.behaviour_logprobs[t]);
-      proximal.push_back(proximal_logprobs[t]);
-      entropies.push_back(micro.entropies[t]);
-      second_moments.push_back(micro.logprob_second_moments[t]);
-      advantages.push_back(micro.advantages[t]);
-      sequence.push_back(micro.completion[t]);
-    }
-  }
-
-  offpolicy::DriftMetrics Compute() const {
-    const std::vector<uint8_t> mask(behaviour.size(), 1);
-    return offpolicy::ComputeDriftMetrics({behaviour, proximal, entropies, second_moments,
-                                           advantages, sequence, mask});
-  }
 };
 
 void AddCorrection(const Correction& correction, CorrectionNumbers& numbers) {
@@ -132,8 +109,7 @@ struct TrainStep::Impl {
     const ExperienceBatch* batch = nullptr;
     std::vector<at::Tensor> proximal;   // [T] each; undefined until known
     std::vector<at::Tensor> reference;  // [T] each; undefined without a reference
-    std::vector<bool> seen;             // its drift and correction are in the report
-    DriftArrays drift;
+    std::vector<bool> seen;             // its correction is in the report
   };
 
   absl::StatusOr<ExperienceBatch> Pack(std::span<const experience::v1::ScoredGroup> groups) const {
@@ -150,6 +126,7 @@ struct TrainStep::Impl {
   absl::Status AccumulateMicrobatch(size_t index, BatchState& state, MinibatchSums& minibatch,
                                     StepReport& report);
   void Update(const MinibatchSums& sums, StepReport& report);
+  void MeasureDrift(const BatchState& state, WeightVersion version, StepReport& report) const;
   void Finish(std::span<const experience::v1::ScoredGroup> groups, const BatchState& state,
               StepReport& report) const;
 };
@@ -214,7 +191,6 @@ absl::Status TrainStep::Impl::AccumulateMicrobatch(size_t index, BatchState& sta
                                    tensors.loss_mask, tensors.completion, options.correction));
   if (!state.seen[index]) {
     state.seen[index] = true;
-    state.drift.Add(micro, state.proximal[index].const_data_ptr<float>());
     AddCorrection(correction, report.correction);
   }
   const bool all = options.correction.denominator == offpolicy::DenominatorKind::kAll;
@@ -269,6 +245,19 @@ void TrainStep::Impl::Update(const MinibatchSums& sums, StepReport& report) {
   report.skip_reason = reason;
 }
 
+void TrainStep::Impl::MeasureDrift(const BatchState& state, WeightVersion version,
+                                   StepReport& report) const {
+  std::vector<std::span<const float>> proximal;
+  for (const at::Tensor& logprobs : state.proximal) {
+    proximal.emplace_back(logprobs.const_data_ptr<float>(), static_cast<size_t>(logprobs.numel()));
+  }
+  const DriftRecord record = MakeDriftRecord(*state.batch, proximal, version);
+  report.drift = offpolicy::ComputeDriftMetrics(record.view());
+  for (const offpolicy::SplitBy by : offpolicy::kAllSplits) {
+    report.drift_splits.emplace_back(by, offpolicy::SplitDrift(record.view(), by));
+  }
+}
+
 void TrainStep::Impl::Finish(std::span<const experience::v1::ScoredGroup> groups,
                              const BatchState& state, StepReport& report) const {
   LossNumbers& loss = report.loss;
@@ -276,7 +265,6 @@ void TrainStep::Impl::Finish(std::span<const experience::v1::ScoredGroup> groups
   for (double* mean : {&loss.policy, &loss.kl, &loss.total, &loss.denominator}) *mean /= num_updates;
   loss.has_reference = reference != nullptr;
   if (report.optimizer.skipped_updates < loss.num_updates) report.skip_reason.clear();
-  report.drift = state.drift.Compute();
   report.num_tokens = state.batch->num_trained_tokens;
   AddAdvantages(*state.batch, report);
   report.proximal_logprobs.resize(groups.size());
@@ -296,7 +284,8 @@ void TrainStep::Impl::Finish(std::span<const experience::v1::ScoredGroup> groups
   }
 }
 
-absl::StatusOr<StepReport> TrainStep::Run(std::span<const experience::v1::ScoredGroup> groups) {
+absl::StatusOr<StepReport> TrainStep::Run(std::span<const experience::v1::ScoredGroup> groups,
+                                          WeightVersion version) {
   StepReport report;
   Impl::BatchState state;
   const double start = MonotonicSeconds();
@@ -328,6 +317,7 @@ absl::StatusOr<StepReport> TrainStep::Run(std::span<const experience::v1::Scored
   report.times = {.pack_s = packed - start,
                   .proximal_s = scored - packed,
                   .update_s = MonotonicSeconds() - scored};
+  impl_->MeasureDrift(state, version, report);
   impl_->Finish(groups, state, report);
   return report;
 }

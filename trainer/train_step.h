@@ -21,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/weight_version.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"
 #include "common/weights/host_tensor.h"
@@ -60,7 +61,9 @@ class TrainStep {
   // were. After an error from the kernels (INTERNAL) the weights are unknown: end the process.
   //   INVALID_ARGUMENT, FAILED_PRECONDITION  of PackBatch: nothing was changed
   //   INTERNAL                               a kernel failed
-  absl::StatusOr<StepReport> Run(std::span<const experience::v1::ScoredGroup> groups);
+  // `version` is that of the weights as they are, for how far tokens lag behind.
+  absl::StatusOr<StepReport> Run(std::span<const experience::v1::ScoredGroup> groups,
+                                 WeightVersion version = {});
 
   // F32 views of the masters in ModelTensors order, and of the optimizer's moments. They change
   // with the next Run.

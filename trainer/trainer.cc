@@ -326,6 +326,7 @@ absl::StatusOr<bool> Trainer::Impl::TrainOn(const StepExperience& step, MetricsL
   if (!report.skip_reason.empty()) return false;
   for (const auto& [name, value] : report.metrics) line->Add(name, value);
   for (const auto& [name, counts] : report.histograms) line->AddArray(name, counts);
+  for (const auto& [name, json] : report.documents) line->AddDocument(name, json);
   return true;
 }
 

@@ -94,8 +94,7 @@ absl::Status SyncFd(int fd, const std::string& path) {
   return absl::OkStatus();
 }
 
-absl::Status SyncDirectoryOf(const std::string& path) {
-  std::string directory = std::filesystem::path(path).parent_path().string();
+absl::Status SyncDirectory(std::string directory) {
   if (directory.empty()) directory = ".";
   const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return ErrnoStatus(errno, "open", directory);
@@ -105,6 +104,10 @@ absl::Status SyncDirectoryOf(const std::string& path) {
   // Some file systems have no fsync of directories (EINVAL): the rename is as durable as it gets.
   if (result != 0 && error != EINVAL) return ErrnoStatus(error, "fsync", directory);
   return absl::OkStatus();
+}
+
+absl::Status SyncDirectoryOf(const std::string& path) {
+  return SyncDirectory(std::filesystem::path(path).parent_path().string());
 }
 
 std::string TemporaryName(const std::string& path) { return path + ".tmp"; }
@@ -135,6 +138,25 @@ absl::Status WriteFileAtomically(const std::string& path, std::string_view conte
   TANDEM_ASSIGN_OR_RETURN(const auto writer, AtomicFileWriter::Create(path));
   TANDEM_RETURN_IF_ERROR(writer->Write(std::as_bytes(std::span(contents))));
   return writer->Commit();
+}
+
+absl::Status WriteDirectoryAtomically(
+    const std::string& path, absl::FunctionRef<absl::Status(const std::string& directory)> fill) {
+  namespace fs = std::filesystem;
+  const std::string temporary = TemporaryName(path);
+  std::error_code error;
+  fs::remove_all(temporary, error);
+  absl::Status status = MakeDirectories(temporary);
+  if (status.ok()) status = fill(temporary);
+  if (status.ok()) status = SyncDirectory(temporary);
+  if (status.ok()) {
+    fs::remove_all(path, error);
+    fs::rename(temporary, path, error);
+    if (error) status = ErrnoStatus(error.value(), "rename to", path);
+  }
+  if (status.ok()) return SyncDirectoryOf(path);
+  fs::remove_all(temporary, error);
+  return status;
 }
 
 absl::Status MakeDirectories(const std::string& path) {

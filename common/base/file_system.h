@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
@@ -26,6 +27,11 @@ absl::StatusOr<std::string> ReadFile(const std::string& path);
 // Writes to PATH.tmp, fsyncs, renames, fsyncs the directory. RESOURCE_EXHAUSTED on ENOSPC; the file
 // that was there stays on any failure.
 absl::Status WriteFileAtomically(const std::string& path, std::string_view contents);
+
+// Has `fill` write files into the empty directory PATH.tmp, fsyncs it and renames it to PATH, over
+// what was there. On any error, its own or that of `fill`, PATH is as before and PATH.tmp is gone.
+absl::Status WriteDirectoryAtomically(
+    const std::string& path, absl::FunctionRef<absl::Status(const std::string& directory)> fill);
 
 absl::Status MakeDirectories(const std::string& path);  // like mkdir -p
 

@@ -2,200 +2,295 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
+
+#include "common/base/check.h"
+#include "common/offpolicy/pareto_tail.h"
 
 namespace tandem::offpolicy {
 namespace {
 
-struct Sums {
-  double delta = 0, delta2 = 0, w = 0, w2 = 0, k3 = 0, w_delta = 0;
-  double abs_delta = 0, exp_abs_delta = 0;
-  double p = 0, q = 0, pp = 0, qq = 0, pq = 0, abs_difference = 0;
-  double surprise = 0, variance = 0;  // of the sampler's calibration
-  int64_t above_1e6 = 0;
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+// What has to hold for a number to be worth printing.
+enum class Needs { kTokens, kTokenTail, kSequenceTail };
+
+// A metric that is a function of sums: it has an interval.
+struct SmoothMetric {
+  std::string_view name;
+  double (DriftSums::*of)() const;
+  Needs needs = Needs::kTokens;
 };
 
-struct SequenceSums {
-  double delta = 0;
-  int64_t num_tokens = 0;
+constexpr SmoothMetric kSmooth[] = {
+    {"mean_delta", &DriftSums::mean_delta},
+    {"k1", &DriftSums::k1},
+    {"k2", &DriftSums::k2},
+    {"k3", &DriftSums::mean_k3},
+    {"reverse_kl", &DriftSums::reverse_kl, Needs::kTokenTail},
+    {"chi2", &DriftSums::chi2, Needs::kTokenTail},
+    {"ess_fraction", &DriftSums::ess_fraction},
+    {"mean_w", &DriftSums::mean_w},
+    {"mean_abs_delta", &DriftSums::mean_abs_delta},
+    {"mean_exp_abs_delta", &DriftSums::mean_exp_abs_delta},
+    {"share_above_1e6", &DriftSums::share_above_1e6},
+    {"pearson_probability", &DriftSums::pearson_probability},
+    {"mean_abs_probability_difference", &DriftSums::mean_abs_probability_difference},
+    {"sequence_log_ratio_sum_mean", &DriftSums::sequence_log_ratio_sum},
+    {"sequence_log_ratio_mean_mean", &DriftSums::sequence_log_ratio_mean},
+    {"log_ppl_gap", &DriftSums::log_ppl_gap},
+    {"sequence_mean_w", &DriftSums::sequence_mean_w, Needs::kSequenceTail},
+    {"sequence_chi2", &DriftSums::sequence_chi2, Needs::kSequenceTail},
+    {"sequence_ess_fraction", &DriftSums::sequence_ess_fraction},
+    {"positive_mean_w", &DriftSums::positive_mean_w},
+    {"negative_mean_w", &DriftSums::negative_mean_w},
+    {"positive_mean_delta", &DriftSums::positive_mean_delta},
+    {"negative_mean_delta", &DriftSums::negative_mean_delta},
 };
 
-struct SignSums {
-  double w = 0, delta = 0;
-  int64_t num_tokens = 0;
+struct QuantileMetric {
+  std::string_view name;
+  double q;
+};
+constexpr QuantileMetric kQuantiles[] = {{"abs_delta_p50", 0.5},
+                                         {"abs_delta_p90", 0.9},
+                                         {"abs_delta_p99", 0.99},
+                                         {"abs_delta_p999", 0.999}};
 
-  void Add(double token_w, double token_delta) {
-    w += token_w;
-    delta += token_delta;
-    ++num_tokens;
-  }
+// Counts of each cluster by bin; all clusters share one list of bins, in rising order.
+struct BinnedClusters {
+  std::vector<int32_t> bins;
+  std::vector<std::vector<std::pair<int32_t, int32_t>>> counts;  // (place in bins, count)
 };
 
-// The value below which a share `quantile` of the values lies: linear between order statistics
-// (numpy's default). Reorders `values`.
-double Quantile(std::vector<double>& values, double quantile) {
-  const double rank = quantile * static_cast<double>(values.size() - 1);
-  const auto below = static_cast<std::ptrdiff_t>(std::floor(rank));
-  std::nth_element(values.begin(), values.begin() + below, values.end());
-  const double low = values[static_cast<size_t>(below)];
-  if (static_cast<size_t>(below) + 1 == values.size()) return low;
-  const double high = *std::min_element(values.begin() + below + 1, values.end());
-  return low + (rank - static_cast<double>(below)) * (high - low);
+BinnedClusters BinClusters(const TokenRecord& record, ClusterBy cluster_by) {
+  std::map<int32_t, std::map<int32_t, int32_t>> clusters;
+  std::map<int32_t, int32_t> places;
+  for (size_t t = 0; t < record.mask.size(); ++t) {
+    if (!record.mask[t] || !record.IsFinite(t)) continue;
+    const int32_t s = record.sequence[t];
+    const int32_t cluster = cluster_by == ClusterBy::kSequence ? s : record.group[s];
+    const int32_t bin = QuantileSketch::BinOf(std::abs(record.Delta(t)));
+    ++clusters[cluster][bin];
+    places[bin] = 0;
+  }
+  BinnedClusters binned;
+  for (auto& [bin, place] : places) {
+    place = static_cast<int32_t>(binned.bins.size());
+    binned.bins.push_back(bin);
+  }
+  for (const auto& [cluster, counts] : clusters) {
+    auto& sparse = binned.counts.emplace_back();
+    for (const auto& [bin, count] : counts) sparse.emplace_back(places[bin], count);
+  }
+  return binned;
 }
 
-double Pearson(const Sums& s, double n) {
-  const double covariance = s.pq / n - (s.p / n) * (s.q / n);
-  const double variance_p = s.pp / n - (s.p / n) * (s.p / n);
-  const double variance_q = s.qq / n - (s.q / n) * (s.q / n);
-  if (variance_p <= 1e-15 || variance_q <= 1e-15) return 1;
-  return std::clamp(covariance / std::sqrt(variance_p * variance_q), -1.0, 1.0);
-}
+// The quantiles of a sample of clusters, `times` each.
+class BinnedQuantiles {
+ public:
+  explicit BinnedQuantiles(const BinnedClusters& clusters)
+      : clusters_(clusters), totals_(clusters.bins.size()) {}
 
-void FillTokenMeans(const Sums& s, DriftMetrics& m) {
-  const auto n = static_cast<double>(m.num_tokens);
-  m.mean_delta = s.delta / n;
-  m.k1 = -m.mean_delta;
-  m.k2 = s.delta2 / (2 * n);
-  m.k3 = s.k3 / n;
-  m.reverse_kl = s.w_delta / n;
-  m.chi2 = s.w2 / n - 1;
-  m.ess_fraction = s.w2 > 0 ? s.w * s.w / (n * s.w2) : 0;
-  m.mean_w = s.w / n;
-  const double variance = std::max(0.0, s.w2 / n - m.mean_w * m.mean_w);
-  m.mean_w_stderr = n > 1 ? std::sqrt(variance / (n - 1)) : 0;
-  m.mean_abs_delta = s.abs_delta / n;
-  m.mean_exp_abs_delta = s.exp_abs_delta / n;
-  m.share_above_1e6 = static_cast<double>(s.above_1e6) / n;
-  m.pearson_probability = Pearson(s, n);
-  m.mean_abs_probability_difference = s.abs_difference / n;
-  m.calibration_z = s.variance > 0 ? s.surprise / std::sqrt(s.variance) : 0;
-}
+  template <typename Times>
+  void Fill(const Times& times) {
+    std::fill(totals_.begin(), totals_.end(), 0);
+    count_ = 0;
+    for (size_t c = 0; c < clusters_.counts.size(); ++c) {
+      const int64_t n = times(c);
+      if (n == 0) continue;
+      for (const auto& [place, count] : clusters_.counts[c]) {
+        totals_[static_cast<size_t>(place)] += n * count;
+        count_ += n * count;
+      }
+    }
+  }
 
-void FillSequences(const std::map<int32_t, SequenceSums>& sequences, DriftMetrics& m) {
-  const auto n = static_cast<double>(sequences.size());
-  for (const auto& [id, sums] : sequences) {
-    const double mean = sums.delta / static_cast<double>(sums.num_tokens);
-    m.sequence_log_ratio_sum_mean += sums.delta / n;
-    m.sequence_log_ratio_mean_mean += mean / n;
-    m.sequence_log_ratio_max = std::max(m.sequence_log_ratio_max, std::abs(sums.delta));
-    m.log_ppl_gap += -mean / n;
+  double Quantile(double q) const {
+    const auto rank = static_cast<int64_t>(q * static_cast<double>(count_ - 1));
+    int64_t below = 0;
+    for (size_t i = 0; i < totals_.size(); ++i) {
+      below += totals_[i];
+      if (below > rank) return QuantileSketch::ValueOf(clusters_.bins[i]);
+    }
+    return 0;
+  }
+
+ private:
+  const BinnedClusters& clusters_;
+  std::vector<int64_t> totals_;
+  int64_t count_ = 0;
+};
+
+void AddQuantiles(const TokenRecord& record, ClusterBy cluster_by, const BootstrapOptions& options,
+                  DriftMetrics& metrics) {
+  const BinnedClusters clusters = BinClusters(record, cluster_by);
+  const auto num_clusters = static_cast<int64_t>(clusters.counts.size());
+  constexpr size_t kCount = std::size(kQuantiles);
+  std::vector<double> replicates[kCount], leave_one_out[kCount];
+  BinnedQuantiles sample(clusters);
+  if (num_clusters >= kLeastClusters) {
+    ClusterDraws draws(num_clusters, options.seed);
+    for (int64_t r = 0; r < options.replicates; ++r) {
+      const std::span<const int32_t> counts = draws.Next();
+      sample.Fill([&](size_t c) { return counts[c]; });
+      for (size_t k = 0; k < kCount; ++k) {
+        replicates[k].push_back(sample.Quantile(kQuantiles[k].q));
+      }
+    }
+    for (size_t out = 0; out < clusters.counts.size(); ++out) {
+      sample.Fill([&](size_t c) { return c == out ? 0 : 1; });
+      for (size_t k = 0; k < kCount; ++k) {
+        leave_one_out[k].push_back(sample.Quantile(kQuantiles[k].q));
+      }
+    }
+  }
+  const double tokens = metrics.tally.sums.tokens;
+  for (size_t k = 0; k < kCount; ++k) {
+    DriftNumber number{kQuantiles[k].name,
+                       {.value = metrics.tally.abs_delta.Quantile(kQuantiles[k].q)}};
+    if (num_clusters < kLeastClusters) {
+      number.withheld = Withheld::kFewClusters;
+    } else if (tokens * (1 - kQuantiles[k].q) < 5) {
+      number.withheld = Withheld::kFewTokens;
+    } else {
+      number.interval = BcaInterval(number.interval.value, replicates[k], leave_one_out[k],
+                                    options.level);
+    }
+    metrics.numbers.push_back(number);
   }
 }
 
-void FillSigns(const SignSums& positive, const SignSums& negative, DriftMetrics& m) {
-  m.positive_tokens = positive.num_tokens;
-  m.negative_tokens = negative.num_tokens;
-  if (positive.num_tokens > 0) {
-    m.positive_mean_w = positive.w / static_cast<double>(positive.num_tokens);
-    m.positive_mean_delta = positive.delta / static_cast<double>(positive.num_tokens);
+void AddSmooth(const ClusterSums& clusters, const BootstrapOptions& options,
+               DriftMetrics& metrics) {
+  std::vector<Statistic> statistics;
+  for (const SmoothMetric& metric : kSmooth) {
+    statistics.push_back([of = metric.of](std::span<const double> row) {
+      return (DriftSums::FromRow(row).*of)();
+    });
   }
-  if (negative.num_tokens > 0) {
-    m.negative_mean_w = negative.w / static_cast<double>(negative.num_tokens);
-    m.negative_mean_delta = negative.delta / static_cast<double>(negative.num_tokens);
+  const std::vector<Interval> intervals = BootstrapIntervals(clusters, statistics, options);
+  const DriftTally& tally = metrics.tally;
+  const bool heavy = metrics.pareto_k >= kHeavyTail && tally.sums.chi2() > 0.01;
+  for (size_t k = 0; k < statistics.size(); ++k) {
+    const SmoothMetric& metric = kSmooth[k];
+    DriftNumber number{metric.name, intervals[k]};
+    number.interval.value = (tally.sums.*metric.of)();
+    const bool several = tally.sums.tokens > 1;
+    if (several && ((metric.needs == Needs::kTokenTail && (heavy || tally.token_weight_dominates())) ||
+                    (metric.needs == Needs::kSequenceTail && tally.sums.sequences > 1 &&
+                     tally.sequence_weight_dominates()))) {
+      number = {metric.name, {.value = kNaN}, Withheld::kHeavyTail};
+    } else if (!number.interval.known()) {
+      number.withheld = Withheld::kFewClusters;
+    }
+    metrics.numbers.push_back(number);
   }
 }
 
-void AddToken(double mu, double pi, Sums& s, DriftMetrics& m) {
-  const double delta = pi - mu;
-  const double w = std::exp(delta);
-  s.delta += delta;
-  s.delta2 += delta * delta;
-  s.w += w;
-  s.w2 += w * w;
-  s.k3 += std::expm1(delta) - delta;  // w - 1 - delta without cancellation
-  s.w_delta += w * delta;
-  s.abs_delta += std::abs(delta);
-  s.exp_abs_delta += std::exp(std::abs(delta));
-  s.above_1e6 += std::abs(delta) > 1e-6;
-  m.max_abs_delta = std::max(m.max_abs_delta, std::abs(delta));
-  const double p = std::exp(pi), q = std::exp(mu);
-  s.p += p;
-  s.q += q;
-  s.pp += p * p;
-  s.qq += q * q;
-  s.pq += p * q;
-  s.abs_difference += std::abs(p - q);
-  m.max_abs_probability_difference = std::max(m.max_abs_probability_difference, std::abs(p - q));
+void AddPlain(DriftMetrics& metrics) {
+  const DriftTally& tally = metrics.tally;
+  const DriftSums& sums = tally.sums;
+  const auto add = [&](std::string_view name, double value) {
+    metrics.numbers.push_back({name, {.value = value}, Withheld::kNoInterval});
+  };
+  add("num_tokens", sums.tokens);
+  add("num_nonfinite", sums.nonfinite);
+  add("mean_w_stderr", sums.mean_w_stderr());
+  add("mean_w_z", sums.mean_w_z());
+  add("calibration_z", sums.calibration_z());
+  add("calibration_surprise", sums.calibration_surprise());
+  add("max_abs_delta", tally.max_abs_delta);
+  add("max_abs_probability_difference", tally.max_abs_probability_difference);
+  add("sequence_log_ratio_max", tally.max_abs_sequence_log_ratio);
+  add("max_weight", sums.tokens > 0 ? tally.max_w : 1);
+  add("pareto_k", metrics.pareto_k);
+  add("positive_tokens", sums.positive_tokens);
+  add("negative_tokens", sums.negative_tokens);
+}
+
+double TailIndex(const TokenRecord& record) {
+  std::vector<double> weights;
+  for (size_t t = 0; t < record.mask.size(); ++t) {
+    if (record.mask[t] && record.IsFinite(t)) weights.push_back(std::exp(record.Delta(t)));
+  }
+  return ParetoTailIndex(weights);
 }
 
 }  // namespace
 
-DriftMetrics ComputeDriftMetrics(const TokenRecord& record) {
-  DriftMetrics m;
-  Sums sums;
-  SignSums positive, negative;
-  std::map<int32_t, SequenceSums> sequences;
-  std::vector<double> abs_deltas;
-  for (size_t t = 0; t < record.mask.size(); ++t) {
-    if (!record.mask[t]) continue;
-    const double mu = record.behaviour_logprobs[t], pi = record.proximal_logprobs[t];
-    if (!std::isfinite(mu) || !std::isfinite(pi)) {
-      ++m.num_nonfinite;
-      continue;
-    }
-    ++m.num_tokens;
-    AddToken(mu, pi, sums, m);
-    const double delta = pi - mu;
-    abs_deltas.push_back(std::abs(delta));
-    SequenceSums& sequence = sequences[record.sequence[t]];
-    sequence.delta += delta;
-    ++sequence.num_tokens;
-    const double entropy = record.entropies[t];
-    const double variance = record.logprob_second_moments[t] - entropy * entropy;
-    if (std::isfinite(entropy) && std::isfinite(variance)) {
-      sums.surprise += -mu - entropy;
-      sums.variance += std::max(0.0, variance);
-    }
-    if (record.advantages[t] > 0) positive.Add(std::exp(delta), delta);
-    if (record.advantages[t] < 0) negative.Add(std::exp(delta), delta);
-  }
-  if (m.num_tokens == 0) return m;
-  FillTokenMeans(sums, m);
-  FillSequences(sequences, m);
-  FillSigns(positive, negative, m);
-  m.abs_delta_p50 = Quantile(abs_deltas, 0.5);
-  m.abs_delta_p90 = Quantile(abs_deltas, 0.9);
-  m.abs_delta_p99 = Quantile(abs_deltas, 0.99);
-  m.abs_delta_p999 = Quantile(abs_deltas, 0.999);
-  return m;
+void DriftTally::Merge(const DriftTally& other) {
+  sums.Merge(other.sums);
+  abs_delta.Merge(other.abs_delta);
+  max_abs_delta = std::max(max_abs_delta, other.max_abs_delta);
+  max_abs_probability_difference =
+      std::max(max_abs_probability_difference, other.max_abs_probability_difference);
+  max_abs_sequence_log_ratio = std::max(max_abs_sequence_log_ratio, other.max_abs_sequence_log_ratio);
+  max_w = std::max(max_w, other.max_w);
+  max_sequence_w = std::max(max_sequence_w, other.max_sequence_w);
 }
 
-std::vector<std::pair<std::string, double>> NamedDriftMetrics(const DriftMetrics& m) {
-  return {
-      {"drift/num_tokens", static_cast<double>(m.num_tokens)},
-      {"drift/num_nonfinite", static_cast<double>(m.num_nonfinite)},
-      {"drift/mean_delta", m.mean_delta},
-      {"drift/k1", m.k1},
-      {"drift/k2", m.k2},
-      {"drift/k3", m.k3},
-      {"drift/reverse_kl", m.reverse_kl},
-      {"drift/chi2", m.chi2},
-      {"drift/ess_fraction", m.ess_fraction},
-      {"drift/mean_w", m.mean_w},
-      {"drift/mean_w_stderr", m.mean_w_stderr},
-      {"drift/mean_abs_delta", m.mean_abs_delta},
-      {"drift/max_abs_delta", m.max_abs_delta},
-      {"drift/mean_exp_abs_delta", m.mean_exp_abs_delta},
-      {"drift/abs_delta_p50", m.abs_delta_p50},
-      {"drift/abs_delta_p90", m.abs_delta_p90},
-      {"drift/abs_delta_p99", m.abs_delta_p99},
-      {"drift/abs_delta_p999", m.abs_delta_p999},
-      {"drift/share_above_1e6", m.share_above_1e6},
-      {"drift/pearson_probability", m.pearson_probability},
-      {"drift/mean_abs_probability_difference", m.mean_abs_probability_difference},
-      {"drift/max_abs_probability_difference", m.max_abs_probability_difference},
-      {"drift/sequence_log_ratio_sum_mean", m.sequence_log_ratio_sum_mean},
-      {"drift/sequence_log_ratio_mean_mean", m.sequence_log_ratio_mean_mean},
-      {"drift/sequence_log_ratio_max", m.sequence_log_ratio_max},
-      {"drift/log_ppl_gap", m.log_ppl_gap},
-      {"drift/calibration_z", m.calibration_z},
-      {"drift/positive_mean_w", m.positive_mean_w},
-      {"drift/negative_mean_w", m.negative_mean_w},
-      {"drift/positive_mean_delta", m.positive_mean_delta},
-      {"drift/negative_mean_delta", m.negative_mean_delta},
-      {"drift/positive_tokens", static_cast<double>(m.positive_tokens)},
-      {"drift/negative_tokens", static_cast<double>(m.negative_tokens)},
-  };
+DriftTally TallyDrift(const TokenRecord& record) {
+  DriftTally tally;
+  for (const DriftSums& sums : SumBySequence(record)) {
+    tally.sums.Merge(sums);
+    tally.max_abs_sequence_log_ratio = std::max(tally.max_abs_sequence_log_ratio, std::abs(sums.delta));
+    tally.max_sequence_w = std::max(tally.max_sequence_w, sums.sequence_w);
+  }
+  for (size_t t = 0; t < record.mask.size(); ++t) {
+    if (!record.mask[t] || !record.IsFinite(t)) continue;
+    const double delta = record.Delta(t);
+    tally.abs_delta.Add(std::abs(delta));
+    tally.max_abs_delta = std::max(tally.max_abs_delta, std::abs(delta));
+    tally.max_w = std::max(tally.max_w, std::exp(delta));
+    const double difference = std::exp(static_cast<double>(record.proximal_logprobs[t])) -
+                              std::exp(static_cast<double>(record.behaviour_logprobs[t]));
+    tally.max_abs_probability_difference =
+        std::max(tally.max_abs_probability_difference, std::abs(difference));
+  }
+  return tally;
+}
+
+std::string_view WithheldReason(Withheld withheld) {
+  switch (withheld) {
+    case Withheld::kNothing: return "";
+    case Withheld::kFewClusters: return "too few completions or groups for an interval (8 at least)";
+    case Withheld::kFewTokens: return "too few tokens above this quantile";
+    case Withheld::kHeavyTail: return "a few weights dominate: no number would mean anything";
+    case Withheld::kNoInterval: break;
+  }
+  return "not a quantity that resampling gives an interval for";
+}
+
+const DriftNumber& DriftMetrics::Number(std::string_view name) const {
+  const auto found = std::ranges::find(numbers, name, &DriftNumber::name);
+  TANDEM_CHECK(found != numbers.end());
+  return *found;
+}
+
+DriftMetrics ComputeDriftMetrics(const TokenRecord& record, ClusterBy cluster_by,
+                                 const BootstrapOptions& options) {
+  DriftMetrics metrics{.tally = TallyDrift(record), .pareto_k = TailIndex(record)};
+  const std::vector<DriftSums> sequences = SumBySequence(record);
+  AddSmooth(cluster_by == ClusterBy::kSequence ? SequenceClusters(sequences)
+                                               : GroupClusters(sequences, record.group),
+            options, metrics);
+  AddQuantiles(record, cluster_by, options, metrics);
+  AddPlain(metrics);
+  return metrics;
+}
+
+std::vector<std::pair<std::string, double>> NamedDriftMetrics(const DriftMetrics& metrics) {
+  std::vector<std::pair<std::string, double>> named;
+  for (const DriftNumber& number : metrics.numbers) {
+    const std::string name = "drift/" + std::string(number.name);
+    named.emplace_back(name, number.interval.value);
+    if (!number.interval.known()) continue;
+    named.emplace_back(name + "_low", number.interval.low);
+    named.emplace_back(name + "_high", number.interval.high);
+  }
+  return named;
 }
 
 }  // namespace tandem::offpolicy

@@ -1,62 +1,77 @@
 // Drift metrics of one train step or capture: behaviour against proximal log-probs, before any
-// clamp (drift.md section 1, without bootstrap). Pure functions over plain spans.
-//
-//   delta = log pi_proximal - log pi_behaviour,  w = e^delta, over trained tokens
+// clamp, with intervals (drift.md section 1; formulas in docs/drift_metrics.md). The trainer's step
+// metrics and the drift lab call this and nothing else. Pure functions over plain spans.
 #ifndef TANDEM_COMMON_OFFPOLICY_DRIFT_METRICS_H_
 #define TANDEM_COMMON_OFFPOLICY_DRIFT_METRICS_H_
 
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "common/offpolicy/cluster_bootstrap.h"
+#include "common/offpolicy/drift_sums.h"
+#include "common/offpolicy/quantile_sketch.h"
+#include "common/offpolicy/token_record.h"
+
 namespace tandem::offpolicy {
 
-// All [T], in parallel. `mask` selects the tokens; `sequence` numbers the completion of each token.
-struct TokenRecord {
-  std::span<const float> behaviour_logprobs;
-  std::span<const float> proximal_logprobs;
-  std::span<const float> entropies;               // of the sampling distribution
-  std::span<const float> logprob_second_moments;  // of the sampling distribution
-  std::span<const float> advantages;
-  std::span<const int32_t> sequence;
-  std::span<const uint8_t> mask;
+// What ranks merge: sums, maxima and a sketch; never a mean or a quantile.
+struct DriftTally {
+  DriftSums sums;
+  QuantileSketch abs_delta;
+  double max_abs_delta = 0;
+  double max_abs_probability_difference = 0;
+  double max_abs_sequence_log_ratio = 0;  // of abs(sum delta)
+  double max_w = 0, max_sequence_w = 0;   // of tokens, of completions in product form
+
+  void Merge(const DriftTally& other);
+
+  // One weight has more than half of the sum of squares: what is made of squared weights describes
+  // that token (or completion) and nothing else.
+  bool token_weight_dominates() const { return max_w * max_w > 0.5 * sums.w2; }
+  bool sequence_weight_dominates() const {
+    return max_sequence_w * max_sequence_w > 0.5 * sums.sequence_w2;
+  }
 };
+DriftTally TallyDrift(const TokenRecord& record);
+
+// Why a number or its interval is not given.
+enum class Withheld {
+  kNothing,
+  kFewClusters,  // under kLeastClusters completions or groups
+  kFewTokens,    // a quantile with fewer than 5 tokens above it
+  kHeavyTail,    // one weight dominates, or Pareto k >= kHeavyTail with chi-square over 0.01
+  kNoInterval,   // a maximum, a count or a test statistic: a bootstrap does not apply
+};
+std::string_view WithheldReason(Withheld withheld);  // for people
+
+struct DriftNumber {
+  std::string_view name;  // "k3"
+  Interval interval;      // value is NaN where a heavy tail makes it worthless
+  Withheld withheld = Withheld::kNothing;
+};
+
+enum class ClusterBy { kSequence, kGroup };
 
 struct DriftMetrics {
-  int64_t num_tokens = 0;
-  int64_t num_nonfinite = 0;  // dropped from everything below, counted here
-  double mean_delta = 0;
-  double k1 = 0;            // mean(-delta)
-  double k2 = 0;            // mean(delta^2 / 2)
-  double k3 = 0;            // mean(w - 1 - delta)
-  double reverse_kl = 0;    // mean(w delta)
-  double chi2 = 0;          // mean(w^2) - 1
-  double ess_fraction = 1;  // (sum w)^2 / (N sum w^2), unclamped
-  double mean_w = 1;
-  double mean_w_stderr = 0;
-  double mean_abs_delta = 0;
-  double max_abs_delta = 0;
-  double mean_exp_abs_delta = 1;  // NeMo-RL token_mult_prob_error
-  double abs_delta_p50 = 0, abs_delta_p90 = 0, abs_delta_p99 = 0, abs_delta_p999 = 0;
-  double share_above_1e6 = 0;  // share of abs(delta) > 1e-6
-  double pearson_probability =
-      1;  // correlation of the two probabilities; NaN-free: 1 when constant
-  double mean_abs_probability_difference = 0, max_abs_probability_difference = 0;
-  double sequence_log_ratio_sum_mean = 0;   // mean over sequences of sum_t delta (product form)
-  double sequence_log_ratio_mean_mean = 0;  // mean over sequences of mean_t delta (geometric form)
-  double sequence_log_ratio_max = 0;        // max over sequences of abs(sum_t delta)
-  double log_ppl_gap = 0;    // mean over sequences of mean_t(-log pi) - mean_t(-log mu)
-  double calibration_z = 0;  // sum(-log mu - H) / sqrt(sum(m2 - H^2))
-  double positive_mean_w = 1, negative_mean_w = 1;  // advantage > 0, < 0
-  double positive_mean_delta = 0, negative_mean_delta = 0;
-  int64_t positive_tokens = 0, negative_tokens = 0;
+  DriftTally tally;
+  double pareto_k = 0;  // of the token weights; NaN without a tail
+  std::vector<DriftNumber> numbers;
+
+  const DriftNumber& Number(std::string_view name) const;  // a name of the table, or the process ends
+  double Get(std::string_view name) const { return Number(name).interval.value; }
 };
 
-DriftMetrics ComputeDriftMetrics(const TokenRecord& record);
+// Everything over the tokens of `record`; `cluster_by` says what the intervals draw again.
+DriftMetrics ComputeDriftMetrics(const TokenRecord& record,
+                                 ClusterBy cluster_by = ClusterBy::kSequence,
+                                 const BootstrapOptions& options = {});
 
-// ("drift/k1", value) ..., in a fixed order: the names of metrics.jsonl (docs/metrics.md).
+// ("drift/k3", value), and where there is an interval ("drift/k3_low", ...) and ("drift/k3_high",
+// ...), in a fixed order: the names of metrics.jsonl (docs/metrics.md).
 std::vector<std::pair<std::string, double>> NamedDriftMetrics(const DriftMetrics& metrics);
 
 }  // namespace tandem::offpolicy

@@ -130,10 +130,10 @@ TEST_F(CheckpointTest, AFlippedBitIsFoundByItsDigest) {
 
 TEST_F(CheckpointTest, AWriterThatDiedLeavesNothingThatIsRead) {
   ASSERT_THAT(Save(1), IsOk());
-  fs::rename(root_ + "/step_1", root_ + "/tmp_step_2");
+  fs::rename(root_ + "/step_1", root_ + "/step_2.tmp");
   EXPECT_THAT(LoadLatestCheckpoint(root_, kIdentity),
               FailsWith(absl::StatusCode::kNotFound, "no whole checkpoint"));
-  fs::rename(root_ + "/tmp_step_2", root_ + "/step_1");
+  fs::rename(root_ + "/step_2.tmp", root_ + "/step_1");
   fs::remove(root_ + "/LATEST");  // died between the rename and LATEST
   EXPECT_THAT(LoadLatestCheckpoint(root_, kIdentity), IsOk());
 }
@@ -156,14 +156,14 @@ TEST_F(CheckpointTest, AnotherModelOrTokenizerIsRefusedWithTheDifference) {
 
 TEST_F(CheckpointTest, AFullDiskLeavesThePreviousCheckpointStanding) {
   ASSERT_THAT(Save(1), IsOk());
-  ASSERT_EQ(setenv("TANDEM_FAIL_WRITE", "tmp_step_2/optimizer:ENOSPC:10", 1), 0);
+  ASSERT_EQ(setenv("TANDEM_FAIL_WRITE", "step_2.tmp/optimizer:ENOSPC:10", 1), 0);
   EXPECT_THAT(Save(2), FailsWith(absl::StatusCode::kResourceExhausted, "optimizer"));
   ASSERT_EQ(unsetenv("TANDEM_FAIL_WRITE"), 0);
   const auto loaded = LoadLatestCheckpoint(root_, kIdentity);
   ASSERT_THAT(loaded, IsOk());
   EXPECT_EQ(loaded->checkpoint.step, 1);
   EXPECT_TRUE(loaded->refused.empty());
-  EXPECT_FALSE(fs::exists(root_ + "/tmp_step_2"));
+  EXPECT_FALSE(fs::exists(root_ + "/step_2.tmp"));
 }
 
 }  // namespace

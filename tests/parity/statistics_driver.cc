@@ -1,0 +1,80 @@
+// Our statistics from JSON lines to JSON lines, for statistics_parity_test.py.
+//   {"kind": "bootstrap", "clusters": [[a, b], ...], "replicates": n}   interval of sum a / sum b
+//   {"kind": "pareto", "weights": [...]}                                tail index
+//   {"kind": "sketch", "values": [...], "q": [...]}                     quantiles
+//   {"kind": "drift", "sequence": [...], "behaviour": [...], ...}       every drift number
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "common/offpolicy/cluster_bootstrap.h"
+#include "common/offpolicy/drift_metrics.h"
+#include "common/offpolicy/pareto_tail.h"
+#include "common/offpolicy/quantile_sketch.h"
+
+namespace tandem::offpolicy {
+namespace {
+
+using nlohmann::json;
+
+json Bootstrap(const json& in) {
+  ClusterSums clusters{.num_sums = 2};
+  for (const json& row : in["clusters"]) {
+    clusters.values.insert(clusters.values.end(), {row[0].get<double>(), row[1].get<double>()});
+  }
+  const std::vector<Statistic> ratio = {
+      [](std::span<const double> sums) { return sums[0] / sums[1]; }};
+  const Interval interval =
+      BootstrapIntervals(clusters, ratio, {.replicates = in["replicates"].get<int64_t>()})[0];
+  return {{"value", interval.value}, {"low", interval.low}, {"high", interval.high},
+          {"standard_error", interval.standard_error}};
+}
+
+json Sketch(const json& in) {
+  QuantileSketch sketch;
+  for (const double value : in["values"]) sketch.Add(value);
+  json out = json::array();
+  for (const double q : in["q"]) out.push_back(sketch.Quantile(q));
+  return out;
+}
+
+json Drift(const json& in) {
+  const auto floats = [&](const char* name) { return in[name].get<std::vector<float>>(); };
+  const auto integers = [&](const char* name) { return in[name].get<std::vector<int32_t>>(); };
+  const auto behaviour = floats("behaviour"), proximal = floats("proximal");
+  const auto entropies = floats("entropies"), moments = floats("second_moments");
+  const auto advantages = floats("advantages");
+  const auto sequence = integers("sequence"), group = integers("group"), length = integers("length");
+  const std::vector<int32_t> zeros(behaviour.size());
+  const std::vector<uint8_t> mask(behaviour.size(), 1);
+  const DriftMetrics metrics =
+      ComputeDriftMetrics({behaviour, proximal, entropies, moments, advantages, sequence, zeros,
+                           zeros, mask, group, length});
+  json out = json::object();
+  for (const DriftNumber& number : metrics.numbers) {
+    out[std::string(number.name)] = number.interval.value;
+  }
+  return out;
+}
+
+}  // namespace
+}  // namespace tandem::offpolicy
+
+int main() {
+  using nlohmann::json;
+  using namespace tandem::offpolicy;
+  for (std::string line; std::getline(std::cin, line);) {
+    const json in = json::parse(line);
+    const std::string kind = in["kind"];
+    json out;
+    if (kind == "bootstrap") out = Bootstrap(in);
+    if (kind == "drift") out = Drift(in);
+    if (kind == "sketch") out = Sketch(in);
+    if (kind == "pareto") {
+      auto weights = in["weights"].get<std::vector<double>>();
+      out = ParetoTailIndex(weights);
+    }
+    std::cout << out.dump() << std::endl;
+  }
+}
