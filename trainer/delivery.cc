@@ -79,9 +79,14 @@ absl::Status Delivery::Settle(const ServerPush& push, PushTotals* totals) {
 }
 
 absl::StatusOr<PushTotals> Delivery::Publish(WeightVersion version, CastWeights cast) {
-  cast_ = cast.numbers;
+  held_.push_back({version, std::move(cast)});
+  if (published_ && static_cast<int64_t>(held_.size()) <= hold_back_) return PushTotals{};
+  HeldWeights due = std::move(held_.front());
+  held_.pop_front();
+  published_ = true;
+  cast_ = due.cast.numbers;
   client_->ExpireProofs();
-  publisher_->SetWeights(version, std::move(cast.tensors));
+  publisher_->SetWeights(due.version, std::move(due.cast.tensors));
   std::vector<int> servers;
   TANDEM_RETURN_IF_ERROR(ClaimBehind(&servers));
   for (int i = 0; i < client_->num_servers(); ++i) {

@@ -5,6 +5,7 @@
 #define TANDEM_TRAINER_DELIVERY_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <string>
 #include <vector>
@@ -34,9 +35,10 @@ using EventSink =
 
 class Delivery {
  public:
-  // All must outlive this object.
-  Delivery(RolloutClient* client, WeightPublisher* publisher, EventSink events)
-      : client_(client), publisher_(publisher), events_(std::move(events)) {}
+  // All must outlive this object. Servers are given weights `hold_back` versions older than those handed
+  // to Publish; for the first so many, the first.
+  Delivery(RolloutClient* client, WeightPublisher* publisher, int64_t hold_back, EventSink events)
+      : client_(client), publisher_(publisher), hold_back_(hold_back), events_(std::move(events)) {}
 
   // Waits until every server answers, or `patience_seconds` passed and some do; the first tells the
   // dtype to cast to.
@@ -45,8 +47,8 @@ class Delivery {
   absl::Status WaitForServers(double patience_seconds, bool need_all, const StopSignal& stop);
   absl::StatusOr<DType> ServerDType();
 
-  // Makes `cast` the weights of `version` and sends it to every server that is ready or behind. A
-  // server that fails is taken out of rotation (event push_failed).
+  // Takes `cast` as the weights of `version`, and sends those due to every server that is ready or
+  // behind. A server that fails is taken out of rotation (event push_failed).
   absl::StatusOr<PushTotals> Publish(WeightVersion version, CastWeights cast);
 
   // Brings servers that came (back) meanwhile to the version published last. Quick when there are
@@ -65,9 +67,17 @@ class Delivery {
   absl::Status ClaimBehind(std::vector<int>* claimed);
   absl::Status Settle(const ServerPush& push, PushTotals* totals);
 
+  struct HeldWeights {
+    WeightVersion version;
+    CastWeights cast;
+  };
+
   RolloutClient* const client_;
   WeightPublisher* const publisher_;
+  const int64_t hold_back_;
   const EventSink events_;
+  std::deque<HeldWeights> held_;  // oldest first; the front is due when there are hold_back_ behind it
+  bool published_ = false;
   CastNumbers cast_;  // of the version published last
 };
 

@@ -28,8 +28,10 @@ int64_t Staleness(const experience::v1::ScoredGroup& group, WeightVersion versio
 }
 
 ExperienceBuffer::ExperienceBuffer(int64_t max_staleness, int64_t groups_per_step,
-                                   int64_t num_completions, int64_t first_step)
+                                   int64_t num_completions, int64_t first_step,
+                                   int64_t hold_back)
     : max_staleness_(max_staleness),
+      hold_back_(hold_back),
       groups_per_step_(groups_per_step),
       num_completions_(num_completions),
       current_step_(first_step),
@@ -37,8 +39,8 @@ ExperienceBuffer::ExperienceBuffer(int64_t max_staleness, int64_t groups_per_ste
       next_group_(first_step * groups_per_step) {}
 
 std::optional<int64_t> ExperienceBuffer::TakeSlot() {
-  if (next_group_ >= (installed_steps_ + max_staleness_ + 1) * groups_per_step_)
-    return std::nullopt;
+  const int64_t ahead = max_staleness_ - hold_back_ + 1;
+  if (next_group_ >= (installed_steps_ + ahead) * groups_per_step_) return std::nullopt;
   return next_group_++;
 }
 

@@ -2,10 +2,10 @@
 // no clock, no thread, no socket.
 //
 // Train step k (from 0) consumes the P groups kP .. kP+P-1, each trained exactly once or dropped
-// with a reason. A group may start while k <= installed steps + max_staleness: that is (S+1)*P
-// slots, one taken when the group starts and freed when servers have installed what it helped to
-// make. Hence the weights that sample a group are at most S steps older than those it trains;
-// TakeStep proves it.
+// with a reason. A group may start while k <= installed steps + S - H: that is (S-H+1)*P slots, one
+// taken when the group starts and freed when what it helped to make was published. Servers are held
+// back by H versions (0 but in studies of staleness), so the weights that sample a group are at most S
+// = max_staleness steps older than those it trains; TakeStep proves it.
 #ifndef TANDEM_TRAINER_EXPERIENCE_BUFFER_H_
 #define TANDEM_TRAINER_EXPERIENCE_BUFFER_H_
 
@@ -38,8 +38,9 @@ struct StepExperience {
 class ExperienceBuffer {
  public:
   // Starts at step `first_step`: everything before it was trained (the trained frontier).
+  // hold_back <= max_staleness.
   ExperienceBuffer(int64_t max_staleness, int64_t groups_per_step, int64_t num_completions,
-                   int64_t first_step);
+                   int64_t first_step, int64_t hold_back = 0);
 
   // The next group to ask for, taking its slot; none while all slots are taken.
   std::optional<int64_t> TakeSlot();
@@ -69,7 +70,7 @@ class ExperienceBuffer {
  private:
   absl::Status CheckOpen(int64_t group_id) const;
 
-  const int64_t max_staleness_, groups_per_step_, num_completions_;
+  const int64_t max_staleness_, hold_back_, groups_per_step_, num_completions_;
   int64_t current_step_;  // not taken yet
   int64_t installed_steps_;
   int64_t next_group_;  // no slot taken yet

@@ -98,6 +98,19 @@ std::string LinesUpTo(const std::string& contents, int64_t step, double* last_ti
   return kept;
 }
 
+// Removes what is named `prefix` and a number over `last`.
+void RemoveAfter(const std::string& directory, std::string_view prefix, int64_t last) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    const std::string stem = entry.path().stem().string();
+    int64_t number = 0;
+    if (stem.starts_with(prefix)) {
+      std::from_chars(stem.data() + prefix.size(), stem.data() + stem.size(), number);
+    }
+    if (number > last) fs::remove_all(entry.path(), error);
+  }
+}
+
 }  // namespace
 
 std::string JsonText(const std::string& text) {
@@ -155,15 +168,9 @@ absl::Status RunDirectory::CutAfter(int64_t step) {
     TANDEM_RETURN_IF_ERROR(
         WriteFileAtomically(path_ + file, LinesUpTo(contents, step, &last_time_s)));
   }
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(path_ + "/rollouts", error)) {
-    const std::string stem = entry.path().stem().string();
-    int64_t of_step = 0;
-    if (stem.rfind("step_", 0) == 0) {
-      std::from_chars(stem.data() + 5, stem.data() + stem.size(), of_step);
-    }
-    if (of_step > step) fs::remove(entry.path(), error);
-  }
+  RemoveAfter(path_ + "/rollouts", "step_", step);
+  RemoveAfter(path_ + "/captures", "step_", step);
+  RemoveAfter(path_ + "/captures/weights", "v_", step);
   started_at_ = MonotonicSeconds() - last_time_s;
   return OpenFiles();
 }

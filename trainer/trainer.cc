@@ -1,256 +1,25 @@
 #include "trainer/trainer.h"
 
-#include <grpcpp/grpcpp.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <random>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/clock.h"
-#include "common/base/file_system.h"
 #include "common/base/json_number.h"
 #include "common/base/log.h"
-#include "common/base/metrics.h"
 #include "common/base/status_macros.h"
-#include "common/model/model_config.h"
-#include "common/tensor/instruction_set.h"
-#include "common/tokenizer/tokenizer.h"
-#include "common/weights/digest.h"
-#include "trainer/checkpoint.h"
-#include "trainer/delivery.h"
-#include "trainer/experience_buffer.h"
 #include "trainer/group_request.h"
-#include "trainer/run_card.h"
 #include "trainer/run_error.h"
 #include "trainer/score_group.h"
-#include "trainer/server_numerics.h"
 #include "trainer/step_metrics.h"
+#include "trainer/trainer_impl.h"
 
 namespace tandem::trainer {
-namespace {
 
 using experience::v1::ScoredGroup;
-
-absl::StatusOr<CheckpointIdentity> IdentityOf(const std::string& model,
-                                              const Tokenizer& tokenizer) {
-  TANDEM_ASSIGN_OR_RETURN(const std::string config, ReadFile(model + "/config.json"));
-  return CheckpointIdentity{Digest128(std::as_bytes(std::span(config))), tokenizer.hash()};
-}
-
-std::string NewRunId(const std::string& name) {
-  std::random_device device;
-  return absl::StrCat(name, "-",
-                      absl::Hex((uint64_t{device()} << 32) | device(), absl::kZeroPad16));
-}
-
-// What the run so far has used up of one train step.
-struct LoopTimes {
-  double rollout = 0, reward = 0, push = 0, checkpoint = 0, eval = 0;
-};
-
-}  // namespace
-
-struct Trainer::Impl {
-  // Set up, in order.
-  absl::Status OpenInputs();
-  absl::Status OpenRun(RunMode mode);
-  absl::Status Restore();
-  absl::Status ConnectServers();
-  absl::Status WriteCard();
-
-  // One train step.
-  absl::Status Step();
-  absl::Status Collect();  // arrows 1 to 3; returns early when stopped
-  absl::Status AskForGroups();
-  absl::Status TakeGroup(FinishedGroup finished);
-  absl::StatusOr<bool> TrainOn(const StepExperience& step, MetricsLine* line);  // 4 to 8
-  absl::Status Push(MetricsLine* line);                                         // 9
-  absl::Status SkipStep(const std::string& reason);
-  absl::Status RecordStep(const StepExperience& step, double step_seconds, MetricsLine* line);
-
-  absl::Status Evaluate(MetricsLine* line);
-  absl::Status EvaluateAtStart();
-  absl::Status SaveCheckpoint();
-  absl::Status Finish();
-  absl::Status RunSteps();
-  void RecordFailure(const absl::Status& failure);
-  absl::Status RaiseAlerts(const MetricsLine& line);
-  absl::Status Event(const std::string& kind, const std::string& message, JsonFields fields = {});
-  void ShowPhase(const std::string& phase, const std::string& more = "");
-  void ShowMetrics(const MetricsLine& line);
-  bool Stopping() const { return context.stop->Requested() || stop_early; }
-
-  TrainerOptions options;
-  TrainerContext context;
-  std::unique_ptr<Learner> learner;
-  ModelConfig model_config;
-  std::unique_ptr<Tokenizer> tokenizer;
-  CheckpointIdentity identity;
-  std::unique_ptr<PromptSource> train_prompts, eval_prompts;  // eval may be null
-  std::unique_ptr<RewardFunction> rewards;
-  std::unique_ptr<RunDirectory> run;
-  MetricsRegistry metrics;
-  std::string run_id;
-  std::unique_ptr<RolloutClient> client;
-  std::unique_ptr<WeightPublisher> publisher;
-  std::unique_ptr<Delivery> delivery;
-  std::unique_ptr<ExperienceBuffer> buffer;
-
-  WeightVersion version;  // of the learner's weights
-  DType server_dtype = DType::kF32;
-  bool resumed = false;
-  bool stop_early = false;
-  int64_t skipped_in_row = 0;
-  int64_t saved_step = 0;
-  absl::Status save_error;  // of the last checkpoint tried
-  bool weights_known =
-      true;                 // false while, and for ever after it failed, a train step changes them
-  int64_t groups_done = 0;  // of the step being collected
-  LoopTimes times;
-  LearnerReport report;
-};
-
-absl::Status Trainer::Impl::OpenInputs() {
-  TANDEM_ASSIGN_OR_RETURN(model_config, ReadModelConfig(options.model));
-  TANDEM_ASSIGN_OR_RETURN(tokenizer, Tokenizer::Load(options.model));
-  TANDEM_ASSIGN_OR_RETURN(identity, IdentityOf(options.model, *tokenizer));
-  const uint64_t seed = static_cast<uint64_t>(options.seed);
-  TANDEM_ASSIGN_OR_RETURN(train_prompts,
-                          PromptSource::Open(options.data.train, options.data, seed, *tokenizer));
-  if (!options.data.eval.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(eval_prompts,
-                            PromptSource::Open(options.data.eval, options.data, seed, *tokenizer));
-  }
-  if (train_prompts->num_dropped() > 0) {
-    log::Warning("prompts over data.max_prompt_tokens were left out",
-                 {{"dropped", train_prompts->num_dropped()}});
-  }
-  const auto longest = std::ranges::max_element(
-      train_prompts->prompts(), {}, [](const auto& prompt) { return prompt.token_ids_size(); });
-  const int64_t needed = longest->token_ids_size() + options.sampling.max_new_tokens;
-  if (needed > model_config.max_position_embeddings) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options.data.train, ":", longest->index() + 1, ": ", longest->token_ids_size(),
-                     " prompt tokens and sampling.max_new_tokens ", options.sampling.max_new_tokens,
-                     " exceed the model's context of ", model_config.max_position_embeddings));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Trainer::Impl::OpenRun(RunMode mode) {
-  TANDEM_ASSIGN_OR_RETURN(run, RunDirectory::Open(options.out, options.run_name, mode));
-  run_id = NewRunId(options.run_name);
-  if (mode == RunMode::kResume) TANDEM_RETURN_IF_ERROR(Restore());
-  buffer = std::make_unique<ExperienceBuffer>(options.max_staleness, options.prompts_per_step,
-                                              options.completions_per_prompt,
-                                              buffer == nullptr ? 0 : buffer->next_step());
-  return WithExitCode(run->WriteConfig(context.resolved_config), ExitCode::kStorage);
-}
-
-absl::Status Trainer::Impl::Restore() {
-  auto loaded = LoadLatestCheckpoint(run->checkpoints(), identity);
-  if (loaded.status().code() == absl::StatusCode::kNotFound) {
-    log::Warning("nothing to resume from; starting at step 0",
-                 {{"reason", std::string(loaded.status().message())}});
-    return run->CutAfter(-1);
-  }
-  if (!loaded.ok()) return WithExitCode(loaded.status(), ExitCode::kBadModelOrData);
-  for (const std::string& refused : loaded->refused) {
-    log::Error("a damaged checkpoint was passed over", {{"reason", refused}});
-  }
-  const Checkpoint& checkpoint = loaded->checkpoint;
-  if (checkpoint.seed != static_cast<uint64_t>(options.seed)) {
-    return WithExitCode(absl::InvalidArgumentError(absl::StrCat(
-                            "the run was started with seed ", checkpoint.seed, ", not ",
-                            options.seed, ": its prompts and draws depend on it")),
-                        ExitCode::kUsage);
-  }
-  TANDEM_RETURN_IF_ERROR(learner->Restore(checkpoint.learner));
-  TANDEM_RETURN_IF_ERROR(run->CutAfter(checkpoint.step));
-  version = {checkpoint.step};
-  saved_step = checkpoint.step;
-  run_id = checkpoint.run_id;
-  resumed = true;
-  buffer = std::make_unique<ExperienceBuffer>(options.max_staleness, options.prompts_per_step,
-                                              options.completions_per_prompt,
-                                              checkpoint.next_group_step);
-  JsonFields fields;
-  for (const std::string& refused : loaded->refused)
-    fields.emplace_back("refused", JsonText(refused));
-  return Event("resumed", absl::StrCat("from checkpoint of step ", checkpoint.step), fields);
-}
-
-absl::Status Trainer::Impl::ConnectServers() {
-  RolloutClientOptions client_options = options.client;
-  const int64_t servers = static_cast<int64_t>(options.servers.size());
-  if (options.deterministic) {
-    // A step's groups are held back at their server until all of them are there.
-    client_options.groups_in_flight = std::max(client_options.groups_in_flight,
-                                               (options.prompts_per_step + servers - 1) / servers);
-  }
-  client = std::make_unique<RolloutClient>(
-      options.servers, run_id, client_options, [this](const rollout::v1::GetInfoResponse& info) {
-        return CheckServerNumerics(info, options.learner.numerics, options.learner.dtype,
-                                   ActiveInstructionSet());
-      });
-  publisher = std::make_unique<WeightPublisher>(options.servers, run_id, options.push);
-  delivery = std::make_unique<Delivery>(
-      client.get(), publisher.get(),
-      [this](const std::string& kind, const std::string& message, JsonFields fields) {
-        return Event(kind, message, std::move(fields));
-      });
-  TANDEM_RETURN_IF_ERROR(delivery->WaitForServers(options.client.server_patience_seconds,
-                                                  options.deterministic, *context.stop));
-  if (Stopping()) return absl::OkStatus();
-  TANDEM_ASSIGN_OR_RETURN(server_dtype, delivery->ServerDType());
-  for (int i = 0; i < client->num_servers(); ++i) {
-    const auto info = client->info(i);
-    if (info.has_value() && info->tokenizer_hash() != tokenizer->hash()) {
-      return WithExitCode(absl::InvalidArgumentError(absl::StrCat(
-                              client->address(i), " serves a model with another tokenizer (",
-                              info->tokenizer_hash(), ", the trainer's is ", tokenizer->hash(),
-                              "): start it with ", options.model)),
-                          ExitCode::kUsage);
-    }
-  }
-  TANDEM_ASSIGN_OR_RETURN(CastWeights cast, learner->Cast(server_dtype));
-  TANDEM_RETURN_IF_ERROR(delivery->Publish(version, std::move(cast)).status());
-  return delivery->Verify();
-}
-
-absl::Status Trainer::Impl::WriteCard() {
-  RunCard card = {.run_id = run_id,
-                  .started_at = Rfc3339Now(),
-                  .seed = static_cast<uint64_t>(options.seed),
-                  .deterministic = options.deterministic,
-                  .model_path = options.model,
-                  .model_type = model_config.model_type,
-                  .tokenizer_hash = tokenizer->hash(),
-                  .num_parameters = learner->num_parameters(),
-                  .trainer_dtype = options.learner.dtype == ComputeDType::kBf16 ? "bf16" : "fp32",
-                  .trainer_numerics = std::string(NumericsName(options.learner.numerics)),
-                  .trainer_instruction_set = std::string(InstructionSetName(ActiveInstructionSet())),
-                  .threads = options.learner.num_threads > 0
-                                 ? options.learner.num_threads
-                                 : static_cast<int64_t>(std::thread::hardware_concurrency()),
-                  .libtorch = learner->library_version(),
-                  .grpc = grpc::Version(),
-                  .num_train_prompts = static_cast<int64_t>(train_prompts->prompts().size())};
-  if (eval_prompts) card.num_eval_prompts = static_cast<int64_t>(eval_prompts->prompts().size());
-  for (int i = 0; i < client->num_servers(); ++i) {
-    const auto info = client->info(i);
-    if (!info.has_value()) continue;
-    card.servers.push_back({client->address(i), info->dtype(),
-                            CombinedDigest(publisher->digests()), info->numerics(),
-                            info->instruction_set(), info->in_flight(), version.value});
-  }
-  return WithExitCode(run->WriteRunCard(ToJson(card)), ExitCode::kStorage);
-}
 
 // Arrow 1: a request for every free slot.
 absl::Status Trainer::Impl::AskForGroups() {
@@ -330,17 +99,42 @@ absl::StatusOr<bool> Trainer::Impl::TrainOn(const StepExperience& step, MetricsL
   return true;
 }
 
+// The weights of `version`, and what a later capture may need of them.
+absl::Status Trainer::Impl::Publish(CastWeights cast, PushTotals* totals) {
+  TANDEM_ASSIGN_OR_RETURN(const LearnerState state, learner->Save());
+  captures->Remember(version, state.weights,
+                     server_dtype == DType::kBF16 ? std::string(RoundingName(cast.rounding)) : "none");
+  TANDEM_ASSIGN_OR_RETURN(*totals, delivery->Publish(version, std::move(cast)));
+  captures->NoteServed(publisher->version(), publisher->digests());
+  return absl::OkStatus();
+}
+
 // Arrow 9.
 absl::Status Trainer::Impl::Push(MetricsLine* line) {
   ShowPhase("push");
   const double start = MonotonicSeconds();
   TANDEM_ASSIGN_OR_RETURN(CastWeights cast, learner->Cast(server_dtype));
   const CastNumbers numbers = cast.numbers;
-  TANDEM_ASSIGN_OR_RETURN(const PushTotals totals, delivery->Publish(version, std::move(cast)));
+  PushTotals totals;
+  TANDEM_RETURN_IF_ERROR(Publish(std::move(cast), &totals));
   buffer->StepInstalled();
   times.push = MonotonicSeconds() - start;
-  AddPushNumbers(version, numbers, totals, line);
+  AddPushNumbers(publisher->version(), numbers, totals, line);
   return absl::OkStatus();
+}
+
+// One that cannot be written is an event, and the run goes on.
+absl::Status Trainer::Impl::Capture(const StepExperience& step, MetricsLine* line) {
+  const int64_t number = line->step();
+  if (!captures->Due(number)) return absl::OkStatus();
+  ShowPhase("capture");
+  const double start = MonotonicSeconds();
+  const absl::Status written = captures->Write(DescribeCapture(number), step.groups,
+                                               report.proximal_logprobs);
+  line->Add("time/capture", MonotonicSeconds() - start);
+  if (written.ok()) return Event("capture_written", absl::StrCat("captures/step_", number));
+  log::Error("a capture could not be written", {{"reason", written.ToString()}});
+  return Event("capture_failed", written.ToString());
 }
 
 // One train step: arrows 1 to 3, proof of delivery, 4 to 8, 9, then what is kept of it.
@@ -360,6 +154,7 @@ absl::Status Trainer::Impl::Step() {
   MetricsLine line(version.Next().value, run->ElapsedSeconds());
   TANDEM_ASSIGN_OR_RETURN(const bool trained, TrainOn(step, &line));
   if (!trained) return SkipStep(report.skip_reason);
+  TANDEM_RETURN_IF_ERROR(Capture(step, &line));
   skipped_in_row = 0;
   version = version.Next();
   TANDEM_RETURN_IF_ERROR(Push(&line));

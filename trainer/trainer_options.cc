@@ -84,6 +84,8 @@ void BindOptions(OptionBinder& binder, TrainerOptions& options) {
   });
   binder.Section("checkpoint", "what --resume goes on from",
                  [&](OptionBinder& b) { BindCheckpoint(b, options.checkpoint); });
+  binder.Section("capture", "batches for the drift lab",
+                 [&](OptionBinder& b) { BindOptions(b, options.capture); });
   binder.Section("eval", "held-out prompts",
                  [&](OptionBinder& b) { BindOptions(b, options.eval); });
   binder.Section("alerts", "when to warn",
@@ -105,10 +107,16 @@ absl::Status CheckOptions(const TrainerOptions& options) {
         "trainer.sampling.min_new_tokens is refused for training: it bans stop tokens from the "
         "sampled distribution, which the trainer does not replay");
   }
-  if (options.deterministic && options.max_staleness > 0) {
+  if (options.push.hold_back_versions > options.max_staleness) {
     return bad(
-        "trainer.deterministic needs trainer.max_staleness 0: with more, what a group is "
-        "sampled from depends on timing");
+        "trainer.push.hold_back_versions is over trainer.max_staleness: every group would be "
+        "dropped as stale");
+  }
+  if (options.deterministic && options.max_staleness > options.push.hold_back_versions) {
+    return bad(
+        "trainer.deterministic needs trainer.max_staleness 0 (or equal to "
+        "trainer.push.hold_back_versions): with more, what a group is sampled from depends on "
+        "timing");
   }
   TrainStepOptions step = options.learner.step;
   if (step.loss.constant_length == 0) step.loss.constant_length = sampling.max_new_tokens;

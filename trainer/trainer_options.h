@@ -12,6 +12,7 @@
 #include "common/base/options.h"
 #include "trainer/advantages.h"
 #include "trainer/alerts.h"
+#include "trainer/capture_writer.h"
 #include "trainer/evaluation.h"
 #include "trainer/learner_options.h"
 #include "trainer/prompt_source.h"
@@ -59,6 +60,7 @@ struct TrainerOptions {
   RolloutClientOptions client;
   WeightPublisherOptions push;
   CheckpointOptions checkpoint;
+  CaptureOptions capture;
   EvaluationOptions eval;
   AlertOptions alerts;
   log::LogOptions log;

@@ -147,6 +147,10 @@ void BindOptions(OptionBinder& binder, WeightCastOptions& options) {
       "of fp32 masters to a bf16 server: dither keeps small updates, nearest swallows them");
 }
 
+std::string_view RoundingName(Rounding rounding) {
+  return rounding == Rounding::kNearest ? "nearest" : "dither";
+}
+
 void CastToBf16(std::string_view name, const float* masters, int64_t count, Rounding rounding,
                 uint16_t* out) {
   const uint64_t name_hash = DitherNameHash(name);
@@ -171,7 +175,7 @@ absl::StatusOr<CastWeights> WeightCaster::CastWith(std::span<const HostTensor> m
   TANDEM_RETURN_IF_ERROR(CheckMasters(masters, dtype, last_cast_));
   const bool first = last_cast_.empty();
   if (first) last_masters_.resize(masters.size());
-  CastWeights result;
+  CastWeights result = {.rounding = rounding};
   Sums sums;
   int64_t num_elements = 0;
   for (size_t i = 0; i < masters.size(); ++i) {

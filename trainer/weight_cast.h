@@ -19,6 +19,7 @@
 namespace tandem::trainer {
 
 enum class Rounding { kNearest, kDither };
+std::string_view RoundingName(Rounding rounding);  // "nearest", "dither"
 
 struct WeightCastOptions {
   Rounding rounding = Rounding::kDither;
@@ -41,6 +42,7 @@ struct CastNumbers {
 
 struct CastWeights {
   std::vector<HostTensor> tensors;  // names, shapes and order of the masters; own memory
+  Rounding rounding = Rounding::kNearest;  // of a cast to kBF16
   CastNumbers numbers;
 };
 

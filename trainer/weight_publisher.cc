@@ -110,6 +110,9 @@ void BindOptions(OptionBinder& binder, WeightPublisherOptions& options) {
                  "one message of the stream");
   binder.Integer("max_attempts", &options.max_attempts, {.min = 1}, "pushes",
                  "of one version to one server; then it is out of rotation");
+  binder.Integer("hold_back_versions", &options.hold_back_versions, {.min = 0, .max = 64}, "versions",
+                 "servers are given weights exactly this much older than the trainer's, to study "
+                 "staleness; needs max_staleness of at least as many");
   binder.Integer("debug_skip_push_at_step", &options.debug_skip_push_at_step, {.min = 0}, "step",
                  "fault for tests: claim this version was delivered without sending it; 0: off");
 }

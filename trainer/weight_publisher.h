@@ -27,6 +27,7 @@ struct WeightPublisherOptions {
   double lease_seconds = 60;
   int64_t chunk_bytes = 1 << 21;
   int64_t max_attempts = 3;             // of one push to one server
+  int64_t hold_back_versions = 0;       // servers run weights this much older than the trainer's
   int64_t debug_skip_push_at_step = 0;  // fault: claim delivery of this version without sending it
 };
 void BindOptions(OptionBinder& binder, WeightPublisherOptions& options);

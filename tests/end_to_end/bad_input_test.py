@@ -300,7 +300,7 @@ EVERY_STEP = ("--set", "trainer.checkpoint.every=1")
 
 def test_a_checkpoint_that_finds_the_disk_full_leaves_the_one_before(config, tmp_path):
     code, output = call(TANDEM, "run", config, *EVERY_STEP,
-                        env={"TANDEM_FAIL_WRITE": "checkpoints/tmp_step_2:ENOSPC:1000"})
+                        env={"TANDEM_FAIL_WRITE": "checkpoints/step_2.tmp:ENOSPC:1000"})
     assert code == 0, output  # step 3 could be saved: nothing is lost
     failed = small_run.events(tmp_path, "checkpoint_failed")
     assert [event["step"] for event in failed] == [2]
@@ -310,7 +310,7 @@ def test_a_checkpoint_that_finds_the_disk_full_leaves_the_one_before(config, tmp
 
 def test_a_last_checkpoint_that_finds_the_disk_full_is_exit_7(config, tmp_path):
     code, output = call(TANDEM, "run", config, *EVERY_STEP,
-                        env={"TANDEM_FAIL_WRITE": "checkpoints/tmp_step_3:ENOSPC:1000"})
+                        env={"TANDEM_FAIL_WRITE": "checkpoints/step_3.tmp:ENOSPC:1000"})
     assert code == 7, output
     assert "the weights of step 3 could not be saved" in output
     assert "the checkpoint of step 2 stands" in output and "--resume" in output

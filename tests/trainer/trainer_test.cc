@@ -240,11 +240,11 @@ TEST_F(TrainerTest, AServerOfAnotherTokenizerIsRefused) {
 }
 
 TEST_F(TrainerTest, ADiskThatIsFullEndsTheRunUnlessALaterCheckpointIsSaved) {
-  ASSERT_EQ(setenv("TANDEM_FAIL_WRITE", "tmp_step_2:ENOSPC:10", 1), 0);
+  ASSERT_EQ(setenv("TANDEM_FAIL_WRITE", "step_2.tmp:ENOSPC:10", 1), 0);
   options_.checkpoint.every = 1;
   EXPECT_THAT(Run(), IsOk());
   EXPECT_THAT(Events(), ::testing::Contains("checkpoint_failed"));
-  ASSERT_EQ(setenv("TANDEM_FAIL_WRITE", "tmp_step_3:ENOSPC:10", 1), 0);
+  ASSERT_EQ(setenv("TANDEM_FAIL_WRITE", "step_3.tmp:ENOSPC:10", 1), 0);
   EXPECT_EQ(ExitCodeOf(Run(RunMode::kClean)), ExitCode::kStorage);
   EXPECT_EQ(*ReadFile(directory_ / "r/checkpoints/LATEST"), "step_2\n");
   ASSERT_EQ(setenv("TANDEM_FAIL_WRITE", "metrics.jsonl:ENOSPC:10", 1), 0);

@@ -1,0 +1,128 @@
+#include "trainer/capture_writer.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/file_system.h"
+#include "common/base/status_macros.h"
+#include "common/model/safetensors.h"
+
+namespace tandem::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+
+HostTensor CopyOf(const HostTensor& tensor) {
+  auto bytes = std::make_shared<std::vector<std::byte>>(tensor.bytes.begin(), tensor.bytes.end());
+  return {tensor.spec, *bytes, bytes};
+}
+
+std::string WeightsName(int64_t version) { return absl::StrCat("v_", version, ".safetensors"); }
+
+// The captures of `directory` by step.
+std::map<int64_t, fs::path> CapturesIn(const std::string& directory) {
+  std::map<int64_t, fs::path> captures;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    int64_t step = 0;
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("step_") && absl::SimpleAtoi(name.substr(5), &step)) {
+      captures[step] = entry.path();
+    }
+  }
+  return captures;
+}
+
+}  // namespace
+
+void BindOptions(OptionBinder& binder, CaptureOptions& options) {
+  binder.Integer("every", &options.every, {.min = 0}, "steps",
+                 "write the batch of such a step under captures/, for `tandem drift`; 0: never");
+  binder.Flag("weights", &options.weights,
+              "with the fp32 weights its tokens were drawn and re-scored under, which attribution "
+              "needs (4 bytes a parameter and version)");
+  binder.Integer("keep", &options.keep, {.min = 0}, "captures",
+                 "older ones are deleted with the weights that only they need; 0: keep all");
+}
+
+bool CaptureWriter::MayBeNeeded(int64_t version) const {
+  // Train step s consumes tokens of versions s - 1 - oldest_lag .. s - 1.
+  for (int64_t step = version + 1; step <= version + 1 + oldest_lag_; ++step) {
+    if (Due(step)) return true;
+  }
+  return false;
+}
+
+void CaptureWriter::Remember(WeightVersion version, const std::vector<HostTensor>& masters,
+                             const std::string& rounding) {
+  std::erase_if(versions_, [&](const auto& kept) { return kept.first < version.value - oldest_lag_; });
+  Version& kept = versions_[version.value] = {.rounding = rounding};
+  if (!options_.weights || !MayBeNeeded(version.value)) return;
+  for (const HostTensor& tensor : masters) kept.masters.push_back(CopyOf(tensor));
+}
+
+void CaptureWriter::NoteServed(WeightVersion version, const DigestMap& served) {
+  versions_[version.value].served = served;
+}
+
+// Weights do not change once they have a version: a file that is there already is of these.
+absl::Status CaptureWriter::WriteMasters(const std::vector<HostTensor>& masters,
+                                         offpolicy::CapturedWeights& weights) const {
+  if (masters.empty()) return absl::OkStatus();
+  weights.masters = absl::StrCat("../weights/", WeightsName(weights.version));
+  weights.masters_digest = CombinedDigest(DigestTensors(masters));
+  const std::string path = absl::StrCat(directory_, "/weights/", WeightsName(weights.version));
+  if (fs::exists(path)) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(MakeDirectories(directory_ + "/weights"));
+  return WriteSafetensors(path, masters);
+}
+
+absl::Status CaptureWriter::Write(offpolicy::CaptureManifest manifest,
+                                  const std::vector<experience::v1::ScoredGroup>& groups,
+                                  const ProximalLogprobs& proximal) {
+  offpolicy::Capture capture = CaptureGroups(groups, proximal);
+  std::set<int64_t> versions(capture.weight_version.begin(), capture.weight_version.end());
+  versions.insert(manifest.proximal_version);
+  for (const int64_t version : versions) {
+    offpolicy::CapturedWeights weights{.version = version};
+    if (const auto known = versions_.find(version); known != versions_.end()) {
+      weights.served = known->second.served;
+      weights.rounding = known->second.rounding;
+      TANDEM_RETURN_IF_ERROR(WriteMasters(known->second.masters, weights));
+    }
+    manifest.weights.push_back(std::move(weights));
+  }
+  capture.manifest = std::move(manifest);
+  TANDEM_RETURN_IF_ERROR(offpolicy::WriteCapture(
+      absl::StrCat(directory_, "/step_", capture.manifest.step), capture));
+  RemoveStale();
+  return absl::OkStatus();
+}
+
+void CaptureWriter::RemoveStale() const {
+  if (options_.keep == 0) return;
+  std::map<int64_t, fs::path> captures = CapturesIn(directory_);
+  std::error_code error;
+  while (static_cast<int64_t>(captures.size()) > options_.keep) {
+    fs::remove_all(captures.begin()->second, error);
+    captures.erase(captures.begin());
+  }
+  // Weights older than anything the captures that are left can name.
+  const int64_t oldest = captures.empty() ? 0 : captures.begin()->first - 1 - oldest_lag_;
+  for (const auto& entry : fs::directory_iterator(directory_ + "/weights", error)) {
+    int64_t version = 0;
+    const std::string name = entry.path().stem().string();
+    if (name.starts_with("v_") && absl::SimpleAtoi(name.substr(2), &version) && version < oldest) {
+      fs::remove(entry.path(), error);
+    }
+  }
+}
+
+}  // namespace tandem::trainer

@@ -1,0 +1,99 @@
+#include "trainer/group_capture.h"
+
+#include <limits>
+#include <string>
+
+namespace tandem::trainer {
+namespace {
+
+using experience::v1::ScoredCompletion;
+using experience::v1::ScoredGroup;
+using offpolicy::Capture;
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+template <typename T, typename Field>
+void Append(const Field& values, std::vector<T>& column) {
+  column.insert(column.end(), values.begin(), values.end());
+}
+
+// A field that a server may leave out altogether.
+template <typename T, typename Field>
+void AppendOr(const Field& values, int num_tokens, T missing, std::vector<T>& column) {
+  if (values.size() == num_tokens) {
+    Append(values, column);
+  } else {
+    column.insert(column.end(), static_cast<size_t>(num_tokens), missing);
+  }
+}
+
+void AppendTokens(const ScoredCompletion& scored, const std::vector<float>* proximal, Capture& c) {
+  const rollout::v1::Completion& completion = scored.completion();
+  const int n = completion.token_ids_size();
+  Append(completion.token_ids(), c.token_ids);
+  AppendOr(completion.behaviour_logprobs(), n, kNaN, c.behaviour_logprobs);
+  AppendOr(completion.raw_logprobs(), n, kNaN, c.raw_logprobs);
+  AppendOr(completion.entropies(), n, kNaN, c.entropies);
+  AppendOr(completion.logprob_second_moments(), n, kNaN, c.logprob_second_moments);
+  AppendOr(completion.kept_mass(), n, 1.0f, c.kept_mass);
+  AppendOr(completion.decode_batch_sizes(), n, int32_t{0}, c.decode_batch_size);
+  AppendOr(completion.prefix_cached(), n, uint8_t{0}, c.prefix_cached);
+  c.advantages.insert(c.advantages.end(), static_cast<size_t>(n), scored.advantage());
+  if (proximal != nullptr && static_cast<int>(proximal->size()) == n) {
+    Append(*proximal, c.proximal_logprobs);
+  } else {
+    c.proximal_logprobs.insert(c.proximal_logprobs.end(), static_cast<size_t>(n), kNaN);
+  }
+  for (const auto& span : completion.version_spans()) {
+    c.weight_version.insert(c.weight_version.end(), static_cast<size_t>(span.num_tokens()),
+                            span.weight_version());
+  }
+  for (int t = 0; t < n; ++t) {
+    if (t < completion.support_size()) Append(completion.support(t).ids(), c.support_ids);
+    c.support_offsets.push_back(static_cast<int64_t>(c.support_ids.size()));
+  }
+}
+
+void AppendCompletion(const ScoredCompletion& scored, int32_t group,
+                      const std::vector<float>* proximal, Capture& c) {
+  const rollout::v1::Completion& completion = scored.completion();
+  c.group.push_back(group);
+  c.completion_index.push_back(completion.index());
+  c.reward.push_back(scored.reward());
+  c.masked.push_back(scored.masked());
+  c.finish.push_back(static_cast<uint8_t>(completion.finish_reason()));
+  c.token_hash.push_back(static_cast<int64_t>(completion.token_hash()));
+  c.seed.push_back(static_cast<int64_t>(completion.seed()));
+  AppendTokens(scored, proximal, c);
+  c.token_offsets.push_back(c.num_tokens());
+}
+
+}  // namespace
+
+Capture CaptureGroups(const std::vector<ScoredGroup>& groups, const ProximalLogprobs& proximal) {
+  Capture c;
+  c.prompt_offsets.push_back(0);
+  c.token_offsets.push_back(0);
+  c.support_offsets.push_back(0);
+  for (const ScoredGroup& group : groups) {
+    const auto place = static_cast<int32_t>(c.group_id.size());
+    c.group_id.push_back(group.group_id());
+    Append(group.prompt().token_ids(), c.prompt_ids);
+    c.prompt_offsets.push_back(static_cast<int64_t>(c.prompt_ids.size()));
+    const auto found = proximal.find(group.group_id());
+    for (int i = 0; i < group.completions_size(); ++i) {
+      const bool known = found != proximal.end() && i < static_cast<int>(found->second.size());
+      AppendCompletion(group.completions(i), place,
+                       known ? &found->second[static_cast<size_t>(i)] : nullptr, c);
+    }
+  }
+  return c;
+}
+
+offpolicy::CapturedServer DescribeServer(const std::string& address,
+                                         const rollout::v1::GetInfoResponse& info) {
+  return {address,         info.server_version(),  info.dtype(),
+          info.numerics(), info.instruction_set(), info.in_flight()};
+}
+
+}  // namespace tandem::trainer

@@ -1,0 +1,28 @@
+// GroupCapture: scored groups as the columns of a capture (common/offpolicy/capture.h). Used by
+// capture_writer.cc and by `tandem drift capture`.
+#ifndef TANDEM_TRAINER_GROUP_CAPTURE_H_
+#define TANDEM_TRAINER_GROUP_CAPTURE_H_
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "common/offpolicy/capture.h"
+#include "proto/experience.pb.h"
+#include "proto/rollout.pb.h"
+
+namespace tandem::trainer {
+
+// Group id -> per completion, in the order of the group; may lack entries and have empty ones: NaN then.
+using ProximalLogprobs = std::map<int64_t, std::vector<std::vector<float>>>;
+
+// The columns; the manifest is the caller's.
+offpolicy::Capture CaptureGroups(const std::vector<experience::v1::ScoredGroup>& groups,
+                                 const ProximalLogprobs& proximal);
+
+offpolicy::CapturedServer DescribeServer(const std::string& address,
+                                         const rollout::v1::GetInfoResponse& info);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_GROUP_CAPTURE_H_

@@ -1,0 +1,104 @@
+// Trainer::Impl: the parts of a run and the steps over them. Internal to trainer.cc (the loop) and
+// trainer_setup.cc (what must be there before it starts).
+#ifndef TANDEM_TRAINER_TRAINER_IMPL_H_
+#define TANDEM_TRAINER_TRAINER_IMPL_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/metrics.h"
+#include "common/base/weight_version.h"
+#include "common/model/model_config.h"
+#include "common/tokenizer/tokenizer.h"
+#include "trainer/capture_writer.h"
+#include "trainer/checkpoint.h"
+#include "trainer/delivery.h"
+#include "trainer/evaluation.h"
+#include "trainer/experience_buffer.h"
+#include "trainer/learner.h"
+#include "trainer/metrics_line.h"
+#include "trainer/prompt_source.h"
+#include "trainer/rewards.h"
+#include "trainer/rollout_client.h"
+#include "trainer/run_directory.h"
+#include "trainer/trainer.h"
+#include "trainer/trainer_options.h"
+#include "trainer/weight_publisher.h"
+
+namespace tandem::trainer {
+
+// What the run so far has used up of one train step.
+struct LoopTimes {
+  double rollout = 0, reward = 0, push = 0, checkpoint = 0, eval = 0;
+};
+
+struct Trainer::Impl {
+  // Set up, in order.
+  absl::Status OpenInputs();
+  absl::Status OpenRun(RunMode mode);
+  absl::Status Restore();
+  absl::Status ConnectServers();
+  absl::Status WriteCard();
+
+  // One train step.
+  absl::Status Step();
+  absl::Status Collect();  // arrows 1 to 3; returns early when stopped
+  absl::Status AskForGroups();
+  absl::Status TakeGroup(FinishedGroup finished);
+  absl::StatusOr<bool> TrainOn(const StepExperience& step, MetricsLine* line);  // 4 to 8
+  absl::Status Push(MetricsLine* line);                                         // 9
+  absl::Status Publish(CastWeights cast, PushTotals* totals);
+  absl::Status Capture(const StepExperience& step, MetricsLine* line);
+  offpolicy::CaptureManifest DescribeCapture(int64_t step) const;
+  absl::Status SkipStep(const std::string& reason);
+  absl::Status RecordStep(const StepExperience& step, double step_seconds, MetricsLine* line);
+
+  absl::Status Evaluate(MetricsLine* line);
+  absl::Status EvaluateAtStart();
+  absl::Status SaveCheckpoint();
+  absl::Status Finish();
+  absl::Status RunSteps();
+  void RecordFailure(const absl::Status& failure);
+  absl::Status RaiseAlerts(const MetricsLine& line);
+  absl::Status Event(const std::string& kind, const std::string& message, JsonFields fields = {});
+  void ShowPhase(const std::string& phase, const std::string& more = "");
+  void ShowMetrics(const MetricsLine& line);
+  bool Stopping() const { return context.stop->Requested() || stop_early; }
+
+  TrainerOptions options;
+  TrainerContext context;
+  std::unique_ptr<Learner> learner;
+  ModelConfig model_config;
+  std::unique_ptr<Tokenizer> tokenizer;
+  CheckpointIdentity identity;
+  std::unique_ptr<PromptSource> train_prompts, eval_prompts;  // eval may be null
+  std::unique_ptr<RewardFunction> rewards;
+  std::unique_ptr<RunDirectory> run;
+  MetricsRegistry metrics;
+  std::string run_id;
+  std::unique_ptr<RolloutClient> client;
+  std::unique_ptr<WeightPublisher> publisher;
+  std::unique_ptr<Delivery> delivery;
+  std::unique_ptr<ExperienceBuffer> buffer;
+  std::unique_ptr<CaptureWriter> captures;
+
+  WeightVersion version;  // of the learner's weights
+  DType server_dtype = DType::kF32;
+  bool resumed = false;
+  bool stop_early = false;
+  int64_t skipped_in_row = 0;
+  int64_t saved_step = 0;
+  absl::Status save_error;  // of the last checkpoint tried
+  bool weights_known =
+      true;                 // false while, and for ever after it failed, a train step changes them
+  int64_t groups_done = 0;  // of the step being collected
+  LoopTimes times;
+  LearnerReport report;
+};
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_TRAINER_IMPL_H_

@@ -1,0 +1,212 @@
+// Setting a run up, in order: inputs, run directory and checkpoint, servers, the card.
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/file_system.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/base/version.h"
+#include "common/tensor/instruction_set.h"
+#include "common/weights/digest.h"
+#include "trainer/run_card.h"
+#include "trainer/run_error.h"
+#include "trainer/server_numerics.h"
+#include "trainer/trainer_impl.h"
+
+namespace tandem::trainer {
+namespace {
+
+absl::StatusOr<CheckpointIdentity> IdentityOf(const std::string& model,
+                                              const Tokenizer& tokenizer) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string config, ReadFile(model + "/config.json"));
+  return CheckpointIdentity{Digest128(std::as_bytes(std::span(config))), tokenizer.hash()};
+}
+
+std::string NewRunId(const std::string& name) {
+  std::random_device device;
+  return absl::StrCat(name, "-",
+                      absl::Hex((uint64_t{device()} << 32) | device(), absl::kZeroPad16));
+}
+
+}  // namespace
+
+absl::Status Trainer::Impl::OpenInputs() {
+  TANDEM_ASSIGN_OR_RETURN(model_config, ReadModelConfig(options.model));
+  TANDEM_ASSIGN_OR_RETURN(tokenizer, Tokenizer::Load(options.model));
+  TANDEM_ASSIGN_OR_RETURN(identity, IdentityOf(options.model, *tokenizer));
+  const uint64_t seed = static_cast<uint64_t>(options.seed);
+  TANDEM_ASSIGN_OR_RETURN(train_prompts,
+                          PromptSource::Open(options.data.train, options.data, seed, *tokenizer));
+  if (!options.data.eval.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(eval_prompts,
+                            PromptSource::Open(options.data.eval, options.data, seed, *tokenizer));
+  }
+  if (train_prompts->num_dropped() > 0) {
+    log::Warning("prompts over data.max_prompt_tokens were left out",
+                 {{"dropped", train_prompts->num_dropped()}});
+  }
+  const auto longest = std::ranges::max_element(
+      train_prompts->prompts(), {}, [](const auto& prompt) { return prompt.token_ids_size(); });
+  const int64_t needed = longest->token_ids_size() + options.sampling.max_new_tokens;
+  if (needed > model_config.max_position_embeddings) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.data.train, ":", longest->index() + 1, ": ", longest->token_ids_size(),
+                     " prompt tokens and sampling.max_new_tokens ", options.sampling.max_new_tokens,
+                     " exceed the model's context of ", model_config.max_position_embeddings));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Impl::OpenRun(RunMode mode) {
+  TANDEM_ASSIGN_OR_RETURN(run, RunDirectory::Open(options.out, options.run_name, mode));
+  run_id = NewRunId(options.run_name);
+  if (mode == RunMode::kResume) TANDEM_RETURN_IF_ERROR(Restore());
+  buffer = std::make_unique<ExperienceBuffer>(options.max_staleness, options.prompts_per_step,
+                                              options.completions_per_prompt,
+                                              buffer == nullptr ? 0 : buffer->next_step(),
+                                              options.push.hold_back_versions);
+  captures = std::make_unique<CaptureWriter>(run->path() + "/captures", options.capture,
+                                             options.max_staleness);
+  return WithExitCode(run->WriteConfig(context.resolved_config), ExitCode::kStorage);
+}
+
+absl::Status Trainer::Impl::Restore() {
+  auto loaded = LoadLatestCheckpoint(run->checkpoints(), identity);
+  if (loaded.status().code() == absl::StatusCode::kNotFound) {
+    log::Warning("nothing to resume from; starting at step 0",
+                 {{"reason", std::string(loaded.status().message())}});
+    return run->CutAfter(-1);
+  }
+  if (!loaded.ok()) return WithExitCode(loaded.status(), ExitCode::kBadModelOrData);
+  for (const std::string& refused : loaded->refused) {
+    log::Error("a damaged checkpoint was passed over", {{"reason", refused}});
+  }
+  const Checkpoint& checkpoint = loaded->checkpoint;
+  if (checkpoint.seed != static_cast<uint64_t>(options.seed)) {
+    return WithExitCode(absl::InvalidArgumentError(absl::StrCat(
+                            "the run was started with seed ", checkpoint.seed, ", not ",
+                            options.seed, ": its prompts and draws depend on it")),
+                        ExitCode::kUsage);
+  }
+  TANDEM_RETURN_IF_ERROR(learner->Restore(checkpoint.learner));
+  TANDEM_RETURN_IF_ERROR(run->CutAfter(checkpoint.step));
+  version = {checkpoint.step};
+  saved_step = checkpoint.step;
+  run_id = checkpoint.run_id;
+  resumed = true;
+  buffer = std::make_unique<ExperienceBuffer>(options.max_staleness, options.prompts_per_step,
+                                              options.completions_per_prompt,
+                                              checkpoint.next_group_step);
+  JsonFields fields;
+  for (const std::string& refused : loaded->refused)
+    fields.emplace_back("refused", JsonText(refused));
+  return Event("resumed", absl::StrCat("from checkpoint of step ", checkpoint.step), fields);
+}
+
+absl::Status Trainer::Impl::ConnectServers() {
+  RolloutClientOptions client_options = options.client;
+  const int64_t servers = static_cast<int64_t>(options.servers.size());
+  if (options.deterministic) {
+    // A step's groups are held back at their server until all of them are there.
+    client_options.groups_in_flight = std::max(client_options.groups_in_flight,
+                                               (options.prompts_per_step + servers - 1) / servers);
+  }
+  client = std::make_unique<RolloutClient>(
+      options.servers, run_id, client_options, [this](const rollout::v1::GetInfoResponse& info) {
+        return CheckServerNumerics(info, options.learner.numerics, options.learner.dtype,
+                                   ActiveInstructionSet());
+      });
+  publisher = std::make_unique<WeightPublisher>(options.servers, run_id, options.push);
+  delivery = std::make_unique<Delivery>(
+      client.get(), publisher.get(), options.push.hold_back_versions,
+      [this](const std::string& kind, const std::string& message, JsonFields fields) {
+        return Event(kind, message, std::move(fields));
+      });
+  TANDEM_RETURN_IF_ERROR(delivery->WaitForServers(options.client.server_patience_seconds,
+                                                  options.deterministic, *context.stop));
+  if (Stopping()) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(server_dtype, delivery->ServerDType());
+  for (int i = 0; i < client->num_servers(); ++i) {
+    const auto info = client->info(i);
+    if (info.has_value() && info->tokenizer_hash() != tokenizer->hash()) {
+      return WithExitCode(absl::InvalidArgumentError(absl::StrCat(
+                              client->address(i), " serves a model with another tokenizer (",
+                              info->tokenizer_hash(), ", the trainer's is ", tokenizer->hash(),
+                              "): start it with ", options.model)),
+                          ExitCode::kUsage);
+    }
+  }
+  TANDEM_ASSIGN_OR_RETURN(CastWeights cast, learner->Cast(server_dtype));
+  PushTotals totals;
+  TANDEM_RETURN_IF_ERROR(Publish(std::move(cast), &totals));
+  return delivery->Verify();
+}
+
+absl::Status Trainer::Impl::WriteCard() {
+  RunCard card = {.run_id = run_id,
+                  .started_at = Rfc3339Now(),
+                  .seed = static_cast<uint64_t>(options.seed),
+                  .deterministic = options.deterministic,
+                  .model_path = options.model,
+                  .model_type = model_config.model_type,
+                  .tokenizer_hash = tokenizer->hash(),
+                  .num_parameters = learner->num_parameters(),
+                  .trainer_dtype = options.learner.dtype == ComputeDType::kBf16 ? "bf16" : "fp32",
+                  .trainer_numerics = std::string(NumericsName(options.learner.numerics)),
+                  .trainer_instruction_set = std::string(InstructionSetName(ActiveInstructionSet())),
+                  .threads = options.learner.num_threads > 0
+                                 ? options.learner.num_threads
+                                 : static_cast<int64_t>(std::thread::hardware_concurrency()),
+                  .libtorch = learner->library_version(),
+                  .grpc = grpc::Version(),
+                  .num_train_prompts = static_cast<int64_t>(train_prompts->prompts().size())};
+  if (eval_prompts) card.num_eval_prompts = static_cast<int64_t>(eval_prompts->prompts().size());
+  for (int i = 0; i < client->num_servers(); ++i) {
+    const auto info = client->info(i);
+    if (!info.has_value()) continue;
+    card.servers.push_back({client->address(i), info->dtype(),
+                            CombinedDigest(publisher->digests()), info->numerics(),
+                            info->instruction_set(), info->in_flight(), version.value});
+  }
+  return WithExitCode(run->WriteRunCard(ToJson(card)), ExitCode::kStorage);
+}
+
+// Of the batch that train step `step` consumes, re-scored under the weights as they are before it.
+offpolicy::CaptureManifest Trainer::Impl::DescribeCapture(int64_t step) const {
+  const TrainSamplingOptions& sampling = options.sampling;
+  offpolicy::CaptureManifest manifest = {
+      .created_at = Rfc3339Now(),
+      .source = "run",
+      .tandem_version = std::string(ProjectVersion()),
+      .run_id = run_id,
+      .step = step,
+      .proximal_version = version.value,
+      .model_path = options.model,
+      .model_type = model_config.model_type,
+      .tokenizer_hash = tokenizer->hash(),
+      .model_config_digest = identity.model_config_digest,
+      .sampling = {.temperature = static_cast<float>(sampling.temperature),
+                   .top_k = static_cast<int32_t>(sampling.top_k),
+                   .top_p = static_cast<float>(sampling.top_p > 0 ? sampling.top_p : 1),
+                   .min_p = static_cast<float>(sampling.min_p),
+                   .min_new_tokens = static_cast<int32_t>(sampling.min_new_tokens),
+                   .max_new_tokens = static_cast<int32_t>(sampling.max_new_tokens)},
+      .trainer = {options.learner.dtype == ComputeDType::kBf16 ? "bf16" : "fp32",
+                  std::string(NumericsName(options.learner.numerics)),
+                  std::string(InstructionSetName(ActiveInstructionSet())),
+                  learner->library_version()}};
+  for (int i = 0; i < client->num_servers(); ++i) {
+    if (const auto info = client->info(i)) {
+      manifest.servers.push_back(DescribeServer(client->address(i), *info));
+    }
+  }
+  return manifest;
+}
+
+}  // namespace tandem::trainer
