@@ -1,0 +1,107 @@
+#include "drift_lab/trainer_forward.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <limits>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "trainer/packed_rows.h"
+#include "trainer/policy.h"
+
+namespace tandem::drift {
+namespace {
+
+using offpolicy::Capture;
+
+// Completions that share a row, all of one group.
+using Row = std::vector<int64_t>;
+
+std::vector<Row> PlanRows(const Capture& capture, const std::vector<bool>& wanted,
+                          int64_t row_tokens) {
+  std::vector<Row> rows;
+  int64_t used = 0;
+  for (int64_t s = 0; s < capture.num_completions(); ++s) {
+    if (!wanted.empty() && !wanted[static_cast<size_t>(s)]) continue;
+    const int32_t group = capture.group[static_cast<size_t>(s)];
+    const auto length = static_cast<int64_t>(capture.ids(s).size());
+    const bool fits = !rows.empty() && used + length <= row_tokens &&
+                      capture.group[static_cast<size_t>(rows.back().back())] == group;
+    if (!fits) {
+      rows.emplace_back();
+      used = static_cast<int64_t>(capture.prompt(group).size());
+    }
+    rows.back().push_back(s);
+    used += length;
+  }
+  return rows;
+}
+
+// The ids each token of a completion was drawn from, where filters left some out.
+std::vector<std::span<const int32_t>> SupportOf(const Capture& capture, int64_t s) {
+  std::vector<std::span<const int32_t>> support;
+  for (int64_t t = capture.token_offsets[static_cast<size_t>(s)];
+       t < capture.token_offsets[static_cast<size_t>(s) + 1]; ++t) {
+    const auto begin = static_cast<size_t>(capture.support_offsets[static_cast<size_t>(t)]);
+    const auto end = static_cast<size_t>(capture.support_offsets[static_cast<size_t>(t) + 1]);
+    support.push_back(std::span(capture.support_ids).subspan(begin, end - begin));
+  }
+  return support;
+}
+
+}  // namespace
+
+struct TrainerForward::Impl {
+  TrainerForwardOptions options;
+  std::unique_ptr<trainer::Policy> policy;
+};
+
+TrainerForward::TrainerForward(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+TrainerForward::~TrainerForward() = default;
+
+absl::StatusOr<std::unique_ptr<TrainerForward>> TrainerForward::Create(
+    const ModelConfig& config, const std::vector<HostTensor>& tensors,
+    const TrainerForwardOptions& options) {
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  TANDEM_ASSIGN_OR_RETURN(impl->policy,
+                          trainer::Policy::Create(config, tensors, options.dtype,
+                                                  /*trainable=*/false, options.numerics));
+  impl->policy->WeightsChanged(options.rounding);
+  return std::unique_ptr<TrainerForward>(new TrainerForward(std::move(impl)));
+}
+
+absl::StatusOr<std::vector<float>> TrainerForward::Score(const Capture& capture,
+                                                         const std::vector<bool>& wanted,
+                                                         ScoreProgress progress) {
+  std::vector<float> scores(static_cast<size_t>(capture.num_tokens()),
+                            std::numeric_limits<float>::quiet_NaN());
+  int64_t done = 0;
+  for (const Row& row : PlanRows(capture, wanted, impl_->options.row_tokens)) {
+    trainer::GroupTokens tokens{
+        .prompt = capture.prompt(capture.group[static_cast<size_t>(row.front())])};
+    for (const int64_t s : row) {
+      tokens.completions.push_back(capture.ids(s));
+      if (!capture.support_ids.empty()) tokens.support.push_back(SupportOf(capture, s));
+    }
+    TANDEM_ASSIGN_OR_RETURN(const trainer::PackedRow packed, trainer::PackRow({&tokens, 1}));
+    TANDEM_ASSIGN_OR_RETURN(
+        const trainer::TokenScores scored,
+        impl_->policy->Score(packed, static_cast<double>(capture.manifest.sampling.temperature),
+                             /*with_gradient=*/false));
+    const float* logprobs = scored.logprobs.const_data_ptr<float>();
+    for (size_t i = 0; i < row.size(); ++i) {
+      const trainer::Segment& segment =
+          packed.segments[static_cast<size_t>(packed.completion_segments[i])];
+      std::copy(logprobs + segment.begin, logprobs + segment.end,
+                scores.begin() + capture.token_offsets[static_cast<size_t>(row[i])]);
+      done += segment.end - segment.begin;
+    }
+    progress(done);
+  }
+  return scores;
+}
+
+}  // namespace tandem::drift

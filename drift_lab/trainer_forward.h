@@ -1,0 +1,55 @@
+// TrainerForward: a capture's tokens through the trainer's own forward, each completion in a row of
+// its own or packed as in training, under any weights. Free of LibTorch in its header.
+//
+// Use from one thread. Memory: the weights in fp32, and in bf16 their cast.
+#ifndef TANDEM_DRIFT_LAB_TRAINER_FORWARD_H_
+#define TANDEM_DRIFT_LAB_TRAINER_FORWARD_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "common/model/model_config.h"
+#include "common/model/numerics.h"
+#include "common/offpolicy/capture.h"
+#include "common/weights/host_tensor.h"
+#include "trainer/compute_dtype.h"
+#include "trainer/weight_cast.h"
+
+namespace tandem::drift {
+
+struct TrainerForwardOptions {
+  trainer::ComputeDType dtype = trainer::ComputeDType::kFp32;
+  Numerics numerics = Numerics::kFast;
+  trainer::Rounding rounding = trainer::Rounding::kNearest;  // of the weights in Numerics::kExact
+  int64_t row_tokens = 0;  // completions of a group share a row of at most so many; 0: one each
+};
+
+// Told after every row: tokens scored so far.
+using ScoreProgress = absl::FunctionRef<void(int64_t tokens)>;
+
+class TrainerForward {
+ public:
+  // Errors: those of Policy::Create.
+  static absl::StatusOr<std::unique_ptr<TrainerForward>> Create(
+      const ModelConfig& config, const std::vector<HostTensor>& tensors,
+      const TrainerForwardOptions& options);
+  ~TrainerForward();
+
+  // [T] log-probs at the capture's temperature, over the supports it carries; NaN for the completions
+  // that `wanted` [S] leaves out (empty: all are wanted).
+  //   INVALID_ARGUMENT  an id outside the vocabulary, a completion over the context
+  absl::StatusOr<std::vector<float>> Score(const offpolicy::Capture& capture,
+                                           const std::vector<bool>& wanted, ScoreProgress progress);
+
+ private:
+  struct Impl;
+  explicit TrainerForward(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tandem::drift
+
+#endif  // TANDEM_DRIFT_LAB_TRAINER_FORWARD_H_

@@ -1,0 +1,97 @@
+#include "drift_lab/part_shares.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "tests/common/offpolicy/token_lines.h"
+
+namespace tandem::drift {
+namespace {
+
+// Twelve completions of ten tokens, whose parts are given per token.
+struct Gap : offpolicy::TokenLines {
+  TokenParts parts{{Part::kRecord, Part::kCast, Part::kStaleness}, {{}, {}, {}}};
+
+  template <typename Values>
+  explicit Gap(const Values& values) {
+    for (int32_t s = 0; s < 12; ++s) {
+      for (int t = 0; t < 10; ++t) {
+        Add(0.5, 0.5, 1, s);
+        const auto of_token = values(s, t);
+        for (size_t i = 0; i < 3; ++i) parts.values[i].push_back(of_token[i]);
+      }
+    }
+  }
+};
+
+TEST(PartSharesTest, ConstantPartsHaveSharesInProportion) {
+  const Gap gap([](int, int) { return std::array{0.01, -0.02, 0.05}; });  // delta 0.04
+  const PartShares shares = ComputePartShares(gap.view(), gap.parts);
+  EXPECT_EQ(shares.num_tokens, 120);
+  EXPECT_NEAR(shares.total_mean.value, 0.04, 1e-12);
+  EXPECT_NEAR(shares.parts[0].square.value, 0.25, 1e-12);
+  EXPECT_NEAR(shares.parts[1].square.value, -0.5, 1e-12);
+  EXPECT_NEAR(shares.parts[2].square.value, 1.25, 1e-12);
+  EXPECT_NEAR(shares.parts[1].mean_abs.value, 0.02, 1e-12);
+  EXPECT_NEAR(shares.parts[1].mean.value, -0.02, 1e-12);
+}
+
+TEST(PartSharesTest, EveryKindOfShareAddsUpToOne) {
+  std::mt19937 random(3);
+  std::normal_distribution<double> normal;
+  const Gap gap([&](int, int) {
+    return std::array{0.1 * normal(random), 0.05 * normal(random), 0.02 * normal(random)};
+  });
+  const PartShares shares = ComputePartShares(gap.view(), gap.parts);
+  double mean = 0, square = 0, k3 = 0, tail = 0;
+  for (const PartShare& share : shares.parts) {
+    mean += share.mean.value;
+    square += share.square.value;
+    k3 += share.k3.value;
+    tail += share.tail.value;
+    EXPECT_NEAR((share.k3_first + share.k3_last) / 2, share.k3.value, 1e-12);
+  }
+  EXPECT_NEAR(mean, shares.total_mean.value, 1e-12);
+  EXPECT_NEAR(square, 1, 1e-9);
+  EXPECT_NEAR(k3, 1, 1e-9);
+  EXPECT_NEAR(tail, 1, 1e-9);
+  // Variances 100 : 25 : 4.
+  EXPECT_TRUE(shares.parts[0].square.low < 100.0 / 129 && shares.parts[0].square.high > 100.0 / 129);
+  EXPECT_TRUE(shares.parts[2].square.low < 4.0 / 129 && shares.parts[2].square.high > 4.0 / 129);
+}
+
+// Two steps of log 2 in one direction: k3 of the whole is more than twice that of a half, so the
+// first step is worth less than the last.
+TEST(PartSharesTest, BoundsOfOrderAreApartWhereTheMeasureIsNotAdditive) {
+  const double step = std::log(2.0);
+  const Gap gap([&](int, int) { return std::array{step, 0.0, step}; });
+  const PartShares shares = ComputePartShares(gap.view(), gap.parts);
+  const double half = 1 - step, whole = 3 - 2 * step;
+  EXPECT_NEAR(shares.parts[0].k3_first, half / whole, 1e-12);
+  EXPECT_NEAR(shares.parts[0].k3_last, (whole - half) / whole, 1e-12);
+  EXPECT_NEAR(shares.parts[0].k3.value, 0.5, 1e-12);
+  EXPECT_NEAR(shares.parts[1].k3.value, 0, 1e-12);
+}
+
+TEST(PartSharesTest, LeavesOutTokensThatSomeRungLacksAndCountsThem) {
+  Gap gap([](int, int) { return std::array{0.01, 0.0, 0.0}; });
+  gap.parts.values[1][7] = std::numeric_limits<double>::quiet_NaN();
+  gap.mask[8] = 0;
+  const PartShares shares = ComputePartShares(gap.view(), gap.parts);
+  EXPECT_EQ(shares.num_tokens, 118);
+  EXPECT_EQ(shares.num_missing, 1);
+}
+
+TEST(PartSharesTest, NoGapHasNoShares) {
+  const Gap gap([](int, int) { return std::array{0.0, 0.0, 0.0}; });
+  const PartShares shares = ComputePartShares(gap.view(), gap.parts);
+  EXPECT_EQ(shares.total_k3.value, 0);
+  EXPECT_EQ(shares.total_mean_abs.high, 0);
+  EXPECT_TRUE(std::isnan(shares.parts[0].square.value));
+}
+
+}  // namespace
+}  // namespace tandem::drift
