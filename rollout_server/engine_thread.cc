@@ -68,19 +68,18 @@ void EngineThread::StopEarly(GroupKey key) {
   });
 }
 
-void EngineThread::Score(std::vector<std::vector<int32_t>> sequences, float temperature,
-                         ScorePath path, std::function<void(absl::StatusOr<ScoreResult>)> done) {
+void EngineThread::Score(std::vector<ScoreSequence> sequences, const ScoreOptions& options,
+                         std::function<void(absl::StatusOr<ScoreResult>)> done) {
   if (waiting_scores_.fetch_add(1) >= kMaxWaitingScores) {
     waiting_scores_.fetch_sub(1);
     done(absl::ResourceExhaustedError("too many Score calls are waiting (limit 64)"));
     return;
   }
-  auto shared = std::make_shared<std::vector<std::vector<int32_t>>>(std::move(sequences));
-  Post([this, shared, temperature, path, done = std::move(done)](StepEngine* engine) {
+  auto shared = std::make_shared<std::vector<ScoreSequence>>(std::move(sequences));
+  Post([this, shared, options, done = std::move(done)](StepEngine* engine) {
     waiting_scores_.fetch_sub(1);
     if (!engine) return done(Stopped());
-    absl::StatusOr<std::vector<std::vector<float>>> scored =
-        engine->Score(*shared, temperature, path);
+    absl::StatusOr<std::vector<SequenceScore>> scored = engine->Score(*shared, options);
     if (!scored.ok()) return done(scored.status());
     done(ScoreResult{*std::move(scored), engine->live_version()});
   });

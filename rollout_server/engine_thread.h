@@ -26,7 +26,7 @@
 namespace tandem::rollout {
 
 struct ScoreResult {
-  std::vector<std::vector<float>> logprobs;
+  std::vector<SequenceScore> scores;
   WeightVersion version;  // the weights that scored
 };
 
@@ -63,7 +63,7 @@ class EngineThread : public WeightSink {
   // `done` runs on the engine thread, or here when refused.
   //   RESOURCE_EXHAUSTED  more than kMaxWaitingScores wait already
   //   any code from Engine::Score
-  void Score(std::vector<std::vector<int32_t>> sequences, float temperature, ScorePath path,
+  void Score(std::vector<ScoreSequence> sequences, const ScoreOptions& options,
              std::function<void(absl::StatusOr<ScoreResult>)> done);
 
   // No step runs between Pause's `done` and Resume; sequences keep their state. Idempotent.

@@ -34,10 +34,9 @@ class ModelEngine : public StepEngine {
   }
   void HoldAdmissions(bool hold) override { engine_->HoldAdmissions(hold); }
   InFlight in_flight() const override { return engine_->in_flight(); }
-  absl::StatusOr<std::vector<std::vector<float>>> Score(
-      const std::vector<std::vector<int32_t>>& sequences, float temperature,
-      ScorePath path) override {
-    return engine_->Score(sequences, temperature, path);
+  absl::StatusOr<std::vector<SequenceScore>> Score(const std::vector<ScoreSequence>& sequences,
+                                                   const ScoreOptions& options) override {
+    return engine_->Score(sequences, options);
   }
   WeightVersion live_version() const override { return engine_->live_version(); }
   EngineStats Stats() const override { return engine_->Stats(); }

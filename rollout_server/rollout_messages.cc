@@ -1,11 +1,9 @@
 #include "rollout_server/rollout_messages.h"
 
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/model/token_distribution.h"
 #include "common/weights/digest.h"
 #include "proto/rollout.pb.h"
 
@@ -53,6 +51,28 @@ v1::FinishReason ReasonToWire(FinishReason reason) {
       return v1::FINISH_REASON_STOPPED_EARLY;
   }
   return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+int BitsFromWire(int32_t bits) { return bits == 0 ? kFp32SignificandBits : bits; }
+
+absl::StatusOr<ScoreOptions> ScoreOptionsFromWire(const v1::ScoreRequest& request) {
+  ScoreOptions options;
+  options.temperature = request.temperature() == 0 ? 1.0f : request.temperature();
+  options.top_k = request.top_k();
+  options.top_p = request.top_p() == 0 ? 1.0f : request.top_p();
+  options.min_p = request.min_p();
+  options.alone = request.alone();
+  const v1::SitePrecision& precision = request.precision();
+  options.precision = {BitsFromWire(precision.body_bits()), BitsFromWire(precision.head_bits()),
+                       BitsFromWire(precision.kv_bits()), BitsFromWire(precision.rotary_bits())};
+  if (request.path() == v1::SCORE_PATH_DECODE) {
+    options.path = ScorePath::kDecode;
+  } else if (request.path() != v1::SCORE_PATH_PREFILL &&
+             request.path() != v1::SCORE_PATH_UNSPECIFIED) {
+    return absl::InvalidArgumentError(absl::StrCat("path is ", request.path()));
+  }
+  TANDEM_RETURN_IF_ERROR(ValidateScoreOptions(options));
+  return options;
 }
 
 }  // namespace
@@ -147,19 +167,8 @@ void SummaryToWire(const GroupSummary& summary, v1::GroupDone* wire) {
 absl::StatusOr<ScoreQuestion> ScoreFromWire(const v1::ScoreRequest& request, int64_t vocab_size,
                                             int64_t max_context_tokens) {
   if (request.sequences().empty()) return absl::InvalidArgumentError("no sequences");
-  if (request.temperature() != 0 &&
-      !(request.temperature() >= kLeastTemperature && std::isfinite(request.temperature()))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("temperature is ", request.temperature(), ", must be 0 (for 1), or 0.001 and more and finite"));
-  }
   ScoreQuestion question;
-  question.temperature = request.temperature() == 0 ? 1.0f : request.temperature();
-  if (request.path() == v1::SCORE_PATH_DECODE) {
-    question.path = ScorePath::kDecode;
-  } else if (request.path() != v1::SCORE_PATH_PREFILL &&
-             request.path() != v1::SCORE_PATH_UNSPECIFIED) {
-    return absl::InvalidArgumentError(absl::StrCat("path is ", request.path()));
-  }
+  TANDEM_ASSIGN_OR_RETURN(question.options, ScoreOptionsFromWire(request));
   int64_t total = 0;
   for (int i = 0; i < request.sequences_size(); ++i) {
     const auto& ids = request.sequences(i).token_ids();
@@ -172,20 +181,37 @@ absl::StatusOr<ScoreQuestion> ScoreFromWire(const v1::ScoreRequest& request, int
       return absl::InvalidArgumentError(
           absl::StrCat("more than ", kMaxScoreTokens, " ids in one call: split it"));
     }
+    const int32_t prompt = request.sequences(i).num_prompt_tokens();
+    if (prompt < 0 || prompt >= ids.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("num_prompt_tokens of sequence ", i, " is ", prompt,
+                                                     ", must be in [0, ", ids.size() - 1, "]"));
+    }
     for (const int32_t id : ids) {
       if (id < 0 || id >= vocab_size) {
         return absl::InvalidArgumentError(absl::StrCat("sequence ", i, " has id ", id,
                                                        " outside the vocabulary of ", vocab_size));
       }
     }
-    question.sequences.emplace_back(ids.begin(), ids.end());
+    question.sequences.push_back({{ids.begin(), ids.end()}, prompt});
     const uint64_t hash = request.sequences(i).token_hash();
-    if (hash != 0 && hash != HashTokenIds(question.sequences.back())) {
+    if (hash != 0 && hash != HashTokenIds(question.sequences.back().ids)) {
       return absl::InvalidArgumentError(
           absl::StrCat("token_hash of sequence ", i, " differs: the ids changed on the way"));
     }
   }
   return question;
+}
+
+void ScoreToWire(const SequenceScore& score, v1::SequenceScore* wire) {
+  wire->mutable_logprobs()->Add(score.logprobs.begin(), score.logprobs.end());
+  wire->mutable_raw_logprobs()->Add(score.raw_logprobs.begin(), score.raw_logprobs.end());
+  wire->mutable_entropies()->Add(score.entropies.begin(), score.entropies.end());
+  wire->mutable_logprob_second_moments()->Add(score.logprob_second_moments.begin(),
+                                              score.logprob_second_moments.end());
+  wire->mutable_squared_probs()->Add(score.squared_probs.begin(), score.squared_probs.end());
+  wire->mutable_kept_mass()->Add(score.kept_mass.begin(), score.kept_mass.end());
+  wire->mutable_margins()->Add(score.margins.begin(), score.margins.end());
+  wire->mutable_ranks()->Add(score.ranks.begin(), score.ranks.end());
 }
 
 }  // namespace tandem::rollout

@@ -16,6 +16,7 @@ class Completion;
 class GenerateGroupRequest;
 class GroupDone;
 class ScoreRequest;
+class SequenceScore;
 }  // namespace tandem::rollout::v1
 
 namespace tandem::rollout {
@@ -30,17 +31,18 @@ void CompletionToWire(const FinishedCompletion& completion, const SamplingParams
 void SummaryToWire(const GroupSummary& summary, v1::GroupDone* wire);
 
 struct ScoreQuestion {
-  std::vector<std::vector<int32_t>> sequences;
-  float temperature = 1;
-  ScorePath path = ScorePath::kPrefill;
+  std::vector<ScoreSequence> sequences;
+  ScoreOptions options;
 };
 
-//   INVALID_ARGUMENT  no sequences; temperature < 0 or not finite; an unknown path; a sequence of
-//                     fewer than 2 ids, over the context, with an id outside the vocabulary, or
-//                     whose token_hash differs (its index is named); more than kMaxScoreTokens in
-//                     all
+//   INVALID_ARGUMENT  no sequences; ValidateScoreOptions; an unknown path; a sequence of fewer than 2 ids,
+//                     over the context, with num_prompt_tokens outside its ids or an id outside the
+//                     vocabulary, or whose token_hash differs (its index is named); more than
+//                     kMaxScoreTokens in all
 absl::StatusOr<ScoreQuestion> ScoreFromWire(const v1::ScoreRequest& request, int64_t vocab_size,
                                             int64_t max_context_tokens);
+
+void ScoreToWire(const SequenceScore& score, v1::SequenceScore* wire);
 
 // A Score call holds the engine until it is done: this bounds how long.
 inline constexpr int64_t kMaxScoreTokens = 65536;

@@ -152,12 +152,11 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
       reactor->Finish(ToGrpc(question.status()));
       return reactor;
     }
-    parts_.engine->Score(std::move(question->sequences), question->temperature, question->path,
-                         [reactor, response](absl::StatusOr<ScoreResult> result) {
+    parts_.engine->Score(std::move(question->sequences), question->options,
+                         [reactor, response](const absl::StatusOr<ScoreResult>& result) {
                            if (!result.ok()) return reactor->Finish(ToGrpc(result.status()));
-                           for (const std::vector<float>& logprobs : result->logprobs) {
-                             response->add_scores()->mutable_logprobs()->Add(logprobs.begin(),
-                                                                             logprobs.end());
+                           for (const SequenceScore& score : result->scores) {
+                             ScoreToWire(score, response->add_scores());
                            }
                            response->set_weight_version(result->version.value);
                            reactor->Finish(grpc::Status::OK);

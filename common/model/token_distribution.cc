@@ -73,6 +73,41 @@ TANDEM_INLINE TokenDistribution DistributionBody(const float* logits, int64_t n,
   return d;
 }
 
+TANDEM_INLINE double SumOfSquaresBody(const float* values, int64_t n) {
+  double total = 0;
+  for (int64_t begin = 0; begin < n; begin += kDistributionBlock) {
+    const int64_t end = std::min(n, begin + kDistributionBlock);
+    Vec16 sums = {};
+    for (int64_t i = begin; i < end; i += 16) {
+      const Vec16 v = i + 16 <= end ? Load16(values + i) : LoadSome16(values + i, end - i, 0);
+      sums += v * v;
+    }
+    total += SumLanes(sums);
+  }
+  return total;
+}
+
+// Each lane keeps its two largest; those of all lanes hold the two largest of the row.
+TANDEM_INLINE LogitOrder OrderBody(const float* logits, int64_t n, float logit) {
+  Vec16 largest = Splat16(kMinusInfinity), second = largest;
+  Int16 above = {};
+  for (int64_t i = 0; i < n; i += 16) {
+    const Vec16 v = i + 16 <= n ? Load16(logits + i) : LoadSome16(logits + i, n - i, kMinusInfinity);
+    above -= v > logit;  // true is -1
+    second = Max16(second, v > largest ? largest : v);
+    largest = Max16(v, largest);
+  }
+  float first = kMinusInfinity, next = kMinusInfinity;
+  LogitOrder order;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    order.rank += above[lane];
+    next = std::max(std::max(next, second[lane]), std::min(first, largest[lane]));
+    first = std::max(first, largest[lane]);
+  }
+  order.margin = first - next;
+  return order;
+}
+
 template <bool kMoments>
 TokenDistribution DistributionScalar(const float* logits, int64_t n, float scale, float* exps,
                                      double* block_mass) {
@@ -89,6 +124,18 @@ TANDEM_TARGET_AVX512 TokenDistribution DistributionAvx512(const float* logits, i
                                                           double* block_mass) {
   return DistributionBody<kMoments>(logits, n, scale, exps, block_mass);
 }
+
+#define TANDEM_DEFINE_ROW_KERNELS(set, target)                                     \
+  target double SumOfSquares##set(const float* values, int64_t n) {                \
+    return SumOfSquaresBody(values, n);                                            \
+  }                                                                                \
+  target LogitOrder Order##set(const float* logits, int64_t n, float logit) {      \
+    return OrderBody(logits, n, logit);                                            \
+  }
+
+TANDEM_DEFINE_ROW_KERNELS(Scalar, )
+TANDEM_DEFINE_ROW_KERNELS(Avx2, TANDEM_TARGET_AVX2)
+TANDEM_DEFINE_ROW_KERNELS(Avx512, TANDEM_TARGET_AVX512)
 
 template <bool kMoments>
 TokenDistribution DistributionWith(InstructionSet set, std::span<const float> logits, float scale,
@@ -132,6 +179,34 @@ TokenDistribution DistributionOver(std::span<const float> logits, std::span<cons
   }
   d.log_mass = std::log(d.mass);
   return d;
+}
+
+double SumOfSquares(InstructionSet set, std::span<const float> values) {
+  const auto n = static_cast<int64_t>(values.size());
+  switch (set) {
+    case InstructionSet::kScalar:
+      return SumOfSquaresScalar(values.data(), n);
+    case InstructionSet::kAvx2:
+      return SumOfSquaresAvx2(values.data(), n);
+    case InstructionSet::kAvx512:
+    case InstructionSet::kAvx512Bf16:
+      break;
+  }
+  return SumOfSquaresAvx512(values.data(), n);
+}
+
+LogitOrder OrderAt(InstructionSet set, std::span<const float> logits, int32_t id) {
+  const auto n = static_cast<int64_t>(logits.size());
+  switch (set) {
+    case InstructionSet::kScalar:
+      return OrderScalar(logits.data(), n, logits[id]);
+    case InstructionSet::kAvx2:
+      return OrderAvx2(logits.data(), n, logits[id]);
+    case InstructionSet::kAvx512:
+    case InstructionSet::kAvx512Bf16:
+      break;
+  }
+  return OrderAvx512(logits.data(), n, logits[id]);
 }
 
 }  // namespace tandem

@@ -60,6 +60,16 @@ TokenDistribution MassOf(InstructionSet set, std::span<const float> logits, floa
 TokenDistribution DistributionOver(std::span<const float> logits, std::span<const int32_t> ids,
                                    float inverse_temperature, float largest);
 
+// sum x^2 over `values` [V], in fp32 by blocks of kDistributionBlock, those in fp64.
+double SumOfSquares(InstructionSet set, std::span<const float> values);
+
+// How one id stands among the logits of its row.
+struct LogitOrder {
+  float margin = 0;  // the largest less the largest of the others
+  int32_t rank = 0;  // ids with a larger logit
+};
+LogitOrder OrderAt(InstructionSet set, std::span<const float> logits, int32_t id);
+
 }  // namespace tandem
 
 #endif  // TANDEM_COMMON_MODEL_TOKEN_DISTRIBUTION_H_

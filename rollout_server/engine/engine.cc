@@ -15,7 +15,6 @@
 #include "common/base/status_macros.h"
 #include "common/model/numerics_self_test.h"
 #include "common/model/safetensors.h"
-#include "common/model/token_distribution.h"
 #include "common/tensor/instruction_set.h"
 #include "common/tensor/nearest_cast.h"
 #include "rollout_server/engine/completion_text.h"
@@ -401,29 +400,14 @@ absl::StatusOr<std::vector<EngineEvent>> Engine::Step() {
   return events;
 }
 
-absl::StatusOr<std::vector<std::vector<float>>> Engine::Score(
-    const std::vector<std::vector<int32_t>>& sequences, float temperature, ScorePath path) {
+absl::StatusOr<std::vector<SequenceScore>> Engine::Score(const std::vector<ScoreSequence>& sequences,
+                                                         const ScoreOptions& options) {
   Impl& impl = *impl_;
-  for (size_t s = 0; s < sequences.size(); ++s) {
-    const int64_t size = static_cast<int64_t>(sequences[s].size());
-    if (size < 2 || size > impl.config.max_position_embeddings) {
-      return absl::InvalidArgumentError(absl::StrCat("sequence ", s, " has ", size,
-                                                     " tokens, want 2 to ",
-                                                     impl.config.max_position_embeddings));
-    }
-    for (int32_t id : sequences[s]) {
-      if (id >= 0 && id < impl.config.vocab_size) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("sequence ", s, " has id ", id, ", want 0 to ", impl.config.vocab_size - 1));
-    }
-  }
-  if (!(temperature >= kLeastTemperature)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("temperature is ", temperature, ", want 0.001 or more"));
-  }
+  TANDEM_RETURN_IF_ERROR(ValidateScoreOptions(options));
+  TANDEM_RETURN_IF_ERROR(CheckSequences(sequences, impl.config));
   return ScoreSequences({&impl.runner, impl.weights.get(), &impl.scheduler,
                          impl.options.max_batch_sequences, impl.options.max_step_tokens},
-                        sequences, temperature, path);
+                        sequences, options);
 }
 
 absl::StatusOr<std::unique_ptr<StagedWeights>> Engine::Stage(

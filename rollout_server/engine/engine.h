@@ -23,6 +23,7 @@
 #include "common/tokenizer/tokenizer.h"
 #include "common/weights/host_tensor.h"
 #include "rollout_server/engine/group.h"
+#include "rollout_server/engine/score_options.h"
 
 namespace tandem::rollout {
 
@@ -90,8 +91,6 @@ class StagedWeights {
   virtual ~StagedWeights() = default;
 };
 
-enum class ScorePath { kPrefill, kDecode };
-
 class Engine {
  public:
   // Loads config, tokenizer and weights (nearest cast to options.dtype) as version 0.
@@ -137,13 +136,16 @@ class Engine {
   // While held, no group is admitted: what runs can run out. HasWork() then means running groups.
   void HoldAdmissions(bool hold);
 
-  // Log-probs of each sequence under the live weights: element t about token t given those before;
-  // element 0 is 0. kDecode runs one token at a time through the KV cache. Needs !HasWork() or free
-  // KV for one sequence; runs to the end.
-  //   INVALID_ARGUMENT    T < 2, an id outside the vocabulary, over the context
+  // What the sampler would have recorded for each token of each sequence under the live weights. Needs
+  // !HasWork() or free KV for one sequence; runs to the end. In this engine path, alone and the company of other
+  // sequences change no bit: the rungs that compare them measure zero, and are there for engines where they
+  // do not.
+  //   INVALID_ARGUMENT    ValidateScoreOptions; T < 2, num_prompt_tokens outside [0, T), an id outside
+  //                       the vocabulary, over the context
   //   RESOURCE_EXHAUSTED  no KV free
-  absl::StatusOr<std::vector<std::vector<float>>> Score(
-      const std::vector<std::vector<int32_t>>& sequences, float temperature, ScorePath path);
+  //   INTERNAL            a logit is NaN or +inf
+  absl::StatusOr<std::vector<SequenceScore>> Score(const std::vector<ScoreSequence>& sequences,
+                                                   const ScoreOptions& options);
 
   WeightVersion live_version() const;
   InFlight in_flight() const;

@@ -18,6 +18,10 @@ int64_t WholeTiles(int64_t columns) { return (columns + kTile - 1) / kTile * kTi
 
 int64_t Ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+void RoundIfAsked(float* values, int64_t n, int bits) {
+  if (bits < kFp32SignificandBits) RoundToBits(values, n, bits);
+}
+
 }  // namespace
 
 ModelRunner::ModelRunner(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks,
@@ -93,10 +97,17 @@ void ModelRunner::FillRotary(std::span<const TokenInput> inputs, int64_t row) {
   float* cosines = cosines_.as<float>() + row * half;
   float* sines = sines_.as<float>() + row * half;
   for (int64_t i = 0; i < half; ++i) {
-    const float angle = static_cast<float>(inputs[row].position) * inverse_frequencies_[i];
+    const float angle = RoundedToBits(
+        static_cast<float>(inputs[row].position) * inverse_frequencies_[i], precision_.rotary_bits);
     cosines[i] = std::cos(angle);
     sines[i] = std::sin(angle);
   }
+}
+
+// Values that the next linear layer multiplies, as it wants them.
+void ModelRunner::StoreBody(float* values, int64_t n, void* out) const {
+  RoundIfAsked(values, n, precision_.body_bits);
+  StoreOperand(set_, values, n, round_, operand_type_, out);
 }
 
 // hidden -> normed, as the next linear layer wants it.
@@ -106,7 +117,7 @@ void ModelRunner::Norm(ThreadTeam::Member& member, const float* weight, int64_t 
   member.ForEach(rows, [&](int64_t row) {
     kernels_.rms_norm(hidden_.as<float>() + row * width, weight, width,
                       static_cast<float>(config_.rms_norm_eps), scratch);
-    StoreOperand(set_, scratch, width, round_, operand_type_, OperandRow(normed_, row, width));
+    StoreBody(scratch, width, OperandRow(normed_, row, width));
   });
 }
 
@@ -182,9 +193,11 @@ void ModelRunner::RotateAndStore(const LayerWeights& weights, const KvLayer<Kv>&
   const int64_t block = (*input.blocks)[input.position / kBlock], slot = input.position % kBlock;
   for (int64_t h = 0; h < kv_heads; ++h) {
     float* key = queries + (heads + h) * d;
-    const float* value = queries + (heads + kv_heads + h) * d;
+    float* value = queries + (heads + kv_heads + h) * d;
     if (config_.qk_norm) kernels_.rms_norm(key, weights.k_norm.data(), d, eps, key);
     kernels_.rotate(key, cosine, sine, d, 1.0f);
+    RoundIfAsked(key, d, precision_.kv_bits);
+    RoundIfAsked(value, d, precision_.kv_bits);
     if constexpr (sizeof(Kv) == 2) {
       kernels_.write_kv_bf16(key, value, d, slot, cache.KeysOf(block, h), cache.ValuesOf(block, h));
     } else {
@@ -224,8 +237,7 @@ void ModelRunner::Attend(ThreadTeam::Member& member, const KvLayer<Kv>& cache,
     }
     for (int64_t t = 0; t < run.count; ++t) {
       char* row = static_cast<char*>(OperandRow(attended_, run.first + t, width));
-      StoreOperand(set_, out + t * group * d, group * d, round_, operand_type_,
-                   row + h * group * d * OperandBytes(operand_type_));
+      StoreBody(out + t * group * d, group * d, row + h * group * d * OperandBytes(operand_type_));
     }
   });
 }
@@ -263,8 +275,7 @@ void ModelRunner::RunLayer(ThreadTeam::Member& member, int64_t index, const Mode
                float* gate = values + r * stride;
                kernels_.swiglu(gate, gate + kGates, gates, gate);
                char* to = static_cast<char*>(OperandRow(activated_, row + r, width));
-               StoreOperand(set_, gate, gates, round_, operand_type_,
-                            to + first * OperandBytes(operand_type_));
+               StoreBody(gate, gates, to + first * OperandBytes(operand_type_));
              }
            });
   AddProduct(member, weights.down, after, AsOperand(activated_, width), n);
@@ -280,12 +291,15 @@ void ModelRunner::RunHead(ThreadTeam::Member& member, const ModelWeights& weight
       kernels_.rms_norm(hidden_.as<float>() + logits_rows[first + i] * width,
                         weights.final_norm.data(), width, static_cast<float>(config_.rms_norm_eps),
                         final_normed_.as<float>() + i * width);
+      RoundIfAsked(final_normed_.as<float>() + i * width, width, precision_.head_bits);
     });
-    Multiply(member, weights.head, weights.layers[0].qkv.matrix, {OperandType::kFp32, final_normed_.as<float>(), width}, rows,
-             logits_.as<float>(), stride, [](auto&&...) {});
+    Multiply(member, weights.head, weights.layers[0].qkv.matrix,
+             {OperandType::kFp32, final_normed_.as<float>(), width}, rows, logits_.as<float>(), stride,
+             [](auto&&...) {});
     member.ForEach(rows, [&](int64_t i) {
-      on_logits(first + i, {logits_.as<float>() + i * stride,
-                            static_cast<size_t>(config_.vocab_size)});
+      float* logits = logits_.as<float>() + i * stride;
+      RoundIfAsked(logits, config_.vocab_size, precision_.head_bits);
+      on_logits(first + i, {logits, static_cast<size_t>(config_.vocab_size)});
     });
   }
 }
@@ -315,7 +329,9 @@ ModelRunner::Account ModelRunner::AccountOf(const ModelWeights& weights,
 }
 
 void ModelRunner::Run(const ModelWeights& weights, std::span<const TokenInput> inputs,
-                      std::span<const int64_t> logits_rows, OnLogits on_logits) {
+                      std::span<const int64_t> logits_rows, OnLogits on_logits,
+                      const SitePrecision& precision) {
+  precision_ = precision;
   Prepare(inputs);
   account_ = AccountOf(weights, inputs, static_cast<int64_t>(logits_rows.size()));
   team_.Run([&](ThreadTeam::Member& member) {

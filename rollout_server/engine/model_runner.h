@@ -24,6 +24,7 @@
 #include "rollout_server/engine/engine.h"
 #include "rollout_server/engine/model_weights.h"
 #include "rollout_server/engine/scheduler.h"
+#include "rollout_server/engine/site_precision.h"
 
 namespace tandem::rollout {
 
@@ -43,10 +44,11 @@ class ModelRunner {
 
   // Computes `inputs` [N] and calls on_logits(i, logits [V] fp32) for the row inputs[logits_rows[i]],
   // for every i, in no order and from several threads. Tokens of one sequence may come in one call,
-  // next to each other and in order of position.
+  // next to each other and in order of position. `precision` rounds at its sites.
   using OnLogits = absl::FunctionRef<void(int64_t, std::span<const float>)>;
   void Run(const ModelWeights& weights, std::span<const TokenInput> inputs,
-           std::span<const int64_t> logits_rows, OnLogits on_logits);
+           std::span<const int64_t> logits_rows, OnLogits on_logits,
+           const SitePrecision& precision = {});
 
   // Copies whole blocks, all layers.
   void CopyBlocks(std::span<const BlockCopy> copies);
@@ -70,6 +72,7 @@ class ModelRunner {
   Account AccountOf(const ModelWeights& weights, std::span<const TokenInput> inputs,
                     int64_t num_logits) const;
   void FillRotary(std::span<const TokenInput> inputs, int64_t row);
+  void StoreBody(float* values, int64_t n, void* out) const;
   void Norm(ThreadTeam::Member& member, const float* weight, int64_t rows);
   template <typename Done>
   void Multiply(ThreadTeam::Member& member, const PackedMatrix& matrix,
@@ -108,6 +111,7 @@ class ModelRunner {
   const std::vector<float> inverse_frequencies_;  // [D / 2]
   ThreadTeam team_;
   Account account_;
+  SitePrecision precision_;  // of the run
 
   AlignedBuffer keys_;    // [L, N, Hkv, D, 16] fp32 or bf16
   AlignedBuffer values_;  // [L, N, Hkv, 16, padded D]

@@ -100,9 +100,19 @@ void KeepTopP(std::span<const float> logits, const std::vector<float>& exps, dou
   }
 }
 
+// What shapes the distribution, of a draw or of a score.
+struct Transforms {
+  float temperature = 1;
+  int32_t top_k = 0;
+  float top_p = 1;
+  float min_p = 0;
+
+  bool filter() const { return top_k > 0 || top_p < 1 || min_p > 0; }
+};
+
 // The ids that top-k, top-p and min-p leave, in rising order.
-void FindSupport(std::span<const float> logits, const TokenDistribution& d,
-                 const SamplingParams& params, Scratch& scratch) {
+void FindSupport(std::span<const float> logits, const TokenDistribution& d, const Transforms& params,
+                 Scratch& scratch) {
   std::vector<int32_t>& support = scratch.support;
   support.clear();
   float threshold = kMinusInfinity;
@@ -151,6 +161,31 @@ absl::Status BrokenRow(std::span<const float> logits) {
                                           ", largest ", *std::max_element(logits.begin(), logits.end())));
 }
 
+// The distribution under the transforms, of logits whose tempered one is `whole`; scratch.exps hold its
+// terms. With a filter on, the ids that are left come to stand in scratch.support.
+TokenDistribution Transform(std::span<const float> logits, const TokenDistribution& whole,
+                            const Transforms& transforms, Scratch& scratch) {
+  if (!transforms.filter()) return whole;
+  FindSupport(logits, whole, transforms, scratch);
+  return DistributionOver(logits, scratch.support, whole.inverse_temperature, whole.largest);
+}
+
+float KeptMass(const TokenDistribution& kept, const TokenDistribution& whole) {
+  return static_cast<float>(std::min(1.0, kept.mass / whole.mass));
+}
+
+// sum p^2 over the ids that are left.
+double SquaredProbs(std::span<const float> logits, const TokenDistribution& d, bool filtered,
+                    const Scratch& scratch) {
+  if (!filtered) return SumOfSquares(ActiveInstructionSet(), scratch.exps) / (d.mass * d.mass);
+  double sum = 0;
+  for (const int32_t id : scratch.support) {
+    const double e = std::exp((logits[id] - d.largest) * static_cast<double>(d.inverse_temperature));
+    sum += e * e;
+  }
+  return sum / (d.mass * d.mass);
+}
+
 }  // namespace
 
 absl::StatusOr<SampledToken> SampleToken(std::span<const float> logits, const SamplingParams& params,
@@ -171,18 +206,17 @@ absl::StatusOr<SampledToken> SampleToken(std::span<const float> logits, const Sa
 
   SampledToken token;
   TokenDistribution drawn_from = whole;
-  const bool filtered = !greedy && (params.top_k > 0 || params.top_p < 1 || params.min_p > 0);
+  const Transforms transforms = {params.temperature, params.top_k, params.top_p, params.min_p};
+  const bool filtered = !greedy && transforms.filter();
   if (greedy) {
     token.id = static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
     if (!forbidden.empty()) {
       drawn_from = DistributionOf(ActiveInstructionSet(), logits, 1.0f);
     }
   } else if (filtered) {
-    FindSupport(row, whole, params, scratch);
-    drawn_from =
-        DistributionOver(row, scratch.support, whole.inverse_temperature, whole.largest);
+    drawn_from = Transform(row, whole, transforms, scratch);
     token.id = InverseCdfOver(row, drawn_from, scratch.support, uniform * drawn_from.mass);
-    token.kept_mass = static_cast<float>(std::min(1.0, drawn_from.mass / whole.mass));
+    token.kept_mass = KeptMass(drawn_from, whole);
     if (params.return_support) token.support = scratch.support;
   } else {
     token.id = InverseCdf(scratch.exps, scratch.block_mass, uniform * whole.mass);
@@ -197,6 +231,30 @@ absl::StatusOr<SampledToken> SampleToken(std::span<const float> logits, const Sa
   const bool untouched = greedy || (!filtered && forbidden.empty() && params.temperature == 1.0f);
   token.raw_logprob = untouched ? token.behaviour_logprob
                                 : LogSoftmaxAt(logits, 1.0f, token.id);
+  return token;
+}
+
+absl::StatusOr<ScoredToken> ScoreToken(std::span<const float> logits, const ScoreOptions& options,
+                                       int32_t id) {
+  thread_local Scratch scratch;
+  const TokenDistribution whole = Distribute(logits, 1.0f / options.temperature, scratch);
+  if (whole.broken()) return BrokenRow(logits);
+  const Transforms transforms = {options.temperature, options.top_k, options.top_p, options.min_p};
+  const bool filtered = transforms.filter();
+  const TokenDistribution drawn_from = Transform(logits, whole, transforms, scratch);
+
+  ScoredToken token;
+  const bool kept = !filtered || std::binary_search(scratch.support.begin(), scratch.support.end(), id);
+  token.logprob = kept ? drawn_from.LogProb(logits[id]) : kMinusInfinity;
+  token.raw_logprob = filtered || options.temperature != 1.0f ? LogSoftmaxAt(logits, 1.0f, id)
+                                                               : token.logprob;
+  token.entropy = drawn_from.entropy();
+  token.logprob_second_moment = drawn_from.second_moment();
+  token.squared_probs = static_cast<float>(SquaredProbs(logits, drawn_from, filtered, scratch));
+  if (filtered) token.kept_mass = KeptMass(drawn_from, whole);
+  const LogitOrder order = OrderAt(ActiveInstructionSet(), logits, id);
+  token.margin = order.margin;
+  token.rank = order.rank;
   return token;
 }
 

@@ -1,5 +1,5 @@
 // Sampler: one row of logits to one token, with everything recorded about the draw in the same pass
-// over the logits (arrow 2). Pure.
+// over the logits (arrow 2); and one row and a given token to the same record. Pure.
 //
 // Order of transforms, as transformers' processors: min_new_tokens (stop ids to -inf), temperature,
 // top-k, top-p, min-p. With p = softmax(logits / T) over the kept support, renormalised:
@@ -16,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "rollout_server/engine/group.h"
+#include "rollout_server/engine/score_options.h"
 
 namespace tandem::rollout {
 
@@ -36,6 +37,23 @@ struct SampledToken {
 //   INTERNAL  a logit is NaN or +inf, or nothing is left to draw from
 absl::StatusOr<SampledToken> SampleToken(std::span<const float> logits, const SamplingParams& params,
                                          std::span<const int32_t> forbidden, double uniform);
+
+// What SampleToken would have recorded, had it drawn `id` under the transforms of `options` from these logits (the
+// same code finds the support and the sums, so record and replay of equal logits are equal bits), and what
+// only a replay asks for. Fields as in SequenceScore.
+struct ScoredToken {
+  float logprob = 0;
+  float raw_logprob = 0;
+  float entropy = 0;
+  float logprob_second_moment = 0;
+  float squared_probs = 0;
+  float kept_mass = 1;
+  float margin = 0;
+  int32_t rank = 0;
+};
+
+//   INTERNAL  a logit is NaN or +inf
+absl::StatusOr<ScoredToken> ScoreToken(std::span<const float> logits, const ScoreOptions& options, int32_t id);
 
 // log softmax(logits / temperature)[id] in fp32 with fp64 accumulation.
 float LogSoftmaxAt(std::span<const float> logits, float temperature, int32_t id);

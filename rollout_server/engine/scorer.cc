@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -10,30 +11,15 @@
 namespace tandem::rollout {
 namespace {
 
-constexpr int64_t kPrefillChunk = 256;  // tokens of a sequence computed together
+constexpr int64_t kStepTokens = 256;  // of prompts, computed together
 
-// Blocks borrowed from the scheduler for the time of one score.
-class BorrowedBlocks {
- public:
-  explicit BorrowedBlocks(Scheduler* scheduler) : scheduler_(scheduler) {}
-  ~BorrowedBlocks() {
-    for (const auto& table : tables_) scheduler_->GiveBack(table);
-  }
-  BorrowedBlocks(const BorrowedBlocks&) = delete;
-  BorrowedBlocks& operator=(const BorrowedBlocks&) = delete;
-
-  // A block table for `num_tokens` tokens; false when too few blocks are left.
-  bool Add(int64_t num_tokens) {
-    auto blocks = scheduler_->Borrow(KvBlockPool::BlocksFor(num_tokens));
-    if (blocks) tables_.push_back(*std::move(blocks));
-    return blocks.has_value();
-  }
-
-  const std::vector<std::vector<BlockId>>& tables() const { return tables_; }
-
- private:
-  Scheduler* const scheduler_;
-  std::vector<std::vector<BlockId>> tables_;
+// A sequence on its way through the model. The last id is never computed: nothing is asked about what follows.
+struct Lane {
+  size_t sequence = 0;
+  std::vector<BlockId> blocks;
+  int64_t end = 0;           // positions [0, end) are computed
+  int64_t first_single = 0;  // from this position on, one in a step
+  int64_t next = 0;          // position
 };
 
 // A token whose logits are wanted: they predict token `position + 1` of `sequence`.
@@ -42,86 +28,153 @@ struct Prediction {
   int64_t position = 0;
 };
 
-void RunAndRead(const ScoreContext& context,
-                        const std::vector<std::vector<int32_t>>& sequences,
-                        const std::vector<TokenInput>& inputs,
-                        const std::vector<Prediction>& predictions, float temperature,
-                        std::vector<std::vector<float>>& out) {
-  std::vector<int64_t> rows(inputs.size());
-  for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int64_t>(i);
-  context.runner->Run(*context.weights, inputs, rows,
-                      [&](int64_t row, std::span<const float> logits) {
-                        const auto& [s, position] = predictions[row];
-                        out[s][position + 1] =
-                            LogSoftmaxAt(logits, temperature, sequences[s][position + 1]);
-                      });
-}
+struct Step {
+  std::vector<TokenInput> inputs;
+  std::vector<int64_t> rows;
+  std::vector<Prediction> predictions;  // one for each row
+};
 
-absl::Status NoBlocks(size_t tokens) {
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "no KV cache is free for a sequence of ", tokens, " tokens; score when fewer groups run"));
-}
+// The lanes that go through the model together. Gives their blocks back.
+class Batch {
+ public:
+  Batch(const ScoreContext& context, const std::vector<ScoreSequence>& sequences, const ScoreOptions& options)
+      : context_(context), sequences_(sequences), options_(options) {}
+  ~Batch() {
+    for (const Lane& lane : lanes_) context_.scheduler->GiveBack(lane.blocks);
+  }
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
 
-absl::Status Prefill(const ScoreContext& context,
-                     const std::vector<std::vector<int32_t>>& sequences, float temperature,
-                     std::vector<std::vector<float>>& out) {
-  const int64_t chunk = std::min(kPrefillChunk, context.max_step_tokens);
-  for (size_t s = 0; s < sequences.size(); ++s) {
-    const int64_t size = static_cast<int64_t>(sequences[s].size());
-    BorrowedBlocks borrowed(context.scheduler);
-    if (!borrowed.Add(size - 1)) return NoBlocks(sequences[s].size());
-    for (int64_t begin = 0; begin < size - 1; begin += chunk) {
-      std::vector<TokenInput> inputs;
-      std::vector<Prediction> predictions;
-      for (int64_t t = begin; t < std::min(size - 1, begin + chunk); ++t) {
-        inputs.push_back({sequences[s][t], static_cast<int32_t>(t), &borrowed.tables()[0]});
-        predictions.push_back({s, t});
+  // Takes sequences from `first` on: one when alone; in decode as many as blocks and lanes last for; in
+  // prefill as many as fill one step, so that no more blocks are lent than that needs.
+  absl::Status Fill(size_t first) {
+    const int64_t most = options_.alone ? 1 : context_.max_sequences;
+    int64_t tokens = 0;
+    for (size_t s = first; s < sequences_.size() && size() < most; ++s) {
+      const int64_t end = static_cast<int64_t>(sequences_[s].ids.size()) - 1;
+      const bool decode = options_.path == ScorePath::kDecode;
+      tokens += end;
+      if (!decode && !lanes_.empty() && tokens > StepTokens()) break;
+      auto blocks = context_.scheduler->Borrow(KvBlockPool::BlocksFor(end));
+      if (!blocks) break;
+      lanes_.push_back({s, *std::move(blocks), end,
+                        decode ? std::min(end, sequences_[s].num_prompt_tokens) : end, 0});
+    }
+    if (!lanes_.empty()) return absl::OkStatus();
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no KV cache is free for a sequence of ", sequences_[first].ids.size(),
+                     " tokens; score when fewer groups run"));
+  }
+
+  // Single tokens first, then chunks of prompts, as the scheduler plans a step. Empty at the end.
+  Step Next() {
+    Step step;
+    for (Lane& lane : lanes_) {
+      if (lane.next >= lane.first_single && lane.next < lane.end) Compute(lane, 1, step);
+    }
+    for (Lane& lane : lanes_) {
+      const int64_t room = StepTokens() - static_cast<int64_t>(step.inputs.size());
+      if (lane.next < lane.first_single && room > 0) {
+        Compute(lane, std::min(room, lane.first_single - lane.next), step);
       }
-      RunAndRead(context, sequences, inputs, predictions, temperature, out);
+    }
+    return step;
+  }
+
+  int64_t size() const { return static_cast<int64_t>(lanes_.size()); }
+
+ private:
+  int64_t StepTokens() const { return std::min(kStepTokens, context_.max_step_tokens); }
+
+  void Compute(Lane& lane, int64_t count, Step& step) {
+    for (const int64_t end = lane.next + count; lane.next < end; ++lane.next) {
+      const ScoreSequence& sequence = sequences_[lane.sequence];
+      if (lane.next + 1 >= sequence.num_prompt_tokens) {
+        step.rows.push_back(static_cast<int64_t>(step.inputs.size()));
+        step.predictions.push_back({lane.sequence, lane.next});
+      }
+      step.inputs.push_back({sequence.ids[lane.next], static_cast<int32_t>(lane.next), &lane.blocks});
     }
   }
+
+  const ScoreContext& context_;
+  const std::vector<ScoreSequence>& sequences_;
+  const ScoreOptions& options_;
+  std::vector<Lane> lanes_;  // not moved once filled: steps point into it
+};
+
+void Write(const ScoredToken& token, int64_t t, SequenceScore& score) {
+  score.logprobs[t] = token.logprob;
+  score.raw_logprobs[t] = token.raw_logprob;
+  score.entropies[t] = token.entropy;
+  score.logprob_second_moments[t] = token.logprob_second_moment;
+  score.squared_probs[t] = token.squared_probs;
+  score.kept_mass[t] = token.kept_mass;
+  score.margins[t] = token.margin;
+  score.ranks[t] = token.rank;
+}
+
+absl::Status Run(const ScoreContext& context, const std::vector<ScoreSequence>& sequences,
+                 const ScoreOptions& options, const Step& step, std::vector<SequenceScore>& out) {
+  std::vector<absl::Status> broken(step.rows.size());
+  context.runner->Run(
+      *context.weights, step.inputs, step.rows,
+      [&](int64_t row, std::span<const float> logits) {
+        const auto& [s, position] = step.predictions[row];
+        const int64_t t = position + 1;
+        const absl::StatusOr<ScoredToken> token = ScoreToken(logits, options, sequences[s].ids[t]);
+        if (token.ok()) {
+          Write(*token, t, out[s]);
+        } else {
+          broken[row] = absl::InternalError(
+              absl::StrCat("sequence ", s, ", token ", t, ": ", token.status().message()));
+        }
+      },
+      options.precision);
+  for (const absl::Status& status : broken) TANDEM_RETURN_IF_ERROR(status);
   return absl::OkStatus();
 }
 
-absl::Status Decode(const ScoreContext& context, const std::vector<std::vector<int32_t>>& sequences,
-                    float temperature, std::vector<std::vector<float>>& out) {
-  size_t next = 0;
-  while (next < sequences.size()) {
-    BorrowedBlocks borrowed(context.scheduler);
-    const size_t first = next;
-    while (next < sequences.size() &&
-           static_cast<int64_t>(next - first) < context.max_sequences &&
-           borrowed.Add(static_cast<int64_t>(sequences[next].size()) - 1)) {
-      ++next;
-    }
-    if (next == first) return NoBlocks(sequences[first].size());
-    for (int64_t t = 0;; ++t) {
-      std::vector<TokenInput> inputs;
-      std::vector<Prediction> predictions;
-      for (size_t s = first; s < next; ++s) {
-        if (t + 1 >= static_cast<int64_t>(sequences[s].size())) continue;
-        inputs.push_back(
-            {sequences[s][t], static_cast<int32_t>(t), &borrowed.tables()[s - first]});
-        predictions.push_back({s, t});
-      }
-      if (inputs.empty()) break;
-      RunAndRead(context, sequences, inputs, predictions, temperature, out);
-    }
-  }
-  return absl::OkStatus();
+SequenceScore Empty(size_t size) {
+  const std::vector<float> zeros(size, 0.0f);
+  return {zeros, zeros, zeros, zeros, zeros, zeros, zeros, std::vector<int32_t>(size, 0)};
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::vector<float>>> ScoreSequences(
-    const ScoreContext& context, const std::vector<std::vector<int32_t>>& sequences,
-    float temperature, ScorePath path) {
-  std::vector<std::vector<float>> out;
-  for (const auto& ids : sequences) out.emplace_back(ids.size(), 0.0f);
-  if (path == ScorePath::kPrefill) {
-    TANDEM_RETURN_IF_ERROR(Prefill(context, sequences, temperature, out));
-  } else {
-    TANDEM_RETURN_IF_ERROR(Decode(context, sequences, temperature, out));
+absl::Status CheckSequences(const std::vector<ScoreSequence>& sequences, const ModelConfig& config) {
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    const int64_t size = static_cast<int64_t>(sequences[s].ids.size());
+    if (size < 2 || size > config.max_position_embeddings) {
+      return absl::InvalidArgumentError(absl::StrCat("sequence ", s, " has ", size, " tokens, want 2 to ",
+                                                     config.max_position_embeddings));
+    }
+    const int64_t prompt = sequences[s].num_prompt_tokens;
+    if (prompt < 0 || prompt >= size) {
+      return absl::InvalidArgumentError(absl::StrCat("sequence ", s, " of ", size, " tokens has num_prompt_tokens ",
+                                                     prompt, ", want 0 to ", size - 1));
+    }
+    for (const int32_t id : sequences[s].ids) {
+      if (id >= 0 && id < config.vocab_size) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("sequence ", s, " has id ", id, ", want 0 to ", config.vocab_size - 1));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<SequenceScore>> ScoreSequences(const ScoreContext& context,
+                                                          const std::vector<ScoreSequence>& sequences,
+                                                          const ScoreOptions& options) {
+  std::vector<SequenceScore> out;
+  for (const ScoreSequence& sequence : sequences) out.push_back(Empty(sequence.ids.size()));
+  for (size_t first = 0; first < sequences.size();) {
+    Batch batch(context, sequences, options);
+    TANDEM_RETURN_IF_ERROR(batch.Fill(first));
+    for (Step step = batch.Next(); !step.inputs.empty(); step = batch.Next()) {
+      TANDEM_RETURN_IF_ERROR(Run(context, sequences, options, step, out));
+    }
+    first += static_cast<size_t>(batch.size());
   }
   return out;
 }

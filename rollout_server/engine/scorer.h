@@ -1,5 +1,5 @@
-// ScoreSequences: log-probs of given ids through the engine's own forward and KV cache, whole sequences at
-// once (prefill) or one token a step (decode). The ladder's hand.
+// ScoreSequences: given ids through the engine's own forward, KV cache and sampler, in whole chunks (prefill) or one
+// token a step (decode), side by side or alone. The ladder's hand.
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SCORER_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_SCORER_H_
 
@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "rollout_server/engine/engine.h"
+#include "common/model/model_config.h"
 #include "rollout_server/engine/model_runner.h"
 #include "rollout_server/engine/scheduler.h"
+#include "rollout_server/engine/score_options.h"
 
 namespace tandem::rollout {
 
@@ -17,16 +18,19 @@ struct ScoreContext {
   ModelRunner* runner = nullptr;
   const ModelWeights* weights = nullptr;
   Scheduler* scheduler = nullptr;  // lends blocks nobody holds
-  int64_t max_sequences = 0;       // scored side by side in decode
-  int64_t max_step_tokens = 0;     // prefill chunk
+  int64_t max_sequences = 0;       // decoded side by side
+  int64_t max_step_tokens = 0;     // computed in one step, prompt chunks included
 };
 
-// Element t of each result is log p(token t | tokens before t) at `temperature`; element 0 is 0. The ids
-// were checked by the caller.
+//   INVALID_ARGUMENT  T < 2 or over the context, num_prompt_tokens outside [0, T), an id outside the vocabulary
+absl::Status CheckSequences(const std::vector<ScoreSequence>& sequences, const ModelConfig& config);
+
+// Of sequences that CheckSequences accepts, under options that ValidateScoreOptions accepts.
 //   RESOURCE_EXHAUSTED  a sequence needs more KV blocks than nobody holds
-absl::StatusOr<std::vector<std::vector<float>>> ScoreSequences(
-    const ScoreContext& context, const std::vector<std::vector<int32_t>>& sequences,
-    float temperature, ScorePath path);
+//   INTERNAL            a logit is NaN or +inf
+absl::StatusOr<std::vector<SequenceScore>> ScoreSequences(const ScoreContext& context,
+                                                          const std::vector<ScoreSequence>& sequences,
+                                                          const ScoreOptions& options);
 
 }  // namespace tandem::rollout
 

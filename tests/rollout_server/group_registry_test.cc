@@ -83,7 +83,7 @@ class GroupRegistryTest : public ::testing::Test {
   // Returns when every command posted before has run (steps are held by the gate).
   void FlushCommands() {
     std::promise<void> done;
-    engine_.Score({}, 1, ScorePath::kPrefill, [&](auto) { done.set_value(); });
+    engine_.Score({}, {}, [&](auto) { done.set_value(); });
     done.get_future().wait();
   }
 

@@ -233,6 +233,49 @@ TEST_F(RolloutServerTest, ScoresThroughTheAskedPathAndChecksIds) {
               GrpcFailsWith(grpc::StatusCode::INVALID_ARGUMENT, "token_hash of sequence 0"));
 }
 
+TEST_F(RolloutServerTest, AScoreCarriesEveryFactorAndRefusesBadOnesByName) {
+  gate_.Open();
+  v1::ScoreResponse response;
+  const auto score = [&](const v1::ScoreRequest& request) {
+    grpc::ClientContext context;
+    SetDeadline(&context);
+    return rollout_->Score(&context, request, &response);
+  };
+  v1::ScoreRequest request;
+  auto* sequence = request.add_sequences();
+  for (const int32_t id : {5, 6, 7}) sequence->add_token_ids(id);
+  ASSERT_TRUE(score(request).ok());  // what is not said is off
+  EXPECT_THAT(response.scores(0).kept_mass(), ::testing::ElementsAre(1, 0));
+  EXPECT_THAT(response.scores(0).ranks(), ::testing::ElementsAre(0, 0, 0, 24, 24, 24, 24));
+
+  sequence->set_num_prompt_tokens(2);
+  request.set_top_k(40);
+  request.set_top_p(0.5f);
+  request.set_min_p(0.25f);
+  request.set_alone(true);
+  request.mutable_precision()->set_body_bits(8);
+  request.mutable_precision()->set_head_bits(9);
+  request.mutable_precision()->set_kv_bits(10);
+  request.mutable_precision()->set_rotary_bits(11);
+  ASSERT_TRUE(score(request).ok());
+  EXPECT_THAT(response.scores(0).kept_mass(), ::testing::ElementsAre(0.5f, 0.25f));
+  EXPECT_THAT(response.scores(0).ranks(), ::testing::ElementsAre(40, 1, 2, 8, 9, 10, 11));
+
+  const auto refused = [&](const auto& change, const std::string& message) {
+    v1::ScoreRequest bad = request;
+    change(bad);
+    EXPECT_THAT(score(bad), GrpcFailsWith(grpc::StatusCode::INVALID_ARGUMENT, message));
+  };
+  refused([](auto& r) { r.mutable_sequences(0)->set_num_prompt_tokens(3); },
+          "num_prompt_tokens of sequence 0 is 3, must be in [0, 2]");
+  refused([](auto& r) { r.set_top_k(-1); }, "top_k is -1");
+  refused([](auto& r) { r.set_top_p(1.5f); }, "top_p is 1.5");
+  refused([](auto& r) { r.set_min_p(1); }, "min_p is 1");
+  refused([](auto& r) { r.set_temperature(-1); }, "temperature is -1");
+  refused([](auto& r) { r.mutable_precision()->set_kv_bits(1); }, "precision.kv_bits is 1, want 2 to 24");
+  refused([](auto& r) { r.mutable_precision()->set_rotary_bits(25); }, "precision.rotary_bits is 25");
+}
+
 TEST_F(RolloutServerTest, DrainFinishesWhatRunsAndRefusesTheRest) {
   auto running = std::async(std::launch::async, [&] { return Generate(Request(1)); });
   WaitForInfo([](const auto& info) { return info.num_groups_queued() == 1; });

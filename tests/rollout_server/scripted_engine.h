@@ -93,13 +93,18 @@ class ScriptedEngine : public StepEngine {
   void HoldAdmissions(bool hold) override { held_ = hold; }
   InFlight in_flight() const override { return in_flight_; }
 
-  absl::StatusOr<std::vector<std::vector<float>>> Score(
-      const std::vector<std::vector<int32_t>>& sequences, float temperature,
-      ScorePath path) override {
-    std::vector<std::vector<float>> scores;
-    for (const auto& ids : sequences) {
-      scores.emplace_back(ids.size(), path == ScorePath::kDecode ? -2.0f : -temperature);
-      scores.back()[0] = 0;
+  // Echoes what it was asked.
+  absl::StatusOr<std::vector<SequenceScore>> Score(const std::vector<ScoreSequence>& sequences,
+                                                   const ScoreOptions& o) override {
+    std::vector<SequenceScore> scores(sequences.size());
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      scores[s].logprobs.assign(sequences[s].ids.size(),
+                                o.path == ScorePath::kDecode ? -2.0f : -o.temperature);
+      scores[s].logprobs[0] = 0;
+      scores[s].kept_mass = {o.top_p, o.min_p};
+      const SitePrecision& bits = o.precision;
+      scores[s].ranks = {o.top_k, o.alone, static_cast<int32_t>(sequences[s].num_prompt_tokens),
+                         bits.body_bits, bits.head_bits, bits.kv_bits, bits.rotary_bits};
     }
     return scores;
   }

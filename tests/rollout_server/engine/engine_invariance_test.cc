@@ -157,10 +157,10 @@ TEST_P(EngineInvarianceTest, AScoreOfTheTokensGivesTheSameLogProbsByEitherPath) 
       const FinishedCompletion& c = drawn.at(group.key).at(1);
       std::vector<int32_t> ids = group.prompt;
       ids.insert(ids.end(), c.token_ids.begin(), c.token_ids.end());
-      const auto scores = engine->Score({ids}, 1, path);
+      const auto scores = engine->Score({{ids}}, {.path = path});
       ASSERT_THAT(scores, IsOk());
-      const std::vector<float> of_completion((*scores)[0].begin() + group.prompt.size(),
-                                             (*scores)[0].end());
+      const std::vector<float> of_completion((*scores)[0].logprobs.begin() + group.prompt.size(),
+                                             (*scores)[0].logprobs.end());
       ASSERT_EQ(of_completion, c.behaviour_logprobs) << "group " << group.key;
     }
   }

@@ -14,9 +14,9 @@ class EngineScoreTest : public EngineFixture {
  protected:
   static std::vector<float> Score(Engine& engine, const std::vector<int32_t>& ids,
                                   float temperature, ScorePath path) {
-    const auto scores = engine.Score({ids}, temperature, path);
+    const auto scores = engine.Score({{ids}}, {.temperature = temperature, .path = path});
     EXPECT_THAT(scores, IsOk());
-    return scores.ok() ? (*scores)[0] : std::vector<float>();
+    return scores.ok() ? (*scores)[0].logprobs : std::vector<float>();
   }
   static std::vector<int32_t> Whole(const GroupRequest& group, const FinishedCompletion& c) {
     std::vector<int32_t> ids = group.prompt;
@@ -28,30 +28,93 @@ class EngineScoreTest : public EngineFixture {
   }
 };
 
-TEST_F(EngineScoreTest, DecodeAndPrefillScoresAgreeAcrossBlockBorders) {
-  const auto engine = Make(Fp32());
-  for (int32_t size : {2, 15, 16, 17, 32, 33, 100}) {
-    const std::vector<int32_t> ids = Prompt(size, size);
-    const auto prefill = Score(*engine, ids, 1, ScorePath::kPrefill);
-    const auto decode = Score(*engine, ids, 1, ScorePath::kDecode);
-    ASSERT_EQ(prefill.size(), ids.size());
-    EXPECT_EQ(prefill[0], 0);
-    EXPECT_LT(LargestGap(prefill, decode), 1e-4) << size << " tokens";
+// Every way through this engine gives the same bits: alone or in company, decoded or prefilled, in steps of any
+// size.
+TEST_F(EngineScoreTest, PathsAndCompanyChangeNoBit) {
+  for (const ComputeDType dtype : {ComputeDType::kFp32, ComputeDType::kBf16}) {
+    EngineOptions options = Fp32();
+    options.dtype = dtype;
+    const auto wide = Make(options);
+    options.max_batch_sequences = 2;
+    options.max_step_tokens = 10;
+    const auto narrow = Make(options);
+    std::vector<ScoreSequence> sequences;
+    for (int32_t size : {2, 15, 16, 17, 32, 33, 100}) {
+      sequences.push_back({Prompt(size, size), size == 2 ? 0 : size / 2});
+    }
+    const auto want = wide->Score(sequences, {});
+    ASSERT_THAT(want, IsOk());
+    for (Engine* engine : {wide.get(), narrow.get()}) {
+      for (const ScorePath path : {ScorePath::kPrefill, ScorePath::kDecode}) {
+        for (const bool alone : {false, true}) {
+          const auto got = engine->Score(sequences, {.path = path, .alone = alone});
+          ASSERT_THAT(got, IsOk());
+          for (size_t s = 0; s < sequences.size(); ++s) {
+            EXPECT_EQ((*got)[s].logprobs, (*want)[s].logprobs);
+            EXPECT_EQ((*got)[s].entropies, (*want)[s].entropies);
+            EXPECT_EQ((*got)[s].margins, (*want)[s].margins);
+          }
+        }
+      }
+      EXPECT_EQ(engine->Stats().kv_used_tokens, 0);
+    }
   }
-  EXPECT_EQ(engine->Stats().kv_used_tokens, 0);
 }
 
-TEST_F(EngineScoreTest, ScoresOfSeveralSequencesAreThoseOfEachAlone) {
-  EngineOptions options = Fp32();
-  options.max_batch_sequences = 2;
-  options.max_step_tokens = 10;
-  const auto engine = Make(options);
-  const std::vector<std::vector<int32_t>> ids = {Prompt(40, 1), Prompt(3, 2), Prompt(25, 3)};
-  for (ScorePath path : {ScorePath::kPrefill, ScorePath::kDecode}) {
-    const auto together = engine->Score(ids, 1, path);
-    ASSERT_THAT(together, IsOk());
-    for (size_t i = 0; i < ids.size(); ++i) {
-      EXPECT_LT(LargestGap((*together)[i], Score(*engine, ids[i], 1, path)), 1e-5);
+TEST_F(EngineScoreTest, ThePromptIsNotScoredAndTheRestIsAsWithoutOne) {
+  const auto engine = Make(Fp32());
+  const std::vector<int32_t> ids = Prompt(20, 1);
+  for (const ScorePath path : {ScorePath::kPrefill, ScorePath::kDecode}) {
+    const auto all = engine->Score({{ids, 0}}, {.path = path});
+    const auto one = engine->Score({{ids, 1}}, {.path = path});
+    const auto last = engine->Score({{ids, 19}}, {.path = path});
+    ASSERT_THAT(all, IsOk());
+    EXPECT_EQ((*all)[0].logprobs, (*one)[0].logprobs);
+    EXPECT_EQ((*all)[0].logprobs[0], 0);
+    EXPECT_LT((*all)[0].logprobs[1], 0);
+    std::vector<float> want(20, 0.0f);
+    want[19] = (*all)[0].logprobs[19];
+    EXPECT_EQ((*last)[0].logprobs, want);
+    EXPECT_EQ((*last)[0].kept_mass[18], 0);
+    EXPECT_EQ((*last)[0].kept_mass[19], 1);
+  }
+}
+
+TEST_F(EngineScoreTest, ASampledGroupsRecordComesBackExactly) {
+  const SamplingParams samplings[] = {
+      {.temperature = 1},
+      {.temperature = 0.7f},
+      {.temperature = 1.3f, .top_k = 20},
+      {.temperature = 0.9f, .top_p = 0.8f},
+      {.temperature = 1.1f, .min_p = 0.05f},
+      {.temperature = 0.8f, .top_k = 50, .top_p = 0.95f, .min_p = 0.01f},
+  };
+  const auto engine = Make(Fp32());
+  GroupKey key = 0;
+  for (const SamplingParams& sampling : samplings) {
+    GroupRequest group = Group(++key, 27, 3, 30);
+    group.sampling.temperature = sampling.temperature;
+    group.sampling.top_k = sampling.top_k;
+    group.sampling.top_p = sampling.top_p;
+    group.sampling.min_p = sampling.min_p;
+    ASSERT_THAT(engine->Add(group), IsOk());
+    const Completions out = RunToEnd(*engine);
+    for (const auto& [index, c] : out.at(key)) {
+      for (const ScorePath path : {ScorePath::kPrefill, ScorePath::kDecode}) {
+        const auto scores = engine->Score({{Whole(group, c), 27}},
+                                          {.temperature = sampling.temperature,
+                                           .top_k = sampling.top_k,
+                                           .top_p = sampling.top_p,
+                                           .min_p = sampling.min_p,
+                                           .path = path});
+        ASSERT_THAT(scores, IsOk());
+        const SequenceScore& score = (*scores)[0];
+        EXPECT_EQ(Tail(score.logprobs, 30), c.behaviour_logprobs);
+        EXPECT_EQ(Tail(score.raw_logprobs, 30), c.raw_logprobs);
+        EXPECT_EQ(Tail(score.entropies, 30), c.entropies);
+        EXPECT_EQ(Tail(score.logprob_second_moments, 30), c.logprob_second_moments);
+        EXPECT_EQ(Tail(score.kept_mass, 30), c.kept_mass);
+      }
     }
   }
 }
@@ -94,14 +157,17 @@ TEST_F(EngineScoreTest, RefusesWhatItCannotScore) {
   EngineOptions options = Fp32();
   options.kv_capacity_tokens = 64;
   const auto engine = Make(options);
-  const auto score = [&](std::vector<int32_t> ids, float temperature = 1) {
-    return engine->Score({std::move(ids)}, temperature, ScorePath::kPrefill);
+  const auto score = [&](std::vector<int32_t> ids, const ScoreOptions& how = {}, int64_t prompt = 0) {
+    return engine->Score({{std::move(ids), prompt}}, how);
   };
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   EXPECT_THAT(score({5}), FailsWith(kInvalid, "sequence 0 has 1 tokens, want 2 to 256"));
   EXPECT_THAT(score(Prompt(257, 1)), FailsWith(kInvalid, "has 257 tokens"));
   EXPECT_THAT(score({5, -1}), FailsWith(kInvalid, "sequence 0 has id -1, want 0 to 49151"));
-  EXPECT_THAT(score({5, 6}, 0), FailsWith(kInvalid, "temperature is 0"));
+  EXPECT_THAT(score({5, 6}, {.temperature = 0}), FailsWith(kInvalid, "temperature is 0"));
+  EXPECT_THAT(score({5, 6}, {.top_p = 0}), FailsWith(kInvalid, "top_p is 0"));
+  EXPECT_THAT(score({5, 6}, {.precision = {.head_bits = 25}}), FailsWith(kInvalid, "precision.head_bits is 25"));
+  EXPECT_THAT(score({5, 6}, {}, 2), FailsWith(kInvalid, "sequence 0 of 2 tokens has num_prompt_tokens 2"));
   EXPECT_THAT(score(Prompt(66, 1)), FailsWith(absl::StatusCode::kResourceExhausted, "66 tokens"));
   EXPECT_THAT(score(Prompt(65, 1)), IsOk());  // the last token is never stored
 }
@@ -113,9 +179,9 @@ TEST_F(EngineScoreTest, ARunningGroupsBlocksAreNotLentToScores) {
   ASSERT_THAT(engine->Add(Group(1, 60, 1, 20)), IsOk());  // 60 tokens now: 4 of 6 blocks
   Completions out;
   ASSERT_TRUE(StepInto(*engine, out));
-  EXPECT_THAT(engine->Score({Prompt(34, 1)}, 1, ScorePath::kDecode),
+  EXPECT_THAT(engine->Score({{Prompt(34, 1)}}, {.path = ScorePath::kDecode}),
               FailsWith(absl::StatusCode::kResourceExhausted, "no KV cache is free"));
-  EXPECT_THAT(engine->Score({Prompt(33, 1)}, 1, ScorePath::kDecode), IsOk());
+  EXPECT_THAT(engine->Score({{Prompt(33, 1)}}, {.path = ScorePath::kDecode}), IsOk());
 }
 
 TEST_F(EngineScoreTest, Bf16ScoresOfDrawnTokensStayCloseToFp32) {

@@ -211,9 +211,9 @@ class EngineInFlightTest : public EngineFixture {
   std::vector<float> ScoreNow(const FinishedCompletion& c) {
     std::vector<int32_t> ids = Prompt(20, 1);
     ids.insert(ids.end(), c.token_ids.begin(), c.token_ids.end());
-    const auto scores = engine_->Score({ids}, 1, ScorePath::kDecode);
+    const auto scores = engine_->Score({{ids}}, {.path = ScorePath::kDecode});
     EXPECT_THAT(scores, IsOk());
-    return {(*scores)[0].begin() + 20, (*scores)[0].end()};
+    return {(*scores)[0].logprobs.begin() + 20, (*scores)[0].logprobs.end()};
   }
 
   std::unique_ptr<Engine> engine_;
@@ -316,15 +316,15 @@ TEST_F(EngineInFlightTest, APromptAfterAnInstallFindsNothingOfTheWeightsBefore) 
 
 TEST_F(EngineTest, InstalledWeightsAreTheOnesServed) {
   const auto engine = Make(Fp32());
-  const std::vector<std::vector<int32_t>> ids = {Prompt(20, 3)};
-  const auto before = engine->Score(ids, 1, ScorePath::kPrefill);
+  const std::vector<ScoreSequence> ids = {{Prompt(20, 3)}};
+  const auto before = engine->Score(ids, {});
   auto other = engine->Stage(testing::TinyModelTensors(engine->config(), 99));
   engine->Install(*std::move(other), WeightVersion{1});
-  const auto changed = engine->Score(ids, 1, ScorePath::kPrefill);
-  EXPECT_GT(LargestGap((*before)[0], (*changed)[0]), 0.1);
+  const auto changed = engine->Score(ids, {});
+  EXPECT_GT(LargestGap((*before)[0].logprobs, (*changed)[0].logprobs), 0.1);
   auto same = engine->Stage(testing::TinyModelTensors(engine->config(), kModelSeed));
   engine->Install(*std::move(same), WeightVersion{2});
-  EXPECT_EQ((*engine->Score(ids, 1, ScorePath::kPrefill))[0], (*before)[0]);
+  EXPECT_EQ((*engine->Score(ids, {}))[0].logprobs, (*before)[0].logprobs);
 }
 
 TEST_F(EngineTest, StageRefusesAnotherDtype) {

@@ -89,6 +89,65 @@ TEST(Sampler, ReportsHandWorkedValuesForThreeTokens) {
   EXPECT_NEAR(token.logprob_second_moment, 2.5 * ln2 * ln2, 1e-6);
 }
 
+ScoredToken Scored(const std::vector<float>& logits, const ScoreOptions& options, int32_t id) {
+  const auto token = ScoreToken(logits, options, id);
+  EXPECT_THAT(token, testing::IsOk());
+  return *token;
+}
+
+TEST(Sampler, AScoreReportsHandWorkedValuesForThreeTokens) {
+  const double ln2 = std::log(2.0);
+  const std::vector<float> row = Logs({0.25, 0.5, 0.25});
+  const ScoredToken token = Scored(row, {}, 2);
+  EXPECT_NEAR(token.logprob, -2 * ln2, 1e-6);
+  EXPECT_NEAR(token.entropy, 1.5 * ln2, 1e-6);
+  EXPECT_NEAR(token.logprob_second_moment, 2.5 * ln2 * ln2, 1e-6);
+  EXPECT_NEAR(token.squared_probs, 0.25 + 2 * 0.0625, 1e-6);
+  EXPECT_NEAR(token.margin, ln2, 1e-6);
+  EXPECT_EQ(token.rank, 1);  // the other one of the same logit is not larger
+  EXPECT_EQ(Scored(row, {}, 1).rank, 0);
+
+  // T = 1/2: 1/6, 4/6, 1/6; margins and ranks are of the logits.
+  const ScoredToken tempered = Scored(row, {.temperature = 0.5f}, 1);
+  EXPECT_NEAR(tempered.logprob, std::log(4.0 / 6), 1e-6);
+  EXPECT_NEAR(tempered.raw_logprob, -ln2, 1e-6);
+  EXPECT_NEAR(tempered.squared_probs, (16.0 + 1 + 1) / 36, 1e-6);
+  EXPECT_NEAR(tempered.margin, ln2, 1e-6);
+
+  const ScoredToken kept = Scored(row, {.top_k = 1}, 1), removed = Scored(row, {.top_k = 1}, 0);
+  EXPECT_EQ(kept.logprob, 0);
+  EXPECT_NEAR(kept.kept_mass, 0.5, 1e-6);
+  EXPECT_NEAR(kept.squared_probs, 1, 1e-6);
+  EXPECT_EQ(removed.logprob, -std::numeric_limits<float>::infinity());
+  EXPECT_NEAR(removed.raw_logprob, -2 * ln2, 1e-6);
+  EXPECT_NEAR(removed.kept_mass, 0.5, 1e-6);
+}
+
+TEST(Sampler, AScoreOfALongRowAgreesWithPlainDoubles) {
+  for (const size_t size : {7, 16, 511, 49152}) {
+    const std::vector<float> row = RandomRow(5, size, 3);
+    const int32_t id = static_cast<int32_t>(size / 2);
+    double mass = 0, squares = 0;
+    int32_t rank = 0;
+    for (const float z : row) {
+      mass += std::exp(double{z});
+      squares += std::exp(2 * double{z});
+      rank += z > row[id];
+    }
+    std::vector<float> sorted = row;
+    std::sort(sorted.begin(), sorted.end(), std::greater<>());
+    const ScoredToken token = Scored(row, {}, id);
+    EXPECT_NEAR(token.squared_probs, squares / (mass * mass), 2e-6 * squares / (mass * mass));
+    EXPECT_EQ(token.rank, rank);
+    EXPECT_EQ(token.margin, sorted[0] - sorted[1]);
+  }
+}
+
+TEST(Sampler, AScoreOfABrokenRowIsAnError) {
+  EXPECT_THAT(ScoreToken(std::vector<float>{1, NAN}, {}, 0),
+              FailsWith(absl::StatusCode::kInternal, "1 NaN logits"));
+}
+
 TEST(Sampler, TemperatureShapesTheBehaviourAndLeavesRawAlone) {
   // T = 1/2 squares: 4/6, 1/6, 1/6.
   const SampledToken token = Sample(Logs({0.5, 0.25, 0.25}), {.temperature = 0.5f}, 0.1);
