@@ -24,7 +24,8 @@ namespace tandem::drift {
 struct EngineScores {
   std::vector<float> logprobs, entropies, second_moments, squared_probs, kept_mass;
 
-  explicit EngineScores(int64_t num_tokens = 0);
+  EngineScores() = default;
+  explicit EngineScores(int64_t num_tokens);
   // Takes tokens [begin, end) from `other`.
   void Take(const EngineScores& other, int64_t begin, int64_t end);
 };

@@ -281,7 +281,7 @@ absl::Status Climb::ScoreTrainer(int64_t version) {
   TANDEM_ASSIGN_OR_RETURN(const auto masters, weights_.Masters(version));
   TANDEM_ASSIGN_OR_RETURN(const auto served, weights_.Served(version, serving_->weight_dtype()));
   TANDEM_ASSIGN_OR_RETURN(const auto cast,
-                          TrainerScore(served, wanted, 0, "trainer, weights as served"));
+                          TrainerScore(served, wanted, options_.row_tokens, "trainer, as served"));
   TakeVersion(capture_, version, cast, ladder_.trainer_cast);
   TANDEM_ASSIGN_OR_RETURN(const auto alone, TrainerScore(masters, wanted, 0, "trainer, alone"));
   TakeVersion(capture_, version, alone, ladder_.trainer_alone);

@@ -55,7 +55,7 @@ struct Ladder {
   std::vector<float> prefill;
   std::vector<Part> factors;     // k
   std::vector<std::vector<float>> cells;  // [2^k]: bit i set: factor i as in the engine
-  std::vector<float> trainer_cast;        // trainer, alone, at the weights as served
+  std::vector<float> trainer_cast;        // trainer, packed, at the weights as served
   std::vector<float> trainer_alone;       // at the masters that drew the token
   std::vector<float> trainer_packed;
   std::vector<float> trainer_now;         // packed, at the masters of proximal_version

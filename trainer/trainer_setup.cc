@@ -200,7 +200,7 @@ offpolicy::CaptureManifest Trainer::Impl::DescribeCapture(int64_t step) const {
       .trainer = {options.learner.dtype == ComputeDType::kBf16 ? "bf16" : "fp32",
                   std::string(NumericsName(options.learner.numerics)),
                   std::string(InstructionSetName(ActiveInstructionSet())),
-                  learner->library_version()}};
+                  learner->library_version(), options.learner.step.microbatch_tokens}};
   for (int i = 0; i < client->num_servers(); ++i) {
     if (const auto info = client->info(i)) {
       manifest.servers.push_back(DescribeServer(client->address(i), *info));

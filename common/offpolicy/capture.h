@@ -38,6 +38,7 @@ struct CapturedServer {
 // The forward that made the proximal log-probs.
 struct CapturedTrainer {
   std::string dtype, numerics, instruction_set, library;
+  int64_t row_tokens = 0;  // completions of a group are packed into rows of at most so many; 0: unknown
 };
 
 // A version of the weights that tokens of the capture carry, or the one they were re-scored under.

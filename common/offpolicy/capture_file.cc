@@ -152,7 +152,8 @@ json ManifestJson(const Capture& capture, const std::string& columns_digest) {
            {{"dtype", m.trainer.dtype},
             {"numerics", m.trainer.numerics},
             {"instruction_set", m.trainer.instruction_set},
-            {"library", m.trainer.library}}},
+            {"library", m.trainer.library},
+            {"row_tokens", m.trainer.row_tokens}}},
           {"weights", WeightsJson(m.weights)},
           {"injected", m.injected},
           {"num_groups", capture.num_groups()},
@@ -188,7 +189,7 @@ CaptureManifest ParseManifest(const json& j) {
   }
   const json& trainer = j.at("trainer");
   m.trainer = {trainer.at("dtype"), trainer.at("numerics"), trainer.at("instruction_set"),
-               trainer.at("library")};
+               trainer.at("library"), trainer.at("row_tokens")};
   for (const json& w : j.at("weights")) {
     m.weights.push_back({w.at("version"), w.at("rounding"), w.at("served"), w.at("masters"),
                          w.at("masters_digest")});

@@ -40,7 +40,7 @@ TEST(PartSharesTest, ConstantPartsHaveSharesInProportion) {
 }
 
 TEST(PartSharesTest, EveryKindOfShareAddsUpToOne) {
-  std::mt19937 random(3);
+  std::mt19937 random(4);
   std::normal_distribution<double> normal;
   const Gap gap([&](int, int) {
     return std::array{0.1 * normal(random), 0.05 * normal(random), 0.02 * normal(random)};

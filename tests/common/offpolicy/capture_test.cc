@@ -34,7 +34,7 @@ Capture SmallCapture() {
                 .model_config_digest = "bb",
                 .sampling = {.temperature = 0.9f, .top_k = 3, .max_new_tokens = 8},
                 .servers = {{"127.0.0.1:1", "0.1.0", "bf16", "fast", "avx512", "keep"}},
-                .trainer = {"fp32", "fast", "avx512", "libtorch 2.11.0"},
+                .trainer = {"fp32", "fast", "avx512", "libtorch 2.11.0", 2048},
                 .weights = {{12, "dither", {{"model.norm.weight", "cc"}}, "../weights/v12", "dd"}},
                 .injected = {"temperature 0.9"}};
   c.group_id = {40, 41};
@@ -78,6 +78,7 @@ TEST(CaptureTest, ComesBackAsItWasWritten) {
   EXPECT_EQ(read->behaviour_logprobs, wrote.behaviour_logprobs);
   EXPECT_EQ(read->manifest.sampling.temperature, 0.9f) << "nine digits give a float32 back";
   EXPECT_EQ(read->manifest.servers[0].instruction_set, "avx512");
+  EXPECT_EQ(read->manifest.trainer.row_tokens, 2048);
   EXPECT_EQ(read->manifest.weights[0].served, wrote.manifest.weights[0].served);
   EXPECT_EQ(read->manifest.injected, wrote.manifest.injected);
   EXPECT_EQ(read->WeightsOf(12)->masters, "../weights/v12");

@@ -1,0 +1,125 @@
+#include "drift_lab/attribution.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/file_system.h"
+#include "common/base/status_macros.h"
+#include "common/model/model_config.h"
+#include "common/weights/digest.h"
+#include "drift_lab/capture_weights.h"
+
+namespace tandem::drift {
+namespace {
+
+using offpolicy::Capture;
+using offpolicy::TokenRecord;
+
+// Findings about the model directory and the weights servers ran.
+absl::StatusOr<std::vector<GateFinding>> CheckModel(const Capture& capture, const std::string& model,
+                                                    const CaptureWeights& weights) {
+  std::vector<GateFinding> findings;
+  TANDEM_ASSIGN_OR_RETURN(const std::string config, ReadFile(model + "/config.json"));
+  const std::string digest = Digest128(std::as_bytes(std::span(config)));
+  const std::string& captured = capture.manifest.model_config_digest;
+  if (!captured.empty() && captured != digest) {
+    findings.push_back({DiscreteFault::kModelDiffers,
+                        absl::StrCat(model, "/config.json has digest ", digest,
+                                     ", the capture was made with ", captured,
+                                     ": name the model it was made with (--model)"),
+                        capture.num_completions()});
+  }
+  const bool bf16 = !capture.manifest.servers.empty() && capture.manifest.servers[0].dtype == "bf16";
+  const std::set<int64_t> versions(capture.weight_version.begin(), capture.weight_version.end());
+  for (const int64_t version : versions) {
+    const absl::Status served = weights.CheckServed(version, bf16 ? DType::kBF16 : DType::kF32);
+    if (served.ok()) continue;
+    if (served.code() != absl::StatusCode::kFailedPrecondition) return served;
+    const offpolicy::CapturedWeights* const known = capture.WeightsOf(version);
+    const bool unproven = known == nullptr || known->served.empty();
+    findings.push_back({unproven ? DiscreteFault::kWeightsUnproven : DiscreteFault::kWeightsDiffer,
+                        std::string(served.message()), capture.num_completions()});
+  }
+  return findings;
+}
+
+// mean(delta^2) of each cell against the trainer's.
+std::vector<FactorShare> FactorBounds(const Ladder& ladder, const TokenRecord& record) {
+  std::vector<double> values(ladder.cells.size());
+  for (size_t cell = 0; cell < values.size(); ++cell) {
+    double squares = 0, tokens = 0;
+    for (size_t t = 0; t < record.mask.size(); ++t) {
+      const double delta = static_cast<double>(ladder.cells.front()[t]) - ladder.cells[cell][t];
+      if (!record.mask[t] || !std::isfinite(delta)) continue;
+      squares += delta * delta;
+      ++tokens;
+    }
+    values[cell] = tokens > 0 ? squares / tokens : 0;
+  }
+  return ShapleyShares(values);
+}
+
+AloneSample MeasureAlone(const Capture& capture, const Ladder& ladder) {
+  AloneSample sample;
+  for (int64_t s = 0; s < capture.num_completions(); ++s) {
+    const int64_t before = sample.num_tokens;
+    for (int64_t t = capture.token_offsets[static_cast<size_t>(s)];
+         t < capture.token_offsets[static_cast<size_t>(s) + 1]; ++t) {
+      const double difference = static_cast<double>(ladder.alone[static_cast<size_t>(t)]) -
+                                ladder.replay.logprobs[static_cast<size_t>(t)];
+      if (!std::isfinite(difference)) continue;
+      ++sample.num_tokens;
+      sample.max_abs = std::max(sample.max_abs, std::abs(difference));
+    }
+    sample.num_completions += sample.num_tokens > before;
+  }
+  return sample;
+}
+
+}  // namespace
+
+absl::StatusOr<Attribution> Attribute(const AttributionOptions& options,
+                                      const LadderProgress& progress) {
+  Attribution result{.path = options.capture};
+  TANDEM_ASSIGN_OR_RETURN(result.capture, offpolicy::ReadCapture(options.capture));
+  Capture& capture = result.capture;
+  const std::string model = options.model.empty() ? capture.manifest.model_path : options.model;
+  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(model));
+  const CaptureWeights weights(&capture, config, options.capture, options.weights);
+  result.findings = CheckComparable(capture, config);
+  TANDEM_ASSIGN_OR_RETURN(const auto of_model, CheckModel(capture, model, weights));
+  result.findings.insert(result.findings.end(), of_model.begin(), of_model.end());
+  if (!result.findings.empty()) return result;
+
+  LadderOptions ladder = {.full = options.full, .seed = options.seed, .model = model};
+  if (capture.manifest.trainer.row_tokens > 0) {
+    ladder.row_tokens = capture.manifest.trainer.row_tokens;
+  }
+  TANDEM_ASSIGN_OR_RETURN(result.ladder, ClimbLadder(capture, weights, ladder, progress));
+  capture.proximal_logprobs = result.ladder.proximal;
+  const offpolicy::CaptureRecord columns = MakeCaptureRecord(capture);
+  const TokenRecord record = RecordOf(capture, columns);
+  const offpolicy::BootstrapOptions bootstrap{.seed = options.seed};
+  result.by_sequence = ComputeDriftMetrics(record, offpolicy::ClusterBy::kSequence, bootstrap);
+  result.by_group = ComputeDriftMetrics(record, offpolicy::ClusterBy::kGroup, bootstrap);
+  for (const offpolicy::SplitBy by : offpolicy::kAllSplits) {
+    result.splits.emplace_back(by, SplitDrift(record, by, bootstrap));
+  }
+  result.token_parts = SplitTokens(result.ladder);
+  result.shares = ComputePartShares(record, result.token_parts, bootstrap);
+  result.factor_bounds = FactorBounds(result.ladder, record);
+  result.additive = ComputeAdditiveSplit(
+      record,
+      {result.ladder.replay.logprobs, result.ladder.trainer_cast, result.ladder.trainer_packed},
+      bootstrap);
+  result.alone = MeasureAlone(capture, result.ladder);
+  result.verdict = Judge({.shares = &result.shares,
+                          .calibration_z = result.by_sequence.Get("calibration_z"),
+                          .calibration_tokens = result.shares.num_tokens});
+  return result;
+}
+
+}  // namespace tandem::drift

@@ -1,0 +1,61 @@
+// Attribution: one capture from the gate to a verdict: `tandem drift attribute`. Everything that is
+// printed, written as JSON or drawn comes out of this one struct.
+#ifndef TANDEM_DRIFT_LAB_ATTRIBUTION_H_
+#define TANDEM_DRIFT_LAB_ATTRIBUTION_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/offpolicy/additive_split.h"
+#include "common/offpolicy/capture.h"
+#include "common/offpolicy/drift_metrics.h"
+#include "common/offpolicy/drift_splits.h"
+#include "drift_lab/comparability.h"
+#include "drift_lab/ladder.h"
+#include "drift_lab/part_shares.h"
+#include "drift_lab/shapley.h"
+#include "drift_lab/verdict.h"
+
+namespace tandem::drift {
+
+struct AttributionOptions {
+  std::string capture;  // directory
+  std::string model;    // directory; empty: the one the capture names
+  std::string weights;  // for versions whose masters the capture does not carry; may be empty
+  bool full = false;
+  uint64_t seed = 1;    // of samples and of the bootstrap
+};
+
+// What decoding completions one at a time changed, over a random sample of them.
+struct AloneSample {
+  int64_t num_completions = 0, num_tokens = 0;
+  double max_abs = 0;
+};
+
+struct Attribution {
+  std::string path;
+  offpolicy::Capture capture;
+  std::vector<GateFinding> findings;  // not empty: nothing below was measured
+
+  offpolicy::DriftMetrics by_sequence, by_group;
+  std::vector<std::pair<offpolicy::SplitBy, std::vector<offpolicy::DriftBucket>>> splits;
+  Ladder ladder;
+  TokenParts token_parts;
+  PartShares shares;
+  std::vector<FactorShare> factor_bounds;  // of mean(delta^2) over the cells, as ladder.factors
+  offpolicy::AdditiveSplit additive;
+  AloneSample alone;
+  Verdict verdict;
+};
+
+// Reads, checks, scores and judges. Findings of the gate are a result, not an error.
+//   NOT_FOUND, INVALID_ARGUMENT, DATA_LOSS  of ReadCapture, CaptureWeights and the model directory
+absl::StatusOr<Attribution> Attribute(const AttributionOptions& options,
+                                      const LadderProgress& progress);
+
+}  // namespace tandem::drift
+
+#endif  // TANDEM_DRIFT_LAB_ATTRIBUTION_H_

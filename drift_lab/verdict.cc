@@ -1,0 +1,86 @@
+#include "drift_lab/verdict.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace tandem::drift {
+namespace {
+
+using offpolicy::Interval;
+
+bool IsMaterial(const PartShare& share) {
+  return share.mean_abs.value > kLogprobFloor && share.square.value >= kLeastShare &&
+         share.square.low > 0;
+}
+
+std::string EvidenceOf(const PartShare& share) {
+  return absl::StrFormat("%s: mean abs %.3g nats a token", std::string(PartDescription(share.part)),
+                         share.mean_abs.value);
+}
+
+// A place where numbers differ though nothing about the model was changed: what to measure next.
+const char* DecidingMeasurement(Part part) {
+  switch (part) {
+    case Part::kRecord:
+      return "the server's record is not what its engine computes from the same ids, weights and "
+             "settings: capture again with the prefix cache off, and with one group at a time";
+    case Part::kTrainerRecord:
+      return "score the same capture twice with the trainer: if the two differ, something is random "
+             "(dropout, train mode); if not, the run packed or cast otherwise than it says";
+    case Part::kEmulation:
+      return "the serving engine's instructions round otherwise than fp32 with rounded inputs: set "
+             "TANDEM_INSTRUCTION_SET=avx512 on the server and capture again";
+    default: return "";
+  }
+}
+
+bool IsPlace(Part part) {
+  return part == Part::kRecord || part == Part::kTrainerRecord || part == Part::kEmulation;
+}
+
+}  // namespace
+
+Verdict Judge(const VerdictInputs& inputs) {
+  const PartShares& shares = *inputs.shares;
+  Verdict verdict;
+  verdict.nothing_to_explain = shares.total_mean_abs.value <= kLogprobFloor;
+  Interval explained{.value = 0, .low = 0, .high = 0};
+  for (const PartShare& share : shares.parts) {
+    if (verdict.nothing_to_explain || !IsMaterial(share)) continue;
+    if (IsPlace(share.part)) {
+      verdict.open.push_back({absl::StrFormat("%.0f %% of the mean square is in %s",
+                                              100 * share.square.value,
+                                              std::string(PartDescription(share.part))),
+                              DecidingMeasurement(share.part)});
+      continue;
+    }
+    verdict.named.push_back({std::string(PartName(share.part)), share.square, EvidenceOf(share)});
+    explained.value += share.square.value;
+    explained.low += share.square.low;
+    explained.high += share.square.high;
+  }
+  std::ranges::sort(verdict.named, std::ranges::greater(),
+                    [](const NamedCause& cause) { return cause.share.value; });
+  verdict.unexplained = {.value = std::max(0.0, 1 - explained.value),
+                         .low = std::max(0.0, 1 - explained.high),
+                         .high = std::clamp(1 - explained.low, 0.0, 1.0)};
+  if (verdict.nothing_to_explain) {
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    verdict.unexplained = {.value = nan};
+  }
+  if (std::abs(inputs.calibration_z) > kCalibrationAlarm) {
+    verdict.open.push_back(
+        {absl::StrFormat("tokens were not drawn from the distribution that was recorded: calibration z "
+                         "is %.1f over %d tokens",
+                         inputs.calibration_z, inputs.calibration_tokens),
+         "compare the sampling settings the server applies with those it records (temperature, top-p, "
+         "top-k, penalties)"});
+  }
+  return verdict;
+}
+
+}  // namespace tandem::drift
