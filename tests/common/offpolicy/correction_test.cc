@@ -246,7 +246,7 @@ TEST(CorrectionTest, NormalisesTokenWeightsByTheirMeanAfterTheirBounds) {
 }
 
 // Weights 2 (of two tokens) and 1/2 (of one): the mean over completions is 1.25, over tokens 1.5.
-TEST(CorrectionTest, NormalisesSequenceWeightsByTheirMeanOverCompletions) {
+TEST(CorrectionTest, Bug34SequenceWeightsAreNormalisedOverCompletionsNotTokens) {
   std::vector<Token> tokens = FourAndAHalf();
   tokens.push_back({0.1, 0.2, 1});
   const Correction c =

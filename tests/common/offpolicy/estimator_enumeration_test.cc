@@ -152,7 +152,9 @@ TEST(EstimatorTest, AMaskThatLooksAtTheSignMovesThePolicyWithoutAReward) {
       "correction.kind=token_mask correction.min_weight=0.7 correction.max_weight=1.5";
   EXPECT_LT(drift(mask), kExact);
   EXPECT_GT(drift(mask + " correction.negative_only=true"), 0.01);
-  EXPECT_GT(drift("correction.mode=bypass loss.kind=topr"), 0.01);
+  for (const char* kind : {"topr", "dppo_tv", "clip"}) {
+    EXPECT_GT(drift(std::string("correction.mode=bypass loss.kind=") + kind), 0.01) << kind;
+  }
   EXPECT_LT(drift("correction.kind=geometric_tis"), kExact);
 }
 
