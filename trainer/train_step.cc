@@ -62,8 +62,8 @@ struct DriftArrays {
 
   offpolicy::DriftMetrics Compute() const {
     const std::vector<uint8_t> mask(behaviour.size(), 1);
-    return offpolicy::ComputeDriftMetrics(
-        {behaviour, proximal, entropies, second_moments, advantages, sequence, mask});
+    return offpolicy::ComputeDriftMetrics({behaviour, proximal, entropies, second_moments,
+                                           advantages, sequence, mask});
   }
 };
 
@@ -131,9 +131,8 @@ struct TrainStep::Impl {
     std::vector<at::Tensor> reference;  // [T] each; undefined without a reference
     std::vector<bool> seen;             // its drift and correction are in the report
     DriftArrays drift;
-    // Of what the weights and masks of a microbatch depend on beyond it; 0 and absent: on nothing.
-    double weight_divisor = 0;                   // batch_normalise, over the batch
-    std::optional<double> second_moment_cutoff;  // loss.kind m2po, over the minibatch
+    double weight_divisor = 0;  // batch_normalise: mean weight of the batch; 0: not divided
+    std::optional<double> second_moment_cutoff;  // m2po: of a minibatch of several microbatches
   };
 
   absl::StatusOr<ExperienceBatch> Pack(std::span<const experience::v1::ScoredGroup> groups) const {
@@ -173,8 +172,7 @@ absl::StatusOr<at::Tensor> TrainStep::Impl::ScoreFrozen(Policy& frozen,
   return scores.logprobs;
 }
 
-// Before the first update, over the whole batch: later the weights are not the proximal ones any
-// more.
+// Before the first update, over the whole batch: later the weights are not the proximal ones any more.
 absl::Status TrainStep::Impl::ScoreProximal(BatchState& state) {
   for (size_t m = 0; m < state.batch->microbatches.size(); ++m) {
     TANDEM_ASSIGN_OR_RETURN(state.proximal[m], ScoreFrozen(*policy, state.batch->microbatches[m]));
@@ -332,8 +330,7 @@ void TrainStep::Impl::Finish(std::span<const experience::v1::ScoredGroup> groups
                              const BatchState& state, StepReport& report) const {
   LossNumbers& loss = report.loss;
   const auto num_updates = static_cast<double>(loss.num_updates);
-  for (double* mean : {&loss.policy, &loss.kl, &loss.total, &loss.denominator})
-    *mean /= num_updates;
+  for (double* mean : {&loss.policy, &loss.kl, &loss.total, &loss.denominator}) *mean /= num_updates;
   loss.has_reference = reference != nullptr;
   if (report.optimizer.skipped_updates < loss.num_updates) report.skip_reason.clear();
   report.drift = state.drift.Compute();

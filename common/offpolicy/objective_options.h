@@ -39,8 +39,7 @@ struct ObjectiveOptions {
 void BindOptions(OptionBinder& binder, ObjectiveOptions& options);
 
 // What a single field's range cannot say; the message names fields under "loss." and "correction.".
-//   INVALID_ARGUMENT  CheckOptions of the correction; dual_clip in (0, 1], or for a kind without
-//   it;
+//   INVALID_ARGUMENT  CheckOptions of the correction; dual_clip in (0, 1], or set for another kind;
 //                     topr, vespo or m2po, which weigh by target / behaviour themselves, in another
 //                     mode than bypass; normalisation constant without a length
 absl::Status CheckOptions(const CorrectionOptions& correction, const ObjectiveOptions& objective);

@@ -14,11 +14,9 @@
 //   cispo    -w sg(min(r, max)) A log pi_target
 //   topr     -w sg(A >= 0 ? 1 : min(W, 1)) A log pi_target,   W = prod over the completion of r
 //   vespo    -w sg(W^k e^(lambda (1 - W))) A log pi_target;   k, lambda by the sign of A
-//   dppo_tv  -w sg(min(r, 20) allowed) A log pi_target; not allowed: A > 0 and p_target - p_centre
-//   >
-//            max, else p_centre - p_target > max
-//   dppo_kl  the same with not allowed: KL(centre || target) of token against rest > max, and
-//            p_target on the same side
+//   dppo_tv  -w sg(min(r, 20)) A log pi_target, or 0 where its mask drops the token: p_target has
+//            moved from p_centre in the direction of A, by more than max
+//   dppo_kl  the same with a move of KL(centre || target) > max, of the token against the rest
 //
 // sg(x): x is detached, a number. Masked and clipped tokens keep their place in the denominator, as
 // with PPO's clip; only the correction takes tokens out of it.
@@ -49,16 +47,15 @@ struct ObjectiveInputs {
 
 struct Objective {
   std::vector<double> value;  // [T]; 0 where not kept
-  // [T]: derivative of the sum of all values by log pi_target[t]. Since every scale of
-  // loss_scales.h is one value per completion, slope x scale is that of the scaled sum too. 0 where
-  // not kept.
+  // [T]: derivative of the sum of all values by log pi_target[t]; 0 where not kept. Since every
+  // scale of loss_scales.h is one value per completion, slope x scale is that of the scaled sum.
   std::vector<double> slope;
   // Tokens where a bound decided, by its side: a clip's (as PPO counts them), a ceiling's (high),
   // or a mask's (high: A > 0, low: else). Soft gates (sapo, vespo) have none.
   int64_t num_clip_low = 0, num_clip_high = 0, num_dual_clip = 0;
 };
 
-// A target log-prob that is not finite makes values that are not: the trainer skips such an update.
+// A NaN among the target log-probs makes values that are NaN: the trainer skips such an update.
 Objective ComputeObjective(const ObjectiveInputs& inputs, const ObjectiveOptions& options);
 
 // m2po over a batch that comes in parts: the squares of all parts go in, and tokens on which a clip

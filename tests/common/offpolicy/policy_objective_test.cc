@@ -252,6 +252,9 @@ TEST(PolicyObjectiveTest, DppoMasksByTheKlOfTokenAgainstRest) {
   EXPECT_NE(
       Probabilities(0.6, 0.4, 1).Compute({.kind = Kind::kDppoKl, .dppo_max_kl = 0.0812}).slope[0],
       0);
+  // KL of (0.1, 0.9) against (0.3, 0.7) is 0.116, the other way round 0.154.
+  EXPECT_NE(
+      Probabilities(0.3, 0.1, 1).Compute({.kind = Kind::kDppoKl, .dppo_max_kl = 0.13}).slope[0], 0);
   EXPECT_NEAR(Probabilities(1, 1, 1).Compute(kl).slope[0], -1, 1e-12) << "nothing is left to move";
   EXPECT_EQ(Probabilities(1, 0.5, 1).Compute(kl).slope[0], 0) << "an infinite divergence";
 }
