@@ -106,10 +106,11 @@ TEST(PolicyLossTest, Bug40LogRatiosOfFiftyStayFinite) {
 }
 
 TEST(PolicyLossTest, Bug10WhatIsNotKeptHasNoGradientWhateverItHolds) {
-  LossInputs inputs = Inputs({-1, -2, -3}, {-1, NAN, -INFINITY}, {1, NAN, 5});
+  LossInputs inputs = Inputs({-1, NAN, -INFINITY}, {-1, NAN, -INFINITY}, {1, NAN, 5});
   inputs.weight = Vector({1, NAN, NAN});
   inputs.kept = at::tensor({1, 0, 0}).to(at::kBool);
   EXPECT_FLOAT_EQ(SumPolicyLoss(inputs, {}).total.item<float>(), -1);
+  EXPECT_FLOAT_EQ(SumPolicyLoss(inputs, {}).ratio_sum.item<float>(), 1);
   const at::Tensor grad = Gradient(inputs, {});
   EXPECT_FLOAT_EQ(grad[0].item<float>(), -1);
   EXPECT_EQ(grad[1].item<float>(), 0);
