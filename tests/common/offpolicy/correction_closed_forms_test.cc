@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <numbers>
+#include <ostream>
 #include <vector>
 
 #include "common/offpolicy/correction.h"
@@ -58,6 +59,9 @@ struct LogNormalRow {
   double s, ceiling, tis_mean, mask_mean, share_above;
 };
 
+// For the names of test cases, which would else be bytes of memory.
+void PrintTo(const LogNormalRow& row, std::ostream* out) { *out << row.s << " to " << row.ceiling; }
+
 class LogNormalTest : public ::testing::TestWithParam<LogNormalRow> {};
 
 TEST_P(LogNormalTest, CeilingAndMaskLoseTheMassOfTheTable) {
@@ -99,6 +103,8 @@ struct LengthRow {
   int64_t length;
   double product_keeps, narrow_gate_keeps, wide_gate_keeps;
 };
+
+void PrintTo(const LengthRow& row, std::ostream* out) { *out << row.s << " x " << row.length; }
 
 class LengthTrapTest : public ::testing::TestWithParam<LengthRow> {};
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,9 @@ struct KindCase {
   std::vector<double> want;
   int64_t want_capped, want_masked;
 };
+
+// For the names of test cases, which would else be bytes of memory.
+void PrintTo(const KindCase& c, std::ostream* out) { *out << c.name; }
 
 class CorrectionKindTest : public ::testing::TestWithParam<KindCase> {};
 
@@ -181,6 +185,8 @@ struct FilterCase {
   std::string name;
   CorrectionOptions keeps, refuses;
 };
+
+void PrintTo(const FilterCase& c, std::ostream* out) { *out << c.name; }
 
 class CompletionFilterTest : public ::testing::TestWithParam<FilterCase> {};
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <ostream>
 #include <string>
 
 #include "common/offpolicy/correction_method.h"
@@ -193,6 +194,9 @@ struct FormulaCase {
   std::string name;
   std::function<Factors(const Two&)> factors;
 };
+
+// For the names of test cases, which would else be bytes of memory.
+void PrintTo(const FormulaCase& c, std::ostream* out) { *out << c.name; }
 
 bool In(double x, double low, double high) { return x >= low && x <= high; }
 
