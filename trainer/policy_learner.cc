@@ -81,7 +81,8 @@ absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const std::string& 
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadModelTensors(model_directory));
   TANDEM_ASSIGN_OR_RETURN(setup.weights, MatchModelTensors(setup.config, std::move(tensors)));
   TrainStepOptions step_options = options.step;
-  if (step_options.loss.constant_length == 0) step_options.loss.constant_length = max_new_tokens;
+  int64_t& constant_length = step_options.loss.objective.constant_length;
+  if (constant_length == 0) constant_length = max_new_tokens;
   if (step_options.loss.kl_coefficient > 0 || options.measure_reference_kl) {
     setup.reference_weights = setup.weights;
   }

@@ -3,43 +3,59 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
-#include <map>
+#include "common/offpolicy/correction.h"
+#include "common/offpolicy/policy_objective.h"
+#include "trainer/tensor_numbers.h"
 
 namespace tandem::trainer {
 namespace {
 
-constexpr double kMaxLogRatio = 20;
-
 at::Tensor ClampedExp(const at::Tensor& exponent) {
-  return at::exp(at::clamp(exponent, -kMaxLogRatio, kMaxLogRatio));
+  return at::exp(at::clamp(exponent, -offpolicy::kMaxLogRatio, offpolicy::kMaxLogRatio));
 }
 
 at::Tensor Estimate(const at::Tensor& log_ratio, KlEstimator estimator) {
   switch (estimator) {
-    case KlEstimator::kK1: return log_ratio;
-    case KlEstimator::kK2: return log_ratio * log_ratio / 2;
-    case KlEstimator::kK3: break;
+    case KlEstimator::kK1:
+      return log_ratio;
+    case KlEstimator::kK2:
+      return log_ratio * log_ratio / 2;
+    case KlEstimator::kK3:
+      break;
   }
   return ClampedExp(-log_ratio) - 1 + log_ratio;
 }
 
-at::Tensor Count(const at::Tensor& selected) { return selected.sum(); }
+// Inputs of the objective as numbers, from which no gradient can come.
+struct Numbers {
+  explicit Numbers(const LossInputs& inputs)
+      : target(ToDoubles(inputs.target_logprobs)),
+        centre(ToDoubles(inputs.proximal_logprobs)),
+        weight(ToDoubles(inputs.weight)),
+        advantages(ToDoubles(inputs.advantages)) {
+    const at::Tensor mask = inputs.kept.contiguous(), of = inputs.completion.contiguous();
+    kept.assign(mask.const_data_ptr<bool>(), mask.const_data_ptr<bool>() + mask.numel());
+    completion.assign(of.const_data_ptr<int64_t>(), of.const_data_ptr<int64_t>() + of.numel());
+    spans = {.target_logprobs = target,
+             .centre_logprobs = centre,
+             .weight = weight,
+             .advantages = advantages,
+             .kept = kept,
+             .completion = completion,
+             .second_moment_cutoff = inputs.second_moment_cutoff};
+  }
+  Numbers(const Numbers&) = delete;
+
+  std::vector<double> target, centre, weight, advantages;
+  std::vector<uint8_t> kept;
+  std::vector<int64_t> completion;
+  offpolicy::ObjectiveInputs spans;  // of the vectors above
+};
 
 }  // namespace
 
 at::Tensor PolicyRatio(const at::Tensor& target_logprobs, const at::Tensor& proximal_logprobs) {
   return ClampedExp(target_logprobs - proximal_logprobs.detach());
-}
-
-at::Tensor ClippedSurrogate(const at::Tensor& ratio, const at::Tensor& advantages,
-                            const at::Tensor& weight, const PolicyLossOptions& options) {
-  const at::Tensor clipped = at::clamp(ratio, 1 - options.clip_low, 1 + options.clip_high);
-  at::Tensor objective = at::minimum(ratio * advantages, clipped * advantages);
-  if (options.dual_clip > 0) {
-    const at::Tensor bounded = at::maximum(objective, options.dual_clip * advantages);
-    objective = at::where(advantages < 0, bounded, objective);
-  }
-  return -weight.detach() * objective;
 }
 
 at::Tensor ReferenceKl(const at::Tensor& target_logprobs, const at::Tensor& reference_logprobs,
@@ -50,51 +66,23 @@ at::Tensor ReferenceKl(const at::Tensor& target_logprobs, const at::Tensor& refe
   return (options.kl_estimator == KlEstimator::kK2 ? rho.detach() : rho) * estimate;
 }
 
-LossScales ComputeLossScales(const at::Tensor& counted, const at::Tensor& completion,
-                             int64_t num_completions, const PolicyLossOptions& options) {
-  const at::Tensor mask = counted.contiguous(), numbers = completion.contiguous();
-  const bool* counts = mask.const_data_ptr<bool>();
-  const int64_t* number = numbers.const_data_ptr<int64_t>();
-  LossScales result{mask.to(at::kFloat)};
-  std::map<int64_t, int64_t> tokens;  // of each completion
-  int64_t num_tokens = 0;
-  for (int64_t t = 0; t < mask.numel(); ++t) {
-    if (!counts[t]) continue;
-    ++tokens[number[t]];
-    ++num_tokens;
-  }
-  switch (options.normalisation) {
-    case Normalisation::kToken:
-      result.denominator = static_cast<double>(num_tokens);
-      break;
-    case Normalisation::kConstant:
-      result.denominator = static_cast<double>(num_completions * options.constant_length);
-      break;
-    case Normalisation::kSequence: {
-      float* scale = result.scale.data_ptr<float>();
-      for (int64_t t = 0; t < mask.numel(); ++t) {
-        if (counts[t]) scale[t] = 1.0f / static_cast<float>(tokens[number[t]]);
-      }
-      result.denominator = static_cast<double>(tokens.size());
-    }
-  }
-  return result;
-}
-
 LossSums SumPolicyLoss(const LossInputs& inputs, const PolicyLossOptions& options) {
   const at::Tensor zero = at::zeros({}, at::kFloat);
   // What is not in the loss may hold anything, infinities included: it is replaced, not multiplied
   // by zero.
   const auto kept = [&](const at::Tensor& x) { return at::where(inputs.kept, x, zero); };
   const at::Tensor target = kept(inputs.target_logprobs);
-  const at::Tensor advantages = kept(inputs.advantages).detach();
   const at::Tensor weight = kept(inputs.weight).detach();
   const at::Tensor scale = kept(inputs.scale).detach();
   const at::Tensor ratio = PolicyRatio(target, kept(inputs.proximal_logprobs));
+  const offpolicy::Objective objective =
+      offpolicy::ComputeObjective(Numbers(inputs).spans, options.objective);
+  const at::Tensor value = ToFloatTensor(objective.value), slope = ToFloatTensor(objective.slope);
 
   LossSums sums;
-  sums.policy = (scale * ClippedSurrogate(ratio, advantages, weight, options)).sum();
-  sums.total = sums.policy;
+  sums.policy = (scale * value).sum();
+  // The difference is exactly 0: it adds the gradient and leaves the value.
+  sums.total = sums.policy + (scale * slope * (target - target.detach())).sum();
   sums.kl = sums.k1 = sums.k2 = sums.k3 = zero;
   if (inputs.reference_logprobs.defined()) {
     const at::Tensor reference = kept(inputs.reference_logprobs);
@@ -105,18 +93,18 @@ LossSums SumPolicyLoss(const LossInputs& inputs, const PolicyLossOptions& option
     sums.k2 = Estimate(log_ratio, KlEstimator::kK2).sum();
     sums.k3 = Estimate(log_ratio, KlEstimator::kK3).sum();
   }
-  sums.policy = sums.policy.detach();
   sums.kl = sums.kl.detach();
   const at::Tensor r = ratio.detach();
   sums.ratio_sum = at::where(inputs.kept, r, zero).sum();
   sums.ratio_max = at::where(inputs.kept, r, zero).max();
-  const at::Tensor bounded = options.dual_clip > 0
-                                 ? at::logical_and(advantages < 0, r > options.dual_clip)
-                                 : at::zeros_like(inputs.kept);
-  sums.clip_low = Count(at::logical_and(advantages < 0, r < 1 - options.clip_low));
-  sums.clip_high = Count(at::logical_and(advantages > 0, r > 1 + options.clip_high));
-  sums.dual_clip = Count(bounded);
+  sums.clip_low = objective.num_clip_low;
+  sums.clip_high = objective.num_clip_high;
+  sums.dual_clip = objective.num_dual_clip;
   return sums;
+}
+
+void AppendSecondMoments(const LossInputs& inputs, std::vector<double>& squares) {
+  offpolicy::AppendSecondMoments(Numbers(inputs).spans, squares);
 }
 
 }  // namespace tandem::trainer

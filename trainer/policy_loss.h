@@ -1,20 +1,20 @@
-// PolicyLoss: the scalar whose gradient changes the weights (arrow 7): a table of small pure
-// functions and the one that puts them together. Element t of every tensor is about token t given
-// those before.
+// PolicyLoss: the scalar whose gradient changes the weights (arrow 7). Element t of every tensor is
+// about token t given those before.
 //
-//   r   = pi_target / pi_proximal                                     carries the gradient
-//   L_t = -w min(r A, clip(r, 1 - eps_low, 1 + eps_high) A)           A: advantage, w: correction
-//   weight L   = sum_t scale_t (L_t + kl_coefficient KL_t) / denominator
+//   L = sum_t scale_t (policy_t + kl_coefficient KL_t) / denominator
 //
-// `scale` and `denominator` are of the whole minibatch (LossScales), never of a microbatch or rank:
-// a mean of means weighs tokens by where they happened to stand. The division is left to the
-// optimizer.
+// The policy term, its value and its slope are common/offpolicy/policy_objective.h; here they
+// become a tensor with that value and that gradient. `scale` and `denominator` are of the whole
+// minibatch (common/offpolicy/loss_scales.h), never of a microbatch or rank: a mean of means weighs
+// tokens by where they happened to stand. The division is left to the optimizer.
 #ifndef TANDEM_TRAINER_POLICY_LOSS_H_
 #define TANDEM_TRAINER_POLICY_LOSS_H_
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
+#include <vector>
 
 #include "trainer/policy_loss_options.h"
 
@@ -23,38 +23,24 @@ namespace tandem::trainer {
 // exp(clamp(target - proximal, -20, 20)): the exponent stays where float32 has values.
 at::Tensor PolicyRatio(const at::Tensor& target_logprobs, const at::Tensor& proximal_logprobs);
 
-// -w min(r A, clip(r) A); with dual_clip c, for A < 0, at most -w c A.
-at::Tensor ClippedSurrogate(const at::Tensor& ratio, const at::Tensor& advantages,
-                            const at::Tensor& weight, const PolicyLossOptions& options);
-
 // The estimator named in the options, exponent clamped as above. With kl_ratio_weighted it is
 // multiplied by rho = w r, through which k1 and k3 are differentiated and k2 is not: then all three
 // have the gradient of KL(target || reference) on tokens the behaviour policy drew.
 at::Tensor ReferenceKl(const at::Tensor& target_logprobs, const at::Tensor& reference_logprobs,
                        const at::Tensor& rho, const PolicyLossOptions& options);
 
-// Per-token factors and what one completion adds to the denominator:
-//   kToken     scale 1,                     denominator: tokens
-//   kSequence  scale 1 / tokens of the completion, denominator: completions with tokens
-//   kConstant  scale 1,                     denominator: completions x constant_length
-// `counted` [T] bool: the tokens that count in the divisor (kept ones, or all trained ones);
-// `completion` [T] int64. Completions are whole within one call.
-struct LossScales {
-  at::Tensor scale;        // [T] float32; 0 where nothing counts
-  double denominator = 0;  // this call's part: parts add up over microbatches and ranks
-};
-LossScales ComputeLossScales(const at::Tensor& counted, const at::Tensor& completion,
-                             int64_t num_completions, const PolicyLossOptions& options);
-
-// All [T] float32 but `kept` (bool). Only target_logprobs may carry a gradient.
+// All [T] float32 but `kept` (bool) and `completion` (int64). Only target_logprobs may carry a
+// gradient.
 struct LossInputs {
   at::Tensor target_logprobs;
-  at::Tensor proximal_logprobs;  // of the correction: finite
+  at::Tensor proximal_logprobs;  // of the correction: what the loss is centred on; finite
   at::Tensor weight;             // of the correction
   at::Tensor advantages;
-  at::Tensor reference_logprobs;  // undefined without a reference
-  at::Tensor kept;                // tokens in the loss
-  at::Tensor scale;               // of LossScales
+  at::Tensor reference_logprobs;                    // undefined without a reference
+  at::Tensor kept;                                  // tokens in the loss
+  at::Tensor completion;                            // numbers the completion of each token
+  at::Tensor scale;                                 // of LossScales
+  std::optional<double> second_moment_cutoff = {};  // of the minibatch, for loss.kind m2po
 };
 
 // Sums over the kept tokens, before the division. Scalars, [] float32 or float64; only `total`
@@ -63,10 +49,14 @@ struct LossSums {
   at::Tensor total;  // policy + kl_coefficient * kl: what backward() is called on
   at::Tensor policy, kl;
   at::Tensor ratio_sum, ratio_max;
-  at::Tensor clip_low, clip_high, dual_clip;  // tokens where that bound decided the loss
-  at::Tensor k1, k2, k3;                      // of target against reference, unscaled; 0 without
+  at::Tensor k1, k2, k3;  // of target against reference, unscaled; 0 without
+  // Tokens where that bound decided the loss (offpolicy::Objective).
+  int64_t clip_low = 0, clip_high = 0, dual_clip = 0;
 };
 LossSums SumPolicyLoss(const LossInputs& inputs, const PolicyLossOptions& options);
+
+// The part of these tokens in the cutoff of a minibatch of several microbatches (loss.kind m2po).
+void AppendSecondMoments(const LossInputs& inputs, std::vector<double>& squares);
 
 }  // namespace tandem::trainer
 

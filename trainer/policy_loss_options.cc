@@ -3,20 +3,7 @@
 namespace tandem::trainer {
 
 void BindOptions(OptionBinder& binder, PolicyLossOptions& options) {
-  binder.Choice("normalisation", &options.normalisation,
-                {{"token", Normalisation::kToken},
-                 {"sequence", Normalisation::kSequence},
-                 {"constant", Normalisation::kConstant}},
-                "divide the sum over tokens by: trained tokens; tokens of the completion, then "
-                "completions; completions x constant_length");
-  binder.Integer("constant_length", &options.constant_length, {.min = 0}, "tokens",
-                 "for normalisation constant; 0: sampling.max_new_tokens");
-  binder.Number("clip_low", &options.clip_low, {.min = 0, .max = 1}, "",
-                "eps_low: the ratio is clipped below at 1 - clip_low");
-  binder.Number("clip_high", &options.clip_high, {.min = 0}, "",
-                "eps_high: the ratio is clipped above at 1 + clip_high");
-  binder.Number("dual_clip", &options.dual_clip, {.min = 0}, "",
-                "bounds the loss of a negative advantage at this ratio; 0: off, else over 1");
+  offpolicy::BindOptions(binder, options.objective);
   binder.Number("kl_coefficient", &options.kl_coefficient, {.min = 0}, "",
                 "weight of the KL to the frozen starting model; 0: none");
   binder.Choice("kl_place", &options.kl_place,

@@ -3,18 +3,10 @@
 #ifndef TANDEM_TRAINER_POLICY_LOSS_OPTIONS_H_
 #define TANDEM_TRAINER_POLICY_LOSS_OPTIONS_H_
 
-#include <cstdint>
-
 #include "common/base/options.h"
+#include "common/offpolicy/objective_options.h"
 
 namespace tandem::trainer {
-
-// What the sum over tokens is divided by, always over the whole minibatch.
-//   kToken     trained tokens: every token counts the same, long completions count more
-//   kSequence  each completion's mean, then the mean over completions: tokens of short ones count
-//   more kConstant  completions x constant_length: no length bias, and no dependence on what was
-//   sampled
-enum class Normalisation { kToken, kSequence, kConstant };
 
 // Estimators of KL(target || reference) from tokens the target drew; d = log target - log
 // reference.
@@ -27,12 +19,8 @@ enum class KlEstimator { kK1, kK2, kK3 };
 enum class KlPlace { kLoss, kReward };
 
 struct PolicyLossOptions {
-  Normalisation normalisation = Normalisation::kToken;
-  int64_t constant_length = 0;  // L of kConstant; 0: the longest completion that may be sampled
-  double clip_low = 0.2;        // eps_low
-  double clip_high = 0.2;       // eps_high
-  double dual_clip = 0;         // c > 1; 0: off
-  double kl_coefficient = 0;    // of the KL to the frozen reference; 0: off
+  offpolicy::ObjectiveOptions objective;  // the policy term, and what all is divided by
+  double kl_coefficient = 0;              // of the KL to the frozen reference; 0: off
   KlPlace kl_place = KlPlace::kLoss;
   KlEstimator kl_estimator = KlEstimator::kK3;
   bool kl_ratio_weighted = false;  // times target / behaviour: see ReferenceKl

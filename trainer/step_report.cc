@@ -36,6 +36,16 @@ std::string ToJson(const std::vector<offpolicy::DriftBucket>& buckets) {
   return json + "}";
 }
 
+// 1 where there is nothing to keep: nothing was lost.
+double KeptFraction(const KeptShare& share) {
+  return share.num_trained == 0 ? 1
+                                : PerToken(static_cast<double>(share.num_kept), share.num_trained);
+}
+
+double MeanWeight(const KeptShare& share) {
+  return share.num_kept == 0 ? 1 : PerToken(share.weight_sum, share.num_kept);
+}
+
 }  // namespace
 
 void CorrectionNumbers::Add(double raw_weight, double weight) {
@@ -45,6 +55,18 @@ void CorrectionNumbers::Add(double raw_weight, double weight) {
   max_weight = std::max(max_weight, weight);
   ++hist_raw[Bin(raw_weight)];
   ++hist_truncated[Bin(weight)];
+}
+
+void CorrectionNumbers::AddShare(double advantage, int64_t length, bool kept, double weight) {
+  const auto bucket = std::ranges::lower_bound(kLengthEdges, length) - kLengthEdges.begin();
+  KeptShare none;
+  KeptShare& of_sign = advantage > 0 ? positive : advantage < 0 ? negative : none;
+  for (KeptShare* share : {&by_length[static_cast<size_t>(bucket)], &of_sign}) {
+    ++share->num_trained;
+    if (!kept) continue;
+    ++share->num_kept;
+    share->weight_sum += weight;
+  }
 }
 
 std::vector<std::pair<std::string, double>> NamedNumbers(const StepReport& report) {
@@ -57,6 +79,14 @@ std::vector<std::pair<std::string, double>> NamedNumbers(const StepReport& repor
   add("correction/capped_share",
       PerToken(static_cast<double>(correction.num_capped), correction.num_kept));
   add("correction/rejected_tokens", static_cast<double>(correction.num_rejected));
+  add("correction/positive_kept_fraction", KeptFraction(correction.positive));
+  add("correction/negative_kept_fraction", KeptFraction(correction.negative));
+  add("correction/positive_mean_weight", MeanWeight(correction.positive));
+  add("correction/negative_mean_weight", MeanWeight(correction.negative));
+  add("correction/kept_fraction_to_64", KeptFraction(correction.by_length[0]));
+  add("correction/kept_fraction_to_512", KeptFraction(correction.by_length[1]));
+  add("correction/kept_fraction_to_4096", KeptFraction(correction.by_length[2]));
+  add("correction/kept_fraction_over_4096", KeptFraction(correction.by_length[3]));
   const LossNumbers& loss = report.loss;
   add("loss/policy", loss.policy);
   add("loss/kl", loss.kl);

@@ -17,13 +17,26 @@ namespace tandem::trainer {
 // 20 counts over w in [0, 4), bins of 0.2; the last one takes everything above.
 using WeightHistogram = std::array<int64_t, 20>;
 
-// Sums over kept tokens of one pass over the batch.
+// What the correction did to some of the trained tokens.
+struct KeptShare {
+  int64_t num_trained = 0, num_kept = 0;
+  double weight_sum = 0;  // of the kept ones
+};
+
+// Completions by their trained tokens: at most 64, 512, 4096, and more.
+inline constexpr std::array<int64_t, 3> kLengthEdges = {64, 512, 4096};
+
+// Sums over kept tokens of one pass over the batch; weights before batch normalisation.
 struct CorrectionNumbers {
   double weight_sum = 0, raw_weight_sum = 0, max_weight = 0;
   int64_t num_kept = 0, num_capped = 0, num_rejected = 0, num_nonfinite = 0;
   WeightHistogram hist_raw = {}, hist_truncated = {};
+  KeptShare positive, negative;  // advantage > 0, < 0
+  std::array<KeptShare, kLengthEdges.size() + 1> by_length;
 
   void Add(double raw_weight, double weight);
+  // A trained token of a completion of `length` of them; `weight` is read when it is kept.
+  void AddShare(double advantage, int64_t length, bool kept, double weight);
 };
 
 // Sums over the tokens of all updates.

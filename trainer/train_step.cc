@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <string>
 #include <thread>
@@ -15,24 +16,21 @@
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/offpolicy/correction.h"
+#include "common/offpolicy/loss_scales.h"
+#include "common/offpolicy/policy_objective.h"
 #include "common/tensor/torch_status.h"
+#include "trainer/correction_tensors.h"
 #include "trainer/drift_record.h"
 #include "trainer/kl_reward.h"
 #include "trainer/optimizer.h"
 #include "trainer/policy.h"
 #include "trainer/policy_loss.h"
+#include "trainer/tensor_numbers.h"
 
 namespace tandem::trainer {
 namespace {
 
 using offpolicy::Correction;
-
-// A microbatch's arrays as tensors, [T].
-struct MicrobatchTensors {
-  at::Tensor behaviour_logprobs, advantages;  // float32
-  at::Tensor loss_mask;                       // bool
-  at::Tensor completion;                      // int64
-};
 
 template <typename T>
 at::Tensor CopyOf(const std::vector<T>& values, at::ScalarType dtype) {
@@ -41,23 +39,22 @@ at::Tensor CopyOf(const std::vector<T>& values, at::ScalarType dtype) {
   return result;
 }
 
-MicrobatchTensors MakeTensors(const Microbatch& micro) {
-  return {CopyOf(micro.behaviour_logprobs, at::kFloat), CopyOf(micro.advantages, at::kFloat),
-          CopyOf(micro.loss_mask, at::kByte).to(at::kBool),
-          CopyOf(micro.completion, at::kInt).to(at::kLong)};
-}
-
 // What one minibatch adds up over its microbatches before the division.
 struct MinibatchSums {
   double policy = 0, kl = 0, total = 0, denominator = 0;
 };
 
-void AddCorrection(const Correction& correction, CorrectionNumbers& numbers) {
-  const bool* kept = correction.kept.const_data_ptr<bool>();
-  const float* weight = correction.weight.const_data_ptr<float>();
-  const float* raw = correction.raw_weight.const_data_ptr<float>();
-  for (int64_t t = 0; t < correction.kept.numel(); ++t) {
-    if (kept[t]) numbers.Add(raw[t], weight[t]);
+void AddCorrection(const Correction& correction, const Microbatch& micro,
+                   CorrectionNumbers& numbers) {
+  std::map<int32_t, int64_t> lengths;  // of completions, in trained tokens
+  for (size_t t = 0; t < correction.kept.size(); ++t) {
+    lengths[micro.completion[t]] += micro.loss_mask[t];
+  }
+  for (size_t t = 0; t < correction.kept.size(); ++t) {
+    if (!micro.loss_mask[t]) continue;
+    const bool kept = correction.kept[t];
+    numbers.AddShare(micro.advantages[t], lengths[micro.completion[t]], kept, correction.weight[t]);
+    if (kept) numbers.Add(correction.raw_weight[t], correction.weight[t]);
   }
   numbers.num_capped += correction.num_capped;
   numbers.num_rejected += correction.num_rejected;
@@ -69,9 +66,9 @@ void AddLoss(const LossSums& sums, const at::Tensor& kept, const at::Tensor& ent
   const auto value = [](const at::Tensor& x) { return x.item<double>(); };
   numbers.ratio_sum += value(sums.ratio_sum);
   numbers.ratio_max = std::max(numbers.ratio_max, value(sums.ratio_max));
-  numbers.clip_low += value(sums.clip_low);
-  numbers.clip_high += value(sums.clip_high);
-  numbers.dual_clip += value(sums.dual_clip);
+  numbers.clip_low += static_cast<double>(sums.clip_low);
+  numbers.clip_high += static_cast<double>(sums.clip_high);
+  numbers.dual_clip += static_cast<double>(sums.dual_clip);
   numbers.k1 += value(sums.k1);
   numbers.k2 += value(sums.k2);
   numbers.k3 += value(sums.k3);
@@ -110,6 +107,8 @@ struct TrainStep::Impl {
     std::vector<at::Tensor> proximal;   // [T] each; undefined until known
     std::vector<at::Tensor> reference;  // [T] each; undefined without a reference
     std::vector<bool> seen;             // its correction is in the report
+    double weight_divisor = 0;  // batch_normalise: mean weight of the batch; 0: not divided
+    std::optional<double> second_moment_cutoff;  // m2po: of a minibatch of several microbatches
   };
 
   absl::StatusOr<ExperienceBatch> Pack(std::span<const experience::v1::ScoredGroup> groups) const {
@@ -120,7 +119,12 @@ struct TrainStep::Impl {
   bool NeedsProximalPass(const ExperienceBatch& batch) const;
   absl::StatusOr<at::Tensor> ScoreFrozen(Policy& frozen, const Microbatch& micro) const;
   absl::Status ScoreProximal(BatchState& state);
+  absl::Status PoolWeights(BatchState& state) const;
+  absl::Status PoolSecondMoments(const Minibatch& mini, BatchState& state);
   absl::Status ChargeKl(ExperienceBatch& batch, BatchState& state, StepReport& report);
+  absl::StatusOr<Correction> Correct(size_t index, const BatchState& state) const;
+  LossInputs MakeLossInputs(size_t index, const Correction& correction,
+                            const BatchState& state) const;
   absl::StatusOr<MinibatchSums> AccumulateGradients(const Minibatch& mini, BatchState& state,
                                                     StepReport& report);
   absl::Status AccumulateMicrobatch(size_t index, BatchState& state, MinibatchSums& minibatch,
@@ -132,9 +136,10 @@ struct TrainStep::Impl {
 };
 
 bool TrainStep::Impl::NeedsProximalPass(const ExperienceBatch& batch) const {
-  if (kl_reward.has_value()) return true;
+  if (kl_reward.has_value() || options.correction.batch_normalise) return true;
   const bool several_updates = batch.minibatches.size() > 1 || options.num_epochs > 1;
-  return several_updates && options.correction.mode != offpolicy::CorrectionMode::kBypass;
+  return several_updates && (options.correction.mode != offpolicy::CorrectionMode::kBypass ||
+                             offpolicy::HasFilters(options.correction));
 }
 
 absl::StatusOr<at::Tensor> TrainStep::Impl::ScoreFrozen(Policy& frozen,
@@ -149,6 +154,42 @@ absl::Status TrainStep::Impl::ScoreProximal(BatchState& state) {
   for (size_t m = 0; m < state.batch->microbatches.size(); ++m) {
     TANDEM_ASSIGN_OR_RETURN(state.proximal[m], ScoreFrozen(*policy, state.batch->microbatches[m]));
   }
+  return absl::OkStatus();
+}
+
+// The mean weight of the whole batch, so that it is the same for every split into microbatches.
+absl::Status TrainStep::Impl::PoolWeights(BatchState& state) const {
+  double sum = 0;
+  int64_t count = 0;
+  for (size_t m = 0; m < state.batch->microbatches.size(); ++m) {
+    TANDEM_ASSIGN_OR_RETURN(const Correction correction, Correct(m, state));
+    sum += correction.weight_sum;
+    count += correction.num_weights;
+  }
+  state.weight_divisor = count == 0 ? 0 : sum / static_cast<double>(count);
+  return absl::OkStatus();
+}
+
+// What m2po drops depends on the target log-probs of all the minibatch: another pass, unless it is
+// one microbatch.
+absl::Status TrainStep::Impl::PoolSecondMoments(const Minibatch& mini, BatchState& state) {
+  const offpolicy::ObjectiveOptions& objective = options.loss.objective;
+  if (objective.kind != offpolicy::ObjectiveKind::kM2po || mini.end - mini.begin == 1) {
+    state.second_moment_cutoff.reset();
+    return absl::OkStatus();
+  }
+  std::vector<double> squares;
+  for (auto m = static_cast<size_t>(mini.begin); m < static_cast<size_t>(mini.end); ++m) {
+    TANDEM_ASSIGN_OR_RETURN(const at::Tensor target,
+                            ScoreFrozen(*policy, state.batch->microbatches[m]));
+    if (!state.proximal[m].defined()) state.proximal[m] = target;
+    TANDEM_ASSIGN_OR_RETURN(const Correction correction, Correct(m, state));
+    LossInputs inputs = MakeLossInputs(m, correction, state);
+    inputs.target_logprobs = target;
+    AppendSecondMoments(inputs, squares);
+  }
+  state.second_moment_cutoff =
+      offpolicy::SecondMomentCutoff(std::move(squares), objective.m2po_max);
   return absl::OkStatus();
 }
 
@@ -167,6 +208,7 @@ absl::Status TrainStep::Impl::ChargeKl(ExperienceBatch& batch, BatchState& state
 absl::StatusOr<MinibatchSums> TrainStep::Impl::AccumulateGradients(const Minibatch& mini,
                                                                    BatchState& state,
                                                                    StepReport& report) {
+  TANDEM_RETURN_IF_ERROR(PoolSecondMoments(mini, state));
   MinibatchSums sums;
   for (int64_t m = mini.begin; m < mini.end; ++m) {
     TANDEM_RETURN_IF_ERROR(AccumulateMicrobatch(static_cast<size_t>(m), state, sums, report));
@@ -174,44 +216,59 @@ absl::StatusOr<MinibatchSums> TrainStep::Impl::AccumulateGradients(const Minibat
   return sums;
 }
 
+// Arrow 6 for one row, before it is divided by the batch's mean weight.
+absl::StatusOr<Correction> TrainStep::Impl::Correct(size_t index, const BatchState& state) const {
+  offpolicy::CorrectionOptions of_part = options.correction;
+  of_part.batch_normalise = false;
+  return CorrectMicrobatch(state.batch->microbatches[index], state.proximal[index], of_part);
+}
+
+// All but the target log-probs and the scale.
+LossInputs TrainStep::Impl::MakeLossInputs(size_t index, const Correction& correction,
+                                           const BatchState& state) const {
+  const Microbatch& micro = state.batch->microbatches[index];
+  const CorrectionTensors tensors = MakeTensors(correction);
+  return {.proximal_logprobs = tensors.proximal_logprobs,
+          .weight = tensors.weight,
+          .advantages = CopyOf(micro.advantages, at::kFloat),
+          .reference_logprobs = state.reference[index],
+          .kept = tensors.kept,
+          .completion = CopyOf(micro.completion, at::kInt).to(at::kLong),
+          .second_moment_cutoff = state.second_moment_cutoff};
+}
+
 // Arrows 5 to 7 for one row: its share of the loss and of the gradient, not divided yet.
 absl::Status TrainStep::Impl::AccumulateMicrobatch(size_t index, BatchState& state,
                                                    MinibatchSums& minibatch, StepReport& report) {
   const Microbatch& micro = state.batch->microbatches[index];
-  const MicrobatchTensors tensors = MakeTensors(micro);
   TANDEM_ASSIGN_OR_RETURN(const TokenScores target,
                           policy->Score(micro.row, temperature, /*with_gradient=*/true));
   if (!state.proximal[index].defined()) state.proximal[index] = target.logprobs.detach().clone();
   if (reference != nullptr && !state.reference[index].defined()) {
     TANDEM_ASSIGN_OR_RETURN(state.reference[index], ScoreFrozen(*reference, micro));
   }
-  TANDEM_ASSIGN_OR_RETURN(
-      const Correction correction,
-      offpolicy::ComputeCorrection(state.proximal[index], tensors.behaviour_logprobs,
-                                   tensors.loss_mask, tensors.completion, options.correction));
+  TANDEM_ASSIGN_OR_RETURN(Correction correction, Correct(index, state));
   if (!state.seen[index]) {
     state.seen[index] = true;
-    AddCorrection(correction, report.correction);
+    AddCorrection(correction, micro, report.correction);
   }
+  offpolicy::DivideWeights(state.weight_divisor, correction);
   const bool all = options.correction.denominator == offpolicy::DenominatorKind::kAll;
-  const LossScales scales = ComputeLossScales(all ? tensors.loss_mask : correction.kept,
-                                              tensors.completion, micro.num_completions,
-                                              options.loss);
+  const std::vector<int64_t> completion(micro.completion.begin(), micro.completion.end());
+  const offpolicy::LossScales scales =
+      offpolicy::ComputeLossScales(all ? micro.loss_mask : correction.kept, completion,
+                                   micro.num_completions, options.loss.objective);
   return CatchTorch("policy loss", [&] {
-    const LossSums sums = SumPolicyLoss({.target_logprobs = target.logprobs,
-                                         .proximal_logprobs = correction.proximal_logprobs,
-                                         .weight = correction.weight,
-                                         .advantages = tensors.advantages,
-                                         .reference_logprobs = state.reference[index],
-                                         .kept = correction.kept,
-                                         .scale = scales.scale},
-                                        options.loss);
+    LossInputs inputs = MakeLossInputs(index, correction, state);
+    inputs.target_logprobs = target.logprobs;
+    inputs.scale = ToFloatTensor(scales.scale);
+    const LossSums sums = SumPolicyLoss(inputs, options.loss);
     sums.total.backward();
     minibatch.policy += sums.policy.item<double>();
     minibatch.kl += options.loss.kl_coefficient * sums.kl.item<double>();
     minibatch.total += sums.total.item<double>();
     minibatch.denominator += scales.denominator;
-    AddLoss(sums, correction.kept, target.entropies, report.loss);
+    AddLoss(sums, inputs.kept, target.entropies, report.loss);
   });
 }
 
@@ -302,6 +359,9 @@ absl::StatusOr<StepReport> TrainStep::Run(std::span<const experience::v1::Scored
   if (impl_->NeedsProximalPass(batch)) TANDEM_RETURN_IF_ERROR(impl_->ScoreProximal(state));
   if (impl_->kl_reward.has_value()) {
     TANDEM_RETURN_IF_ERROR(impl_->ChargeKl(batch, state, report));
+  }
+  if (impl_->options.correction.batch_normalise) {
+    TANDEM_RETURN_IF_ERROR(impl_->PoolWeights(state));
   }
   const double scored = MonotonicSeconds();
 

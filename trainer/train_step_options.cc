@@ -1,6 +1,7 @@
 #include "trainer/train_step_options.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 
 namespace tandem::trainer {
 
@@ -20,10 +21,7 @@ void BindOptions(OptionBinder& binder, TrainStepOptions& options) {
 }
 
 absl::Status CheckOptions(const TrainStepOptions& options) {
-  if (options.loss.dual_clip > 0 && options.loss.dual_clip <= 1) {
-    return absl::InvalidArgumentError(absl::StrCat("loss.dual_clip is ", options.loss.dual_clip,
-                                                   "; it must be over 1, or 0 for off"));
-  }
+  TANDEM_RETURN_IF_ERROR(offpolicy::CheckOptions(options.correction, options.loss.objective));
   if (options.loss.kl_place == KlPlace::kReward && options.loss.kl_ratio_weighted) {
     return absl::InvalidArgumentError(
         "loss.kl_ratio_weighted weighs a gradient; with loss.kl_place reward there is none");
@@ -36,10 +34,6 @@ absl::Status CheckOptions(const TrainStepOptions& options) {
   if (optimizer.beta1 >= 1 || optimizer.beta2 >= 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "optimizer.beta1 ", optimizer.beta1, " and beta2 ", optimizer.beta2, " must be below 1"));
-  }
-  if (options.loss.normalisation == Normalisation::kConstant && options.loss.constant_length == 0) {
-    return absl::InvalidArgumentError(
-        "loss.normalisation constant needs loss.constant_length, or the longest completion");
   }
   return absl::OkStatus();
 }

@@ -26,8 +26,8 @@ struct TrainStepOptions {
 void BindOptions(OptionBinder& binder, TrainStepOptions& options);
 
 // What a single field's range cannot say.
-//   INVALID_ARGUMENT  dual_clip in (0, 1]; kl_ratio_weighted with kl_place reward; a decay without
-//                     decay_updates; beta of 1; normalisation constant without a length
+//   INVALID_ARGUMENT  CheckOptions of correction and objective; kl_ratio_weighted with kl_place
+//                     reward; a decay without decay_updates; beta of 1
 absl::Status CheckOptions(const TrainStepOptions& options);
 
 }  // namespace tandem::trainer

@@ -119,7 +119,8 @@ absl::Status CheckOptions(const TrainerOptions& options) {
         "timing");
   }
   TrainStepOptions step = options.learner.step;
-  if (step.loss.constant_length == 0) step.loss.constant_length = sampling.max_new_tokens;
+  int64_t& constant_length = step.loss.objective.constant_length;
+  if (constant_length == 0) constant_length = sampling.max_new_tokens;
   return CheckOptions(step);
 }
 

@@ -1,10 +1,5 @@
 #include "common/offpolicy/correction.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/ones_like.h>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -15,99 +10,190 @@
 namespace tandem::offpolicy {
 namespace {
 
-constexpr double kMaxLogRatio = 20;  // exp(20) is 5e8: beyond any weight that means something
+enum class Level { kToken, kSequence, kGeometric };
+enum class Bound { kTruncate, kMask, kClip };
 
-absl::Status CheckVector(const at::Tensor& x, const char* name, at::ScalarType dtype,
-                         int64_t length) {
-  if (x.dim() == 1 && x.size(0) == length && x.scalar_type() == dtype) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("correction: ", name, " must be [", length, "] ", c10::toString(dtype), ", not ",
-                   x.toString(), " of ", x.dim(), " dimensions and ", x.numel(), " elements"));
+Level LevelOf(CorrectionKind kind) {
+  switch (kind) {
+    case CorrectionKind::kSequenceTis:
+    case CorrectionKind::kSequenceMask:
+    case CorrectionKind::kSequenceClip:
+      return Level::kSequence;
+    case CorrectionKind::kGeometricTis:
+    case CorrectionKind::kGeometricMask:
+    case CorrectionKind::kGeometricClip:
+      return Level::kGeometric;
+    default:
+      return Level::kToken;
+  }
 }
 
-// Sums of one completion that the filters look at.
+Bound BoundOf(CorrectionKind kind) {
+  switch (kind) {
+    case CorrectionKind::kTokenMask:
+    case CorrectionKind::kSequenceMask:
+    case CorrectionKind::kGeometricMask:
+      return Bound::kMask;
+    case CorrectionKind::kTokenClip:
+    case CorrectionKind::kSequenceClip:
+    case CorrectionKind::kGeometricClip:
+      return Bound::kClip;
+    default:
+      return Bound::kTruncate;
+  }
+}
+
+double ClampedExp(double exponent) {
+  return std::exp(std::clamp(exponent, -kMaxLogRatio, kMaxLogRatio));
+}
+
+// What the filters and the weights of whole completions look at.
 struct CompletionSums {
-  double delta = 0;
-  double smallest = 0;
+  double delta = 0, k3 = 0;
+  double smallest_delta = 0, largest_k3 = 0;
   int64_t num_tokens = 0;
+  bool weighed = false;  // counted in num_weights
 };
 
 bool IsRefused(const CompletionSums& sums, const CorrectionOptions& options) {
-  if (options.veto_threshold > 0 && sums.smallest < std::log(options.veto_threshold)) return true;
-  if (options.geometric_z <= 0) return false;
+  if (options.veto_threshold > 0 && sums.smallest_delta < std::log(options.veto_threshold)) {
+    return true;
+  }
   const auto n = static_cast<double>(sums.num_tokens);
-  const double noise = options.geometric_noise;
-  return std::abs(sums.delta / n + noise * noise / 2) > options.geometric_z * noise / std::sqrt(n);
+  const double mean = sums.delta / n, noise = options.geometric_noise;
+  if (options.geometric_min > 0 && mean < std::log(options.geometric_min)) return true;
+  if (options.geometric_max > 0 && mean > std::log(options.geometric_max)) return true;
+  if (options.k3_mean_max > 0 && sums.k3 / n > options.k3_mean_max) return true;
+  if (options.k3_token_max > 0 && sums.largest_k3 > options.k3_token_max) return true;
+  if (options.geometric_z <= 0) return false;
+  return std::abs(mean + noise * noise / 2) > options.geometric_z * noise / std::sqrt(n);
 }
 
-struct Inputs {
-  const float *proximal, *behaviour;
-  const bool* mask;
-  const int64_t* completion;
-  int64_t length;
+struct Bounded {
+  double weight = 1;
+  bool moved = false, dropped = false;
+};
 
-  bool IsFinite(int64_t t) const {
-    return std::isfinite(proximal[t]) && std::isfinite(behaviour[t]);
+// A token that a mask spares has a ceiling all the same: else one of them could outweigh the rest.
+Bounded ApplyBound(double raw, bool spared, const CorrectionOptions& options) {
+  const Bound bound = BoundOf(options.kind);
+  const bool above = raw > options.max_weight, below = raw < options.min_weight;
+  if (bound == Bound::kMask && !spared && (above || below)) return {.dropped = true};
+  if (above) return {options.max_weight, true};
+  if (below && bound == Bound::kClip) return {options.min_weight, true};
+  return {raw};
+}
+
+// One call of ComputeCorrection.
+struct Computation {
+  const CorrectionInputs& in;
+  const CorrectionOptions& options;
+  const bool bypass = options.mode == CorrectionMode::kBypass;
+  const bool filters = options.mode != CorrectionMode::kMeasureOnly && HasFilters(options);
+  const bool weighs =
+      options.mode == CorrectionMode::kDecoupled && options.kind != CorrectionKind::kOff;
+  const Level level = weighs ? LevelOf(options.kind) : Level::kToken;
+  const bool reads_proximal = !bypass || filters;
+  std::map<int64_t, CompletionSums> completions = {};
+
+  bool IsFinite(size_t t) const {
+    return std::isfinite(in.behaviour_logprobs[t]) &&
+           (!reads_proximal || std::isfinite(in.proximal_logprobs[t]));
   }
-  double Delta(int64_t t) const {
-    return static_cast<double>(proximal[t]) - static_cast<double>(behaviour[t]);
+  double Delta(size_t t) const {
+    return reads_proximal ? in.proximal_logprobs[t] - in.behaviour_logprobs[t] : 0;
+  }
+  bool IsSpared(size_t t) const { return options.negative_only && in.advantages[t] >= 0; }
+
+  void SumCompletions() {
+    for (size_t t = 0; t < in.mask.size(); ++t) {
+      if (!in.mask[t] || !IsFinite(t)) continue;
+      CompletionSums& sums = completions[in.completion[t]];
+      const double delta = Delta(t), k3 = ClampedExp(delta) - 1 - delta;
+      sums.delta += delta;
+      sums.k3 += k3;
+      sums.smallest_delta = std::min(sums.smallest_delta, delta);
+      sums.largest_k3 = std::max(sums.largest_k3, k3);
+      ++sums.num_tokens;
+    }
+  }
+
+  double RawWeight(size_t t, const CompletionSums& sums) const {
+    switch (level) {
+      case Level::kSequence:
+        return ClampedExp(sums.delta);
+      case Level::kGeometric:
+        return ClampedExp(sums.delta / static_cast<double>(sums.num_tokens));
+      case Level::kToken:
+        break;
+    }
+    return bypass ? 1 : ClampedExp(Delta(t));
+  }
+
+  // Token t is trained and its log-probs are finite.
+  void AddToken(size_t t, Correction& result) {
+    CompletionSums& sums = completions.at(in.completion[t]);
+    if (filters && !IsSpared(t) && IsRefused(sums, options)) return;
+    const double raw = RawWeight(t, sums);
+    const Bounded bounded = weighs ? ApplyBound(raw, IsSpared(t), options) : Bounded{};
+    result.num_masked += bounded.dropped;
+    if (bounded.dropped) return;
+    result.kept[t] = 1;
+    result.raw_weight[t] = raw;
+    result.weight[t] = bounded.weight;
+    result.centre_logprobs[t] = bypass ? in.behaviour_logprobs[t] : in.proximal_logprobs[t];
+    result.num_capped += bounded.moved;
+    if (level == Level::kToken || !sums.weighed) {
+      sums.weighed = true;
+      result.weight_sum += bounded.weight;
+      ++result.num_weights;
+    }
   }
 };
 
-std::map<int64_t, CompletionSums> SumCompletions(const Inputs& in) {
-  std::map<int64_t, CompletionSums> completions;
-  for (int64_t t = 0; t < in.length; ++t) {
-    if (!in.mask[t] || !in.IsFinite(t)) continue;
-    CompletionSums& sums = completions[in.completion[t]];
-    sums.delta += in.Delta(t);
-    sums.smallest = std::min(sums.smallest, in.Delta(t));
-    ++sums.num_tokens;
-  }
-  return completions;
+absl::Status CheckLengths(const CorrectionInputs& in, const CorrectionOptions& options) {
+  const auto check = [&](size_t size, const char* name) {
+    if (size == in.mask.size()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("correction: ", name, " has ", size, " elements and mask ", in.mask.size()));
+  };
+  TANDEM_RETURN_IF_ERROR(check(in.proximal_logprobs.size(), "proximal_logprobs"));
+  TANDEM_RETURN_IF_ERROR(check(in.behaviour_logprobs.size(), "behaviour_logprobs"));
+  TANDEM_RETURN_IF_ERROR(check(in.completion.size(), "completion"));
+  if (in.advantages.empty() && !options.negative_only) return absl::OkStatus();
+  return check(in.advantages.size(), "advantages");
 }
 
 }  // namespace
 
-absl::StatusOr<Correction> ComputeCorrection(const at::Tensor& proximal_logprobs,
-                                             const at::Tensor& behaviour_logprobs,
-                                             const at::Tensor& loss_mask,
-                                             const at::Tensor& completion,
+absl::StatusOr<Correction> ComputeCorrection(const CorrectionInputs& inputs,
                                              const CorrectionOptions& options) {
-  const int64_t length = loss_mask.numel();
-  TANDEM_RETURN_IF_ERROR(CheckVector(proximal_logprobs, "proximal_logprobs", at::kFloat, length));
-  TANDEM_RETURN_IF_ERROR(CheckVector(behaviour_logprobs, "behaviour_logprobs", at::kFloat, length));
-  TANDEM_RETURN_IF_ERROR(CheckVector(loss_mask, "loss_mask", at::kBool, length));
-  TANDEM_RETURN_IF_ERROR(CheckVector(completion, "completion", at::kLong, length));
-  const at::NoGradGuard no_grad;
-  const bool bypass = options.mode == CorrectionMode::kBypass;
-  const at::Tensor behaviour = behaviour_logprobs.detach().contiguous();
-  const at::Tensor proximal = bypass ? behaviour : proximal_logprobs.detach().contiguous();
-  const at::Tensor mask = loss_mask.contiguous(), numbers = completion.contiguous();
-  const Inputs in{proximal.const_data_ptr<float>(), behaviour.const_data_ptr<float>(),
-                  mask.const_data_ptr<bool>(), numbers.const_data_ptr<int64_t>(), length};
-  const bool corrects = options.mode == CorrectionMode::kDecoupled;
-  const auto completions = SumCompletions(in);
-  Correction result{at::empty_like(proximal), at::empty_like(mask), at::empty_like(proximal),
-                    at::ones_like(proximal)};
-  auto* weight = result.weight.data_ptr<float>();
-  auto* kept = result.kept.data_ptr<bool>();
-  auto* centre = result.proximal_logprobs.data_ptr<float>();
-  auto* raw = result.raw_weight.data_ptr<float>();
-  for (int64_t t = 0; t < length; ++t) {
-    kept[t] = in.mask[t] && in.IsFinite(t) &&
-              !(corrects && IsRefused(completions.at(in.completion[t]), options));
-    centre[t] = kept[t] ? in.proximal[t] : 0.0f;
-    weight[t] = kept[t] ? 1.0f : 0.0f;
-    result.num_nonfinite += in.mask[t] && !in.IsFinite(t);
-    result.num_rejected += in.mask[t] && !kept[t];
-    if (!kept[t]) continue;
-    const double ratio = std::exp(std::clamp(in.Delta(t), -kMaxLogRatio, kMaxLogRatio));
-    raw[t] = static_cast<float>(ratio);
-    if (!corrects || options.kind == CorrectionKind::kOff) continue;
-    result.num_capped += ratio > options.max_weight;
-    weight[t] = static_cast<float>(std::min(ratio, options.max_weight));
+  TANDEM_RETURN_IF_ERROR(CheckLengths(inputs, options));
+  const size_t length = inputs.mask.size();
+  Correction result{.weight = std::vector<double>(length),
+                    .raw_weight = std::vector<double>(length, 1),
+                    .centre_logprobs = std::vector<double>(length),
+                    .kept = std::vector<uint8_t>(length)};
+  Computation computation{inputs, options};
+  computation.SumCompletions();
+  for (size_t t = 0; t < length; ++t) {
+    if (!inputs.mask[t]) continue;
+    if (computation.IsFinite(t)) {
+      computation.AddToken(t, result);
+    } else {
+      ++result.num_nonfinite;
+    }
+    result.num_rejected += !result.kept[t];
+  }
+  if (options.batch_normalise && computation.weighs && result.num_weights > 0) {
+    DivideWeights(result.weight_sum / static_cast<double>(result.num_weights), result);
   }
   return result;
+}
+
+void DivideWeights(double divisor, Correction& correction) {
+  if (divisor == 0) return;
+  for (double& weight : correction.weight) weight /= divisor;
 }
 
 }  // namespace tandem::offpolicy

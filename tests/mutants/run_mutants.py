@@ -100,8 +100,8 @@ def table(rows):
     lines = ["# Known bugs, put in and caught", "",
              "Bugs seen in GRPO implementations, by the number their tests carry. Each is put into the code by",
              "a patch of `tests/mutants/patches`; *caught* means that the named tests pass without it and fail",
-             "with it. Numbers that are absent need several trainer ranks (41, 43) or weights of whole",
-             "sequences (34), which Tandem does not have. Made by",
+             "with it. Numbers that are absent need several trainer ranks (41, 43), which Tandem does not",
+             "have. Made by",
              "`make mutants ARGS='--table docs/mutants.md'`.", "",
              "| bug | what | test | outcome |", "|---|---|---|---|"]
     for mutant, outcome in rows:

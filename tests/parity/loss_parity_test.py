@@ -158,6 +158,32 @@ def test_normalisations(models, tmp_path, normalisation):
     check_gradients(tmp_path, model, loss)
 
 
+def test_weights_and_ratios_of_whole_completions(models, tmp_path):
+    """GSPO under truncated products: both need the completion of each token, over packed rows."""
+    directory, model = models["llama"]
+    groups = make_groups(13)
+    set_behaviour(model, groups, 14, 0.4)
+    options = GRADIENT + """
+microbatch_tokens: 40
+correction: {kind: sequence_tis, max_weight: 1.5}
+loss: {kind: gspo, normalisation: sequence}
+"""
+    out = run_driver(tmp_path, directory, groups, options)
+    losses, weights = [], []
+    for group in groups:
+        for c in group["completions"]:
+            target = logprobs_of(model, group["prompt"], c["ids"])
+            w = torch.exp((target.detach() - torch.tensor(c["behaviour"])).sum()).clamp(max=1.5)
+            s = torch.exp((target - target.detach()).mean())
+            losses.append(-w * c["advantage"] * torch.minimum(s, s.clamp(1 - 3e-4, 1 + 4e-4)))
+            weights += [float(w)] * len(target)
+    loss = sum(losses) / len(losses)
+    assert out["metrics"]["loss/total"] == pytest.approx(float(loss.detach()), abs=1e-5)
+    assert out["metrics"]["correction/mean_weight"] == pytest.approx(np.mean(weights), abs=1e-5)
+    assert 0 < out["metrics"]["correction/capped_share"] < 1
+    check_gradients(tmp_path, model, loss)
+
+
 def test_tempered_policy_and_dropped_tokens(models, tmp_path):
     """Log-probs at the sampler's temperature; a masked completion and two tokens without a log-prob
     leave the sum and the divisor."""

@@ -7,6 +7,9 @@
 #include <functional>
 #include <vector>
 
+#include "common/offpolicy/policy_objective.h"
+#include "trainer/tensor_numbers.h"
+
 namespace tandem::trainer {
 namespace {
 
@@ -21,17 +24,13 @@ LossInputs Inputs(std::vector<float> target, std::vector<float> proximal,
           .weight = at::ones({n}),
           .advantages = Vector(advantages),
           .kept = at::ones({n}, at::kBool),
+          .completion = at::zeros({n}, at::kLong),
           .scale = at::ones({n})};
 }
 
 at::Tensor Gradient(const LossInputs& inputs, const PolicyLossOptions& options) {
   SumPolicyLoss(inputs, options).total.backward();
   return inputs.target_logprobs.grad();
-}
-
-float Surrogate(float ratio, float advantage, const PolicyLossOptions& options) {
-  return ClippedSurrogate(Vector({ratio}), Vector({advantage}), at::ones({1}), options)
-      .item<float>();
 }
 
 TEST(PolicyLossTest, Bug08TheRatioOfEqualPoliciesIsOne) {
@@ -54,26 +53,47 @@ TEST(PolicyLossTest, CountsTheClipOnEachSide) {
   const float up = std::log(1.5f), down = std::log(0.5f);
   const LossSums sums =
       SumPolicyLoss(Inputs({up, up, down, down, up}, {0, 0, 0, 0, 0}, {1, -1, 1, -1, 2}), {});
-  EXPECT_EQ(sums.clip_high.item<int64_t>(), 2);
-  EXPECT_EQ(sums.clip_low.item<int64_t>(), 1);
+  EXPECT_EQ(sums.clip_high, 2);
+  EXPECT_EQ(sums.clip_low, 1);
   EXPECT_FLOAT_EQ(sums.ratio_max.item<float>(), 1.5f);
   EXPECT_FLOAT_EQ(sums.ratio_sum.item<float>(), 5.5f);
 }
 
-TEST(PolicyLossTest, ClipBoundsMayDiffer) {
-  const PolicyLossOptions options = {.clip_low = 0.1, .clip_high = 0.4};
-  EXPECT_FLOAT_EQ(Surrogate(2, 1, options), -1.4f);
-  EXPECT_FLOAT_EQ(Surrogate(0.5f, -1, options), 0.9f);
-}
-
-TEST(PolicyLossTest, Bug29DualClipBoundsTheLossOfANegativeAdvantage) {
-  EXPECT_FLOAT_EQ(Surrogate(100, -1, {}), 100);
-  EXPECT_FLOAT_EQ(Surrogate(100, -1, {.dual_clip = 3}), 3);
-  EXPECT_FLOAT_EQ(Surrogate(2, -1, {.dual_clip = 3}), 2);
-  EXPECT_FLOAT_EQ(Surrogate(100, 1, {.dual_clip = 3}), -1.2f);
-  const LossInputs inputs = Inputs({std::log(100.0f)}, {0}, {-1});
-  EXPECT_EQ(SumPolicyLoss(inputs, {.dual_clip = 3}).dual_clip.item<int64_t>(), 1);
-  EXPECT_EQ(Gradient(inputs, {.dual_clip = 3}).item<float>(), 0);
+// Several completions, weights and scales: what autograd makes of the loss is slope x scale, and
+// its value is that of the objective.
+TEST(PolicyLossTest, GradientAndValueAreThoseOfTheObjective) {
+  using offpolicy::ObjectiveKind;
+  LossInputs inputs = Inputs({-1, -2, -0.5, -1.35, -0.7}, {-1.1f, -1.95f, -0.5f, -1.2f, -0.9f},
+                             {1.5f, 1.5f, 1.5f, -0.75f, -0.75f});
+  inputs.weight = Vector({0.5, 2, 1, 1.5, 0.25});
+  inputs.completion = at::tensor({4, 4, 4, 7, 7}, at::kLong);
+  inputs.scale = Vector({0.25, 0.25, 0.25, 0.5, 0.5});
+  for (const ObjectiveKind kind :
+       {ObjectiveKind::kClip, ObjectiveKind::kCispo, ObjectiveKind::kTopr, ObjectiveKind::kGspo,
+        ObjectiveKind::kSapo, ObjectiveKind::kVespo, ObjectiveKind::kM2po, ObjectiveKind::kDppoTv,
+        ObjectiveKind::kDppoKl}) {
+    const PolicyLossOptions options = {.objective = {.kind = kind}};
+    const std::vector<double> target = ToDoubles(inputs.target_logprobs),
+                              centre = ToDoubles(inputs.proximal_logprobs),
+                              weight = ToDoubles(inputs.weight), a = ToDoubles(inputs.advantages),
+                              scale = ToDoubles(inputs.scale);
+    const std::vector<uint8_t> kept(5, 1);
+    const std::vector<int64_t> completion = {4, 4, 4, 7, 7};
+    const offpolicy::Objective want = offpolicy::ComputeObjective(
+        {target, centre, weight, a, kept, completion}, options.objective);
+    inputs.target_logprobs.mutable_grad() = at::Tensor();
+    const LossSums sums = SumPolicyLoss(inputs, options);
+    sums.total.backward();
+    double value = 0;
+    for (int64_t t = 0; t < 5; ++t) {
+      value += scale[t] * want.value[t];
+      EXPECT_FLOAT_EQ(inputs.target_logprobs.grad()[t].item<float>(),
+                      static_cast<float>(scale[t] * want.slope[t]));
+    }
+    EXPECT_NEAR(sums.policy.item<double>(), value, 1e-6);
+    EXPECT_EQ(sums.total.item<float>(), sums.policy.item<float>());
+    EXPECT_FALSE(sums.policy.requires_grad());
+  }
 }
 
 TEST(PolicyLossTest, Bug40LogRatiosOfFiftyStayFinite) {
@@ -86,10 +106,11 @@ TEST(PolicyLossTest, Bug40LogRatiosOfFiftyStayFinite) {
 }
 
 TEST(PolicyLossTest, Bug10WhatIsNotKeptHasNoGradientWhateverItHolds) {
-  LossInputs inputs = Inputs({-1, -2, -3}, {-1, NAN, -INFINITY}, {1, NAN, 5});
+  LossInputs inputs = Inputs({-1, NAN, -INFINITY}, {-1, NAN, -INFINITY}, {1, NAN, 5});
   inputs.weight = Vector({1, NAN, NAN});
   inputs.kept = at::tensor({1, 0, 0}).to(at::kBool);
   EXPECT_FLOAT_EQ(SumPolicyLoss(inputs, {}).total.item<float>(), -1);
+  EXPECT_FLOAT_EQ(SumPolicyLoss(inputs, {}).ratio_sum.item<float>(), 1);
   const at::Tensor grad = Gradient(inputs, {});
   EXPECT_FLOAT_EQ(grad[0].item<float>(), -1);
   EXPECT_EQ(grad[1].item<float>(), 0);
@@ -119,60 +140,6 @@ TEST(PolicyLossTest, Bug27AGradientHeldByTheWeightIsCut) {
   inputs.weight = weight;
   EXPECT_FLOAT_EQ(Gradient(inputs, {}).item<float>(), -3);
   EXPECT_FALSE(weight.grad().defined());
-}
-
-// Two completions with the same advantage, of 1 and 10 tokens.
-class LossScalesTest : public ::testing::Test {
- protected:
-  LossScalesTest() : counted_(at::ones({11}, at::kBool)), completion_(at::ones({11}, at::kLong)) {
-    completion_[0] = 0;
-  }
-  at::Tensor counted_, completion_;
-};
-
-TEST_F(LossScalesTest, Bug16TenPlacesOfPaddingChangeNothing) {
-  const at::Tensor counted = at::cat({counted_, at::zeros({10}, at::kBool)});
-  const at::Tensor completion = at::cat({completion_, at::full({10}, 1, at::kLong)});
-  for (const Normalisation normalisation : {Normalisation::kToken, Normalisation::kSequence}) {
-    const PolicyLossOptions options = {.normalisation = normalisation};
-    const LossScales bare = ComputeLossScales(counted_, completion_, 2, options);
-    const LossScales padded = ComputeLossScales(counted, completion, 2, options);
-    EXPECT_EQ(padded.denominator, bare.denominator);
-    EXPECT_TRUE(padded.scale.slice(0, 0, 11).equal(bare.scale));
-    EXPECT_EQ(padded.scale.slice(0, 11).abs().sum().item<float>(), 0);
-  }
-}
-
-TEST_F(LossScalesTest, Bug17TokenNormalisationCountsEachTokenAlike) {
-  const LossScales s =
-      ComputeLossScales(counted_, completion_, 2, {.normalisation = Normalisation::kToken});
-  EXPECT_TRUE(s.scale.equal(at::ones({11})));
-  EXPECT_EQ(s.denominator, 11);
-}
-
-TEST_F(LossScalesTest, Bug17SequenceNormalisationCountsEachCompletionAlike) {
-  const LossScales s =
-      ComputeLossScales(counted_, completion_, 2, {.normalisation = Normalisation::kSequence});
-  EXPECT_FLOAT_EQ(s.scale[0].item<float>(), 1);
-  EXPECT_FLOAT_EQ(s.scale[1].item<float>(), 0.1f);
-  EXPECT_EQ(s.denominator, 2);
-}
-
-TEST_F(LossScalesTest, Bug17ConstantNormalisationHasNoLengthInIt) {
-  const LossScales s = ComputeLossScales(
-      counted_, completion_, 2, {.normalisation = Normalisation::kConstant, .constant_length = 16});
-  EXPECT_TRUE(s.scale.equal(at::ones({11})));
-  EXPECT_EQ(s.denominator, 32);
-}
-
-TEST_F(LossScalesTest, Bug21TokensThatDoNotCountLeaveTheDivisor) {
-  counted_.slice(0, 6).fill_(false);
-  const LossScales token = ComputeLossScales(counted_, completion_, 2, {});
-  EXPECT_EQ(token.denominator, 6);
-  EXPECT_EQ(token.scale[7].item<float>(), 0);
-  const LossScales sequence =
-      ComputeLossScales(counted_, completion_, 2, {.normalisation = Normalisation::kSequence});
-  EXPECT_FLOAT_EQ(sequence.scale[1].item<float>(), 0.2f);
 }
 
 // A policy over four actions by softmax of logits, a reference, and expectations by enumeration:

@@ -1,0 +1,67 @@
+// Named methods of correcting for off-policy data, as settings of arrows 6 and 7, and all that one
+// of them does to a batch. Pure. For offline replay and studies on toy policies; training reads the
+// same settings from its run file.
+#ifndef TANDEM_COMMON_OFFPOLICY_CORRECTION_METHOD_H_
+#define TANDEM_COMMON_OFFPOLICY_CORRECTION_METHOD_H_
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/offpolicy/correction.h"
+#include "common/offpolicy/correction_options.h"
+#include "common/offpolicy/objective_options.h"
+#include "common/offpolicy/policy_objective.h"
+
+namespace tandem::offpolicy {
+
+struct NamedMethod {
+  std::string_view name;
+  // "correction.kind=token_mask correction.min_weight=0.5": what differs from the defaults. Under
+  // "trainer." the same names set a run.
+  std::string_view settings;
+};
+
+// Every method of docs/corrections.md at the thresholds of its source, in the order of that page.
+std::span<const NamedMethod> NamedMethods();
+
+struct MethodOptions {
+  CorrectionOptions correction;
+  ObjectiveOptions objective;
+};
+
+// Reads settings as in NamedMethod, with the defaults of a run.
+//   INVALID_ARGUMENT  an unknown name, a value out of range, or CheckOptions
+absl::StatusOr<MethodOptions> ParseMethod(std::string_view settings);
+
+//   NOT_FOUND  no such method; the message lists the names
+absl::StatusOr<MethodOptions> FindMethod(std::string_view name);
+
+// All [T], in parallel: the batch of one optimizer update. Sequences are whole.
+struct MethodInputs {
+  std::span<const double> behaviour_logprobs, proximal_logprobs, target_logprobs;
+  std::span<const double> advantages;
+  std::span<const uint8_t> mask;
+  std::span<const int64_t> completion;
+};
+
+struct MethodResult {
+  Correction correction;
+  Objective objective;
+  // [T]: the gradient of the loss is sum_t coefficient[t] grad log pi_target[t] / denominator.
+  std::vector<double> coefficient;
+  double denominator = 0;  // 0: nothing is kept, and no update is made
+
+  // sum_t value x scale / denominator; 0 without a denominator.
+  double loss = 0;
+};
+
+//   INVALID_ARGUMENT  arrays that do not run in parallel
+absl::StatusOr<MethodResult> EvaluateMethod(const MethodInputs& inputs,
+                                            const MethodOptions& options);
+
+}  // namespace tandem::offpolicy
+
+#endif  // TANDEM_COMMON_OFFPOLICY_CORRECTION_METHOD_H_

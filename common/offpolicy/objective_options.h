@@ -1,0 +1,49 @@
+// ObjectiveOptions: knobs of the policy term of arrow 7. Apart from policy_objective.h so that
+// option trees read them without its code.
+#ifndef TANDEM_COMMON_OFFPOLICY_OBJECTIVE_OPTIONS_H_
+#define TANDEM_COMMON_OFFPOLICY_OBJECTIVE_OPTIONS_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "common/base/options.h"
+#include "common/offpolicy/correction_options.h"
+
+namespace tandem::offpolicy {
+
+// What the sum over tokens is divided by, always over the whole minibatch (loss_scales.h).
+//   kToken     trained tokens: every token counts the same, long completions count more
+//   kSequence  each completion's mean, then the mean over completions: tokens of short ones count
+//              more
+//   kConstant  completions x constant_length: no length bias, and no dependence on what was sampled
+enum class Normalisation { kToken, kSequence, kConstant };
+
+// Formulas in policy_objective.h.
+enum class ObjectiveKind { kClip, kCispo, kTopr, kGspo, kSapo, kVespo, kM2po, kDppoTv, kDppoKl };
+
+struct ObjectiveOptions {
+  Normalisation normalisation = Normalisation::kToken;
+  int64_t constant_length = 0;  // L of kConstant; 0: the longest completion that may be sampled
+  ObjectiveKind kind = ObjectiveKind::kClip;
+  double clip_low = 0.2;   // eps_low
+  double clip_high = 0.2;  // eps_high
+  double dual_clip = 0;    // c > 1; 0: off
+  double cispo_max = 5;    // on the ratio itself, not on its distance from 1
+  double gspo_clip_low = 3e-4, gspo_clip_high = 4e-4;
+  double sapo_tau_positive = 1, sapo_tau_negative = 1.05;
+  double vespo_k_positive = 2, vespo_lambda_positive = 3;
+  double vespo_k_negative = 3, vespo_lambda_negative = 2;
+  double m2po_max = 0.04;
+  double dppo_max_tv = 0.15, dppo_max_kl = 0.05;
+};
+void BindOptions(OptionBinder& binder, ObjectiveOptions& options);
+
+// What a single field's range cannot say; the message names fields under "loss." and "correction.".
+//   INVALID_ARGUMENT  CheckOptions of the correction; dual_clip in (0, 1], or set for another kind;
+//                     topr, vespo or m2po, which weigh by target / behaviour themselves, in another
+//                     mode than bypass; normalisation constant without a length
+absl::Status CheckOptions(const CorrectionOptions& correction, const ObjectiveOptions& objective);
+
+}  // namespace tandem::offpolicy
+
+#endif  // TANDEM_COMMON_OFFPOLICY_OBJECTIVE_OPTIONS_H_

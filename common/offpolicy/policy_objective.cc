@@ -1,0 +1,211 @@
+#include "common/offpolicy/policy_objective.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "common/offpolicy/correction.h"
+
+namespace tandem::offpolicy {
+namespace {
+
+// The reference code of DPPO (verl, dppo_tv and dppo_kl) has this ceiling on its detached ratio.
+constexpr double kDppoMaxRatio = 20;
+
+double LogRatio(const ObjectiveInputs& in, size_t t) {
+  return in.target_logprobs[t] - in.centre_logprobs[t];
+}
+
+// exp(log_ratio) with the exponent clamped, and its derivative by log_ratio.
+struct Ratio {
+  double value, slope;
+};
+Ratio ClampedRatio(double log_ratio) {
+  const double value = std::exp(std::clamp(log_ratio, -kMaxLogRatio, kMaxLogRatio));
+  return {value, std::abs(log_ratio) <= kMaxLogRatio ? value : 0};
+}
+
+// A token's value for w = 1 and its derivative by the logarithm of the ratio it is a function of.
+struct Term {
+  double value = 0, slope = 0;
+};
+
+// Which bound decided a term.
+struct Sides {
+  bool low = false, high = false, dual = false;
+};
+
+Term ClippedTerm(const Ratio& r, double advantage, double low, double high, double dual_clip,
+                 Sides& sides) {
+  const double clipped = std::clamp(r.value, 1 - low, 1 + high) * advantage;
+  Term term{-r.value * advantage, -r.slope * advantage};
+  if (clipped < r.value * advantage) term = {-clipped, 0};
+  sides.low = advantage < 0 && r.value < 1 - low;
+  sides.high = advantage > 0 && r.value > 1 + high;
+  sides.dual = dual_clip > 0 && advantage < 0 && r.value > dual_clip;
+  if (sides.dual) term = {-dual_clip * advantage, 0};
+  return term;
+}
+
+Term SapoTerm(const Ratio& r, double advantage, const ObjectiveOptions& options) {
+  const double tau = advantage > 0 ? options.sapo_tau_positive : options.sapo_tau_negative;
+  const double gate = 1 / (1 + std::exp(-tau * (r.value - 1)));
+  return {-advantage * 4 / tau * gate, -advantage * 4 * gate * (1 - gate) * r.slope};
+}
+
+// Of Bernoulli variables with probabilities e^log_p and e^log_q.
+double BinaryKl(double log_p, double log_q) {
+  // abs: the rest of a probability of 1 is 0, not -0, of which the ratio below would be -infinity.
+  const double not_p = std::abs(std::expm1(log_p)), not_q = std::abs(std::expm1(log_q));
+  const double rest = not_p > 0 ? not_p * std::log(not_p / not_q) : 0;
+  return std::exp(log_p) * (log_p - log_q) + rest;
+}
+
+// Whether DPPO masks the token; one side or the other by the sign of the advantage.
+Sides DppoMask(double target, double centre, double advantage, const ObjectiveOptions& options) {
+  const double moved = std::exp(target) - std::exp(centre);
+  const bool far = options.kind == ObjectiveKind::kDppoTv
+                       ? std::abs(moved) > options.dppo_max_tv
+                       : BinaryKl(centre, target) > options.dppo_max_kl;
+  if (advantage > 0) return {.high = far && moved > 0};
+  return {.low = far && moved < 0};
+}
+
+double VespoCoefficient(double log_ratio, double advantage, const ObjectiveOptions& options) {
+  const bool positive = advantage >= 0;
+  const double k = positive ? options.vespo_k_positive : options.vespo_k_negative;
+  const double lambda = positive ? options.vespo_lambda_positive : options.vespo_lambda_negative;
+  const double log_w = std::clamp(log_ratio, -kMaxLogRatio, kMaxLogRatio);
+  return std::exp(k * log_w + lambda * (1 - std::exp(log_w)));
+}
+
+struct CompletionSums {
+  double log_ratio = 0, weight = 0;
+  int64_t num_tokens = 0;
+};
+
+bool CanClip(double log_ratio, double advantage) {
+  return (advantage > 0 && log_ratio > 0) || (advantage < 0 && log_ratio < 0);
+}
+
+// One call of ComputeObjective.
+struct Computation {
+  const ObjectiveInputs& in;
+  const ObjectiveOptions& options;
+  std::map<int64_t, CompletionSums> completions = {};
+  double cutoff = 0;  // m2po
+
+  void Prepare() {
+    for (size_t t = 0; t < in.kept.size(); ++t) {
+      if (!in.kept[t]) continue;
+      CompletionSums& sums = completions[in.completion[t]];
+      sums.log_ratio += LogRatio(in, t);
+      sums.weight += in.weight[t];
+      ++sums.num_tokens;
+    }
+    if (options.kind != ObjectiveKind::kM2po) return;
+    std::vector<double> squares;
+    if (!in.second_moment_cutoff.has_value()) AppendSecondMoments(in, squares);
+    cutoff =
+        in.second_moment_cutoff.value_or(SecondMomentCutoff(std::move(squares), options.m2po_max));
+  }
+
+  // The detached factor of A log pi_target.
+  double Coefficient(size_t t, const CompletionSums& sums, Sides& sides) const {
+    const double advantage = in.advantages[t], r = ClampedRatio(LogRatio(in, t)).value;
+    switch (options.kind) {
+      case ObjectiveKind::kCispo:
+        sides.high = r > options.cispo_max;
+        return std::min(r, options.cispo_max);
+      case ObjectiveKind::kTopr:
+        if (advantage >= 0) return 1;
+        sides.high = sums.log_ratio > 0;
+        return std::min(ClampedRatio(sums.log_ratio).value, 1.0);
+      case ObjectiveKind::kVespo:
+        return VespoCoefficient(sums.log_ratio, advantage, options);
+      default:
+        sides = DppoMask(in.target_logprobs[t], in.centre_logprobs[t], advantage, options);
+        return sides.low || sides.high ? 0 : std::min(r, kDppoMaxRatio);
+    }
+  }
+
+  // Value and slope of token t, weighted.
+  Term WeightedTerm(size_t t, Sides& sides) const {
+    const CompletionSums& sums = completions.at(in.completion[t]);
+    const double a = in.advantages[t], w = in.weight[t];
+    Term term;
+    switch (options.kind) {
+      case ObjectiveKind::kClip:
+        term = ClippedTerm(ClampedRatio(LogRatio(in, t)), a, options.clip_low, options.clip_high,
+                           options.dual_clip, sides);
+        break;
+      case ObjectiveKind::kSapo:
+        term = SapoTerm(ClampedRatio(LogRatio(in, t)), a, options);
+        break;
+      case ObjectiveKind::kM2po: {
+        const double log_ratio = LogRatio(in, t);
+        const bool dropped = CanClip(log_ratio, a) && log_ratio * log_ratio > cutoff;
+        sides = {.low = dropped && a < 0, .high = dropped && a > 0};
+        const Ratio r = ClampedRatio(log_ratio);
+        if (!dropped) term = {-r.value * a, -r.slope * a};
+        break;
+      }
+      case ObjectiveKind::kGspo: {
+        const auto n = static_cast<double>(sums.num_tokens);
+        term = ClippedTerm(ClampedRatio(sums.log_ratio / n), a, options.gspo_clip_low,
+                           options.gspo_clip_high, 0, sides);
+        // A token moves s, and with it the values of all n, by 1 / n.
+        return {w * term.value, sums.weight / n * term.slope};
+      }
+      default: {
+        const double slope = -Coefficient(t, sums, sides) * a;
+        term = {slope * in.target_logprobs[t], slope};
+      }
+    }
+    return {w * term.value, w * term.slope};
+  }
+};
+
+}  // namespace
+
+Objective ComputeObjective(const ObjectiveInputs& inputs, const ObjectiveOptions& options) {
+  Objective result{.value = std::vector<double>(inputs.kept.size()),
+                   .slope = std::vector<double>(inputs.kept.size())};
+  Computation computation{inputs, options};
+  computation.Prepare();
+  for (size_t t = 0; t < inputs.kept.size(); ++t) {
+    if (!inputs.kept[t]) continue;
+    Sides sides;
+    const Term term = computation.WeightedTerm(t, sides);
+    result.value[t] = term.value;
+    result.slope[t] = term.slope;
+    result.num_clip_low += sides.low;
+    result.num_clip_high += sides.high;
+    result.num_dual_clip += sides.dual;
+  }
+  return result;
+}
+
+void AppendSecondMoments(const ObjectiveInputs& inputs, std::vector<double>& squares) {
+  for (size_t t = 0; t < inputs.kept.size(); ++t) {
+    if (!inputs.kept[t]) continue;
+    const double log_ratio = LogRatio(inputs, t);
+    if (CanClip(log_ratio, inputs.advantages[t])) squares.push_back(log_ratio * log_ratio);
+  }
+}
+
+double SecondMomentCutoff(std::vector<double> squares, double max_mean) {
+  std::ranges::sort(squares);
+  double sum = 0;
+  size_t kept = 0;  // means of sorted prefixes never fall: the first that is too large ends it
+  while (kept < squares.size() && sum + squares[kept] <= max_mean * static_cast<double>(kept + 1)) {
+    sum += squares[kept++];
+  }
+  if (kept == squares.size()) return std::numeric_limits<double>::infinity();
+  while (kept > 0 && squares[kept - 1] == squares[kept]) --kept;  // equals go together
+  return kept == 0 ? squares[0] / 2 : (squares[kept - 1] + squares[kept]) / 2;
+}
+
+}  // namespace tandem::offpolicy

@@ -1,0 +1,325 @@
+// Expectation and variance of corrections as gradient estimators, exactly: every sequence of a toy
+// policy is enumerated with the probability that the behaviour policy draws it.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <functional>
+#include <ostream>
+#include <string>
+
+#include "common/offpolicy/correction_method.h"
+#include "tests/common/offpolicy/toy_policy.h"
+
+namespace tandem::offpolicy {
+namespace {
+
+using ::tandem::testing::AddTo;
+using ::tandem::testing::Distance;
+using ::tandem::testing::Dot;
+using ::tandem::testing::Enumerate;
+using ::tandem::testing::EstimateFrom;
+using ::tandem::testing::Gradient;
+using ::tandem::testing::Moments;
+using ::tandem::testing::ToyPolicy;
+using ::tandem::testing::ToySequence;
+
+constexpr double kExact = 1e-12;  // rounding of fp64
+
+MethodOptions Method(std::string_view settings) { return ParseMethod(settings).value(); }
+
+double Bias(const ToyPolicy& policy, std::string_view settings) {
+  return Distance(Enumerate(policy, Method(settings)).mean, policy.ExactGradient());
+}
+
+TEST(EstimatorTest, OnPolicyEveryMethodIsUnbiased) {
+  const ToyPolicy policy(3, 2, 0);
+  for (const NamedMethod& method : NamedMethods()) {
+    EXPECT_LT(Bias(policy, method.settings), kExact) << method.name;
+  }
+}
+
+TEST(EstimatorTest, SequenceWeightsWithoutABoundAreUnbiasedAtEveryLength) {
+  const char* unbounded = "correction.kind=sequence_tis correction.max_weight=1e9";
+  for (const size_t length : {1, 2, 3}) {
+    EXPECT_LT(Bias(ToyPolicy(3, length, 0.7), unbounded), kExact) << length;
+    EXPECT_GT(Bias(ToyPolicy(3, length, 0.7), "correction.kind=off"), 0.01) << length;
+  }
+  EXPECT_LT(Bias(ToyPolicy(4, 3, 0.7), unbounded), kExact);
+}
+
+// With one token there is no prefix whose distribution could be wrong.
+TEST(EstimatorTest, TokenWeightsAreUnbiasedForOneTokenAndNotForTwo) {
+  const char* unbounded = "correction.kind=token_tis correction.max_weight=1e9";
+  EXPECT_LT(Bias(ToyPolicy(4, 1, 0.7), unbounded), kExact);
+  EXPECT_GT(Bias(ToyPolicy(3, 2, 0.7), unbounded), 0.01);
+}
+
+// A geometric mean is a weight of no measure: it is biased as soon as the two factors differ.
+TEST(EstimatorTest, GeometricWeightsAreUnbiasedForOneTokenAndNotForTwo) {
+  const char* unbounded = "correction.kind=geometric_tis correction.max_weight=1e9";
+  EXPECT_LT(Bias(ToyPolicy(4, 1, 0.7), unbounded), kExact);
+  EXPECT_GT(Bias(ToyPolicy(3, 2, 0.7), unbounded), 0.01);
+}
+
+TEST(EstimatorTest, BiasFallsWithTheGap) {
+  for (const char* settings : {"correction.kind=off", "correction.kind=token_tis",
+                               "correction.mode=bypass loss.kind=vespo"}) {
+    EXPECT_LT(Bias(ToyPolicy(3, 2, 0.05), settings), Bias(ToyPolicy(3, 2, 0.4), settings) / 4)
+        << settings;
+  }
+}
+
+// min(W, C) loses exactly the mass above the ceiling, and a mask all of a sequence outside it.
+TEST(EstimatorTest, CeilingAndMaskOfSequenceWeightsLoseTheMassOutside) {
+  const ToyPolicy policy(3, 2, 0.7);
+  Gradient truncated = policy.ExactGradient(), masked = truncated;
+  int outside = 0;
+  for (const ToySequence& s : policy.sequences) {
+    const double ratio = s.pi / s.mu;
+    for (const Gradient& score : s.score) {
+      AddTo(truncated, -std::max(0.0, s.pi - 1.2 * s.mu) * s.reward, score);
+      if (ratio > 1.2 || ratio < 0.5) AddTo(masked, -s.pi * s.reward, score);
+    }
+    outside += ratio > 1.2 || ratio < 0.5;
+  }
+  ASSERT_GT(outside, 0);
+  EXPECT_LT(Distance(Enumerate(policy, Method("correction.kind=sequence_tis "
+                                              "correction.max_weight=1.2"))
+                         .mean,
+                     truncated),
+            kExact);
+  EXPECT_LT(
+      Distance(Enumerate(policy, Method("correction.kind=sequence_mask "
+                                        "correction.min_weight=0.5 correction.max_weight=1.2"))
+                   .mean,
+               masked),
+      kExact);
+}
+
+TEST(EstimatorTest, ALowerCeilingTradesVarianceForBias) {
+  const ToyPolicy policy(3, 3, 0.7);
+  double last_moment = 0, last_mean_weight = 0;
+  for (const char* ceiling : {"1", "1.5", "2", "4", "1e9"}) {
+    const MethodOptions method =
+        Method(std::string("correction.kind=sequence_tis correction.max_weight=") + ceiling);
+    const double moment = Enumerate(policy, method).second_moment;
+    EXPECT_GT(moment, last_moment) << ceiling;
+    last_moment = moment;
+    double mean_weight = 0;
+    for (const ToySequence& s : policy.sequences) {
+      mean_weight += s.mu * std::min(s.pi / s.mu, method.correction.max_weight);
+    }
+    EXPECT_GT(mean_weight, last_mean_weight);
+    EXPECT_LE(mean_weight, 1 + kExact);
+    last_mean_weight = mean_weight;
+  }
+  EXPECT_NEAR(last_mean_weight, 1, kExact) << "only without a ceiling all of the mass is there";
+}
+
+TEST(EstimatorTest, ProductWeightsHaveMoreVarianceThanTokenWeights) {
+  const ToyPolicy policy(3, 3, 0.7);
+  const double product =
+      Enumerate(policy, Method("correction.kind=sequence_tis correction.max_weight=1e9")).variance;
+  const double token =
+      Enumerate(policy, Method("correction.kind=token_tis correction.max_weight=1e9")).variance;
+  EXPECT_GT(product, token);
+}
+
+// A reward that is the same for all says nothing. Uncorrected, it pulls towards the behaviour
+// policy: E_mu[grad log pi] = -grad KL(mu || pi). Token weights make it 0, prefix by prefix.
+TEST(EstimatorTest, AConstantRewardMovesAnUncorrectedPolicyAndNotACorrectedOne) {
+  ToyPolicy policy(3, 2, 0.7);
+  for (ToySequence& s : policy.sequences) s.reward = 1;
+  EXPECT_LT(Dot(policy.ExactGradient(), policy.ExactGradient()), kExact);
+  EXPECT_GT(Bias(policy, "correction.kind=off"), 0.05);
+  EXPECT_LT(Bias(policy, "correction.kind=token_tis correction.max_weight=1e9"), kExact);
+}
+
+// Advantages of +1 and -1, as likely as each other and of no relation to the tokens: centred, and
+// without anything to learn. A mask that looks at their sign moves the policy all the same.
+TEST(EstimatorTest, AMaskThatLooksAtTheSignMovesThePolicyWithoutAReward) {
+  const ToyPolicy policy(3, 2, 0.7);
+  const auto drift = [&](std::string_view settings) {
+    Gradient mean(policy.sequences[0].score[0].size());
+    for (const ToySequence& s : policy.sequences) {
+      for (const double advantage : {1.0, -1.0}) {
+        AddTo(mean, s.mu / 2, EstimateFrom(s, advantage, Method(settings)));
+      }
+    }
+    return std::sqrt(Dot(mean, mean));
+  };
+  const std::string mask =
+      "correction.kind=token_mask correction.min_weight=0.7 correction.max_weight=1.5";
+  EXPECT_LT(drift(mask), kExact);
+  EXPECT_GT(drift(mask + " correction.negative_only=true"), 0.01);
+  for (const char* kind : {"topr", "dppo_tv", "clip"}) {
+    EXPECT_GT(drift(std::string("correction.mode=bypass loss.kind=") + kind), 0.01) << kind;
+  }
+  EXPECT_LT(drift("correction.kind=geometric_tis"), kExact);
+}
+
+// Batches of two sequences: their weights have mean 1 in every batch, whatever was drawn.
+TEST(EstimatorTest, NormalisedWeightsHaveMeanOneInEveryBatchAndAreStillBiased) {
+  const ToyPolicy policy(3, 1, 0.7);
+  const MethodOptions method =
+      Method("correction.kind=token_tis correction.max_weight=1e9 correction.batch_normalise=true");
+  const std::vector<uint8_t> mask = {1, 1};
+  const std::vector<int64_t> completion = {0, 1};
+  Gradient mean(policy.sequences[0].score[0].size());
+  for (const ToySequence& a : policy.sequences) {
+    for (const ToySequence& b : policy.sequences) {
+      const std::vector<double> mu = {a.log_mu[0], b.log_mu[0]}, pi = {a.log_pi[0], b.log_pi[0]};
+      const std::vector<double> rewards = {a.reward, b.reward};
+      const MethodResult r =
+          EvaluateMethod({mu, pi, pi, rewards, mask, completion}, method).value();
+      EXPECT_NEAR(r.correction.weight[0] + r.correction.weight[1], 2, kExact);
+      AddTo(mean, -a.mu * b.mu * r.coefficient[0] / r.denominator, a.score[0]);
+      AddTo(mean, -a.mu * b.mu * r.coefficient[1] / r.denominator, b.score[0]);
+    }
+  }
+  EXPECT_GT(Distance(mean, policy.ExactGradient()), 1e-3);
+  EXPECT_LT(Bias(policy, "correction.kind=token_tis correction.max_weight=1e9"), kExact);
+}
+
+// What each method makes of a sequence of two tokens with weights w[0], w[1] and advantage a: the
+// factors of both scores, from its formula alone.
+struct Two {
+  std::array<double, 2> w, pi, mu;
+  double a, product, geometric, k3_mean, k3_max;
+};
+using Factors = std::array<double, 2>;
+
+struct FormulaCase {
+  std::string name;
+  std::function<Factors(const Two&)> factors;
+};
+
+// For the names of test cases, which would else be bytes of memory.
+void PrintTo(const FormulaCase& c, std::ostream* out) { *out << c.name; }
+
+bool In(double x, double low, double high) { return x >= low && x <= high; }
+
+Factors Both(double factor) { return {factor, factor}; }
+
+Factors Each(const Two& s, const std::function<double(double)>& f) {
+  return {f(s.w[0]), f(s.w[1])};
+}
+
+double Phi(double w, double k, double lambda) {
+  return std::pow(w, k) * std::exp(lambda * (1 - w));
+}
+
+Factors Dppo(const Two& s, const std::function<bool(double pi, double mu)>& far) {
+  const auto factor = [&](size_t t) {
+    const bool its_way = s.a > 0 ? s.pi[t] > s.mu[t] : s.pi[t] < s.mu[t];
+    return its_way && far(s.pi[t], s.mu[t]) ? 0 : s.w[t];
+  };
+  return {factor(0), factor(1)};
+}
+
+// The two squares are kept while their mean, over those where a clip could act, is at most 0.04.
+Factors M2po(const Two& s) {
+  std::array<double, 2> squares = {};
+  std::array<bool, 2> acts = {};
+  for (const size_t t : {0, 1}) {
+    acts[t] = (s.w[t] - 1) * s.a > 0;
+    squares[t] = std::pow(std::log(s.w[t]), 2);
+  }
+  Factors factors = s.w;
+  const bool both = acts[0] && acts[1];
+  if (both && (squares[0] + squares[1]) / 2 <= 0.04) return factors;
+  const size_t larger = squares[1] > squares[0];
+  for (const size_t t : {0, 1}) {
+    if (acts[t] && (squares[t] > 0.04 || (both && t == larger))) factors[t] = 0;
+  }
+  return factors;
+}
+
+double KlOfBernoulli(double p, double q) {
+  return p * std::log(p / q) + (1 - p) * std::log((1 - p) / (1 - q));
+}
+
+double Clipped(double w, double a) {
+  if (a > 0) return w > 1.2 ? 0 : w;
+  return w < 0.8 ? 0 : w;
+}
+
+Two WithWeights(const ToySequence& s) {
+  Two two = {.a = s.reward, .product = s.pi / s.mu};
+  for (const size_t t : {0, 1}) {
+    two.pi[t] = std::exp(s.log_pi[t]);
+    two.mu[t] = std::exp(s.log_mu[t]);
+    two.w[t] = two.pi[t] / two.mu[t];
+  }
+  const auto k3 = [](double w) { return w - 1 - std::log(w); };
+  two.geometric = std::sqrt(two.product);
+  two.k3_mean = (k3(two.w[0]) + k3(two.w[1])) / 2;
+  two.k3_max = std::max(k3(two.w[0]), k3(two.w[1]));
+  return two;
+}
+
+class FormulaTest : public ::testing::TestWithParam<FormulaCase> {};
+
+// Gaps at which wide and narrow thresholds let some sequences through and others not.
+TEST_P(FormulaTest, ExpectationAndVarianceAreThoseOfTheFormula) {
+  const MethodOptions method = FindMethod(GetParam().name).value();
+  double largest = 0;
+  for (const double gap : {1.0, 0.1, 0.003}) {
+    const ToyPolicy policy(4, 2, gap);
+    Gradient mean(policy.sequences[0].score[0].size());
+    double second_moment = 0;
+    for (const ToySequence& s : policy.sequences) {
+      const Factors factors = GetParam().factors(WithWeights(s));
+      Gradient estimate(mean.size());
+      for (const size_t t : {0, 1}) AddTo(estimate, factors[t] * s.reward, s.score[t]);
+      AddTo(mean, s.mu, estimate);
+      second_moment += s.mu * Dot(estimate, estimate);
+    }
+    const Moments got = Enumerate(policy, method);
+    EXPECT_LT(Distance(got.mean, mean), kExact);
+    EXPECT_NEAR(got.second_moment, second_moment, kExact);
+    EXPECT_NEAR(got.variance, second_moment - Dot(mean, mean), kExact);
+    largest = std::max(largest, second_moment);
+  }
+  EXPECT_GT(largest, 0) << "the thresholds let nothing through";
+}
+
+double Tis(double w) { return std::min(w, 2.0); }
+double IcePop(double w) { return In(w, 0.5, 5) ? w : 0; }
+
+// clang-format off
+INSTANTIATE_TEST_SUITE_P(Table, FormulaTest, ::testing::Values(
+    FormulaCase{"off",          [](const Two&) { return Both(1); }},
+    FormulaCase{"tis",          [](const Two& s) { return Each(s, Tis); }},
+    FormulaCase{"icepop",       [](const Two& s) { return Each(s, IcePop); }},
+    FormulaCase{"token_clip",   [](const Two& s) { return Each(s, [](double w) { return std::clamp(w, 0.5, 5.0); }); }},
+    FormulaCase{"seq_tis",      [](const Two& s) { return Both(Tis(s.product)); }},
+    FormulaCase{"mis",          [](const Two& s) { return Both(In(s.product, 0.5, 2) ? s.product : 0); }},
+    FormulaCase{"seq_clip",     [](const Two& s) { return Both(std::clamp(s.product, 0.5, 2.0)); }},
+    FormulaCase{"geo_tis",      [](const Two& s) { return Both(Tis(s.geometric)); }},
+    FormulaCase{"geo_mask",     [](const Two& s) { return Both(In(s.geometric, 0.5, 2) ? s.geometric : 0); }},
+    FormulaCase{"geo_clip",     [](const Two& s) { return Both(std::clamp(s.geometric, 0.5, 2.0)); }},
+    FormulaCase{"geo_gate",     [](const Two& s) { return Both(In(s.geometric, 0.999, 1.001)); }},
+    FormulaCase{"geo_gate_tis", [](const Two& s) { return In(s.geometric, 0.999, 1.002) ? Each(s, Tis) : Both(0); }},
+    FormulaCase{"z_gate",       [](const Two& s) { return std::abs(std::log(s.geometric) + 0.5e-4) > 0.03 / std::sqrt(2) ? Both(0) : Each(s, Tis); }},
+    FormulaCase{"k3_gate",      [](const Two& s) { return Both(s.k3_mean <= 0.01); }},
+    FormulaCase{"trm",          [](const Two& s) { return Both(s.k3_max <= 0.05 && s.k3_mean <= 0.001); }},
+    FormulaCase{"veto",         [](const Two& s) { return std::min(s.w[0], s.w[1]) < 1e-4 ? Both(0) : Each(s, Tis); }},
+    FormulaCase{"negative_geo_gate", [](const Two& s) { return Both(s.a >= 0 || s.geometric >= 0.6065); }},
+    FormulaCase{"negative_icepop", [](const Two& s) { return Each(s, [&](double w) { return s.a >= 0 ? std::min(w, 5.0) : IcePop(w); }); }},
+    FormulaCase{"bypass",       [](const Two& s) { return Each(s, [&](double w) { return Clipped(w, s.a); }); }},
+    FormulaCase{"aipo",         [](const Two& s) { return Each(s, Tis); }},
+    FormulaCase{"cispo",        [](const Two& s) { return Each(s, Tis); }},  // on the first update r = 1
+    FormulaCase{"topr",         [](const Two& s) { return Both(s.a >= 0 ? 1 : std::min(s.product, 1.0)); }},
+    FormulaCase{"gspo",         [](const Two& s) { return Both((Tis(s.w[0]) + Tis(s.w[1])) / 2); }},
+    FormulaCase{"sapo",         [](const Two& s) { return Each(s, Tis); }},
+    FormulaCase{"vespo",        [](const Two& s) { return Both(s.a >= 0 ? Phi(s.product, 2, 3) : Phi(s.product, 3, 2)); }},
+    FormulaCase{"m2po",         M2po},
+    FormulaCase{"dppo_tv",      [](const Two& s) { return Dppo(s, [](double p, double m) { return std::abs(p - m) > 0.15; }); }},
+    FormulaCase{"dppo_kl",      [](const Two& s) { return Dppo(s, [](double p, double m) { return KlOfBernoulli(m, p) > 0.05; }); }}),
+    [](const auto& info) { return info.param.name; });
+// clang-format on
+
+}  // namespace
+}  // namespace tandem::offpolicy
