@@ -46,22 +46,6 @@ absl::StatusOr<std::vector<GateFinding>> CheckModel(const Capture& capture, cons
   return findings;
 }
 
-// mean(delta^2) of each cell against the trainer's.
-std::vector<FactorShare> FactorBounds(const Ladder& ladder, const TokenRecord& record) {
-  std::vector<double> values(ladder.cells.size());
-  for (size_t cell = 0; cell < values.size(); ++cell) {
-    double squares = 0, tokens = 0;
-    for (size_t t = 0; t < record.mask.size(); ++t) {
-      const double delta = static_cast<double>(ladder.cells.front()[t]) - ladder.cells[cell][t];
-      if (!record.mask[t] || !std::isfinite(delta)) continue;
-      squares += delta * delta;
-      ++tokens;
-    }
-    values[cell] = tokens > 0 ? squares / tokens : 0;
-  }
-  return ShapleyShares(values);
-}
-
 AloneSample MeasureAlone(const Capture& capture, const Ladder& ladder) {
   AloneSample sample;
   for (int64_t s = 0; s < capture.num_completions(); ++s) {
@@ -110,7 +94,6 @@ absl::StatusOr<Attribution> Attribute(const AttributionOptions& options,
   }
   result.token_parts = SplitTokens(result.ladder);
   result.shares = ComputePartShares(record, result.token_parts, bootstrap);
-  result.factor_bounds = FactorBounds(result.ladder, record);
   result.additive = ComputeAdditiveSplit(
       record,
       {result.ladder.replay.logprobs, result.ladder.trainer_cast, result.ladder.trainer_packed},

@@ -16,7 +16,6 @@
 #include "drift_lab/comparability.h"
 #include "drift_lab/ladder.h"
 #include "drift_lab/part_shares.h"
-#include "drift_lab/shapley.h"
 #include "drift_lab/verdict.h"
 
 namespace tandem::drift {
@@ -45,7 +44,6 @@ struct Attribution {
   Ladder ladder;
   TokenParts token_parts;
   PartShares shares;
-  std::vector<FactorShare> factor_bounds;  // of mean(delta^2) over the cells, as ladder.factors
   offpolicy::AdditiveSplit additive;
   AloneSample alone;
   Verdict verdict;

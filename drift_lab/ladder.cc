@@ -370,6 +370,11 @@ TokenParts SplitTokens(const Ladder& ladder) {
   add(Part::kPath, Difference(ladder.replay.logprobs, ladder.prefill));
   if (!ladder.factors.empty()) {
     add(Part::kEmulation, Difference(ladder.prefill, ladder.cells.back()));
+    split.first_factor = split.parts.size();
+    split.num_factors = ladder.factors.size();
+    for (const std::vector<float>& cell : ladder.cells) {
+      split.cells.push_back(Difference(cell, ladder.cells.front()));
+    }
     for (size_t i = 0; i < ladder.factors.size(); ++i) {
       add(ladder.factors[i], FactorPart(ladder, static_cast<int>(i)));
     }

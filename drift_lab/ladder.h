@@ -70,10 +70,14 @@ absl::StatusOr<Ladder> ClimbLadder(const offpolicy::Capture& capture, const Capt
                                    const LadderOptions& options, const LadderProgress& progress);
 
 // The parts of every token, in the order of the ladder; each vector is [T]. For every token their sum
-// is proximal - record to rounding in fp64. A factor's part is its Shapley share over the cells.
+// is proximal - record to rounding in fp64. A factor's part is its Shapley value over the cells.
 struct TokenParts {
   std::vector<Part> parts;
   std::vector<std::vector<double>> values;
+  size_t first_factor = 0, num_factors = 0;  // which of the parts are factors
+  // [2^k]: the gap of a token with these factors as in the engine, the others as in the trainer; the
+  // first is 0. Empty without factors.
+  std::vector<std::vector<double>> cells;
 };
 TokenParts SplitTokens(const Ladder& ladder);
 

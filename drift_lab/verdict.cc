@@ -13,8 +13,8 @@ namespace {
 using offpolicy::Interval;
 
 bool IsMaterial(const PartShare& share) {
-  return share.mean_abs.value > kLogprobFloor && share.square.value >= kLeastShare &&
-         share.square.low > 0;
+  return share.mean_abs.value > kLogprobFloor && share.square().value >= kLeastShare &&
+         share.square().low > 0;
 }
 
 std::string EvidenceOf(const PartShare& share) {
@@ -53,15 +53,15 @@ Verdict Judge(const VerdictInputs& inputs) {
     if (verdict.nothing_to_explain || !IsMaterial(share)) continue;
     if (IsPlace(share.part)) {
       verdict.open.push_back({absl::StrFormat("%.0f %% of the mean square is in %s",
-                                              100 * share.square.value,
+                                              100 * share.square().value,
                                               std::string(PartDescription(share.part))),
                               DecidingMeasurement(share.part)});
       continue;
     }
-    verdict.named.push_back({std::string(PartName(share.part)), share.square, EvidenceOf(share)});
-    explained.value += share.square.value;
-    explained.low += share.square.low;
-    explained.high += share.square.high;
+    verdict.named.push_back({std::string(PartName(share.part)), share.square(), EvidenceOf(share)});
+    explained.value += share.square().value;
+    explained.low += share.square().low;
+    explained.high += share.square().high;
   }
   std::ranges::sort(verdict.named, std::ranges::greater(),
                     [](const NamedCause& cause) { return cause.share.value; });

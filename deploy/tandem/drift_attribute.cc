@@ -1,0 +1,85 @@
+// tandem drift attribute: how much of a capture's gap comes from what.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/file_system.h"
+#include "common/base/status_macros.h"
+#include "deploy/tandem/json_lines.h"
+#include "deploy/tandem/live_line.h"
+#include "deploy/tandem/subcommand.h"
+#include "drift_lab/attribution.h"
+#include "drift_lab/attribution_text.h"
+
+namespace tandem::front {
+namespace {
+
+struct AttributeFlags {
+  drift::AttributionOptions options;
+  std::string json;
+};
+
+// A line that moves on a terminal; elsewhere one line per pass.
+class PassLine {
+ public:
+  void Show(const std::string& what, double done) {
+    const double elapsed = MonotonicSeconds() - start_;
+    if (line_.is_terminal()) {
+      line_.Update(absl::StrCat(ProgressBar(static_cast<int64_t>(1000 * done), 1000, 30), "  ", what,
+                                "  ", ShortDuration(elapsed)));
+    } else if (what != last_) {
+      line_.Print(absl::StrCat(what, " (", static_cast<int>(100 * done), " % done, ",
+                               ShortDuration(elapsed), ")"));
+    }
+    last_ = what;
+  }
+
+ private:
+  LiveLine line_;
+  const double start_ = MonotonicSeconds();
+  std::string last_;
+};
+
+absl::Status RunAttribute(const AttributeFlags& flags) {
+  PassLine line;
+  auto attribution = drift::Attribute(
+      flags.options, [&](const std::string& what, double done) { line.Show(what, done); });
+  TANDEM_RETURN_IF_ERROR(attribution.status());
+  if (!flags.json.empty()) {
+    TANDEM_RETURN_IF_ERROR(
+        WriteFileAtomically(flags.json, drift::AttributionJson(*attribution) + "\n"));
+  }
+  std::fputs(drift::AttributionTable(*attribution).c_str(), stdout);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddDriftAttributeCommand(CLI::App& drift, Action& chosen) {
+  auto flags = std::make_shared<AttributeFlags>();
+  CLI::App* sub = drift.add_subcommand(
+      "attribute", "Re-score a capture step by step: how much of its gap comes from what");
+  sub->add_option("capture", flags->options.capture, "directory of a capture (runs/NAME/captures/step_N)")
+      ->required();
+  sub->add_option("--model", flags->options.model,
+                  "directory with config.json and tokenizer; default: the one the capture names");
+  sub->add_option("--weights", flags->options.weights,
+                  "model directory or safetensors file, for weights the capture does not carry");
+  sub->add_flag("--full", flags->options.full, "one factor more: the head's matrix by itself");
+  sub->add_option("--seed", flags->options.seed, "of samples and intervals")->capture_default_str();
+  sub->add_option("--json", flags->json, "also write everything as JSON to this file");
+  sub->footer(
+      "Findings that make the capture incomparable are printed instead of numbers; the exit code is\n"
+      "then 3, as for a capture that cannot be read.");
+  sub->callback([flags, &chosen] {
+    chosen = [flags] {
+      const absl::Status status = RunAttribute(*flags);
+      return status.ok() ? 0 : Fail(status);
+    };
+  });
+}
+
+}  // namespace tandem::front
