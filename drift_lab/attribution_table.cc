@@ -83,16 +83,17 @@ void AppendMetrics(const Attribution& a, std::string& out) {
 }
 
 void AppendShares(const Attribution& a, std::string& out) {
-  absl::StrAppendFormat(&out, "\n%-15s %-32s %-25s %-7s %-7s %s\n", "part", "mean abs, nats [95 %]",
-                        "% of mean square [95 %]", "% of k3", "% tail", "");
+  absl::StrAppendFormat(&out, "\n%-15s %-29s %-24s %-8s %-7s %s\n", "part",
+                        "mean abs alone, nats [95 %]", "% of mean square [95 %]", "% of k3",
+                        "% tail", "first .. last");
   for (const PartShare& share : a.shares.parts) {
-    absl::StrAppendFormat(&out, "%-15s %-28s %-24s %-8s %-7s %s\n", std::string(PartName(share.part)),
+    absl::StrAppendFormat(&out, "%-15s %-29s %-24s %-8s %-7s %s\n", std::string(PartName(share.part)),
                           WithBounds(share.mean_abs), PercentWithBounds(share.square()),
                           Percent(share.shares[kK3].share.value),
                           Percent(share.shares[kTail].share.value),
                           OrderBounds(share.shares[kSquare]));
   }
-  absl::StrAppendFormat(&out, "%-15s %-28s %-24s %-8s %-7s tail: abs(delta) > %s\n", "all",
+  absl::StrAppendFormat(&out, "%-15s %-29s %-24s %-8s %-7s tail: abs(delta) > %s\n", "all",
                         WithBounds(a.shares.total_mean_abs),
                         a.shares.totals[kSquare].value > 0 ? "100" : "-",
                         a.shares.totals[kSquare].value > 0 ? "100" : "-",

@@ -4,8 +4,10 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/exit_codes.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "deploy/tandem/json_lines.h"
@@ -43,7 +45,8 @@ class PassLine {
   std::string last_;
 };
 
-absl::Status RunAttribute(const AttributeFlags& flags) {
+// Exit code 3 for a capture that is not comparable, after what was found is printed.
+absl::StatusOr<int> RunAttribute(const AttributeFlags& flags) {
   PassLine line;
   auto attribution = drift::Attribute(
       flags.options, [&](const std::string& what, double done) { line.Show(what, done); });
@@ -53,7 +56,7 @@ absl::Status RunAttribute(const AttributeFlags& flags) {
         WriteFileAtomically(flags.json, drift::AttributionJson(*attribution) + "\n"));
   }
   std::fputs(drift::AttributionTable(*attribution).c_str(), stdout);
-  return absl::OkStatus();
+  return ToInt(attribution->findings.empty() ? ExitCode::kOk : ExitCode::kBadModelOrData);
 }
 
 }  // namespace
@@ -76,8 +79,12 @@ void AddDriftAttributeCommand(CLI::App& drift, Action& chosen) {
       "then 3, as for a capture that cannot be read.");
   sub->callback([flags, &chosen] {
     chosen = [flags] {
-      const absl::Status status = RunAttribute(*flags);
-      return status.ok() ? 0 : Fail(status);
+      const absl::StatusOr<int> code = RunAttribute(*flags);
+      if (code.ok()) return *code;
+      // A damaged file is bad data here, not a delivery that failed.
+      return Fail(absl::IsDataLoss(code.status())
+                      ? absl::InvalidArgumentError(code.status().message())
+                      : code.status());
     };
   });
 }

@@ -1,0 +1,183 @@
+"""`tandem drift attribute` on captures of real runs of the pair: nulls, precision, staleness, and what it refuses."""
+import json
+import pathlib
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import small_run
+import xxhash
+from safetensors.numpy import load_file, save_file
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return small_run.make_model(tmp_path_factory.mktemp("model"))
+
+
+def capture_of(folder, model, *arguments, engine=None, steps=2, **trainer):
+    """The capture of the last step of a run."""
+    path = small_run.write_config(folder, model, steps=steps, capture={"every": steps}, deterministic=True,
+                                  **trainer)
+    config = json.loads(path.read_text())
+    config["server"]["engine"].update(engine or {})
+    path.write_text(json.dumps(config))
+    code, output = small_run.run(path, *arguments)
+    assert code == 0, output
+    return folder / "runs" / "small" / "captures" / f"step_{steps}"
+
+
+def attribute(capture, *arguments):
+    """(exit code, table, JSON or None)."""
+    out = capture.parent / "attribution.json"
+    out.unlink(missing_ok=True)
+    done = subprocess.run([str(small_run.TANDEM), "drift", "attribute", str(capture), "--json", str(out), *arguments],
+                          capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout + done.stderr, json.loads(out.read_text()) if out.exists() else None
+
+
+def parts(result):
+    return {part["part"]: part for part in result["parts"]}
+
+
+@pytest.fixture(scope="module")
+def exact(model, tmp_path_factory):
+    return capture_of(tmp_path_factory.mktemp("exact"), model, "--numerics", "exact", dtype="bf16",
+                      engine={"dtype": "bf16"})
+
+
+@pytest.fixture(scope="module")
+def bf16(model, tmp_path_factory):
+    return capture_of(tmp_path_factory.mktemp("bf16"), model, engine={"dtype": "bf16"},
+                      prompts_per_step=8, sampling={"temperature": 0.9, "max_new_tokens": 12})
+
+
+def test_in_exact_mode_every_number_is_what_equals_have_and_there_is_nothing_to_explain(exact):
+    code, table, result = attribute(exact)
+    assert code == 0, table
+    assert "the gap is exactly 0: nothing to explain" in table
+    metrics = {name: number["value"] for name, number in result["metrics"]["by_completion"].items()}
+    for name in ("mean_delta", "k1", "k2", "k3", "chi2", "mean_abs_delta", "max_abs_delta", "abs_delta_p99",
+                 "share_above_1e6", "log_ppl_gap", "sequence_log_ratio_max", "mean_abs_probability_difference"):
+        assert metrics[name] == 0, name
+    assert metrics["mean_w"] == metrics["ess_fraction"] == metrics["pearson_probability"] == 1
+    assert abs(metrics["calibration_z"]) < 4
+    assert result["verdict"]["nothing_to_explain"] and not result["verdict"]["named"]
+    for part in result["parts"]:
+        assert part["mean_abs_alone"] == {"value": 0, "low": 0, "high": 0}, part["part"]
+
+
+def test_in_fp32_on_both_sides_only_the_kernels_differ_and_no_fault_is_named(model, tmp_path):
+    code, table, result = attribute(capture_of(tmp_path, model))
+    assert code == 0, table
+    for name, part in parts(result).items():
+        if name not in ("kernels", "layout"):
+            assert part["mean_abs_alone"]["value"] == 0, name
+    assert result["total"]["mean_abs"]["value"] < 1e-5
+    assert {cause["cause"] for cause in result["verdict"]["named"]} <= {"kernels", "layout"}
+
+
+def test_a_bf16_server_is_split_over_cast_body_kv_and_head_in_shares_that_add_up(bf16):
+    code, table, result = attribute(bf16, "--full")
+    assert code == 0, table
+    found = parts(result)
+    assert found["record"]["mean_abs_alone"]["value"] == 0, "the record is what the engine computes"
+    assert found["path"]["mean_abs_alone"]["value"] == 0, "decode and prefill give the same bits here"
+    assert found["emulation"]["mean_abs_alone"]["value"] == 0, "fp32 rounded at the sites is bf16 here"
+    for measure in ("square_share", "k3_share"):
+        assert sum(part[measure]["value"] for part in found.values()) == pytest.approx(1, abs=1e-6)
+    for name in ("cast", "body", "kv", "head"):
+        assert found[name]["mean_abs_alone"]["low"] > 1e-5, name
+    named = [cause["cause"] for cause in result["verdict"]["named"]]
+    assert "body" in named and "staleness" not in named
+    assert result["alone"] == {"num_completions": 8, "num_tokens": pytest.approx(90, abs=10), "max_abs": 0}
+    split = result["additive_split"]
+    assert split["num_missing"] == 0
+    total = sum(split[name]["mean"]["value"] for name in ("record", "engine", "cast", "staleness"))
+    assert total == pytest.approx(result["total"]["mean"]["value"], abs=1e-8)
+
+
+def test_four_versions_of_staleness_are_named(model, tmp_path):
+    capture = capture_of(tmp_path, model, steps=6, max_staleness=4, push={"hold_back_versions": 4},
+                         prompts_per_step=8)
+    code, table, result = attribute(capture)
+    assert code == 0, table
+    (cause,) = result["verdict"]["named"]
+    assert cause["cause"] == "staleness"
+    assert cause["square_share"]["low"] > 0.9
+    assert result["splits"]["version_lag"][0]["label"] == "3-4"
+    assert result["additive_split"]["staleness"]["mean_abs"]["low"] > 1e-4
+
+
+def changed(capture, folder, change=None, manifest=None):
+    """A copy of the capture, its columns changed and its digest made right again."""
+    copy = folder / capture.name
+    shutil.copytree(capture, copy)
+    (folder / "weights").symlink_to(capture.parent / "weights")
+    columns = load_file(copy / "tensors.safetensors")
+    facts = json.loads((copy / "manifest.json").read_text())
+    if change is not None:
+        change(columns)
+    if manifest is not None:
+        manifest(facts)
+    save_file(columns, copy / "tensors.safetensors")
+    facts["columns_digest"] = xxhash.xxh3_128_hexdigest((copy / "tensors.safetensors").read_bytes())
+    (copy / "manifest.json").write_text(json.dumps(facts))
+    return copy
+
+
+def expect_fault(capture, fault):
+    code, output, result = attribute(capture)
+    assert code == 3, output
+    assert "Not comparable" in output and fault in output
+    assert result["comparable"] is False and fault in [finding["fault"] for finding in result["findings"]]
+    assert "metrics" not in result and "delta = " not in output, "no drift number where the gate fails"
+
+
+def test_ids_that_were_re_tokenised_are_a_discrete_fault(bf16, tmp_path):
+    def change(columns):
+        columns["token_ids"][5] += 1
+    expect_fault(changed(bf16, tmp_path, change), "tokens_differ")
+
+
+@pytest.mark.parametrize("value, fault", [(np.nan, "record_missing"), (-9999, "record_missing"),
+                                          (0, "record_synthetic")])
+def test_stand_ins_for_log_probs_are_a_discrete_fault(bf16, tmp_path, value, fault):
+    def change(columns):
+        columns["behaviour_logprobs"][7] = value
+    expect_fault(changed(bf16, tmp_path, change), fault)
+
+
+def test_servers_that_ran_other_weights_are_a_discrete_fault(bf16, tmp_path):
+    def manifest(facts):
+        facts["weights"][0]["served"]["model.norm.weight"] = "0" * 32
+    capture = changed(bf16, tmp_path, manifest=manifest)
+    expect_fault(capture, "weights_differ")
+    assert "model.norm.weight" in attribute(capture)[1]
+
+
+def test_nothing_that_proves_what_servers_ran_is_said_so(bf16, tmp_path):
+    def manifest(facts):
+        facts["weights"][0]["served"] = {}
+    expect_fault(changed(bf16, tmp_path, manifest=manifest), "weights_unproven")
+
+
+def test_damaged_captures_and_missing_weights_say_what_to_do(bf16, tmp_path):
+    copy = changed(bf16, tmp_path)
+    columns = copy / "tensors.safetensors"
+    columns.write_bytes(columns.read_bytes()[:-8])
+    code, output, _ = attribute(copy)
+    assert code == 3 and "cut short or changed" in output
+    code, output, _ = attribute(tmp_path / "nowhere")
+    assert code == 3 and "no such capture" in output
+    (tmp_path / "bare").mkdir()
+    bare = changed(bf16, tmp_path / "bare", manifest=lambda facts: facts["weights"][0].update(masters=""))
+    code, output, _ = attribute(bare)
+    assert code == 3 and "--weights" in output
+    weights = next(iter((bf16.parent / "weights").iterdir()))
+    assert attribute(bare, "--weights", str(weights))[0] == 0
+    shutil.rmtree(tmp_path / "bare" / bf16.name)
+    pathlib.Path(tmp_path / "bare" / "weights").unlink()
+    code, output, _ = attribute(bf16, "--model", str(tmp_path))
+    assert code == 3 and "config.json" in output
