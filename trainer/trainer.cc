@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
@@ -247,7 +248,11 @@ absl::Status Trainer::Impl::WriteCard() {
     if (!info.has_value()) continue;
     card.servers.push_back({client->address(i), info->dtype(),
                             CombinedDigest(publisher->digests()), info->numerics(),
-                            info->instruction_set(), info->in_flight(), version.value});
+                            info->instruction_set(), info->in_flight(), version.value,
+                            {info->injected().begin(), info->injected().end()}});
+    if (info->injected().empty()) continue;
+    log::Warning("a rollout server injects faults on purpose (drift.inject)",
+                 {{"server", client->address(i)}, {"faults", absl::StrJoin(info->injected(), "; ")}});
   }
   return WithExitCode(run->WriteRunCard(ToJson(card)), ExitCode::kStorage);
 }
