@@ -42,6 +42,7 @@ int Main(int argc, char** argv) {
   ServerOptions options;
   OptionBinder binder;
   binder.Section("server", "rollout server", [&](OptionBinder& b) { BindOptions(b, options); });
+  BindInjection(binder, options);
   binder.Ignore("trainer");
   binder.Ignore("launch");
 
@@ -49,7 +50,7 @@ int Main(int argc, char** argv) {
   std::string config;
   std::vector<std::string> sets;
   bool help_config = false, version = false, reflection = false, allow_insecure = false;
-  app.add_option("--config", config, "run file; its section `server` is read");
+  app.add_option("--config", config, "run file; its sections `server` and `drift.inject` are read");
   app.add_option("--set", sets, "KEY=VALUE, after the file: server.engine.dtype=fp32");
   const auto shorthand = [&](const char* flag, const std::string& key, const char* help) {
     app.add_option_function<std::string>(
@@ -64,7 +65,7 @@ int Main(int argc, char** argv) {
   shorthand("--log-format", "server.log.format", "text or json");
   app.add_flag("--reflection", reflection, "serve gRPC reflection");
   app.add_flag("--allow-insecure", allow_insecure, "plaintext on an address that is not loopback");
-  app.add_flag("--help-config", help_config, "print every knob of section `server`");
+  app.add_flag("--help-config", help_config, "print every knob of `server` and `drift.inject`");
   app.add_flag("--version", version, "print the version");
   if (const std::optional<int> code = ParseCommandLine(app, argc, argv)) return *code;
   if (version) {

@@ -58,6 +58,7 @@ absl::StatusOr<LoadedEngine> LoadModelEngine(const std::string& directory,
   model.numerics = NumericsName(options.numerics);
   model.instruction_set = InstructionSetName(ActiveInstructionSet());
   model.in_flight = InFlightName(options.in_flight);
+  model.injected = DescribeFaults(options.faults);
   model.vocab_size = config.vocab_size;
   model.max_context_tokens = config.max_position_embeddings;
   model.tokenizer_hash = engine->tokenizer().hash();

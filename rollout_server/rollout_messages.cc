@@ -150,7 +150,8 @@ void CompletionToWire(const FinishedCompletion& completion, const SamplingParams
   wire->set_text(completion.text);
   wire->set_decode_ms(completion.decode_seconds * 1e3);
   wire->set_longest_gap_ms(completion.longest_gap_seconds * 1e3);
-  wire->set_token_hash(HashTokenIds(completion.token_ids));
+  wire->set_token_hash(
+      HashTokenIds(completion.hashed_ids.empty() ? completion.token_ids : completion.hashed_ids));
   wire->set_seed(sampling.seed);
   wire->set_greedy(sampling.temperature == 0);
 }

@@ -14,6 +14,7 @@
 #include "common/base/metrics.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
+#include "rollout_server/injection_alarm.h"
 #include "rollout_server/reflection.h"
 #include "rollout_server/rollout_service.h"
 #include "rollout_server/weight_service.h"
@@ -47,6 +48,7 @@ struct RolloutServer::Impl {
       : options(server_options),
         model(std::move(loaded.model)),
         metrics(&registry, model.limits),
+        injection_alarm(&registry, model.injected),
         ownership(clock, options.lease_seconds),
         engine(std::move(loaded.engine)),
         groups({[this](std::vector<GroupRequest> wanted) { engine.Submit(std::move(wanted)); },
@@ -60,7 +62,10 @@ struct RolloutServer::Impl {
         weight_service(MakeWeightService(parts, &worker)) {}
 
   void StartEngine() {
-    engine.Start({[this](std::vector<EngineEvent> events) { groups.OnEvents(std::move(events)); },
+    engine.Start({[this](std::vector<EngineEvent> events) {
+                    injection_alarm.OnEvents(events);
+                    groups.OnEvents(std::move(events));
+                  },
                   [this](GroupKey key, const absl::Status& why) { groups.OnRejected(key, why); },
                   [this](const EngineStats& stats) { metrics.OnStats(stats, groups.counts()); },
                   [this](const absl::Status& why) { OnEngineFailure(why); }});
@@ -85,6 +90,7 @@ struct RolloutServer::Impl {
   const ServedModel model;
   MetricsRegistry registry;
   ServerMetrics metrics;
+  InjectionAlarm injection_alarm;
   Ownership ownership;
   std::atomic<bool> draining{false};
   EngineThread engine;

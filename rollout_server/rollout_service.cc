@@ -235,6 +235,7 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     info->set_numerics(model.numerics);
     info->set_instruction_set(model.instruction_set);
     info->set_in_flight(model.in_flight);
+    for (const std::string& fault : model.injected) info->add_injected(fault);
     info->set_vocab_size(model.vocab_size);
     info->set_max_context_tokens(model.max_context_tokens);
     info->set_tokenizer_hash(model.tokenizer_hash);

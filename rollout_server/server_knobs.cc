@@ -35,4 +35,11 @@ void BindOptions(OptionBinder& binder, ServerOptions& o) {
                  [&](OptionBinder& b) { BindOptions(b, o.engine); });
 }
 
+void BindInjection(OptionBinder& binder, ServerOptions& o) {
+  binder.Section("drift", "drift lab", [&](OptionBinder& drift) {
+    drift.Section("inject", "faults of known size in the rollout server, all off by default (docs/injectors.md)",
+                  [&](OptionBinder& b) { BindOptions(b, o.engine.faults); });
+  });
+}
+
 }  // namespace tandem::rollout

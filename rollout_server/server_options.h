@@ -30,6 +30,9 @@ struct ServerOptions {
 
 void BindOptions(OptionBinder& binder, ServerOptions& options);  // in server_knobs.cc
 
+// Section `drift.inject` of a run file, beside `server`: engine.faults. Also in server_knobs.cc.
+void BindInjection(OptionBinder& binder, ServerOptions& options);
+
 // What no single knob can tell.
 //   INVALID_ARGUMENT  no model; a listen address that is not HOST:PORT; plaintext on an address
 //   that is

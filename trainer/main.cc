@@ -45,8 +45,7 @@ int Main(int argc, char** argv) {
   TrainerOptions options;
   OptionBinder binder;
   binder.Section("trainer", "trainer", [&](OptionBinder& b) { BindOptions(b, options); });
-  binder.Ignore("server");
-  binder.Ignore("launch");
+  for (const char* other : {"server", "launch", "drift"}) binder.Ignore(other);
 
   CLI::App app("Trainer: improves a model with groups sampled by rollout servers.", "trainer");
   std::string config, servers, progress;

@@ -37,7 +37,8 @@ std::string ToJson(const RunCard& card) {
                        {"instruction_set", server.instruction_set},
                        {"in_flight", server.in_flight},
                        {"version", server.version},
-                       {"weight_digest", server.weight_digest}});
+                       {"weight_digest", server.weight_digest},
+                       {"injected", server.injected}});
   }
   const nlohmann::ordered_json json = {
       {"schema", 1},

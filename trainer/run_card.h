@@ -12,6 +12,7 @@ struct ServerCard {
   std::string address, dtype, weight_digest;
   std::string numerics, instruction_set, in_flight;  // as GetInfo gives them
   int64_t version = 0;
+  std::vector<std::string> injected;  // faults switched on for calibration; empty: healthy
 };
 
 struct RunCard {

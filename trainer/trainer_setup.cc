@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
 #include "common/base/log.h"
@@ -172,7 +173,11 @@ absl::Status Trainer::Impl::WriteCard() {
     if (!info.has_value()) continue;
     card.servers.push_back({client->address(i), info->dtype(),
                             CombinedDigest(publisher->digests()), info->numerics(),
-                            info->instruction_set(), info->in_flight(), version.value});
+                            info->instruction_set(), info->in_flight(), version.value,
+                            {info->injected().begin(), info->injected().end()}});
+    if (info->injected().empty()) continue;
+    log::Warning("a rollout server injects faults on purpose (drift.inject)",
+                 {{"server", client->address(i)}, {"faults", absl::StrJoin(info->injected(), "; ")}});
   }
   return WithExitCode(run->WriteRunCard(ToJson(card)), ExitCode::kStorage);
 }
@@ -204,6 +209,9 @@ offpolicy::CaptureManifest Trainer::Impl::DescribeCapture(int64_t step) const {
   for (int i = 0; i < client->num_servers(); ++i) {
     if (const auto info = client->info(i)) {
       manifest.servers.push_back(DescribeServer(client->address(i), *info));
+      for (const std::string& fault : info->injected()) {
+        manifest.injected.push_back(absl::StrCat(client->address(i), ": ", fault));
+      }
     }
   }
   return manifest;

@@ -25,6 +25,7 @@ RunFile::RunFile(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {
                       [&](OptionBinder& b) { rollout::BindOptions(b, file.server); });
   file.binder.Section("trainer", "trainer",
                       [&](OptionBinder& b) { trainer::BindOptions(b, file.trainer); });
+  rollout::BindInjection(file.binder, file.server);
 }
 
 RunFile::~RunFile() = default;
@@ -56,7 +57,7 @@ std::string RunFile::Reference() {
   const RunFile defaults(std::make_unique<Impl>());
   return absl::StrCat(
       "# Configuration\n\n"
-      "One YAML file per run; every knob of its three sections, with its default. Written by\n"
+      "One YAML file per run; every knob of its sections, with its default. Written by\n"
       "`tandem run --help-config`; `--set NAME=VALUE` overrides the file. An unknown name, a wrong type\n"
       "and a value out of range are errors that name file, line and the nearest valid name.\n\n",
       defaults.impl_->binder.Markdown());

@@ -1,5 +1,5 @@
-// RunFile: the one YAML file of a run: sections `launch` (this launcher), `server` and `trainer`,
-// each bound by its owner. `tandem run` and `tandem demo` use it.
+// RunFile: the one YAML file of a run: sections `launch` (this launcher), `server`, `trainer` and
+// `drift.inject` (faults of the server), each bound by its owner. `tandem run` and `tandem demo` use it.
 #ifndef TANDEM_DEPLOY_TANDEM_RUN_FILE_H_
 #define TANDEM_DEPLOY_TANDEM_RUN_FILE_H_
 

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "proto/rollout.grpc.pb.h"
 
 namespace tandem::front {
@@ -31,6 +32,9 @@ absl::StatusOr<std::string> AskServer(const std::string& address, double timeout
                    "  owner ", info.owner_run_id().empty() ? "none" : info.owner_run_id());
   if (info.draining()) line += "  draining";
   if (info.paused()) line += "  paused";
+  if (!info.injected().empty()) {
+    absl::StrAppend(&line, "  INJECTED FAULTS: ", absl::StrJoin(info.injected(), "; "));
+  }
   return line;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
@@ -18,6 +19,9 @@
 #include "common/tensor/instruction_set.h"
 #include "common/tensor/nearest_cast.h"
 #include "rollout_server/engine/completion_text.h"
+#include "rollout_server/engine/faulty_records.h"
+#include "rollout_server/engine/faulty_sampling.h"
+#include "rollout_server/engine/faulty_weights.h"
 #include "rollout_server/engine/model_runner.h"
 #include "rollout_server/engine/model_weights.h"
 #include "rollout_server/engine/philox.h"
@@ -30,21 +34,26 @@ namespace tandem::rollout {
 namespace {
 
 struct StepInputs {
+  std::vector<TokenInput> stale;  // faults.stale_prefix_fraction: computed first, under the weights before
   std::vector<TokenInput> tokens;
   std::vector<int64_t> logits_rows;
   std::vector<Sequence*> draws;     // sequences that get a token, in order of their row of logits
   std::vector<size_t> draws_begin;  // of each row of logits, then the number of draws
 };
 
-StepInputs BuildInputs(const StepPlan& plan) {
+// `has_stale_prefix`: of its group, all prompt tokens but the last.
+StepInputs BuildInputs(const StepPlan& plan, int64_t wrong_bos,
+                       absl::FunctionRef<bool(const RunningGroup&)> has_stale_prefix) {
   StepInputs in;
   for (const Work& work : plan.work) {
     const std::vector<BlockId>& blocks =
         work.sequence != nullptr ? work.sequence->kv.blocks : work.group->prompt.blocks;
+    const int64_t stale_end = has_stale_prefix(*work.group) ? work.group->prompt_size() - 1 : 0;
     for (int64_t p = work.begin; p < work.end; ++p) {
-      const int32_t id =
+      int32_t id =
           work.sequence != nullptr ? work.sequence->TokenAt(p) : work.group->request.prompt[p];
-      in.tokens.push_back({id, static_cast<int32_t>(p), &blocks});
+      if (p == 0 && wrong_bos >= 0) id = static_cast<int32_t>(wrong_bos);
+      (p < stale_end ? in.stale : in.tokens).push_back({id, static_cast<int32_t>(p), &blocks});
     }
     if (!work.draws) continue;
     in.logits_rows.push_back(static_cast<int64_t>(in.tokens.size()) - 1);
@@ -147,12 +156,16 @@ struct Engine::Impl {
         num_blocks(engine_options.kv_capacity_tokens / KvBlockPool::kBlockTokens),
         scheduler({num_blocks, options.max_batch_sequences,
                    std::max(options.max_step_tokens, options.max_batch_sequences),
-                   options.prefix_cache}),
+                   options.prefix_cache && options.faults.stale_prefix_fraction == 0}),
         runner(model_config, engine_options.dtype, num_blocks, NumThreads(engine_options),
                ActiveInstructionSet()) {}
 
   std::vector<int32_t> StopIds(const SamplingParams& sampling) const;
   bool IsStop(const SamplingParams& sampling, int32_t id) const;
+  const ModelWeights& Served() const { return faulty ? faulty->served() : *weights; }
+  bool HasStalePrefix(const RunningGroup& group) const;
+  void Compute(const StepPlan& plan, const StepInputs& inputs,
+               std::vector<absl::StatusOr<SampledToken>>& tokens);
   absl::StatusOr<SampledToken> Sample(const Sequence& sequence,
                                       std::span<const float> logits) const;
   absl::StatusOr<std::optional<FinishReason>> FinishReasonOf(Sequence& sequence) const;
@@ -164,7 +177,8 @@ struct Engine::Impl {
   Scheduler scheduler;
   ModelRunner runner;
   std::unique_ptr<Tokenizer> tokenizer;
-  std::unique_ptr<ModelWeights> weights;
+  std::unique_ptr<ModelWeights> weights;  // the claimed ones
+  std::optional<FaultyWeights> faulty;    // that serve in their place
   Mutex spare_mu;  // Stage runs beside steps
   // What served before: the next version is packed into its memory, so that a push neither maps
   // hundreds of fresh megabytes nor gives them back while requests wait.
@@ -188,6 +202,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> read, ReadModelTensors(model_directory));
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> matched,
                           MatchModelTensors(config, std::move(read)));
+  TANDEM_RETURN_IF_ERROR(CheckFaults(options.faults, config));
   if (options.numerics != Numerics::kFast) {
     TANDEM_RETURN_IF_ERROR(CheckInvariance(config, ActiveInstructionSet()));
   }
@@ -207,6 +222,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
   impl->tokenizer = std::move(tokenizer);
   TANDEM_ASSIGN_OR_RETURN(impl->weights,
                           PackModelWeights(config, tensors, WeightDType(options.dtype)));
+  if (options.faults.weights()) impl->faulty.emplace(config, options.faults, tensors);
   impl->initial_tensors = std::move(tensors);
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
@@ -299,7 +315,13 @@ absl::StatusOr<SampledToken> Engine::Impl::Sample(const Sequence& sequence,
   const double uniform =
       UniformDraw(request.sampling.seed, static_cast<uint32_t>(sequence.completion.index),
                   static_cast<uint32_t>(position));
-  absl::StatusOr<SampledToken> token = SampleToken(logits, request.sampling, forbidden, uniform);
+  const EngineFaults& faults = options.faults;
+  absl::StatusOr<SampledToken> token =
+      faults.transforms() || faults.logit_noise > 0
+          ? FaultySample(logits, request.sampling, forbidden, uniform, faults,
+                         {request.sampling.seed, static_cast<uint32_t>(sequence.completion.index),
+                          static_cast<uint32_t>(position)})
+          : SampleToken(logits, request.sampling, forbidden, uniform);
   if (token.ok()) return token;
   return absl::InternalError(absl::StrCat("group ", request.key, ", completion ",
                                           sequence.completion.index, ", token ", position, ": ",
@@ -349,11 +371,43 @@ absl::Status Engine::Impl::Emit(Sequence* sequence, FinishReason reason,
     TANDEM_ASSIGN_OR_RETURN(completion.text, CompletionText(*tokenizer, shown));
   }
   const GroupKey key = sequence->group->request.key;
+  const uint64_t seed = sequence->group->request.sampling.seed;
   const auto found = static_cast<int32_t>(sequence->group->num_prompt_tokens_found);
   Scheduler::Finished finished = scheduler.Finish(sequence);
+  TANDEM_RETURN_IF_ERROR(SpoilRecord(options.faults, seed, *tokenizer, finished.completion));
   events.push_back(CompletionFinished{key, std::move(finished.completion)});
   if (finished.group_ended) events.push_back(GroupFinished{key, found});
   return absl::OkStatus();
+}
+
+// A fault: is the prompt's KV of the weights before?
+bool Engine::Impl::HasStalePrefix(const RunningGroup& group) const {
+  if (!faulty || faulty->before() == nullptr) return false;
+  return FaultDraw({group.request.sampling.seed, 0, 0}, FaultStream::kStalePrefix) <
+         options.faults.stale_prefix_fraction;
+}
+
+// The forward of a step; tokens[i] is what inputs.draws[i] drew.
+void Engine::Impl::Compute(const StepPlan& plan, const StepInputs& inputs,
+                           std::vector<absl::StatusOr<SampledToken>>& tokens) {
+  const SitePrecision precision = options.faults.precision();
+  const KvQuantisation kv_quantisation = options.faults.kv_quantisation();
+  if (!inputs.stale.empty()) {
+    for (const Work& work : plan.work) {  // as a hit in the prefix cache would be flagged
+      if (HasStalePrefix(*work.group)) work.group->num_prompt_tokens_found = work.group->prompt_size() - 1;
+    }
+    runner.Run(*faulty->before(), inputs.stale, {}, [](int64_t, std::span<const float>) {}, precision,
+               kv_quantisation);
+    if (inputs.tokens.empty()) return;
+  }
+  runner.Run(
+      Served(), inputs.tokens, inputs.logits_rows,
+      [&](int64_t row, std::span<const float> logits) {
+        for (size_t i = inputs.draws_begin[row]; i < inputs.draws_begin[row + 1]; ++i) {
+          tokens[i] = Sample(*inputs.draws[i], logits);
+        }
+      },
+      precision, kv_quantisation);
 }
 
 absl::StatusOr<std::vector<EngineEvent>> Engine::Step() {
@@ -365,14 +419,11 @@ absl::StatusOr<std::vector<EngineEvent>> Engine::Step() {
   for (RunningGroup* group : plan.admitted) events.push_back(GroupStarted{group->request.key});
 
   impl.runner.CopyBlocks(plan.copies);
-  const StepInputs inputs = BuildInputs(plan);
+  const StepInputs inputs =
+      BuildInputs(plan, impl.options.faults.wrong_bos,
+                  [&](const RunningGroup& group) { return impl.HasStalePrefix(group); });
   std::vector<absl::StatusOr<SampledToken>> tokens(inputs.draws.size());
-  impl.runner.Run(*impl.weights, inputs.tokens, inputs.logits_rows,
-                  [&](int64_t row, std::span<const float> logits) {
-                    for (size_t i = inputs.draws_begin[row]; i < inputs.draws_begin[row + 1]; ++i) {
-                      tokens[i] = impl.Sample(*inputs.draws[i], logits);
-                    }
-                  });
+  impl.Compute(plan, inputs, tokens);
   for (const auto& token : tokens) TANDEM_RETURN_IF_ERROR(token.status());
   impl.scheduler.Computed(plan);
   for (const Work& work : plan.work) {
@@ -419,11 +470,19 @@ absl::StatusOr<std::unique_ptr<StagedWeights>> Engine::Stage(
   }
   TANDEM_ASSIGN_OR_RETURN(
       auto packed, PackModelWeights(impl_->config, tensors, weight_dtype(), std::move(spare)));
-  return std::unique_ptr<StagedWeights>(std::move(packed));
+  if (!impl_->options.faults.weights()) return std::unique_ptr<StagedWeights>(std::move(packed));
+  auto staged = std::make_unique<StagedWithTensors>();
+  staged->claimed = std::move(packed);
+  staged->tensors = CopyTensors(tensors);
+  return std::unique_ptr<StagedWeights>(std::move(staged));
 }
 
 std::vector<GroupKey> Engine::Install(std::unique_ptr<StagedWeights> staged,
                                       WeightVersion version) {
+  if (auto* with_tensors = dynamic_cast<StagedWithTensors*>(staged.get())) {
+    impl_->faulty->Install(std::move(with_tensors->tensors));
+    staged = std::move(with_tensors->claimed);
+  }
   auto* weights = dynamic_cast<ModelWeights*>(staged.release());
   TANDEM_CHECK(weights != nullptr);
   std::unique_ptr<ModelWeights> served =

@@ -22,6 +22,7 @@
 #include "common/tensor/machine_limits.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/weights/host_tensor.h"
+#include "rollout_server/engine/engine_faults.h"
 #include "rollout_server/engine/group.h"
 #include "rollout_server/engine/score_options.h"
 
@@ -48,6 +49,7 @@ struct EngineOptions {
   bool prefix_cache = true;           // full blocks of KV are found again by later prompts
   InFlight in_flight = InFlight::kKeep;
   int64_t num_threads = 0;            // 0: the cores of the machine
+  EngineFaults faults;                // none; bound by itself (engine_faults.h)
 };
 void BindOptions(OptionBinder& binder, EngineOptions& options);
 
@@ -94,8 +96,8 @@ class StagedWeights {
 class Engine {
  public:
   // Loads config, tokenizer and weights (nearest cast to options.dtype) as version 0.
-  // Errors: those of ReadModelConfig, Tokenizer::Load, ReadModelTensors, and of CheckInvariance unless
-  // options.numerics is kFast.
+  // Errors: those of ReadModelConfig, Tokenizer::Load, ReadModelTensors, CheckFaults, and of CheckInvariance
+  // unless options.numerics is kFast.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const std::string& model_directory,
                                                         const EngineOptions& options);
   ~Engine();
@@ -129,7 +131,7 @@ class Engine {
   absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors) const;
 
   // Serves from `staged` from the next Step on; tokens drawn from then on carry `version`. A pointer swap:
-  // microseconds. What becomes of running groups says options.in_flight; with kDrain the caller has held
+  // microseconds (but for faults of weights). What becomes of running groups says options.in_flight; with kDrain the caller has held
   // admissions until none was left. Returns the groups it ended (kAbort).
   std::vector<GroupKey> Install(std::unique_ptr<StagedWeights> staged, WeightVersion version);
 
@@ -139,7 +141,8 @@ class Engine {
   // What the sampler would have recorded for each token of each sequence under the live weights. Needs
   // !HasWork() or free KV for one sequence; runs to the end. In this engine path, alone and the company of other
   // sequences change no bit: the rungs that compare them measure zero, and are there for engines where they
-  // do not.
+  // do not. Faults (EngineOptions::faults) do not touch it: it computes with the weights that are claimed, not
+  // with those that a fault serves in their place, and under the transforms and precision of `options` alone.
   //   INVALID_ARGUMENT    ValidateScoreOptions; T < 2, num_prompt_tokens outside [0, T), an id outside
   //                       the vocabulary, over the context
   //   RESOURCE_EXHAUSTED  no KV free

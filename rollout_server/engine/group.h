@@ -67,6 +67,8 @@ struct FinishedCompletion {
   double longest_gap_seconds = 0;  // between two of its tokens: prompts, pushes, preemption in between
   FinishReason finish_reason = FinishReason::kStop;
   std::string text;  // without the stop token, cut at a stop string
+  // With the fault `retokenise` the ids that were drawn, of which the hash is; else empty: token_ids are.
+  std::vector<int32_t> hashed_ids;
 };
 
 // Checks ranges that need no model.

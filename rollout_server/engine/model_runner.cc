@@ -22,6 +22,15 @@ void RoundIfAsked(float* values, int64_t n, int bits) {
   if (bits < kFp32SignificandBits) RoundToBits(values, n, bits);
 }
 
+// To symmetric integers of `bits` bits and back.
+void Quantise(float* values, int64_t n, int bits) {
+  float largest = 0;
+  for (int64_t i = 0; i < n; ++i) largest = std::max(largest, std::abs(values[i]));
+  if (largest == 0) return;
+  const float scale = largest / static_cast<float>((1 << (bits - 1)) - 1);
+  for (int64_t i = 0; i < n; ++i) values[i] = std::nearbyint(values[i] / scale) * scale;
+}
+
 }  // namespace
 
 ModelRunner::ModelRunner(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks,
@@ -175,6 +184,14 @@ void ModelRunner::AddProduct(ThreadTeam::Member& member, const LinearWeights& we
            });
 }
 
+// One head's key or value, before it is written.
+void ModelRunner::RoundKv(float* values, int64_t position) const {
+  RoundIfAsked(values, config_.head_dim, precision_.kv_bits);
+  if (kv_quantisation_.bits > 0 && position >= kv_quantisation_.from_position) {
+    Quantise(values, config_.head_dim, kv_quantisation_.bits);
+  }
+}
+
 // Normalises (Qwen3) and rotates queries and keys in place, scales queries, and stores keys and values.
 template <typename Kv>
 void ModelRunner::RotateAndStore(const LayerWeights& weights, const KvLayer<Kv>& cache,
@@ -196,8 +213,8 @@ void ModelRunner::RotateAndStore(const LayerWeights& weights, const KvLayer<Kv>&
     float* value = queries + (heads + kv_heads + h) * d;
     if (config_.qk_norm) kernels_.rms_norm(key, weights.k_norm.data(), d, eps, key);
     kernels_.rotate(key, cosine, sine, d, 1.0f);
-    RoundIfAsked(key, d, precision_.kv_bits);
-    RoundIfAsked(value, d, precision_.kv_bits);
+    RoundKv(key, input.position);
+    RoundKv(value, input.position);
     if constexpr (sizeof(Kv) == 2) {
       kernels_.write_kv_bf16(key, value, d, slot, cache.KeysOf(block, h), cache.ValuesOf(block, h));
     } else {
@@ -330,8 +347,9 @@ ModelRunner::Account ModelRunner::AccountOf(const ModelWeights& weights,
 
 void ModelRunner::Run(const ModelWeights& weights, std::span<const TokenInput> inputs,
                       std::span<const int64_t> logits_rows, OnLogits on_logits,
-                      const SitePrecision& precision) {
+                      const SitePrecision& precision, const KvQuantisation& kv_quantisation) {
   precision_ = precision;
+  kv_quantisation_ = kv_quantisation;
   Prepare(inputs);
   account_ = AccountOf(weights, inputs, static_cast<int64_t>(logits_rows.size()));
   team_.Run([&](ThreadTeam::Member& member) {

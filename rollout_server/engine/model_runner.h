@@ -44,11 +44,12 @@ class ModelRunner {
 
   // Computes `inputs` [N] and calls on_logits(i, logits [V] fp32) for the row inputs[logits_rows[i]],
   // for every i, in no order and from several threads. Tokens of one sequence may come in one call,
-  // next to each other and in order of position. `precision` rounds at its sites.
+  // next to each other and in order of position;
+  // `precision` and `kv_quantisation` round at their sites.
   using OnLogits = absl::FunctionRef<void(int64_t, std::span<const float>)>;
   void Run(const ModelWeights& weights, std::span<const TokenInput> inputs,
            std::span<const int64_t> logits_rows, OnLogits on_logits,
-           const SitePrecision& precision = {});
+           const SitePrecision& precision = {}, const KvQuantisation& kv_quantisation = {});
 
   // Copies whole blocks, all layers.
   void CopyBlocks(std::span<const BlockCopy> copies);
@@ -72,6 +73,7 @@ class ModelRunner {
   Account AccountOf(const ModelWeights& weights, std::span<const TokenInput> inputs,
                     int64_t num_logits) const;
   void FillRotary(std::span<const TokenInput> inputs, int64_t row);
+  void RoundKv(float* values, int64_t position) const;
   void StoreBody(float* values, int64_t n, void* out) const;
   void Norm(ThreadTeam::Member& member, const float* weight, int64_t rows);
   template <typename Done>
@@ -111,7 +113,8 @@ class ModelRunner {
   const std::vector<float> inverse_frequencies_;  // [D / 2]
   ThreadTeam team_;
   Account account_;
-  SitePrecision precision_;  // of the run
+  SitePrecision precision_;  // of the run, as the next
+  KvQuantisation kv_quantisation_;
 
   AlignedBuffer keys_;    // [L, N, Hkv, D, 16] fp32 or bf16
   AlignedBuffer values_;  // [L, N, Hkv, 16, padded D]

@@ -1,7 +1,9 @@
-// SitePrecision: how many significand bits are kept at each place where engines differ in precision. A rung of
-// the ladder, and a dial of the injected faults (engine_faults.h). Pure.
+// SitePrecision, KvQuantisation: how many significand bits are kept at each place where engines differ in
+// precision. A rung of the ladder, and dials of the injected faults (engine_faults.h). Pure.
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SITE_PRECISION_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_SITE_PRECISION_H_
+
+#include <cstdint>
 
 #include "common/tensor/significand_rounding.h"
 
@@ -17,6 +19,13 @@ struct SitePrecision {
   int rotary_bits = kFp32SignificandBits;  // the angle, position x inverse frequency: its error grows with position
 
   friend bool operator==(const SitePrecision&, const SitePrecision&) = default;
+};
+
+// Keys and values at positions >= `from_position` as symmetric integers of `bits` bits, one scale for each head
+// vector: x -> s round(x / s), s = max |x| / (2^(bits - 1) - 1).
+struct KvQuantisation {
+  int bits = 0;  // 0: off; else at least 2
+  int64_t from_position = 0;
 };
 
 }  // namespace tandem::rollout

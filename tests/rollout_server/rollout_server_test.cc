@@ -276,6 +276,19 @@ TEST_F(RolloutServerTest, AScoreCarriesEveryFactorAndRefusesBadOnesByName) {
   refused([](auto& r) { r.mutable_precision()->set_rotary_bits(25); }, "precision.rotary_bits is 25");
 }
 
+TEST_F(RolloutServerTest, InjectedFaultsAreInTheInfo) {
+  EXPECT_EQ(Info().injected_size(), 0);
+  server_.reset();
+  gate_.Open();
+  ServedModel model = ScriptedModel();
+  model.injected = {"temperature 0.9 (record claimed)", "retokenise"};
+  auto server = RolloutServer::Create(options_, {std::make_unique<ScriptedEngine>(&gate_), model});
+  ASSERT_THAT(server, IsOk());
+  rollout_ = v1::RolloutService::NewStub(
+      grpc::CreateChannel((*server)->address(), grpc::InsecureChannelCredentials()));
+  EXPECT_THAT(Info().injected(), ::testing::ElementsAre("temperature 0.9 (record claimed)", "retokenise"));
+}
+
 TEST_F(RolloutServerTest, DrainFinishesWhatRunsAndRefusesTheRest) {
   auto running = std::async(std::launch::async, [&] { return Generate(Request(1)); });
   WaitForInfo([](const auto& info) { return info.num_groups_queued() == 1; });

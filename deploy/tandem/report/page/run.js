@@ -65,7 +65,7 @@ function runCard() {
       card("Versions and hardware", null, facts([...known, ["CPU", hardware.cpu], ["cores", hardware.cores],
         ["memory", isNumber(hardware.memory_gib) ? number(hardware.memory_gib) + " GiB" : null],
         ["trainer", trainer.dtype ? `${trainer.dtype}, ${plain(trainer.threads)} threads` : null], ["trainer numerics", numericsOf(trainer)]])),
-      card("Rollout servers at the start", null, servers.length ? servers.map((s) => facts([["address", s.address], ["dtype", s.dtype], ["numerics", numericsOf(s)], ["groups in flight at a push", s.in_flight], ["version", s.version], ["weights digest", mono(s.weight_digest)]])) : el("p", {class: "empty"}, "none recorded"))),
+      card("Rollout servers at the start", null, servers.length ? servers.map((s) => facts([["address", s.address], ["dtype", s.dtype], ["numerics", numericsOf(s)], ["groups in flight at a push", s.in_flight], ["version", s.version], ["weights digest", mono(s.weight_digest)], ["injected faults", s.injected && s.injected.length ? s.injected.join("; ") : null]])) : el("p", {class: "empty"}, "none recorded"))),
     runData.config ? el("div", {class: "card", id: "config"}, el("details", {}, el("summary", {}, "Resolved configuration (config.yaml)"), el("pre", {}, runData.config))) : null);
 }
 
