@@ -10,7 +10,7 @@ void AddDriftCommand(CLI::App& app, Action& chosen) {
   CLI::App* drift = app.add_subcommand(
       "drift", "Measure, explain and provoke disagreement between the two engines");
   drift->require_subcommand(1);
-  static_cast<void>(chosen);
+  AddDriftPhaseCommand(*drift, chosen);
 }
 
 }  // namespace tandem::front

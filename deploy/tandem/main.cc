@@ -27,6 +27,7 @@ int main(int argc, char** argv) {
   tandem::front::AddScoreCommand(app, chosen);
   tandem::front::AddGenerateCommand(app, chosen);
   tandem::front::AddBenchCommand(app, chosen);
+  tandem::front::AddDriftCommand(app, chosen);
   tandem::front::AddVersionCommand(app, chosen);
   app.footer(
       "Exit codes: 0 done, 1 internal error, 2 wrong flags or configuration, 3 bad model or data,\n"

@@ -29,6 +29,10 @@ void AddExportCommand(CLI::App& app, Action& chosen);
 void AddBenchCommand(CLI::App& app, Action& chosen);
 void AddBenchServeCommand(CLI::App& bench, Action& chosen);  // of the one above
 
+// The drift lab.
+void AddDriftCommand(CLI::App& app, Action& chosen);
+void AddDriftPhaseCommand(CLI::App& drift, Action& chosen);  // of the one above
+
 // Runs.
 void AddDemoCommand(CLI::App& app, Action& chosen);
 void AddReportCommand(CLI::App& app, Action& chosen);

@@ -15,8 +15,8 @@ std::span<const int> DrawCompletion(BehaviourPolicy& behaviour, const Task& task
   for (int t = 0; t < task.length(); ++t) {
     const int context = ContextIndex({prompt, t, previous});
     const Distribution& mu = behaviour.At(context, static_cast<uint32_t>(completion));
-    previous = DrawToken(mu, draws.Uniform(step, static_cast<uint32_t>(completion),
-                                           static_cast<uint32_t>(t)));
+    previous = DrawToken(
+        mu, draws.Uniform(step, static_cast<uint32_t>(completion), static_cast<uint32_t>(t)));
     batch.contexts.push_back(context);
     batch.tokens.push_back(previous);
     batch.behaviour_logprobs.push_back(static_cast<float>(mu[static_cast<size_t>(previous)]));

@@ -1,5 +1,5 @@
-// Batch: what one step of the toy draws from the behaviour policy, token by token in parallel vectors, with
-// the rewards and advantages that belong to it.
+// Batch: what one step of the toy draws from the behaviour policy, token by token in parallel
+// vectors, with the rewards and advantages that belong to it.
 #ifndef TANDEM_DRIFT_LAB_TOY_BATCH_H_
 #define TANDEM_DRIFT_LAB_TOY_BATCH_H_
 
@@ -15,7 +15,8 @@ namespace tandem::drift {
 inline constexpr int kGroup = 8;  // completions of one prompt
 inline constexpr int kCompletions = kPrompts * kGroup;
 
-// All [T], T = kCompletions * length; a completion's tokens stand side by side, a group's completions too.
+// All [T], T = kCompletions * length; a completion's tokens stand side by side, a group's
+// completions too.
 struct Batch {
   std::vector<int> contexts;              // ContextIndex
   std::vector<int> tokens;                // drawn there

@@ -1,5 +1,5 @@
-// Draws: the toy's random numbers, each a function of (seed, purpose, step, row, column) alone, so that
-// a run is the same whatever else was drawn, on however many threads.
+// Draws: the toy's random numbers, each a function of (seed, purpose, step, row, column) alone, so
+// that a run is the same whatever else was drawn, on however many threads.
 #ifndef TANDEM_DRIFT_LAB_TOY_DRAWS_H_
 #define TANDEM_DRIFT_LAB_TOY_DRAWS_H_
 
@@ -12,7 +12,15 @@
 
 namespace tandem::drift {
 
-enum class Purpose : uint32_t { kTarget, kInitial, kWarmStart, kToken, kGapPerToken, kGapFixed };
+enum class Purpose : uint32_t {
+  kTarget,
+  kInitial,
+  kWarmStart,
+  kToken,
+  kGapPerToken,
+  kGapFixed,
+  kBootstrap
+};
 
 class Draws {
  public:

@@ -42,7 +42,7 @@ void BehaviourPolicy::Use(ContextTable& sampled, uint32_t step) {
 }
 
 bool BehaviourPolicy::IsFresh() const {
-  return gap_.kind == GapKind::kLogitNoise ||
+  return gap_.kind == GapKind::kLogitNoise || gap_.kind == GapKind::kUniformTokens ||
          (gap_.kind == GapKind::kTilt && gap_.direction == Direction::kFreshNoise);
 }
 
@@ -70,12 +70,12 @@ Distribution BehaviourPolicy::Make(const Evaluation& policy, const Context& cont
       for (size_t a = 0; a < kTokens; ++a) mu[a] += gap_.strength * noise[a];
       return LogSoftmax(mu);
     }
-    case GapKind::kUniformTokens:
-      for (size_t a = 0; a < kTokens; ++a) {
-        mu[a] = std::log((1 - gap_.strength) * std::exp(policy.logprobs[a]) +
-                         gap_.strength / kTokens);
-      }
+    case GapKind::kUniformTokens: {
+      const auto position = static_cast<uint32_t>(context.position);
+      if (per_token_.Uniform(step_, row, position) >= gap_.strength) return policy.logprobs;
+      mu.fill(-std::log(kTokens));
       return mu;
+    }
     case GapKind::kTemperature:
       for (double& logit : mu) logit /= gap_.strength;
       return LogSoftmax(mu);

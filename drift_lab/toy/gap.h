@@ -1,6 +1,6 @@
-// Gap: what stands between the policy that learns and the one that samples, injected with a known size. The
-// behaviour log-probs a run records are always the true ones of what was drawn: the toy is about what
-// a gap does to learning, not about records that lie.
+// Gap: what stands between the policy that learns and the one that samples, injected with a known
+// size. The behaviour log-probs a run records are always the true ones of what was drawn: the toy
+// is about what a gap does to learning, not about records that lie.
 //
 //   mu = kind(log softmax(logits of the weights `lag` updates ago))
 #ifndef TANDEM_DRIFT_LAB_TOY_GAP_H_
@@ -18,26 +18,28 @@ namespace tandem::drift {
 enum class GapKind {
   kNone,
   kLogitNoise,     // mu ~ pi e^(strength n), n standard normal, drawn anew for every token
-  kUniformTokens,  // mu = (1 - strength) pi + strength / 16
+  kUniformTokens,  // a share `strength` of the tokens, chosen by lot: mu = 1 / 16; elsewhere mu =
+                   // pi
   kTemperature,    // mu ~ pi^(1 / strength)
   kTilt,           // mu ~ pi e^(s d) with KL(mu || pi) given; see Direction and KlBudget
 };
 
 // d of a tilt, over the tokens of a context.
 enum class Direction {
-  kFreshNoise,       // normal, anew for every token drawn: zero mean
-  kFrozenNoise,      // normal, one draw a context, the same in all steps: zero mean over contexts
-  kTokenBias,        // normal, one draw a token of the vocabulary, the same in all contexts: a bias
-  kTowardsReward,    // the string's token: samples more of what is rewarded
-  kAwayFromReward,   // minus that
-  kRareTokens,       // the 8 least likely tokens of the context
-  kSharpen,          // log pi: a temperature below 1
-  kFlatten,          // -log pi: a temperature above 1
+  kFreshNoise,      // normal, anew for every token drawn: zero mean
+  kFrozenNoise,     // normal, one draw a context, the same in all steps: zero mean over contexts
+  kTokenBias,       // normal, one draw a token of the vocabulary, the same in all contexts: a bias
+  kTowardsReward,   // the string's token: samples more of what is rewarded
+  kAwayFromReward,  // minus that
+  kRareTokens,      // the 8 least likely tokens of the context
+  kSharpen,         // log pi: a temperature below 1
+  kFlatten,         // -log pi: a temperature above 1
 };
 
 enum class KlBudget {
   kConstant,       // KL(mu || pi) = strength in every context
-  kByUncertainty,  // KL(mu || pi) = strength (1 - sum pi^2): as an error of the logits of one size makes it
+  kByUncertainty,  // KL(mu || pi) = strength (1 - sum pi^2): as an error of the logits of one size
+                   // makes it
 };
 
 struct Gap {

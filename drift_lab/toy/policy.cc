@@ -69,8 +69,8 @@ void Evaluate(const Parameters& parameters, int length, const Context& context,
   const Rows rows = RowsOf(layout, context);
   const double* p = parameters.data();
   for (int h = 0; h < kHidden; ++h) {
-    evaluation.hidden[h] = Tanh(p[rows.prompt + h] + p[rows.position + h] + p[rows.previous + h] +
-                                p[layout.bias + h]);
+    evaluation.hidden[h] =
+        Tanh(p[rows.prompt + h] + p[rows.position + h] + p[rows.previous + h] + p[layout.bias + h]);
   }
   std::copy_n(p + layout.out_bias, kTokens, evaluation.logits.begin());
   for (int h = 0; h < kHidden; ++h) {

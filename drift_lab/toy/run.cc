@@ -10,8 +10,8 @@
 namespace tandem::drift {
 namespace {
 
-// The gradient of the loss at the parameters: by context first, as that is how often the network has
-// to be walked back through.
+// The gradient of the loss at the parameters: by context first, as that is how often the network
+// has to be walked back through.
 class PolicyGradient {
  public:
   PolicyGradient(int length, size_t num_parameters)
@@ -90,8 +90,8 @@ class ScoreBook {
 RunResult Run(const RunOptions& options) {
   const Task task(options.length, options.seed);
   Parameters target = WarmStart(task, options.warm_start, options.seed);
-  // The weights of the last `lag` updates and now, the stalest first: before there are that many, the
-  // start is the stalest.
+  // The weights of the last `lag` updates and now, the stalest first: before there are that many,
+  // the start is the stalest.
   std::deque<Parameters> published = {target};
   Adam adam(target.size(), {.learning_rate = options.learning_rate});
   BehaviourPolicy behaviour(options.gap, task, options.seed);

@@ -1,8 +1,9 @@
-// Run: the toy from warm start to the end of reinforcement learning, under one injected gap with one
-// correction.
+// Run: the toy from warm start to the end of reinforcement learning, under one injected gap with
+// one correction.
 //
 // A step draws all 16 prompts x group 8 from the behaviour policy and makes one Adam update with
-//   gradient = -1/N sum over kept tokens of weight * advantage * grad log pi,   N: all tokens drawn.
+//   gradient = -1/N sum over kept tokens of weight * advantage * grad log pi,   N: all tokens
+//   drawn.
 #ifndef TANDEM_DRIFT_LAB_TOY_RUN_H_
 #define TANDEM_DRIFT_LAB_TOY_RUN_H_
 
@@ -34,7 +35,7 @@ struct RunResult {
   double score = 0;       // mean after each of the last kScoredUpdates updates
   double mean_score = 0;  // mean after each update
   double highest = 0;
-  int halved_at = -1;     // first step after whose update the score is under half its highest so far
+  int halved_at = -1;  // first step after whose update the score is under half its highest so far
   std::vector<TraceRow> trace;  // of steps 0, kTraceStride, ...
 };
 

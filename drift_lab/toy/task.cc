@@ -29,7 +29,8 @@ double Task::PassProbability(ContextTable& policy) const {
     int previous = kStart;
     for (int t = 0; t < length_; ++t) {
       const int token = target(prompt, t);
-      logprob += policy.At(ContextIndex({prompt, t, previous})).logprobs[static_cast<size_t>(token)];
+      logprob +=
+          policy.At(ContextIndex({prompt, t, previous})).logprobs[static_cast<size_t>(token)];
       previous = token;
     }
     sum += std::exp(logprob);

@@ -23,8 +23,10 @@ Point At(const Distribution& logprobs, const Distribution& direction, double sca
     second += p * direction[a] * direction[a];
   }
   const double mean = first / z, log_z = largest + std::log(z);
-  Point point{{.scale = scale, .kl = std::max(0.0, scale * mean - log_z)},
-              scale * std::max(0.0, second / z - mean * mean)};
+  Point point;
+  point.tilted.scale = scale;
+  point.tilted.kl = std::max(0.0, scale * mean - log_z);
+  point.slope = scale * std::max(0.0, second / z - mean * mean);
   for (size_t a = 0; a < kTokens; ++a) point.tilted.logprobs[a] = logits[a] - log_z;
   return point;
 }
@@ -43,8 +45,8 @@ Tilted TiltToKl(const Distribution& logprobs, const Distribution& direction, dou
   const auto [low_d, high_d] = std::minmax_element(direction.begin(), direction.end());
   if (kl <= 0 || *high_d == *low_d) return TiltBy(logprobs, direction, 0);
   double low = 0, high = kLargestSpread / (*high_d - *low_d);
-  // Newton on sqrt(2 KL), which is nearly a straight line from the origin while s is small; bisection
-  // where a step leaves the bracket.
+  // Newton on sqrt(2 KL), which is nearly a straight line from the origin while s is small;
+  // bisection where a step leaves the bracket.
   double mean = 0, variance = 0;
   for (size_t a = 0; a < kTokens; ++a) mean += std::exp(logprobs[a]) * direction[a];
   for (size_t a = 0; a < kTokens; ++a) {

@@ -10,9 +10,20 @@
 namespace tandem::drift {
 namespace {
 
-constexpr std::array<std::string_view, kNumWatched> kNames = {
-    "score",   "reward",        "k3",            "ess",           "tail",    "mean_w",    "outside",
-    "dropped", "kept_positive", "kept_negative", "gradient_norm", "entropy", "max_logit", "kl"};
+constexpr std::array<const char*, kNumWatched> kNames = {"score",
+                                                              "reward",
+                                                              "k3",
+                                                              "ess",
+                                                              "tail",
+                                                              "mean_w",
+                                                              "outside",
+                                                              "dropped",
+                                                              "kept_positive",
+                                                              "kept_negative",
+                                                              "gradient_norm",
+                                                              "entropy",
+                                                              "max_logit",
+                                                              "kl"};
 
 void WatchWeights(const Batch& batch, const TokenWeights& weights, TraceRow& row) {
   double kept = 0, positive = 0, negative = 0, kept_positive = 0, kept_negative = 0;
@@ -52,9 +63,9 @@ void WatchRatios(const Batch& batch, std::span<const float> target_logprobs, Tra
   const size_t count = batch.tokens.size();
   const std::vector<float> unused(count, std::numeric_limits<float>::quiet_NaN());
   const std::vector<uint8_t> all(count, 1);
-  const offpolicy::DriftMetrics drift = offpolicy::ComputeDriftMetrics(
-      {batch.behaviour_logprobs, target_logprobs, unused, unused, batch.advantages, batch.sequence,
-       all});
+  const offpolicy::DriftMetrics drift =
+      offpolicy::ComputeDriftMetrics({batch.behaviour_logprobs, target_logprobs, unused, unused,
+                                      batch.advantages, batch.sequence, all});
   At(row, Watched::kK3) = drift.k3;
   At(row, Watched::kEss) = drift.ess_fraction;
   At(row, Watched::kTail) = drift.abs_delta_p999;
@@ -68,7 +79,7 @@ void WatchRatios(const Batch& batch, std::span<const float> target_logprobs, Tra
 
 }  // namespace
 
-std::string_view WatchedName(Watched watched) { return kNames[static_cast<size_t>(watched)]; }
+const char* WatchedName(Watched watched) { return kNames[static_cast<size_t>(watched)]; }
 
 TraceRow Watch(const Batch& batch, std::span<const float> target_logprobs,
                const TokenWeights& weights, const Task& task, ContextTable& policy,

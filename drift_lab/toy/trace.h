@@ -1,11 +1,10 @@
-// Trace: what is watched over a run, one row every few steps, made before the update of its step from the
-// tokens of its batch. Ratios are w = pi / mu, before any clamp.
+// Trace: what is watched over a run, one row every few steps, made before the update of its step
+// from the tokens of its batch. Ratios are w = pi / mu, before any clamp.
 #ifndef TANDEM_DRIFT_LAB_TOY_TRACE_H_
 #define TANDEM_DRIFT_LAB_TOY_TRACE_H_
 
 #include <array>
 #include <span>
-#include <string_view>
 
 #include "drift_lab/toy/batch.h"
 #include "drift_lab/toy/weights.h"
@@ -33,14 +32,15 @@ enum class Watched {
 inline constexpr size_t kNumWatched = static_cast<size_t>(Watched::kKl) + 1;
 
 // "score", "k3", ...: in files and on pages.
-std::string_view WatchedName(Watched watched);
+const char* WatchedName(Watched watched);
 
 using TraceRow = std::array<double, kNumWatched>;
 inline double& At(TraceRow& row, Watched watched) { return row[static_cast<size_t>(watched)]; }
 inline double At(const TraceRow& row, Watched watched) { return row[static_cast<size_t>(watched)]; }
 
-// All but the gradient norm, which the update knows. `target_logprobs` [T]: log pi of the batch's tokens.
-// Asks the behaviour policy again for what the batch was drawn from, so it must not have moved on.
+// All but the gradient norm, which the update knows. `target_logprobs` [T]: log pi of the batch's
+// tokens. Asks the behaviour policy again for what the batch was drawn from, so it must not have
+// moved on.
 TraceRow Watch(const Batch& batch, std::span<const float> target_logprobs,
                const TokenWeights& weights, const Task& task, ContextTable& policy,
                BehaviourPolicy& behaviour);

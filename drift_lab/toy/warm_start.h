@@ -1,6 +1,6 @@
-// The supervised warm start: cross entropy of the target strings until the policy passes often enough for
-// reinforcement learning to see rewards. Each context's previous token is replaced by a random one
-// with some probability, so that the policy has also seen what comes after a mistake.
+// The supervised warm start: cross entropy of the target strings until the policy passes often
+// enough for reinforcement learning to see rewards. Each context's previous token is replaced by a
+// random one with some probability, so that the policy has also seen what comes after a mistake.
 #ifndef TANDEM_DRIFT_LAB_TOY_WARM_START_H_
 #define TANDEM_DRIFT_LAB_TOY_WARM_START_H_
 

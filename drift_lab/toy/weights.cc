@@ -9,13 +9,13 @@ namespace tandem::drift {
 namespace {
 
 constexpr std::array kAllMethods = {
-    Method::kNone,        Method::kTokenTis, Method::kSequenceTis,
-    Method::kSequenceMis, Method::kIcePop,   Method::kTopr,
+    Method::kNone,        Method::kTokenTis,      Method::kSequenceTis,
+    Method::kSequenceMis, Method::kIcePop,        Method::kTopr,
     Method::kBypassClip,  Method::kGeometricMask, Method::kSignMask};
 
-constexpr std::array<std::string_view, kAllMethods.size()> kNames = {
-    "none",     "token_tis", "sequence_tis", "sequence_mis", "icepop",
-    "topr",     "ppo_clip",  "geometric_mask", "sign_mask"};
+constexpr std::array<const char*, kAllMethods.size()> kNames = {
+    "none", "token_tis", "sequence_tis",   "sequence_mis", "icepop",
+    "topr", "ppo_clip",  "geometric_mask", "sign_mask"};
 
 struct Ratios {
   double token;      // w
@@ -49,8 +49,7 @@ std::optional<double> WeightOf(Method method, const Ratios& r, double advantage)
     case Method::kGeometricMask:
       return if_within(r.geometric, 0.9, 1.1, 1);
     case Method::kSignMask:
-      return advantage >= 0 ? std::min(r.sequence, 2.0)
-                            : if_within(r.sequence, 0.5, 2, r.sequence);
+      return advantage >= 0 ? std::min(r.sequence, 2.0) : if_within(r.sequence, 0.5, 2, r.sequence);
   }
   return std::nullopt;
 }
@@ -61,7 +60,7 @@ double Ratio(double log_ratio) { return std::exp(std::clamp(log_ratio, -20.0, 20
 
 std::span<const Method> AllMethods() { return kAllMethods; }
 
-std::string_view MethodName(Method method) { return kNames[static_cast<size_t>(method)]; }
+const char* MethodName(Method method) { return kNames[static_cast<size_t>(method)]; }
 
 std::optional<Method> MethodNamed(std::string_view name) {
   for (const Method method : kAllMethods) {
@@ -82,7 +81,8 @@ TokenWeights ComputeWeights(Method method, std::span<const float> target_logprob
     double sum = 0;
     while (end < count && sequence[end] == sequence[begin]) sum += delta(end++);
     for (size_t t = begin; t < end; ++t) {
-      const Ratios ratios{Ratio(delta(t)), Ratio(sum), Ratio(sum / static_cast<double>(end - begin))};
+      const Ratios ratios{Ratio(delta(t)), Ratio(sum),
+                          Ratio(sum / static_cast<double>(end - begin))};
       const std::optional<double> weight = WeightOf(method, ratios, advantages[t]);
       out.weight[t] = static_cast<float>(weight.value_or(0));
       out.kept[t] = weight.has_value();

@@ -1,5 +1,5 @@
-// Weights: how much each sampled token counts, by method, for the toy's one update a batch (so that the
-// proximal and the target policy are the same and one ratio is left).
+// Weights: how much each sampled token counts, by method, for the toy's one update a batch (so that
+// the proximal and the target policy are the same and one ratio is left).
 //
 //   w = pi_target / pi_behaviour of a token;  W = the product of w over its completion
 //   update: sum over kept tokens of weight * advantage * grad log pi_target
@@ -28,7 +28,7 @@ enum class Method {
 
 // In the order of the enumeration.
 std::span<const Method> AllMethods();
-std::string_view MethodName(Method method);
+const char* MethodName(Method method);
 std::optional<Method> MethodNamed(std::string_view name);
 
 struct TokenWeights {

@@ -1,0 +1,117 @@
+#include "drift_lab/toy/grid.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "common/base/file_system.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temp_dir.h"
+
+namespace tandem::drift {
+namespace {
+
+using ::tandem::testing::TempDir;
+
+constexpr int kSteps = 10;
+
+std::vector<PlannedRun> SmallPlan() {
+  std::vector<Cell> cells = PhaseCells(kSteps);
+  cells.resize(2);  // no gap, lag 4
+  const Method methods[] = {Method::kNone, Method::kTokenTis};
+  return Plan(cells, methods, 2);
+}
+
+absl::Status Fill(const std::string& path, int threads, const GridHooks& hooks = {}) {
+  auto store = RunStore::Open(path);
+  if (!store.ok()) return store.status();
+  return RunGrid(SmallPlan(), threads, **store, hooks);
+}
+
+std::string Contents(const std::string& path) { return ReadFile(path).value_or("unreadable"); }
+
+class ToyGridTest : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(Fill(whole_, 1).ok()); }
+
+  TempDir dir_;
+  const std::string whole_ = dir_.path() + "/whole.jsonl";
+  const std::string path_ = dir_.path() + "/runs.jsonl";
+};
+
+TEST_F(ToyGridTest, TwoThreadsWriteTheFileOfOne) {
+  ASSERT_TRUE(Fill(path_, 2).ok());
+  EXPECT_EQ(Contents(path_), Contents(whole_));
+  EXPECT_EQ(std::count(Contents(path_).begin(), Contents(path_).end(), '\n'), 9);  // 1 + 8 runs
+}
+
+TEST_F(ToyGridTest, GoesOnWhereItWasStoppedAndEndsWithTheSameFile) {
+  int asked = 0;
+  const absl::Status stopped =
+      Fill(path_, 1, {.on_progress = {}, .should_stop = [&asked] { return ++asked > 3; }});
+  EXPECT_EQ(stopped.code(), absl::StatusCode::kCancelled);
+  EXPECT_NE(stopped.message().find("after 3 of 8 runs"), std::string::npos) << stopped;
+  int64_t missing = 0;
+  ASSERT_TRUE(Fill(path_, 2, {.on_progress = [&](int64_t, int64_t total,
+                                                 const PlannedRun&) { missing = total; },
+                              .should_stop = {}})
+                  .ok());
+  EXPECT_EQ(missing, 5);
+  EXPECT_EQ(Contents(path_), Contents(whole_));
+}
+
+TEST_F(ToyGridTest, ALineThatWasCutShortIsMadeAgain) {
+  const std::string whole = Contents(whole_);
+  ASSERT_TRUE(WriteFileAtomically(path_, whole.substr(0, whole.size() - 100)).ok());
+  ASSERT_TRUE(Fill(path_, 1).ok());
+  EXPECT_EQ(Contents(path_), whole);
+}
+
+TEST_F(ToyGridTest, WhatIsReadBackIsWhatWasKept) {
+  const auto made = RunStore::Open(path_).value();
+  ASSERT_TRUE(RunGrid(SmallPlan(), 1, *made, {}).ok());
+  const auto read = RunStore::Open(path_).value();
+  for (const PlannedRun& planned : SmallPlan()) {
+    const RunResult *a = made->Find(planned), *b = read->Find(planned);
+    ASSERT_NE(a, nullptr);
+    ASSERT_NE(b, nullptr);
+    EXPECT_EQ(a->score, b->score);
+    EXPECT_EQ(a->halved_at, b->halved_at);
+    ASSERT_EQ(a->trace.size(), 2u);
+    EXPECT_EQ(At(a->trace[1], Watched::kEntropy), At(b->trace[1], Watched::kEntropy));
+  }
+}
+
+TEST_F(ToyGridTest, AnotherNumberOfStepsIsAnotherRun) {
+  const auto store = RunStore::Open(whole_).value();
+  PlannedRun planned = SmallPlan().front();
+  EXPECT_NE(store->Find(planned), nullptr);
+  planned.cell.steps = 20;
+  EXPECT_EQ(store->Find(planned), nullptr);
+}
+
+TEST_F(ToyGridTest, RefusesAFileThatIsNotItsOwn) {
+  ASSERT_TRUE(WriteFileAtomically(path_, "{\"reward\":1}\n").ok());
+  EXPECT_EQ(RunStore::Open(path_).status().code(), absl::StatusCode::kInvalidArgument);
+  std::string text = Contents(whole_);
+  text.insert(text.find('\n') + 1, "{\"cell\":3}\n");
+  ASSERT_TRUE(WriteFileAtomically(path_, text).ok());
+  const absl::Status status = RunStore::Open(path_).status();
+  EXPECT_NE(status.message().find("runs.jsonl:2: not a run"), std::string::npos) << status;
+}
+
+TEST(ToyCellsTest, HaveNamesOfTheirOwn) {
+  std::vector<std::string> names;
+  for (const Cell& cell : PhaseCells(800)) names.push_back(cell.name);
+  for (const KindCell& kind : KindCells(800)) names.push_back(kind.cell.name);
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end());
+  EXPECT_EQ(PhaseCells(800).front().name, kNoGap);
+  EXPECT_EQ(PhaseCells(800).back().length, 24);
+  EXPECT_EQ(PhaseCells(800).back().steps, 400);
+}
+
+}  // namespace
+}  // namespace tandem::drift
