@@ -75,7 +75,7 @@ absl::Status RunGrid(std::span<const PlannedRun> plan, int threads, RunStore& st
                [&](const PlannedRun& run) { return store.Find(run) == nullptr; });
   Queue queue(std::move(missing), store, hooks);
   const auto work = [&queue] {
-    while (const PlannedRun* run = queue.Next()) queue.Finish(run, Run(OptionsOf(*run)));
+    while (const PlannedRun* run = queue.Next()) queue.Finish(run, RunToy(OptionsOf(*run)));
   };
   std::vector<std::thread> others;
   for (int i = 1; i < threads; ++i) others.emplace_back(work);

@@ -8,18 +8,18 @@ namespace tandem::drift {
 namespace {
 
 constexpr std::array<const char*, kNumPredictors> kNames = {"reward fall",
-                                                                 "k3",
-                                                                 "1 - ESS",
-                                                                 "p99.9 abs(delta)",
-                                                                 "abs(mean w - 1)",
-                                                                 "share of w outside [.5, 2]",
-                                                                 "dropped by the method",
-                                                                 "kept, negative minus positive",
-                                                                 "gradient norm, fall",
-                                                                 "gradient norm, spike",
-                                                                 "entropy, rise",
-                                                                 "entropy, fall",
-                                                                 "largest logit"};
+                                                            "k3",
+                                                            "1 - ESS",
+                                                            "p99.9 abs(delta)",
+                                                            "abs(mean w - 1)",
+                                                            "share of w outside [.5, 2]",
+                                                            "dropped by the method",
+                                                            "kept, negative minus positive",
+                                                            "gradient norm, fall",
+                                                            "gradient norm, spike",
+                                                            "entropy, rise",
+                                                            "entropy, fall",
+                                                            "largest logit"};
 
 double RowValue(Predictor predictor, const TraceRow& row) {
   switch (predictor) {
@@ -81,9 +81,7 @@ std::vector<double> LogOfFirst(const std::vector<double>& values, double sign) {
 
 }  // namespace
 
-const char* PredictorName(Predictor predictor) {
-  return kNames[static_cast<size_t>(predictor)];
-}
+const char* PredictorName(Predictor predictor) { return kNames[static_cast<size_t>(predictor)]; }
 
 std::vector<double> PredictorValues(Predictor predictor, std::span<const TraceRow> trace) {
   std::vector<double> values = Smoothed(predictor, trace);

@@ -87,7 +87,7 @@ class ScoreBook {
 
 }  // namespace
 
-RunResult Run(const RunOptions& options) {
+RunResult RunToy(const RunOptions& options) {
   const Task task(options.length, options.seed);
   Parameters target = WarmStart(task, options.warm_start, options.seed);
   // The weights of the last `lag` updates and now, the stalest first: before there are that many,

@@ -1,4 +1,4 @@
-// Run: the toy from warm start to the end of reinforcement learning, under one injected gap with
+// RunToy: from warm start to the end of reinforcement learning, under one injected gap with
 // one correction.
 //
 // A step draws all 16 prompts x group 8 from the behaviour policy and makes one Adam update with
@@ -40,7 +40,7 @@ struct RunResult {
 };
 
 // A function of the options alone.
-RunResult Run(const RunOptions& options);
+RunResult RunToy(const RunOptions& options);
 
 }  // namespace tandem::drift
 

@@ -31,8 +31,8 @@ Point At(const Distribution& logprobs, const Distribution& direction, double sca
   return point;
 }
 
-constexpr double kLargestSpread = 60;
-constexpr int kMaxIterations = 60;
+constexpr double kLargestSpread = 1e4;
+constexpr int kMaxIterations = 100;
 constexpr double kRelativeTolerance = 1e-6;
 
 }  // namespace

@@ -22,8 +22,8 @@ struct Tilted {
 Tilted TiltBy(const Distribution& logprobs, const Distribution& direction, double scale);
 
 // mu(s) with KL(mu || p) = kl to within 1e-6 of it, or with the largest s tried (s times the spread
-// of d is 60: what is not among the largest d is then never drawn) where the direction cannot reach
-// it. kl 0, or a direction that is constant, gives p.
+// of d is 1e4: what is not among the largest d is then never drawn) where the direction cannot
+// reach it. kl 0, or a direction that is constant, gives p.
 Tilted TiltToKl(const Distribution& logprobs, const Distribution& direction, double kl);
 
 }  // namespace tandem::drift

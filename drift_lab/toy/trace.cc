@@ -11,19 +11,19 @@ namespace tandem::drift {
 namespace {
 
 constexpr std::array<const char*, kNumWatched> kNames = {"score",
-                                                              "reward",
-                                                              "k3",
-                                                              "ess",
-                                                              "tail",
-                                                              "mean_w",
-                                                              "outside",
-                                                              "dropped",
-                                                              "kept_positive",
-                                                              "kept_negative",
-                                                              "gradient_norm",
-                                                              "entropy",
-                                                              "max_logit",
-                                                              "kl"};
+                                                         "reward",
+                                                         "k3",
+                                                         "ess",
+                                                         "tail",
+                                                         "mean_w",
+                                                         "outside",
+                                                         "dropped",
+                                                         "kept_positive",
+                                                         "kept_negative",
+                                                         "gradient_norm",
+                                                         "entropy",
+                                                         "max_logit",
+                                                         "kl"};
 
 void WatchWeights(const Batch& batch, const TokenWeights& weights, TraceRow& row) {
   double kept = 0, positive = 0, negative = 0, kept_positive = 0, kept_negative = 0;

@@ -27,7 +27,8 @@ TEST(ToyAdamTest, TheSecondUpdateAgainstHandWorkedMoments) {
   EXPECT_NEAR(parameters[0], -0.1 + 0.1 * 0.01 / 0.19, 1e-8);
 }
 
-// torch.optim.Adam(lr=3e-3) after torch.nn.utils.clip_grad_norm_(..., 1), float64, torch 2.11, gradients
+// torch.optim.Adam(lr=3e-3) after torch.nn.utils.clip_grad_norm_(..., 1), float64, torch 2.11,
+// gradients
 // [.01 t sin(t (i + 1)) for i in 0..3] in updates t = 1..60 from zeros:
 //   .deps/venv/bin/python tests/drift_lab/toy/adam_reference.py
 TEST(ToyAdamTest, SixtyClippedUpdatesAgreeWithTorch) {

@@ -1,5 +1,5 @@
-// The acceptance numbers of the toy (mismatch table of the drift lab's design), on two seeds: what collapses,
-// and what saves it.
+// The acceptance numbers of the toy (mismatch table of the drift lab's design), on two seeds: what
+// collapses, and what saves it.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -19,7 +19,7 @@ double MeanScore(Method method, const Gap& gap) {
   for (int seed = 0; seed < kSeeds; ++seed) {
     threads.emplace_back([&, seed] {
       scores[static_cast<size_t>(seed)] =
-          Run({.gap = gap, .method = method, .seed = static_cast<uint64_t>(seed + 1)}).score;
+          RunToy({.gap = gap, .method = method, .seed = static_cast<uint64_t>(seed + 1)}).score;
     });
   }
   for (std::thread& thread : threads) thread.join();

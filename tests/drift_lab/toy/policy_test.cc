@@ -44,11 +44,11 @@ TEST(ToyPolicyTest, ZeroParametersGiveTheUniformDistribution) {
 
 TEST(ToyPolicyTest, AHiddenUnitIsTheTanhOfItsThreeRowsAndBias) {
   Parameters parameters(static_cast<size_t>(NumParameters(kLength)), 0.0);
-  parameters[3 * kHidden + 1] = 0.1;                         // prompt 3, unit 1
-  parameters[(16 + 2) * kHidden + 1] = 0.2;                  // position 2
-  parameters[(16 + 8 + 5) * kHidden + 1] = 0.3;              // previous token 5
-  parameters[(16 + 8 + 17) * kHidden + 1] = 0.4;             // bias
-  parameters[(16 + 8 + 17 + 1) * kHidden + kTokens + 7] = 2; // unit 1 to token 7
+  parameters[3 * kHidden + 1] = 0.1;                          // prompt 3, unit 1
+  parameters[(16 + 2) * kHidden + 1] = 0.2;                   // position 2
+  parameters[(16 + 8 + 5) * kHidden + 1] = 0.3;               // previous token 5
+  parameters[(16 + 8 + 17) * kHidden + 1] = 0.4;              // bias
+  parameters[(16 + 8 + 17 + 1) * kHidden + kTokens + 7] = 2;  // unit 1 to token 7
   Evaluation evaluation;
   Evaluate(parameters, kLength, {3, 2, 5}, evaluation);
   EXPECT_NEAR(evaluation.hidden[1], std::tanh(1.0), 1e-15);

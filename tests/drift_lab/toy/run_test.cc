@@ -12,19 +12,19 @@ RunOptions Short(Method method, const Gap& gap, int steps) {
 }
 
 TEST(ToyRunTest, IsAFunctionOfItsOptions) {
-  const RunResult a = Run(Short(Method::kTokenTis, {.lag = 4}, 30));
-  const RunResult b = Run(Short(Method::kTokenTis, {.lag = 4}, 30));
+  const RunResult a = RunToy(Short(Method::kTokenTis, {.lag = 4}, 30));
+  const RunResult b = RunToy(Short(Method::kTokenTis, {.lag = 4}, 30));
   EXPECT_EQ(a.score, b.score);
   EXPECT_EQ(a.trace.size(), 6u);  // steps 0, 5, ..., 25
   RunOptions other = Short(Method::kTokenTis, {.lag = 4}, 30);
   other.seed = 2;
-  EXPECT_NE(Run(other).score, a.score);
+  EXPECT_NE(RunToy(other).score, a.score);
 }
 
 TEST(ToyRunTest, WithoutAGapEveryMethodIsTheSameRun) {
-  const RunResult expected = Run(Short(Method::kNone, {}, 30));
+  const RunResult expected = RunToy(Short(Method::kNone, {}, 30));
   for (const Method method : AllMethods()) {
-    EXPECT_EQ(Run(Short(method, {}, 30)).score, expected.score) << MethodName(method);
+    EXPECT_EQ(RunToy(Short(method, {}, 30)).score, expected.score) << MethodName(method);
   }
   for (const TraceRow& row : expected.trace) {
     EXPECT_EQ(At(row, Watched::kK3), 0);
@@ -33,11 +33,12 @@ TEST(ToyRunTest, WithoutAGapEveryMethodIsTheSameRun) {
   }
 }
 
-// The behaviour policy is the start until `lag` updates have been made and then follows at that distance:
-// by the mean KL of the first steps a run with lag 10 and one with lag 20 are the same until step 10.
+// The behaviour policy is the start until `lag` updates have been made and then follows at that
+// distance: by the mean KL of the first steps a run with lag 10 and one with lag 20 are the same
+// until step 10.
 TEST(ToyRunTest, TheBehaviourPolicyIsAsManyUpdatesBehindAsTheLag) {
-  const RunResult ten = Run(Short(Method::kTokenTis, {.lag = 10}, 25));
-  const RunResult twenty = Run(Short(Method::kTokenTis, {.lag = 20}, 25));
+  const RunResult ten = RunToy(Short(Method::kTokenTis, {.lag = 10}, 25));
+  const RunResult twenty = RunToy(Short(Method::kTokenTis, {.lag = 20}, 25));
   for (size_t row = 0; row < 3; ++row) {  // steps 0, 5, 10
     EXPECT_EQ(At(ten.trace[row], Watched::kKl), At(twenty.trace[row], Watched::kKl)) << row;
   }
@@ -46,11 +47,11 @@ TEST(ToyRunTest, TheBehaviourPolicyIsAsManyUpdatesBehindAsTheLag) {
   EXPECT_LT(At(ten.trace[3], Watched::kKl), At(twenty.trace[3], Watched::kKl));  // step 15
 }
 
-// The first update is Adam's: its size does not depend on the gradient's, so the trace's norm is checked
-// through the clip: it is the norm of the mean over tokens, far under 1.
+// The first update is Adam's: its size does not depend on the gradient's, so the trace's norm is
+// checked through the clip: it is the norm of the mean over tokens, far under 1.
 TEST(ToyRunTest, TheTraceHoldsTheGradientNormAndTheKeptShares) {
   const RunResult run =
-      Run(Short(Method::kSequenceMis, {.kind = GapKind::kTemperature, .strength = 0.7}, 5));
+      RunToy(Short(Method::kSequenceMis, {.kind = GapKind::kTemperature, .strength = 0.7}, 5));
   const TraceRow& first = run.trace.front();
   EXPECT_GT(At(first, Watched::kGradientNorm), 0);
   EXPECT_LT(At(first, Watched::kGradientNorm), 1);
@@ -63,9 +64,10 @@ TEST(ToyRunTest, TheTraceHoldsTheGradientNormAndTheKeptShares) {
 }
 
 TEST(ToyRunTest, TheScoreIsTheMeanOfTheLastFiftyUpdates) {
-  const RunResult run = Run(Short(Method::kNone, {}, 100));
+  const RunResult run = RunToy(Short(Method::kNone, {}, 100));
   EXPECT_NEAR(run.start, 0.30, 0.02);
-  // Learning is steady here: the last half's mean lies between the score at step 50 and the highest.
+  // Learning is steady here: the last half's mean lies between the score at step 50 and the
+  // highest.
   EXPECT_GT(run.score, At(run.trace[10], Watched::kScore));
   EXPECT_LT(run.score, run.highest);
   EXPECT_LT(run.mean_score, run.score);

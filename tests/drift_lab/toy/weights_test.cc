@@ -8,12 +8,12 @@
 namespace tandem::drift {
 namespace {
 
-// Two completions of two tokens. The first (advantage 1) has w = 4 and 1/2, W = 2, geometric sqrt 2; the
-// second (advantage -1) has w = .9 and .5, W = .45, geometric .67.
+// Two completions of two tokens. The first (advantage 1) has w = 4 and 1/2, W = 2, geometric sqrt
+// 2; the second (advantage -1) has w = .9 and .55, W = .495, geometric .70.
 TokenWeights Weigh(Method method) {
   const float behaviour[] = {-1, -1, -1, -1};
-  const float target[] = {-1 + std::log(4.0f), -1 - std::log(2.0f), -1 + std::log(0.9f),
-                          -1 + std::log(0.5f)};
+  const float target[] = {-1 + std::log(4.0f), -1 + std::log(0.55f), -1 + std::log(0.9f),
+                          -1 + std::log(0.55f)};
   const int32_t sequence[] = {0, 0, 1, 1};
   const float advantages[] = {1, 1, -1, -1};
   return ComputeWeights(method, target, behaviour, sequence, advantages);
@@ -30,11 +30,11 @@ void ExpectWeights(Method method, const std::vector<float>& expected) {
 TEST(ToyWeightsTest, NoneCountsEveryTokenOnce) { ExpectWeights(Method::kNone, {1, 1, 1, 1}); }
 
 TEST(ToyWeightsTest, TokenTisCutsTheRatioAtTwo) {
-  ExpectWeights(Method::kTokenTis, {2, 0.5, 0.9, 0.5});
+  ExpectWeights(Method::kTokenTis, {2, 0.55, 0.9, 0.55});
 }
 
 TEST(ToyWeightsTest, SequenceTisCutsTheProduct) {
-  ExpectWeights(Method::kSequenceTis, {2, 2, 0.45, 0.45});
+  ExpectWeights(Method::kSequenceTis, {2, 2, 0.495, 0.495});
   const float zero[] = {0, 0}, up[] = {std::log(3.0f), std::log(3.0f)};
   const int32_t sequence[] = {7, 7};
   EXPECT_EQ(ComputeWeights(Method::kSequenceTis, up, zero, sequence, up).weight[0], 2);  // of 9
@@ -49,11 +49,11 @@ TEST(ToyWeightsTest, SequenceMisDropsAProductOutOfItsWindow) {
   EXPECT_NEAR(weights.weight[0], 1.9, 1e-6);
   EXPECT_EQ(weights.weight[1], 0);
   EXPECT_EQ(weights.kept[1], 0);
-  EXPECT_EQ(Weigh(Method::kSequenceMis).kept[3], 0);  // .45
+  EXPECT_EQ(Weigh(Method::kSequenceMis).kept[3], 0);  // .495
 }
 
 TEST(ToyWeightsTest, IcePopKeepsTokensOfItsWindowWithTheirRatio) {
-  ExpectWeights(Method::kIcePop, {4, 0.5, 0.9, 0.5});
+  ExpectWeights(Method::kIcePop, {4, 0.55, 0.9, 0.55});
   const float behaviour[] = {0, 0}, target[] = {std::log(0.49f), std::log(5.1f)};
   const int32_t sequence[] = {0, 1};
   const float advantages[] = {1, 1};
@@ -63,12 +63,12 @@ TEST(ToyWeightsTest, IcePopKeepsTokensOfItsWindowWithTheirRatio) {
 }
 
 TEST(ToyWeightsTest, ToprWeighsOnlyWhatWasWorseThanItsGroup) {
-  ExpectWeights(Method::kTopr, {1, 1, 0.45, 0.45});
+  ExpectWeights(Method::kTopr, {1, 1, 0.495, 0.495});
 }
 
 // The clip acts where moving on would be rewarded: up for advantage > 0, down for advantage < 0.
 TEST(ToyWeightsTest, BypassClipDropsWhereTheClipOfPpoActs) {
-  ExpectWeights(Method::kBypassClip, {0, 0.5, 0.9, 0});
+  ExpectWeights(Method::kBypassClip, {0, 0.55, 0.9, 0});
 }
 
 TEST(ToyWeightsTest, GeometricMaskKeepsCompletionsNearOneUnweighted) {
