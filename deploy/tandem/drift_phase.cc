@@ -173,11 +173,13 @@ std::string CheckMethod(const std::string& name) {
   return absl::StrCat("no method \"", name, "\"; there are ", absl::StrJoin(names, ", "));
 }
 
-// Storage and damaged files speak for themselves; an interrupted study is no failure of its flags.
+// A file of runs that is damaged or of another version is bad data; everything else that can go
+// wrong is storage.
 int ExitAfter(const absl::Status& status) {
-  if (status.ok()) return 0;
+  if (status.ok()) return ToInt(ExitCode::kOk);
   std::fprintf(stderr, "tandem: %s\n", std::string(status.message()).c_str());
-  return ToInt(absl::IsInvalidArgument(status) ? ExitCode::kBadModelOrData : ExitCodeFor(status));
+  if (absl::IsCancelled(status)) return ToInt(ExitCode::kInterrupted);
+  return ToInt(absl::IsInvalidArgument(status) ? ExitCode::kBadModelOrData : ExitCode::kStorage);
 }
 
 }  // namespace
