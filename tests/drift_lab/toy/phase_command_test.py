@@ -27,6 +27,7 @@ def test_a_wrong_value_is_refused_with_what_there_is(tmp_path, arguments, said):
     done = phase("--out", tmp_path / "runs", *arguments)
     assert done.returncode == 2
     assert said in done.stderr
+    assert "tandem drift phase --help lists what there is" in done.stderr
     assert not (tmp_path / "runs").exists()
 
 
