@@ -73,9 +73,9 @@ TEST(ToyWeightsTest, BypassClipDropsWhereTheClipOfPpoActs) {
 
 TEST(ToyWeightsTest, GeometricMaskKeepsCompletionsNearOneUnweighted) {
   ExpectWeights(Method::kGeometricMask, {0, 0, 0, 0});
-  const float behaviour[] = {0, 0}, target[] = {std::log(4.0f), std::log(0.27f)};
+  const float behaviour[] = {0, 0}, target[] = {std::log(4.0f), std::log(0.28f)};
   const int32_t sequence[] = {0, 0};
-  const float advantages[] = {1, 1};  // sqrt(1.08) = 1.04
+  const float advantages[] = {1, 1};  // W = 1.12, its root 1.06
   EXPECT_EQ(ComputeWeights(Method::kGeometricMask, target, behaviour, sequence, advantages).weight,
             (std::vector<float>{1, 1}));
 }
