@@ -103,11 +103,11 @@ std::string TablePart(const std::vector<PhaseEntry>& table) {
 
 std::string PopulationPart(const Population& population) {
   const CollapsePrediction& prediction = population.prediction;
-  std::string out = absl::StrCat("### ", population.title, "\n\n", prediction.num_collapsed,
-                                 " runs collapsed, ", prediction.num_healthy, " did not; ");
+  std::string out = absl::StrCat("### ", population.title, "\n\n", prediction.num_healthy,
+                                 " runs did not collapse, ", prediction.num_collapsed, " did: ");
   for (size_t i = 0; i < kLeads.size(); ++i) {
-    absl::StrAppend(&out, i == 0 ? "" : ", ", prediction.num_late_enough[i],
-                    " collapses have a lead of ", kLeads[i]);
+    absl::StrAppend(&out, i == 0 ? "" : ", ", prediction.num_late_enough[i], " at step ", kLeads[i],
+                    " or later");
   }
   out += ".\n\n";
   Cells head = {"predictor"};
@@ -119,8 +119,10 @@ std::string PopulationPart(const Population& population) {
     for (const Interval& auc : quality.auc) row.push_back(WithBounds(auc));
     row.push_back(WithBounds(quality.false_alarms));
     row.push_back(WithBounds(quality.announced));
-    row.push_back(absl::StrCat(Digits(quality.lead_median, 0), " (", Digits(quality.lead_low, 0),
-                               "–", Digits(quality.lead_high, 0), ")"));
+    row.push_back(std::isnan(quality.lead_median)
+                      ? "–"
+                      : absl::StrFormat("%.0f (%.0f–%.0f)", quality.lead_median, quality.lead_low,
+                                        quality.lead_high));
     out += TableRow(row);
   }
   return out + "\n";

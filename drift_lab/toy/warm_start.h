@@ -13,7 +13,7 @@ namespace tandem::drift {
 
 struct WarmStartOptions {
   double pass_probability = 0.30;  // stop at the first update that reaches it
-  double context_noise = 0.3;      // share of previous tokens replaced
+  double context_noise = 0.9;      // share of previous tokens replaced
   double learning_rate = 3e-3;
   int max_updates = 5000;
 };
