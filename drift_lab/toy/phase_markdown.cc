@@ -128,24 +128,70 @@ std::string PopulationPart(const Population& population) {
   return out + "\n";
 }
 
-std::string KindsPart(const std::vector<KindEffect>& kinds) {
-  std::string out =
-      "## Kinds of gap at equal KL\n\nLoss: score without a gap minus score with it, paired by "
-      "seed; "
-      "± half the 95 % interval (Student's t). KL(mu || pi) exact, mean over tokens.\n\n";
-  out += TableHead({"direction", "budget", "strength", "method", "KL, step 0", "KL, run", "score",
-                    "worst", "loss", "loss of the mean over the run", "halved",
-                    "reward of the sampler at the end"});
+// One table of a budget: a row a direction, a column a strength, every entry written by `text`.
+template <typename Text>
+std::string KindTableOf(const std::vector<KindEffect>& kinds, KlBudget budget, Method method,
+                        const Text& text) {
+  std::vector<double> strengths;
+  std::vector<Direction> directions;
+  std::vector<const KindEffect*> chosen;
   for (const KindEffect& effect : kinds) {
-    out += TableRow(
-        {std::string(DirectionName(effect.kind.direction)),
-         std::string(BudgetName(effect.kind.budget)), Digits(effect.kind.strength, 2),
-         std::string(MethodName(effect.method)), Digits(effect.first_kl, 4),
-         Digits(effect.mean_kl, 4), Digits(effect.score.mean, 2), Digits(effect.worst, 2),
-         WithHalfWidth(effect.loss, 3), WithHalfWidth(effect.mean_score_loss, 3),
-         absl::StrCat(effect.num_halved, "/", effect.num_seeds), Digits(effect.last_reward, 2)});
+    if (effect.kind.budget != budget || effect.method != method) continue;
+    chosen.push_back(&effect);
+    if (std::find(strengths.begin(), strengths.end(), effect.kind.strength) == strengths.end()) {
+      strengths.push_back(effect.kind.strength);
+    }
+    if (directions.empty() || directions.back() != effect.kind.direction) {
+      directions.push_back(effect.kind.direction);
+    }
+  }
+  if (chosen.empty()) return "";
+  Cells head = {absl::StrCat(BudgetName(budget), ", ", MethodName(method))};
+  for (const double strength : strengths) head.push_back(absl::StrCat(strength));
+  std::string out = TableHead(head);
+  for (const Direction direction : directions) {
+    Cells row = {DirectionName(direction)};
+    for (const double strength : strengths) {
+      const auto found = std::find_if(chosen.begin(), chosen.end(), [&](const KindEffect* effect) {
+        return effect->kind.direction == direction && effect->kind.strength == strength;
+      });
+      row.push_back(found == chosen.end() ? "–" : text(**found));
+    }
+    out += TableRow(row);
   }
   return out + "\n";
+}
+
+// The table of every budget and method.
+template <typename Text>
+std::string KindTables(const std::vector<KindEffect>& kinds, const Text& text) {
+  std::string out;
+  for (const KlBudget budget : {KlBudget::kConstant, KlBudget::kByUncertainty}) {
+    for (const Method method : KindMethods()) out += KindTableOf(kinds, budget, method, text);
+  }
+  return out;
+}
+
+std::string KindsPart(const std::vector<KindEffect>& kinds) {
+  std::string out =
+      "## Kinds of gap at equal KL\n\nColumns: strength of the KL(mu || pi) budget. Loss: score "
+      "without a gap minus score with it, paired by seed, ± half the 95 % interval (Student's t); "
+      "in brackets seeds whose score fell under half of its highest.\n\n";
+  out += KindTables(kinds, [](const KindEffect& effect) {
+    return absl::StrCat(WithHalfWidth(effect.loss, 3), " (", effect.num_halved, "/",
+                        effect.num_seeds, ")");
+  });
+  out += "Loss of the mean score over the run:\n\n";
+  out += KindTables(
+      kinds, [](const KindEffect& effect) { return WithHalfWidth(effect.mean_score_loss, 3); });
+  out += "KL reached, exact, mean over tokens: first batch / whole run:\n\n";
+  out += KindTables(kinds, [](const KindEffect& effect) {
+    return absl::StrCat(Digits(effect.first_kl, 4), " / ", Digits(effect.mean_kl, 4));
+  });
+  out += "Score at the end / mean reward of the sampler there:\n\n";
+  return out + KindTables(kinds, [](const KindEffect& effect) {
+           return absl::StrCat(Digits(effect.score.mean, 2), " / ", Digits(effect.last_reward, 2));
+         });
 }
 
 }  // namespace

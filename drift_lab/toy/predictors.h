@@ -29,7 +29,7 @@ enum class Predictor {
 inline constexpr int kNumPredictors = static_cast<int>(Predictor::kMaxLogit) + 1;
 const char* PredictorName(Predictor predictor);
 
-inline constexpr int kSmoothedRows = 4;  // a value is the mean of its row and up to three before
+inline constexpr int kSmoothedRows = 2;  // a value is the mean of its row and the one before
 
 // One value a row of the trace. "First rows" are the first kSmoothedRows; what is relative to them
 // is 0 in them. Rows with NaN (no token of that sign) count as nothing; a mean of none is 0.

@@ -80,7 +80,7 @@ TEST_F(ToyPredictionTest, TheAucComparesAtEqualSteps) {
 }
 
 // The threshold is .2, the highest of the other seed's healthy runs; the smoothed k3 passes it at
-// step 30, with (.1 + .1 + .1 + 1) / 4 = .325.
+// step 30, with (.1 + 1) / 2.
 TEST_F(ToyPredictionTest, TheAlarmLeadsTheCollapseByTheStepsBetween) {
   const CollapsePrediction study = StudyPrediction(watched_);
   const PredictorQuality& k3 = QualityOf(study, Predictor::kK3);
@@ -112,7 +112,7 @@ TEST(ToyPredictorsTest, RelativeMetricsStartAtZeroAndKnowTheirSign) {
   EXPECT_EQ(spike[7], 0);
   EXPECT_NEAR(spike[11], std::log(3), 1e-12);
   EXPECT_NEAR(fall[11], -std::log(3), 1e-12);
-  EXPECT_NEAR(reward[8], 0.1, 1e-12);  // a quarter of the smoothed rows has fallen by .4
+  EXPECT_NEAR(reward[8], 0.2, 1e-12);  // one of the two smoothed rows has fallen by .4
   EXPECT_NEAR(reward[11], 0.4, 1e-12);
 }
 
