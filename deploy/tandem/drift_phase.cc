@@ -144,7 +144,7 @@ absl::Status MakeRuns(const PhaseFlags& flags, drift::RunStore& store) {
             }
           },
       .should_stop = [&stop] { return stop.Requested(); }};
-  return drift::RunGrid(PlanOf(flags), flags.threads, store, hooks);
+  return drift::RunGrid(PlanOf(flags), flags.threads, drift::MakeRun, store, hooks);
 }
 
 absl::Status Phase(const PhaseFlags& flags) {

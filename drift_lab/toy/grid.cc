@@ -68,14 +68,17 @@ class Queue {
 
 }  // namespace
 
-absl::Status RunGrid(std::span<const PlannedRun> plan, int threads, RunStore& store,
+RunResult MakeRun(const PlannedRun& run) { return RunToy(OptionsOf(run)); }
+
+absl::Status RunGrid(std::span<const PlannedRun> plan, int threads,
+                     const std::function<RunResult(const PlannedRun&)>& make, RunStore& store,
                      const GridHooks& hooks) {
   std::vector<PlannedRun> missing;
   std::copy_if(plan.begin(), plan.end(), std::back_inserter(missing),
                [&](const PlannedRun& run) { return store.Find(run) == nullptr; });
   Queue queue(std::move(missing), store, hooks);
-  const auto work = [&queue] {
-    while (const PlannedRun* run = queue.Next()) queue.Finish(run, RunToy(OptionsOf(*run)));
+  const auto work = [&queue, &make] {
+    while (const PlannedRun* run = queue.Next()) queue.Finish(run, make(*run));
   };
   std::vector<std::thread> others;
   for (int i = 1; i < threads; ++i) others.emplace_back(work);

@@ -20,12 +20,16 @@ struct GridHooks {
   std::function<bool()> should_stop;
 };
 
-// Makes what the store lacks of `plan` on `threads` >= 1 threads and stores it in the plan's order,
-// so the file does not depend on their number, nor on how often the grid was interrupted.
+// Makes what the store lacks of `plan` on `threads` >= 1 threads, each run by one call of `make`,
+// and stores it in the plan's order, so the file does not depend on their number, nor on how often
+// the grid was interrupted. `make` runs on several threads at once; MakeRun is the one to give.
 //   CANCELLED  should_stop said so
 //   errors of RunStore::Add
-absl::Status RunGrid(std::span<const PlannedRun> plan, int threads, RunStore& store,
+absl::Status RunGrid(std::span<const PlannedRun> plan, int threads,
+                     const std::function<RunResult(const PlannedRun&)>& make, RunStore& store,
                      const GridHooks& hooks);
+
+RunResult MakeRun(const PlannedRun& run);
 
 }  // namespace tandem::drift
 
