@@ -69,16 +69,21 @@ std::vector<drift::KindCell> ChosenKinds(const PhaseFlags& flags) {
 
 drift::Cell NoGap(const PhaseFlags& flags) { return drift::PhaseCells(flags.steps).front(); }
 
-// The predictors are studied on the runs of the table.
+std::vector<drift::PlannedRun> TablePlan(const PhaseFlags& flags) {
+  return drift::Plan(ChosenCells(flags), ChosenMethods(flags, drift::AllMethods()), flags.seeds);
+}
+
+std::vector<drift::PlannedRun> KindsPlan(const PhaseFlags& flags) {
+  std::vector<drift::Cell> cells = {NoGap(flags)};
+  for (const drift::KindCell& kind : ChosenKinds(flags)) cells.push_back(kind.cell);
+  return drift::Plan(cells, ChosenMethods(flags, drift::KindMethods()), flags.seeds);
+}
+
 std::vector<drift::PlannedRun> PlanOf(const PhaseFlags& flags) {
   std::vector<drift::PlannedRun> plan;
-  if (Wants(flags, "table") || Wants(flags, "predictors")) {
-    plan = drift::Plan(ChosenCells(flags), ChosenMethods(flags, drift::AllMethods()), flags.seeds);
-  }
+  if (Wants(flags, "table") || Wants(flags, "predictors")) plan = TablePlan(flags);
   if (Wants(flags, "kinds")) {
-    std::vector<drift::Cell> cells = {NoGap(flags)};
-    for (const drift::KindCell& kind : ChosenKinds(flags)) cells.push_back(kind.cell);
-    const auto kinds = drift::Plan(cells, ChosenMethods(flags, drift::KindMethods()), flags.seeds);
+    const auto kinds = KindsPlan(flags);
     // Runs without a gap may stand in the table's plan already.
     std::copy_if(kinds.begin(), kinds.end(), std::back_inserter(plan), [&](const auto& run) {
       return std::none_of(plan.begin(), plan.end(), [&](const auto& planned) {
@@ -90,21 +95,36 @@ std::vector<drift::PlannedRun> PlanOf(const PhaseFlags& flags) {
   return plan;
 }
 
-// All runs of completions of 8 tokens; then those whose gap is staleness, and those whose gap is in
-// the sampler.
-std::vector<drift::Population> JudgePredictors(const PhaseFlags& flags,
-                                               const drift::RunStore& store) {
-  std::vector<drift::WatchedRun> all, stale, sampler;
-  for (const auto& planned :
-       drift::Plan(ChosenCells(flags), ChosenMethods(flags, drift::AllMethods()), flags.seeds)) {
+// Those of the plan whose completions have 8 tokens and that are wanted.
+template <typename Wanted>
+drift::Population Judge(const std::string& title, const std::vector<drift::PlannedRun>& plan,
+                        const drift::RunStore& store, const Wanted& wanted) {
+  std::vector<drift::WatchedRun> runs;
+  for (const drift::PlannedRun& planned : plan) {
     const drift::RunResult* run = store.Find(planned);
     if (run == nullptr || planned.cell.length != drift::Cell().length) continue;
-    all.push_back({static_cast<int>(planned.seed), run});
-    (planned.cell.gap.kind == drift::GapKind::kNone ? stale : sampler).push_back(all.back());
+    if (wanted(planned.cell)) runs.push_back({static_cast<int>(planned.seed), run});
   }
-  return {{"All gaps", drift::StudyPrediction(all)},
-          {"Staleness (lags, and no gap)", drift::StudyPrediction(stale)},
-          {"Sampler gaps (noise, uniform tokens, temperature)", drift::StudyPrediction(sampler)}};
+  return {title, drift::StudyPrediction(runs)};
+}
+
+// On the runs of the table, and on those of the kinds where they are made too.
+std::vector<drift::Population> JudgePredictors(const PhaseFlags& flags,
+                                               const drift::RunStore& store) {
+  const auto table = TablePlan(flags);
+  const auto any = [](const drift::Cell&) { return true; };
+  const auto is_stale = [](const drift::Cell& cell) {
+    return cell.gap.kind == drift::GapKind::kNone;
+  };
+  std::vector<drift::Population> populations = {
+      Judge("All gaps of the table", table, store, any),
+      Judge("Staleness: lags, and no gap", table, store, is_stale),
+      Judge("Samplers: noise, uniform tokens, temperature", table, store,
+            [&](const drift::Cell& cell) { return !is_stale(cell); })};
+  if (Wants(flags, "kinds")) {
+    populations.push_back(Judge("Kinds of gap at equal KL", KindsPlan(flags), store, any));
+  }
+  return populations;
 }
 
 drift::PhaseReport MakeReport(const PhaseFlags& flags, const drift::RunStore& store) {
