@@ -32,6 +32,7 @@ struct PhaseFlags {
   std::string study = "table";
   int seeds = 5;
   int steps = 800;
+  double context_noise = drift::WarmStartOptions().context_noise;
   std::vector<std::string> cells, methods;
   std::string out;
   int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
@@ -48,6 +49,9 @@ bool IsNamed(const std::vector<std::string>& names, std::string_view name) {
 std::vector<drift::Cell> ChosenCells(const PhaseFlags& flags) {
   std::vector<drift::Cell> cells = drift::PhaseCells(flags.steps);
   std::erase_if(cells, [&](const drift::Cell& cell) { return !IsNamed(flags.cells, cell.name); });
+  for (drift::Cell& cell : cells) {
+    cell = drift::WithContextNoise(std::move(cell), flags.context_noise);
+  }
   return cells;
 }
 
@@ -64,10 +68,15 @@ std::vector<drift::KindCell> ChosenKinds(const PhaseFlags& flags) {
   std::vector<drift::KindCell> kinds = drift::KindCells(flags.steps);
   std::erase_if(kinds,
                 [&](const drift::KindCell& kind) { return !IsNamed(flags.cells, kind.cell.name); });
+  for (drift::KindCell& kind : kinds) {
+    kind.cell = drift::WithContextNoise(std::move(kind.cell), flags.context_noise);
+  }
   return kinds;
 }
 
-drift::Cell NoGap(const PhaseFlags& flags) { return drift::PhaseCells(flags.steps).front(); }
+drift::Cell NoGap(const PhaseFlags& flags) {
+  return drift::WithContextNoise(drift::PhaseCells(flags.steps).front(), flags.context_noise);
+}
 
 std::vector<drift::PlannedRun> TablePlan(const PhaseFlags& flags) {
   return drift::Plan(ChosenCells(flags), ChosenMethods(flags, drift::AllMethods()), flags.seeds);
@@ -218,6 +227,10 @@ void AddDriftPhaseCommand(CLI::App& drift, Action& chosen) {
       ->capture_default_str();
   sub->add_option("--steps", flags->steps, "of a run; completions of 24 tokens take half of them")
       ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  sub->add_option("--context-noise", flags->context_noise,
+                  "share of previous tokens the warm start replaces by random ones")
+      ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   sub->add_option("--cells", flags->cells, "only these gaps, for instance lag_64,temperature_0.7")
       ->delimiter(',')

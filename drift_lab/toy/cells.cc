@@ -68,6 +68,14 @@ constexpr std::array kKindMethods = {Method::kNone, Method::kTokenTis, Method::k
 
 }  // namespace
 
+Cell WithContextNoise(Cell cell, double context_noise) {
+  if (context_noise == cell.context_noise) return cell;
+  cell.context_noise = context_noise;
+  absl::StrAppend(&cell.name, "_context_", context_noise);
+  absl::StrAppend(&cell.title, ", context noise ", context_noise);
+  return cell;
+}
+
 std::vector<Cell> PhaseCells(int steps) {
   std::vector<Cell> cells;
   cells.push_back(LagCell(0, 3e-3, steps));
@@ -142,7 +150,8 @@ RunOptions OptionsOf(const PlannedRun& planned) {
           .length = planned.cell.length,
           .learning_rate = planned.cell.learning_rate,
           .steps = planned.cell.steps,
-          .seed = planned.seed};
+          .seed = planned.seed,
+          .warm_start = {.context_noise = planned.cell.context_noise}};
 }
 
 }  // namespace tandem::drift

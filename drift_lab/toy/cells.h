@@ -20,7 +20,11 @@ struct Cell {
   int length = 8;
   double learning_rate = 3e-3;
   int steps = 800;
+  double context_noise = WarmStartOptions().context_noise;
 };
+
+// The cell from another warm start; its name says so where that is not the usual one.
+Cell WithContextNoise(Cell cell, double context_noise);
 
 inline constexpr std::string_view kNoGap = "no_gap";
 

@@ -126,6 +126,15 @@ TEST_F(ToyGridTest, RefusesAFileThatIsNotItsOwn) {
   EXPECT_NE(status.message().find("runs.jsonl:2: not a run"), std::string::npos) << status;
 }
 
+TEST(ToyCellsTest, AnotherWarmStartIsAnotherCell) {
+  const Cell lag = PhaseCells(800)[1];
+  EXPECT_EQ(WithContextNoise(lag, lag.context_noise).name, "lag_4");
+  const Cell other = WithContextNoise(lag, 0.25);
+  EXPECT_EQ(other.name, "lag_4_context_0.25");
+  EXPECT_EQ(OptionsOf({other, Method::kNone, 1}).warm_start.context_noise, 0.25);
+  EXPECT_EQ(OptionsOf({other, Method::kNone, 1}).warm_start.pass_probability, 0.30);
+}
+
 TEST(ToyCellsTest, HaveNamesOfTheirOwn) {
   std::vector<std::string> names;
   for (const Cell& cell : PhaseCells(800)) names.push_back(cell.name);
