@@ -18,8 +18,10 @@ CLI::App* DeepestCommand(CLI::App& app) {
   return at;
 }
 
-std::string FullName(const CLI::App& app, const CLI::App& command) {
-  return &command == &app ? app.get_name() : app.get_name() + " " + command.get_name();
+// "tandem drift phase": what a user has to write to get at the command.
+std::string FullName(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return parent == nullptr ? command.get_name() : FullName(*parent) + " " + command.get_name();
 }
 
 std::vector<std::string> FlagNames(const CLI::App& command) {
@@ -46,8 +48,8 @@ void ExplainExtra(CLI::App& app, const std::string& extra) {
   const char* kind = is_flag ? "flag" : is_command ? "command" : "argument";
   const std::string nearest =
       NearestIfClose(wrong, is_command ? CommandNames(app) : FlagNames(*command));
-  std::fprintf(stderr, "%s: unknown %s %s%s%s%s\n", FullName(app, *command).c_str(), kind,
-               wrong.c_str(), nearest.empty() ? "" : "; did you mean ", nearest.c_str(),
+  std::fprintf(stderr, "%s: unknown %s %s%s%s%s\n", FullName(*command).c_str(), kind, wrong.c_str(),
+               nearest.empty() ? "" : "; did you mean ", nearest.c_str(),
                nearest.empty() ? "" : "?");
 }
 
@@ -66,8 +68,7 @@ std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv) {
     } else {
       std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), e.what());
     }
-    std::fprintf(stderr, "%s --help lists what there is\n",
-                 FullName(app, *DeepestCommand(app)).c_str());
+    std::fprintf(stderr, "%s --help lists what there is\n", FullName(*DeepestCommand(app)).c_str());
     return ToInt(ExitCode::kUsage);
   }
 }

@@ -11,6 +11,7 @@ void AddDriftCommand(CLI::App& app, Action& chosen) {
       "drift", "Measure, explain and provoke disagreement between the two engines");
   drift->require_subcommand(1);
   AddDriftAttributeCommand(*drift, chosen);
+  AddDriftPhaseCommand(*drift, chosen);
 }
 
 }  // namespace tandem::front

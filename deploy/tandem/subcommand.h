@@ -31,7 +31,9 @@ void AddBenchServeCommand(CLI::App& bench, Action& chosen);  // of the one above
 
 // The drift lab.
 void AddDriftCommand(CLI::App& app, Action& chosen);
+// Of the one above.
 void AddDriftAttributeCommand(CLI::App& drift, Action& chosen);
+void AddDriftPhaseCommand(CLI::App& drift, Action& chosen);
 
 // Runs.
 void AddDemoCommand(CLI::App& app, Action& chosen);

@@ -47,7 +47,8 @@ def test_a_flag_out_of_range_is_refused_before_anything_is_loaded():
 
 
 @pytest.mark.parametrize("command", ["demo", "run", "status", "report", "init", "sft", "eval",
-                                     "export", "tokenize", "score", "generate", "version"])
+                                     "export", "tokenize", "score", "generate", "drift",
+                                     "version"])
 def test_every_command_explains_itself(command):
     done = tandem(command, "--help")
     assert done.returncode == 0
