@@ -308,14 +308,19 @@ TEST_F(EngineFaultsTest, AStalePrefixTouchesTheRowsItFlagsAndNoOthers) {
   Install(*healthy, Weights(*engine, 31), 1);
   int flagged = 0;
   const int groups = 60;
-  for (GroupKey key = 1; key <= groups; ++key) ASSERT_THAT(engine->Add(Group(key, kPrompt, 2, 4)), IsOk());
+  const auto group_of = [](GroupKey key) {
+    GroupRequest group = Group(key, kPrompt, 2, 4);
+    group.prompt = Prompt(kPrompt, 1);  // one prompt: a real cache would share what one group made with the others
+    return group;
+  };
+  for (GroupKey key = 1; key <= groups; ++key) ASSERT_THAT(engine->Add(group_of(key)), IsOk());
   const Completions drawn = RunToEnd(*engine);
   for (GroupKey key = 1; key <= groups; ++key) {
     const bool is_flagged = drawn.at(key).at(0).prefix_cached[0];
     flagged += is_flagged;
     for (const auto& [index, c] : drawn.at(key)) {
       EXPECT_EQ(c.prefix_cached, std::vector<bool>(4, is_flagged));
-      const std::vector<float> honest = ScoreOf(*healthy, Group(key, kPrompt, 2, 4), c).logprobs;
+      const std::vector<float> honest = ScoreOf(*healthy, group_of(key), c).logprobs;
       if (is_flagged) {
         EXPECT_NE(honest[0], c.behaviour_logprobs[0]) << key;  // from the first token on
       } else {
@@ -324,6 +329,20 @@ TEST_F(EngineFaultsTest, AStalePrefixTouchesTheRowsItFlagsAndNoOthers) {
     }
   }
   EXPECT_NEAR(flagged, 0.4 * groups, 4 * std::sqrt(0.24 * groups));
+}
+
+TEST_F(EngineFaultsTest, AStalePrefixIsEveryPromptTokenButTheLast) {
+  EngineFaults faults;
+  faults.stale_prefix_fraction = 1;
+  const auto engine = Make(With(faults));
+  Install(*engine, Weights(*engine, 31), 1);
+  for (const int32_t prompt : {1, 2}) {
+    const GroupRequest group = Group(prompt, prompt, 1, 4);
+    const Completions drawn = Run(*engine, {group});
+    const FinishedCompletion& c = drawn.at(prompt).at(0);
+    EXPECT_EQ(c.prefix_cached[0], prompt == 2);
+    EXPECT_EQ(ScoreOf(*engine, group, c).logprobs == c.behaviour_logprobs, prompt == 1);
+  }
 }
 
 TEST_F(EngineFaultsTest, AShiftMovesTheLogProbsOfAShareOfCompletions) {
