@@ -63,13 +63,14 @@ void WatchRatios(const Batch& batch, std::span<const float> target_logprobs, Tra
   const size_t count = batch.tokens.size();
   const std::vector<float> unused(count, std::numeric_limits<float>::quiet_NaN());
   const std::vector<uint8_t> all(count, 1);
-  const offpolicy::DriftMetrics drift =
-      offpolicy::ComputeDriftMetrics({batch.behaviour_logprobs, target_logprobs, unused, unused,
-                                      batch.advantages, batch.sequence, all});
-  At(row, Watched::kK3) = drift.k3;
-  At(row, Watched::kEss) = drift.ess_fraction;
-  At(row, Watched::kTail) = drift.abs_delta_p999;
-  At(row, Watched::kMeanW) = drift.mean_w;
+  const std::vector<int32_t> zeros(count), of_sequences(batch.rewards.size());
+  const offpolicy::DriftTally drift = offpolicy::TallyDrift(
+      {batch.behaviour_logprobs, target_logprobs, unused, unused, batch.advantages, batch.sequence,
+       zeros, zeros, all, of_sequences, of_sequences});
+  At(row, Watched::kK3) = drift.sums.mean_k3();
+  At(row, Watched::kEss) = drift.sums.ess_fraction();
+  At(row, Watched::kTail) = drift.abs_delta.Quantile(0.999);
+  At(row, Watched::kMeanW) = drift.sums.mean_w();
   double outside = 0;
   for (size_t t = 0; t < count; ++t) {
     outside += std::abs(target_logprobs[t] - batch.behaviour_logprobs[t]) > std::log(2.0);
