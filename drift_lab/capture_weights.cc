@@ -102,6 +102,12 @@ absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Served(int64_t version,
                                                                DType dtype) const {
   if (dtype == DType::kF32) return Masters(version);
   const offpolicy::CapturedWeights* const known = capture_->WeightsOf(version);
+  if (known != nullptr && known->rounding.empty() && !known->served.empty()) {
+    // A capture from a server alone does not know how its weights were cast; the digests do.
+    TANDEM_ASSIGN_OR_RETURN(auto nearest, Cast(version, trainer::Rounding::kNearest));
+    if (DigestTensors(nearest) == known->served) return nearest;
+    return Cast(version, trainer::Rounding::kDither);
+  }
   const bool dither = known != nullptr && known->rounding == "dither";
   return Cast(version, dither ? trainer::Rounding::kDither : trainer::Rounding::kNearest);
 }

@@ -10,6 +10,7 @@ void AddDriftCommand(CLI::App& app, Action& chosen) {
   CLI::App* drift = app.add_subcommand(
       "drift", "Measure, explain and provoke disagreement between the two engines");
   drift->require_subcommand(1);
+  AddDriftCaptureCommand(*drift, chosen);
   AddDriftAttributeCommand(*drift, chosen);
   AddDriftPhaseCommand(*drift, chosen);
 }

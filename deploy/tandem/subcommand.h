@@ -32,6 +32,7 @@ void AddBenchServeCommand(CLI::App& bench, Action& chosen);  // of the one above
 // The drift lab.
 void AddDriftCommand(CLI::App& app, Action& chosen);
 // Of the one above.
+void AddDriftCaptureCommand(CLI::App& drift, Action& chosen);
 void AddDriftAttributeCommand(CLI::App& drift, Action& chosen);
 void AddDriftPhaseCommand(CLI::App& drift, Action& chosen);
 

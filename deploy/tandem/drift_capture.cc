@@ -1,0 +1,107 @@
+// tandem drift capture: a capture from a live rollout server, without a trainer.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/tokenizer/tokenizer.h"
+#include "deploy/tandem/json_lines.h"
+#include "deploy/tandem/live_line.h"
+#include "deploy/tandem/model_input.h"
+#include "deploy/tandem/server_capture.h"
+#include "deploy/tandem/subcommand.h"
+#include "trainer/prompt_source.h"
+
+namespace tandem::front {
+namespace {
+
+struct CaptureFlags {
+  CaptureRequest request;
+  std::string prompts, out;
+  int64_t groups = 8;
+  trainer::DataOptions data;
+};
+
+absl::Status Capture(const CaptureFlags& flags) {
+  CaptureRequest request = flags.request;
+  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(request.model));
+  if (std::filesystem::exists(flags.out)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flags.out, " exists: name a directory that is not there yet (--out)"));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(request.model));
+  TANDEM_ASSIGN_OR_RETURN(const auto prompts,
+                          trainer::PromptSource::Open(flags.prompts, flags.data, request.seed, *tokenizer));
+  for (int64_t g = 0; g < flags.groups; ++g) {
+    const auto& ids = prompts->At(g).token_ids();
+    request.prompts.emplace_back(ids.begin(), ids.end());
+  }
+  LiveLine line;
+  TANDEM_ASSIGN_OR_RETURN(const offpolicy::Capture capture, CaptureServer(request, [&](int64_t done) {
+                            line.Update(absl::StrCat(ProgressBar(done, flags.groups, 30), " groups"));
+                          }));
+  line.Clear();
+  TANDEM_RETURN_IF_ERROR(offpolicy::WriteCapture(flags.out, capture));
+  for (const std::string& fault : capture.manifest.injected) {
+    std::fprintf(stderr, "tandem: FAULT INJECTED: %s\n", fault.c_str());
+  }
+  std::printf("%s: %lld completions, %lld tokens of version %lld\n", flags.out.c_str(),
+              static_cast<long long>(capture.num_completions()),
+              static_cast<long long>(capture.num_tokens()),
+              static_cast<long long>(capture.manifest.proximal_version));
+  return absl::OkStatus();
+}
+
+void AddSampling(CLI::App* sub, offpolicy::CapturedSampling& sampling) {
+  sub->add_option("--temperature", sampling.temperature, "logits are divided by it")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  sub->add_option("--top-k", sampling.top_k, "0: off")->check(CLI::NonNegativeNumber);
+  sub->add_option("--top-p", sampling.top_p, "1: off")->check(CLI::Range(0.0, 1.0));
+  sub->add_option("--min-p", sampling.min_p, "0: off")->check(CLI::Range(0.0, 1.0));
+  sub->add_option("--max-new-tokens", sampling.max_new_tokens, "of a completion, stop token included")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void AddDriftCaptureCommand(CLI::App& drift, Action& chosen) {
+  auto flags = std::make_shared<CaptureFlags>();
+  CaptureRequest& request = flags->request;
+  request.sampling.max_new_tokens = 64;
+  CLI::App* sub = drift.add_subcommand(
+      "capture", "Sample groups from a live rollout server and keep them as a capture");
+  sub->add_option("address", request.address, "HOST:PORT of the server")->required();
+  sub->add_option("--model", request.model, "directory the server was started with")->required();
+  sub->add_option("--prompts", flags->prompts, "JSON lines, as for a run's data.train")->required();
+  sub->add_option("--out", flags->out, "directory to write; must not exist")->required();
+  sub->add_option("--groups", flags->groups, "prompts, in an order that the seed shuffles")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  sub->add_option("--completions", request.completions, "of each prompt")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  AddSampling(sub, request.sampling);
+  sub->add_flag("!--no-chat", flags->data.chat, "prompts as they are, without the chat template");
+  sub->add_option("--seed", request.seed, "of prompt order and draws")->capture_default_str();
+  sub->add_option("--run-id", request.run_id, "of the run that owns the server");
+  sub->add_option("--timeout", request.timeout_seconds, "seconds of one group")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  sub->footer(
+      "Nothing is re-scored: `tandem drift attribute OUT --weights MODEL` does that, with the fp32 or\n"
+      "bf16 weights the server loaded. Captures with the trainer's side come from a run\n"
+      "(trainer.capture.every).");
+  sub->callback([flags, &chosen] {
+    chosen = [flags] {
+      const absl::Status status = Capture(*flags);
+      return status.ok() ? 0 : Fail(status);
+    };
+  });
+}
+
+}  // namespace tandem::front
