@@ -21,7 +21,8 @@ std::string WithBounds(const Interval& interval) {
 }
 
 std::string Percent(double value) {
-  return std::isfinite(value) ? absl::StrFormat("%.1f", 100 * value) : "-";
+  if (!std::isfinite(value)) return "-";
+  return absl::StrFormat("%.1f", std::abs(value) < 5e-4 ? 0.0 : 100 * value);  // no "-0.0"
 }
 
 std::string PercentWithBounds(const Interval& interval) {
