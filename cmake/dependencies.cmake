@@ -15,4 +15,4 @@ find_library(XXHASH_LIBRARY xxhash REQUIRED)
 add_library(xxhash::xxhash INTERFACE IMPORTED)
 target_include_directories(xxhash::xxhash INTERFACE ${XXHASH_INCLUDE_DIR})
 target_link_libraries(xxhash::xxhash INTERFACE ${XXHASH_LIBRARY})
-find_path(BOOST_MATH_INCLUDE_DIR boost/math/distributions.hpp REQUIRED)  # quantiles of t, beta, chi-square
+find_path(BOOST_MATH_INCLUDE_DIR boost/math/distributions.hpp REQUIRED)  # quantiles of t and beta

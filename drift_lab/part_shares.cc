@@ -142,19 +142,6 @@ double FactorShareOf(std::span<const double> sums, const Layout& layout, size_t 
   return all != 0 ? share / all : 0;
 }
 
-// Weights over cells of what factor `i` adds to none, and to all the others.
-std::vector<double> AloneWeights(size_t num_cells, size_t i) {
-  std::vector<double> weights(num_cells);
-  weights[size_t{1} << i] = 1;
-  return weights;
-}
-std::vector<double> LastWeights(size_t num_cells, size_t i) {
-  std::vector<double> weights(num_cells);
-  weights[num_cells - 1] = 1;
-  weights[(num_cells - 1) & ~(size_t{1} << i)] -= 1;
-  return weights;
-}
-
 Statistic ShareStatistic(const Layout& layout, size_t part, size_t measure) {
   if (!layout.is_factor(part)) {
     return [=](std::span<const double> sums) {
@@ -178,10 +165,11 @@ void FillBounds(std::span<const double> total, const Layout& layout, size_t part
       of.last = RungShare(total, layout, rung, m, 1);
       continue;
     }
-    const size_t factor = part - layout.first_factor, cells = layout.num_cells();
+    const int k = static_cast<int>(layout.num_factors);
+    const int factor = static_cast<int>(part - layout.first_factor);
     const double all = RungShare(total, layout, rung, m, 0.5);
-    of.first = all * FactorShareOf(total, layout, m, AloneWeights(cells, factor));
-    of.last = all * FactorShareOf(total, layout, m, LastWeights(cells, factor));
+    of.first = all * FactorShareOf(total, layout, m, AloneWeights(k, factor));
+    of.last = all * FactorShareOf(total, layout, m, LastWeights(k, factor));
   }
 }
 

@@ -1,8 +1,8 @@
 #include "drift_lab/shapley.h"
 
 #include <bit>
-
-#include "common/base/check.h"
+#include <cstddef>
+#include <cstdint>
 
 namespace tandem::drift {
 namespace {
@@ -23,18 +23,19 @@ std::vector<double> ShapleyWeights(int k, int i) {
   return weights;
 }
 
-std::vector<FactorShare> ShapleyShares(std::span<const double> values) {
-  const int k = std::countr_zero(values.size());
-  TANDEM_CHECK(std::has_single_bit(values.size()) && k <= kMaxFactors);
-  std::vector<FactorShare> shares(static_cast<size_t>(k));
-  for (int i = 0; i < k; ++i) {
-    FactorShare& of = shares[static_cast<size_t>(i)];
-    const std::vector<double> weights = ShapleyWeights(k, i);
-    for (size_t cell = 0; cell < values.size(); ++cell) of.share += weights[cell] * values[cell];
-    of.alone = values[size_t{1} << i] - values[0];
-    of.last = values.back() - values[(values.size() - 1) & ~(size_t{1} << i)];
-  }
-  return shares;
+std::vector<double> AloneWeights(int k, int i) {
+  std::vector<double> weights(size_t{1} << k);
+  weights[size_t{1} << i] += 1;
+  weights[0] -= 1;
+  return weights;
+}
+
+std::vector<double> LastWeights(int k, int i) {
+  std::vector<double> weights(size_t{1} << k);
+  const size_t all = weights.size() - 1;
+  weights[all] += 1;
+  weights[all & ~(size_t{1} << i)] -= 1;
+  return weights;
 }
 
 }  // namespace tandem::drift

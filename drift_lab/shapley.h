@@ -8,27 +8,19 @@
 #ifndef TANDEM_DRIFT_LAB_SHAPLEY_H_
 #define TANDEM_DRIFT_LAB_SHAPLEY_H_
 
-#include <cstdint>
-#include <span>
 #include <vector>
 
 namespace tandem::drift {
-
-inline constexpr int kMaxFactors = 6;
 
 // Weight of value[c] in the share of factor `i` of `k`: a share is the weighted sum over cells, so a
 // share of means is the mean of shares, and intervals come from the cells' sums.
 std::vector<double> ShapleyWeights(int k, int i);  // [2^k]
 
-struct FactorShare {
-  double share = 0;  // average over all orders
-  // Switched on before all others, and after them. They differ where factors interact; when both have
-  // one sign the factor's direction does not depend on the order.
-  double alone = 0, last = 0;
-};
-
-// `values` [2^k], k <= kMaxFactors.
-std::vector<FactorShare> ShapleyShares(std::span<const double> values);
+// The bounds of order, as weights of the cells: factor `i` switched on before all others, and after
+// them. They differ where factors interact; when both have one sign, the factor's direction does not
+// depend on the order.
+std::vector<double> AloneWeights(int k, int i);  // [2^k]
+std::vector<double> LastWeights(int k, int i);   // [2^k]
 
 }  // namespace tandem::drift
 

@@ -1,7 +1,6 @@
 #include "common/offpolicy/distributions.h"
 
 #include <boost/math/distributions/beta.hpp>
-#include <boost/math/distributions/chi_squared.hpp>
 #include <boost/math/distributions/normal.hpp>
 #include <boost/math/distributions/students_t.hpp>
 #include <cmath>
@@ -24,11 +23,6 @@ double NormalQuantile(double p) {
 
 double StudentQuantile(double p, double degrees) {
   return boost::math::quantile(boost::math::students_t(degrees), p);
-}
-
-double ChiSquareTail(double x, double degrees) {
-  if (x <= 0) return 1;
-  return boost::math::cdf(boost::math::complement(boost::math::chi_squared(degrees), x));
 }
 
 ShareInterval BinomialInterval(int64_t successes, int64_t trials, double level) {

@@ -12,9 +12,6 @@ double NormalQuantile(double p);  // p in (0, 1); -inf and +inf at 0 and 1
 // Student's t with `degrees` > 0 degrees of freedom.
 double StudentQuantile(double p, double degrees);
 
-// P(X > x) for chi-square with `degrees` > 0.
-double ChiSquareTail(double x, double degrees);
-
 // The exact (Clopper-Pearson) interval for a share of which `successes` of `trials` were seen.
 struct ShareInterval {
   double low = 0, high = 1;

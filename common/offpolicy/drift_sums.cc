@@ -14,8 +14,7 @@ void DriftSums::AddToken(const TokenRecord& record, size_t t) {
   delta2 += d * d;
   w += weight;
   w2 += weight * weight;
-  k3 += std::expm1(d) - d;           // w - 1 - delta without cancellation
-  k3_reverse += std::expm1(-d) + d;  // 1/w - 1 + delta
+  k3 += std::expm1(d) - d;  // w - 1 - delta without cancellation
   w_delta += weight * d;
   abs_delta += std::abs(d);
   exp_abs_delta += std::exp(std::abs(d));
@@ -49,31 +48,26 @@ void DriftSums::AddSequence(const DriftSums& of_tokens, double behaviour_logprob
                             double proximal_logprobs) {
   if (of_tokens.tokens == 0) return;
   const double n = of_tokens.tokens, sum = of_tokens.delta;
-  const double product = std::exp(sum), geometric = std::exp(sum / n);
+  const double product = std::exp(sum);
   ++sequences;
   sequence_sum += sum;
   sequence_mean += sum / n;
   sequence_w += product;
   sequence_w2 += product * product;
-  sequence_geometric += geometric;
-  sequence_geometric2 += geometric * geometric;
   behaviour_logppl -= behaviour_logprobs / n;
   proximal_logppl -= proximal_logprobs / n;
-  behaviour_ppl += std::exp(-behaviour_logprobs / n);
-  proximal_ppl += std::exp(-proximal_logprobs / n);
 }
 
 const std::vector<double DriftSums::*>& DriftSums::Fields() {
   using S = DriftSums;
   static const std::vector<double S::*> fields = {
-      &S::tokens, &S::nonfinite, &S::delta, &S::delta2, &S::w, &S::w2, &S::k3, &S::k3_reverse,
+      &S::tokens, &S::nonfinite, &S::delta, &S::delta2, &S::w, &S::w2, &S::k3,
       &S::w_delta, &S::abs_delta, &S::exp_abs_delta, &S::above_1e6, &S::p, &S::q, &S::pp, &S::qq,
       &S::pq, &S::abs_difference, &S::surprise, &S::surprise_variance, &S::positive_tokens,
       &S::positive_w, &S::positive_delta, &S::negative_tokens, &S::negative_w, &S::negative_delta,
       &S::sequences, &S::sequence_sum, &S::sequence_mean, &S::sequence_w, &S::sequence_w2,
-      &S::sequence_geometric, &S::sequence_geometric2, &S::behaviour_logppl, &S::proximal_logppl,
-      &S::behaviour_ppl, &S::proximal_ppl};
-  static_assert(sizeof(DriftSums) == 37 * sizeof(double), "a field is missing from the list");
+      &S::behaviour_logppl, &S::proximal_logppl};
+  static_assert(sizeof(DriftSums) == 32 * sizeof(double), "a field is missing from the list");
   return fields;
 }
 

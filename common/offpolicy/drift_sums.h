@@ -20,7 +20,7 @@ namespace tandem::offpolicy {
 struct DriftSums {
   // Over tokens.
   double tokens = 0, nonfinite = 0;
-  double delta = 0, delta2 = 0, w = 0, w2 = 0, k3 = 0, k3_reverse = 0, w_delta = 0;
+  double delta = 0, delta2 = 0, w = 0, w2 = 0, k3 = 0, w_delta = 0;
   double abs_delta = 0, exp_abs_delta = 0, above_1e6 = 0;
   double p = 0, q = 0, pp = 0, qq = 0, pq = 0, abs_difference = 0;  // probabilities: p proximal
   double surprise = 0, surprise_variance = 0;  // of the sampler's calibration
@@ -30,9 +30,7 @@ struct DriftSums {
   double sequences = 0;
   double sequence_sum = 0, sequence_mean = 0;        // of sum delta and of mean delta
   double sequence_w = 0, sequence_w2 = 0;            // of e^(sum delta): the product form
-  double sequence_geometric = 0, sequence_geometric2 = 0;  // of e^(mean delta)
   double behaviour_logppl = 0, proximal_logppl = 0;  // of -mean log-prob
-  double behaviour_ppl = 0, proximal_ppl = 0;        // of its exponential
 
   // Adds token t of `record`, which is neither masked nor without a finite log-prob.
   void AddToken(const TokenRecord& record, size_t t);

@@ -16,6 +16,7 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
+#include "deploy/tandem/server_call.h"
 #include "nlohmann/json.hpp"
 #include "proto/rollout.grpc.pb.h"
 
@@ -26,17 +27,6 @@ using Stub = rollout::v1::RolloutService::Stub;
 
 constexpr int kMaxMessageBytes = 256 << 20;
 constexpr double kInfoSeconds = 5;
-
-void SetDeadline(grpc::ClientContext& context, double seconds) {
-  context.set_deadline(std::chrono::system_clock::now() +
-                       std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3)));
-}
-
-absl::Status FromGrpc(const grpc::Status& status, const std::string& address) {
-  if (status.ok()) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                      absl::StrCat(address, ": ", status.error_message()));
-}
 
 std::string CodeName(const grpc::Status& status) {
   return absl::StatusCodeToString(static_cast<absl::StatusCode>(status.error_code()));

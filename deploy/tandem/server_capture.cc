@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <span>
 #include <thread>
 #include <utility>
@@ -17,6 +16,7 @@
 #include "common/base/version.h"
 #include "common/model/model_config.h"
 #include "common/weights/digest.h"
+#include "deploy/tandem/server_call.h"
 #include "proto/experience.pb.h"
 #include "proto/rollout.grpc.pb.h"
 #include "proto/weights.grpc.pb.h"
@@ -32,17 +32,6 @@ using RolloutStub = rollout::v1::RolloutService::Stub;
 
 constexpr int kMaxMessageBytes = 256 << 20;
 constexpr double kInfoSeconds = 10;
-
-void SetDeadline(grpc::ClientContext& context, double seconds) {
-  context.set_deadline(std::chrono::system_clock::now() +
-                       std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3)));
-}
-
-absl::Status FromGrpc(const grpc::Status& status, const std::string& address) {
-  if (status.ok()) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                      absl::StrCat(address, ": ", status.error_message()));
-}
 
 rollout::v1::GenerateGroupRequest MakeRequest(const CaptureRequest& request, size_t g) {
   rollout::v1::GenerateGroupRequest group;

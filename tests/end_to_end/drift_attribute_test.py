@@ -149,6 +149,12 @@ def test_stand_ins_for_log_probs_are_a_discrete_fault(bf16, tmp_path, value, fau
     expect_fault(changed(bf16, tmp_path, change), fault)
 
 
+def test_versions_that_fall_along_a_completion_are_a_discrete_fault(bf16, tmp_path):
+    def change(columns):
+        columns["weight_version"][1] -= 1
+    expect_fault(changed(bf16, tmp_path, change), "versions_fall")
+
+
 def test_servers_that_ran_other_weights_are_a_discrete_fault(bf16, tmp_path):
     def manifest(facts):
         facts["weights"][0]["served"]["model.norm.weight"] = "0" * 32
