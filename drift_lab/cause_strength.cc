@@ -42,28 +42,26 @@ Interval Around(double value, const Interval& step, double scale) {
   return {.value = value, .low = std::min(low, high), .high = std::max(low, high)};
 }
 
-void FillTemperature(const Capture& capture, const Attempt& attempt,
+void FillTemperature(const Capture& capture, const Attempt& all,
                      const offpolicy::BootstrapOptions& bootstrap, DiagnosedCause& cause) {
-  const double value = attempt.hypothesis.temperature;
+  const double value = all.hypothesis.temperature;
   const Interval step = StepInterval(
       capture,
-      [&](size_t t) { return double{attempt.scores.logprobs[t]} + attempt.scores.entropies[t]; },
-      attempt.predicted, bootstrap);
-  cause.kind = StrengthKind::kInterval;
+      [&](size_t t) { return double{all.scores.logprobs[t]} + all.scores.entropies[t]; },
+      all.predicted, bootstrap);
+  cause.kind = all.fit.exact() ? StrengthKind::kExact : StrengthKind::kInterval;
   cause.strength = Around(value, step, -value);  // the step is of log(1 / T)
   cause.label = absl::StrFormat("temperature %.5g times the claimed one", value);
   cause.evidence = "the gap is linear in log p + H within every context, with that slope";
 }
 
 // Values of top-p and min-p that would have kept the same sets: none lighter, no drawn token cut.
-void FillFilter(const Capture& capture, Part part, const Attempt& attempt, DiagnosedCause& cause) {
+void FillFilter(Part part, const Attempt& attempt, DiagnosedCause& cause) {
   const RecordHypothesis& h = attempt.hypothesis;
-  const double temperature = capture.manifest.sampling.temperature * h.temperature;
-  double heaviest_above = 0, largest_gap = 0, largest_rank = 0, lightest = 1;
+  double heaviest_above = 0, largest_rank = 0, lightest = 1;
   for (size_t t = 0; t < attempt.predicted.size(); ++t) {
     if (!std::isfinite(attempt.predicted[t])) continue;
     heaviest_above = std::max<double>(heaviest_above, attempt.scores.mass_above[t]);
-    largest_gap = std::max<double>(largest_gap, attempt.scores.gaps[t]);
     largest_rank = std::max<double>(largest_rank, attempt.scores.ranks[t]);
     lightest = std::min<double>(lightest, attempt.scores.kept_mass[t]);
   }
@@ -77,7 +75,7 @@ void FillFilter(const Capture& capture, Part part, const Attempt& attempt, Diagn
     cause.strength = {.value = k, .low = largest_rank + 1, .high = k};
     cause.label = absl::StrCat("top-k ", h.top_k);
   } else {
-    cause.strength = {.value = h.min_p, .low = 0, .high = std::exp(-largest_gap / temperature)};
+    cause.strength.value = h.min_p;
     cause.label = absl::StrFormat("min-p %.4g", h.min_p);
   }
 }
@@ -97,7 +95,7 @@ std::string SourceOf(const OtherWeights& weights) {
 }
 
 void FillWeights(const Capture& capture, const Attempt& attempt, const Attempt& without,
-                 const offpolicy::BootstrapOptions& bootstrap, DiagnosedCause& cause) {
+                 const Attempt& all, const offpolicy::BootstrapOptions& bootstrap, DiagnosedCause& cause) {
   const OtherWeights& weights = *attempt.hypothesis.weights;
   const std::string what = weights.tensors.size() == 1 ? weights.tensors.front() : "all weights";
   cause.evidence = "the replay under those weights gives the record back";
@@ -113,8 +111,8 @@ void FillWeights(const Capture& capture, const Attempt& attempt, const Attempt& 
   const Interval step = StepInterval(
       capture,
       [&](size_t t) { return (double{attempt.predicted[t]} - without.predicted[t]) / weights.amount; },
-      attempt.predicted, bootstrap);
-  cause.kind = StrengthKind::kInterval;
+      all.predicted, bootstrap);
+  cause.kind = all.fit.exact() ? StrengthKind::kExact : StrengthKind::kInterval;
   cause.strength = Around(weights.amount, step, 1);
   cause.label = absl::StrFormat("%s %.4g of the way to %s", what, weights.amount, SourceOf(weights));
 }
@@ -142,14 +140,15 @@ void FillStalePrefix(const Capture& capture, const Attempt& attempt, DiagnosedCa
 }  // namespace
 
 DiagnosedCause DescribeReplayed(const Capture& capture, Part part, const Attempt& attempt,
-                                const Attempt& without, const offpolicy::BootstrapOptions& bootstrap) {
+                                const Attempt& without, const Attempt& all,
+                                const offpolicy::BootstrapOptions& bootstrap) {
   DiagnosedCause cause{.part = part};
   const RecordHypothesis& h = attempt.hypothesis;
   switch (part) {
-    case Part::kTemperature: FillTemperature(capture, attempt, bootstrap, cause); break;
+    case Part::kTemperature: FillTemperature(capture, all, bootstrap, cause); break;
     case Part::kTopP:
     case Part::kTopK:
-    case Part::kMinP: FillFilter(capture, part, attempt, cause); break;
+    case Part::kMinP: FillFilter(part, attempt, cause); break;
     case Part::kBodyBits: FillBits(h.precision.body_bits, "inputs of linear layers", cause); break;
     case Part::kHeadBits: FillBits(h.precision.head_bits, "the head's input and logits", cause); break;
     case Part::kKvBits: FillBits(h.precision.kv_bits, "keys and values", cause); break;
@@ -164,7 +163,7 @@ DiagnosedCause DescribeReplayed(const Capture& capture, Part part, const Attempt
       cause.evidence = "the replay with that id gives the record back";
       break;
     case Part::kStalePrefix: FillStalePrefix(capture, attempt, cause); break;
-    default: FillWeights(capture, attempt, without, bootstrap, cause); break;
+    default: FillWeights(capture, attempt, without, all, bootstrap, cause); break;
   }
   return cause;
 }

@@ -20,6 +20,8 @@ absl::StatusOr<Attempt> SearchTemperature(HypothesisSearch& search, const Attemp
 absl::StatusOr<Attempt> SearchTopP(HypothesisSearch& search, const Attempt& base);
 absl::StatusOr<Attempt> SearchTopK(HypothesisSearch& search, const Attempt& base);
 absl::StatusOr<Attempt> SearchMinP(HypothesisSearch& search, const Attempt& base);
+// Both at once, as a generation_config.json that nobody read sets them: each alone hides the other.
+absl::StatusOr<Attempt> SearchTemperatureAndFilter(HypothesisSearch& search, const Attempt& base);
 
 // Hidden precision (precision_families.cc): an error halves with every bit, so one replay says about how
 // many, and its neighbours are tried.

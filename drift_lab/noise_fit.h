@@ -30,6 +30,7 @@ struct NoiseInputs {
   std::span<const uint64_t> context;     // equal where the same token was drawn after the same ids
 };
 inline constexpr double kLeastNoiseScale = 0.01;
+inline constexpr int64_t kLeastNoiseTokens = 200;  // fewer cannot tell noise from anything else
 // Of four standard normals under noise: one fit in two thousand is above.
 inline constexpr double kLargestDependence = 3.7;
 inline constexpr double kLargestRepeated = 0.5;
@@ -45,7 +46,7 @@ struct NoiseFit {
   double dependence = 0;         // largest abs(z) of the correlations that noise does not have
   double repeated = 0;           // share of equal tokens after equal ids whose residual is the same
   bool believed() const {
-    return num_tokens > 0 && distance <= largest_distance && dependence <= kLargestDependence &&
+    return num_tokens >= kLeastNoiseTokens && distance <= largest_distance && dependence <= kLargestDependence &&
            repeated <= kLargestRepeated;
   }
 };

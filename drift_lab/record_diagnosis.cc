@@ -136,7 +136,10 @@ absl::StatusOr<bool> Diagnosis::AddBest() {
   }
   const double gain = GainOf(base_.fit, best.fit);
   if (gain < kLeastGain) return false;
+  const bool also_temperature = best.hypothesis.Has(Part::kTemperature) && best.part != Part::kTemperature &&
+                                !base_.hypothesis.Has(Part::kTemperature);
   base_ = std::move(best);
+  if (also_temperature) steps_.push_back({Part::kTemperature, base_, gain});
   steps_.push_back({base_.part, base_, gain});
   return true;
 }
@@ -240,7 +243,8 @@ void Diagnosis::Describe() {
     Attempt none;
     none.predicted = out_.predictions.back();
     out_.causes.push_back(DescribeReplayed(capture_, steps_[i].part, steps_[i].attempt,
-                                           i == 0 ? none : steps_[i - 1].attempt, bootstrap_));
+                                           i == 0 ? none : steps_[i - 1].attempt, steps_.back().attempt,
+                                           bootstrap_));
     out_.predictions.push_back(steps_[i].attempt.predicted);
   }
 }

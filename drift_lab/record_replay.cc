@@ -134,10 +134,31 @@ std::vector<int64_t> RecordReplay::VersionsBefore() const {
   }
 }
 
-absl::StatusOr<std::vector<std::string>> RecordReplay::TensorNames() {
-  TANDEM_ASSIGN_OR_RETURN(const auto* const tensors, Tensors(*versions_.begin()));
+std::vector<int64_t> RecordReplay::Sources() const {
+  std::vector<int64_t> sources = VersionsBefore();
+  // A run starts from the model directory, as version 0.
+  const bool reached = versions_.size() == 1 && std::ranges::find(sources, *versions_.begin()) != sources.end();
+  if (!reached) sources.push_back(OtherWeights::kInitial);
+  return sources;
+}
+
+absl::StatusOr<std::vector<std::string>> RecordReplay::TensorsThatDiffer(int64_t versions_before) {
+  const bool initial = versions_before == OtherWeights::kInitial;
+  std::set<std::string> differ;
   std::vector<std::string> names;
-  for (const HostTensor& tensor : *tensors) names.push_back(tensor.spec.name);
+  for (const int64_t version : versions_) {
+    TANDEM_ASSIGN_OR_RETURN(const auto* const served, Tensors(version));
+    const std::vector<HostTensor> claimed = *served;
+    TANDEM_ASSIGN_OR_RETURN(const auto* const other,
+                            Tensors(initial ? kInitialVersion : version - versions_before));
+    for (size_t i = 0; i < claimed.size(); ++i) {
+      if (!std::ranges::equal(claimed[i].bytes, (*other)[i].bytes)) differ.insert(claimed[i].spec.name);
+    }
+    if (version != *versions_.rbegin()) continue;
+    for (const HostTensor& tensor : claimed) {
+      if (differ.contains(tensor.spec.name)) names.push_back(tensor.spec.name);
+    }
+  }
   return names;
 }
 

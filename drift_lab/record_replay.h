@@ -50,8 +50,10 @@ class RecordReplay {
 
   // The versions before every version of the capture that it has the weights of: 1, 2, ...
   std::vector<int64_t> VersionsBefore() const;
-  // Names of the model's tensors, in ModelTensors order.
-  absl::StatusOr<std::vector<std::string>> TensorNames();
+  // Those, and OtherWeights::kInitial where it is none of them.
+  std::vector<int64_t> Sources() const;
+  // Tensors, in ModelTensors order, whose bytes are not those of a version of the capture.
+  absl::StatusOr<std::vector<std::string>> TensorsThatDiffer(int64_t versions_before);
 
   // Called with the number of tokens after every few completions.
   void OnProgress(std::function<void(int64_t)> progress) { progress_ = std::move(progress); }

@@ -59,6 +59,79 @@ absl::StatusOr<Attempt> Halve(HypothesisSearch& search, const RecordHypothesis& 
   return best;
 }
 
+// A filter's dial, for searches that turn it together with the temperature.
+struct Dial {
+  Part part;
+  FamilySearch alone;
+  double nudge;  // factor of a small step towards tighter
+  double (*get)(const RecordHypothesis&);
+  void (*set)(double, RecordHypothesis&);
+};
+
+std::vector<double> Difference(const std::vector<float>& from, const std::vector<float>& to) {
+  std::vector<double> difference(from.size());
+  for (size_t t = 0; t < from.size(); ++t) difference[t] = Residual(to[t], from[t]);
+  return difference;
+}
+
+std::vector<double> SlopeInTemperature(const Attempt& attempt) {
+  std::vector<double> slope(attempt.predicted.size());
+  for (size_t t = 0; t < slope.size(); ++t) {
+    slope[t] = double{attempt.scores.logprobs[t]} + attempt.scores.entropies[t];
+  }
+  return slope;
+}
+
+// How much of each of two directions is in a residual, each over what the other leaves.
+std::pair<double, double> FitTwoSlopes(const std::vector<double>& a, const std::vector<double>& b,
+                                       const std::vector<double>& residual) {
+  constexpr int kRounds = 12;
+  double of_a = 0, of_b = 0;
+  const auto without = [&](const std::vector<double>& direction, double slope) {
+    std::vector<double> rest = residual;
+    for (size_t t = 0; t < rest.size(); ++t) rest[t] -= slope * direction[t];
+    return rest;
+  };
+  for (int i = 0; i < kRounds; ++i) {
+    of_a = FitSlope(a, without(b, of_b));
+    of_b = FitSlope(b, without(a, of_a));
+  }
+  return {of_a, of_b};
+}
+
+// Turn by turn: a Gauss-Newton step of the temperature over what a nudge of the filter does not explain, and
+// the filter anew at that temperature.
+absl::StatusOr<Attempt> SearchWithTemperature(HypothesisSearch& search, const Attempt& base, const Dial& dial) {
+  constexpr int kTurns = 4;
+  constexpr double kLeastTurn = 1e-3;  // of log T: from there on each dial finds its exact value
+  TANDEM_ASSIGN_OR_RETURN(Attempt at, dial.alone(search, base));
+  if (!at.hypothesis.Has(dial.part) || at.fit.exact()) return at;
+  Attempt best = at;
+  for (int i = 0; i < kTurns && !best.fit.exact(); ++i) {
+    RecordHypothesis next = at.hypothesis;
+    dial.set(dial.get(next) * dial.nudge, next);
+    TANDEM_ASSIGN_OR_RETURN(const Attempt nudged, search.Try(next, dial.part));
+    const double sharper = FitTwoSlopes(SlopeInTemperature(at), Difference(at.predicted, nudged.predicted),
+                                        Difference(at.predicted, search.capture().behaviour_logprobs))
+                               .first;
+    next = at.hypothesis;
+    next.Clear(dial.part);
+    next.temperature *= std::exp(-std::clamp(sharper, -0.5, 0.5));
+    TANDEM_ASSIGN_OR_RETURN(at, search.Try(next, Part::kTemperature));
+    TANDEM_ASSIGN_OR_RETURN(at, dial.alone(search, at));
+    Keep(at, best);
+    if (!at.hypothesis.Has(dial.part) || std::abs(sharper) < kLeastTurn) break;
+  }
+  for (int i = 0; i < kTurns && !best.fit.exact(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(Attempt sharper, SearchTemperature(search, best));
+    Keep(std::move(sharper), best);
+    TANDEM_ASSIGN_OR_RETURN(Attempt tighter, dial.alone(search, best));
+    Keep(std::move(tighter), best);
+  }
+  if (best.hypothesis.Has(dial.part)) best.part = dial.part;
+  return best;
+}
+
 double Mean(double a, double b) { return (a + b) / 2; }
 double GeometricMean(double a, double b) { return std::sqrt(a * b); }
 double IntegerMean(double a, double b) { return std::floor((a + b) / 2); }
@@ -68,12 +141,8 @@ double IntegerMean(double a, double b) { return std::floor((a + b) / 2); }
 absl::StatusOr<Attempt> SearchTemperature(HypothesisSearch& search, const Attempt& base) {
   Attempt best = base;
   for (int i = 0; i < kNewtonSteps; ++i) {
-    std::vector<double> slope(best.predicted.size()), residual(best.predicted.size());
-    for (size_t t = 0; t < slope.size(); ++t) {
-      slope[t] = double{best.scores.logprobs[t]} + best.scores.entropies[t];
-      residual[t] = Residual(search.capture().behaviour_logprobs[t], best.predicted[t]);
-    }
-    const double step = FitSlope(slope, residual);
+    const double step = FitSlope(SlopeInTemperature(best),
+                                 Difference(best.predicted, search.capture().behaviour_logprobs));
     RecordHypothesis hypothesis = best.hypothesis;
     hypothesis.temperature =
         std::clamp(hypothesis.temperature * std::exp(-step), kLeastTemperature, kLargestTemperature);
@@ -168,6 +237,24 @@ absl::StatusOr<Attempt> SearchMinP(HypothesisSearch& search, const Attempt& base
     tight = std::exchange(loose, loose / 2);
   }
   return Halve(search, open, Part::kMinP, loose, tight, GeometricMean, set, std::move(best));
+}
+
+absl::StatusOr<Attempt> SearchTemperatureAndFilter(HypothesisSearch& search, const Attempt& base) {
+  static constexpr Dial kDials[] = {
+      {Part::kTopP, SearchTopP, 0.98, [](const RecordHypothesis& h) { return h.top_p; },
+       [](double x, RecordHypothesis& h) { h.top_p = std::clamp(x, 1e-3, 0.9999); }},
+      {Part::kTopK, SearchTopK, 0.9, [](const RecordHypothesis& h) { return static_cast<double>(h.top_k); },
+       [](double x, RecordHypothesis& h) { h.top_k = std::max<int64_t>(1, std::lround(x)); }},
+      {Part::kMinP, SearchMinP, 1.1, [](const RecordHypothesis& h) { return h.min_p; },
+       [](double x, RecordHypothesis& h) { h.min_p = std::clamp(x, 1e-9, 0.999); }}};
+  Attempt best = base;
+  if (base.hypothesis.Has(Part::kTemperature) || !LooksFiltered(search, base)) return best;
+  for (const Dial& dial : kDials) {
+    TANDEM_ASSIGN_OR_RETURN(Attempt attempt, SearchWithTemperature(search, base, dial));
+    Keep(std::move(attempt), best);
+    if (best.fit.exact()) break;
+  }
+  return best;
 }
 
 }  // namespace tandem::drift

@@ -12,10 +12,12 @@
 namespace tandem::drift {
 namespace {
 
-constexpr int kSecantSteps = 5;
+constexpr int kSecantSteps = 8;
 constexpr double kLeastAmountStep = 1e-6, kLargestAmount = 4;
-// A version in which nothing of the residual lies is not looked into tensor by tensor.
+// A version along which nothing of the residual lies is not followed.
 constexpr double kLeastAlignment = 0.1;
+constexpr double kDecidingAlignment = 0.995;
+constexpr int kMostTensors = 64;  // looked at one by one
 
 void Keep(Attempt attempt, Attempt& best) {
   if (attempt.fit.mean_abs < best.fit.mean_abs) best = std::move(attempt);
@@ -41,15 +43,20 @@ class WeightSearch {
     return search_.Try(hypothesis, part);
   }
 
-  // From the whole way on: how far, by the effect of what was tried last.
+  // From the whole way on: how far, by the secant through the last two amounts.
   absl::StatusOr<Attempt> Along(const Attempt& whole, Part part) {
-    Attempt best = whole, last = whole;
+    Attempt best = whole, last = whole, before = without_;
+    double amount_before = 0;
     for (int i = 0; i < kSecantSteps && !best.fit.exact(); ++i) {
       OtherWeights weights = *last.hypothesis.weights;
-      std::vector<double> direction = Difference(without_.predicted, last.predicted);
-      const double next = weights.amount * FitSlope(direction, residual_);
-      if (!(std::abs(next - weights.amount) > kLeastAmountStep) || std::abs(next) > kLargestAmount) break;
-      weights.amount = next;
+      const double step =
+          (weights.amount - amount_before) *
+          FitSlope(Difference(before.predicted, last.predicted),
+                   Difference(last.predicted, search_.capture().behaviour_logprobs));
+      amount_before = weights.amount;
+      weights.amount += step;
+      if (!(std::abs(step) > kLeastAmountStep) || std::abs(weights.amount) > kLargestAmount) break;
+      before = std::move(last);
       TANDEM_ASSIGN_OR_RETURN(last, Try(weights, part));
       Keep(last, best);
     }
@@ -62,30 +69,36 @@ class WeightSearch {
     return best;
   }
 
-  // The one tensor whose other version explains most, found by halving.
+  // The one tensor whose other version explains most. Blocks of sqrt(n) tensors first, because one tensor
+  // among many is a small part of what all of them do; then those of the best blocks by themselves.
   absl::StatusOr<Attempt> OneTensor(int64_t versions_before) {
-    TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> names, search_.replay().TensorNames());
-    std::ranges::sort(names);
-    Attempt found = without_;
-    while (names.size() > 1) {
-      std::vector<std::string> halves[2];
-      const auto middle = names.begin() + static_cast<std::ptrdiff_t>(names.size() / 2);
-      halves[0].assign(names.begin(), middle);
-      halves[1].assign(middle, names.end());
-      double alignment[2] = {0, 0};
-      Attempt attempts[2];
-      for (int i = 0; i < 2; ++i) {
-        TANDEM_ASSIGN_OR_RETURN(attempts[i],
-                                Try({.versions_before = versions_before, .tensors = halves[i]}, Part::kTensor));
-        alignment[i] = std::abs(Aligned(attempts[i]));
-        if (attempts[i].fit.exact() && halves[i].size() == 1) return attempts[i];
-      }
-      const int better = alignment[1] > alignment[0];
-      if (alignment[better] < kLeastAlignment) return without_;
-      names = halves[better];
-      found = std::move(attempts[better]);
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                            search_.replay().TensorsThatDiffer(versions_before));
+    const auto width = std::max<size_t>(1, static_cast<size_t>(std::sqrt(static_cast<double>(names.size()))));
+    std::vector<std::pair<double, std::vector<std::string>>> blocks;
+    for (size_t begin = 0; begin < names.size(); begin += width) {
+      OtherWeights block{.versions_before = versions_before};
+      block.tensors.assign(names.begin() + static_cast<std::ptrdiff_t>(begin),
+                           names.begin() + static_cast<std::ptrdiff_t>(std::min(begin + width, names.size())));
+      std::ranges::sort(block.tensors);
+      TANDEM_ASSIGN_OR_RETURN(const Attempt attempt, Try(block, Part::kTensor));
+      blocks.emplace_back(std::abs(Aligned(attempt)), std::move(block.tensors));
     }
-    return found;
+    std::ranges::sort(blocks, std::ranges::greater(), [](const auto& block) { return block.first; });
+    Attempt best = without_;
+    int tried = 0;
+    for (const auto& [alignment, tensors] : blocks) {
+      for (const std::string& tensor : tensors) {
+        if (++tried > kMostTensors) return best;
+        TANDEM_ASSIGN_OR_RETURN(Attempt attempt,
+                                Try({.versions_before = versions_before, .tensors = {tensor}}, Part::kTensor));
+        if (std::abs(Aligned(attempt)) > std::abs(Aligned(best))) best = std::move(attempt);
+        if (best.fit.exact()) return best;
+      }
+      // All but a hundredth of the square: that tensor, part of the way.
+      if (std::abs(Aligned(best)) > kDecidingAlignment) return best;
+    }
+    return best;
   }
 
   double Aligned(const Attempt& attempt) const {
@@ -108,8 +121,7 @@ absl::StatusOr<Attempt> SearchWeights(HypothesisSearch& search, const Attempt& b
     TANDEM_ASSIGN_OR_RETURN(without, search.Try(open, base.part));
   }
   WeightSearch weights(search, without);
-  std::vector<int64_t> sources = search.replay().VersionsBefore();
-  sources.push_back(OtherWeights::kInitial);
+  const std::vector<int64_t> sources = search.replay().Sources();
   std::vector<Attempt> wholes;
   for (const int64_t source : sources) {
     TANDEM_ASSIGN_OR_RETURN(Attempt whole, weights.Try({.versions_before = source}, Part::kOtherVersion));
@@ -124,7 +136,6 @@ absl::StatusOr<Attempt> SearchWeights(HypothesisSearch& search, const Attempt& b
     if (best.fit.exact()) return best;
   }
   for (const Attempt& whole : wholes) {
-    if (std::abs(weights.Aligned(whole)) < kLeastAlignment) continue;
     TANDEM_ASSIGN_OR_RETURN(Attempt tensor, weights.OneTensor(whole.hypothesis.weights->versions_before));
     if (!tensor.hypothesis.weights || tensor.hypothesis.weights->tensors.size() != 1) continue;
     TANDEM_ASSIGN_OR_RETURN(tensor, weights.Along(tensor, Part::kTensor));
@@ -192,7 +203,8 @@ absl::StatusOr<Attempt> SearchFirstId(HypothesisSearch& search, const Attempt& b
 std::span<const FamilySearch> AllFamilies() {
   static constexpr FamilySearch kFamilies[] = {
       SearchTemperature, SearchTopP,   SearchTopK,       SearchMinP,           SearchStalePrefix, SearchFirstId,
-      SearchBodyBits,    SearchKvBits, SearchRotaryBits, SearchKvQuantisation, SearchHeadBits,    SearchWeights};
+      SearchBodyBits,    SearchKvBits, SearchRotaryBits, SearchKvQuantisation, SearchHeadBits,    SearchWeights,
+      SearchTemperatureAndFilter};
   return kFamilies;
 }
 
