@@ -67,8 +67,13 @@ AloneSample MeasureAlone(const Capture& capture, const Ladder& ladder) {
 
 absl::StatusOr<Attribution> Attribute(const AttributionOptions& options,
                                       const LadderProgress& progress) {
-  Attribution result{.path = options.capture};
-  TANDEM_ASSIGN_OR_RETURN(result.capture, offpolicy::ReadCapture(options.capture));
+  TANDEM_ASSIGN_OR_RETURN(Capture capture, offpolicy::ReadCapture(options.capture));
+  return AttributeCapture(std::move(capture), options, progress);
+}
+
+absl::StatusOr<Attribution> AttributeCapture(Capture given, const AttributionOptions& options,
+                                             const LadderProgress& progress) {
+  Attribution result{.path = options.capture, .capture = std::move(given)};
   Capture& capture = result.capture;
   const std::string model = options.model.empty() ? capture.manifest.model_path : options.model;
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(model));
@@ -78,7 +83,7 @@ absl::StatusOr<Attribution> Attribute(const AttributionOptions& options,
   result.findings.insert(result.findings.end(), of_model.begin(), of_model.end());
   if (!result.findings.empty()) return result;
 
-  LadderOptions ladder = {.full = options.full, .seed = options.seed, .model = model};
+  LadderOptions ladder = {.full = options.full, .seed = options.seed, .num_threads = options.num_threads, .model = model};
   if (capture.manifest.trainer.row_tokens > 0) {
     ladder.row_tokens = capture.manifest.trainer.row_tokens;
   }
@@ -86,7 +91,7 @@ absl::StatusOr<Attribution> Attribute(const AttributionOptions& options,
   capture.proximal_logprobs = result.ladder.proximal;
   const offpolicy::CaptureRecord columns = MakeCaptureRecord(capture);
   const TokenRecord record = RecordOf(capture, columns);
-  const offpolicy::BootstrapOptions bootstrap{.seed = options.seed};
+  const offpolicy::BootstrapOptions bootstrap{.replicates = options.bootstrap_replicates, .seed = options.seed};
   result.by_sequence = ComputeDriftMetrics(record, offpolicy::ClusterBy::kSequence, bootstrap);
   result.by_group = ComputeDriftMetrics(record, offpolicy::ClusterBy::kGroup, bootstrap);
   for (const offpolicy::SplitBy by : offpolicy::kAllSplits) {

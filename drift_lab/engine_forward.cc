@@ -55,9 +55,11 @@ void EngineScores::Take(const EngineScores& other, int64_t begin, int64_t end) {
 }
 
 absl::StatusOr<std::unique_ptr<EngineForward>> EngineForward::Create(
-    const std::string& model_directory, rollout::ComputeDType dtype, int64_t longest) {
+    const std::string& model_directory, rollout::ComputeDType dtype, int64_t longest,
+    int64_t num_threads) {
   rollout::EngineOptions options;
   options.dtype = dtype;
+  options.num_threads = num_threads;
   options.kv_capacity_tokens =
       static_cast<int64_t>(kCompletionsTogether) * (longest + kBlockSlack);
   TANDEM_ASSIGN_OR_RETURN(auto engine, rollout::Engine::Create(model_directory, options));

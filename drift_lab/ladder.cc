@@ -329,8 +329,9 @@ absl::StatusOr<Ladder> Climb::Run() {
   }
   const int64_t longest = LongestSequence(capture_);
   const ComputeDType dtype = engine_side_.bf16_weights ? ComputeDType::kBf16 : ComputeDType::kFp32;
-  TANDEM_ASSIGN_OR_RETURN(serving_, EngineForward::Create(options_.model, dtype, longest));
-  TANDEM_ASSIGN_OR_RETURN(wide_, EngineForward::Create(options_.model, ComputeDType::kFp32, longest));
+  TANDEM_ASSIGN_OR_RETURN(serving_, EngineForward::Create(options_.model, dtype, longest, options_.num_threads));
+  TANDEM_ASSIGN_OR_RETURN(wide_, EngineForward::Create(options_.model, ComputeDType::kFp32, longest,
+                                                        options_.num_threads));
   replay_ = std::make_unique<RecordReplay>(capture_, weights_, *serving_, options_.model);
   replay_->OnProgress([this](int64_t tokens) { passes_.Report(tokens); });
   TANDEM_RETURN_IF_ERROR(ScoreServing());

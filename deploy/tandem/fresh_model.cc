@@ -3,14 +3,13 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
-#include <numbers>
-#include <random>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/file_system.h"
+#include "common/base/random_normal.h"
 #include "common/base/status_macros.h"
 #include "common/model/safetensors.h"
 #include "common/tokenizer/tokenizer.h"
@@ -70,30 +69,7 @@ absl::StatusOr<ModelConfig> ConfigOf(const FreshModelShape& shape, int64_t vocab
   return ParseModelConfig(ModelConfigToJson(config, DType::kF32), "the shape asked for");
 }
 
-// Normal numbers by Box-Muller over a generator whose output the standard fixes.
-class NormalStream {
- public:
-  explicit NormalStream(uint64_t seed) : generator_(seed) {}
-  float Next() {
-    if (has_spare_) {
-      has_spare_ = false;
-      return spare_;
-    }
-    const double u = (static_cast<double>(generator_() >> 11) + 0.5) * 0x1p-53;
-    const double v = static_cast<double>(generator_() >> 11) * 0x1p-53;
-    const double radius = std::sqrt(-2 * std::log(u));
-    spare_ = static_cast<float>(radius * std::sin(2 * std::numbers::pi * v));
-    has_spare_ = true;
-    return static_cast<float>(radius * std::cos(2 * std::numbers::pi * v));
-  }
-
- private:
-  std::mt19937_64 generator_;
-  bool has_spare_ = false;
-  float spare_ = 0;
-};
-
-HostTensor FreshTensor(const TensorSpec& spec, const ModelConfig& config, NormalStream& stream) {
+HostTensor FreshTensor(const TensorSpec& spec, const ModelConfig& config, RandomNormal& stream) {
   auto values = std::make_shared<std::vector<float>>(static_cast<size_t>(spec.num_elements()));
   if (absl::StrContains(spec.name, "norm")) {
     for (float& value : *values) value = 1;
@@ -138,7 +114,7 @@ absl::StatusOr<ModelConfig> WriteFreshModel(const std::string& directory,
   // A short text yields fewer merges than asked for; the model is as wide as the tokenizer.
   TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(directory));
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ConfigOf(shape, tokenizer->vocab_size()));
-  NormalStream stream(seed);
+  RandomNormal stream(seed);
   std::vector<HostTensor> tensors;
   for (const TensorSpec& spec : ModelTensors(config, DType::kF32)) {
     tensors.push_back(FreshTensor(spec, config, stream));

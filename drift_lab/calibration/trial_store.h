@@ -1,0 +1,51 @@
+// TrialStore: finished trials in a file of JSON lines, so that a calibration of hours goes on where it was
+// interrupted. The first line says what the trials are of (format, commit of the lab, subject's seed and
+// shape): trials of something else are refused, not mixed. Thread-safe.
+#ifndef TANDEM_DRIFT_LAB_CALIBRATION_TRIAL_STORE_H_
+#define TANDEM_DRIFT_LAB_CALIBRATION_TRIAL_STORE_H_
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/file_system.h"
+#include "common/base/mutex.h"
+#include "drift_lab/calibration/trial.h"
+
+namespace tandem::drift {
+
+// Goes up whenever the same trial gives other numbers.
+inline constexpr int kTrialFormat = 1;
+
+struct TrialStudy {
+  uint64_t seed = 1;  // of the subject's weights
+  CaptureShape shape;
+};
+
+class TrialStore {
+ public:
+  // Makes the file, or reads the trials it has. A last line that an interruption cut short is dropped.
+  //   INVALID_ARGUMENT  "PATH:LINE: ..." another line is no trial; trials of another study or format
+  //   errors of file_system.h
+  static absl::StatusOr<std::unique_ptr<TrialStore>> Open(const std::string& path, const TrialStudy& study);
+
+  bool Has(const PlannedTrial& trial) const;
+  absl::Status Add(const PlannedTrial& trial, const TrialResult& result);
+  std::map<PlannedTrial, TrialResult> All() const;
+
+ private:
+  explicit TrialStore(std::string path) : path_(std::move(path)) {}
+  absl::Status Read(const std::string& text, const std::string& header);
+
+  const std::string path_;
+  mutable Mutex mu_;
+  std::unique_ptr<AppendFile> file_ ABSL_GUARDED_BY(mu_);
+  std::map<PlannedTrial, TrialResult> trials_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace tandem::drift
+
+#endif  // TANDEM_DRIFT_LAB_CALIBRATION_TRIAL_STORE_H_
