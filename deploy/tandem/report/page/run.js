@@ -1,6 +1,8 @@
 "use strict";
 // The head of the page: title, notices, headline tiles, the run card, alerts.
 
+const runData = pageData;
+
 const stateNames = {finished: ["finished", "finished"], stopped: ["stopped", "stopped"], "in progress": ["running", "no end recorded"]};
 
 function titleBlock() {
@@ -16,11 +18,6 @@ function noticeBlock() {
   if (!runData.notices.length) return null;
   return el("div", {class: "notice", role: "status"}, el("strong", {}, "Not everything could be read as it stands"),
     el("ul", {}, runData.notices.map((text) => el("li", {}, text))));
-}
-
-function tile(name, value, unit, note) {
-  return el("div", {class: "tile"}, el("span", {class: "name"}, name),
-    el("span", {class: "value"}, value, unit ? el("small", {}, " " + unit) : null), el("span", {class: "note"}, note || ""));
 }
 
 const arrow = (from, to, format) => `${format(from)} \u2192 ${format(to)}`;
