@@ -117,6 +117,26 @@ def test_bars_of_the_waterfall_begin_where_the_one_above_ended(attributed, tmp_p
     assert sum(width for _, width in parts) == pytest.approx(whole[1], abs=1)
 
 
+def test_causes_and_fields_that_the_page_does_not_know_are_shown_as_they_come(attributed, tmp_path):
+    page, _ = attributed
+    text = page.read_text(encoding="utf-8")
+    found = re.search(r'id="page-data">(.*?)</script>', text, re.DOTALL)
+    data = json.loads(found.group(1))
+    data["injected"] = ["drift.inject.temperature 0.9"]
+    data["verdict"]["named"].insert(0, {"cause": "temperature", "square_share": {"value": .5, "low": .4, "high": .6},
+                                        "evidence": "delta falls with log mu", "strength": {"value": .9, "low": .88, "high": .92}})
+    data["verdict"]["diagnosis"] = [{"cause": "shifted_rows", "fraction": {"value": .25, "low": .1, "high": .45}, "believed": False}]
+    changed = tmp_path / "changed.html"
+    changed.write_text(text[:found.start(1)] + json.dumps(data).replace("<", "\\u003c") + text[found.end(1):], encoding="utf-8")
+    body, whole = drawn(changed, tmp_path)
+    verdict = section(body, "verdict")
+    assert "Largest named cause: temperature, 50.0 % of the mean square." in verdict
+    assert "delta falls with log mu" in verdict and "strength 0.9 [0.88, 0.92]" in verdict
+    cells = rows(verdict)
+    assert cells[cells.index("diagnosis"):][:7] == ["diagnosis", "cause", "fraction", "believed", "shifted_rows", "0.25 [0.1, 0.45]", "no"]
+    assert "Faults were injected into this capture" in whole and "drift.inject.temperature 0.9" in whole
+
+
 def test_a_cell_of_the_map_tells_its_token_and_its_parts(attributed, tmp_path):
     page, _ = attributed
     data = json.loads(re.search(r'id="page-data">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL).group(1))

@@ -5,7 +5,7 @@
 function fullColour() {
   const {total, map} = attribution;
   if (total.tail_threshold > 0) return total.tail_threshold;
-  return Math.max(0, ...map.rows.flatMap((row) => row.delta.filter(isNumber).map(Math.abs)));
+  return map.rows.reduce((most, row) => row.delta.reduce((of, delta) => (isNumber(delta) ? Math.max(of, Math.abs(delta)) : of), most), 0);
 }
 
 // Parts that a colour of the map or two digits of a table can show beside delta.
@@ -48,32 +48,40 @@ class HeatMap {
 
   values(row) { return this.shown === "delta" ? row.delta : row.parts[this.shown]; }
 
+  // All cells anew, into a picture of their own: a batch has tens of thousands, and a pointer moves often.
   draw() {
     const {map} = attribution;
     this.rows = [...map.rows].sort(mapOrders[this.order][1]);
     const room = this.canvas.parentElement ? this.canvas.parentElement.clientWidth : 600;
     this.wide = Math.max(4, Math.min(48, Math.floor(room / Math.max(1, map.columns))));
     this.high = this.rows.length > 120 ? 5 : this.rows.length > 48 ? 8 : 14;
-    const scale = window.devicePixelRatio || 1;
     const width = this.wide * map.columns, height = this.high * this.rows.length;
-    this.canvas.width = width * scale;
-    this.canvas.height = height * scale;
+    this.scale = Math.min(window.devicePixelRatio || 1, 16000 / Math.max(width, height, 1));  // canvases have a largest size
+    this.picture = document.createElement("canvas");
+    for (const canvas of [this.canvas, this.picture]) {
+      canvas.width = width * this.scale;
+      canvas.height = height * this.scale;
+    }
     this.canvas.style.width = `${width}px`;
     this.canvas.style.height = `${height}px`;
-    const ink = this.canvas.getContext("2d");
-    ink.scale(scale, scale);
-    const absent = cssVariable("--code"), gap = this.wide > 5 && this.high > 5 ? 1 : 0;
+    this.paint(this.picture.getContext("2d"));
+    this.show();
+  }
+
+  paint(ink) {
+    ink.scale(this.scale, this.scale);
+    const absent = cssVariable("--code"), line = cssVariable("--muted"), tints = deltaTints();
+    const gap = this.wide > 5 && this.high > 5 ? 1 : 0;
     this.rows.forEach((row, y) => this.values(row).forEach((value, x) => {
-      ink.fillStyle = isNumber(value) ? shade(value, this.full) : absent;
+      ink.fillStyle = isNumber(value) ? shade(value, this.full, tints) : absent;
       ink.fillRect(x * this.wide, y * this.high, this.wide - gap, this.high - gap);
-      if (!isNumber(value) || row.masked) this.strike(ink, x, y);
+      if (!isNumber(value) || row.masked) this.strike(ink, line, x, y);
     }));
-    if (this.at) this.mark(ink);
   }
 
   // Not scored, or not trained: a line through the cell, which no colour of the scale has.
-  strike(ink, x, y) {
-    ink.strokeStyle = cssVariable("--muted");
+  strike(ink, line, x, y) {
+    ink.strokeStyle = line;
     ink.lineWidth = .5;
     ink.beginPath();
     ink.moveTo(x * this.wide, (y + 1) * this.high - 1);
@@ -81,7 +89,14 @@ class HeatMap {
     ink.stroke();
   }
 
-  mark(ink) {
+  // The picture, and a frame around the cell that is told about.
+  show() {
+    const ink = this.canvas.getContext("2d");
+    ink.setTransform(1, 0, 0, 1, 0, 0);
+    ink.clearRect(0, 0, this.canvas.width, this.canvas.height);
+    ink.drawImage(this.picture, 0, 0);
+    if (!this.at) return;
+    ink.scale(this.scale, this.scale);
     ink.strokeStyle = cssVariable("--text");
     ink.lineWidth = 1.5;
     ink.strokeRect(this.at[1] * this.wide, this.at[0] * this.high, this.wide - 1, this.high - 1);
@@ -91,7 +106,7 @@ class HeatMap {
     const row = this.rows[y];
     if (!row || x < 0 || x >= row.tokens.length) return false;
     this.at = [y, x];
-    this.draw();
+    this.show();
     this.cell.textContent = cellText(row, x);
     return true;
   }

@@ -2,10 +2,11 @@
 // Tokens: their text made visible, their colour by delta, and the box that tells their numbers.
 
 // Full colour at `full` nats; square root, so that small gaps are seen.
-function shade(delta, full = .5) {
+const deltaTints = () => ({more: cssVariable("--more"), less: cssVariable("--less")});
+function shade(delta, full = .5, tints = deltaTints()) {
   if (!isNumber(delta)) return "transparent";
   const strength = full > 0 ? Math.min(1, Math.sqrt(Math.abs(delta) / full)) * .85 : 0;
-  return `rgba(${cssVariable(delta > 0 ? "--more" : "--less")}, ${strength.toFixed(3)})`;
+  return `rgba(${delta > 0 ? tints.more : tints.less}, ${strength.toFixed(3)})`;
 }
 
 // White space and control characters are made visible where they would vanish.
