@@ -1,6 +1,7 @@
 // tandem drift attribute: how much of a capture's gap comes from what.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -62,10 +63,11 @@ absl::Status WritePage(const AttributeFlags& flags, const drift::Attribution& at
         tokenizer->Decode(ids, /*skip_special_tokens=*/false);
     return text.ok() ? *text : absl::StrCat("<id ", ids.empty() ? -1 : ids[0], ">");
   };
+  const std::filesystem::path capture(attribution.path + "/");
   return WriteFileAtomically(
-      flags.html, report::AttributionHtml(
-                      absl::StrCat("step ", attribution.capture.manifest.step),
-                      drift::AttributionPageData(attribution, decode)));
+      flags.html,
+      report::AttributionHtml(capture.lexically_normal().parent_path().filename().string(),
+                              drift::AttributionPageData(attribution, decode)));
 }
 
 // Exit code 3 for a capture that is not comparable, after what was found is printed.

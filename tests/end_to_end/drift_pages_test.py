@@ -8,6 +8,7 @@ import shutil
 import subprocess
 
 import drift_attribute_test as attribute_test
+import drift_capture_test as capture_test
 import pytest
 import small_run
 
@@ -123,15 +124,17 @@ def test_causes_and_fields_that_the_page_does_not_know_are_shown_as_they_come(at
     found = re.search(r'id="page-data">(.*?)</script>', text, re.DOTALL)
     data = json.loads(found.group(1))
     data["injected"] = ["drift.inject.temperature 0.9"]
-    data["verdict"]["named"].insert(0, {"cause": "temperature", "square_share": {"value": .5, "low": .4, "high": .6},
+    data["verdict"]["named"].insert(0, {"cause": "temperature", "label": "temperature 0.9", "strength_kind": "exact", "slope": -.1,
+                                        "square_share": {"value": .5, "low": .4, "high": .6},
                                         "evidence": "delta falls with log mu", "strength": {"value": .9, "low": .88, "high": .92}})
     data["verdict"]["diagnosis"] = [{"cause": "shifted_rows", "fraction": {"value": .25, "low": .1, "high": .45}, "believed": False}]
     changed = tmp_path / "changed.html"
     changed.write_text(text[:found.start(1)] + json.dumps(data).replace("<", "\\u003c") + text[found.end(1):], encoding="utf-8")
     body, whole = drawn(changed, tmp_path)
     verdict = section(body, "verdict")
-    assert "Largest named cause: temperature, 50.0 % of the mean square." in verdict
-    assert "delta falls with log mu" in verdict and "strength 0.9 [0.88, 0.92]" in verdict
+    assert "Largest named cause: temperature 0.9, 50.0 % of the mean square." in verdict
+    assert "delta falls with log mu" in verdict and "slope -0.1" in verdict
+    assert "strength 0.9 [0.88, 0.92] (bounds: values that give the same record)" in verdict
     cells = rows(verdict)
     assert cells[cells.index("diagnosis"):][:7] == ["diagnosis", "cause", "fraction", "believed", "shifted_rows", "0.25 [0.1, 0.45]", "no"]
     assert "Faults were injected into this capture" in whole and "drift.inject.temperature 0.9" in whole
@@ -195,6 +198,22 @@ def test_where_the_gate_fails_the_page_has_the_finding_and_no_drift_number(run, 
     assert "not comparable" in text and "tokens differ" in text and "1 of 32 completions" in text
     assert "No drift number is given" in text
     assert "<canvas" not in body and "nats" not in text
+
+
+def test_a_fault_of_the_sampler_is_named_though_delta_sees_nothing_and_as_injected(model, tmp_path):
+    with capture_test.Server(model, "--dtype", "fp32", "--set", "drift.inject.temperature=0.7", "--set",
+                             "drift.inject.record=claimed") as server:
+        capture_test.capture(server, model, tmp_path, completions=40)
+    page = tmp_path / "attribution.html"
+    subprocess.run([str(small_run.TANDEM), "drift", "attribute", str(tmp_path / "capture"), "--weights", str(model), "--html",
+                    str(page)], check=True, capture_output=True, timeout=300)
+    body, text = drawn(page, tmp_path)
+    assert "Faults were injected into this capture" in text and "temperature 0.7" in text
+    verdict = section(body, "verdict")
+    assert "There is nothing to explain in the log-probs. But the tokens were not drawn from what was recorded: tokens drawn at temperature" in verdict
+    cells = rows(verdict)
+    assert "not in delta" in cells and "likelier by, nats" in cells
+    assert "Attribution of a server's capture" in text
 
 
 def test_an_exact_run_has_nothing_to_explain(model, tmp_path):

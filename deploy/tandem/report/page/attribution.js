@@ -6,37 +6,48 @@
 const attribution = pageData;
 const described = new Map((attribution.parts || []).map((part) => [part.part, part.description]));
 const words = (name) => plain(name).replace(/_/g, " ");
-const causeInWords = (cause) => described.get(cause) || words(cause);
 
 function verdictBadge() {
   if (!attribution.comparable) return ["not comparable", "warn"];
   const {nothing_to_explain, named, open} = attribution.verdict;
-  if (nothing_to_explain) return ["nothing to explain", "good"];
   if (named.length) return [`${named.length} ${named.length === 1 ? "cause" : "causes"} named`, "plain"];
-  return [open.length ? "open" : "no cause named", "warn"];
+  if (open.length) return ["open", "warn"];
+  return nothing_to_explain ? ["nothing to explain", "good"] : ["no cause named", "warn"];
 }
 
 const listed = (items) => (items.length < 2 ? items.join("") : items.slice(0, -1).join(", ") + " and " + items[items.length - 1]);
 
-function verdictText() {
-  if (!attribution.comparable) return "Not comparable. What the trainer would score is not what the server drew: a discrete fault, not drift. No drift number is given.";
+// How large the gap is, and whether that is anything.
+function gapText() {
   const {verdict, total} = attribution;
   const gap = number(total.mean_abs.value);
-  if (verdict.nothing_to_explain) {
-    return total.mean_abs.value === 0 ? "Server and trainer agree exactly on every token. There is nothing to explain."
-      : `Server and trainer differ by ${gap} nats a token on average, which is no more than two fp32 log-probs can differ for no reason. There is nothing to explain.`;
+  if (!verdict.nothing_to_explain) return `Server and trainer differ by ${gap} nats a token on average.`;
+  return total.mean_abs.value === 0 ? "Server and trainer agree exactly on every token."
+    : `Server and trainer differ by ${gap} nats a token on average, which is no more than two fp32 log-probs can differ for no reason.`;
+}
+
+// "weights now, against those that drew the token (staleness)", "temperature 0.9".
+const causeName = (cause) => cause.label || (described.has(cause.cause) ? `${described.get(cause.cause)} (${cause.cause})` : words(cause.cause));
+
+function verdictText() {
+  if (!attribution.comparable) return "Not comparable. What the trainer would score is not what the server drew: a discrete fault, not drift. No drift number is given.";
+  const {verdict} = attribution;
+  const share = (cause) => interval(cause.square_share).value;
+  const inGap = verdict.named.filter((cause) => share(cause) !== 0), ofDraws = verdict.named.filter((cause) => share(cause) === 0);
+  const sentences = [gapText()];
+  if (inGap.length) {
+    const [first, ...rest] = inGap;
+    sentences.push(`Largest named cause: ${causeName(first)}, ${percentNumber(share(first))} % of the mean square.`);
+    if (rest.length) sentences.push(`Then ${listed(rest.map((cause) => `${cause.label || cause.cause} ${percentNumber(share(cause))} %`))}.`);
+    if (isNumber(interval(verdict.unexplained_square_share).value)) sentences.push(`Unexplained: ${percentWithBounds(verdict.unexplained_square_share)}.`);
+  } else if (verdict.nothing_to_explain) {
+    sentences.push("There is nothing to explain" + (ofDraws.length || verdict.open.length ? " in the log-probs." : "."));
+  } else {
+    sentences.push("No cause of it is named.");
   }
-  const differ = `Server and trainer differ by ${gap} nats a token on average.`;
-  const open = verdict.open.length ? " What is open, and which measurement would decide it, stands below." : "";
-  if (!verdict.named.length) return `${differ} No cause is named.${open}`;
-  const share = (cause) => percentNumber(interval(cause.square_share).value) + " %";
-  const [first, ...rest] = verdict.named;
-  const inWords = causeInWords(first.cause) === first.cause ? first.cause : `${causeInWords(first.cause)} (${first.cause})`;
-  const largest = `Largest named cause: ${inWords}, ${share(first)} of the mean square.`;
-  const others = rest.length ? ` Then ${listed(rest.map((cause) => `${cause.cause} ${share(cause)}`))}.` : "";
-  const left = interval(verdict.unexplained_square_share);
-  const unexplained = isNumber(left.value) ? ` Unexplained: ${percentWithBounds(left)}.` : "";
-  return `${differ} ${largest}${others}${unexplained}${open}`;
+  if (ofDraws.length) sentences.push(`But the tokens were not drawn from what was recorded: ${listed(ofDraws.map(causeName))}.`);
+  if (verdict.open.length) sentences.push("What is open, and which measurement would decide it, stands below.");
+  return sentences.join(" ");
 }
 
 // A value of the JSON as text: an interval, a number, or as it stands.
@@ -48,19 +59,42 @@ function anyValue(value) {
 // What a record says beyond the fields `known`: "strength 0.9 [0.8, 1.1], ...".
 const extras = (record, known) => Object.entries(record).filter(([key]) => !known.includes(key)).map(([key, value]) => `${words(key)} ${anyValue(value)}`).join(", ");
 
+// Of a cause with a dial: how far it was turned.
+function strengthText(cause) {
+  if (!cause.strength || !isNumber(interval(cause.strength).value) || cause.strength_kind === "none") return null;
+  return `strength ${withBounds(cause.strength, (value) => number(value, 4))}` + (cause.strength_kind === "exact" ? " (bounds: values that give the same record)" : "");
+}
+
+function causeNote(cause) {
+  const evidence = plain(cause.evidence), meaning = described.get(cause.cause);
+  return [meaning && !evidence.startsWith(meaning) ? meaning : null, evidence, strengthText(cause),
+    extras(cause, ["cause", "label", "square_share", "evidence", "strength", "strength_kind"])].filter(Boolean).join("; ");
+}
+
 function namedRows(verdict) {
-  const rows = verdict.named.map((cause) => ({
-    name: [el("b", {}, cause.cause), el("div", {class: "empty"}, [causeInWords(cause.cause) === plain(cause.evidence).split(":")[0] ? null : causeInWords(cause.cause) + ". ",
-      plain(cause.evidence), extras(cause, ["cause", "square_share", "evidence"]) ? "; " + extras(cause, ["cause", "square_share", "evidence"]) : null])],
-    text: percentWithBounds(cause.square_share), bar: barOver(cause.square_share)}));
-  if (isNumber(interval(verdict.unexplained_square_share).value)) {
-    rows.push({name: [el("b", {}, "unexplained"), el("div", {class: "empty"}, "what no named cause carries, at least")],
-      text: percentWithBounds(verdict.unexplained_square_share), bar: barOver(verdict.unexplained_square_share)});
-  }
+  const row = (name, note, share) => ({name: [el("b", {}, name), el("div", {class: "empty"}, note)], text: share && share.value === 0 && !isKnown(share) ? "not in delta" : percentWithBounds(share), bar: barOver(share)});
+  const rows = verdict.named.map((cause) => row(cause.label || cause.cause, causeNote(cause), cause.square_share));
+  if (isNumber(interval(verdict.unexplained_square_share).value)) rows.push(row("unexplained", "what no named cause carries, at least", verdict.unexplained_square_share));
   if (!rows.length) return null;
   const list = intervalRows(rows);
   list.classList.add("causes");
   return list;
+}
+
+// What the diagnosis of the record did: shown where it had something to do.
+function recordCard() {
+  const {record} = attribution;
+  if (!record || (record.num_hypotheses === 0 && !record.draws.candidates.length && !record.noise)) return null;
+  const fit = (of) => `mean abs ${number(of.mean_abs)}, ${percent(of.matched_share)} of tokens given back exactly`;
+  const {noise, draws} = record;
+  const node = card("Inside the record", "What the server recorded, against replays of the same ids under hypotheses about what it did behind its claims.", facts([
+    ["hypotheses replayed", record.num_hypotheses], ["as claimed", fit(record.before)], ["with the named causes", fit(record.after)], ["explained", record.explained ? "yes" : "no"],
+    ["noise on the logits", noise ? `${noise.believed ? "believed" : "not believed"}: sigma ${withBounds(noise.sigma)}, distance ${number(noise.distance)} of at most ${number(noise.largest_distance)}` : null],
+    ["tail of the noise", noise && interval(noise.tail_probability).value > 0 ? `share ${withBounds(noise.tail_probability)}, ${withBounds(noise.tail_factor)} times as large` : null],
+    ["calibration of the draws", `z ${number(draws.z)}`]]),
+    draws.candidates.length ? table([{name: "the draws under", cell: (c) => c.label || c.cause}, {name: "likelier by, nats", num: true, cell: (c) => number(c.gain_nats)}], draws.candidates) : null);
+  node.classList.add("below");
+  return node;
 }
 
 // Lists of records that this page does not know by name are shown as they come.
@@ -85,7 +119,7 @@ function attributionTitle() {
   const numerics = (part) => [part.dtype, part.numerics, part.instruction_set ? `(${part.instruction_set})` : ""].filter(Boolean).join(" ");
   const facts = [about.run_id ? `run ${about.run_id}` : null, `${attribution.num_completions} completions in ${attribution.num_groups} groups, ${number(attribution.num_tokens, 9)} tokens`,
     ...about.servers.map((server) => `server ${numerics(server)}`), about.trainer.dtype ? `trainer ${numerics(about.trainer)}` : "trainer not recorded, scored here in fp32"];
-  return el("div", {id: "attribution"}, el("div", {class: "title-row"}, el("h1", {}, `Attribution of step ${attribution.step}`), el("span", {class: `badge ${kind}`}, text)),
+  return el("div", {id: "attribution"}, el("div", {class: "title-row"}, el("h1", {}, about.source === "server" ? "Attribution of a server's capture" : `Attribution of step ${attribution.step}`), el("span", {class: `badge ${kind}`}, text)),
     el("p", {class: "sub"}, facts.filter(Boolean).join("  \u00b7  ")));
 }
 
@@ -95,7 +129,7 @@ function verdictSection() {
     ((verdict && verdict.open) || []).map((question) => el("div", {class: "open"}, el("p", {}, el("b", {}, "Open: "), plain(question.what)),
       el("p", {}, el("b", {}, "What would decide: "), plain(question.deciding_measurement)), extras(question, ["what", "deciding_measurement"]) ? el("p", {class: "empty"}, extras(question, ["what", "deciding_measurement"])) : null)),
     verdict ? el("p", {class: "note"}, "A cause is named when its share is at least 2 %, the 95 % interval of the share leaves 0 out, and the part is larger than fp32 log-probs can say. Shares are of the mean square of delta.") : null),
-  verdict ? otherRecords(verdict, ["named", "open"]) : [], otherRecords(attribution, ["findings", "parts", "worst", "injected"]));
+  verdict ? otherRecords(verdict, ["named", "open"]) : [], otherRecords(attribution, ["findings", "parts", "worst", "injected"]), verdict ? recordCard() : null);
 }
 
 function gateSection() {

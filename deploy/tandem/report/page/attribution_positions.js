@@ -4,13 +4,20 @@
 const partMarks = [["cast", "blue"], ["body", "orange"], ["kv", "green"], ["head", "pink"], ["staleness", "red"], ["kernels", "sky"], ["layout", "yellow"], ["record", "grey"],
   ["path", "sky", {dashed: true}], ["emulation", "pink", {dashed: true}], ["trainer_record", "grey", {dashed: true}]];
 
+// Causes found inside the record have no mark of their own: they take those that are left, dashed.
+function marksOf(names) {
+  const others = names.filter((name) => !partMarks.some(([known]) => known === name));
+  const tints = ["yellow", "red", "green", "blue", "orange"];
+  return [...partMarks.filter(([name]) => names.includes(name)), ...others.map((name, i) => [name, tints[i % tints.length], {dashed: true}])];
+}
+
 // In the middle of the bin: a bin of one position stands on it.
 const positionAt = (bin) => (attribution.positions.from[bin] + attribution.positions.to[bin]) / 2;
 
 function positionCard(title, note, what) {
   const {positions} = attribution;
   const bins = positions.tokens.map((_, bin) => bin);
-  const parts = partMarks.filter(([name]) => positions.parts[name] && positions.parts[name][what].some((value) => isNumber(value) && value !== 0));
+  const parts = marksOf(Object.keys(positions.parts)).filter(([name]) => positions.parts[name] && positions.parts[name][what].some((value) => isNumber(value) && value !== 0));
   const partLine = ([name, tint, options]) => band(name, bins.map((bin) => ({x: positionAt(bin), y: positions.parts[name][what][bin]})), tint, options)[0];
   const totals = () => bins.map((bin) => ({x: positionAt(bin), ...named(interval(positions[what][bin]))}));
   const named = ({value, low, high}) => ({y: value, low, high});

@@ -72,3 +72,9 @@ function tile(name, value, unit, note) {
   return el("div", {class: "tile"}, el("span", {class: "name"}, name),
     el("span", {class: "value"}, value, unit ? el("small", {}, " " + unit) : null), el("span", {class: "note"}, note || ""));
 }
+
+// [name, value]; what has no value is left out.
+function facts(pairs) {
+  return el("dl", {}, pairs.filter(([, value]) => value !== undefined && value !== null && value !== "")
+    .map(([name, value]) => [el("dt", {}, name), el("dd", {}, value instanceof Node ? value : plain(value))]));
+}

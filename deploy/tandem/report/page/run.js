@@ -38,11 +38,6 @@ function tiles() {
   ]);
 }
 
-function facts(pairs) {
-  return el("dl", {}, pairs.filter(([, value]) => value !== undefined && value !== null && value !== "")
-    .map(([name, value]) => [el("dt", {}, name), el("dd", {}, value instanceof Node ? value : plain(value))]));
-}
-
 const mono = (text) => (text ? el("span", {class: "mono"}, text) : null);
 
 // "invariant (avx512)"; nothing in runs that did not record it.
