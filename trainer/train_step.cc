@@ -17,6 +17,7 @@
 #include "common/base/status_macros.h"
 #include "common/offpolicy/correction.h"
 #include "common/offpolicy/loss_scales.h"
+#include "common/offpolicy/peer_metrics.h"
 #include "common/offpolicy/policy_objective.h"
 #include "common/tensor/torch_status.h"
 #include "trainer/correction_tensors.h"
@@ -312,6 +313,12 @@ void TrainStep::Impl::MeasureDrift(const BatchState& state, WeightVersion versio
   report.drift = offpolicy::ComputeDriftMetrics(record.view());
   for (const offpolicy::SplitBy by : offpolicy::kAllSplits) {
     report.drift_splits.emplace_back(by, offpolicy::SplitDrift(record.view(), by));
+  }
+  const bool one_update = state.batch->minibatches.size() * options.num_epochs <= 1;
+  for (const std::string& name : options.peer_names) {  // CheckOptions knows them all
+    const auto named = offpolicy::PeerMetrics(*offpolicy::ParsePeer(name), record.view(),
+                                              {options.correction, one_update});
+    report.peer_metrics.insert(report.peer_metrics.end(), named.begin(), named.end());
   }
 }
 

@@ -1,7 +1,10 @@
 #include "trainer/train_step_options.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/offpolicy/peer_metrics.h"
 
 namespace tandem::trainer {
 
@@ -18,9 +21,34 @@ void BindOptions(OptionBinder& binder, TrainStepOptions& options) {
                  [&](OptionBinder& b) { BindOptions(b, options.loss); });
   binder.Section("optimizer", "AdamW (arrow 8)",
                  [&](OptionBinder& b) { BindOptions(b, options.optimizer); });
+  binder.Section("metrics", "what metrics.jsonl holds beside its own names", [&](OptionBinder& b) {
+    b.TextList("peer_names", &options.peer_names,
+               "also report drift under the names, and by the formulas, of these systems: verl, "
+               "nemo_rl, trl, prime_rl (docs/drift_metrics.md)");
+  });
 }
 
+namespace {
+
+absl::Status CheckPeers(const std::vector<std::string>& names) {
+  for (auto name = names.begin(); name != names.end(); ++name) {
+    const absl::Status known = offpolicy::ParsePeer(*name).status();
+    if (!known.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("metrics.peer_names: ", std::string(known.message())));
+    }
+    if (std::find(names.begin(), name, *name) != name) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("metrics.peer_names: \"", *name, "\" is there twice"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status CheckOptions(const TrainStepOptions& options) {
+  TANDEM_RETURN_IF_ERROR(CheckPeers(options.peer_names));
   TANDEM_RETURN_IF_ERROR(offpolicy::CheckOptions(options.correction, options.loss.objective));
   if (options.loss.kl_place == KlPlace::kReward && options.loss.kl_ratio_weighted) {
     return absl::InvalidArgumentError(

@@ -4,6 +4,8 @@
 #define TANDEM_TRAINER_TRAIN_STEP_OPTIONS_H_
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/base/options.h"
@@ -20,14 +22,17 @@ struct TrainStepOptions {
   offpolicy::CorrectionOptions correction;
   PolicyLossOptions loss;
   OptimizerOptions optimizer;
+  std::vector<std::string> peer_names;  // systems under whose names drift is reported too
 };
 
-// num_minibatches, num_epochs, microbatch_tokens, and the sections correction, loss and optimizer.
+// num_minibatches, num_epochs, microbatch_tokens, and the sections correction, loss, optimizer and
+// metrics.
 void BindOptions(OptionBinder& binder, TrainStepOptions& options);
 
 // What a single field's range cannot say.
 //   INVALID_ARGUMENT  CheckOptions of correction and objective; kl_ratio_weighted with kl_place
-//                     reward; a decay without decay_updates; beta of 1
+//                     reward; a decay without decay_updates; beta of 1; a peer that is unknown or
+//                     named twice
 absl::Status CheckOptions(const TrainStepOptions& options);
 
 }  // namespace tandem::trainer

@@ -1,7 +1,9 @@
 // tandem drift attribute: how much of a capture's gap comes from what.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -10,10 +12,13 @@
 #include "common/base/exit_codes.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
+#include "common/tokenizer/tokenizer.h"
 #include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/live_line.h"
+#include "deploy/tandem/report/attribution_html.h"
 #include "deploy/tandem/subcommand.h"
 #include "drift_lab/attribution.h"
+#include "drift_lab/attribution_page.h"
 #include "drift_lab/attribution_text.h"
 
 namespace tandem::front {
@@ -21,7 +26,7 @@ namespace {
 
 struct AttributeFlags {
   drift::AttributionOptions options;
-  std::string json;
+  std::string json, html;
 };
 
 // A line that moves on a terminal; elsewhere one line per pass.
@@ -45,6 +50,26 @@ class PassLine {
   std::string last_;
 };
 
+absl::Status WritePage(const AttributeFlags& flags, const drift::Attribution& attribution) {
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (attribution.findings.empty()) {  // otherwise no token is shown, and the model may be another one
+    const std::string& model = flags.options.model;
+    TANDEM_ASSIGN_OR_RETURN(
+        tokenizer,
+        Tokenizer::Load(model.empty() ? attribution.capture.manifest.model_path : model));
+  }
+  const auto decode = [&](std::span<const int32_t> ids) {
+    const absl::StatusOr<std::string> text =
+        tokenizer->Decode(ids, /*skip_special_tokens=*/false);
+    return text.ok() ? *text : absl::StrCat("<id ", ids.empty() ? -1 : ids[0], ">");
+  };
+  const std::filesystem::path capture(attribution.path + "/");
+  return WriteFileAtomically(
+      flags.html,
+      report::AttributionHtml(capture.lexically_normal().parent_path().filename().string(),
+                              drift::AttributionPageData(attribution, decode)));
+}
+
 // Exit code 3 for a capture that is not comparable, after what was found is printed.
 absl::StatusOr<int> RunAttribute(const AttributeFlags& flags) {
   PassLine line;
@@ -55,6 +80,7 @@ absl::StatusOr<int> RunAttribute(const AttributeFlags& flags) {
     TANDEM_RETURN_IF_ERROR(
         WriteFileAtomically(flags.json, drift::AttributionJson(*attribution) + "\n"));
   }
+  if (!flags.html.empty()) TANDEM_RETURN_IF_ERROR(WritePage(flags, *attribution));
   std::fputs(drift::AttributionTable(*attribution).c_str(), stdout);
   return ToInt(attribution->findings.empty() ? ExitCode::kOk : ExitCode::kBadModelOrData);
 }
@@ -74,6 +100,9 @@ void AddDriftAttributeCommand(CLI::App& drift, Action& chosen) {
   sub->add_flag("--full", flags->options.full, "one factor more: the head's matrix by itself");
   sub->add_option("--seed", flags->options.seed, "of samples and intervals")->capture_default_str();
   sub->add_option("--json", flags->json, "also write everything as JSON to this file");
+  sub->add_option("--html", flags->html,
+                  "also write a page to this file: verdict, parts, curves, heat map, worst tokens; named\n"
+                  "attribution.html in the capture's directory, the run's report links to it");
   sub->footer(
       "Findings that make the capture incomparable are printed instead of numbers; the exit code is\n"
       "then 3, as for a capture that cannot be read.");

@@ -2,6 +2,8 @@
 //   {"kind": "bootstrap", "clusters": [[a, b], ...], "replicates": n}   interval of sum a / sum b
 //   {"kind": "pareto", "weights": [...]}                                tail index
 //   {"kind": "sketch", "values": [...], "q": [...]}                     quantiles
+//   {"kind": "peers", "peer": "verl", "settings": "correction.kind=off", "one_update": true, ...}
+//                                                                       under other systems' names
 //   {"kind": "drift", "sequence": [...], "behaviour": [...], ...}       every drift number
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -9,8 +11,10 @@
 #include <vector>
 
 #include "common/offpolicy/cluster_bootstrap.h"
+#include "common/offpolicy/correction_method.h"
 #include "common/offpolicy/drift_metrics.h"
 #include "common/offpolicy/pareto_tail.h"
+#include "common/offpolicy/peer_metrics.h"
 #include "common/offpolicy/quantile_sketch.h"
 
 namespace tandem::offpolicy {
@@ -39,21 +43,51 @@ json Sketch(const json& in) {
   return out;
 }
 
+// The columns of a record that the requests carry.
+struct Columns {
+  std::vector<float> behaviour, proximal, entropies, moments, advantages;
+  std::vector<int32_t> sequence, group, length, zeros;
+  std::vector<uint8_t> mask;
+
+  explicit Columns(const json& in) {
+    const auto floats = [&](const char* name) { return in[name].get<std::vector<float>>(); };
+    const auto integers = [&](const char* name) { return in[name].get<std::vector<int32_t>>(); };
+    behaviour = floats("behaviour");
+    proximal = floats("proximal");
+    entropies = floats("entropies");
+    moments = floats("second_moments");
+    advantages = floats("advantages");
+    sequence = integers("sequence");
+    group = integers("group");
+    length = integers("length");
+    zeros.resize(behaviour.size());
+    mask.assign(behaviour.size(), 1);
+  }
+
+  TokenRecord record() const {
+    return {behaviour, proximal, entropies, moments, advantages, sequence,
+            zeros,     zeros,    mask,      group,   length};
+  }
+};
+
 json Drift(const json& in) {
-  const auto floats = [&](const char* name) { return in[name].get<std::vector<float>>(); };
-  const auto integers = [&](const char* name) { return in[name].get<std::vector<int32_t>>(); };
-  const auto behaviour = floats("behaviour"), proximal = floats("proximal");
-  const auto entropies = floats("entropies"), moments = floats("second_moments");
-  const auto advantages = floats("advantages");
-  const auto sequence = integers("sequence"), group = integers("group"), length = integers("length");
-  const std::vector<int32_t> zeros(behaviour.size());
-  const std::vector<uint8_t> mask(behaviour.size(), 1);
-  const DriftMetrics metrics =
-      ComputeDriftMetrics({behaviour, proximal, entropies, moments, advantages, sequence, zeros,
-                           zeros, mask, group, length});
+  const Columns columns(in);
+  const DriftMetrics metrics = ComputeDriftMetrics(columns.record());
   json out = json::object();
   for (const DriftNumber& number : metrics.numbers) {
     out[std::string(number.name)] = number.interval.value;
+  }
+  return out;
+}
+
+json Peers(const json& in) {
+  const Columns columns(in);
+  const PeerSettings settings = {ParseMethod(in["settings"].get<std::string>()).value().correction,
+                                 in["one_update"].get<bool>()};
+  json out = json::object();
+  for (const auto& [name, value] :
+       PeerMetrics(ParsePeer(in["peer"].get<std::string>()).value(), columns.record(), settings)) {
+    out[name] = value;
   }
   return out;
 }
@@ -70,6 +104,7 @@ int main() {
     json out;
     if (kind == "bootstrap") out = Bootstrap(in);
     if (kind == "drift") out = Drift(in);
+    if (kind == "peers") out = Peers(in);
     if (kind == "sketch") out = Sketch(in);
     if (kind == "pareto") {
       auto weights = in["weights"].get<std::vector<double>>();

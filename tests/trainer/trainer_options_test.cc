@@ -41,6 +41,18 @@ TEST(TrainerOptions, FiltersAreTakenSinceTheTrainerReplaysThemAndBannedStopToken
               FailsWith(absl::StatusCode::kInvalidArgument, "min_new_tokens"));
 }
 
+TEST(TrainerOptions, PeersAreThoseThatAreKnownAndEachOnce) {
+  TrainerOptions options = Valid();
+  options.learner.step.peer_names = {"verl", "nemo_rl", "trl", "prime_rl"};
+  EXPECT_THAT(CheckOptions(options), IsOk());
+  options.learner.step.peer_names = {"verl", "slime"};
+  EXPECT_THAT(CheckOptions(options), FailsWith(absl::StatusCode::kInvalidArgument,
+                                               "metrics.peer_names: \"slime\" is none of verl"));
+  options.learner.step.peer_names = {"trl", "verl", "trl"};
+  EXPECT_THAT(CheckOptions(options), FailsWith(absl::StatusCode::kInvalidArgument,
+                                               "metrics.peer_names: \"trl\" is there twice"));
+}
+
 TEST(TrainerOptions, WhatIsMissingIsNamed) {
   TrainerOptions options = Valid();
   options.model.clear();

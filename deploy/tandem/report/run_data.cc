@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "deploy/tandem/report/drift_data.h"
 
 namespace tandem::report {
 namespace {
@@ -293,6 +294,16 @@ void PutEvents(const RunFiles& files, const Rows& rows, const DataLimits& limits
   (*data)["state"] = state;
 }
 
+Json Captures(const RunFiles& files) {
+  Json captures = Json::array();
+  for (const int64_t step : files.CaptureSteps()) {
+    captures.push_back(
+        {{"step", step},
+         {"page", files.Exists(absl::StrCat("captures/step_", step, "/attribution.html"))}});
+  }
+  return captures;
+}
+
 }  // namespace
 
 Json BuildRunData(const RunFiles& files, const DataLimits& limits, Notices* notices) {
@@ -305,6 +316,8 @@ Json BuildRunData(const RunFiles& files, const DataLimits& limits, Notices* noti
                {"headline", Headline(rows)},          {"weights", WeightHistograms(rows)},
                {"staleness", StalenessTotals(rows)},  {"drops", DropTotals(rows)}};
   PutEvents(files, rows, limits, notices, &data);
+  data["drift"] = BuildDriftData(drawn);
+  data["captures"] = Captures(files);
   data["samples"] = BuildSampleData(files, limits.samples, notices);
   data["notices"] = notices->Lines();
   return data;

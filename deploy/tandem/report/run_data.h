@@ -18,6 +18,7 @@ struct DataLimits {
 //  "steps":[N], "series":{"reward/mean":[N numbers or null]},
 //  "headline":{..}, "weights":{"first"|"last"|"all":{"raw":[20],"truncated":[20]}},
 //  "staleness":{"0":tokens}, "drops":{reason:count}, "commits":[..], "alerts":[..], "events":[..],
+//  "drift": BuildDriftData, "captures":[{"step", "page": has it an attribution.html}],
 //  "samples": BuildSampleData, "notices":[text]}
 // A step that occurs twice (a resume repeats steps after its checkpoint) counts by its last line.
 Json BuildRunData(const RunFiles& files, const DataLimits& limits, Notices* notices);

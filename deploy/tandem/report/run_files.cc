@@ -15,9 +15,6 @@
 namespace tandem::report {
 namespace {
 
-constexpr char kRolloutPrefix[] = "step_";
-constexpr char kRolloutSuffix[] = ".jsonl";
-
 // The parser recurses; a line of brackets must not end the process.
 constexpr int kMaxDepth = 64;
 
@@ -117,20 +114,34 @@ void RunFiles::ForEachLine(const std::string& name,
   }
 }
 
-std::vector<int64_t> RunFiles::RolloutSteps() const {
-  std::vector<int64_t> steps;
+std::vector<int64_t> RunFiles::Numbered(const std::string& folder, std::string_view prefix,
+                                        std::string_view suffix) const {
+  std::vector<int64_t> numbers;
   std::error_code error;
-  for (std::filesystem::directory_iterator it(directory_ + "/rollouts", error), end;
+  for (std::filesystem::directory_iterator it(directory_ + "/" + folder, error), end;
        !error && it != end; it.increment(error)) {
     const std::string file = it->path().filename().string();
     absl::string_view digits = file;
-    int64_t step = 0;
-    if (absl::ConsumePrefix(&digits, kRolloutPrefix) &&
-        absl::ConsumeSuffix(&digits, kRolloutSuffix) && absl::SimpleAtoi(digits, &step)) {
-      steps.push_back(step);
+    int64_t number = 0;
+    if (absl::ConsumePrefix(&digits, {prefix.data(), prefix.size()}) &&
+        absl::ConsumeSuffix(&digits, {suffix.data(), suffix.size()}) &&
+        absl::SimpleAtoi(digits, &number)) {
+      numbers.push_back(number);
     }
   }
-  std::sort(steps.begin(), steps.end());
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
+std::vector<int64_t> RunFiles::RolloutSteps() const {
+  return Numbered("rollouts", "step_", ".jsonl");
+}
+
+std::vector<int64_t> RunFiles::CaptureSteps() const {
+  std::vector<int64_t> steps = Numbered("captures", "step_", "");
+  std::erase_if(steps, [this](int64_t step) {
+    return !Exists("captures/step_" + std::to_string(step) + "/manifest.json");
+  });
   return steps;
 }
 

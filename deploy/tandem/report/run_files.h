@@ -7,6 +7,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tandem::report {
@@ -53,7 +54,14 @@ class RunFiles {
   // Steps N for which rollouts/step_N.jsonl exists, ascending.
   std::vector<int64_t> RolloutSteps() const;
 
+  // Steps N for which captures/step_N is a whole capture, ascending.
+  std::vector<int64_t> CaptureSteps() const;
+
  private:
+  // N of the entries PREFIX<N>SUFFIX of a folder, ascending.
+  std::vector<int64_t> Numbered(const std::string& folder, std::string_view prefix,
+                                std::string_view suffix) const;
+
   const std::string directory_;
   Notices* const notices_;
 };

@@ -102,6 +102,41 @@ def histogram(weights):
     return counts
 
 
+def interval(value, width=.2):
+    """[value, low, high] of nine digits."""
+    return [nine_digits(value), nine_digits(value - width * abs(value)), nine_digits(value + width * abs(value))]
+
+
+def with_bounds(name, value, width=.2):
+    return dict(zip((name, name + "_low", name + "_high"), interval(value, width)))
+
+
+def splits_of(step, drift, tokens):
+    """drift/by_* of a step: the number of all tokens, more of it from bucket to bucket."""
+    def buckets(labels):
+        return {label: {"tokens": tokens // len(labels), "mean_delta": interval(drift["mean_delta"] * (1 + i)),
+                        "mean_abs_delta": interval(drift["mean_abs_delta"] * (1 + i)), "k3": interval(drift["k3"] * (1 + i)),
+                        "mean_w": interval(drift["mean_w"], .01)} for i, label in enumerate(labels)}
+    return {"drift/by_version_lag": buckets(["0", "1", "3-4"] if step > 2 else ["0"]), "drift/by_entropy": buckets(["0-0.01", "0.01-0.1", "0.1-0.5"]),
+            "drift/by_place": buckets(["first", "between", "last"]), "drift/by_advantage_sign": buckets(["positive", "negative", "zero"])}
+
+
+def measured_now_and_then(step, drift):
+    """The split, the probe set and delivery, in steps that measure them: as docs/metrics.md names them."""
+    numbers = {}
+    if step % 2 == 0:
+        for part, share in (("record", 0), ("engine", .3), ("cast", .6), ("staleness", .1)):
+            numbers.update(with_bounds(f"drift/split/{part}_square_share", share))
+            numbers.update(with_bounds(f"drift/split/{part}_mean", share * drift["mean_delta"]))
+            numbers.update(with_bounds(f"drift/split/{part}_mean_abs", share * drift["mean_abs_delta"]))
+    for name in ("k3", "mean_abs_delta"):
+        numbers.update(with_bounds("drift/probe/" + name, drift[name] * .7))
+        numbers.update(with_bounds("drift/visitation/" + name, drift[name] * .3, 1.5))
+    numbers.update(with_bounds("drift/delivery/undelivered", 1e-4, 2))
+    numbers.update(with_bounds("drift/delivery/late", 2e-4, 2))
+    return numbers
+
+
 def metrics_line(rng, step, groups, time_s):
     completions = [c for g in groups for c in g["completions"]]
     trained = [c for c in completions if not c["masked"]]
@@ -119,6 +154,10 @@ def metrics_line(rng, step, groups, time_s):
         "advantage/mean": 0.0, "advantage/var": 0.9, "length/mean": sum(lengths) / len(lengths), "length/min": min(lengths),
         "length/max": max(lengths), "length/truncated_share": sum(c["finish_reason"] == "length" for c in completions) / len(completions),
         **{"drift/" + k: nine_digits(v) for k, v in drift.items()},
+        **{key: value for name in ("k3", "mean_abs_delta", "ess_fraction", "positive_mean_w", "negative_mean_w")
+           for key, value in with_bounds("drift/" + name, drift[name], .01 if "w" in name or "ess" in name else .2).items()},
+        **splits_of(step, drift, len(pairs)), **measured_now_and_then(step, drift),
+        "correction/positive_kept_fraction": 1.0, "correction/negative_kept_fraction": nine_digits(1 - .01 * rng.random()),
         "correction/mean_weight": sum(capped) / len(capped), "correction/max_weight": max(capped),
         "correction/mean_weight_raw": sum(weights) / len(weights), "correction/capped_share": sum(w > 2 for w in weights) / len(weights),
         "correction/rejected_tokens": 0, "correction/hist_raw": histogram(weights), "correction/hist_truncated": histogram(capped),
@@ -183,6 +222,10 @@ def main():
         tail = '{"step": 999, "rew'
     else:
         events.append({"time_s": 1.2 + 7.3 * args.steps, "step": args.steps, "kind": "run_finished", "message": f"{args.steps} steps"})
+    for step in (4, 8):
+        (out / "captures" / f"step_{step}").mkdir(parents=True, exist_ok=True)
+        (out / "captures" / f"step_{step}" / "manifest.json").write_text("{}")
+    (out / "captures" / "step_4" / "attribution.html").write_text("<!DOCTYPE html>")
     write_lines(out / "metrics.jsonl", metrics, tail)
     write_lines(out / "events.jsonl", events, tail)
     if args.progress:

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <string>
 
+#include "deploy/tandem/report/attribution_html.h"
 #include "deploy/tandem/report/run_data.h"
 #include "deploy/tandem/report/run_files.h"
 #include "deploy/tandem/report/sample_data.h"
@@ -238,6 +239,59 @@ std::string Group(int id, bool zero_variance, const std::string& completion) {
   return "{\"group_id\":" + std::to_string(id) +
          ",\"zero_variance\":" + (zero_variance ? "true" : "false") + ",\"completions\":[" +
          completion + "]}\n";
+}
+
+TEST(RunData, VersionLagsAreFollowedOverStepsAndOtherSplitsShownOfTheLast) {
+  const TempDir run;
+  Put(run / "metrics.jsonl",
+      R"({"step":1,"drift/by_version_lag":{"0":{"tokens":4,"k3":[0.1,0.05,0.2],"mean_abs_delta":[1,null,null]}},"drift/by_place":{"first":{"tokens":1}}}
+{"step":2}
+{"step":3,"drift/by_version_lag":{"0":{"k3":[0.3,0.2,0.4]},"1":{"k3":[0.6,0.5,0.7]}},"drift/by_place":{"first":{"tokens":2},"last":{"tokens":3}},"drift/by_length":"broken"}
+)");
+  const Json drift = Data(run)["drift"];
+  const Json k3 = drift["by_version_lag"]["k3"];
+  EXPECT_EQ(k3["0"], Json::parse("[[0.1,0.05,0.2],null,[0.3,0.2,0.4]]"));
+  EXPECT_EQ(k3["1"], Json::parse("[null,null,[0.6,0.5,0.7]]"));
+  EXPECT_EQ(drift["by_version_lag"]["mean_abs_delta"]["0"], Json::parse("[[1,null,null],null,null]"));
+  EXPECT_EQ(drift["last"]["place"]["step"], 3);
+  EXPECT_EQ(drift["last"]["place"]["buckets"]["last"]["tokens"], 3);
+  EXPECT_FALSE(drift["last"].contains("length"));
+}
+
+TEST(RunData, CapturesAreListedByStepWithThePagesThatStandBesideThem) {
+  const TempDir run;
+  Put(run / "metrics.jsonl", "{\"step\":1}\n");
+  Put(run / "captures/step_12/manifest.json", "{}");
+  Put(run / "captures/step_4/manifest.json", "{}");
+  Put(run / "captures/step_4/attribution.html", "<!DOCTYPE html>");
+  Put(run / "captures/step_20/tensors.safetensors", "writing it did not end");
+  Put(run / "captures/weights/version_3.safetensors", "");
+  EXPECT_EQ(Data(run)["captures"],
+            Json::parse(R"([{"page":true,"step":4},{"page":false,"step":12}])"));
+}
+
+TEST(Report, LinksToTheRunDirectoryFromWhereverThePageIs) {
+  const TempDir run;
+  const auto link = [&](const std::string& page, const std::string& expected) {
+    ASSERT_THAT(WriteReport(run / "runs/small", run / page), IsOk());
+    EXPECT_THAT(Get(run / page), HasSubstr("\"run_directory\":\"" + expected + "\""));
+  };
+  Put(run / "runs/small/run.json", "{}");
+  Put(run / "pages/keep", "");
+  link("runs/small/report.html", ".");
+  link("report.html", "runs/small");
+  link("pages/report.html", "../runs/small");
+}
+
+TEST(AttributionHtml, IsOneFileWhoseTextCannotBecomeMarkup) {
+  const std::string page = AttributionHtml("step <4>", R"({"capture":"</script><img onerror=x>&"})");
+  EXPECT_THAT(page, HasSubstr("<title>step &lt;4&gt; - Tandem attribution</title>"));
+  EXPECT_THAT(page, HasSubstr(R"("\u003c/script\u003e\u003cimg onerror=x\u003e\u0026")"));
+  EXPECT_THAT(page, HasSubstr("function verdictText()"));
+  for (const char* absent : {"<img onerror", "<link", "src=\"http", "fetch(", "@DATA@", "@SCRIPTS@",
+                             "function learningSection()"}) {
+    EXPECT_THAT(page, Not(HasSubstr(absent)));
+  }
 }
 
 TEST(Samples, ComeFromTheFirstMiddleAndLastStepWithTeachingGroupsFirst) {

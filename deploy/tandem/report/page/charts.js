@@ -3,8 +3,8 @@
 // apart for colour-blind readers; a second mark (dashes, position, a written label) goes with each.
 
 const palette = {
-  light: {blue: "#0072b2", orange: "#d98300", green: "#009e73", red: "#d55e00", sky: "#3f9fd6", pink: "#b8578f", grey: "#7a8594", yellow: "#b5a300"},
-  dark: {blue: "#4aa8e0", orange: "#f0a830", green: "#2fc196", red: "#f07838", sky: "#8fd0f5", pink: "#dd92bd", grey: "#95a1b1", yellow: "#e8db4a"},
+  light: {ink: "#1c2330", blue: "#0072b2", orange: "#d98300", green: "#009e73", red: "#d55e00", sky: "#3f9fd6", pink: "#b8578f", grey: "#7a8594", yellow: "#b5a300"},
+  dark: {ink: "#e4e9f0", blue: "#4aa8e0", orange: "#f0a830", green: "#2fc196", red: "#f07838", sky: "#8fd0f5", pink: "#dd92bd", grey: "#95a1b1", yellow: "#e8db4a"},
 };
 const drawn = [];
 
@@ -50,7 +50,7 @@ function drawCharts() {
     config.options = {
       responsive: true, maintainAspectRatio: false, animation: false, ...config.options,
       interaction: {mode: "index", intersect: false},
-      plugins: {legend: {display: false}, tooltip: {callbacks: {label: (item) => `${item.dataset.label}: ${number(item.parsed.y, 4)}`}},
+      plugins: {legend: {display: false}, tooltip: {filter: (item) => !item.dataset.edge, callbacks: {label: (item) => `${item.dataset.label}: ${number(item.parsed.y, 4)}`}},
         ...(config.options && config.options.plugins)},
     };
     item.chart = new Chart(item.canvas, config);
@@ -71,6 +71,23 @@ function line(label, values, tint, options) {
     borderDash: dashed ? [6, 4] : [], pointRadius: dots ? 4 : data.length === 1 ? 3 : 0, pointHoverRadius: 4, tension: 0, clip: 8, fill: fill || false};
 }
 
+// A line with the interval of each point as a band. points: [{x, y, low, high}]; without bounds, a gap
+// in the band. `edge` marks what is not a line of its own.
+function band(label, points, tint, options) {
+  const known = points.filter((point) => isNumber(point.y));
+  const edge = (bound, fill) => ({label: `${label}, ${bound}`, edge: true, data: known.map((point) => ({x: point.x, y: isNumber(point[bound]) ? point[bound] : null})),
+    borderWidth: 0, pointRadius: 0, pointHoverRadius: 0, pointHitRadius: 0, backgroundColor: faint(tint, .2), fill, tension: 0, clip: 8});
+  const {dashed} = options || {};
+  return [{label, data: known, borderColor: colour(tint), backgroundColor: colour(tint), borderWidth: 2, borderDash: dashed ? [6, 4] : [],
+    pointRadius: known.length === 1 ? 3 : 0, pointHoverRadius: 4, tension: 0, clip: 8, fill: false}, edge("low", "+1"), edge("high", false)];
+}
+
+// The points of a series whose bounds are the series KEY_low and KEY_high.
+function pointsWithBounds(key) {
+  const at = (name, i) => (series(name) ? series(name)[i] : null);
+  return runData.steps.map((step, i) => ({x: step, y: at(key, i), low: at(key + "_low", i), high: at(key + "_high", i)}));
+}
+
 function stepAxis() {
   const steps = runData.steps;
   return axis("train step", {type: "linear", min: Math.min(...steps), max: Math.max(...steps), grid: false, ticks: {precision: 0}});
@@ -84,6 +101,21 @@ function lineCard(title, note, lines, yOptions) {
   return chartCard(title, note, present.map(([, label, tint, options]) => [label, tint, options && options.dashed]), () => ({
     type: "line",
     data: {datasets: present.map(([key, label, tint, options]) => line(label, series(key), tint, {...options, log}))},
+    options: {scales: {x: stepAxis(), y: axis(yOptions && yOptions.title, yOptions)}},
+  }));
+}
+
+// The same with each line's interval as a band. A constant that a reader compares with is given as
+// yOptions.level: [label, value].
+function bandCard(title, note, lines, yOptions) {
+  const present = lines.filter(([key]) => hasSeries(key));
+  if (!present.length) return null;
+  const {level} = yOptions || {};
+  const keys = [...present.map(([, label, tint, options]) => [label, tint, options && options.dashed]), ...(level ? [[level[0], "grey", true]] : [])];
+  return chartCard(title, note, keys, () => ({
+    type: "line",
+    data: {datasets: [...present.flatMap(([key, label, tint, options]) => band(label, pointsWithBounds(key), tint, options)),
+      ...(level ? [line(level[0], runData.steps.map(() => level[1]), "grey", {dashed: true})] : [])]},
     options: {scales: {x: stepAxis(), y: axis(yOptions && yOptions.title, yOptions)}},
   }));
 }

@@ -1,8 +1,8 @@
 "use strict";
-// Building blocks of the page. Text of the run (completions above all) reaches the document through
+// Building blocks of a page. Text of the data (completions above all) reaches the document through
 // textContent alone: nothing here or elsewhere parses it as markup.
 
-const runData = JSON.parse(document.getElementById("run-data").textContent);
+const pageData = JSON.parse(document.getElementById("page-data").textContent);
 
 // el("div", {class: "card"}, child, "text", [more]): null children are left out.
 function el(tag, attributes, ...children) {
@@ -66,4 +66,15 @@ function table(columns, rows, limited) {
   return el("div", {class: limited ? "scroll limit" : "scroll", tabindex: limited ? "0" : null}, el("table", {},
     el("thead", {}, el("tr", {}, columns.map((column) => el("th", {class: kind(column)}, column.name)))),
     el("tbody", {}, rows.map((row) => el("tr", {}, columns.map((column) => el("td", {class: kind(column)}, column.cell(row))))))));
+}
+
+function tile(name, value, unit, note) {
+  return el("div", {class: "tile"}, el("span", {class: "name"}, name),
+    el("span", {class: "value"}, value, unit ? el("small", {}, " " + unit) : null), el("span", {class: "note"}, note || ""));
+}
+
+// [name, value]; what has no value is left out.
+function facts(pairs) {
+  return el("dl", {}, pairs.filter(([, value]) => value !== undefined && value !== null && value !== "")
+    .map(([name, value]) => [el("dt", {}, name), el("dd", {}, value instanceof Node ? value : plain(value))]));
 }

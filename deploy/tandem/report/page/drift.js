@@ -88,28 +88,43 @@ function driftTable() {
       {name: "lowest", num: true, cell: (r) => number(r.low)}, {name: "highest", num: true, cell: (r) => number(r.high)}], rows));
 }
 
+// How far, with the interval of each step over its completions.
+function intervalCards() {
+  return [
+    bandCard("k3 with its interval", "mean(w - 1 - delta), an estimate of KL(behaviour || proximal) that is never negative; the band is the 95 % interval over completions, before clamp",
+      [["drift/k3", "k3", "green"]], {title: "nats", suggestedMin: 0}),
+    bandCard("Mean abs delta with its interval", "mean(|delta|); 95 % interval over completions, before clamp", [["drift/mean_abs_delta", "mean |delta|", "blue"]], {title: "nats", suggestedMin: 0}),
+    bandCard("Effective sample size", "(sum w)\u00b2 / (N sum w\u00b2), before clamp: 1 when all weights are equal; 95 % interval over completions",
+      [["drift/ess_fraction", "ESS / N", "blue"]], {title: "share of N"}),
+    meanWeightCard(),
+    calibrationCard(),
+  ];
+}
+
 function driftSection() {
   const cards = [
+    ...intervalCards(),
     lineCard("Abs delta", "mean(|delta|), quantiles and max(|delta|) over trained tokens, before clamp (logarithmic)",
       [["drift/max_abs_delta", "max", "red"], ["drift/abs_delta_p999", "p99.9", "orange", {dashed: true}], ["drift/abs_delta_p99", "p99", "orange"],
         ["drift/mean_abs_delta", "mean", "blue"], ["drift/abs_delta_p50", "median", "green", {dashed: true}]], {log: true, title: "nats"}),
     lineCard("KL estimators", "k1 = mean(-delta), k2 = mean(delta\u00b2 / 2), k3 = mean(w - 1 - delta): arithmetic, before clamp",
       [["drift/k1", "k1", "blue"], ["drift/k2", "k2", "orange", {dashed: true}], ["drift/k3", "k3", "green"]], {title: "nats"}),
-    lineCard("Effective sample size", "(sum w)\u00b2 / (N sum w\u00b2), before clamp: 1 when all weights are equal",
-      [["drift/ess_fraction", "ESS / N", "blue"]], {title: "share of N"}),
-    meanWeightCard(),
     lineCard("Chi-squared", "mean(w\u00b2) - 1, arithmetic, before clamp", [["drift/chi2", "chi\u00b2", "blue"]], {}),
     lineCard("Sequence log-ratio", "product: sum_t delta; geometric: mean_t delta; per completion, then averaged",
       [["drift/sequence_log_ratio_sum_mean", "product", "blue"], ["drift/sequence_log_ratio_mean_mean", "geometric", "orange", {dashed: true}],
         ["drift/sequence_log_ratio_max", "largest |product|", "red"]], {title: "nats"}),
-    calibrationCard(),
-    lineCard("By advantage sign", "mean(w | A > 0) against mean(w | A < 0), before clamp: a lasting gap turns a correction into a bias",
+    bandCard("By advantage sign", "mean(w | A > 0) against mean(w | A < 0), before clamp: a lasting gap turns a correction into a bias",
       [["drift/positive_mean_w", "advantage > 0", "blue"], ["drift/negative_mean_w", "advantage < 0", "orange", {dashed: true}]], {title: "w"}),
+    lineCard("Kept by advantage sign", "share of trained tokens that masks and filters keep; when one side falls, the correction pushes the policy one way",
+      [["correction/positive_kept_fraction", "advantage > 0", "blue"], ["correction/negative_kept_fraction", "advantage < 0", "orange", {dashed: true}]], {title: "share", suggestedMin: .95, suggestedMax: 1}),
+    ...lagCards(),
+    ...splitPartCards(),
+    ...probeCards(),
     lineCard("Mean weight around truncation", "mean(w) before clamp and mean(min(C, w)) after clamp: the gap is what the ceiling takes",
       [["correction/mean_weight_raw", "before clamp", "orange", {dashed: true}], ["correction/mean_weight", "after clamp", "blue"]], {title: "w"}),
     lineCard("Capped", "share of trained tokens whose weight met the ceiling C", [["correction/capped_share", "capped share", "blue"]], {title: "share", suggestedMin: 0, suggestedMax: .02}),
     ...weightHistogramCards(),
   ].filter(Boolean);
   return section("drift", "Drift", "How far the trainer's log-probs are from those the rollout server sampled with, on the same tokens.",
-    cards.length ? el("div", {class: "grid"}, cards) : el("p", {class: "empty"}, "No train step recorded yet."), driftTable());
+    cards.length ? el("div", {class: "grid"}, cards) : el("p", {class: "empty"}, "No train step recorded yet."), lastSplits(), captureCard(), driftTable());
 }

@@ -1,24 +1,5 @@
 "use strict";
-// Puts the page together and keeps its theme.
-
-function setTheme(theme) {
-  document.documentElement.dataset.theme = theme;
-  document.getElementById("theme").textContent = theme === "dark" ? "Light" : "Dark";
-  drawCharts();
-  paintTokens();
-}
-
-function startTheme() {
-  const system = window.matchMedia("(prefers-color-scheme: dark)");
-  const asked = new URLSearchParams(location.search).get("theme");
-  let chosen = asked === "dark" || asked === "light" ? asked : null;
-  setTheme(chosen || (system.matches ? "dark" : "light"));
-  system.addEventListener("change", () => { if (!chosen) setTheme(system.matches ? "dark" : "light"); });
-  document.getElementById("theme").addEventListener("click", () => {
-    chosen = isDark() ? "light" : "dark";
-    setTheme(chosen);
-  });
-}
+// Puts the report together.
 
 function buildPage() {
   const page = document.getElementById("page");

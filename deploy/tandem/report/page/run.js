@@ -1,6 +1,8 @@
 "use strict";
 // The head of the page: title, notices, headline tiles, the run card, alerts.
 
+const runData = pageData;
+
 const stateNames = {finished: ["finished", "finished"], stopped: ["stopped", "stopped"], "in progress": ["running", "no end recorded"]};
 
 function titleBlock() {
@@ -16,11 +18,6 @@ function noticeBlock() {
   if (!runData.notices.length) return null;
   return el("div", {class: "notice", role: "status"}, el("strong", {}, "Not everything could be read as it stands"),
     el("ul", {}, runData.notices.map((text) => el("li", {}, text))));
-}
-
-function tile(name, value, unit, note) {
-  return el("div", {class: "tile"}, el("span", {class: "name"}, name),
-    el("span", {class: "value"}, value, unit ? el("small", {}, " " + unit) : null), el("span", {class: "note"}, note || ""));
 }
 
 const arrow = (from, to, format) => `${format(from)} \u2192 ${format(to)}`;
@@ -39,11 +36,6 @@ function tiles() {
     tile("Trained tokens", number(h.trained_tokens_per_s), "tokens/s", `median step ${duration(h.step_seconds)}`),
     tile("Weight push", number(h.push_mb_per_s), "MB/s", "all bytes over all seconds"),
   ]);
-}
-
-function facts(pairs) {
-  return el("dl", {}, pairs.filter(([, value]) => value !== undefined && value !== null && value !== "")
-    .map(([name, value]) => [el("dt", {}, name), el("dd", {}, value instanceof Node ? value : plain(value))]));
 }
 
 const mono = (text) => (text ? el("span", {class: "mono"}, text) : null);

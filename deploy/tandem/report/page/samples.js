@@ -1,31 +1,6 @@
 "use strict";
 // Samples: completions coloured token by token by delta, and the worst tokens in context.
 
-// Full colour at half a nat; square root, so that small gaps are seen.
-function shade(delta) {
-  if (!isNumber(delta)) return "transparent";
-  const strength = Math.min(1, Math.sqrt(Math.abs(delta) / .5)) * .85;
-  return `rgba(${cssVariable(delta > 0 ? "--more" : "--less")}, ${strength.toFixed(3)})`;
-}
-
-// White space and control characters are made visible where they would vanish.
-function visible(text) {
-  return plainToken(text).replace(/\n/g, "\u21b5\n").replace(/\t/g, "\u21e5").replace(/[\u0000-\u0008\u000b-\u001f\u007f]/g, "\u2423");
-}
-const plainToken = (text) => (typeof text === "string" ? text : text === null || text === undefined ? "" : String(text));
-
-const tip = el("div", {id: "tip", role: "tooltip"});
-
-function showTip(target) {
-  tip.textContent = target.tipText;
-  tip.style.display = "block";
-  const box = target.getBoundingClientRect();
-  const left = Math.max(8, Math.min(box.left, document.documentElement.clientWidth - tip.offsetWidth - 8));
-  tip.style.left = `${left + window.scrollX}px`;
-  tip.style.top = `${box.bottom + window.scrollY + 6}px`;
-}
-const hideTip = () => { tip.style.display = "none"; };
-
 function tokenNode(c, t) {
   const text = plainToken(c.tokens[t]);
   const both = isNumber(c.behaviour[t]) && isNumber(c.proximal[t]);
@@ -56,10 +31,6 @@ function groupNode(g) {
     el("div", {class: "prompt"}, plainToken(g.prompt)), g.completions.map(completionNode));
 }
 
-function paintTokens() {
-  for (const node of document.querySelectorAll("[data-delta]")) node.style.backgroundColor = node.dataset.delta === "" ? "" : shade(Number(node.dataset.delta));
-}
-
 function sampleSection() {
   const steps = runData.samples.steps;
   if (!steps.length) return section("samples", "Samples", null, el("p", {class: "empty"}, "No rollouts recorded."));
@@ -83,13 +54,8 @@ function worstSection() {
   const worst = runData.samples.worst;
   if (!worst.length) return null;
   const [from, to] = runData.samples.worst_steps;
-  const context = (row) => {
-    const hit = el("span", {class: "hit"}, visible(row.token) || "\u2205");
-    hit.dataset.delta = row.delta;
-    return el("div", {class: "context mono"}, el("span", {class: "dim"}, row.before.map(visible).join("")), hit, el("span", {class: "dim"}, row.after.map(visible).join("")));
-  };
   return section("worst", "Worst tokens", `The trained tokens with the largest |delta|, steps ${from} to ${to}, in context.`, el("div", {class: "card"}, table([
-    {name: "delta", num: true, cell: (r) => number(r.delta)}, {name: "token in context", cell: context},
+    {name: "delta", num: true, cell: (r) => number(r.delta)}, {name: "token in context", cell: (r) => contextNode(r.before.map(visible).join(""), r.token, r.after.map(visible).join(""), r.delta)},
     {name: "log behaviour", num: true, cell: (r) => number(r.behaviour)}, {name: "log proximal", num: true, cell: (r) => number(r.proximal)},
     {name: "step", num: true, cell: (r) => plain(r.step)}, {name: "group", num: true, cell: (r) => plain(r.group_id)}, {name: "completion", num: true, cell: (r) => plain(r.index)},
     {name: "position", num: true, cell: (r) => plain(r.position)}, {name: "version", num: true, cell: (r) => plain(r.version)}], worst, true)));
