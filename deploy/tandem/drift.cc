@@ -12,6 +12,7 @@ void AddDriftCommand(CLI::App& app, Action& chosen) {
   drift->require_subcommand(1);
   AddDriftCaptureCommand(*drift, chosen);
   AddDriftAttributeCommand(*drift, chosen);
+  AddDriftReplayCommand(*drift, chosen);
   AddDriftPhaseCommand(*drift, chosen);
 }
 

@@ -34,6 +34,7 @@ void AddDriftCommand(CLI::App& app, Action& chosen);
 // Of the one above.
 void AddDriftCaptureCommand(CLI::App& drift, Action& chosen);
 void AddDriftAttributeCommand(CLI::App& drift, Action& chosen);
+void AddDriftReplayCommand(CLI::App& drift, Action& chosen);
 void AddDriftPhaseCommand(CLI::App& drift, Action& chosen);
 
 // Runs.
