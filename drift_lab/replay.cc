@@ -109,16 +109,6 @@ absl::StatusOr<std::unique_ptr<TrainerForward>> MakeForward(const Capture& captu
        .trainable = true});
 }
 
-// A capture from a server has no proximal log-probs: those of the weights that drew it.
-absl::Status FillProximal(TrainerForward& forward, const ReplayProgress& progress, Capture& capture) {
-  const auto all = static_cast<double>(capture.num_tokens());
-  TANDEM_ASSIGN_OR_RETURN(capture.proximal_logprobs,
-                          forward.Score(capture, {}, [&](int64_t tokens) {
-                            progress("proximal log-probs", static_cast<double>(tokens) / all);
-                          }));
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::vector<VariantResult>> EvaluateAll(const ReplayBatch& batch,
                                                        const std::vector<ReplayVariant>& variants) {
   std::vector<VariantResult> results;
@@ -206,6 +196,11 @@ absl::StatusOr<Replay> RunReplay(const ReplayOptions& options, const ReplayProgr
   TANDEM_ASSIGN_OR_RETURN(const auto of_model, CheckModelAndWeights(capture, model, weights));
   replay.findings.insert(replay.findings.end(), of_model.begin(), of_model.end());
   if (!replay.findings.empty()) return replay;
+  if (!HasProximal(capture)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.capture, " was never in a trainer: it has neither advantages nor proximal log-probs. "
+        "Capture a step of a run (trainer.capture.every)"));
+  }
 
   TANDEM_ASSIGN_OR_RETURN(const std::vector<Capture> nulls, ReadNulls(options.nulls, config));
   if (!nulls.empty()) {
@@ -215,8 +210,6 @@ absl::StatusOr<Replay> RunReplay(const ReplayOptions& options, const ReplayProgr
     variants.insert(variants.end(), chosen.begin(), chosen.end());
   }
   TANDEM_ASSIGN_OR_RETURN(const auto forward, MakeForward(capture, config, weights));
-  replay.proximal_recorded = HasProximal(capture);
-  if (!replay.proximal_recorded) TANDEM_RETURN_IF_ERROR(FillProximal(*forward, progress, capture));
   TANDEM_RETURN_IF_ERROR(Measure(variants, options.seed, *forward, progress, replay));
   for (ReplayRow& row : replay.numbers.rows) {
     if (nulls.empty()) break;

@@ -36,7 +36,7 @@ using ReplayProgress = std::function<void(const std::string& what, double done)>
 
 struct Replay {
   std::string path;
-  offpolicy::Capture capture;         // with the proximal log-probs that were used
+  offpolicy::Capture capture;
   std::vector<GateFinding> findings;  // not empty: nothing below was measured
 
   ReplayNumbers numbers;
@@ -46,14 +46,14 @@ struct Replay {
 
   int64_t num_parameters = 0, num_backward_passes = 0;
   double relative_error = 0;  // of a squared gradient norm, from the sketch; 0: none
-  bool proximal_recorded = false;
   double max_rescore_difference = 0;  // of the passes here against the recorded proximal log-probs
 };
 
 // Findings of the gate are a result, not an error.
 //   NOT_FOUND, INVALID_ARGUMENT, DATA_LOSS  of ReadCapture, CaptureWeights, SelectVariants and the model
 //                     directory
-//   INVALID_ARGUMENT  no trained token with an advantage other than 0; a null that is none: its weights
+//   INVALID_ARGUMENT  a capture that no trainer re-scored, or without a trained token whose advantage is
+//                     not 0; a null that is none: its weights
 //                     changed, faults were injected, or nothing was re-scored
 absl::StatusOr<Replay> RunReplay(const ReplayOptions& options, const ReplayProgress& progress);
 

@@ -76,7 +76,6 @@ std::string ReplayJson(const Replay& r) {
     json["gradients"] = {{"num_parameters", r.num_parameters},
                          {"backward_passes", r.num_backward_passes},
                          {"squared_norm_relative_error", Number(r.relative_error)},
-                         {"proximal_recorded", r.proximal_recorded},
                          {"max_rescore_difference", Number(r.max_rescore_difference)}};
     json["exact_withheld"] = r.numbers.exact_withheld;
     if (!r.nulls.empty()) {

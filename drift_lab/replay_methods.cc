@@ -1,10 +1,11 @@
 #include "drift_lab/replay_methods.h"
 
 #include <algorithm>
-#include <set>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 
@@ -147,7 +148,7 @@ std::vector<ReplayVariant> NullVariants(const std::vector<std::string>& methods,
                                         const NullFloor& floor, std::span<const double> rates,
                                         std::vector<std::string>& notes) {
   std::vector<ReplayVariant> variants;
-  std::set<std::string> said;  // one reason holds for many methods
+  std::map<std::string, std::vector<std::string>> refused;  // by reason: it holds for many methods
   for (const NamedMethod& method : offpolicy::NamedMethods()) {
     const bool wanted = methods.empty() || std::ranges::find(methods, method.name) != methods.end();
     const ThresholdList* const list = FindList(method.name);
@@ -159,11 +160,14 @@ std::vector<ReplayVariant> NullVariants(const std::vector<std::string>& methods,
       if (variant.ok()) {
         variant->null_rate = rate;
         variants.push_back(*std::move(variant));
-      } else if (said.insert(std::string(variant.status().message())).second) {
-        notes.push_back(absl::StrCat(std::string(method.name), " at rate ", rate, ": ",
-                                     std::string(variant.status().message())));
+      } else {
+        refused[absl::StrCat("rate ", rate, ", ", std::string(variant.status().message()))].push_back(
+            std::string(method.name));
       }
     }
+  }
+  for (const auto& [reason, names] : refused) {
+    notes.push_back(absl::StrCat(reason, ": ", absl::StrJoin(names, ", ")));
   }
   return variants;
 }

@@ -199,6 +199,13 @@ Statistics Evaluate(const Estimator& of, std::span<const Estimator> references,
   return result;
 }
 
+// A row that hangs on fewer groups than that has no interval: what a bootstrap says of it is chance.
+bool HasIntervals(const Estimator& estimator) {
+  return std::ranges::count_if(estimator.uses, [](const ClusterUse& use) {
+           return use.all.kept > 0;
+         }) >= offpolicy::kLeastClusters;
+}
+
 // [M][kNumStatistics], all variants from the same draws.
 std::vector<std::array<Interval, kNumStatistics>> Bootstrap(
     std::span<const Estimator> estimators, size_t num_clusters,
@@ -220,7 +227,7 @@ std::vector<std::array<Interval, kNumStatistics>> Bootstrap(
     std::vector<double> counts(num_clusters, 1);
     const Statistics whole = Evaluate(estimators[m], references, counts);
     for (size_t k = 0; k < kNumStatistics; ++k) intervals[m][k].value = whole[k];
-    if (num_clusters < static_cast<size_t>(offpolicy::kLeastClusters)) continue;
+    if (!HasIntervals(estimators[m])) continue;
     auto replicates = draw(estimators[m], options.replicates);
     std::array<std::vector<double>, kNumStatistics> leave_one_out;
     for (size_t c = 0; c < num_clusters; ++c) {

@@ -13,7 +13,8 @@
 //
 // Intervals: groups are drawn again (cluster_bootstrap.h), since a group's advantages depend on each
 // other. Coefficients and what a method measures over the whole batch (batch_normalise, m2po's cutoff)
-// stay as they were; D is drawn with the groups.
+// stay as they were; D is drawn with the groups. A method that keeps tokens of fewer than kLeastClusters
+// groups has no intervals.
 #ifndef TANDEM_DRIFT_LAB_REPLAY_NUMBERS_H_
 #define TANDEM_DRIFT_LAB_REPLAY_NUMBERS_H_
 
@@ -76,7 +77,7 @@ struct ReplayNumbers {
   std::vector<ReplayRow> rows;
   int64_t num_tokens = 0;       // trained, A != 0
   int64_t num_completions = 0;  // trained
-  int64_t num_groups = 0;       // with a trained completion: fewer than kLeastClusters give no interval
+  int64_t num_groups = 0;       // with a trained completion
   // Why nothing is compared with the product weights, whose gradient then is that of a few completions;
   // empty: it is compared.
   std::string exact_withheld;

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
@@ -66,9 +65,7 @@ void AppendFacts(const Replay& r, std::string& out) {
                         "groups; %d parameters, %d backward passes\n",
                         r.numbers.num_tokens, r.numbers.num_completions, r.numbers.num_groups,
                         r.num_parameters, r.num_backward_passes);
-  absl::StrAppendFormat(&out, "proximal log-probs: %s%s\n",
-                        r.proximal_recorded ? "the trainer's record; scored again they differ by at most "
-                                            : "scored here; alone in a row they differ by at most ",
+  absl::StrAppendFormat(&out, "proximal log-probs, scored again, differ from the trainer's record by at most %s\n",
                         Number(r.max_rescore_difference));
   if (r.relative_error > 0) {
     absl::StrAppendFormat(&out, "gradients are sketched: norms to %.2f %%, a cosine c to %.2f %% of 1 - c^2\n",
@@ -85,10 +82,10 @@ void AppendFacts(const Replay& r, std::string& out) {
 }
 
 void AppendGradients(const Replay& r, std::string& out) {
-  absl::StrAppendFormat(&out, "\n%-22s %-16s %-9s %-23s %-23s %-7s %s\n", "method", "threshold",
+  absl::StrAppendFormat(&out, "\n%-21s %-20s %-8s %-22s %-23s %-7s %s\n", "method", "threshold",
                         "|g|", "|g| / |g off|", "cosine to exact", "to off", "noise");
   for (const ReplayRow& row : r.numbers.rows) {
-    absl::StrAppendFormat(&out, "%-22s %-16s %-9s %-23s %-23s %-7s %s\n", NameOf(row),
+    absl::StrAppendFormat(&out, "%-21s %-20s %-8s %-22s %-23s %-7s %s\n", NameOf(row),
                           ThresholdText(row.variant), Number(row.gradient_norm),
                           WithBounds(row.norm_ratio, "%.3g"),
                           WithBounds(row.cosine[kNumReferences - 1], "%.4g"),
@@ -104,12 +101,12 @@ void AppendGradients(const Replay& r, std::string& out) {
 }
 
 void AppendTokens(const Replay& r, std::string& out) {
-  absl::StrAppendFormat(&out, "\n%-22s %-16s %-7s %-9s %-7s %-14s %-15s%s\n", "method", "threshold",
+  absl::StrAppendFormat(&out, "\n%-21s %-20s %-7s %-9s %-7s %-14s %-15s%s\n", "method", "threshold",
                         "ESS %", "eff. tok.", "kept %", "A>0 / A<0 %", "w A>0 / A<0",
                         r.nulls.empty() ? "" : " on the null %");
   for (const ReplayRow& row : r.numbers.rows) {
     absl::StrAppendFormat(
-        &out, "%-22s %-16s %-7s %-9s %-7s %-14s %-15s%s\n", NameOf(row), ThresholdText(row.variant),
+        &out, "%-21s %-20s %-7s %-9s %-7s %-14s %-15s%s\n", NameOf(row), ThresholdText(row.variant),
         Percent(row.ess_fraction.value), Number(row.effective_tokens, "%.4g"),
         Percent(row.kept.value),
         absl::StrCat(Percent(row.kept_positive.value), " / ", Percent(row.kept_negative.value)),
@@ -125,15 +122,13 @@ void AppendTokens(const Replay& r, std::string& out) {
 void AppendLengths(const Replay& r, std::string& out) {
   std::string lines;
   for (const ReplayRow& row : r.numbers.rows) {
-    const bool all = std::ranges::all_of(row.by_length,
-                                         [](const LengthShare& share) { return share.kept == 1; });
-    if (all) continue;
-    absl::StrAppendFormat(&lines, "%-22s %-16s", NameOf(row), ThresholdText(row.variant));
+    if (row.kept.value == 1 || row.kept.value == 0) continue;
+    absl::StrAppendFormat(&lines, "%-21s %-20s", NameOf(row), ThresholdText(row.variant));
     for (const LengthShare& share : row.by_length) absl::StrAppendFormat(&lines, " %9s", Percent(share.kept));
     lines += "\n";
   }
   if (lines.empty()) return;
-  absl::StrAppendFormat(&out, "\n%-39s", "kept % by tokens of the completion");
+  absl::StrAppendFormat(&out, "\n%-42s", "kept % by tokens of the completion");
   for (const LengthShare& share : r.numbers.rows.front().by_length) {
     absl::StrAppendFormat(&out, " %9s", share.label);
   }
@@ -154,7 +149,7 @@ std::string ReplayTable(const Replay& replay) {
   AppendTokens(replay, out);
   AppendLengths(replay, out);
   for (const std::string& note : replay.notes) {
-    absl::StrAppend(&out, "no threshold from the null for ", note, "\n");
+    absl::StrAppend(&out, "no threshold from the null: ", note, "\n");
   }
   return out;
 }

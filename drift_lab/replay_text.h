@@ -8,7 +8,7 @@
 
 namespace tandem::drift {
 
-// Tables of at most 110 columns: gradients, tokens, and lengths where some method drops tokens.
+// Tables of at most 116 columns: gradients, tokens, and lengths where some method drops tokens.
 std::string ReplayTable(const Replay& replay);
 
 // One object; NaN and unknown bounds are null. Field by field in docs/drift_replay.md.

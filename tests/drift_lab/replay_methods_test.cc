@@ -125,8 +125,10 @@ TEST(ReplayMethodsTest, ANullGivesEveryRuleItsThresholdsAndSaysWhatItCannot) {
   EXPECT_NEAR(variants[2].options.correction.geometric_z, 3.9, 1e-12);
   EXPECT_EQ(variants[2].options.correction.geometric_noise, 0.01);
   ASSERT_EQ(notes.size(), 3u);
-  EXPECT_NE(notes[0].find("tis at rate 0.01: the null has 40 tokens"), std::string::npos) << notes[0];
-  EXPECT_NE(notes[0].find("takes 99"), std::string::npos) << notes[0];
+  EXPECT_EQ(notes[0],
+            "rate 0.01, the null has 40 completions, and a rate of 0.01 on one side takes 99: z_gate");
+  EXPECT_EQ(notes[1],
+            "rate 0.01, the null has 40 tokens, and a rate of 0.005 on one side takes 199: icepop");
 }
 
 }  // namespace

@@ -125,6 +125,9 @@ TEST(ReplayNumbersTest, IntervalsAreOverGroupsAndTakeEightOfThem) {
   for (int32_t g = 0; g < 7; ++g) study.Add(g % 4 == 0 ? 2 : 1, 1, g, {1, 0.1 * g});
   EXPECT_FALSE(study.Numbers().rows[3].kept.known());
   study.Add(1, 1, 7, {1, 0.7});
+  EXPECT_TRUE(study.Numbers().rows[0].kept.known());
+  EXPECT_FALSE(study.Numbers().rows[3].kept.known());  // two of the eight keep nothing
+  for (int32_t g = 8; g < 12; ++g) study.Add(g % 4 == 0 ? 2 : 1, 1, g, {1, 0.1 * g});
   const ReplayRow row = study.Numbers().rows[3];
   EXPECT_EQ(row.kept.value, 0.75);
   EXPECT_LT(row.kept.low, 0.6);
@@ -132,9 +135,9 @@ TEST(ReplayNumbersTest, IntervalsAreOverGroupsAndTakeEightOfThem) {
   EXPECT_LT(row.cosine[0].low, row.cosine[0].value);
   EXPECT_GE(row.cosine[0].high, row.cosine[0].value);
   // Twenty completions of one group are one draw: without it three quarters are kept.
-  for (int i = 0; i < 20; ++i) study.Add(2, 1, 8, {1, 0});
+  for (int i = 0; i < 20; ++i) study.Add(2, 1, 12, {1, 0});
   const ReplayRow with_a_large_group = study.Numbers().rows[3];
-  EXPECT_NEAR(with_a_large_group.kept.value, 6.0 / 28, 1e-12);
+  EXPECT_NEAR(with_a_large_group.kept.value, 9.0 / 32, 1e-12);
   EXPECT_GT(with_a_large_group.kept.high, 0.5);
 }
 

@@ -203,6 +203,11 @@ TEST(ReplayTest, RefusesWhatCannotBeReplayed) {
   EXPECT_THAT(RunReplay({.capture = capture}, Quiet),
               FailsWith(absl::StatusCode::kInvalidArgument,
                         "no trained token with an advantage other than 0"));
+  offpolicy::Capture unscored = offpolicy::ReadCapture(WriteCaptureOf(other, Groups(0.1))).value();
+  for (float& logprob : unscored.proximal_logprobs) logprob = std::nanf("");
+  EXPECT_THAT(WriteCapture(other.path() + "/capture", unscored), IsOk());
+  EXPECT_THAT(RunReplay({.capture = other.path() + "/capture"}, Quiet),
+              FailsWith(absl::StatusCode::kInvalidArgument, "was never in a trainer"));
   const std::string spoilt = WriteCaptureOf(other, Groups(0.1), {"temperature 0.9"});
   EXPECT_THAT(RunReplay({.capture = capture, .nulls = {spoilt}}, Quiet),
               FailsWith(absl::StatusCode::kInvalidArgument, "is not a null: faults were injected"));
