@@ -237,8 +237,11 @@ std::vector<std::array<Interval, kNumStatistics>> Bootstrap(
       counts[c] = 1;
     }
     for (size_t k = 0; k < kNumStatistics; ++k) {
-      intervals[m][k] =
+      Interval interval =
           offpolicy::BcaInterval(whole[k], replicates[k], leave_one_out[k], options.level);
+      // Samples that are off the value by more than they spread: their bias is not to be corrected.
+      if (interval.Excludes(whole[k])) interval = {.value = whole[k]};
+      intervals[m][k] = interval;
     }
   }
   return intervals;

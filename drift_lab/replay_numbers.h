@@ -14,7 +14,8 @@
 // Intervals: groups are drawn again (cluster_bootstrap.h), since a group's advantages depend on each
 // other. Coefficients and what a method measures over the whole batch (batch_normalise, m2po's cutoff)
 // stay as they were; D is drawn with the groups. A method that keeps tokens of fewer than kLeastClusters
-// groups has no intervals.
+// groups has no intervals, and a number that its own samples exclude has none either: lengths and angles of
+// sums of few noisy gradients are biased, in samples of samples more so.
 #ifndef TANDEM_DRIFT_LAB_REPLAY_NUMBERS_H_
 #define TANDEM_DRIFT_LAB_REPLAY_NUMBERS_H_
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <random>
 
 namespace tandem::drift {
 namespace {
@@ -139,6 +140,36 @@ TEST(ReplayNumbersTest, IntervalsAreOverGroupsAndTakeEightOfThem) {
   const ReplayRow with_a_large_group = study.Numbers().rows[3];
   EXPECT_NEAR(with_a_large_group.kept.value, 9.0 / 32, 1e-12);
   EXPECT_GT(with_a_large_group.kept.high, 0.5);
+}
+
+// Gradients around (1, 0) with as much noise as signal in four groups; every second one has a weight of 2,
+// which icepop drops, and a mean of its own, (1, 1).
+void AddRandomGroups(int count, std::mt19937& random, Study& study) {
+  std::normal_distribution<double> normal;
+  for (int32_t g = 0; g < count; ++g) {
+    const bool heavy = random() % 2 == 0;
+    study.Add(heavy ? 2 : 1, 1, g, {1 + 2 * normal(random), (heavy ? 1 : 0) + 2 * normal(random)});
+  }
+}
+
+TEST(ReplayNumbersTest, IntervalsOfCosinesAndNormsCoverTheirValuesOverManyGroups) {
+  std::mt19937 random(4);
+  // Over many groups: off is (1, 1/2), icepop (1, 0), with divisors of all tokens and of half of them.
+  const double cosine = 2 / std::sqrt(5.0), ratio = 2 / std::sqrt(5.0);
+  constexpr int kStudies = 150;
+  int cosines = 0, cosines_covered = 0, ratios = 0, ratios_covered = 0;
+  for (int i = 0; i < kStudies; ++i) {
+    Study study;
+    AddRandomGroups(48, random, study);
+    const ReplayRow row = study.Numbers().rows[3];
+    cosines += row.cosine[0].known();
+    cosines_covered += row.cosine[0].known() && !row.cosine[0].Excludes(cosine);
+    ratios += row.norm_ratio.known();
+    ratios_covered += row.norm_ratio.known() && !row.norm_ratio.Excludes(ratio);
+  }
+  EXPECT_GT(cosines, kStudies * 3 / 4);
+  EXPECT_GT(cosines_covered, 0.85 * cosines);  // 133 of 149: short of 95 in 100
+  EXPECT_GT(ratios_covered, 0.85 * ratios);    // 136 of 150
 }
 
 TEST(ReplayNumbersTest, NothingIsComparedWithProductWeightsThatOneCompletionCarries) {

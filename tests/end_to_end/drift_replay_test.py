@@ -44,9 +44,9 @@ def rows(result):
 
 @pytest.fixture(scope="module")
 def stale(model, tmp_path_factory):
-    """Four versions of staleness at a learning rate that moves the policy: gaps of tenths of a nat."""
-    return capture_of(tmp_path_factory.mktemp("stale"), model, steps=6, max_staleness=4, prompts_per_step=8,
-                      push={"hold_back_versions": 4}, optimizer={"learning_rate": 1.5e-3})
+    """Four versions of staleness at a learning rate that moves the policy by about a tenth of a nat."""
+    return capture_of(tmp_path_factory.mktemp("stale"), model, steps=6, max_staleness=4, prompts_per_step=12,
+                      push={"hold_back_versions": 4}, optimizer={"learning_rate": 5e-5})
 
 
 @pytest.fixture(scope="module")
