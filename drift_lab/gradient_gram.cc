@@ -17,7 +17,8 @@ namespace {
 constexpr int64_t kProductChunk = 4096;
 
 std::vector<double> Products(const std::vector<float>& sketches, int64_t count, int64_t width) {
-  const at::Tensor rows = at::from_blob(const_cast<float*>(sketches.data()), {count, width}, at::kFloat);
+  const at::Tensor rows =
+      at::from_blob(const_cast<float*>(sketches.data()), {count, width}, at::kFloat);
   at::Tensor sum = at::zeros({count, count}, at::kDouble);
   for (int64_t begin = 0; begin < width; begin += kProductChunk) {
     const at::Tensor part = rows.narrow(1, begin, std::min(kProductChunk, width - begin));
@@ -50,8 +51,8 @@ absl::StatusOr<GradientGram> ComputeGradientGram(TrainerForward& forward,
         const std::vector<float> logprobs,
         forward.Differentiate(capture, requests[i].completion, requests[i].direction, take));
     std::ranges::copy(
-        logprobs, gram.logprobs.begin() +
-                      capture.token_offsets[static_cast<size_t>(requests[i].completion)]);
+        logprobs,
+        gram.logprobs.begin() + capture.token_offsets[static_cast<size_t>(requests[i].completion)]);
     progress(static_cast<int64_t>(i) + 1);
   }
   TANDEM_RETURN_IF_ERROR(CatchTorch("inner products of gradients", [&] {

@@ -50,9 +50,9 @@ size_t PlacesBeyond(size_t count, double rate) {
 
 absl::Status CheckCount(const std::vector<double>& sorted, double rate, const char* of) {
   if (PlacesBeyond(sorted.size(), rate) > 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("the null has ", sorted.size(), " ", of, ", and a rate of ", rate,
-                   " on one side takes ", std::ceil(1 / rate - 1e-9) - 1));
+  return absl::FailedPreconditionError(absl::StrCat("the null has ", sorted.size(), " ", of,
+                                                    ", and a rate of ", rate, " on one side takes ",
+                                                    std::ceil(1 / rate - 1e-9) - 1));
 }
 
 double Upper(const std::vector<double>& sorted, double rate) {
@@ -109,7 +109,8 @@ NullFloor MeasureNull(std::span<const TokenRecord> nulls) {
     floor.smallest_w.push_back(std::exp(sums.smallest_delta));
     floor.largest_k3.push_back(sums.largest_k3);
     floor.mean_k3.push_back(sums.k3 / sums.tokens);
-    if (s > 0) floor.length_aware.push_back(std::abs(mean + s * s / 2) * std::sqrt(sums.tokens) / s);
+    if (s > 0)
+      floor.length_aware.push_back(std::abs(mean + s * s / 2) * std::sqrt(sums.tokens) / s);
   }
   for (std::vector<double>* values :
        {&floor.token_w, &floor.product, &floor.geometric, &floor.smallest_w, &floor.largest_k3,
@@ -126,15 +127,24 @@ absl::StatusOr<std::string> NullThreshold(const NullFloor& floor, NullRule rule,
         "the null's gap is exactly 0: it has no noise to choose a threshold by");
   }
   switch (rule) {
-    case NullRule::kTokenCeiling: return Ceiling(floor.token_w, rate, kTokens);
-    case NullRule::kTokenBounds: return Bounds(floor.token_w, rate, kTokens);
-    case NullRule::kProductCeiling: return Ceiling(floor.product, rate, kCompletions);
-    case NullRule::kProductBounds: return Bounds(floor.product, rate, kCompletions);
-    case NullRule::kGeometricCeiling: return Ceiling(floor.geometric, rate, kCompletions);
-    case NullRule::kGeometricBounds: return Bounds(floor.geometric, rate, kCompletions);
-    case NullRule::kGeometricFloor: return Floor(floor.geometric, rate, kCompletions);
-    case NullRule::kSmallest: return Floor(floor.smallest_w, rate, kCompletions);
-    case NullRule::kK3Mean: return K3(floor.mean_k3, rate);
+    case NullRule::kTokenCeiling:
+      return Ceiling(floor.token_w, rate, kTokens);
+    case NullRule::kTokenBounds:
+      return Bounds(floor.token_w, rate, kTokens);
+    case NullRule::kProductCeiling:
+      return Ceiling(floor.product, rate, kCompletions);
+    case NullRule::kProductBounds:
+      return Bounds(floor.product, rate, kCompletions);
+    case NullRule::kGeometricCeiling:
+      return Ceiling(floor.geometric, rate, kCompletions);
+    case NullRule::kGeometricBounds:
+      return Bounds(floor.geometric, rate, kCompletions);
+    case NullRule::kGeometricFloor:
+      return Floor(floor.geometric, rate, kCompletions);
+    case NullRule::kSmallest:
+      return Floor(floor.smallest_w, rate, kCompletions);
+    case NullRule::kK3Mean:
+      return K3(floor.mean_k3, rate);
     case NullRule::kK3Both: {
       TANDEM_ASSIGN_OR_RETURN(const std::string largest, K3(floor.largest_k3, rate / 2));
       TANDEM_ASSIGN_OR_RETURN(const std::string mean, K3(floor.mean_k3, rate / 2));
@@ -147,7 +157,8 @@ absl::StatusOr<std::string> NullThreshold(const NullFloor& floor, NullRule rule,
       TANDEM_RETURN_IF_ERROR(CheckCount(floor.token_w, rate / 2, kTokens));
       return absl::StrCat(Text(std::max(0.0, 1 - Lower(floor.token_w, rate / 2))), ":",
                           Text(std::max(0.0, Upper(floor.token_w, rate / 2) - 1)));
-    case NullRule::kNone: break;
+    case NullRule::kNone:
+      break;
   }
   return absl::FailedPreconditionError("no null run can choose this threshold");
 }

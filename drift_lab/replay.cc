@@ -48,8 +48,9 @@ absl::Status CheckNull(const std::string& path, const Capture& null, const Model
     if (!weights.masters_digest.empty()) masters.insert(weights.masters_digest);
   }
   if (masters.size() > 1) {
-    return refuse(absl::StrCat("its tokens and its step belong to ", masters.size(),
-                               " different weights; a null run has trainer.optimizer.learning_rate 0"));
+    return refuse(
+        absl::StrCat("its tokens and its step belong to ", masters.size(),
+                     " different weights; a null run has trainer.optimizer.learning_rate 0"));
   }
   if (!HasProximal(null)) {
     return refuse("no trainer re-scored it; capture a run with trainer.capture.every");
@@ -85,8 +86,8 @@ absl::StatusOr<double> NullShare(const std::vector<Capture>& nulls,
     TANDEM_ASSIGN_OR_RETURN(const MethodResult result, EvaluateMethod(batch.inputs(), options));
     const offpolicy::Correction& c = result.correction;
     const offpolicy::Objective& o = result.objective;
-    touched += static_cast<double>(c.num_rejected - c.num_nonfinite + c.num_capped + o.num_clip_low +
-                                   o.num_clip_high + o.num_dual_clip);
+    touched += static_cast<double>(c.num_rejected - c.num_nonfinite + c.num_capped +
+                                   o.num_clip_low + o.num_clip_high + o.num_dual_clip);
     trained += static_cast<double>(std::ranges::count(batch.mask, 1));
   }
   return trained > 0 ? std::min(1.0, touched / trained) : 0;
@@ -102,8 +103,8 @@ absl::StatusOr<std::unique_ptr<TrainerForward>> MakeForward(const Capture& captu
   const bool exact = m.trainer.numerics == NumericsName(Numerics::kExact);
   return TrainerForward::Create(
       config, masters,
-      {.dtype = m.trainer.dtype == "bf16" ? trainer::ComputeDType::kBf16
-                                          : trainer::ComputeDType::kFp32,
+      {.dtype =
+           m.trainer.dtype == "bf16" ? trainer::ComputeDType::kBf16 : trainer::ComputeDType::kFp32,
        .numerics = exact ? Numerics::kExact : Numerics::kFast,
        .rounding = dither ? trainer::Rounding::kDither : trainer::Rounding::kNearest,
        .trainable = true});
@@ -157,9 +158,10 @@ absl::Status Measure(const std::vector<ReplayVariant>& variants, uint64_t seed,
   TANDEM_ASSIGN_OR_RETURN(std::vector<VariantResult> results, EvaluateAll(batch, variants));
   const std::vector<GradientRequest> requests = PlanGradients(replay.capture, results);
   if (requests.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        replay.path, " has no trained token with an advantage other than 0: no correction makes an "
-        "update of it. Capture a step in which rewards of a group differ"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(replay.path,
+                     " has no trained token with an advantage other than 0: no correction makes an "
+                     "update of it. Capture a step in which rewards of a group differ"));
   }
   const auto count = static_cast<double>(requests.size());
   const std::string what = absl::StrCat("gradients, ", requests.size(), " backward passes");
@@ -197,9 +199,10 @@ absl::StatusOr<Replay> RunReplay(const ReplayOptions& options, const ReplayProgr
   replay.findings.insert(replay.findings.end(), of_model.begin(), of_model.end());
   if (!replay.findings.empty()) return replay;
   if (!HasProximal(capture)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        options.capture, " was never in a trainer: it has neither advantages nor proximal log-probs. "
-        "Capture a step of a run (trainer.capture.every)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.capture,
+                     " was never in a trainer: it has neither advantages nor proximal log-probs. "
+                     "Capture a step of a run (trainer.capture.every)"));
   }
 
   TANDEM_ASSIGN_OR_RETURN(const std::vector<Capture> nulls, ReadNulls(options.nulls, config));

@@ -18,8 +18,8 @@ constexpr std::string_view kBounds = "correction.min_weight:correction.max_weigh
 constexpr std::string_view kGate = "correction.geometric_min:correction.geometric_max";
 constexpr std::string_view kCeiling = "correction.max_weight";
 
-// The method's own threshold first; then half and double of it or narrower and wider bounds, and what
-// others ship (docs/drift_replay.md names them).
+// The method's own threshold first; then half and double of it or narrower and wider bounds, and
+// what others ship (docs/drift_replay.md names them).
 constexpr ThresholdList kThresholds[] = {
     {"tis", kCeiling, "2 1 1.2 4 8", NullRule::kTokenCeiling},
     {"icepop", kBounds, "0.5:5 0.25:10 0.5:2 0.8:1.2", NullRule::kTokenBounds},
@@ -116,7 +116,8 @@ absl::StatusOr<std::vector<ReplayVariant>> References() {
   return references;
 }
 
-std::vector<std::string> ThresholdsOf(const NamedMethod& method, const VariantSelection& selection) {
+std::vector<std::string> ThresholdsOf(const NamedMethod& method,
+                                      const VariantSelection& selection) {
   if (!selection.thresholds.empty()) return selection.thresholds;
   const ThresholdList* const list = FindList(method.name);
   if (list == nullptr) return {""};
@@ -161,8 +162,8 @@ std::vector<ReplayVariant> NullVariants(const std::vector<std::string>& methods,
         variant->null_rate = rate;
         variants.push_back(*std::move(variant));
       } else {
-        refused[absl::StrCat("rate ", rate, ", ", std::string(variant.status().message()))].push_back(
-            std::string(method.name));
+        refused[absl::StrCat("rate ", rate, ", ", std::string(variant.status().message()))]
+            .push_back(std::string(method.name));
       }
     }
   }

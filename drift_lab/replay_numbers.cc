@@ -54,10 +54,10 @@ struct ClusterUse {
 
 // Which tokens and completions make a cluster: groups that have a trained one.
 struct Clusters {
-  std::vector<int64_t> of_completion;              // [S]; -1: nothing trained in its group
-  std::vector<std::pair<size_t, size_t>> tokens;   // [C] range
-  std::vector<bool> trained;                       // [S]
-  int64_t num_completions = 0;                     // trained
+  std::vector<int64_t> of_completion;             // [S]; -1: nothing trained in its group
+  std::vector<std::pair<size_t, size_t>> tokens;  // [C] range
+  std::vector<bool> trained;                      // [S]
+  int64_t num_completions = 0;                    // trained
 
   size_t size() const { return tokens.size(); }
 };
@@ -104,10 +104,10 @@ std::vector<ClusterUse> SumUse(const ReplayBatch& batch, const Clusters& cluster
       (batch.advantages[t] > 0 ? use.positive : use.negative).Add(u);
     }
     const auto completions = std::span(batch.completion).subspan(begin, end - begin);
-    use.denominator =
-        offpolicy::ComputeLossScales(counted.subspan(begin, end - begin), completions,
-                                     completions.back() - completions.front() + 1, options.objective)
-            .denominator;
+    use.denominator = offpolicy::ComputeLossScales(counted.subspan(begin, end - begin), completions,
+                                                   completions.back() - completions.front() + 1,
+                                                   options.objective)
+                          .denominator;
   }
   return uses;
 }
@@ -154,8 +154,15 @@ struct Estimator {
 };
 
 enum Statistic : size_t {
-  kNormRatio, kCosine, kEss = kCosine + kNumReferences, kKept, kKeptPositive, kKeptNegative,
-  kWeightPositive, kWeightNegative, kNumStatistics
+  kNormRatio,
+  kCosine,
+  kEss = kCosine + kNumReferences,
+  kKept,
+  kKeptPositive,
+  kKeptNegative,
+  kWeightPositive,
+  kWeightNegative,
+  kNumStatistics
 };
 using Statistics = std::array<double, kNumStatistics>;
 
@@ -187,8 +194,7 @@ Statistics Evaluate(const Estimator& of, std::span<const Estimator> references,
     result[kCosine + r] = Cosine(of.with_reference[r].At(counts), square, reference_square);
     if (r > 0) continue;
     const double denominator = Total(references[r].uses, counts).denominator;
-    result[kNormRatio] =
-        Ratio(Norm(square, use.denominator), Norm(reference_square, denominator));
+    result[kNormRatio] = Ratio(Norm(square, use.denominator), Norm(reference_square, denominator));
   }
   result[kEss] = use.all.ess_fraction();
   result[kKept] = Ratio(use.all.kept, use.all.tokens);
@@ -199,7 +205,8 @@ Statistics Evaluate(const Estimator& of, std::span<const Estimator> references,
   return result;
 }
 
-// A row that hangs on fewer groups than that has no interval: what a bootstrap says of it is chance.
+// A row that hangs on fewer groups than that has no interval: what a bootstrap says of it is
+// chance.
 bool HasIntervals(const Estimator& estimator) {
   return std::ranges::count_if(estimator.uses, [](const ClusterUse& use) {
            return use.all.kept > 0;
@@ -247,7 +254,8 @@ std::vector<std::array<Interval, kNumStatistics>> Bootstrap(
   return intervals;
 }
 
-// Of g, from n gradients that would be independent: n / (n - 1) (sum |g_i|^2 - |sum g_i|^2 / n) / D^2.
+// Of g, from n gradients that would be independent: n / (n - 1) (sum |g_i|^2 - |sum g_i|^2 / n) /
+// D^2.
 double Variance(double squares, double square_of_sum, double n, double denominator) {
   if (n < 2 || denominator <= 0) return kNaN;
   return std::max(0.0, n / (n - 1) * (squares - square_of_sum / n)) / (denominator * denominator);
@@ -305,8 +313,8 @@ std::string ReasonToWithhold(const ReplayBatch& batch, const VariantResult& exac
   const bool spread = squares / static_cast<double>(weights.size()) - 1 > 0.01;
   const double tail = offpolicy::ParetoTailIndex(weights);
   if (!(tail >= offpolicy::kHeavyTail) || !spread) return "";
-  return absl::StrFormat("product weights have a Pareto tail of index %.2f (0.7 and more: no mean settles)",
-                         tail);
+  return absl::StrFormat(
+      "product weights have a Pareto tail of index %.2f (0.7 and more: no mean settles)", tail);
 }
 
 ReplayRow MakeRow(const ReplayBatch& batch, const VariantResult& result, const Estimator& estimator,
@@ -347,8 +355,8 @@ ReplayNumbers ComputeReplayNumbers(const ReplayBatch& batch, std::span<const Var
     estimator.uses = SumUse(batch, clusters, result);
     estimator.own = SumProducts(gram, cluster_of, clusters.size(), result.weights, result.weights);
     for (size_t r = 0; r < kNumReferences; ++r) {
-      estimator.with_reference[r] = SumProducts(gram, cluster_of, clusters.size(), result.weights,
-                                                results[r].weights);
+      estimator.with_reference[r] =
+          SumProducts(gram, cluster_of, clusters.size(), result.weights, results[r].weights);
     }
   }
   const auto intervals = Bootstrap(estimators, clusters.size(), options);
@@ -356,8 +364,8 @@ ReplayNumbers ComputeReplayNumbers(const ReplayBatch& batch, std::span<const Var
   for (size_t m = 0; m < results.size(); ++m) {
     ReplayRow row = MakeRow(batch, results[m], estimators[m], intervals[m]);
     const double square = estimators[m].own.At(once);
-    row.variance = Variance(SquaresByCompletion(gram, request_completion, results[m].weights), square,
-                            static_cast<double>(numbers.num_completions), row.denominator);
+    row.variance = Variance(SquaresByCompletion(gram, request_completion, results[m].weights),
+                            square, static_cast<double>(numbers.num_completions), row.denominator);
     row.variance_by_group = Variance(estimators[m].own.Trace(), square,
                                      static_cast<double>(numbers.num_groups), row.denominator);
     if (!numbers.exact_withheld.empty()) row.cosine[kNumReferences - 1] = {.value = kNaN};

@@ -52,10 +52,11 @@ void AppendHeader(const Replay& r, std::string& out) {
 }
 
 void AppendFindings(const Replay& r, std::string& out) {
-  absl::StrAppend(&out, "\nNot comparable. This is a discrete fault, not drift; no number is given.\n");
+  absl::StrAppend(&out,
+                  "\nNot comparable. This is a discrete fault, not drift; no number is given.\n");
   for (const GateFinding& finding : r.findings) {
-    absl::StrAppend(&out, "  ", std::string(DiscreteFaultName(finding.fault)), ": ", finding.message,
-                    "\n");
+    absl::StrAppend(&out, "  ", std::string(DiscreteFaultName(finding.fault)), ": ",
+                    finding.message, "\n");
   }
 }
 
@@ -65,11 +66,13 @@ void AppendFacts(const Replay& r, std::string& out) {
                         "groups; %d parameters, %d backward passes\n",
                         r.numbers.num_tokens, r.numbers.num_completions, r.numbers.num_groups,
                         r.num_parameters, r.num_backward_passes);
-  absl::StrAppendFormat(&out, "proximal log-probs, scored again, differ from the trainer's record by at most %s\n",
-                        Number(r.max_rescore_difference));
+  absl::StrAppendFormat(
+      &out, "proximal log-probs, scored again, differ from the trainer's record by at most %s\n",
+      Number(r.max_rescore_difference));
   if (r.relative_error > 0) {
-    absl::StrAppendFormat(&out, "gradients are sketched: norms to %.2f %%, a cosine c to %.2f %% of 1 - c^2\n",
-                          50 * r.relative_error, 100 * r.relative_error / std::sqrt(2.0));
+    absl::StrAppendFormat(
+        &out, "gradients are sketched: norms to %.2f %%, a cosine c to %.2f %% of 1 - c^2\n",
+        50 * r.relative_error, 100 * r.relative_error / std::sqrt(2.0));
   }
   if (r.numbers.num_groups < offpolicy::kLeastClusters) {
     absl::StrAppend(&out, "no intervals: they take ", offpolicy::kLeastClusters, " groups\n");
@@ -85,17 +88,18 @@ void AppendGradients(const Replay& r, std::string& out) {
   absl::StrAppendFormat(&out, "\n%-21s %-20s %-8s %-22s %-23s %-7s %s\n", "method", "threshold",
                         "|g|", "|g| / |g off|", "cosine to exact", "to off", "noise");
   for (const ReplayRow& row : r.numbers.rows) {
-    absl::StrAppendFormat(&out, "%-21s %-20s %-8s %-22s %-23s %-7s %s\n", NameOf(row),
-                          ThresholdText(row.variant), Number(row.gradient_norm),
-                          WithBounds(row.norm_ratio, "%.3g"),
-                          WithBounds(row.cosine[kNumReferences - 1], "%.4g"),
-                          Number(row.cosine[0].value, "%.5g"),
-                          Number(std::sqrt(row.variance_by_group) / row.gradient_norm));
+    absl::StrAppendFormat(
+        &out, "%-21s %-20s %-8s %-22s %-23s %-7s %s\n", NameOf(row), ThresholdText(row.variant),
+        Number(row.gradient_norm), WithBounds(row.norm_ratio, "%.3g"),
+        WithBounds(row.cosine[kNumReferences - 1], "%.4g"), Number(row.cosine[0].value, "%.5g"),
+        Number(std::sqrt(row.variance_by_group) / row.gradient_norm));
   }
-  absl::StrAppend(&out,
-                  "exact: product weights without a ceiling, the unbiased estimator; off: no correction.\n"
-                  "noise: standard error of g over groups, relative to |g|. Brackets: 95 % over groups; too narrow\n"
-                  "where noise is near 1 (docs/drift_replay.md).\n");
+  absl::StrAppend(
+      &out,
+      "exact: product weights without a ceiling, the unbiased estimator; off: no correction.\n"
+      "noise: standard error of g over groups, relative to |g|. Brackets: 95 % over groups; too "
+      "narrow\n"
+      "where noise is near 1 (docs/drift_replay.md).\n");
   if (!r.numbers.exact_withheld.empty()) {
     absl::StrAppend(&out, "Nothing is compared with exact: ", r.numbers.exact_withheld, ".\n");
   }
@@ -116,7 +120,9 @@ void AppendTokens(const Replay& r, std::string& out) {
         r.nulls.empty() ? "" : absl::StrCat(" ", Percent(row.null_share)));
   }
   if (!r.nulls.empty()) {
-    absl::StrAppend(&out, "on the null: the share of a healthy run's tokens that the method drops or bounds.\n");
+    absl::StrAppend(
+        &out,
+        "on the null: the share of a healthy run's tokens that the method drops or bounds.\n");
   }
 }
 
@@ -125,7 +131,8 @@ void AppendLengths(const Replay& r, std::string& out) {
   for (const ReplayRow& row : r.numbers.rows) {
     if (row.kept.value == 1 || row.kept.value == 0) continue;
     absl::StrAppendFormat(&lines, "%-21s %-20s", NameOf(row), ThresholdText(row.variant));
-    for (const LengthShare& share : row.by_length) absl::StrAppendFormat(&lines, " %9s", Percent(share.kept));
+    for (const LengthShare& share : row.by_length)
+      absl::StrAppendFormat(&lines, " %9s", Percent(share.kept));
     lines += "\n";
   }
   if (lines.empty()) return;

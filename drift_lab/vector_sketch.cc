@@ -29,9 +29,7 @@ void AddSigned(const float* from, const uint32_t* first, const uint32_t* second,
 VectorSketch::VectorSketch(int64_t num_elements, int64_t width, uint64_t seed)
     : width_(std::max<int64_t>(1, std::min(width, num_elements))) {
   std::mt19937_64 random(seed);
-  const auto place = [&] {
-    return static_cast<int64_t>(random() % static_cast<uint64_t>(width_));
-  };
+  const auto place = [&] { return static_cast<int64_t>(random() % static_cast<uint64_t>(width_)); };
   const int64_t num_blocks = (num_elements + width_ - 1) / width_;
   for (int64_t b = 0; b < num_blocks; ++b) blocks_.push_back({place(), place(), place()});
   first_signs_ = RandomSigns(width_, random);

@@ -19,13 +19,14 @@ absl::StatusOr<std::vector<GateFinding>> CheckModelAndWeights(const offpolicy::C
   const std::string digest = Digest128(std::as_bytes(std::span(config)));
   const std::string& captured = capture.manifest.model_config_digest;
   if (!captured.empty() && captured != digest) {
-    findings.push_back({DiscreteFault::kModelDiffers,
-                        absl::StrCat(model, "/config.json has digest ", digest,
-                                     ", the capture was made with ", captured,
-                                     ": name the model it was made with (--model)"),
-                        capture.num_completions()});
+    findings.push_back(
+        {DiscreteFault::kModelDiffers,
+         absl::StrCat(model, "/config.json has digest ", digest, ", the capture was made with ",
+                      captured, ": name the model it was made with (--model)"),
+         capture.num_completions()});
   }
-  const bool bf16 = !capture.manifest.servers.empty() && capture.manifest.servers[0].dtype == "bf16";
+  const bool bf16 =
+      !capture.manifest.servers.empty() && capture.manifest.servers[0].dtype == "bf16";
   const std::set<int64_t> versions(capture.weight_version.begin(), capture.weight_version.end());
   for (const int64_t version : versions) {
     const absl::Status served = weights.CheckServed(version, bf16 ? DType::kBF16 : DType::kF32);

@@ -39,15 +39,15 @@ absl::StatusOr<int> RunCommand(const ReplayFlags& flags) {
 int Replay(const ReplayFlags& flags) {
   const auto selected = drift::SelectVariants(flags.options.selection);
   if (!selected.ok()) {
-    std::fprintf(stderr, "tandem drift replay: %s\n", std::string(selected.status().message()).c_str());
+    std::fprintf(stderr, "tandem drift replay: %s\n",
+                 std::string(selected.status().message()).c_str());
     return ToInt(ExitCode::kUsage);
   }
   const absl::StatusOr<int> code = RunCommand(flags);
   if (code.ok()) return *code;
   // A damaged file is bad data here, not a delivery that failed.
-  return Fail(absl::IsDataLoss(code.status())
-                  ? absl::InvalidArgumentError(code.status().message())
-                  : code.status());
+  return Fail(absl::IsDataLoss(code.status()) ? absl::InvalidArgumentError(code.status().message())
+                                              : code.status());
 }
 
 }  // namespace
@@ -63,8 +63,9 @@ void AddDriftReplayCommand(CLI::App& drift, Action& chosen) {
                   "directory with config.json; default: the one the capture names");
   sub->add_option("--weights", options.weights,
                   "model directory or safetensors file, for weights the capture does not carry");
-  sub->add_option("--methods", options.selection.methods,
-                  "only these, for instance tis,icepop (docs/corrections.md); default: every method")
+  sub->add_option(
+         "--methods", options.selection.methods,
+         "only these, for instance tis,icepop (docs/corrections.md); default: every method")
       ->delimiter(',');
   CLI::Option* const thresholds =
       sub->add_option("--thresholds", options.selection.thresholds,
@@ -72,9 +73,9 @@ void AddDriftReplayCommand(CLI::App& drift, Action& chosen) {
           ->delimiter(',');
   sub->add_flag("--all", options.selection.all, "every listed threshold (docs/drift_replay.md)")
       ->excludes(thresholds);
-  CLI::Option* const nulls =
-      sub->add_option("--null", options.nulls,
-                      "capture of a run at learning rate 0 (may be repeated): thresholds from its noise");
+  CLI::Option* const nulls = sub->add_option(
+      "--null", options.nulls,
+      "capture of a run at learning rate 0 (may be repeated): thresholds from its noise");
   sub->add_option("--null-rate", options.null_rates,
                   "share of healthy tokens or completions such a threshold may refuse")
       ->delimiter(',')
@@ -84,7 +85,8 @@ void AddDriftReplayCommand(CLI::App& drift, Action& chosen) {
   sub->add_option("--seed", options.seed, "of intervals and sketch")->capture_default_str();
   sub->add_option("--json", flags->json, "also write everything as JSON to this file");
   sub->footer(
-      "Findings that make the capture incomparable are printed instead of numbers; the exit code is\n"
+      "Findings that make the capture incomparable are printed instead of numbers; the exit code "
+      "is\n"
       "then 3, as for a capture that cannot be read.");
   sub->callback([flags, &chosen] { chosen = [flags] { return Replay(*flags); }; });
 }

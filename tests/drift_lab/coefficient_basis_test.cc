@@ -47,7 +47,8 @@ TEST(CoefficientBasisTest, RowsOfAnySizeAreDescribedWithinTheToleranceByOrthonor
   std::normal_distribution<double> normal;
   Rows rows(9, std::vector<double>(5));
   for (size_t m = 0; m < rows.size(); ++m) {
-    for (double& value : rows[m]) value = std::pow(10.0, static_cast<double>(m) - 4) * normal(random);
+    for (double& value : rows[m])
+      value = std::pow(10.0, static_cast<double>(m) - 4) * normal(random);
   }
   const CoefficientBasis basis = Span(rows);
   ASSERT_EQ(basis.directions.size(), 5u);  // of 5 tokens, however many rows

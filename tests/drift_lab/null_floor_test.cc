@@ -97,8 +97,8 @@ TEST(NullFloorTest, AnExactNullHasNoNoiseToChooseBy) {
               FailsWith(absl::StatusCode::kFailedPrecondition, "exactly 0"));
 }
 
-// Heavy-tailed gaps, completions of unequal length: whatever the distribution, a new healthy completion
-// is refused as often as was asked for.
+// Heavy-tailed gaps, completions of unequal length: whatever the distribution, a new healthy
+// completion is refused as often as was asked for.
 TEST(NullFloorTest, HealthyCompletionsAreRefusedAtTheStatedRate) {
   std::mt19937 random(5);
   std::student_t_distribution<double> gap(3);

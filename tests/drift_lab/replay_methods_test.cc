@@ -15,7 +15,8 @@ namespace {
 using ::tandem::testing::FailsWith;
 using ::tandem::testing::IsOk;
 
-// Completions whose tokens every bound of the lists tells apart: gaps of 1e-4 to 3 nats, both signs.
+// Completions whose tokens every bound of the lists tells apart: gaps of 1e-4 to 3 nats, both
+// signs.
 struct Batch {
   std::vector<double> behaviour, proximal, advantages;
   std::vector<uint8_t> mask;
@@ -125,8 +126,9 @@ TEST(ReplayMethodsTest, ANullGivesEveryRuleItsThresholdsAndSaysWhatItCannot) {
   EXPECT_NEAR(variants[2].options.correction.geometric_z, 3.9, 1e-12);
   EXPECT_EQ(variants[2].options.correction.geometric_noise, 0.01);
   ASSERT_EQ(notes.size(), 3u);
-  EXPECT_EQ(notes[0],
-            "rate 0.01, the null has 40 completions, and a rate of 0.01 on one side takes 99: z_gate");
+  EXPECT_EQ(
+      notes[0],
+      "rate 0.01, the null has 40 completions, and a rate of 0.01 on one side takes 99: z_gate");
   EXPECT_EQ(notes[1],
             "rate 0.01, the null has 40 tokens, and a rate of 0.005 on one side takes 199: icepop");
 }

@@ -8,7 +8,8 @@
 namespace tandem::drift {
 namespace {
 
-// Completions of one token each, and the gradient of each token's log-prob as a vector of two numbers.
+// Completions of one token each, and the gradient of each token's log-prob as a vector of two
+// numbers.
 struct Study {
   ReplayBatch batch;
   std::vector<std::array<double, 2>> gradients;
@@ -55,8 +56,8 @@ TEST(ReplayNumbersTest, GradientsAreThoseWorkedOutByHand) {
   EXPECT_EQ(numbers.num_tokens, 3);
   EXPECT_EQ(numbers.num_completions, 3);
   EXPECT_EQ(numbers.num_groups, 2);
-  // off: -(3, 0) + (0, 4) - 2 (1, 0) = (-5, 4) over 3 tokens. exact: -2 (3, 0) + (0, 4) / 2 - 2 (1, 0)
-  // = (-8, 2). icepop keeps the third token alone: (-2, 0) over 1.
+  // off: -(3, 0) + (0, 4) - 2 (1, 0) = (-5, 4) over 3 tokens. exact: -2 (3, 0) + (0, 4) / 2 - 2 (1,
+  // 0) = (-8, 2). icepop keeps the third token alone: (-2, 0) over 1.
   const ReplayRow &off = numbers.rows[0], &exact = numbers.rows[2], &icepop = numbers.rows[3];
   EXPECT_EQ(off.denominator, 3);
   EXPECT_NEAR(off.gradient_norm, std::sqrt(41.0) / 3, 1e-12);
@@ -142,8 +143,8 @@ TEST(ReplayNumbersTest, IntervalsAreOverGroupsAndTakeEightOfThem) {
   EXPECT_GT(with_a_large_group.kept.high, 0.5);
 }
 
-// Gradients around (1, 0) with as much noise as signal in four groups; every second one has a weight of 2,
-// which icepop drops, and a mean of its own, (1, 1).
+// Gradients around (1, 0) with as much noise as signal in four groups; every second one has a
+// weight of 2, which icepop drops, and a mean of its own, (1, 1).
 void AddRandomGroups(int count, std::mt19937& random, Study& study) {
   std::normal_distribution<double> normal;
   for (int32_t g = 0; g < count; ++g) {
@@ -153,14 +154,16 @@ void AddRandomGroups(int count, std::mt19937& random, Study& study) {
 }
 
 struct Coverage {
-  int cosines = 0, cosines_covered = 0, ratios = 0, ratios_covered = 0;  // of intervals that there were
+  int cosines = 0, cosines_covered = 0, ratios = 0,
+      ratios_covered = 0;  // of intervals that there were
 };
 
 constexpr int kStudies = 150;
 
 Coverage MeasureCoverage(int num_groups) {
   std::mt19937 random(4);
-  // Over many groups: off is (1, 1/2), icepop (1, 0), with divisors of all tokens and of half of them.
+  // Over many groups: off is (1, 1/2), icepop (1, 0), with divisors of all tokens and of half of
+  // them.
   const double cosine = 2 / std::sqrt(5.0), ratio = 2 / std::sqrt(5.0);
   Coverage coverage;
   for (int i = 0; i < kStudies; ++i) {

@@ -90,7 +90,8 @@ std::vector<ScoredGroup> Groups(double gap) {
       for (int t = 0; t < completion->token_ids_size(); ++t) {
         const double of_token = proximal[g][static_cast<size_t>(i)][static_cast<size_t>(t)];
         completion->set_behaviour_logprobs(
-            t, static_cast<float>(std::min(-1e-3, of_token + 0.3 * centre + 0.7 * uniform(random))));
+            t,
+            static_cast<float>(std::min(-1e-3, of_token + 0.3 * centre + 0.7 * uniform(random))));
       }
     }
   }
@@ -116,7 +117,8 @@ std::string WriteCaptureOf(const TempDir& directory, const std::vector<ScoredGro
   capture.manifest.sampling.temperature = 1;
   capture.manifest.servers = {{"127.0.0.1:1", "0.1.0", "fp32", "fast", "avx2", "keep"}};
   capture.manifest.trainer = {"fp32", "fast", "avx2", "libtorch", 2048};
-  capture.manifest.weights = {{0, "nearest", digests, "../v0.safetensors", CombinedDigest(digests)}};
+  capture.manifest.weights = {
+      {0, "nearest", digests, "../v0.safetensors", CombinedDigest(digests)}};
   capture.manifest.injected = std::move(injected);
   EXPECT_THAT(WriteCapture(path, capture), IsOk());
   return path;
@@ -124,7 +126,8 @@ std::string WriteCaptureOf(const TempDir& directory, const std::vector<ScoredGro
 
 void Quiet(const std::string&, double) {}
 
-// The one claim everything else stands on: a replay's gradient is the one training would have taken.
+// The one claim everything else stands on: a replay's gradient is the one training would have
+// taken.
 TEST(ReplayTest, EveryMethodHasTheGradientThatTheTrainerTakes) {
   const TempDir directory;
   const std::vector<ScoredGroup> groups = Groups(1.5);
@@ -187,7 +190,8 @@ TEST(ReplayTest, ThresholdsFromANullRefuseTheStatedShareOfIt) {
   EXPECT_EQ(rows[0].null_share, 0);
   for (size_t m = kNumReferences + 3; m < rows.size(); ++m) {
     EXPECT_EQ(rows[m].variant.null_rate, 0.2);
-    if (rows[m].variant.method == "z_gate") continue;  // its rate is over completions, the share over tokens
+    if (rows[m].variant.method == "z_gate")
+      continue;  // its rate is over completions, the share over tokens
     EXPECT_NEAR(rows[m].null_share, 0.2, 0.02) << rows[m].variant.method;
     EXPECT_GT(1 - rows[m].kept.value + (rows[m].variant.method == "tis"), 0.5);
   }

@@ -43,8 +43,8 @@ TEST(VectorSketchTest, PartsAddUpToTheWhole) {
   EXPECT_EQ(in_parts, Sketch(sketch, vector));
 }
 
-// Over seeds: unbiased, and as wrong as it says. Both kinds of vectors that a hash could be bad for:
-// one whose blocks are all alike, and one with a few large elements.
+// Over seeds: unbiased, and as wrong as it says. Both kinds of vectors that a hash could be bad
+// for: one whose blocks are all alike, and one with a few large elements.
 TEST(VectorSketchTest, ProductsAreUnbiasedWithTheStatedError) {
   std::mt19937 random(9);
   std::normal_distribution<float> normal;
@@ -55,7 +55,8 @@ TEST(VectorSketchTest, ProductsAreUnbiasedWithTheStatedError) {
     mixed[i] = alike[i] + spiky[i];
   }
   constexpr int kSeeds = 400;
-  for (const auto& [a, b] : {std::pair{alike, alike}, {spiky, spiky}, {alike, mixed}, {alike, spiky}}) {
+  for (const auto& [a, b] :
+       {std::pair{alike, alike}, {spiky, spiky}, {alike, mixed}, {alike, spiky}}) {
     const double product = Dot(a, b), scale = std::sqrt(Dot(a, a) * Dot(b, b));
     double sum = 0, squares = 0;
     for (int seed = 0; seed < kSeeds; ++seed) {
