@@ -48,13 +48,16 @@ void BindOptions(OptionBinder& binder, CaptureOptions& options) {
   binder.Flag("weights", &options.weights,
               "with the fp32 weights its tokens were drawn and re-scored under, which attribution "
               "needs (4 bytes a parameter and version)");
+  binder.Integer("versions_before", &options.versions_before, {.min = 0, .max = 64}, "versions",
+                 "with so many versions before those, too: attribution can name weights that a server ran "
+                 "in place of the ones it claims only if it has them");
   binder.Integer("keep", &options.keep, {.min = 0}, "captures",
                  "older ones are deleted with the weights that only they need; 0: keep all");
 }
 
 bool CaptureWriter::MayBeNeeded(int64_t version) const {
   // Train step s consumes tokens of versions s - 1 - oldest_lag .. s - 1.
-  for (int64_t step = version + 1; step <= version + 1 + oldest_lag_; ++step) {
+  for (int64_t step = version + 1; step <= version + 1 + Reach(); ++step) {
     if (Due(step)) return true;
   }
   return false;
@@ -62,7 +65,7 @@ bool CaptureWriter::MayBeNeeded(int64_t version) const {
 
 void CaptureWriter::Remember(WeightVersion version, const std::vector<HostTensor>& masters,
                              const std::string& rounding) {
-  std::erase_if(versions_, [&](const auto& kept) { return kept.first < version.value - oldest_lag_; });
+  std::erase_if(versions_, [&](const auto& kept) { return kept.first < version.value - Reach(); });
   Version& kept = versions_[version.value] = {.rounding = rounding};
   if (!options_.weights || !MayBeNeeded(version.value)) return;
   for (const HostTensor& tensor : masters) kept.masters.push_back(CopyOf(tensor));
@@ -90,6 +93,12 @@ absl::Status CaptureWriter::Write(offpolicy::CaptureManifest manifest,
   offpolicy::Capture capture = CaptureGroups(groups, proximal);
   std::set<int64_t> versions(capture.weight_version.begin(), capture.weight_version.end());
   versions.insert(manifest.proximal_version);
+  const std::set<int64_t> needed = versions;
+  for (const int64_t version : needed) {
+    for (int64_t k = 1; k <= options_.versions_before; ++k) {
+      if (versions_.contains(version - k)) versions.insert(version - k);
+    }
+  }
   for (const int64_t version : versions) {
     offpolicy::CapturedWeights weights{.version = version};
     if (const auto known = versions_.find(version); known != versions_.end()) {
@@ -115,7 +124,7 @@ void CaptureWriter::RemoveStale() const {
     captures.erase(captures.begin());
   }
   // Weights older than anything the captures that are left can name.
-  const int64_t oldest = captures.empty() ? 0 : captures.begin()->first - 1 - oldest_lag_;
+  const int64_t oldest = captures.empty() ? 0 : captures.begin()->first - 1 - Reach();
   for (const auto& entry : fs::directory_iterator(directory_ + "/weights", error)) {
     int64_t version = 0;
     const std::string name = entry.path().stem().string();

@@ -26,6 +26,7 @@ struct CaptureOptions {
   int64_t every = 0;  // train steps; 0: none
   bool weights = true;
   int64_t keep = 0;   // captures; 0: all
+  int64_t versions_before = 1;  // of every version that a capture needs: what a server may run in its place
 };
 void BindOptions(OptionBinder& binder, CaptureOptions& options);
 
@@ -59,6 +60,8 @@ class CaptureWriter {
     std::vector<HostTensor> masters;  // empty: no capture needs them
   };
 
+  // How far behind a train step the oldest weights are that its capture carries.
+  int64_t Reach() const { return oldest_lag_ + options_.versions_before; }
   bool MayBeNeeded(int64_t version) const;
   absl::Status WriteMasters(const std::vector<HostTensor>& masters,
                             offpolicy::CapturedWeights& weights) const;
