@@ -43,9 +43,14 @@ absl::Status CheckNull(const std::string& path, const Capture& null, const Model
   if (!null.manifest.injected.empty()) {
     return refuse(absl::StrCat("faults were injected (", null.manifest.injected.front(), ")"));
   }
+  std::set<int64_t> versions(null.weight_version.begin(), null.weight_version.end());
+  versions.insert(null.manifest.proximal_version);
   std::set<std::string> masters;
-  for (const offpolicy::CapturedWeights& weights : null.manifest.weights) {
-    if (!weights.masters_digest.empty()) masters.insert(weights.masters_digest);
+  for (const int64_t version : versions) {
+    const offpolicy::CapturedWeights* const weights = null.WeightsOf(version);
+    if (weights != nullptr && !weights->masters_digest.empty()) {
+      masters.insert(weights->masters_digest);
+    }
   }
   if (masters.size() > 1) {
     return refuse(

@@ -229,7 +229,9 @@ def test_a_capture_that_is_not_comparable_gets_the_fault_and_no_number(stale, tm
     shutil.copytree(stale, capture)
     (tmp_path / "weights").symlink_to(stale.parent / "weights")
     facts = json.loads((capture / "manifest.json").read_text())
-    facts["weights"][0]["served"]["model.norm.weight"] = "0" * 32
+    drew = int(load_file(capture / "tensors.safetensors")["weight_version"][0])
+    (weights,) = (weights for weights in facts["weights"] if weights["version"] == drew)
+    weights["served"]["model.norm.weight"] = "0" * 32
     (capture / "manifest.json").write_text(json.dumps(facts))
     code, output, result = replay(capture)
     assert code == 3 and "Not comparable" in output and "|g|" not in output
