@@ -2,49 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_config.h"
-#include "common/weights/digest.h"
 #include "drift_lab/capture_weights.h"
+#include "drift_lab/weights_gate.h"
 
 namespace tandem::drift {
 namespace {
 
 using offpolicy::Capture;
 using offpolicy::TokenRecord;
-
-// Findings about the model directory and the weights servers ran.
-absl::StatusOr<std::vector<GateFinding>> CheckModel(const Capture& capture, const std::string& model,
-                                                    const CaptureWeights& weights) {
-  std::vector<GateFinding> findings;
-  TANDEM_ASSIGN_OR_RETURN(const std::string config, ReadFile(model + "/config.json"));
-  const std::string digest = Digest128(std::as_bytes(std::span(config)));
-  const std::string& captured = capture.manifest.model_config_digest;
-  if (!captured.empty() && captured != digest) {
-    findings.push_back({DiscreteFault::kModelDiffers,
-                        absl::StrCat(model, "/config.json has digest ", digest,
-                                     ", the capture was made with ", captured,
-                                     ": name the model it was made with (--model)"),
-                        capture.num_completions()});
-  }
-  const bool bf16 = !capture.manifest.servers.empty() && capture.manifest.servers[0].dtype == "bf16";
-  const std::set<int64_t> versions(capture.weight_version.begin(), capture.weight_version.end());
-  for (const int64_t version : versions) {
-    const absl::Status served = weights.CheckServed(version, bf16 ? DType::kBF16 : DType::kF32);
-    if (served.ok()) continue;
-    if (served.code() != absl::StatusCode::kFailedPrecondition) return served;
-    const offpolicy::CapturedWeights* const known = capture.WeightsOf(version);
-    const bool unproven = known == nullptr || known->served.empty();
-    findings.push_back({unproven ? DiscreteFault::kWeightsUnproven : DiscreteFault::kWeightsDiffer,
-                        std::string(served.message()), capture.num_completions()});
-  }
-  return findings;
-}
 
 AloneSample MeasureAlone(const Capture& capture, const Ladder& ladder) {
   AloneSample sample;
@@ -79,7 +48,7 @@ absl::StatusOr<Attribution> AttributeCapture(Capture given, const AttributionOpt
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(model));
   const CaptureWeights weights(&capture, config, options.capture, options.weights);
   result.findings = CheckComparable(capture, config);
-  TANDEM_ASSIGN_OR_RETURN(const auto of_model, CheckModel(capture, model, weights));
+  TANDEM_ASSIGN_OR_RETURN(const auto of_model, CheckModelAndWeights(capture, model, weights));
   result.findings.insert(result.findings.end(), of_model.begin(), of_model.end());
   if (!result.findings.empty()) return result;
 

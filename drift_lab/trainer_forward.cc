@@ -1,13 +1,17 @@
 #include "drift_lab/trainer_forward.h"
 
+#include <ATen/Functions.h>
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <limits>
 #include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/tensor/torch_status.h"
 #include "trainer/packed_rows.h"
 #include "trainer/policy.h"
 
@@ -51,6 +55,16 @@ std::vector<std::span<const int32_t>> SupportOf(const Capture& capture, int64_t 
   return support;
 }
 
+absl::StatusOr<trainer::PackedRow> Pack(const Capture& capture, const Row& row) {
+  trainer::GroupTokens tokens{
+      .prompt = capture.prompt(capture.group[static_cast<size_t>(row.front())])};
+  for (const int64_t s : row) {
+    tokens.completions.push_back(capture.ids(s));
+    if (!capture.support_ids.empty()) tokens.support.push_back(SupportOf(capture, s));
+  }
+  return trainer::PackRow({&tokens, 1});
+}
+
 }  // namespace
 
 struct TrainerForward::Impl {
@@ -68,7 +82,7 @@ absl::StatusOr<std::unique_ptr<TrainerForward>> TrainerForward::Create(
   impl->options = options;
   TANDEM_ASSIGN_OR_RETURN(impl->policy,
                           trainer::Policy::Create(config, tensors, options.dtype,
-                                                  /*trainable=*/false, options.numerics));
+                                                  options.trainable, options.numerics));
   impl->policy->WeightsChanged(options.rounding);
   return std::unique_ptr<TrainerForward>(new TrainerForward(std::move(impl)));
 }
@@ -80,13 +94,7 @@ absl::StatusOr<std::vector<float>> TrainerForward::Score(const Capture& capture,
                             std::numeric_limits<float>::quiet_NaN());
   int64_t done = 0;
   for (const Row& row : PlanRows(capture, wanted, impl_->options.row_tokens)) {
-    trainer::GroupTokens tokens{
-        .prompt = capture.prompt(capture.group[static_cast<size_t>(row.front())])};
-    for (const int64_t s : row) {
-      tokens.completions.push_back(capture.ids(s));
-      if (!capture.support_ids.empty()) tokens.support.push_back(SupportOf(capture, s));
-    }
-    TANDEM_ASSIGN_OR_RETURN(const trainer::PackedRow packed, trainer::PackRow({&tokens, 1}));
+    TANDEM_ASSIGN_OR_RETURN(const trainer::PackedRow packed, Pack(capture, row));
     TANDEM_ASSIGN_OR_RETURN(
         const trainer::TokenScores scored,
         impl_->policy->Score(packed, static_cast<double>(capture.manifest.sampling.temperature),
@@ -102,6 +110,40 @@ absl::StatusOr<std::vector<float>> TrainerForward::Score(const Capture& capture,
     progress(done);
   }
   return scores;
+}
+
+absl::StatusOr<std::vector<float>> TrainerForward::Differentiate(
+    const Capture& capture, int64_t s, std::span<const double> direction,
+    absl::FunctionRef<void(std::span<const float> gradient)> take) {
+  TANDEM_CHECK(impl_->options.trainable);
+  TANDEM_ASSIGN_OR_RETURN(const trainer::PackedRow row, Pack(capture, {s}));
+  TANDEM_ASSIGN_OR_RETURN(
+      const trainer::TokenScores scored,
+      impl_->policy->Score(row, static_cast<double>(capture.manifest.sampling.temperature),
+                           /*with_gradient=*/true));
+  const trainer::Segment& segment =
+      row.segments[static_cast<size_t>(row.completion_segments.front())];
+  return CatchTorch("gradient of a completion", [&] {
+    at::Tensor slope = at::zeros({row.num_tokens()}, at::kFloat);
+    std::ranges::transform(direction, slope.data_ptr<float>() + segment.begin,
+                           [](double value) { return static_cast<float>(value); });
+    scored.logprobs.backward(slope);
+    for (const trainer::NamedParameter& parameter : impl_->policy->parameters()) {
+      at::Tensor& gradient = parameter.master.mutable_grad();
+      take({gradient.const_data_ptr<float>(), static_cast<size_t>(gradient.numel())});
+      gradient.zero_();
+    }
+    const float* logprobs = scored.logprobs.const_data_ptr<float>();
+    return std::vector<float>(logprobs + segment.begin, logprobs + segment.end);
+  });
+}
+
+int64_t TrainerForward::num_parameters() const {
+  int64_t count = 0;
+  for (const trainer::NamedParameter& parameter : impl_->policy->parameters()) {
+    count += parameter.master.numel();
+  }
+  return count;
 }
 
 }  // namespace tandem::drift

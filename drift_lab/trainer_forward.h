@@ -1,12 +1,14 @@
 // TrainerForward: a capture's tokens through the trainer's own forward, each completion in a row of
-// its own or packed as in training, under any weights. Free of LibTorch in its header.
+// its own or packed as in training, under any weights; and back again, for gradients. Free of LibTorch
+// in its header.
 //
-// Use from one thread. Memory: the weights in fp32, and in bf16 their cast.
+// Use from one thread. Memory: the weights in fp32, and in bf16 their cast; trainable: gradients in fp32.
 #ifndef TANDEM_DRIFT_LAB_TRAINER_FORWARD_H_
 #define TANDEM_DRIFT_LAB_TRAINER_FORWARD_H_
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -25,6 +27,7 @@ struct TrainerForwardOptions {
   Numerics numerics = Numerics::kFast;
   trainer::Rounding rounding = trainer::Rounding::kNearest;  // of the weights in Numerics::kExact
   int64_t row_tokens = 0;  // completions of a group share a row of at most so many; 0: one each
+  bool trainable = false;  // for Differentiate
 };
 
 // Told after every row: tokens scored so far.
@@ -43,6 +46,17 @@ class TrainerForward {
   //   INVALID_ARGUMENT  an id outside the vocabulary, a completion over the context
   absl::StatusOr<std::vector<float>> Score(const offpolicy::Capture& capture,
                                            const std::vector<bool>& wanted, ScoreProgress progress);
+
+  // The gradient of sum_t direction[t] log pi[t] over completion `s`, alone in its row; direction is
+  // [tokens of s]. `take` gets it parameter by parameter, in the order of the tensors of Create, each valid
+  // during the call. The result is the completion's log-probs. Needs `trainable`.
+  //   INVALID_ARGUMENT  as Score
+  //   INTERNAL          a kernel failed
+  absl::StatusOr<std::vector<float>> Differentiate(
+      const offpolicy::Capture& capture, int64_t s, std::span<const double> direction,
+      absl::FunctionRef<void(std::span<const float> gradient)> take);
+
+  int64_t num_parameters() const;
 
  private:
   struct Impl;

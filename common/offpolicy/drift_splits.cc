@@ -27,7 +27,7 @@ int BucketOf(const TokenRecord& record, SplitBy by, size_t t) {
   const int32_t length = record.length[static_cast<size_t>(record.sequence[t])];
   const int32_t position = record.position[t];
   switch (by) {
-    case SplitBy::kLength: return DoublingBucket(length, 16);
+    case SplitBy::kLength: return LengthBucket(length);
     case SplitBy::kPosition: return 10 * position / length;
     case SplitBy::kEntropy:
       return static_cast<int>(
@@ -45,8 +45,7 @@ int BucketOf(const TokenRecord& record, SplitBy by, size_t t) {
 
 std::string LabelOf(SplitBy by, int bucket) {
   switch (by) {
-    case SplitBy::kLength:
-      return bucket == 0 ? "1-15" : Range(int64_t{8} << bucket, (int64_t{16} << bucket) - 1);
+    case SplitBy::kLength: return LengthBucketLabel(bucket);
     case SplitBy::kPosition: return absl::StrCat(10 * bucket, "-", 10 * (bucket + 1), "%");
     case SplitBy::kEntropy: {
       const std::string low = bucket == 0 ? "0" : absl::StrCat(kEntropyEdges[bucket - 1]);
@@ -86,6 +85,12 @@ DriftBucket MakeBucket(SplitBy by, int bucket, const std::map<int32_t, DriftSums
 }
 
 }  // namespace
+
+int LengthBucket(int64_t length) { return DoublingBucket(length, 16); }
+
+std::string LengthBucketLabel(int bucket) {
+  return bucket == 0 ? "1-15" : Range(int64_t{8} << bucket, (int64_t{16} << bucket) - 1);
+}
 
 std::string_view SplitName(SplitBy by) {
   switch (by) {

@@ -4,6 +4,7 @@
 #define TANDEM_COMMON_OFFPOLICY_DRIFT_SPLITS_H_
 
 #include <array>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,10 @@ inline constexpr std::array kAllSplits = {SplitBy::kLength,     SplitBy::kPositi
                                           SplitBy::kEntropy,    SplitBy::kVersionLag,
                                           SplitBy::kPlace,      SplitBy::kAdvantageSign};
 std::string_view SplitName(SplitBy by);  // "length", ...
+
+// The buckets of kLength, for other tables over completions: "1-15" is 0.
+int LengthBucket(int64_t length);
+std::string LengthBucketLabel(int bucket);
 
 struct DriftBucket {
   std::string label;

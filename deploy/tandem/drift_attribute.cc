@@ -7,14 +7,12 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
-#include "common/base/clock.h"
 #include "common/base/exit_codes.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "common/tokenizer/tokenizer.h"
 #include "deploy/tandem/json_lines.h"
-#include "deploy/tandem/live_line.h"
+#include "deploy/tandem/pass_line.h"
 #include "deploy/tandem/report/attribution_html.h"
 #include "deploy/tandem/subcommand.h"
 #include "drift_lab/attribution.h"
@@ -27,27 +25,6 @@ namespace {
 struct AttributeFlags {
   drift::AttributionOptions options;
   std::string json, html;
-};
-
-// A line that moves on a terminal; elsewhere one line per pass.
-class PassLine {
- public:
-  void Show(const std::string& what, double done) {
-    const double elapsed = MonotonicSeconds() - start_;
-    if (line_.is_terminal()) {
-      line_.Update(absl::StrCat(ProgressBar(static_cast<int64_t>(1000 * done), 1000, 30), "  ", what,
-                                "  ", ShortDuration(elapsed)));
-    } else if (what != last_) {
-      line_.Print(absl::StrCat(what, " (", static_cast<int>(100 * done), " % done, ",
-                               ShortDuration(elapsed), ")"));
-    }
-    last_ = what;
-  }
-
- private:
-  LiveLine line_;
-  const double start_ = MonotonicSeconds();
-  std::string last_;
 };
 
 absl::Status WritePage(const AttributeFlags& flags, const drift::Attribution& attribution) {
