@@ -74,6 +74,12 @@ absl::Status Trainer::Impl::OpenRun(RunMode mode) {
                                               options.push.hold_back_versions);
   captures = std::make_unique<CaptureWriter>(run->path() + "/captures", options.capture,
                                              options.max_staleness);
+  recent = std::make_unique<RecentWeights>(
+      options.max_staleness, [this](int64_t step, int64_t of_version) {
+        // The split needs no copy of the weights a step starts from: the trainer has them then.
+        return captures->NeedsMasters(step) || (options.split.Due(step) && of_version < step - 1);
+      });
+  TANDEM_RETURN_IF_ERROR(OpenProbe(mode));
   return WithExitCode(run->WriteConfig(context.resolved_config), ExitCode::kStorage);
 }
 
@@ -123,6 +129,7 @@ absl::Status Trainer::Impl::ConnectServers() {
         return CheckServerNumerics(info, options.learner.numerics, options.learner.dtype,
                                    ActiveInstructionSet());
       });
+  drift.scorer = std::make_unique<ServerScorer>(options.servers, options.client.call_timeout_seconds);
   publisher = std::make_unique<WeightPublisher>(options.servers, run_id, options.push);
   delivery = std::make_unique<Delivery>(
       client.get(), publisher.get(), options.push.hold_back_versions,

@@ -26,6 +26,9 @@ struct ScoreOptions {
   ScorePath path = ScorePath::kPrefill;
   bool alone = false;  // one sequence after the other; default: side by side, as far as steps and KV hold them
   SitePrecision precision;
+  // With the weights and the arithmetic that draw tokens, those of injected faults too, as a server with a real bug
+  // would score; `precision` is theirs then. Without faults it changes nothing.
+  bool as_served = false;
 };
 
 struct ScoreSequence {

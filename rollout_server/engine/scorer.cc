@@ -130,7 +130,7 @@ absl::Status Run(const ScoreContext& context, const std::vector<ScoreSequence>& 
               absl::StrCat("sequence ", s, ", token ", t, ": ", token.status().message()));
         }
       },
-      options.precision);
+      options.precision, context.kv_quantisation);
   for (const absl::Status& status : broken) TANDEM_RETURN_IF_ERROR(status);
   return absl::OkStatus();
 }

@@ -20,6 +20,7 @@ struct ScoreContext {
   Scheduler* scheduler = nullptr;  // lends blocks nobody holds
   int64_t max_sequences = 0;       // decoded side by side
   int64_t max_step_tokens = 0;     // computed in one step, prompt chunks included
+  KvQuantisation kv_quantisation;
 };
 
 //   INVALID_ARGUMENT  T < 2 or over the context, num_prompt_tokens outside [0, T), an id outside the vocabulary

@@ -43,6 +43,22 @@ class CountingLearner : public Learner {
     ++updates_;
     return LearnerReport{.metrics = {{"loss/total", 0.5}}, .num_tokens = 8};
   }
+  // Token t of a completion has log-prob -1 - t / 8.
+  absl::StatusOr<GroupLogprobs> Score(const std::vector<experience::v1::ScoredGroup>& groups,
+                                      const ScoredWeights&) override {
+    GroupLogprobs scores;
+    for (const auto& group : groups) {
+      scores.emplace_back();
+      for (const auto& member : group.completions()) {
+        scores.back().emplace_back();
+        for (int t = 0; t < member.completion().token_ids_size(); ++t) {
+          scores.back().back().push_back(-1 - static_cast<float>(t) / 8);
+        }
+      }
+    }
+    return scores;
+  }
+  absl::StatusOr<double> DistanceFromStart() const override { return static_cast<double>(updates_); }
   absl::StatusOr<CastWeights> Cast(DType) override {
     return CastWeights{.tensors = {Tensor("w", static_cast<float>(updates_))},
                        .numbers = {.changed_share = 1, .update_norm = 1}};
