@@ -36,6 +36,26 @@ class Checks {
   std::vector<Alert> alerts_;
 };
 
+// A server that agrees better with an earlier version is late, unless that is the first one: then nothing arrived.
+void CheckDelivery(double factor, Checks& checks) {
+  const double served = checks.Value("drift/probe/version") - checks.Value("drift/probe/lag");
+  const Interval behind = checks.Read("drift/delivery/behind");
+  const Interval square = checks.Read("drift/delivery/square");
+  if (behind.value > 0 && behind.value < served &&
+      IsAbove(square, factor * checks.Value("drift/delivery/nearest_square"))) {
+    checks.Raise(true, {"late_delivery", behind, 0,
+                        "a server computes with weights that many versions older than it says: a push "
+                        "that was acknowledged and not installed"});
+    return;
+  }
+  const Interval undelivered = checks.Read("drift/delivery/undelivered");
+  if (!undelivered.known()) return;
+  checks.RaiseAbove("non_delivery", undelivered, factor * checks.Value("drift/delivery/floor"),
+                    "the probe's gap at equal weights grows with the distance from the initial "
+                    "weights: a server keeps some tensor at its first value (a tied head, a buffer, "
+                    "a copy no push reaches); find it with tandem drift attribute");
+}
+
 void CheckDrift(const AlertOptions& options, Checks& checks) {
   const double guard = options.drift_guard;
   if (guard > 0 && checks.Value("staleness/max") == 0) {
@@ -48,20 +68,13 @@ void CheckDrift(const AlertOptions& options, Checks& checks) {
                       "trainer and servers disagree about tokens that have not changed since the "
                       "run began: the two sides moved apart, not the policy to other places");
   }
-  if (guard > 0) {
+  if (guard > 0 && checks.Value("staleness/max") == 0) {
     checks.RaiseAbove("visitation_shift", checks.Read("drift/visitation/mean_abs_delta"), guard,
                       "the step's tokens drift more than the probe set: the policy visits places "
                       "where the sides differ, or what servers record is not what they compute "
                       "(drift/split/record_mean_abs tells)");
   }
-  const Interval undelivered = checks.Read("drift/delivery/undelivered");
-  if (options.non_delivery_factor > 0 && undelivered.known()) {
-    checks.RaiseAbove("non_delivery", undelivered,
-                      options.non_delivery_factor * checks.Value("drift/delivery/floor"),
-                      "the probe's gap at equal weights grows with the distance from the initial "
-                      "weights: a server keeps some tensor at its first value (a tied head, a "
-                      "buffer, a copy no push reaches); score it with tandem drift attribute");
-  }
+  if (options.delivery_factor > 0) CheckDelivery(options.delivery_factor, checks);
 }
 
 void CheckLoss(const AlertOptions& options, Checks& checks) {
@@ -94,9 +107,10 @@ void BindOptions(OptionBinder& binder, AlertOptions& options) {
   binder.Number("drift_guard", &options.drift_guard, {.min = 0}, "nats",
                 "alert when mean abs(delta) is above: of a step at staleness 0, of the probe set, "
                 "or of what visited tokens add to it; 0: off");
-  binder.Number("non_delivery_factor", &options.non_delivery_factor, {.min = 0}, "",
-                "alert when the part of the probe's gap that grows with the distance from the initial "
-                "weights is above so many times the gap at them; 0: off");
+  binder.Number("delivery_factor", &options.delivery_factor, {.min = 0}, "",
+                "alert when the part of the probe's squared gap that grows with the distance from the "
+                "initial weights is above so many times the squared gap at them, or an earlier version "
+                "fits so many times better; 0: off");
   binder.Number("ratio_guard", &options.ratio_guard, {.min = 0}, "",
                 "alert when the mean ratio of a step with one update is further from 1; 0: off");
   binder.Number("clip_share_max", &options.clip_share_max, {.min = 0, .max = 1}, "",

@@ -14,7 +14,7 @@ namespace tandem::trainer {
 
 struct AlertOptions {
   double drift_guard = 0.1;  // 0: off
-  double non_delivery_factor = 4;  // 0: off
+  double delivery_factor = 4;  // 0: off
   double ratio_guard = 0.05;
   double clip_share_max = 0.3;
   double kl_budget = 0;  // 0: off

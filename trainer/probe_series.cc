@@ -1,6 +1,7 @@
 #include "trainer/probe_series.h"
 
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -15,6 +16,8 @@ using nlohmann::json;
 using offpolicy::Interval;
 using offpolicy::ProbeDrift;
 using offpolicy::ServerScores;
+
+constexpr size_t kVersionsKept = 17;  // of the trainer's scores, for servers that are late
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
@@ -33,7 +36,23 @@ ProbeSeries::ProbeSeries(std::vector<int32_t> completion) : completion_(std::mov
 }
 
 void ProbeSeries::AddTrainer(int64_t version, TrainerProbe scores) {
+  as_served_[version] = scores.served;
+  if (as_served_.size() > kVersionsKept) as_served_.erase(std::next(as_served_.begin()));
   trainer_[version] = std::move(scores);
+}
+
+void ProbeSeries::NoteNearest(const std::string& address, std::span<const float> logprobs) {
+  Nearest best{.square = std::numeric_limits<double>::infinity()};
+  for (const auto& [version, trainer] : as_served_) {
+    double sum = 0;
+    for (const double square :
+         offpolicy::SquareSums(completion_, static_cast<int64_t>(num_tokens_.size()), trainer, logprobs)) {
+      sum += square;
+    }
+    const double mean = sum / static_cast<double>(completion_.size());
+    if (mean <= best.square) best = {version, mean};
+  }
+  if (std::isfinite(best.square)) nearest_[address] = best;
 }
 
 // A version counts once: servers that are held back stay at one for a while.
@@ -49,13 +68,18 @@ void ProbeSeries::AddServer(int64_t version, const std::string& address,
                                                 trainer->second.served, logprobs)});
   }
   newest_[address] = version;
+  NoteNearest(address, logprobs);
   servers_[version][address] = std::move(logprobs);
 }
 
 void ProbeSeries::ForgetBefore(int64_t version) {
   std::erase_if(trainer_, [version](const auto& entry) { return entry.first < version; });
   std::erase_if(servers_, [version](const auto& entry) { return entry.first < version; });
-  std::erase_if(newest_, [version](const auto& entry) { return entry.second < version; });
+  std::erase_if(newest_, [&](const auto& entry) {
+    if (entry.second >= version) return false;
+    nearest_.erase(entry.first);
+    return true;
+  });
 }
 
 void ProbeSeries::Report(int64_t version, MetricsLine* line) const {
@@ -82,11 +106,13 @@ void ProbeSeries::Report(int64_t version, MetricsLine* line) const {
 // Of the server that is suspected most.
 void ProbeSeries::ReportDelivery(MetricsLine* line) const {
   offpolicy::DeliveryTrend worst;
+  std::string worst_address;
   int64_t number = 0, worst_number = -1;
   for (const auto& [address, pushes] : pushes_) {
     const auto trend = offpolicy::FitDeliveryTrend(pushes.all, num_tokens_);
     if (trend.num_pushes > 0 && (worst_number < 0 || Suspicion(trend) > Suspicion(worst))) {
       worst = trend;
+      worst_address = address;
       worst_number = number;
     }
     ++number;
@@ -98,6 +124,10 @@ void ProbeSeries::ReportDelivery(MetricsLine* line) const {
   line->Add("drift/delivery/floor", worst.floor);
   line->AddInterval("drift/delivery/undelivered", worst.undelivered);
   line->AddInterval("drift/delivery/late", worst.late);
+  if (const auto nearest = nearest_.find(worst_address); nearest != nearest_.end()) {
+    line->AddCount("drift/delivery/behind", newest_.at(worst_address) - nearest->second.version);
+    line->Add("drift/delivery/nearest_square", nearest->second.square);
+  }
 }
 
 void ProbeSeries::ReportVisitation(int64_t version, const std::map<int64_t, int64_t>& lags,

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -58,13 +59,22 @@ class ProbeSeries {
   };
   using ByServer = std::map<std::string, std::vector<float>>;
 
+  // The version under which the trainer agrees best with a server.
+  struct Nearest {
+    int64_t version = 0;
+    double square = 0;  // mean of (trainer - server)^2
+  };
+
+  void NoteNearest(const std::string& address, std::span<const float> logprobs);
   void ReportDelivery(MetricsLine* line) const;
 
   const std::vector<int32_t> completion_;
   std::vector<double> num_tokens_;  // [S]
   std::map<int64_t, TrainerProbe> trainer_;
   std::map<int64_t, ByServer> servers_;
-  std::map<std::string, int64_t> newest_;  // version by server
+  std::map<int64_t, std::vector<float>> as_served_;  // the trainer's, of the first version and recent ones
+  std::map<std::string, int64_t> newest_;            // version by server
+  std::map<std::string, Nearest> nearest_;           // of its newest scores
   std::map<std::string, Pushes> pushes_;   // by server, in order of version
 };
 

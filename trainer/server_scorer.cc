@@ -123,7 +123,7 @@ absl::StatusOr<ScoredByServer> ServerScorer::Score(Server& server, const ScoreTa
 }
 
 std::vector<absl::StatusOr<ScoredByServer>> ServerScorer::ScoreEach(
-    const std::vector<ScoreTask>& tasks, const ScoreRequest& how) {
+    const std::vector<ScoreTask>& tasks, const ScoreRequest& how) const {
   std::vector<absl::StatusOr<ScoredByServer>> results(tasks.size(), absl::UnknownError(""));
   std::vector<std::thread> threads;
   for (size_t i = 0; i < tasks.size(); ++i) {

@@ -1,5 +1,5 @@
 // ServerScorer: asks rollout servers for the log-probs of given completions (rpc Score). Used by the trainer's
-// loop for the additive split and the probe set. Use from one thread; calls of one ScoreEach run side by side.
+// loop and its client for the additive split and the probe set. Thread-safe; tasks of one ScoreEach run side by side.
 #ifndef TANDEM_TRAINER_SERVER_SCORER_H_
 #define TANDEM_TRAINER_SERVER_SCORER_H_
 
@@ -36,7 +36,7 @@ class ServerScorer {
   //   ABORTED    new weights came between two calls
   //   others   of the call, naming the server
   std::vector<absl::StatusOr<ScoredByServer>> ScoreEach(const std::vector<ScoreTask>& tasks,
-                                                        const rollout::v1::ScoreRequest& how);
+                                                        const rollout::v1::ScoreRequest& how) const;
 
  private:
   struct Server;

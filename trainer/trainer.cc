@@ -56,6 +56,7 @@ absl::Status Trainer::Impl::TakeGroup(FinishedGroup finished) {
     return drop("bad_response", std::string(finished.status.message()));
   }
   if (!finished.status.ok()) return drop("failed", std::string(finished.status.message()));
+  if (finished.replay) drift.replays[finished.group_id] = *std::move(finished.replay);
   ScoredGroup group;
   group.set_group_id(finished.group_id);
   group.set_server(client->address(finished.server));

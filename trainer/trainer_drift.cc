@@ -158,7 +158,7 @@ absl::StatusOr<std::optional<StepSplit>> Trainer::Impl::ScoreForSplit(const Step
   ShowPhase("split");
   const double start = MonotonicSeconds();
   StepSplit split(step.groups, version.value, server_dtype == DType::kBF16);
-  TANDEM_RETURN_IF_ERROR(ReplayOnServers(step, &split));
+  TANDEM_RETURN_IF_ERROR(ReplayOnServers(step, TakeReplays(step, &split), &split));
   for (const int64_t drawn_by : split.versions()) {
     TANDEM_RETURN_IF_ERROR(ScoreUnder(drawn_by, step, &split));
   }
@@ -166,14 +166,61 @@ absl::StatusOr<std::optional<StepSplit>> Trainer::Impl::ScoreForSplit(const Step
   return split;
 }
 
-// Every group by the server that drew it, as far as it still runs those weights.
-absl::Status Trainer::Impl::ReplayOnServers(const StepExperience& step, StepSplit* split) {
+// The path and the transforms that the tokens were drawn by.
+rollout::v1::ScoreRequest Trainer::Impl::AsDrawn() const {
+  rollout::v1::ScoreRequest how;
+  how.set_run_id(run_id);
+  how.set_temperature(static_cast<float>(options.sampling.temperature));
+  how.set_top_k(static_cast<int32_t>(options.sampling.top_k));
+  how.set_top_p(static_cast<float>(options.sampling.top_p));
+  how.set_min_p(static_cast<float>(options.sampling.min_p));
+  how.set_path(rollout::v1::SCORE_PATH_DECODE);
+  return how;
+}
+
+// Where pushes do not wait for groups, the weights that drew one may be gone by the step: it is replayed at once.
+// On a thread of the client; one that fails is tried again at the step.
+std::optional<ScoredByServer> Trainer::Impl::ReplayWhenDrawn(
+    const rollout::v1::GenerateGroupRequest& request, const FinishedGroup& group) const {
+  const int64_t step = request.group_id() / options.prompts_per_step + 1;
+  const bool waits = options.max_staleness == options.push.hold_back_versions;
+  if (waits || request.group_id() < 0 || !options.split.Due(step)) return std::nullopt;
+  ScoredGroup drawn;
+  *drawn.mutable_prompt()->mutable_token_ids() = request.prompt_token_ids();
+  for (const rollout::v1::Completion& completion : group.completions) {
+    *drawn.add_completions()->mutable_completion()->mutable_token_ids() = completion.token_ids();
+  }
+  auto replay = drift.scorer->ScoreEach({{group.server, {&drawn}}}, AsDrawn())[0];
+  if (!replay.ok()) return std::nullopt;
+  return *std::move(replay);
+}
+
+// Gives back the groups that have no replay.
+std::vector<size_t> Trainer::Impl::TakeReplays(const StepExperience& step, StepSplit* split) {
+  std::vector<size_t> without;
+  int64_t newest = 0;
+  for (size_t g = 0; g < step.groups.size(); ++g) {
+    newest = std::max(newest, step.groups[g].group_id());
+    const auto replay = drift.replays.find(step.groups[g].group_id());
+    if (replay == drift.replays.end()) {
+      without.push_back(g);
+    } else {
+      split->Take(StepSplit::kEngine, replay->second.version, {g}, replay->second.logprobs);
+    }
+  }
+  std::erase_if(drift.replays, [&](const auto& replay) { return replay.first <= newest; });
+  return without;
+}
+
+// Each of `which` by the server that drew it, as far as that still runs those weights.
+absl::Status Trainer::Impl::ReplayOnServers(const StepExperience& step,
+                                            const std::vector<size_t>& which, StepSplit* split) {
   std::vector<ScoreTask> tasks;
   std::vector<std::vector<size_t>> places;
   for (int server = 0; server < client->num_servers(); ++server) {
     ScoreTask task = {.server = server};
     std::vector<size_t> of_task;
-    for (size_t g = 0; g < step.groups.size(); ++g) {
+    for (const size_t g : which) {
       if (step.groups[g].server() != client->address(server)) continue;
       task.groups.push_back(&step.groups[g]);
       of_task.push_back(g);
@@ -182,14 +229,7 @@ absl::Status Trainer::Impl::ReplayOnServers(const StepExperience& step, StepSpli
     tasks.push_back(std::move(task));
     places.push_back(std::move(of_task));
   }
-  rollout::v1::ScoreRequest how;
-  how.set_run_id(run_id);
-  how.set_temperature(static_cast<float>(options.sampling.temperature));
-  how.set_top_k(static_cast<int32_t>(options.sampling.top_k));
-  how.set_top_p(static_cast<float>(options.sampling.top_p));
-  how.set_min_p(static_cast<float>(options.sampling.min_p));
-  how.set_path(rollout::v1::SCORE_PATH_DECODE);
-  const auto results = drift.scorer->ScoreEach(tasks, how);
+  const auto results = drift.scorer->ScoreEach(tasks, AsDrawn());
   for (size_t i = 0; i < results.size(); ++i) {
     if (results[i].ok()) {
       split->Take(StepSplit::kEngine, results[i]->version, places[i], results[i]->logprobs);

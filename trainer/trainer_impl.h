@@ -4,6 +4,7 @@
 #define TANDEM_TRAINER_TRAINER_IMPL_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,6 +48,7 @@ struct DriftInstruments {
   ProbeSet probe;                       // empty until the first step has chosen it
   std::unique_ptr<ProbeSeries> series;  // there with the set
   double push_distance = 0;             // of the last push; NaN: unknown
+  std::map<int64_t, ScoredByServer> replays;  // group id -> what its server made of it right after
 };
 
 struct Trainer::Impl {
@@ -77,7 +79,12 @@ struct Trainer::Impl {
   absl::Status WritePushes(int64_t step);
   absl::StatusOr<std::optional<StepSplit>> ScoreForSplit(const StepExperience& step,
                                                          MetricsLine* line);
-  absl::Status ReplayOnServers(const StepExperience& step, StepSplit* split);
+  std::optional<ScoredByServer> ReplayWhenDrawn(const rollout::v1::GenerateGroupRequest& request,
+                                                const FinishedGroup& group) const;
+  std::vector<size_t> TakeReplays(const StepExperience& step, StepSplit* split);
+  absl::Status ReplayOnServers(const StepExperience& step, const std::vector<size_t>& which,
+                               StepSplit* split);
+  rollout::v1::ScoreRequest AsDrawn() const;
   absl::Status ScoreUnder(int64_t drawn_by, const StepExperience& step, StepSplit* split);
   void SplitDrift(const StepExperience& step, const std::optional<StepSplit>& split,
                   MetricsLine* line);

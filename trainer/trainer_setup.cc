@@ -124,12 +124,16 @@ absl::Status Trainer::Impl::ConnectServers() {
     client_options.groups_in_flight = std::max(client_options.groups_in_flight,
                                                (options.prompts_per_step + servers - 1) / servers);
   }
+  drift.scorer = std::make_unique<ServerScorer>(options.servers, options.client.call_timeout_seconds);
   client = std::make_unique<RolloutClient>(
-      options.servers, run_id, client_options, [this](const rollout::v1::GetInfoResponse& info) {
+      options.servers, run_id, client_options,
+      [this](const rollout::v1::GetInfoResponse& info) {
         return CheckServerNumerics(info, options.learner.numerics, options.learner.dtype,
                                    ActiveInstructionSet());
+      },
+      [this](const rollout::v1::GenerateGroupRequest& request, FinishedGroup* group) {
+        group->replay = ReplayWhenDrawn(request, *group);
       });
-  drift.scorer = std::make_unique<ServerScorer>(options.servers, options.client.call_timeout_seconds);
   publisher = std::make_unique<WeightPublisher>(options.servers, run_id, options.push);
   delivery = std::make_unique<Delivery>(
       client.get(), publisher.get(), options.push.hold_back_versions,
