@@ -11,7 +11,7 @@
 namespace tandem::trainer {
 
 struct ProbeOptions {
-  int64_t every = 0;  // weight versions; 0: off
+  int64_t every = 20;  // weight versions; 0: off
   int64_t completions = 16;
   std::string file;  // empty: the first completions of the run
 
@@ -27,7 +27,7 @@ struct ProbeOptions {
 void BindOptions(OptionBinder& binder, ProbeOptions& options);
 
 struct SplitOptions {
-  int64_t every = 0;  // train steps; 0: off
+  int64_t every = 100;  // train steps; 0: off
 
   bool Due(int64_t step) const { return every > 0 && step % every == 0; }
 };
