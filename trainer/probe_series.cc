@@ -41,7 +41,7 @@ void ProbeSeries::AddTrainer(int64_t version, TrainerProbe scores) {
   trainer_[version] = std::move(scores);
 }
 
-void ProbeSeries::NoteNearest(const std::string& address, std::span<const float> logprobs) {
+void ProbeSeries::NoteNearest(int server, std::span<const float> logprobs) {
   Nearest best{.square = std::numeric_limits<double>::infinity()};
   for (const auto& [version, trainer] : as_served_) {
     double sum = 0;
@@ -52,13 +52,13 @@ void ProbeSeries::NoteNearest(const std::string& address, std::span<const float>
     const double mean = sum / static_cast<double>(completion_.size());
     if (mean <= best.square) best = {version, mean};
   }
-  if (std::isfinite(best.square)) nearest_[address] = best;
+  if (std::isfinite(best.square)) nearest_[server] = best;
 }
 
 // A version counts once: servers that are held back stay at one for a while.
-void ProbeSeries::AddServer(int64_t version, const std::string& address,
+void ProbeSeries::AddServer(int64_t version, int server,
                             std::vector<float> logprobs) {
-  Pushes& pushes = pushes_[address];
+  Pushes& pushes = pushes_[server];
   const auto trainer = trainer_.find(version);
   const bool is_next = pushes.all.empty() || pushes.all.back().version < version;
   if (trainer != trainer_.end() && is_next) {
@@ -67,9 +67,9 @@ void ProbeSeries::AddServer(int64_t version, const std::string& address,
                                                 static_cast<int64_t>(num_tokens_.size()),
                                                 trainer->second.served, logprobs)});
   }
-  newest_[address] = version;
-  NoteNearest(address, logprobs);
-  servers_[version][address] = std::move(logprobs);
+  newest_[server] = version;
+  NoteNearest(server, logprobs);
+  servers_[version][server] = std::move(logprobs);
 }
 
 void ProbeSeries::ForgetBefore(int64_t version) {
@@ -87,8 +87,8 @@ void ProbeSeries::Report(int64_t version, MetricsLine* line) const {
   if (trainer == trainer_.end() || newest_.empty()) return;
   std::vector<ServerScores> now, equal;
   int64_t oldest = version;
-  for (const auto& [address, served] : newest_) {
-    now.push_back({servers_.at(served).at(address), 1.0 / static_cast<double>(newest_.size())});
+  for (const auto& [server, served] : newest_) {
+    now.push_back({servers_.at(served).at(server), 1.0 / static_cast<double>(newest_.size())});
     oldest = std::min(oldest, served);
   }
   const ProbeDrift drift = ComputeProbeDrift(completion_, trainer->second.masters, now);
@@ -106,26 +106,23 @@ void ProbeSeries::Report(int64_t version, MetricsLine* line) const {
 // Of the server that is suspected most.
 void ProbeSeries::ReportDelivery(MetricsLine* line) const {
   offpolicy::DeliveryTrend worst;
-  std::string worst_address;
-  int64_t number = 0, worst_number = -1;
-  for (const auto& [address, pushes] : pushes_) {
+  int worst_server = -1;
+  for (const auto& [server, pushes] : pushes_) {
     const auto trend = offpolicy::FitDeliveryTrend(pushes.all, num_tokens_);
-    if (trend.num_pushes > 0 && (worst_number < 0 || Suspicion(trend) > Suspicion(worst))) {
+    if (trend.num_pushes > 0 && (worst_server < 0 || Suspicion(trend) > Suspicion(worst))) {
       worst = trend;
-      worst_address = address;
-      worst_number = number;
+      worst_server = server;
     }
-    ++number;
   }
-  if (worst_number < 0) return;
-  line->AddCount("drift/delivery/server", worst_number);
+  if (worst_server < 0) return;
+  line->AddCount("drift/delivery/server", worst_server);
   line->AddCount("drift/delivery/pushes", worst.num_pushes);
   line->AddInterval("drift/delivery/square", worst.square);
   line->Add("drift/delivery/floor", worst.floor);
   line->AddInterval("drift/delivery/undelivered", worst.undelivered);
   line->AddInterval("drift/delivery/late", worst.late);
-  if (const auto nearest = nearest_.find(worst_address); nearest != nearest_.end()) {
-    line->AddCount("drift/delivery/behind", newest_.at(worst_address) - nearest->second.version);
+  if (const auto nearest = nearest_.find(worst_server); nearest != nearest_.end()) {
+    line->AddCount("drift/delivery/behind", newest_.at(worst_server) - nearest->second.version);
     line->Add("drift/delivery/nearest_square", nearest->second.square);
   }
 }
@@ -140,7 +137,7 @@ void ProbeSeries::ReportVisitation(int64_t version, const std::map<int64_t, int6
   for (const auto& [lag, tokens] : lags) {
     const auto servers = servers_.find(version - lag);
     if (servers == servers_.end()) return;
-    for (const auto& [address, logprobs] : servers->second) {
+    for (const auto& [server, logprobs] : servers->second) {
       behind.push_back({logprobs, static_cast<double>(tokens) / num_tokens /
                                       static_cast<double>(servers->second.size())});
     }
@@ -156,12 +153,12 @@ void ProbeSeries::ReportVisitation(int64_t version, const std::map<int64_t, int6
 
 std::vector<std::string> ProbeSeries::TakePushLines(int64_t step) {
   std::vector<std::string> lines;
-  for (auto& [address, pushes] : pushes_) {
+  for (auto& [server, pushes] : pushes_) {
     for (; pushes.num_written < pushes.all.size(); ++pushes.num_written) {
       const offpolicy::ProbedPush& push = pushes.all[pushes.num_written];
       // NaN becomes null.
       lines.push_back(json({{"step", step},
-                            {"server", address},
+                            {"server", server},
                             {"version", push.version},
                             {"distance", push.distance},
                             {"push_distance", push.push_distance},
@@ -175,7 +172,7 @@ std::vector<std::string> ProbeSeries::TakePushLines(int64_t step) {
 absl::Status ProbeSeries::RestorePush(std::string_view text) {
   const json line = json::parse(text, nullptr, /*allow_exceptions=*/false);
   const auto number = [](const json& value) { return value.is_number() ? value.get<double>() : kNaN; };
-  const bool fits = line.is_object() && line.contains("server") && line["server"].is_string() &&
+  const bool fits = line.is_object() && line.contains("server") && line["server"].is_number_integer() &&
                     line.contains("version") && line["version"].is_number_integer() &&
                     line.contains("squares") && line["squares"].is_array() &&
                     line["squares"].size() == num_tokens_.size();
@@ -185,7 +182,7 @@ absl::Status ProbeSeries::RestorePush(std::string_view text) {
                                 number(line.value("push_distance", json())),
                                 {}};
   for (const json& square : line["squares"]) push.squares.push_back(number(square));
-  Pushes& pushes = pushes_[line["server"].get<std::string>()];
+  Pushes& pushes = pushes_[line["server"].get<int>()];
   pushes.all.push_back(std::move(push));
   pushes.num_written = pushes.all.size();
   return absl::OkStatus();

@@ -32,9 +32,9 @@ class ProbeSeries {
   // `completion` [T]: ProbeSet::CompletionOfTokens.
   explicit ProbeSeries(std::vector<int32_t> completion);
 
-  // Scores of `version`.
+  // Scores of `version`. `server`: its place in trainer.servers; its address may change at a resume.
   void AddTrainer(int64_t version, TrainerProbe scores);
-  void AddServer(int64_t version, const std::string& address, std::vector<float> logprobs);
+  void AddServer(int64_t version, int server, std::vector<float> logprobs);
   void ForgetBefore(int64_t version);  // scores; pushes stay
 
   // Adds drift/probe/: the trainer at `version` against each of its servers at the version it has, and what the
@@ -57,7 +57,7 @@ class ProbeSeries {
     std::vector<offpolicy::ProbedPush> all;
     size_t num_written = 0;
   };
-  using ByServer = std::map<std::string, std::vector<float>>;
+  using ByServer = std::map<int, std::vector<float>>;
 
   // The version under which the trainer agrees best with a server.
   struct Nearest {
@@ -65,7 +65,7 @@ class ProbeSeries {
     double square = 0;  // mean of (trainer - server)^2
   };
 
-  void NoteNearest(const std::string& address, std::span<const float> logprobs);
+  void NoteNearest(int server, std::span<const float> logprobs);
   void ReportDelivery(MetricsLine* line) const;
 
   const std::vector<int32_t> completion_;
@@ -73,9 +73,9 @@ class ProbeSeries {
   std::map<int64_t, TrainerProbe> trainer_;
   std::map<int64_t, ByServer> servers_;
   std::map<int64_t, std::vector<float>> as_served_;  // the trainer's, of the first version and recent ones
-  std::map<std::string, int64_t> newest_;            // version by server
-  std::map<std::string, Nearest> nearest_;           // of its newest scores
-  std::map<std::string, Pushes> pushes_;   // by server, in order of version
+  std::map<int, int64_t> newest_;            // version by server
+  std::map<int, Nearest> nearest_;           // of its newest scores
+  std::map<int, Pushes> pushes_;   // by server, in order of version
 };
 
 }  // namespace tandem::trainer

@@ -134,7 +134,7 @@ absl::Status Trainer::Impl::AskServersForProbe() {
       TANDEM_RETURN_IF_ERROR(Event("probe_failed", results[i].status().ToString()));
       continue;
     }
-    drift.series->AddServer(results[i]->version, client->address(tasks[i].server),
+    drift.series->AddServer(results[i]->version, tasks[i].server,
                             Flatten(drift.probe.groups, results[i]->logprobs));
   }
   return absl::OkStatus();

@@ -29,7 +29,7 @@ TrainerProbe Trainer(double masters, double served, double distance, double push
 TEST(ProbeSeries, ReportsTheTrainerNowAgainstServersAndTheSameWeightsAgainstEachOther) {
   ProbeSeries series(Completions());
   series.AddTrainer(0, Trainer(-1, -1.25, 0, 0));
-  series.AddServer(0, "a", All(-1.5));
+  series.AddServer(0, 0, All(-1.5));
   MetricsLine line(1, 0);
   series.Report(0, &line);
   EXPECT_EQ(line.Get("drift/probe/tokens"), kTokens);
@@ -48,7 +48,7 @@ TEST(ProbeSeries, ServersThatAreHeldBackMeetTheTrainerOfTheirVersion) {
     const double of_version = -1 - 0.1 * static_cast<double>(v);
     series.AddTrainer(v, Trainer(of_version, of_version, static_cast<double>(v), 1));
     const int64_t served = std::max<int64_t>(0, v - 2);
-    series.AddServer(served, "a", All(-1 - 0.1 * static_cast<double>(served)));
+    series.AddServer(served, 0, All(-1 - 0.1 * static_cast<double>(served)));
     series.ForgetBefore(v - 2);
   }
   series.Report(7, &line);
@@ -65,8 +65,8 @@ TEST(ProbeSeries, TheServerThatKeepsItsFirstWeightsIsTheOneReported) {
   for (int64_t v = 0; v < 6; ++v) {
     const auto x = static_cast<double>(v);
     series.AddTrainer(v, Trainer(-1 - 0.1 * x, -1 - 0.1 * x, x, v == 0 ? 0 : 1));
-    series.AddServer(v, "a", All(-1 - 0.1 * x));
-    series.AddServer(v, "b", All(-1));
+    series.AddServer(v, 0, All(-1 - 0.1 * x));
+    series.AddServer(v, 1, All(-1));
   }
   MetricsLine line(6, 0);
   series.Report(5, &line);
@@ -81,7 +81,7 @@ TEST(ProbeSeries, AServerThatComputesWithAnEarlierVersionIsFoundOut) {
   for (int64_t v = 0; v < 6; ++v) {
     const auto x = static_cast<double>(v);
     series.AddTrainer(v, Trainer(-1 - x * x, -1 - x * x, x, 1));
-    series.AddServer(v, "a", All(v == 5 ? -1 - 9.0 : -1 - x * x));  // 3 in place of 5
+    series.AddServer(v, 0, All(v == 5 ? -1 - 9.0 : -1 - x * x));  // 3 in place of 5
   }
   MetricsLine line(6, 0);
   series.Report(5, &line);
@@ -93,9 +93,9 @@ TEST(ProbeSeries, AServerThatComputesWithAnEarlierVersionIsFoundOut) {
 TEST(ProbeSeries, VisitationIsWhatFreshTokensHaveBeyondTheProbeAtTheSameLags) {
   ProbeSeries series(Completions());
   series.AddTrainer(0, Trainer(-1, -1, 0, 0));
-  series.AddServer(0, "a", All(-1));
+  series.AddServer(0, 0, All(-1));
   series.AddTrainer(1, Trainer(-1.5, -1.5, 1, 1));
-  series.AddServer(1, "a", All(-1.375));
+  series.AddServer(1, 0, All(-1.375));
   MetricsLine line(2, 0);
   line.AddInterval("drift/mean_abs_delta", {.value = 1, .low = 0.75, .high = 1.5});
   // A quarter of the tokens is of version 0: the probe's gap is 0.5 there, and 0.125 at version 1.
@@ -113,7 +113,7 @@ TEST(ProbeSeries, AResumedRunGoesOnWithItsPushes) {
   const auto add = [](ProbeSeries& series, int64_t v) {
     const auto x = static_cast<double>(v);
     series.AddTrainer(v, Trainer(-1, -1, x, v == 0 ? 0 : 1 / (1 + x)));
-    series.AddServer(v, "a", All(-1 - 0.3 * x));
+    series.AddServer(v, 0, All(-1 - 0.3 * x));
   };
   for (int64_t v = 0; v < 6; ++v) add(whole, v);
   for (int64_t v = 0; v < 4; ++v) add(first, v);
@@ -130,7 +130,7 @@ TEST(ProbeSeries, AResumedRunGoesOnWithItsPushes) {
   for (const char* name : {"drift/delivery/undelivered", "drift/delivery/pushes", "drift/delivery/floor"}) {
     EXPECT_EQ(actual.Get(name), expected.Get(name)) << name;
   }
-  EXPECT_THAT(second.RestorePush("{\"server\":\"a\",\"version\":1,\"squares\":[1]}"),
+  EXPECT_THAT(second.RestorePush("{\"server\":0,\"version\":1,\"squares\":[1]}"),
               FailsWith(absl::StatusCode::kDataLoss, "not a push of this probe set"));
 }
 
