@@ -100,6 +100,8 @@ absl::StatusOr<Attribution> Attribute(const AttributionOptions& options,
       bootstrap);
   result.alone = MeasureAlone(capture, result.ladder);
   result.verdict = Judge({.shares = &result.shares,
+                          .diagnosis = &result.ladder.diagnosis,
+                          .draws = &result.ladder.draws,
                           .calibration_z = result.by_sequence.Get("calibration_z"),
                           .calibration_tokens = result.shares.num_tokens});
   return result;

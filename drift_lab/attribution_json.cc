@@ -76,10 +76,51 @@ ordered_json AdditiveJson(const offpolicy::AdditiveSplit& split) {
   return json;
 }
 
+const char* KindName(StrengthKind kind) {
+  switch (kind) {
+    case StrengthKind::kNone: return "none";
+    case StrengthKind::kInterval: return "interval";
+    case StrengthKind::kExact: break;
+  }
+  return "exact";
+}
+
+// The record, how far hypotheses about it were replayed, and what that left.
+ordered_json DiagnosisJson(const RecordDiagnosis& diagnosis, const DrawDiagnosis& draws) {
+  const auto fit = [](const Fit& of) -> ordered_json {
+    return {{"mean_abs", Number(of.mean_abs)}, {"matched_share", Number(of.matched)}};
+  };
+  ordered_json candidates = ordered_json::array();
+  for (const DrawCandidate& candidate : draws.candidates) {
+    candidates.push_back({{"cause", std::string(PartName(candidate.cause.part))},
+                          {"label", candidate.cause.label},
+                          {"gain_nats", Number(candidate.gain)}});
+  }
+  ordered_json json = {{"before", fit(diagnosis.before)},
+                       {"after", fit(diagnosis.after)},
+                       {"explained", diagnosis.explained},
+                       {"num_hypotheses", diagnosis.num_tries},
+                       {"draws", {{"z", Number(draws.z)}, {"candidates", candidates}}}};
+  if (diagnosis.noise.num_tokens > 0) {
+    json["noise"] = {{"believed", diagnosis.noise.believed()},
+                     {"sigma", ToJson(diagnosis.noise.sigma)},
+                     {"tail_probability", ToJson(diagnosis.noise.tail_probability)},
+                     {"tail_factor", ToJson(diagnosis.noise.tail_factor)},
+                     {"distance", Number(diagnosis.noise.distance)},
+                     {"largest_distance", Number(diagnosis.noise.largest_distance)},
+                     {"dependence_z", Number(diagnosis.noise.dependence)},
+                     {"repeated_share", Number(diagnosis.noise.repeated)}};
+  }
+  return json;
+}
+
 ordered_json VerdictJson(const Verdict& verdict) {
   ordered_json named = ordered_json::array(), open = ordered_json::array();
   for (const NamedCause& cause : verdict.named) {
     named.push_back({{"cause", cause.cause},
+                     {"label", cause.label},
+                     {"strength_kind", KindName(cause.kind)},
+                     {"strength", ToJson(cause.strength)},
                      {"square_share", ToJson(cause.share)},
                      {"evidence", cause.evidence}});
   }
@@ -127,6 +168,7 @@ std::string AttributionJson(const Attribution& a) {
     json["alone"] = {{"num_completions", a.alone.num_completions},
                      {"num_tokens", a.alone.num_tokens},
                      {"max_abs", Number(a.alone.max_abs)}};
+    json["record"] = DiagnosisJson(a.ladder.diagnosis, a.ladder.draws);
     json["verdict"] = VerdictJson(a.verdict);
   }
   return json.dump(1, ' ', false, ordered_json::error_handler_t::replace);

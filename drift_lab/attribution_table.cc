@@ -131,8 +131,13 @@ void AppendVerdict(const Attribution& a, std::string& out) {
     absl::StrAppend(&out, "\n");
   }
   for (const NamedCause& cause : verdict.named) {
-    absl::StrAppendFormat(&out, "  %s: %s %% of the mean square; %s\n", cause.cause,
+    absl::StrAppendFormat(&out, "  %s%s: %s %% of the mean square; %s\n", cause.cause,
+                          cause.label.empty() ? "" : absl::StrCat(" (", cause.label, ")"),
                           PercentWithBounds(cause.share), cause.evidence);
+    if (cause.kind != StrengthKind::kNone) {
+      absl::StrAppendFormat(&out, "    strength %s%s\n", WithBounds(cause.strength),
+                            cause.kind == StrengthKind::kExact ? " (bounds: values that give the same record)" : "");
+    }
   }
   if (std::isfinite(verdict.unexplained.value)) {
     absl::StrAppendFormat(&out, "  unexplained: %s %%\n", PercentWithBounds(verdict.unexplained));

@@ -59,6 +59,11 @@ CaptureWeights::CaptureWeights(const offpolicy::Capture* capture, const ModelCon
       path_(std::move(path)),
       fallback_(std::move(fallback)) {}
 
+bool CaptureWeights::Carries(int64_t version) const {
+  const offpolicy::CapturedWeights* const known = capture_->WeightsOf(version);
+  return known != nullptr && !known->masters.empty();
+}
+
 absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Masters(int64_t version) const {
   const offpolicy::CapturedWeights* const known = capture_->WeightsOf(version);
   const bool carried = known != nullptr && !known->masters.empty();

@@ -30,6 +30,9 @@ class CaptureWeights {
   //   INVALID_ARGUMENT  MatchModelTensors
   absl::StatusOr<std::vector<HostTensor>> Masters(int64_t version) const;
 
+  // Are the masters of `version` at hand without the fallback?
+  bool Carries(int64_t version) const;
+
   // The same as servers had them: cast to `dtype` with the rounding the capture names.
   absl::StatusOr<std::vector<HostTensor>> Served(int64_t version, DType dtype) const;
 

@@ -25,18 +25,23 @@ void Fill(const rollout::SequenceScore& score, int64_t prompt, int64_t begin, En
   copy(score.logprob_second_moments, out.second_moments);
   copy(score.squared_probs, out.squared_probs);
   copy(score.kept_mass, out.kept_mass);
+  copy(score.gaps, out.gaps);
+  copy(score.mass_above, out.mass_above);
+  std::copy(score.ranks.begin() + prompt, score.ranks.end(), out.ranks.begin() + begin);
 }
 
 }  // namespace
 
 EngineScores::EngineScores(int64_t num_tokens) {
-  for (auto* column : {&logprobs, &entropies, &second_moments, &squared_probs, &kept_mass}) {
+  for (auto* column :
+       {&logprobs, &entropies, &second_moments, &squared_probs, &kept_mass, &gaps, &mass_above}) {
     column->assign(static_cast<size_t>(num_tokens), kNaN);
   }
+  ranks.assign(static_cast<size_t>(num_tokens), -1);
 }
 
 void EngineScores::Take(const EngineScores& other, int64_t begin, int64_t end) {
-  const auto take = [&](const std::vector<float>& from, std::vector<float>& to) {
+  const auto take = [&](const auto& from, auto& to) {
     std::copy(from.begin() + begin, from.begin() + end, to.begin() + begin);
   };
   take(other.logprobs, logprobs);
@@ -44,6 +49,9 @@ void EngineScores::Take(const EngineScores& other, int64_t begin, int64_t end) {
   take(other.second_moments, second_moments);
   take(other.squared_probs, squared_probs);
   take(other.kept_mass, kept_mass);
+  take(other.gaps, gaps);
+  take(other.mass_above, mass_above);
+  take(other.ranks, ranks);
 }
 
 absl::StatusOr<std::unique_ptr<EngineForward>> EngineForward::Create(
@@ -66,7 +74,8 @@ absl::Status EngineForward::Install(std::vector<HostTensor> tensors) {
 absl::StatusOr<EngineScores> EngineForward::Score(const Capture& capture,
                                                   const std::vector<bool>& wanted,
                                                   const rollout::ScoreOptions& options,
-                                                  absl::FunctionRef<void(int64_t)> progress) {
+                                                  absl::FunctionRef<void(int64_t)> progress,
+                                                  const EngineInputs& inputs) {
   EngineScores scores(capture.num_tokens());
   std::vector<int64_t> pending;
   int64_t done = 0;
@@ -79,6 +88,8 @@ absl::StatusOr<EngineScores> EngineForward::Score(const Capture& capture,
       sequence.ids.assign(prompt.begin(), prompt.end());
       sequence.ids.insert(sequence.ids.end(), ids.begin(), ids.end());
       sequence.num_prompt_tokens = static_cast<int64_t>(prompt.size());
+      if (inputs.first_id >= 0) sequence.ids.front() = inputs.first_id;
+      if (inputs.segments) sequence.segments = inputs.segments(s);
     }
     TANDEM_ASSIGN_OR_RETURN(const auto results, engine_->Score(sequences, options));
     for (size_t i = 0; i < pending.size(); ++i) {

@@ -6,8 +6,10 @@
 #define TANDEM_DRIFT_LAB_ENGINE_FORWARD_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -22,12 +24,20 @@ namespace tandem::drift {
 
 // [T] of the capture; NaN for tokens that were not asked for. Meanings: rollout::SequenceScore.
 struct EngineScores {
-  std::vector<float> logprobs, entropies, second_moments, squared_probs, kept_mass;
+  std::vector<float> logprobs, entropies, second_moments, squared_probs, kept_mass, gaps, mass_above;
+  std::vector<int32_t> ranks;
 
   EngineScores() = default;
   explicit EngineScores(int64_t num_tokens);
   // Takes tokens [begin, end) from `other`.
   void Take(const EngineScores& other, int64_t begin, int64_t end);
+};
+
+// What of the forward's inputs is not as the capture has it.
+struct EngineInputs {
+  int32_t first_id = -1;  // computed in place of every prompt's first id; -1: off
+  // Of a completion [S]; empty: all positions are of the weights of Install.
+  std::function<std::vector<rollout::ScoreSegment>(int64_t)> segments;
 };
 
 class EngineForward {
@@ -40,12 +50,18 @@ class EngineForward {
   // Scores under `tensors` from here on (ModelTensors order, the engine's dtype).
   absl::Status Install(std::vector<HostTensor> tensors);
 
+  // Packs them for EngineInputs::segments.
+  absl::StatusOr<std::unique_ptr<rollout::StagedWeights>> Stage(std::vector<HostTensor> tensors) const {
+    return engine_->Stage(std::move(tensors));
+  }
+
   // `wanted` [S]: completions to score; empty: all. The transforms of `options` are used as they are.
   // progress(n) after every few completions: tokens scored so far.
   absl::StatusOr<EngineScores> Score(const offpolicy::Capture& capture,
                                      const std::vector<bool>& wanted,
                                      const rollout::ScoreOptions& options,
-                                     absl::FunctionRef<void(int64_t)> progress);
+                                     absl::FunctionRef<void(int64_t)> progress,
+                                     const EngineInputs& inputs = {});
 
   DType weight_dtype() const { return engine_->weight_dtype(); }
   const ModelConfig& config() const { return engine_->config(); }

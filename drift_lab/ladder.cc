@@ -11,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/numerics.h"
+#include "common/tensor/instruction_set.h"
+#include "drift_lab/record_replay.h"
 #include "drift_lab/shapley.h"
 #include "drift_lab/trainer_forward.h"
 
@@ -50,18 +52,8 @@ class Passes {
 };
 
 // Costs of a pass against an engine prefill; only progress depends on them.
-constexpr double kPrefillCost = 1, kDecodeCost = 2, kAloneCost = 1.5, kTrainerCost = 2;
-
-// Completions with a token of `version`.
-std::vector<bool> HavingVersion(const Capture& capture, int64_t version) {
-  std::vector<bool> wanted(static_cast<size_t>(capture.num_completions()));
-  for (int64_t s = 0; s < capture.num_completions(); ++s) {
-    const auto begin = capture.weight_version.begin() + capture.token_offsets[static_cast<size_t>(s)];
-    const auto end = capture.weight_version.begin() + capture.token_offsets[static_cast<size_t>(s) + 1];
-    wanted[static_cast<size_t>(s)] = std::find(begin, end, version) != end;
-  }
-  return wanted;
-}
+constexpr double kPrefillCost = 1, kDecodeCost = 2, kAloneCost = 1.5, kTrainerCost = 2, kDiagnosisCost = 6;
+constexpr int64_t kUsualTries = 40;
 
 // Copies the tokens of `version` from `from`.
 void TakeVersion(const Capture& capture, int64_t version, const std::vector<float>& from,
@@ -127,7 +119,8 @@ class Climb {
 
  private:
   double TotalCost() const;
-  absl::Status ScoreServing(int64_t version);
+  absl::Status ScoreServing();
+  absl::Status Diagnose();
   absl::Status ScoreCells(int64_t version);
   std::vector<HostTensor> Mix(const std::vector<HostTensor>& engines,
                               const std::vector<HostTensor>& trainers, bool engine_layers,
@@ -149,6 +142,7 @@ class Climb {
   const std::set<int64_t> versions_;
   Passes passes_;
   std::unique_ptr<EngineForward> serving_, wide_;  // in the servers' dtype, and in fp32
+  std::unique_ptr<RecordReplay> replay_;           // with serving_
   Ladder ladder_;
 };
 
@@ -156,8 +150,8 @@ double Climb::TotalCost() const {
   const double cells = std::pow(2.0, static_cast<double>(
                                          FactorsOf(capture_.manifest, options_.full).size()));
   return static_cast<double>(versions_.size()) *
-             (kDecodeCost + kAloneCost + kPrefillCost + cells * kPrefillCost + 3 * kTrainerCost) +
-         kTrainerCost;
+             (cells * kPrefillCost + 3 * kTrainerCost) +
+         kDecodeCost + kAloneCost + 2 * kPrefillCost + kDiagnosisCost + kTrainerCost;
 }
 
 absl::StatusOr<std::vector<float>> Climb::EngineScore(EngineForward& engine,
@@ -173,34 +167,51 @@ absl::StatusOr<std::vector<float>> Climb::EngineScore(EngineForward& engine,
 }
 
 // Rungs 1 to 3: the engine as it served.
-absl::Status Climb::ScoreServing(int64_t version) {
-  const std::vector<bool> wanted = HavingVersion(capture_, version);
-  TANDEM_ASSIGN_OR_RETURN(auto served, weights_.Served(version, serving_->weight_dtype()));
-  TANDEM_RETURN_IF_ERROR(serving_->Install(std::move(served)));
-  ScoreOptions options = claims_;
-  options.path = ScorePath::kDecode;
+absl::Status Climb::ScoreServing() {
   passes_.Start("engine, decode replay", kDecodeCost);
-  EngineScores replay;
-  TANDEM_RETURN_IF_ERROR(EngineScore(*serving_, wanted, options, &replay).status());
-  for (int64_t t = 0; t < capture_.num_tokens(); ++t) {
-    if (capture_.weight_version[static_cast<size_t>(t)] == version) ladder_.replay.Take(replay, t, t + 1);
-  }
+  TANDEM_ASSIGN_OR_RETURN(ladder_.replay, replay_->Score({}, {}, {.path = ScorePath::kDecode}));
   passes_.Start("engine, decode alone", kAloneCost);
-  options.alone = true;
-  TANDEM_ASSIGN_OR_RETURN(
-      const auto alone,
-      EngineScore(*serving_, SampleOf(wanted, options_.num_alone, options_.seed), options));
-  TakeVersion(capture_, version, alone, ladder_.alone);
+  const std::vector<bool> all(static_cast<size_t>(capture_.num_completions()), true);
+  TANDEM_ASSIGN_OR_RETURN(EngineScores alone,
+                          replay_->Score({}, SampleOf(all, options_.num_alone, options_.seed),
+                                         {.path = ScorePath::kDecode, .alone = true}));
+  ladder_.alone = std::move(alone.logprobs);
   passes_.Start("engine, prefill", kPrefillCost);
-  TANDEM_ASSIGN_OR_RETURN(const auto prefill, EngineScore(*serving_, wanted, claims_));
-  TakeVersion(capture_, version, prefill, ladder_.prefill);
+  TANDEM_ASSIGN_OR_RETURN(EngineScores prefill, replay_->Score({}, {}, {}));
+  ladder_.prefill = std::move(prefill.logprobs);
+  ladder_.own_version = ladder_.prefill;
+  ladder_.carries_kv = replay_->CarriesKv();
+  if (!ladder_.carries_kv) return absl::OkStatus();
+  passes_.Start("engine, KV of the own version", kPrefillCost);
+  TANDEM_ASSIGN_OR_RETURN(EngineScores own, replay_->Score({}, {}, {.own_version_only = true}));
+  ladder_.own_version = std::move(own.logprobs);
+  return absl::OkStatus();
+}
+
+// What is between the record and rung 1.
+absl::Status Climb::Diagnose() {
+  passes_.Start("diagnosis of the record", kDiagnosisCost);
+  replay_->OnProgress([](int64_t) {});
+  const ScorePath path = ladder_.prefill == ladder_.replay.logprobs ? ScorePath::kPrefill : ScorePath::kDecode;
+  const auto& servers = capture_.manifest.servers;
+  const bool same_arithmetic =
+      servers.empty() || servers.front().instruction_set == InstructionSetName(ActiveInstructionSet());
+  TANDEM_ASSIGN_OR_RETURN(
+      ladder_.diagnosis,
+      DiagnoseRecord(capture_, *replay_, ladder_.replay, path,
+                     {.seed = options_.seed, .same_arithmetic = same_arithmetic}, [this](int64_t tries) {
+                       const double done = static_cast<double>(tries) / static_cast<double>(tries + kUsualTries);
+                       passes_.Report(static_cast<int64_t>(done * static_cast<double>(capture_.num_tokens())));
+                     }));
+  if (!ladder_.diagnosis.before.exact()) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(ladder_.draws, DiagnoseDraws(capture_, *replay_, ladder_.replay, path));
   return absl::OkStatus();
 }
 
 // All combinations of the factors, in the fp32 engine.
 absl::Status Climb::ScoreCells(int64_t version) {
   if (ladder_.factors.empty()) {
-    TakeVersion(capture_, version, ladder_.prefill, ladder_.cells[0]);
+    TakeVersion(capture_, version, ladder_.own_version, ladder_.cells[0]);
     return absl::OkStatus();
   }
   const auto bit_of = [&](Part part) -> size_t {
@@ -311,19 +322,21 @@ absl::Status Climb::ScoreNow() {
 absl::StatusOr<Ladder> Climb::Run() {
   const auto tokens = static_cast<size_t>(capture_.num_tokens());
   ladder_.record = capture_.behaviour_logprobs;
-  ladder_.replay = EngineScores(capture_.num_tokens());
   ladder_.factors = FactorsOf(capture_.manifest, options_.full);
   ladder_.cells.assign(size_t{1} << ladder_.factors.size(), std::vector<float>(tokens, kNaN));
-  for (auto* rung : {&ladder_.alone, &ladder_.prefill, &ladder_.trainer_cast, &ladder_.trainer_alone,
-                     &ladder_.trainer_packed}) {
+  for (auto* rung : {&ladder_.trainer_cast, &ladder_.trainer_alone, &ladder_.trainer_packed}) {
     rung->assign(tokens, kNaN);
   }
   const int64_t longest = LongestSequence(capture_);
   const ComputeDType dtype = engine_side_.bf16_weights ? ComputeDType::kBf16 : ComputeDType::kFp32;
   TANDEM_ASSIGN_OR_RETURN(serving_, EngineForward::Create(options_.model, dtype, longest));
   TANDEM_ASSIGN_OR_RETURN(wide_, EngineForward::Create(options_.model, ComputeDType::kFp32, longest));
+  replay_ = std::make_unique<RecordReplay>(capture_, weights_, *serving_, options_.model);
+  replay_->OnProgress([this](int64_t tokens) { passes_.Report(tokens); });
+  TANDEM_RETURN_IF_ERROR(ScoreServing());
+  TANDEM_RETURN_IF_ERROR(Diagnose());
+  replay_.reset();
   for (const int64_t version : versions_) {
-    TANDEM_RETURN_IF_ERROR(ScoreServing(version));
     TANDEM_RETURN_IF_ERROR(ScoreCells(version));
     TANDEM_RETURN_IF_ERROR(ScoreTrainer(version));
   }
@@ -348,6 +361,19 @@ std::vector<double> Difference(const std::vector<float>& from, const std::vector
   return difference;
 }
 
+// From the replay of the claims to that of all causes. Where a cause says nothing about a token it is the
+// record's; where it rules the token out, the one's before.
+std::vector<std::vector<float>> RecordRungs(const Ladder& ladder) {
+  std::vector<std::vector<float>> rungs = ladder.diagnosis.predictions;
+  for (size_t i = 1; i < rungs.size(); ++i) {
+    for (size_t t = 0; t < rungs[i].size(); ++t) {
+      float& value = rungs[i][t];
+      if (!std::isfinite(value)) value = std::isnan(value) ? ladder.record[t] : rungs[i - 1][t];
+    }
+  }
+  return rungs;
+}
+
 // What factor i adds on the way from all factors as in the engine to all as in the trainer.
 std::vector<double> FactorPart(const Ladder& ladder, int i) {
   const std::vector<double> weights = ShapleyWeights(static_cast<int>(ladder.factors.size()), i);
@@ -366,10 +392,15 @@ TokenParts SplitTokens(const Ladder& ladder) {
     split.parts.push_back(part);
     split.values.push_back(std::move(values));
   };
-  add(Part::kRecord, Difference(ladder.record, ladder.replay.logprobs));
+  const std::vector<std::vector<float>> predictions = RecordRungs(ladder);
+  add(Part::kRecord, Difference(ladder.record, predictions.back()));
+  for (size_t i = predictions.size() - 1; i > 0; --i) {
+    add(ladder.diagnosis.causes[i - 1].part, Difference(predictions[i], predictions[i - 1]));
+  }
   add(Part::kPath, Difference(ladder.replay.logprobs, ladder.prefill));
+  if (ladder.carries_kv) add(Part::kCarriedKv, Difference(ladder.prefill, ladder.own_version));
   if (!ladder.factors.empty()) {
-    add(Part::kEmulation, Difference(ladder.prefill, ladder.cells.back()));
+    add(Part::kEmulation, Difference(ladder.own_version, ladder.cells.back()));
     split.first_factor = split.parts.size();
     split.num_factors = ladder.factors.size();
     for (const std::vector<float>& cell : ladder.cells) {
@@ -386,40 +417,6 @@ TokenParts SplitTokens(const Ladder& ladder) {
     add(Part::kTrainerRecord, Difference(ladder.trainer_now, ladder.proximal));
   }
   return split;
-}
-
-std::string_view PartName(Part part) {
-  switch (part) {
-    case Part::kRecord: return "record";
-    case Part::kPath: return "path";
-    case Part::kEmulation: return "emulation";
-    case Part::kBody: return "body";
-    case Part::kHead: return "head";
-    case Part::kKv: return "kv";
-    case Part::kCast: return "cast";
-    case Part::kKernels: return "kernels";
-    case Part::kLayout: return "layout";
-    case Part::kStaleness: return "staleness";
-    case Part::kTrainerRecord: break;
-  }
-  return "trainer_record";
-}
-
-std::string_view PartDescription(Part part) {
-  switch (part) {
-    case Part::kRecord: return "what the server recorded, against its own replay of the same ids";
-    case Part::kPath: return "decoding token by token, against the whole sequence at once";
-    case Part::kEmulation: return "the serving engine, against the fp32 engine rounded like it";
-    case Part::kBody: return "precision of the linear layers' inputs";
-    case Part::kHead: return "cast of the head's matrix (the embedding too where they are tied)";
-    case Part::kKv: return "precision of the KV cache";
-    case Part::kCast: return "cast of the weights on their way to the server";
-    case Part::kKernels: return "the two forward passes, everything else equal";
-    case Part::kLayout: return "completions packed in a row, against one each";
-    case Part::kStaleness: return "weights now, against those that drew the token";
-    case Part::kTrainerRecord: break;
-  }
-  return "what the trainer recorded, against its own replay";
 }
 
 }  // namespace tandem::drift

@@ -2,8 +2,8 @@
 // server recorded to what the trainer recorded, so that the differences add up to the whole gap of
 // every token (drift.md section 3).
 //
-//   record | engine, decode replay | engine, prefill | cells of precision and cast | trainer, alone |
-//   trainer, packed | trainer, now | trainer's record
+//   record | the record's causes | engine, decode replay | engine, prefill | KV of the own version |
+//   cells of precision and cast | trainer, alone | trainer, packed | trainer, now | trainer's record
 //
 // Between engine and trainer stand factors that can be switched by themselves (cells): all 2^k
 // combinations are scored, in one fp32 engine whose sites are rounded as the serving engine's.
@@ -18,23 +18,12 @@
 #include "absl/status/statusor.h"
 #include "common/offpolicy/capture.h"
 #include "drift_lab/capture_weights.h"
+#include "drift_lab/draw_diagnosis.h"
 #include "drift_lab/engine_forward.h"
+#include "drift_lab/part.h"
+#include "drift_lab/record_diagnosis.h"
 
 namespace tandem::drift {
-
-// What separates two neighbouring rungs.
-enum class Part {
-  kRecord,       // the record against the engine's own replay
-  kPath,         // decode against prefill
-  kEmulation,    // the serving engine against the fp32 engine that is rounded like it
-  kBody, kHead, kKv, kCast,  // factors: precision of linear layers, of the head, of KV; weights as served
-  kKernels,      // engine against trainer, everything else equal
-  kLayout,       // trainer alone against packed as in training
-  kStaleness,    // masters of the version that drew the token against those now
-  kTrainerRecord,  // the trainer's replay against what it recorded
-};
-std::string_view PartName(Part part);         // "record", ...
-std::string_view PartDescription(Part part);  // for people
 
 struct LadderOptions {
   bool full = false;            // factors: also the head, which engines of this project leave in fp32
@@ -51,8 +40,12 @@ using LadderProgress = std::function<void(const std::string& what, double done)>
 struct Ladder {
   std::vector<float> record;
   EngineScores replay;           // decode replay: also what the claimed distribution was
+  RecordDiagnosis diagnosis;     // why the record is not the replay
+  DrawDiagnosis draws;           // of a record that is: were tokens drawn from it?
   std::vector<float> alone;      // of the sample; NaN elsewhere
   std::vector<float> prefill;
+  std::vector<float> own_version;  // prefill without KV of other versions
+  bool carries_kv = false;         // servers may have had such
   std::vector<Part> factors;     // k
   std::vector<std::vector<float>> cells;  // [2^k]: bit i set: factor i as in the engine
   std::vector<float> trainer_cast;        // trainer, packed, at the weights as served

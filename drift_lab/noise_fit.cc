@@ -24,6 +24,8 @@ struct Mixture {
 
 struct Tokens {
   std::vector<double> residual, scale, spread;  // spread: 1 - q
+  std::vector<double> logprob, place;           // place: how many tokens of the completion stand before
+  std::vector<uint64_t> context;
   std::vector<int32_t> cluster;                 // 0 .. num_clusters - 1
   int32_t num_clusters = 0;
 };
@@ -31,13 +33,18 @@ struct Tokens {
 Tokens Usable(const NoiseInputs& in) {
   Tokens tokens;
   std::map<int32_t, int32_t> clusters;
+  double place = 0;
   for (size_t t = 0; t < in.residual.size(); ++t) {
+    place = t > 0 && in.sequence[t] == in.sequence[t - 1] ? place + 1 : 0;
     const double q = in.squared_probs[t], p = std::exp(static_cast<double>(in.logprob[t]));
     const double variance = 1 - 2 * p + q;
     if (!std::isfinite(in.residual[t]) || !(variance >= kLeastNoiseScale)) continue;
     tokens.residual.push_back(in.residual[t]);
     tokens.scale.push_back(std::sqrt(variance));
     tokens.spread.push_back(1 - q);
+    tokens.logprob.push_back(in.logprob[t]);
+    tokens.place.push_back(place);
+    tokens.context.push_back(in.context[t]);
     const auto [place, added] = clusters.emplace(in.sequence[t], tokens.num_clusters);
     tokens.num_clusters += added;
     tokens.cluster.push_back(place->second);
@@ -118,6 +125,54 @@ double KsDistance(const Tokens& tokens, const Mixture& fit) {
   return distance;
 }
 
+double Correlation(const std::vector<double>& a, const std::vector<double>& b) {
+  const auto n = static_cast<double>(a.size());
+  double sa = 0, sb = 0, aa = 0, bb = 0, ab = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    sa += a[i];
+    sb += b[i];
+    aa += a[i] * a[i];
+    bb += b[i] * b[i];
+    ab += a[i] * b[i];
+  }
+  const double variances = (aa - sa * sa / n) * (bb - sb * sb / n);
+  return variances > 0 ? (ab - sa * sb / n) / std::sqrt(variances) : 0;
+}
+
+// The largest abs(z) of what noise is independent of. Sizes are cut off, so that a heavy tail is one
+// token among others.
+double DependenceOf(const Tokens& tokens, const Mixture& fit) {
+  constexpr double kCut = 2.5;
+  const std::vector<double> u = Standardise(tokens, MeanSquare(fit));
+  std::vector<double> size, before, after;
+  for (const double x : u) size.push_back(std::min(std::abs(x) / fit.sigma, kCut));
+  for (size_t t = 1; t < u.size(); ++t) {
+    if (tokens.cluster[t] != tokens.cluster[t - 1]) continue;
+    before.push_back(size[t - 1]);
+    after.push_back(size[t]);
+  }
+  const auto z = [](const std::vector<double>& a, const std::vector<double>& b) {
+    return std::abs(Correlation(a, b)) * std::sqrt(static_cast<double>(a.size()));
+  };
+  return std::max({z(size, tokens.logprob), z(size, tokens.place), z(size, tokens.spread), z(before, after)});
+}
+
+// Of tokens against the first of their context: how often equal tokens after equal ids have equal
+// residuals.
+double RepeatedShare(const Tokens& tokens) {
+  constexpr double kEqual = 2e-5;
+  constexpr double kLeastPairs = 3;
+  std::map<uint64_t, double> first;
+  double pairs = 0, equal = 0;
+  for (size_t t = 0; t < tokens.context.size(); ++t) {
+    const auto [place, added] = first.emplace(tokens.context[t], tokens.residual[t]);
+    if (added) continue;
+    pairs += 1;
+    equal += std::abs(place->second - tokens.residual[t]) <= kEqual;
+  }
+  return pairs >= kLeastPairs ? equal / pairs : 0;
+}
+
 // Intervals of a fit by drawing completions again.
 void FillIntervals(const Tokens& tokens, const Mixture& fit, bool two,
                    const offpolicy::BootstrapOptions& options, NoiseFit& out) {
@@ -175,6 +230,8 @@ NoiseFit FitNoise(const NoiseInputs& inputs, const offpolicy::BootstrapOptions& 
   }
   out.heavy_tail = gain > 10 && two.eta > kLeastEta && two.factor > 1.5;
   out.distance = out.heavy_tail ? of_two : of_one;
+  out.dependence = DependenceOf(tokens, out.heavy_tail ? two : one);
+  out.repeated = RepeatedShare(tokens);
   FillIntervals(tokens, out.heavy_tail ? two : one, out.heavy_tail, options, out);
   return out;
 }

@@ -7,6 +7,9 @@
 // so u = (residual - mean) / sqrt(1 - 2 p_a + q) is N(0, s_t^2). With a heavy tail s_t is s, or m s for
 // a share eta of the tokens: a mixture of two normals, fitted by EM. Whether the fit is believed is a
 // Kolmogorov-Smirnov distance; what noise did not make does not come out normal.
+// Nor does it come out independent: noise is drawn anew for each token, so abs(u) depends neither on log p
+// nor on the place in the completion nor on its neighbour, and the same token after the same ids has
+// another residual in each completion, which no fault of arithmetic or of weights gives.
 #ifndef TANDEM_DRIFT_LAB_NOISE_FIT_H_
 #define TANDEM_DRIFT_LAB_NOISE_FIT_H_
 
@@ -24,8 +27,13 @@ struct NoiseInputs {
   std::span<const float> logprob;        // replay
   std::span<const float> squared_probs;  // q, replay
   std::span<const int32_t> sequence;     // completion of the token: clusters of the interval
+  std::span<const uint64_t> context;     // equal where the same token was drawn after the same ids
 };
 inline constexpr double kLeastNoiseScale = 0.01;
+inline constexpr int64_t kLeastNoiseTokens = 200;  // fewer cannot tell noise from anything else
+// Of four standard normals under noise: one fit in two thousand is above.
+inline constexpr double kLargestDependence = 3.7;
+inline constexpr double kLargestRepeated = 0.5;
 
 struct NoiseFit {
   offpolicy::Interval sigma;            // s
@@ -35,7 +43,12 @@ struct NoiseFit {
   double distance = 1;           // of the distribution of u / s from the fitted one
   double largest_distance = 0;   // that is believed at this number of tokens
   bool heavy_tail = false;       // the mixture is believed and one normal is not
-  bool believed() const { return num_tokens > 0 && distance <= largest_distance; }
+  double dependence = 0;         // largest abs(z) of the correlations that noise does not have
+  double repeated = 0;           // share of equal tokens after equal ids whose residual is the same
+  bool believed() const {
+    return num_tokens >= kLeastNoiseTokens && distance <= largest_distance && dependence <= kLargestDependence &&
+           repeated <= kLargestRepeated;
+  }
 };
 
 NoiseFit FitNoise(const NoiseInputs& inputs, const offpolicy::BootstrapOptions& options = {});

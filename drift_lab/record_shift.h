@@ -26,13 +26,16 @@ struct ShiftEstimate {
   int64_t num_rows = 0;    // long enough to tell
   int64_t num_shifted = 0;
   int most_common = 0;     // of those that are not 0
-  double fraction = 0;     // shifted rows; rows are drawn by themselves, so the interval is binomial
+  double fraction = 0;     // shifted rows; rows are drawn by themselves, so the interval is one of a share (Jeffreys)
   offpolicy::ShareInterval interval;
 };
 
 // `offsets` [S + 1]: tokens of completion s are [offsets[s], offsets[s + 1]).
 ShiftEstimate EstimateShifts(std::span<const float> record, std::span<const float> replay,
                              std::span<const int64_t> offsets, double floor);
+
+// The same from shifts [S] that are known.
+ShiftEstimate SummariseShifts(std::vector<int> shift, std::span<const int64_t> offsets);
 
 }  // namespace tandem::drift
 

@@ -26,8 +26,8 @@ std::string EvidenceOf(const PartShare& share) {
 const char* DecidingMeasurement(Part part) {
   switch (part) {
     case Part::kRecord:
-      return "the server's record is not what its engine computes from the same ids, weights and "
-             "settings: capture again with the prefix cache off, and with one group at a time";
+      return "capture again with the prefix cache off, with one group at a time, and with "
+             "trainer.capture.versions_before, so that more versions of the weights can be tried";
     case Part::kTrainerRecord:
       return "score the same capture twice with the trainer: if the two differ, something is random "
              "(dropout, train mode); if not, the run packed or cast otherwise than it says";
@@ -38,8 +38,39 @@ const char* DecidingMeasurement(Part part) {
   }
 }
 
-bool IsPlace(Part part) {
-  return part == Part::kRecord || part == Part::kTrainerRecord || part == Part::kEmulation;
+// What a diagnosis leaves in the record.
+OpenQuestion RestOfRecord(const PartShare& share, const RecordDiagnosis& diagnosis) {
+  return {absl::StrFormat("%.0f %% of the mean square is in %s, and none of %d hypotheses that were replayed "
+                          "(transforms, precision, weights, prompts) gives it back, nor is it noise",
+                          100 * share.square().value, std::string(PartDescription(share.part)),
+                          diagnosis.num_tries),
+          DecidingMeasurement(share.part)};
+}
+
+NamedCause Named(const DiagnosedCause& cause, const Interval& share) {
+  return {std::string(PartName(cause.part)), cause.label, share, cause.kind, cause.strength, cause.evidence};
+}
+
+const DiagnosedCause* Diagnosed(const RecordDiagnosis& diagnosis, Part part) {
+  for (const DiagnosedCause& cause : diagnosis.causes) {
+    if (cause.part == part) return &cause;
+  }
+  return nullptr;
+}
+
+// The draws: what a re-score cannot see has no share in what it measures.
+void JudgeDraws(const VerdictInputs& inputs, Verdict& verdict) {
+  if (inputs.draws->named) {
+    verdict.named.push_back(Named(*inputs.draws->named, {.value = 0}));
+    return;
+  }
+  if (std::abs(inputs.calibration_z) <= kCalibrationAlarm && !inputs.draws->suspicious) return;
+  verdict.open.push_back(
+      {absl::StrFormat("tokens were not drawn from the distribution that was recorded: calibration z "
+                       "is %.1f over %d tokens",
+                       inputs.calibration_z, inputs.calibration_tokens),
+       "more tokens under the same settings (no one transform is likelier than the others by enough yet); "
+       "compare the sampling settings the server applies with those it records"});
 }
 
 }  // namespace
@@ -50,15 +81,26 @@ Verdict Judge(const VerdictInputs& inputs) {
   verdict.nothing_to_explain = shares.total_mean_abs.value <= kLogprobFloor;
   Interval explained{.value = 0, .low = 0, .high = 0};
   for (const PartShare& share : shares.parts) {
-    if (verdict.nothing_to_explain || !IsMaterial(share)) continue;
+    const DiagnosedCause* const diagnosed = Diagnosed(*inputs.diagnosis, share.part);
+    // A replay that gives the record back needs no share to be believed.
+    const bool believed = diagnosed != nullptr && share.mean_abs.value > kLogprobFloor;
+    if (!believed && (verdict.nothing_to_explain || !IsMaterial(share))) continue;
     if (IsPlace(share.part)) {
+      if (share.part == Part::kRecord && !inputs.diagnosis->explained) {
+        verdict.open.push_back(RestOfRecord(share, *inputs.diagnosis));
+        continue;
+      }
       verdict.open.push_back({absl::StrFormat("%.0f %% of the mean square is in %s",
                                               100 * share.square().value,
                                               std::string(PartDescription(share.part))),
                               DecidingMeasurement(share.part)});
       continue;
     }
-    verdict.named.push_back({std::string(PartName(share.part)), share.square(), EvidenceOf(share)});
+    verdict.named.push_back(diagnosed != nullptr
+                                ? Named(*diagnosed, share.square())
+                                : NamedCause{.cause = std::string(PartName(share.part)),
+                                             .share = share.square(),
+                                             .evidence = EvidenceOf(share)});
     explained.value += share.square().value;
     explained.low += share.square().low;
     explained.high += share.square().high;
@@ -72,14 +114,7 @@ Verdict Judge(const VerdictInputs& inputs) {
     const double nan = std::numeric_limits<double>::quiet_NaN();
     verdict.unexplained = {.value = nan};
   }
-  if (std::abs(inputs.calibration_z) > kCalibrationAlarm) {
-    verdict.open.push_back(
-        {absl::StrFormat("tokens were not drawn from the distribution that was recorded: calibration z "
-                         "is %.1f over %d tokens",
-                         inputs.calibration_z, inputs.calibration_tokens),
-         "compare the sampling settings the server applies with those it records (temperature, top-p, "
-         "top-k, penalties)"});
-  }
+  JudgeDraws(inputs, verdict);
   return verdict;
 }
 

@@ -2,8 +2,9 @@
 //
 // A part of the ladder is named when the interval of its share of the mean square leaves 0 out, the
 // share is at least kLeastShare, and the part is larger than fp32 log-probs can say. The experiment
-// that measured it switched nothing else, so it is its own discriminating measurement; the record and
-// the trainer's record are not causes but places, and need a diagnosis of their own.
+// that measured it switched nothing else, so it is its own discriminating measurement. The record and
+// the trainer's record are not causes but places: what is inside the record is named by its diagnosis,
+// and what that leaves stays open.
 #ifndef TANDEM_DRIFT_LAB_VERDICT_H_
 #define TANDEM_DRIFT_LAB_VERDICT_H_
 
@@ -11,7 +12,9 @@
 #include <vector>
 
 #include "common/offpolicy/cluster_bootstrap.h"
+#include "drift_lab/draw_diagnosis.h"
 #include "drift_lab/part_shares.h"
+#include "drift_lab/record_diagnosis.h"
 
 namespace tandem::drift {
 
@@ -23,8 +26,11 @@ inline constexpr double kLogprobFloor = 2e-6;
 inline constexpr double kCalibrationAlarm = 2.576;
 
 struct NamedCause {
-  std::string cause;             // "cast", "temperature", ...
-  offpolicy::Interval share;     // of the mean square
+  std::string cause;             // PartName: "cast", "temperature", ...
+  std::string label;             // with its amount, of a cause inside the record: "top-p 0.95"; else empty
+  offpolicy::Interval share;     // of the mean square; 0 of what a re-score cannot see
+  StrengthKind kind = StrengthKind::kNone;
+  offpolicy::Interval strength;  // of the dial, where it has one
   std::string evidence;          // the measurement in words
 };
 
@@ -43,6 +49,8 @@ struct Verdict {
 
 struct VerdictInputs {
   const PartShares* shares = nullptr;
+  const RecordDiagnosis* diagnosis = nullptr;
+  const DrawDiagnosis* draws = nullptr;
   double calibration_z = 0;
   int64_t calibration_tokens = 0;
 };

@@ -41,11 +41,12 @@ void BindOptions(OptionBinder& binder, CaptureOptions& options) {
   binder.Flag("weights", &options.weights,
               "with the fp32 weights its tokens were drawn and re-scored under, which attribution "
               "needs (4 bytes a parameter and version)");
+  binder.Integer("versions_before", &options.versions_before, {.min = 0, .max = 64}, "versions",
+                 "with so many versions before those, too: attribution can name weights that a server ran "
+                 "in place of the ones it claims only if it has them");
   binder.Integer("keep", &options.keep, {.min = 0}, "captures",
                  "older ones are deleted with the weights that only they need; 0: keep all");
 }
-
-bool CaptureWriter::NeedsMasters(int64_t step) const { return options_.weights && Due(step); }
 
 // Weights do not change once they have a version: a file that is there already is of these.
 absl::Status CaptureWriter::WriteMasters(const std::vector<HostTensor>& masters,
@@ -66,6 +67,12 @@ absl::Status CaptureWriter::Write(offpolicy::CaptureManifest manifest,
   offpolicy::Capture capture = CaptureGroups(groups, proximal);
   std::set<int64_t> versions(capture.weight_version.begin(), capture.weight_version.end());
   versions.insert(manifest.proximal_version);
+  const std::set<int64_t> needed = versions;
+  for (const int64_t version : needed) {
+    for (int64_t k = 1; k <= options_.versions_before; ++k) {
+      if (recent.Find(version - k) != nullptr) versions.insert(version - k);
+    }
+  }
   for (const int64_t version : versions) {
     offpolicy::CapturedWeights weights{.version = version};
     if (const RecentVersion* const known = recent.Find(version)) {
@@ -91,7 +98,7 @@ void CaptureWriter::RemoveStale() const {
     captures.erase(captures.begin());
   }
   // Weights older than anything the captures that are left can name.
-  const int64_t oldest = captures.empty() ? 0 : captures.begin()->first - 1 - oldest_lag_;
+  const int64_t oldest = captures.empty() ? 0 : captures.begin()->first - 1 - Reach();
   for (const auto& entry : fs::directory_iterator(directory_ + "/weights", error)) {
     int64_t version = 0;
     const std::string name = entry.path().stem().string();

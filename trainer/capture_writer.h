@@ -22,6 +22,7 @@ struct CaptureOptions {
   int64_t every = 0;  // train steps; 0: none
   bool weights = true;
   int64_t keep = 0;   // captures; 0: all
+  int64_t versions_before = 1;  // of every version that a capture needs: what a server may run in its place
 };
 void BindOptions(OptionBinder& binder, CaptureOptions& options);
 
@@ -33,8 +34,10 @@ class CaptureWriter {
 
   bool Due(int64_t step) const { return options_.every > 0 && step % options_.every == 0; }
 
-  // Does the capture of train step `step` want the masters of the versions its tokens are of?
-  bool NeedsMasters(int64_t step) const;
+  // How far behind a train step the oldest weights are that its capture carries.
+  int64_t Reach() const { return oldest_lag_ + options_.versions_before; }
+  // Does the capture of train step `step` want masters?
+  bool NeedsMasters(int64_t step) const { return options_.weights && Due(step); }
 
   // Writes captures/step_N of the batch that train step `manifest.step` consumed. Adds the weights of
   // the versions in it to the manifest, as far as `recent` has them.

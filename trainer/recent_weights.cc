@@ -14,8 +14,7 @@ HostTensor CopyOf(const HostTensor& tensor) {
 }  // namespace
 
 bool RecentWeights::MayBeNeeded(int64_t version) const {
-  // Train step s consumes tokens of versions s - 1 - oldest_lag .. s - 1.
-  for (int64_t step = version + 1; step <= version + 1 + oldest_lag_; ++step) {
+  for (int64_t step = version + 1; step <= version + 1 + reach_; ++step) {
     if (needs_(step, version)) return true;
   }
   return false;
@@ -23,7 +22,7 @@ bool RecentWeights::MayBeNeeded(int64_t version) const {
 
 void RecentWeights::Remember(WeightVersion version, const std::vector<HostTensor>& masters,
                              const std::string& rounding) {
-  std::erase_if(versions_, [&](const auto& kept) { return kept.first < version.value - oldest_lag_; });
+  std::erase_if(versions_, [&](const auto& kept) { return kept.first < version.value - reach_; });
   RecentVersion& kept = versions_[version.value] = {.rounding = rounding};
   if (!MayBeNeeded(version.value)) return;
   for (const HostTensor& tensor : masters) kept.masters.push_back(CopyOf(tensor));

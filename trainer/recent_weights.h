@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/weight_version.h"
@@ -25,11 +26,10 @@ struct RecentVersion {
 
 class RecentWeights {
  public:
-  // `oldest_lag`: how many versions tokens may lag behind. `needs(step, version)`: will train step `step`, which
+  // `reach`: how many versions before the one a step starts from may be asked for. `needs(step, version)`: will train step `step`, which
   // starts from version step - 1, ask for the masters of `version`?
   using Needs = std::function<bool(int64_t step, int64_t version)>;
-  RecentWeights(int64_t oldest_lag, Needs needs)
-      : oldest_lag_(oldest_lag), needs_(std::move(needs)) {}
+  RecentWeights(int64_t reach, Needs needs) : reach_(reach), needs_(std::move(needs)) {}
 
   // Copies the masters of `version` if a coming step needs them, and forgets those that none will. Call with
   // every version, before it is trained any further.
@@ -44,7 +44,7 @@ class RecentWeights {
  private:
   bool MayBeNeeded(int64_t version) const;
 
-  const int64_t oldest_lag_;
+  const int64_t reach_;
   const Needs needs_;
   std::map<int64_t, RecentVersion> versions_;
 };

@@ -75,9 +75,11 @@ absl::Status Trainer::Impl::OpenRun(RunMode mode) {
   captures = std::make_unique<CaptureWriter>(run->path() + "/captures", options.capture,
                                              options.max_staleness);
   recent = std::make_unique<RecentWeights>(
-      options.max_staleness, [this](int64_t step, int64_t of_version) {
+      captures->Reach(), [this](int64_t step, int64_t of_version) {
         // The split needs no copy of the weights a step starts from: the trainer has them then.
-        return captures->NeedsMasters(step) || (options.split.Due(step) && of_version < step - 1);
+        const int64_t lag = step - 1 - of_version;
+        return captures->NeedsMasters(step) ||
+               (options.split.Due(step) && lag > 0 && lag <= options.max_staleness);
       });
   TANDEM_RETURN_IF_ERROR(OpenProbe(mode));
   return WithExitCode(run->WriteConfig(context.resolved_config), ExitCode::kStorage);

@@ -39,4 +39,14 @@ ShareInterval BinomialInterval(int64_t successes, int64_t trials, double level) 
   return interval;
 }
 
+ShareInterval JeffreysInterval(int64_t successes, int64_t trials, double level) {
+  const double k = static_cast<double>(successes), n = static_cast<double>(trials);
+  const boost::math::beta_distribution<> posterior(k + 0.5, n - k + 0.5);
+  const double tail = (1 - level) / 2;
+  ShareInterval interval;
+  if (successes > 0) interval.low = boost::math::quantile(posterior, tail);
+  if (successes < trials) interval.high = boost::math::quantile(posterior, 1 - tail);
+  return interval;
+}
+
 }  // namespace tandem::offpolicy

@@ -461,7 +461,7 @@ absl::StatusOr<std::vector<SequenceScore>> Engine::Score(const std::vector<Score
   ScoreOptions how = options;
   if (options.as_served) {
     context.weights = &impl.Served();
-    context.kv_quantisation = impl.options.faults.kv_quantisation();
+    how.kv_quantisation = impl.options.faults.kv_quantisation();
     how.precision = impl.options.faults.precision();
   }
   return ScoreSequences(context, sequences, how);

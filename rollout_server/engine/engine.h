@@ -145,7 +145,8 @@ class Engine {
   // with those that a fault serves in their place, and under the transforms and precision of `options` alone; unless
   // `options` ask for the scores as served.
   //   INVALID_ARGUMENT    ValidateScoreOptions; T < 2, num_prompt_tokens outside [0, T), an id outside
-  //                       the vocabulary, over the context
+  //                       the vocabulary, over the context;
+  //                       segments (CheckSequences)
   //   RESOURCE_EXHAUSTED  no KV free
   //   INTERNAL            a logit is NaN or +inf
   absl::StatusOr<std::vector<SequenceScore>> Score(const std::vector<ScoreSequence>& sequences,

@@ -28,7 +28,6 @@ float Element(const HostTensor& tensor, int64_t i) {
   }
 }
 
-// (1 - a) x + a y: exactly x at 0 and y at 1.
 template <typename T>
 HostTensor Blend(const HostTensor& x, const HostTensor& y, double a) {
   std::vector<std::byte> bytes(x.bytes.size());
@@ -46,6 +45,10 @@ HostTensor Blend(const HostTensor& x, const HostTensor& y, double a) {
 }
 
 }  // namespace
+
+HostTensor BlendTensors(const HostTensor& x, const HostTensor& y, double a) {
+  return x.spec.dtype == DType::kBF16 ? Blend<uint16_t>(x, y, a) : Blend<float>(x, y, a);
+}
 
 std::vector<HostTensor> CopyTensors(const std::vector<HostTensor>& tensors) {
   std::vector<HostTensor> copies;
@@ -94,9 +97,7 @@ std::vector<HostTensor> FaultyWeights::ServedTensors() const {
     } else if (a == 0) {
       served.push_back(Back(i, faults_.stale_versions));
     } else {
-      const HostTensor& x = Back(i, faults_.stale_versions);
-      const HostTensor& y = Back(i, faults_.stale_versions + 1);
-      served.push_back(dtype_ == DType::kBF16 ? Blend<uint16_t>(x, y, a) : Blend<float>(x, y, a));
+      served.push_back(BlendTensors(Back(i, faults_.stale_versions), Back(i, faults_.stale_versions + 1), a));
     }
   }
   return served;

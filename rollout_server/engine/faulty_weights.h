@@ -25,6 +25,9 @@ struct StagedWithTensors : StagedWeights {
 // Tensors that own their bytes: a staging buffer is used again.
 std::vector<HostTensor> CopyTensors(const std::vector<HostTensor>& tensors);
 
+// (1 - a) x + a y, each element rounded to the tensors' dtype (F32 or BF16): exactly x at 0 and y at 1.
+HostTensor BlendTensors(const HostTensor& x, const HostTensor& y, double a);
+
 class FaultyWeights {
  public:
   // `first`: version 0, in ModelTensors order and the engine's dtype, owned. faults.weights() holds.

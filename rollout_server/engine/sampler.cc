@@ -234,6 +234,24 @@ absl::StatusOr<SampledToken> SampleToken(std::span<const float> logits, const Sa
   return token;
 }
 
+namespace {
+
+// What stands above the token: a loop over the few that are larger, behind one comparison an id.
+void FillAbove(std::span<const float> logits, const TokenDistribution& whole, int32_t id, ScoredToken& token) {
+  const float own = logits[id];
+  float largest = own;
+  double mass = 0;
+  for (const float logit : logits) {
+    if (logit <= own) continue;
+    largest = std::max(largest, logit);
+    mass += std::exp(static_cast<double>(whole.LogProb(logit)));
+  }
+  token.gap = largest - own;
+  token.mass_above = static_cast<float>(mass);
+}
+
+}  // namespace
+
 absl::StatusOr<ScoredToken> ScoreToken(std::span<const float> logits, const ScoreOptions& options,
                                        int32_t id) {
   thread_local Scratch scratch;
@@ -255,6 +273,7 @@ absl::StatusOr<ScoredToken> ScoreToken(std::span<const float> logits, const Scor
   const LogitOrder order = OrderAt(ActiveInstructionSet(), logits, id);
   token.margin = order.margin;
   token.rank = order.rank;
+  FillAbove(logits, whole, id, token);
   return token;
 }
 

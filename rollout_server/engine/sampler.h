@@ -50,6 +50,8 @@ struct ScoredToken {
   float kept_mass = 1;
   float margin = 0;
   int32_t rank = 0;
+  float gap = 0;
+  float mass_above = 0;
 };
 
 //   INTERNAL  a logit is NaN or +inf

@@ -30,6 +30,8 @@ absl::Status ValidateScoreOptions(const ScoreOptions& o) {
       return Refuse(name, bits, "2 to 24 (24 is untouched)");
     }
   }
+  const int kv = o.kv_quantisation.bits;
+  if (kv != 0 && (kv < 2 || kv > 16)) return Refuse("kv_quantisation.bits", kv, "2 to 16 (0 is off)");
   return absl::OkStatus();
 }
 

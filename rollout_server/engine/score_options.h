@@ -26,14 +26,25 @@ struct ScoreOptions {
   ScorePath path = ScorePath::kPrefill;
   bool alone = false;  // one sequence after the other; default: side by side, as far as steps and KV hold them
   SitePrecision precision;
+  KvQuantisation kv_quantisation;
   // With the weights and the arithmetic that draw tokens, those of injected faults too, as a server with a real bug
-  // would score; `precision` is theirs then. Without faults it changes nothing.
+  // would score; `precision` and `kv_quantisation` are theirs then. Without faults it changes nothing.
   bool as_served = false;
+};
+
+class StagedWeights;  // engine.h
+
+// Positions from the end of the segment before up to `end` are computed under `weights`, staged by the same
+// engine; later positions read the KV that leaves. Token t is predicted at position t - 1.
+struct ScoreSegment {
+  int64_t end = 0;
+  const StagedWeights* weights = nullptr;
 };
 
 struct ScoreSequence {
   std::vector<int32_t> ids;       // [T], T >= 2
   int64_t num_prompt_tokens = 0;  // in [0, T): given, not drawn. 0: only the first id is given
+  std::vector<ScoreSegment> segments;  // in order of end; positions after the last are of the live weights
 };
 
 // [T] each; element t is about token t given those before it. Elements that are not scored are 0: the first one,
@@ -49,6 +60,8 @@ struct SequenceScore {
   // Of the logits:
   std::vector<float> margins;  // the largest less the largest of the others: how far off another greedy choice is
   std::vector<int32_t> ranks;  // ids with a larger logit than the token's: 0 is the greedy choice
+  std::vector<float> gaps;     // the largest logit less the token's
+  std::vector<float> mass_above;  // of those ids, in the tempered distribution before filters
 };
 
 // Checks ranges that need no model.

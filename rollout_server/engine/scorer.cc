@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "rollout_server/engine/model_weights.h"
 #include "rollout_server/engine/sampler.h"
 
 namespace tandem::rollout {
@@ -20,6 +21,7 @@ struct Lane {
   int64_t end = 0;           // positions [0, end) are computed
   int64_t first_single = 0;  // from this position on, one in a step
   int64_t next = 0;          // position
+  size_t segment = 0;        // of next
 };
 
 // A token whose logits are wanted: they predict token `position + 1` of `sequence`.
@@ -29,6 +31,7 @@ struct Prediction {
 };
 
 struct Step {
+  const ModelWeights* weights = nullptr;
   std::vector<TokenInput> inputs;
   std::vector<int64_t> rows;
   std::vector<Prediction> predictions;  // one for each row
@@ -66,16 +69,17 @@ class Batch {
                      " tokens; score when fewer groups run"));
   }
 
-  // Single tokens first, then chunks of prompts, as the scheduler plans a step. Empty at the end.
+  // Single tokens first, then chunks of prompts, as the scheduler plans a step; of the lanes that stand at the same
+  // weights as the first unfinished one. Empty at the end.
   Step Next() {
     Step step;
     for (Lane& lane : lanes_) {
-      if (lane.next >= lane.first_single && lane.next < lane.end) Compute(lane, 1, step);
+      if (lane.next >= lane.first_single && lane.next < lane.end && Joins(lane, step)) Compute(lane, 1, step);
     }
     for (Lane& lane : lanes_) {
       const int64_t room = StepTokens() - static_cast<int64_t>(step.inputs.size());
-      if (lane.next < lane.first_single && room > 0) {
-        Compute(lane, std::min(room, lane.first_single - lane.next), step);
+      if (lane.next < lane.first_single && room > 0 && Joins(lane, step)) {
+        Compute(lane, std::min({room, lane.first_single - lane.next, SegmentEnd(lane) - lane.next}), step);
       }
     }
     return step;
@@ -85,6 +89,22 @@ class Batch {
 
  private:
   int64_t StepTokens() const { return std::min(kStepTokens, context_.max_step_tokens); }
+
+  int64_t SegmentEnd(const Lane& lane) const {
+    const std::vector<ScoreSegment>& segments = sequences_[lane.sequence].segments;
+    return lane.segment < segments.size() ? segments[lane.segment].end : lane.end;
+  }
+
+  // A step is computed under one set of weights: that of its first lane.
+  bool Joins(Lane& lane, Step& step) const {
+    const std::vector<ScoreSegment>& segments = sequences_[lane.sequence].segments;
+    while (lane.segment < segments.size() && lane.next >= segments[lane.segment].end) ++lane.segment;
+    const auto* const weights = lane.segment < segments.size()
+                                    ? static_cast<const ModelWeights*>(segments[lane.segment].weights)
+                                    : context_.weights;
+    if (step.weights == nullptr) step.weights = weights;
+    return step.weights == weights;
+  }
 
   void Compute(Lane& lane, int64_t count, Step& step) {
     for (const int64_t end = lane.next + count; lane.next < end; ++lane.next) {
@@ -112,13 +132,15 @@ void Write(const ScoredToken& token, int64_t t, SequenceScore& score) {
   score.kept_mass[t] = token.kept_mass;
   score.margins[t] = token.margin;
   score.ranks[t] = token.rank;
+  score.gaps[t] = token.gap;
+  score.mass_above[t] = token.mass_above;
 }
 
 absl::Status Run(const ScoreContext& context, const std::vector<ScoreSequence>& sequences,
                  const ScoreOptions& options, const Step& step, std::vector<SequenceScore>& out) {
   std::vector<absl::Status> broken(step.rows.size());
   context.runner->Run(
-      *context.weights, step.inputs, step.rows,
+      *step.weights, step.inputs, step.rows,
       [&](int64_t row, std::span<const float> logits) {
         const auto& [s, position] = step.predictions[row];
         const int64_t t = position + 1;
@@ -130,14 +152,14 @@ absl::Status Run(const ScoreContext& context, const std::vector<ScoreSequence>& 
               absl::StrCat("sequence ", s, ", token ", t, ": ", token.status().message()));
         }
       },
-      options.precision, context.kv_quantisation);
+      options.precision, options.kv_quantisation);
   for (const absl::Status& status : broken) TANDEM_RETURN_IF_ERROR(status);
   return absl::OkStatus();
 }
 
 SequenceScore Empty(size_t size) {
   const std::vector<float> zeros(size, 0.0f);
-  return {zeros, zeros, zeros, zeros, zeros, zeros, zeros, std::vector<int32_t>(size, 0)};
+  return {zeros, zeros, zeros, zeros, zeros, zeros, zeros, std::vector<int32_t>(size, 0), zeros, zeros};
 }
 
 }  // namespace
@@ -153,6 +175,12 @@ absl::Status CheckSequences(const std::vector<ScoreSequence>& sequences, const M
     if (prompt < 0 || prompt >= size) {
       return absl::InvalidArgumentError(absl::StrCat("sequence ", s, " of ", size, " tokens has num_prompt_tokens ",
                                                      prompt, ", want 0 to ", size - 1));
+    }
+    for (size_t i = 0; i < sequences[s].segments.size(); ++i) {
+      const auto& segments = sequences[s].segments;
+      if (dynamic_cast<const ModelWeights*>(segments[i].weights) != nullptr && segments[i].end > (i == 0 ? 0 : segments[i - 1].end)) continue;
+      return absl::InvalidArgumentError(absl::StrCat("sequence ", s, ", segment ", i,
+                                                     ": want weights staged by this engine and an end after the one before"));
     }
     for (const int32_t id : sequences[s].ids) {
       if (id >= 0 && id < config.vocab_size) continue;

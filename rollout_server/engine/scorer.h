@@ -20,10 +20,10 @@ struct ScoreContext {
   Scheduler* scheduler = nullptr;  // lends blocks nobody holds
   int64_t max_sequences = 0;       // decoded side by side
   int64_t max_step_tokens = 0;     // computed in one step, prompt chunks included
-  KvQuantisation kv_quantisation;
 };
 
-//   INVALID_ARGUMENT  T < 2 or over the context, num_prompt_tokens outside [0, T), an id outside the vocabulary
+//   INVALID_ARGUMENT  T < 2 or over the context, num_prompt_tokens outside [0, T), an id outside the vocabulary,
+//                     segments that do not rise or whose weights are not staged here
 absl::Status CheckSequences(const std::vector<ScoreSequence>& sequences, const ModelConfig& config);
 
 // Of sequences that CheckSequences accepts, under options that ValidateScoreOptions accepts.

@@ -26,6 +26,8 @@ struct SitePrecision {
 struct KvQuantisation {
   int bits = 0;  // 0: off; else at least 2
   int64_t from_position = 0;
+
+  friend bool operator==(const KvQuantisation&, const KvQuantisation&) = default;
 };
 
 }  // namespace tandem::rollout

@@ -26,6 +26,7 @@ struct Sample {
   std::vector<double> residual;
   std::vector<float> logprob, squared_probs;
   std::vector<int32_t> sequence;
+  std::vector<uint64_t> context;  // each of its own
   std::mt19937 random;
 
   explicit Sample(unsigned seed) : random(seed) {}
@@ -48,9 +49,10 @@ struct Sample {
       logprob.push_back(static_cast<float>(std::log(p[a])));
       squared_probs.push_back(static_cast<float>(q));
       sequence.push_back(t / 25);
+      context.push_back(context.size());
     }
   }
-  NoiseInputs inputs() const { return {residual, logprob, squared_probs, sequence}; }
+  NoiseInputs inputs() const { return {residual, logprob, squared_probs, sequence, context}; }
 };
 
 TEST(NoiseFitTest, FindsTheSizeOfTheNoise) {

@@ -38,8 +38,8 @@ TEST(RecordShiftTest, TheFractionIsOverRowsThatCanTell) {
   EXPECT_EQ(estimate.num_rows, 3);
   EXPECT_EQ(estimate.most_common, 1);
   EXPECT_NEAR(estimate.fraction, 2.0 / 3, 1e-12);
-  EXPECT_NEAR(estimate.interval.low, 0.0943, 1e-3);  // Clopper-Pearson, 2 of 3
-  EXPECT_NEAR(estimate.interval.high, 0.9916, 1e-3);
+  EXPECT_NEAR(estimate.interval.low, 0.1767, 1e-3);  // Jeffreys, 2 of 3: Beta(2.5, 1.5)
+  EXPECT_NEAR(estimate.interval.high, 0.9613, 1e-3);
 }
 
 }  // namespace

@@ -110,6 +110,10 @@ TEST(DistributionsTest, AgreeWithTables) {
   const ShareInterval share = BinomialInterval(190, 200, 0.95);
   EXPECT_NEAR(share.low, 0.9100, 5e-4);
   EXPECT_NEAR(share.high, 0.9758, 5e-4);
+  const ShareInterval jeffreys = JeffreysInterval(190, 200, 0.95);
+  EXPECT_NEAR(jeffreys.low, 0.9131, 5e-4);
+  EXPECT_NEAR(jeffreys.high, 0.9740, 5e-4);
+  EXPECT_EQ(JeffreysInterval(0, 20, 0.95).low, 0);
   EXPECT_EQ(BinomialInterval(0, 20, 0.95).low, 0);
   EXPECT_EQ(BinomialInterval(20, 20, 0.95).high, 1);
 }

@@ -153,6 +153,60 @@ TEST_F(EngineScoreTest, ScoresDoNotDisturbARunningGroup) {
   }
 }
 
+// Segments give back what a group drew over KV of other weights, on every path.
+TEST_F(EngineScoreTest, SegmentsReplayAnInstallInTheMiddleOfAGroup) {
+  const auto engine = Make(Fp32());
+  const GroupRequest group = Group(1, 20, 3, 9);
+  ASSERT_THAT(engine->Add(group), IsOk());
+  Completions out;
+  for (int step = 0; step < 4; ++step) ASSERT_TRUE(StepInto(*engine, out));
+  auto before = engine->Stage(testing::TinyModelTensors(engine->config(), kModelSeed));
+  auto now = engine->Stage(testing::TinyModelTensors(engine->config(), 99));
+  engine->Install(*std::move(now), WeightVersion{5});
+  out = RunToEnd(*engine);
+  std::vector<ScoreSequence> sequences;
+  for (int32_t i = 0; i < 3; ++i) {
+    const FinishedCompletion& c = out.at(1).at(i);
+    ASSERT_EQ(c.version_spans[0].num_tokens, 4);
+    // Token 20 + t is predicted at position 19 + t.
+    sequences.push_back({Whole(group, c), 20, {{19 + 4, before->get()}}});
+  }
+  for (const ScorePath path : {ScorePath::kPrefill, ScorePath::kDecode}) {
+    for (const bool alone : {false, true}) {
+      const auto scores = engine->Score(sequences, {.path = path, .alone = alone});
+      ASSERT_THAT(scores, IsOk());
+      for (int32_t i = 0; i < 3; ++i) {
+        EXPECT_EQ(Tail((*scores)[static_cast<size_t>(i)].logprobs, 9), out.at(1).at(i).behaviour_logprobs);
+      }
+    }
+  }
+}
+
+// Above a token stand the ids of larger logits; the greedy choice has none.
+TEST_F(EngineScoreTest, GapAndMassAboveAreOfTheIdsWithLargerLogits) {
+  const auto engine = Make(Fp32());
+  const std::vector<int32_t> ids = Prompt(40, 3);
+  const auto scores = engine->Score({{ids}}, {.temperature = 0.5f});
+  ASSERT_THAT(scores, IsOk());
+  const SequenceScore& score = (*scores)[0];
+  for (size_t t = 1; t < ids.size(); ++t) {
+    const double own = std::exp(double{score.logprobs[t]});
+    EXPECT_EQ(score.gaps[t] == 0, score.ranks[t] == 0);
+    EXPECT_EQ(score.mass_above[t] == 0, score.ranks[t] == 0);
+    EXPECT_LE(own + score.mass_above[t], 1 + 1e-5);
+    // Each of them has more than the token and at most exp(gap / T) as much.
+    EXPECT_GE(score.mass_above[t], score.ranks[t] * own * (1 - 1e-5));
+    EXPECT_LE(score.mass_above[t], score.ranks[t] * own * std::exp(double{score.gaps[t]} / 0.5) * (1 + 1e-5));
+    // Top-p keeps the token exactly when less than p stands above it.
+    const double p = score.mass_above[t];
+    if (p < 1e-3 || p > 0.999) continue;
+    const auto kept = engine->Score({{ids}}, {.temperature = 0.5f, .top_p = static_cast<float>(p * 1.0001)});
+    const auto cut = engine->Score({{ids}}, {.temperature = 0.5f, .top_p = static_cast<float>(p * 0.9999)});
+    EXPECT_TRUE(std::isfinite((*kept)[0].logprobs[t])) << t;
+    EXPECT_FALSE(std::isfinite((*cut)[0].logprobs[t])) << t;
+  }
+}
+
 TEST_F(EngineScoreTest, RefusesWhatItCannotScore) {
   EngineOptions options = Fp32();
   options.kv_capacity_tokens = 64;
@@ -167,6 +221,9 @@ TEST_F(EngineScoreTest, RefusesWhatItCannotScore) {
   EXPECT_THAT(score({5, 6}, {.temperature = 0}), FailsWith(kInvalid, "temperature is 0"));
   EXPECT_THAT(score({5, 6}, {.top_p = 0}), FailsWith(kInvalid, "top_p is 0"));
   EXPECT_THAT(score({5, 6}, {.precision = {.head_bits = 25}}), FailsWith(kInvalid, "precision.head_bits is 25"));
+  EXPECT_THAT(score({5, 6}, {.kv_quantisation = {.bits = 1}}), FailsWith(kInvalid, "kv_quantisation.bits is 1"));
+  EXPECT_THAT(engine->Score({{{5, 6}, 0, {{1, nullptr}}}}, {}),
+              FailsWith(kInvalid, "sequence 0, segment 0: want weights staged by this engine"));
   EXPECT_THAT(score({5, 6}, {}, 2), FailsWith(kInvalid, "sequence 0 of 2 tokens has num_prompt_tokens 2"));
   EXPECT_THAT(score(Prompt(66, 1)), FailsWith(absl::StatusCode::kResourceExhausted, "66 tokens"));
   EXPECT_THAT(score(Prompt(65, 1)), IsOk());  // the last token is never stored

@@ -1,0 +1,23 @@
+// CauseStrength: what a diagnosed cause is called, how strong it is, and how sure that is. Pure.
+#ifndef TANDEM_DRIFT_LAB_CAUSE_STRENGTH_H_
+#define TANDEM_DRIFT_LAB_CAUSE_STRENGTH_H_
+
+#include "common/offpolicy/capture.h"
+#include "drift_lab/hypothesis_search.h"
+#include "drift_lab/record_diagnosis.h"
+
+namespace tandem::drift {
+
+// A cause that was replayed: `attempt` over all completions holds it, `without` is what the causes before
+// it gave, `all` what all causes together give. Temperature and amounts of weights: cluster bootstrap of the last least-squares step. Filters:
+// the values that keep the same sets. Stale prefixes: the share of flagged groups.
+DiagnosedCause DescribeReplayed(const offpolicy::Capture& capture, Part part, const Attempt& attempt,
+                                const Attempt& without, const Attempt& all,
+                                const offpolicy::BootstrapOptions& bootstrap);
+
+DiagnosedCause DescribeShift(const ShiftEstimate& shifts);
+DiagnosedCause DescribeNoise(const NoiseFit& noise);
+
+}  // namespace tandem::drift
+
+#endif  // TANDEM_DRIFT_LAB_CAUSE_STRENGTH_H_
