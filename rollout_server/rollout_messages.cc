@@ -62,6 +62,7 @@ absl::StatusOr<ScoreOptions> ScoreOptionsFromWire(const v1::ScoreRequest& reques
   options.top_p = request.top_p() == 0 ? 1.0f : request.top_p();
   options.min_p = request.min_p();
   options.alone = request.alone();
+  options.as_served = request.as_served();
   const v1::SitePrecision& precision = request.precision();
   options.precision = {BitsFromWire(precision.body_bits()), BitsFromWire(precision.head_bits()),
                        BitsFromWire(precision.kv_bits()), BitsFromWire(precision.rotary_bits())};

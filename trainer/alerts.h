@@ -7,12 +7,14 @@
 #include <vector>
 
 #include "common/base/options.h"
+#include "common/offpolicy/cluster_bootstrap.h"
 #include "trainer/metrics_line.h"
 
 namespace tandem::trainer {
 
 struct AlertOptions {
   double drift_guard = 0.1;  // 0: off
+  double delivery_factor = 4;  // 0: off
   double ratio_guard = 0.05;
   double clip_share_max = 0.3;
   double kl_budget = 0;  // 0: off
@@ -26,15 +28,23 @@ void BindOptions(OptionBinder& binder, AlertOptions& options);
 
 struct Alert {
   std::string name;
-  double value = 0;
+  offpolicy::Interval measured;  // bounds NaN for a number without an interval
   double threshold = 0;
   std::string diagnosis;
   bool stops_run = false;
 };
 
+// Has the number passed the threshold, as far as it is known? The bound on the threshold's other side decides, so
+// that noise raises nothing; the value, where there is no interval. False for NaN.
+bool IsAbove(const offpolicy::Interval& measured, double threshold);
+bool IsBelow(const offpolicy::Interval& measured, double threshold);
+
 // Looks at a step's numbers by their names in metrics.jsonl; a number that is not there raises
 // nothing.
 std::vector<Alert> CheckAlerts(const MetricsLine& line, const AlertOptions& options);
+
+// "drift_guard is 0.2 [0.15, 0.26], threshold 0.1"
+std::string Describe(const Alert& alert);
 
 }  // namespace tandem::trainer
 

@@ -1,10 +1,8 @@
 #include "trainer/capture_writer.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <cstring>
 #include <filesystem>
-#include <memory>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -18,11 +16,6 @@ namespace tandem::trainer {
 namespace {
 
 namespace fs = std::filesystem;
-
-HostTensor CopyOf(const HostTensor& tensor) {
-  auto bytes = std::make_shared<std::vector<std::byte>>(tensor.bytes.begin(), tensor.bytes.end());
-  return {tensor.spec, *bytes, bytes};
-}
 
 std::string WeightsName(int64_t version) { return absl::StrCat("v_", version, ".safetensors"); }
 
@@ -55,26 +48,6 @@ void BindOptions(OptionBinder& binder, CaptureOptions& options) {
                  "older ones are deleted with the weights that only they need; 0: keep all");
 }
 
-bool CaptureWriter::MayBeNeeded(int64_t version) const {
-  // Train step s consumes tokens of versions s - 1 - oldest_lag .. s - 1.
-  for (int64_t step = version + 1; step <= version + 1 + Reach(); ++step) {
-    if (Due(step)) return true;
-  }
-  return false;
-}
-
-void CaptureWriter::Remember(WeightVersion version, const std::vector<HostTensor>& masters,
-                             const std::string& rounding) {
-  std::erase_if(versions_, [&](const auto& kept) { return kept.first < version.value - Reach(); });
-  Version& kept = versions_[version.value] = {.rounding = rounding};
-  if (!options_.weights || !MayBeNeeded(version.value)) return;
-  for (const HostTensor& tensor : masters) kept.masters.push_back(CopyOf(tensor));
-}
-
-void CaptureWriter::NoteServed(WeightVersion version, const DigestMap& served) {
-  versions_[version.value].served = served;
-}
-
 // Weights do not change once they have a version: a file that is there already is of these.
 absl::Status CaptureWriter::WriteMasters(const std::vector<HostTensor>& masters,
                                          offpolicy::CapturedWeights& weights) const {
@@ -89,22 +62,23 @@ absl::Status CaptureWriter::WriteMasters(const std::vector<HostTensor>& masters,
 
 absl::Status CaptureWriter::Write(offpolicy::CaptureManifest manifest,
                                   const std::vector<experience::v1::ScoredGroup>& groups,
-                                  const ProximalLogprobs& proximal) {
+                                  const ProximalLogprobs& proximal,
+                                  const RecentWeights& recent) {
   offpolicy::Capture capture = CaptureGroups(groups, proximal);
   std::set<int64_t> versions(capture.weight_version.begin(), capture.weight_version.end());
   versions.insert(manifest.proximal_version);
   const std::set<int64_t> needed = versions;
   for (const int64_t version : needed) {
     for (int64_t k = 1; k <= options_.versions_before; ++k) {
-      if (versions_.contains(version - k)) versions.insert(version - k);
+      if (recent.Find(version - k) != nullptr) versions.insert(version - k);
     }
   }
   for (const int64_t version : versions) {
     offpolicy::CapturedWeights weights{.version = version};
-    if (const auto known = versions_.find(version); known != versions_.end()) {
-      weights.served = known->second.served;
-      weights.rounding = known->second.rounding;
-      TANDEM_RETURN_IF_ERROR(WriteMasters(known->second.masters, weights));
+    if (const RecentVersion* const known = recent.Find(version)) {
+      weights.served = known->served;
+      weights.rounding = known->rounding;
+      if (options_.weights) TANDEM_RETURN_IF_ERROR(WriteMasters(known->masters, weights));
     }
     manifest.weights.push_back(std::move(weights));
   }

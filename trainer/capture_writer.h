@@ -1,24 +1,20 @@
 // CaptureWriter: captures of a run under captures/step_N, and the masters of the weight versions they
 // need under captures/weights, so that the drift lab can score the same tokens again at every version
 // that drew or re-scored them. Used by trainer.cc, from its thread.
-//
-// Memory: a copy of the masters for each version a coming capture may need.
 #ifndef TANDEM_TRAINER_CAPTURE_WRITER_H_
 #define TANDEM_TRAINER_CAPTURE_WRITER_H_
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "common/base/options.h"
-#include "common/base/weight_version.h"
 #include "common/offpolicy/capture.h"
-#include "common/weights/digest.h"
 #include "common/weights/host_tensor.h"
 #include "proto/experience.pb.h"
 #include "trainer/group_capture.h"
+#include "trainer/recent_weights.h"
 
 namespace tandem::trainer {
 
@@ -38,31 +34,19 @@ class CaptureWriter {
 
   bool Due(int64_t step) const { return options_.every > 0 && step % options_.every == 0; }
 
-  // Copies the masters of `version` if a coming capture may need them, and forgets those that none
-  // will. Call with every version, before it is trained any further. `rounding`: of its cast.
-  void Remember(WeightVersion version, const std::vector<HostTensor>& masters,
-                const std::string& rounding);
-
-  // What servers were proven to run as `version`.
-  void NoteServed(WeightVersion version, const DigestMap& served);
+  // How far behind a train step the oldest weights are that its capture carries.
+  int64_t Reach() const { return oldest_lag_ + options_.versions_before; }
+  // Does the capture of train step `step` want masters?
+  bool NeedsMasters(int64_t step) const { return options_.weights && Due(step); }
 
   // Writes captures/step_N of the batch that train step `manifest.step` consumed. Adds the weights of
-  // the versions in it to the manifest.
+  // the versions in it to the manifest, as far as `recent` has them.
   //   RESOURCE_EXHAUSTED, UNAVAILABLE  the disk; captures written before stay whole
   absl::Status Write(offpolicy::CaptureManifest manifest,
                      const std::vector<experience::v1::ScoredGroup>& groups,
-                     const ProximalLogprobs& proximal);
+                     const ProximalLogprobs& proximal, const RecentWeights& recent);
 
  private:
-  struct Version {
-    std::string rounding;
-    DigestMap served;
-    std::vector<HostTensor> masters;  // empty: no capture needs them
-  };
-
-  // How far behind a train step the oldest weights are that its capture carries.
-  int64_t Reach() const { return oldest_lag_ + options_.versions_before; }
-  bool MayBeNeeded(int64_t version) const;
   absl::Status WriteMasters(const std::vector<HostTensor>& masters,
                             offpolicy::CapturedWeights& weights) const;
   void RemoveStale() const;
@@ -70,7 +54,6 @@ class CaptureWriter {
   const std::string directory_;
   const CaptureOptions options_;
   const int64_t oldest_lag_;
-  std::map<int64_t, Version> versions_;
 };
 
 }  // namespace tandem::trainer

@@ -14,6 +14,7 @@
 #include "common/base/weight_version.h"
 #include "common/weights/host_tensor.h"
 #include "proto/experience.pb.h"
+#include "trainer/group_logprobs.h"
 #include "trainer/weight_cast.h"
 
 namespace tandem::trainer {
@@ -36,6 +37,14 @@ struct LearnerState {
   int64_t num_updates = 0;
 };
 
+// The weights that a score is under: the live masters, or F32 `masters` of another version; in bf16 as a
+// push sends them to a server when `as_bf16` is set.
+struct ScoredWeights {
+  const std::vector<HostTensor>* masters = nullptr;
+  bool as_bf16 = false;
+  Rounding rounding = Rounding::kNearest;  // of that version's cast
+};
+
 class Learner {
  public:
   virtual ~Learner() = default;
@@ -43,6 +52,14 @@ class Learner {
   // Arrows 4 to 8. After an error that is not skip_reason the weights are unknown: end the process.
   virtual absl::StatusOr<LearnerReport> Train(
       const std::vector<experience::v1::ScoredGroup>& groups, WeightVersion version) = 0;
+
+  // Log-probs of the completions of `groups` that are not masked, as Train makes the proximal ones.
+  // Changes nothing. Errors: those of packing; INTERNAL.
+  virtual absl::StatusOr<GroupLogprobs> Score(
+      const std::vector<experience::v1::ScoredGroup>& groups, const ScoredWeights& weights) = 0;
+
+  // ||masters - those the run started from||: the model directory's, also after Restore.
+  virtual absl::StatusOr<double> DistanceFromStart() const = 0;
 
   virtual absl::StatusOr<CastWeights> Cast(DType dtype) = 0;
 

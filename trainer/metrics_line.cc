@@ -1,5 +1,7 @@
 #include "trainer/metrics_line.h"
 
+#include <limits>
+
 #include "common/base/json_number.h"
 
 namespace tandem::trainer {
@@ -15,6 +17,13 @@ void MetricsLine::Append(const std::string& name, const std::string& json) {
 void MetricsLine::Add(const std::string& name, double value) {
   Append(name, JsonNumber(value));
   scalars_.emplace_back(name, value);
+}
+
+void MetricsLine::AddInterval(const std::string& name, const offpolicy::Interval& interval) {
+  Add(name, interval.value);
+  if (!interval.known()) return;
+  Add(name + "_low", interval.low);
+  Add(name + "_high", interval.high);
 }
 
 void MetricsLine::AddCount(const std::string& name, int64_t value) {
@@ -51,6 +60,13 @@ double MetricsLine::Get(const std::string& name, double fallback) const {
     if (key == name) return value;
   }
   return fallback;
+}
+
+offpolicy::Interval MetricsLine::GetInterval(const std::string& name) const {
+  constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
+  return {.value = Get(name, kAbsent),
+          .low = Get(name + "_low", kAbsent),
+          .high = Get(name + "_high", kAbsent)};
 }
 
 }  // namespace tandem::trainer

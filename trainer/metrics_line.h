@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/offpolicy/cluster_bootstrap.h"
+
 namespace tandem::trainer {
 
 class MetricsLine {
@@ -17,6 +19,8 @@ class MetricsLine {
   MetricsLine(int64_t step, double time_s);
 
   void Add(const std::string& name, double value);        // non-finite: null in JSON
+  // `name`, and where its bounds are known NAME_low and NAME_high.
+  void AddInterval(const std::string& name, const offpolicy::Interval& interval);
   void AddCount(const std::string& name, int64_t value);  // all digits
   void AddArray(const std::string& name, std::span<const int64_t> counts);
   void AddDocument(const std::string& name, const std::string& json);
@@ -28,6 +32,7 @@ class MetricsLine {
   // Numbers only, without step and time.
   const std::vector<std::pair<std::string, double>>& scalars() const { return scalars_; }
   double Get(const std::string& name, double fallback = 0) const;
+  offpolicy::Interval GetInterval(const std::string& name) const;  // NaN where not there
 
  private:
   void Append(const std::string& name, const std::string& json);

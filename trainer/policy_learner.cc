@@ -15,10 +15,27 @@ namespace {
 
 using experience::v1::ScoredGroup;
 
+// F32 masters as a push sends them to a bf16 server.
+std::vector<HostTensor> AsBf16(const std::vector<HostTensor>& masters, Rounding rounding) {
+  std::vector<HostTensor> cast;
+  for (const HostTensor& tensor : masters) {
+    const int64_t count = tensor.spec.num_elements();
+    auto values = std::make_shared<std::vector<uint16_t>>(static_cast<size_t>(count));
+    CastToBf16(tensor.spec.name, reinterpret_cast<const float*>(tensor.bytes.data()), count, rounding,
+               values->data());
+    cast.push_back({{tensor.spec.name, DType::kBF16, tensor.spec.shape},
+                    std::as_bytes(std::span(*values)),
+                    values});
+  }
+  return cast;
+}
+
 class PolicyLearner : public Learner {
  public:
-  PolicyLearner(std::unique_ptr<TrainStep> step, const WeightCastOptions& cast)
-      : step_(std::move(step)), caster_(cast) {}
+  // `start`: views of the model directory's tensors, in ModelTensors order.
+  PolicyLearner(std::unique_ptr<TrainStep> step, const WeightCastOptions& cast,
+                std::vector<HostTensor> start)
+      : step_(std::move(step)), caster_(cast), start_(std::move(start)) {}
 
   absl::StatusOr<LearnerReport> Train(const std::vector<ScoredGroup>& groups,
                                       WeightVersion version) override {
@@ -38,6 +55,17 @@ class PolicyLearner : public Learner {
     }
     return numbers;
   }
+
+  absl::StatusOr<GroupLogprobs> Score(const std::vector<ScoredGroup>& groups,
+                                      const ScoredWeights& weights) override {
+    if (weights.masters == nullptr && !weights.as_bf16) return step_->Score(groups);
+    const std::vector<HostTensor> masters =
+        weights.masters == nullptr ? step_->Masters() : *weights.masters;
+    return step_->Score(groups, weights.as_bf16 ? AsBf16(masters, weights.rounding) : masters,
+                        weights.rounding);
+  }
+
+  absl::StatusOr<double> DistanceFromStart() const override { return step_->DistanceFrom(start_); }
 
   absl::StatusOr<CastWeights> Cast(DType dtype) override {
     // Weights that were never updated are cast as a server casts them when it loads the directory:
@@ -61,6 +89,7 @@ class PolicyLearner : public Learner {
  private:
   const std::unique_ptr<TrainStep> step_;
   WeightCaster caster_;
+  const std::vector<HostTensor> start_;
 };
 
 }  // namespace
@@ -87,7 +116,7 @@ absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const std::string& 
     setup.reference_weights = setup.weights;
   }
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TrainStep> step, TrainStep::Create(setup, step_options));
-  return std::make_unique<PolicyLearner>(std::move(step), options.cast);
+  return std::make_unique<PolicyLearner>(std::move(step), options.cast, std::move(setup.weights));
 }
 
 }  // namespace tandem::trainer

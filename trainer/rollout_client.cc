@@ -97,6 +97,7 @@ struct RolloutClient::Impl {
 
   RolloutClientOptions options;
   Accept accept;
+  DrawnHook drawn;
   std::string run_id;
   std::vector<std::unique_ptr<Server>> servers;  // the vector and stubs are constant after start
   std::vector<std::thread> threads;
@@ -135,10 +136,11 @@ void BindOptions(OptionBinder& binder, RolloutClientOptions& options) {
 }
 
 RolloutClient::RolloutClient(const std::vector<std::string>& addresses, const std::string& run_id,
-                             const RolloutClientOptions& options, Accept accept)
+                             const RolloutClientOptions& options, Accept accept, DrawnHook drawn)
     : impl_(std::make_unique<Impl>()) {
   impl_->options = options;
   impl_->accept = std::move(accept);
+  impl_->drawn = std::move(drawn);
   impl_->run_id = run_id;
   for (const std::string& address : addresses) {
     auto server = std::make_unique<Server>();
@@ -241,6 +243,7 @@ void RolloutClient::Impl::RunTask(int index, Task task) {
   double retry_after = 0;
   mu.Unlock();
   group.status = Call(server, task.request, &group, &retry_after);
+  if (drawn && group.status.ok()) drawn(task.request, &group);
   mu.Lock();
   if (stopping || round != cancel_round) return;
   Settle(index, std::move(task), std::move(group));

@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/options.h"
 #include "proto/rollout.pb.h"
+#include "trainer/server_scorer.h"
 
 namespace tandem::trainer {
 
@@ -47,6 +48,7 @@ struct FinishedGroup {
   std::vector<rollout::v1::Completion> completions;  // by index, checked (group_check.h)
   rollout::v1::GroupDone done;
   int server = kAnyServer;
+  std::optional<ScoredByServer> replay;  // what DrawnHook made of it
 };
 
 struct ServerEvent {
@@ -60,8 +62,11 @@ class RolloutClient {
   // Starts the threads; all servers begin as lost and are probed at once. A server that `accept` refuses
   // ends the run with that error.
   using Accept = std::function<absl::Status(const rollout::v1::GetInfoResponse&)>;
+  // `drawn` sees each group that was drawn, on the thread that asked for it and right after, before Next
+  // gives it out.
+  using DrawnHook = std::function<void(const rollout::v1::GenerateGroupRequest&, FinishedGroup*)>;
   RolloutClient(const std::vector<std::string>& addresses, const std::string& run_id,
-                const RolloutClientOptions& options, Accept accept = {});
+                const RolloutClientOptions& options, Accept accept = {}, DrawnHook drawn = {});
   ~RolloutClient();  // cancels what is in flight and joins
   RolloutClient(const RolloutClient&) = delete;
   RolloutClient& operator=(const RolloutClient&) = delete;

@@ -168,6 +168,11 @@ absl::Status RunDirectory::CutAfter(int64_t step) {
     TANDEM_RETURN_IF_ERROR(
         WriteFileAtomically(path_ + file, LinesUpTo(contents, step, &last_time_s)));
   }
+  const std::string pushes = path_ + "/probe/pushes.jsonl";
+  if (fs::exists(pushes)) {
+    TANDEM_ASSIGN_OR_RETURN(const std::string contents, ReadFile(pushes));
+    TANDEM_RETURN_IF_ERROR(WriteFileAtomically(pushes, LinesUpTo(contents, step, &last_time_s)));
+  }
   RemoveAfter(path_ + "/rollouts", "step_", step);
   RemoveAfter(path_ + "/captures", "step_", step);
   RemoveAfter(path_ + "/captures/weights", "v_", step);

@@ -19,6 +19,7 @@
 #include "common/offpolicy/loss_scales.h"
 #include "common/offpolicy/peer_metrics.h"
 #include "common/offpolicy/policy_objective.h"
+#include "common/tensor/host_tensor_conversion.h"
 #include "common/tensor/torch_status.h"
 #include "trainer/correction_tensors.h"
 #include "trainer/drift_record.h"
@@ -38,6 +39,10 @@ at::Tensor CopyOf(const std::vector<T>& values, at::ScalarType dtype) {
   at::Tensor result = at::empty({static_cast<int64_t>(values.size())}, dtype);
   std::memcpy(result.data_ptr(), values.data(), values.size() * sizeof(T));
   return result;
+}
+
+std::span<const float> AsSpan(const at::Tensor& values) {
+  return {values.const_data_ptr<float>(), static_cast<size_t>(values.numel())};
 }
 
 // What one minibatch adds up over its microbatches before the division.
@@ -96,6 +101,8 @@ void AddAdvantages(const ExperienceBatch& batch, StepReport& report) {
 struct TrainStep::Impl {
   TrainStepOptions options;
   double temperature = 1;
+  ComputeDType dtype = ComputeDType::kFp32;
+  Numerics numerics = Numerics::kFast;
   Rounding rounding = Rounding::kDither;
   AdvantageOptions advantage;
   std::optional<PolicyLossOptions> kl_reward;  // kl_place reward; then `options` has no KL term
@@ -306,9 +313,7 @@ void TrainStep::Impl::Update(const MinibatchSums& sums, StepReport& report) {
 void TrainStep::Impl::MeasureDrift(const BatchState& state, WeightVersion version,
                                    StepReport& report) const {
   std::vector<std::span<const float>> proximal;
-  for (const at::Tensor& logprobs : state.proximal) {
-    proximal.emplace_back(logprobs.const_data_ptr<float>(), static_cast<size_t>(logprobs.numel()));
-  }
+  for (const at::Tensor& logprobs : state.proximal) proximal.push_back(AsSpan(logprobs));
   const DriftRecord record = MakeDriftRecord(*state.batch, proximal, version);
   report.drift = offpolicy::ComputeDriftMetrics(record.view());
   for (const offpolicy::SplitBy by : offpolicy::kAllSplits) {
@@ -335,16 +340,7 @@ void TrainStep::Impl::Finish(std::span<const experience::v1::ScoredGroup> groups
   for (size_t m = 0; m < state.batch->microbatches.size(); ++m) {
     const Microbatch& micro = state.batch->microbatches[m];
     report.num_row_tokens += micro.row.num_tokens();
-    const float* proximal = state.proximal[m].const_data_ptr<float>();
-    for (const int64_t place : micro.row.completion_segments) {
-      const Segment& segment = micro.row.segments[static_cast<size_t>(place)];
-      const CompletionOrigin& origin =
-          state.batch->completions[static_cast<size_t>(micro.completion[segment.begin])];
-      auto& of_group = report.proximal_logprobs[static_cast<size_t>(origin.group)];
-      const auto position = static_cast<size_t>(origin.completion);
-      if (of_group.size() <= position) of_group.resize(position + 1);
-      of_group[position].assign(proximal + segment.begin, proximal + segment.end);
-    }
+    TakeRow(*state.batch, micro, AsSpan(state.proximal[m]), report.proximal_logprobs);
   }
 }
 
@@ -403,6 +399,8 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   impl->temperature = setup.temperature;
+  impl->dtype = setup.dtype;
+  impl->numerics = setup.numerics;
   impl->rounding = setup.rounding;
   impl->advantage = setup.advantage;
   if (options.loss.kl_coefficient > 0 && options.loss.kl_place == KlPlace::kReward) {
@@ -418,6 +416,42 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
   }
   impl->optimizer = std::make_unique<AdamW>(&impl->policy->parameters(), options.optimizer);
   return std::unique_ptr<TrainStep>(new TrainStep(std::move(impl)));
+}
+
+absl::StatusOr<GroupLogprobs> TrainStep::Score(
+    std::span<const experience::v1::ScoredGroup> groups, const std::vector<HostTensor>& tensors,
+    Rounding rounding) const {
+  std::unique_ptr<Policy> other;
+  if (!tensors.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(other, Policy::Create(impl_->policy->config(), tensors, impl_->dtype,
+                                                  /*trainable=*/false, impl_->numerics));
+    other->WeightsChanged(rounding);
+  }
+  Policy& policy = other == nullptr ? *impl_->policy : *other;
+  TANDEM_ASSIGN_OR_RETURN(const ExperienceBatch batch, impl_->Pack(groups));
+  GroupLogprobs logprobs(groups.size());
+  for (const Microbatch& micro : batch.microbatches) {
+    TANDEM_ASSIGN_OR_RETURN(const at::Tensor of_row, impl_->ScoreFrozen(policy, micro));
+    TakeRow(batch, micro, AsSpan(of_row), logprobs);
+  }
+  return logprobs;
+}
+
+absl::StatusOr<double> TrainStep::DistanceFrom(const std::vector<HostTensor>& tensors) const {
+  const std::vector<NamedParameter>& parameters = impl_->policy->parameters();
+  if (tensors.size() != parameters.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(tensors.size(), " tensors, the policy has ",
+                                                   parameters.size()));
+  }
+  double squares = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(const at::Tensor other, ViewAsTensor(tensors[i]));
+    TANDEM_RETURN_IF_ERROR(CatchTorch("distance of weights", [&] {
+      const at::Tensor step = at::sub(parameters[i].master.detach(), other);
+      squares += step.square().sum(at::kDouble).item<double>();
+    }));
+  }
+  return std::sqrt(squares);
 }
 
 std::vector<HostTensor> TrainStep::Masters() const {

@@ -28,6 +28,7 @@
 #include "trainer/advantages.h"
 #include "trainer/compute_dtype.h"
 #include "trainer/experience_batch.h"
+#include "trainer/group_logprobs.h"
 #include "trainer/step_report.h"
 #include "trainer/train_step_options.h"
 #include "trainer/weight_cast.h"
@@ -64,6 +65,18 @@ class TrainStep {
   // `version` is that of the weights as they are, for how far tokens lag behind.
   absl::StatusOr<StepReport> Run(std::span<const experience::v1::ScoredGroup> groups,
                                  WeightVersion version = {});
+
+  // Log-probs of the completions that are not masked, at the temperature of the trained policy and over
+  // the supports they carry: under the live weights, or under `tensors` (any float dtype, ModelTensors
+  // order) where there are some; `rounding` is then that of kExact's cast. Nothing changes.
+  //   INVALID_ARGUMENT, FAILED_PRECONDITION  of PackBatch and Policy::Create
+  //   INTERNAL                               a kernel failed
+  absl::StatusOr<GroupLogprobs> Score(std::span<const experience::v1::ScoredGroup> groups,
+                                      const std::vector<HostTensor>& tensors = {},
+                                      Rounding rounding = Rounding::kNearest) const;
+
+  // ||masters - tensors||, over all elements; ModelTensors order, any float dtype.
+  absl::StatusOr<double> DistanceFrom(const std::vector<HostTensor>& tensors) const;
 
   // F32 views of the masters in ModelTensors order, and of the optimizer's moments. They change
   // with the next Run.

@@ -56,6 +56,7 @@ absl::Status Trainer::Impl::TakeGroup(FinishedGroup finished) {
     return drop("bad_response", std::string(finished.status.message()));
   }
   if (!finished.status.ok()) return drop("failed", std::string(finished.status.message()));
+  if (finished.replay) drift.replays[finished.group_id] = *std::move(finished.replay);
   ScoredGroup group;
   group.set_group_id(finished.group_id);
   group.set_server(client->address(finished.server));
@@ -102,10 +103,10 @@ absl::StatusOr<bool> Trainer::Impl::TrainOn(const StepExperience& step, MetricsL
 // The weights of `version`, and what a later capture may need of them.
 absl::Status Trainer::Impl::Publish(CastWeights cast, PushTotals* totals) {
   TANDEM_ASSIGN_OR_RETURN(const LearnerState state, learner->Save());
-  captures->Remember(version, state.weights,
-                     server_dtype == DType::kBF16 ? std::string(RoundingName(cast.rounding)) : "none");
+  recent->Remember(version, state.weights,
+                   server_dtype == DType::kBF16 ? std::string(RoundingName(cast.rounding)) : "none");
   TANDEM_ASSIGN_OR_RETURN(*totals, delivery->Publish(version, std::move(cast)));
-  captures->NoteServed(publisher->version(), publisher->digests());
+  recent->NoteServed(publisher->version(), publisher->digests());
   return absl::OkStatus();
 }
 
@@ -119,6 +120,7 @@ absl::Status Trainer::Impl::Push(MetricsLine* line) {
   TANDEM_RETURN_IF_ERROR(Publish(std::move(cast), &totals));
   buffer->StepInstalled();
   times.push = MonotonicSeconds() - start;
+  drift.push_distance = numbers.update_norm;
   AddPushNumbers(publisher->version(), numbers, totals, line);
   return absl::OkStatus();
 }
@@ -130,7 +132,7 @@ absl::Status Trainer::Impl::Capture(const StepExperience& step, MetricsLine* lin
   ShowPhase("capture");
   const double start = MonotonicSeconds();
   const absl::Status written = captures->Write(DescribeCapture(number), step.groups,
-                                               report.proximal_logprobs);
+                                               report.proximal_logprobs, *recent);
   line->Add("time/capture", MonotonicSeconds() - start);
   if (written.ok()) return Event("capture_written", absl::StrCat("captures/step_", number));
   log::Error("a capture could not be written", {{"reason", written.ToString()}});
@@ -152,8 +154,11 @@ absl::Status Trainer::Impl::Step() {
   }
   if (step.groups.empty()) return SkipStep("no group is left to train on");
   MetricsLine line(version.Next().value, run->ElapsedSeconds());
+  TANDEM_RETURN_IF_ERROR(MeasureProbe(step, &line));
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<StepSplit> split, ScoreForSplit(step, &line));
   TANDEM_ASSIGN_OR_RETURN(const bool trained, TrainOn(step, &line));
   if (!trained) return SkipStep(report.skip_reason);
+  SplitDrift(step, split, &line);
   TANDEM_RETURN_IF_ERROR(Capture(step, &line));
   skipped_in_row = 0;
   version = version.Next();
@@ -209,15 +214,18 @@ absl::Status Trainer::Impl::RecordStep(const StepExperience& step, double step_s
 absl::Status Trainer::Impl::RaiseAlerts(const MetricsLine& line) {
   for (const Alert& alert : CheckAlerts(line, options.alerts)) {
     log::Warning("alert", {{"name", alert.name},
-                           {"value", alert.value},
+                           {"value", alert.measured.value},
                            {"threshold", alert.threshold},
                            {"diagnosis", alert.diagnosis}});
-    TANDEM_RETURN_IF_ERROR(Event(
-        "alert", absl::StrCat(alert.name, " is ", alert.value, ", threshold ", alert.threshold),
-        {{"name", JsonText(alert.name)},
-         {"value", JsonNumber(alert.value)},
-         {"threshold", JsonNumber(alert.threshold)},
-         {"diagnosis", JsonText(alert.diagnosis)}}));
+    JsonFields fields = {{"name", JsonText(alert.name)},
+                         {"value", JsonNumber(alert.measured.value)},
+                         {"threshold", JsonNumber(alert.threshold)},
+                         {"diagnosis", JsonText(alert.diagnosis)}};
+    if (alert.measured.known()) {
+      fields.emplace_back("low", JsonNumber(alert.measured.low));
+      fields.emplace_back("high", JsonNumber(alert.measured.high));
+    }
+    TANDEM_RETURN_IF_ERROR(Event("alert", Describe(alert), fields));
     stop_early |= alert.stops_run;
   }
   return absl::OkStatus();

@@ -4,7 +4,9 @@
 #define TANDEM_TRAINER_TRAINER_IMPL_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -20,10 +22,15 @@
 #include "trainer/experience_buffer.h"
 #include "trainer/learner.h"
 #include "trainer/metrics_line.h"
+#include "trainer/probe_series.h"
+#include "trainer/probe_set.h"
 #include "trainer/prompt_source.h"
+#include "trainer/recent_weights.h"
 #include "trainer/rewards.h"
 #include "trainer/rollout_client.h"
 #include "trainer/run_directory.h"
+#include "trainer/server_scorer.h"
+#include "trainer/step_split.h"
 #include "trainer/trainer.h"
 #include "trainer/trainer_options.h"
 #include "trainer/weight_publisher.h"
@@ -33,6 +40,15 @@ namespace tandem::trainer {
 // What the run so far has used up of one train step.
 struct LoopTimes {
   double rollout = 0, reward = 0, push = 0, checkpoint = 0, eval = 0;
+};
+
+// What a run measures of drift beside its steps.
+struct DriftInstruments {
+  std::unique_ptr<ServerScorer> scorer;
+  ProbeSet probe;                       // empty until the first step has chosen it
+  std::unique_ptr<ProbeSeries> series;  // there with the set
+  double push_distance = 0;             // of the last push; NaN: unknown
+  std::map<int64_t, ScoredByServer> replays;  // group id -> what its server made of it right after
 };
 
 struct Trainer::Impl {
@@ -53,6 +69,26 @@ struct Trainer::Impl {
   absl::Status Publish(CastWeights cast, PushTotals* totals);
   absl::Status Capture(const StepExperience& step, MetricsLine* line);
   offpolicy::CaptureManifest DescribeCapture(int64_t step) const;
+  // Drift beside the step's own (trainer_drift.cc).
+  absl::Status OpenProbe(RunMode mode);
+  absl::Status ChooseProbe(const StepExperience& step);
+  void UseProbe(ProbeSet set);
+  absl::Status MeasureProbe(const StepExperience& step, MetricsLine* line);
+  absl::StatusOr<TrainerProbe> ScoreProbe();
+  absl::Status AskServersForProbe();
+  absl::Status WritePushes(int64_t step);
+  absl::StatusOr<std::optional<StepSplit>> ScoreForSplit(const StepExperience& step,
+                                                         MetricsLine* line);
+  std::optional<ScoredByServer> ReplayWhenDrawn(const rollout::v1::GenerateGroupRequest& request,
+                                                const FinishedGroup& group) const;
+  std::vector<size_t> TakeReplays(const StepExperience& step, StepSplit* split);
+  absl::Status ReplayOnServers(const StepExperience& step, const std::vector<size_t>& which,
+                               StepSplit* split);
+  rollout::v1::ScoreRequest AsDrawn() const;
+  absl::Status ScoreUnder(int64_t drawn_by, const StepExperience& step, StepSplit* split);
+  void SplitDrift(const StepExperience& step, const std::optional<StepSplit>& split,
+                  MetricsLine* line);
+
   absl::Status SkipStep(const std::string& reason);
   absl::Status RecordStep(const StepExperience& step, double step_seconds, MetricsLine* line);
 
@@ -84,6 +120,8 @@ struct Trainer::Impl {
   std::unique_ptr<Delivery> delivery;
   std::unique_ptr<ExperienceBuffer> buffer;
   std::unique_ptr<CaptureWriter> captures;
+  std::unique_ptr<RecentWeights> recent;
+  DriftInstruments drift;
 
   WeightVersion version;  // of the learner's weights
   DType server_dtype = DType::kF32;

@@ -13,6 +13,7 @@
 #include "trainer/advantages.h"
 #include "trainer/alerts.h"
 #include "trainer/capture_writer.h"
+#include "trainer/drift_options.h"
 #include "trainer/evaluation.h"
 #include "trainer/learner_options.h"
 #include "trainer/prompt_source.h"
@@ -61,6 +62,8 @@ struct TrainerOptions {
   WeightPublisherOptions push;
   CheckpointOptions checkpoint;
   CaptureOptions capture;
+  ProbeOptions probe;
+  SplitOptions split;
   EvaluationOptions eval;
   AlertOptions alerts;
   log::LogOptions log;

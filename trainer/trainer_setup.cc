@@ -74,6 +74,14 @@ absl::Status Trainer::Impl::OpenRun(RunMode mode) {
                                               options.push.hold_back_versions);
   captures = std::make_unique<CaptureWriter>(run->path() + "/captures", options.capture,
                                              options.max_staleness);
+  recent = std::make_unique<RecentWeights>(
+      captures->Reach(), [this](int64_t step, int64_t of_version) {
+        // The split needs no copy of the weights a step starts from: the trainer has them then.
+        const int64_t lag = step - 1 - of_version;
+        return captures->NeedsMasters(step) ||
+               (options.split.Due(step) && lag > 0 && lag <= options.max_staleness);
+      });
+  TANDEM_RETURN_IF_ERROR(OpenProbe(mode));
   return WithExitCode(run->WriteConfig(context.resolved_config), ExitCode::kStorage);
 }
 
@@ -118,10 +126,15 @@ absl::Status Trainer::Impl::ConnectServers() {
     client_options.groups_in_flight = std::max(client_options.groups_in_flight,
                                                (options.prompts_per_step + servers - 1) / servers);
   }
+  drift.scorer = std::make_unique<ServerScorer>(options.servers, options.client.call_timeout_seconds);
   client = std::make_unique<RolloutClient>(
-      options.servers, run_id, client_options, [this](const rollout::v1::GetInfoResponse& info) {
+      options.servers, run_id, client_options,
+      [this](const rollout::v1::GetInfoResponse& info) {
         return CheckServerNumerics(info, options.learner.numerics, options.learner.dtype,
                                    ActiveInstructionSet());
+      },
+      [this](const rollout::v1::GenerateGroupRequest& request, FinishedGroup* group) {
+        group->replay = ReplayWhenDrawn(request, *group);
       });
   publisher = std::make_unique<WeightPublisher>(options.servers, run_id, options.push);
   delivery = std::make_unique<Delivery>(

@@ -6,9 +6,9 @@
 namespace tandem::offpolicy {
 namespace {
 
-// Sums of a completion: tokens, delta^2, then of each part itself, its absolute value and its
+// Sums of a completion: tokens, delta, delta^2, then of each part itself, its absolute value and its
 // product with delta.
-constexpr size_t kTokens = 0, kSquares = 1, kParts = 2;
+constexpr size_t kTokens = 0, kDeltas = 1, kSquares = 2, kParts = 3;
 constexpr size_t kNumSums = kParts + 3 * kNumSplitParts;
 
 bool HasScores(const TokenRecord& record, const SplitScores& scores, size_t t) {
@@ -20,6 +20,7 @@ void AddToken(const TokenRecord& record, const SplitScores& scores, size_t t, do
   const double delta = record.Delta(t);
   const auto parts = SplitToken(record, scores, t);
   sums[kTokens] += 1;
+  sums[kDeltas] += delta;
   sums[kSquares] += delta * delta;
   for (size_t i = 0; i < parts.size(); ++i) {
     sums[kParts + 3 * i] += parts[i];
@@ -77,10 +78,12 @@ AdditiveSplit ComputeAdditiveSplit(const TokenRecord& record, const SplitScores&
     statistics.push_back(Ratio(kParts + 3 * i + 1, kTokens));
     statistics.push_back(Ratio(kParts + 3 * i + 2, kSquares));
   }
+  statistics.push_back(Ratio(kDeltas, kTokens));
   const std::vector<Interval> intervals = BootstrapIntervals(clusters, statistics, options);
   for (size_t i = 0; i < kNumSplitParts; ++i) {
     split.parts[i] = {intervals[3 * i], intervals[3 * i + 1], intervals[3 * i + 2]};
   }
+  split.mean_delta = intervals.back();
   return split;
 }
 

@@ -47,6 +47,7 @@ struct SplitPartNumbers {
 
 struct AdditiveSplit {
   std::array<SplitPartNumbers, kNumSplitParts> parts;
+  Interval mean_delta;  // what the parts' means add up to
   int64_t num_tokens = 0;   // with every score at hand
   int64_t num_missing = 0;  // unmasked tokens without
 };

@@ -123,8 +123,7 @@ absl::StatusOr<std::unique_ptr<Subject>> Subject::Make(const std::string& model,
   TANDEM_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(model));
   std::unique_ptr<Subject> subject(new Subject(model, directory, std::move(config)));
   RandomNormal normal(seed);
-  TANDEM_RETURN_IF_ERROR(MakeDirectories(directory + "/weights"));
-  TANDEM_RETURN_IF_ERROR(MakeDirectories(subject->capture_path()));
+  TANDEM_RETURN_IF_ERROR(MakeDirectories(directory + "/captures/weights"));
   for (int64_t version = 0; version <= kSubjectVersion; ++version) {
     std::vector<HostTensor> tensors;
     if (version == 0) {
@@ -136,7 +135,7 @@ absl::StatusOr<std::unique_ptr<Subject>> Subject::Make(const std::string& model,
       }
     }
     const std::string name = absl::StrCat("weights/v_", version, ".safetensors");
-    TANDEM_RETURN_IF_ERROR(WriteSafetensors(absl::StrCat(directory, "/", name), tensors));
+    TANDEM_RETURN_IF_ERROR(WriteSafetensors(absl::StrCat(directory, "/captures/", name), tensors));
     const DigestMap digests = DigestTensors(tensors);
     subject->weights_.push_back({.version = version,
                                  .rounding = "nearest",

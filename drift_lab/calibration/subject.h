@@ -46,7 +46,7 @@ class Subject {
  public:
   // `model`: a directory with config.json and tokenizer; its weights are written anew: normal, as wide as
   // gives next-token distributions of one to four nats, from `seed`. A version differs from the one before
-  // by 2 % of every tensor's spread. Versions go to `directory`/weights.
+  // by 2 % of every tensor's spread. Versions go to `directory`/captures/weights.
   //   errors of file_system.h, ReadModelConfig
   static absl::StatusOr<std::unique_ptr<Subject>> Make(const std::string& model,
                                                        const std::string& directory, uint64_t seed);
@@ -60,8 +60,8 @@ class Subject {
                                           const CaptureShape& shape, uint64_t seed) const;
 
   const std::string& model() const { return model_; }
-  // What paths in captures are relative to.
-  std::string capture_path() const { return directory_ + "/captures"; }
+  // Where a capture of it would lie: what the paths in it are relative to.
+  std::string capture_path() const { return directory_ + "/captures/drawn"; }
   const ModelConfig& config() const { return config_; }
 
  private:

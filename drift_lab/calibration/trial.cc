@@ -87,7 +87,7 @@ absl::StatusOr<TrialResult> TrialMaker::Make(const PlannedTrial& trial) {
   }
   const uint64_t seed = SeedOf(trial);
   TANDEM_ASSIGN_OR_RETURN(offpolicy::Capture capture, subject_.Draw(*server_, fault, shape_, seed));
-  AttributionOptions options{.capture = subject_.capture_path() + "/none", .seed = seed, .num_threads = 1};
+  AttributionOptions options{.capture = subject_.capture_path(), .seed = seed, .num_threads = 1};
   options.model = subject_.model();
   options.bootstrap_replicates = 400;
   TANDEM_ASSIGN_OR_RETURN(const Attribution attribution,

@@ -456,9 +456,15 @@ absl::StatusOr<std::vector<SequenceScore>> Engine::Score(const std::vector<Score
   Impl& impl = *impl_;
   TANDEM_RETURN_IF_ERROR(ValidateScoreOptions(options));
   TANDEM_RETURN_IF_ERROR(CheckSequences(sequences, impl.config));
-  return ScoreSequences({&impl.runner, impl.weights.get(), &impl.scheduler,
-                         impl.options.max_batch_sequences, impl.options.max_step_tokens},
-                        sequences, options);
+  ScoreContext context = {&impl.runner, impl.weights.get(), &impl.scheduler,
+                          impl.options.max_batch_sequences, impl.options.max_step_tokens};
+  ScoreOptions how = options;
+  if (options.as_served) {
+    context.weights = &impl.Served();
+    how.kv_quantisation = impl.options.faults.kv_quantisation();
+    how.precision = impl.options.faults.precision();
+  }
+  return ScoreSequences(context, sequences, how);
 }
 
 absl::StatusOr<std::unique_ptr<StagedWeights>> Engine::Stage(

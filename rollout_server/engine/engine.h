@@ -142,7 +142,8 @@ class Engine {
   // !HasWork() or free KV for one sequence; runs to the end. In this engine path, alone and the company of other
   // sequences change no bit: the rungs that compare them measure zero, and are there for engines where they
   // do not. Faults (EngineOptions::faults) do not touch it: it computes with the weights that are claimed, not
-  // with those that a fault serves in their place, and under the transforms and precision of `options` alone.
+  // with those that a fault serves in their place, and under the transforms and precision of `options` alone; unless
+  // `options` ask for the scores as served.
   //   INVALID_ARGUMENT    ValidateScoreOptions; T < 2, num_prompt_tokens outside [0, T), an id outside
   //                       the vocabulary, over the context;
   //                       segments (CheckSequences)

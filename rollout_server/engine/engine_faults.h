@@ -3,8 +3,8 @@
 //
 // A fault acts behind the claims: versions, digests, settings, kept mass and prefix flags go on saying what a
 // healthy engine would say, as with a real bug. It is loud all the same: DescribeFaults names every active one in
-// the log, in GetInfo and on /metrics. Score stays honest: it computes with the weights, transforms and arithmetic that
-// are claimed. docs/injectors.md gives each dial's real-life counterpart and its truth.
+// the log, in GetInfo and on /metrics. Score stays honest, unless it is asked for what is served: it computes with
+// the weights, transforms and arithmetic that are claimed. docs/injectors.md gives each dial's real-life counterpart and its truth.
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_ENGINE_FAULTS_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_ENGINE_FAULTS_H_
 

@@ -27,6 +27,9 @@ struct ScoreOptions {
   bool alone = false;  // one sequence after the other; default: side by side, as far as steps and KV hold them
   SitePrecision precision;
   KvQuantisation kv_quantisation;
+  // With the weights and the arithmetic that draw tokens, those of injected faults too, as a server with a real bug
+  // would score; `precision` and `kv_quantisation` are theirs then. Without faults it changes nothing.
+  bool as_served = false;
 };
 
 class StagedWeights;  // engine.h

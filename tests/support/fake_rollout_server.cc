@@ -86,6 +86,8 @@ struct FakeRolloutServer::Impl {
   std::deque<absl::Status> group_failures ABSL_GUARDED_BY(mu), commit_failures ABSL_GUARDED_BY(mu);
   int flips ABSL_GUARDED_BY(mu) = 0;
   std::string flipped ABSL_GUARDED_BY(mu);
+  ScoreToken score ABSL_GUARDED_BY(mu) = [](int64_t, int) { return -1.0f; };
+  std::vector<rollout::v1::ScoreRequest> score_requests ABSL_GUARDED_BY(mu);
   std::vector<GenerateGroupRequest> requests ABSL_GUARDED_BY(mu);
   std::string owner ABSL_GUARDED_BY(mu);
   int64_t version ABSL_GUARDED_BY(mu) = 0, epoch ABSL_GUARDED_BY(mu) = 0;
@@ -135,6 +137,21 @@ class FakeRolloutServer::Impl::Rollout : public rollout::v1::RolloutService::Ser
     }
     response.mutable_done()->set_num_completions(request->num_completions());
     writer->Write(response);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Score(grpc::ServerContext*, const rollout::v1::ScoreRequest* request,
+                     rollout::v1::ScoreResponse* response) override {
+    MutexLock lock(&impl_->mu);
+    impl_->score_requests.push_back(*request);
+    response->set_weight_version(impl_->version);
+    for (const auto& sequence : request->sequences()) {
+      auto* const score = response->add_scores();
+      for (int i = 0; i < sequence.token_ids_size(); ++i) {
+        const int t = i - sequence.num_prompt_tokens();
+        score->add_logprobs(t < 0 ? 0 : impl_->score(impl_->version, t));
+      }
+    }
     return grpc::Status::OK;
   }
 
@@ -310,6 +327,16 @@ const std::string& FakeRolloutServer::address() const { return impl_->address; }
 void FakeRolloutServer::set_sample(Sample sample) {
   MutexLock lock(&impl_->mu);
   impl_->sample = std::move(sample);
+}
+
+void FakeRolloutServer::set_score(ScoreToken score) {
+  MutexLock lock(&impl_->mu);
+  impl_->score = std::move(score);
+}
+
+std::vector<rollout::v1::ScoreRequest> FakeRolloutServer::score_requests() const {
+  MutexLock lock(&impl_->mu);
+  return impl_->score_requests;
 }
 
 void FakeRolloutServer::FailNextGroups(std::deque<absl::Status> failures) {

@@ -37,6 +37,10 @@ class FakeRolloutServer {
       std::function<void(const rollout::v1::GenerateGroupRequest&, rollout::v1::Completion*)>;
   void set_sample(Sample sample);
 
+  // Score answers with this log-prob for token `t` of a completion, 0 on prompts; the default is -1.
+  using ScoreToken = std::function<float(int64_t version, int t)>;
+  void set_score(ScoreToken score);
+
   // The next calls of GenerateGroup fail so, one entry each.
   void FailNextGroups(std::deque<absl::Status> failures);
   // The next commits report a flipped digest for this tensor / drop the last chunk / fail so.
@@ -48,6 +52,7 @@ class FakeRolloutServer {
   void set_owner(const std::string& run_id);
 
   std::vector<rollout::v1::GenerateGroupRequest> requests() const;
+  std::vector<rollout::v1::ScoreRequest> score_requests() const;
   int64_t num_commits() const;
   int64_t num_aborts() const;
   int64_t live_version() const;

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace tandem::trainer {
 namespace {
 
@@ -41,6 +43,74 @@ TEST(Alerts, DriftGuardWatchesOnPolicyStepsOnly) {
               ElementsAre("drift_guard"));
   EXPECT_THAT(Names({{"drift/mean_abs_delta", 0.2}, {"staleness/max", 1}}), IsEmpty());
   EXPECT_THAT(Names({{"drift/mean_abs_delta", 0.2}, {"staleness/max", 0}}, {.drift_guard = 0}),
+              IsEmpty());
+}
+
+TEST(Alerts, TheBoundDecidesWhereThereIsAnInterval) {
+  // The value alone is over 0.1; the interval is not, or is.
+  EXPECT_THAT(Names({{"drift/mean_abs_delta", 0.12},
+                     {"drift/mean_abs_delta_low", 0.09},
+                     {"drift/mean_abs_delta_high", 0.15},
+                     {"staleness/max", 0}}),
+              IsEmpty());
+  EXPECT_THAT(Names({{"drift/mean_abs_delta", 0.12},
+                     {"drift/mean_abs_delta_low", 0.11},
+                     {"drift/mean_abs_delta_high", 0.15},
+                     {"staleness/max", 0}}),
+              ElementsAre("drift_guard"));
+  EXPECT_TRUE(IsAbove({.value = 0, .low = 2, .high = 3}, 1));
+  EXPECT_FALSE(IsAbove({.value = 5, .low = 0.5, .high = 9}, 1));
+  EXPECT_TRUE(IsBelow({.value = 0.5, .low = 0.1, .high = 0.9}, 1));
+  EXPECT_FALSE(IsBelow({.value = 0.5, .low = 0.1, .high = 1.1}, 1));
+  EXPECT_FALSE(IsAbove({.value = std::nan("")}, 1) || IsBelow({.value = std::nan("")}, 1));
+}
+
+TEST(Alerts, AMessageStatesValueIntervalAndThreshold) {
+  EXPECT_EQ(Describe({"drift_guard", {.value = 0.2, .low = 0.15, .high = 0.25}, 0.1, "d"}),
+            "drift_guard is 0.2 [0.15, 0.25], threshold 0.1");
+  EXPECT_EQ(Describe({"reward_std_near_zero", {.value = 0}, 0.001, "d"}),
+            "reward_std_near_zero is 0, threshold 0.001");
+}
+
+using Numbers = std::vector<std::pair<std::string, double>>;
+
+Numbers Delivery(double low, double floor, double behind) {
+  return {{"drift/probe/version", 20},
+          {"drift/probe/lag", 0},
+          {"drift/delivery/square", 0.5},
+          {"drift/delivery/floor", floor},
+          {"drift/delivery/undelivered", 0.4},
+          {"drift/delivery/undelivered_low", low},
+          {"drift/delivery/undelivered_high", 0.6},
+          {"drift/delivery/behind", behind},
+          {"drift/delivery/nearest_square", behind == 0 ? 0.5 : 0.01}};
+}
+
+TEST(Alerts, WhatGrowsWithTheDistanceIsNonDeliveryWhenItIsOverTheNoise) {
+  EXPECT_THAT(Names(Delivery(0.3, 0.01, 0)), ElementsAre("non_delivery"));
+  EXPECT_THAT(Names(Delivery(0.03, 0.01, 0)), IsEmpty()) << "4 x 0.01";
+  EXPECT_THAT(Names(Delivery(-0.1, 0, 0)), IsEmpty());
+  EXPECT_THAT(Names(Delivery(0.3, 0.01, 0), {.delivery_factor = 0}), IsEmpty());
+  EXPECT_THAT(Names({{"drift/delivery/undelivered", 0.4}, {"drift/delivery/floor", 0.01}}), IsEmpty())
+      << "no interval, no alarm";
+}
+
+TEST(Alerts, AnEarlierVersionThatFitsBetterIsLateAndTheFirstOneIsNonDelivery) {
+  EXPECT_THAT(Names(Delivery(0.3, 0.01, 2)), ElementsAre("late_delivery"));
+  EXPECT_THAT(Names(Delivery(0.3, 0.01, 20)), ElementsAre("non_delivery"));
+}
+
+TEST(Alerts, ProbeAndVisitationHaveAlertsOfTheirOwn) {
+  EXPECT_THAT(Names({{"drift/probe/mean_abs_delta", 0.2}, {"drift/probe/lag", 0}}),
+              ElementsAre("probe_drift"));
+  EXPECT_THAT(Names({{"drift/probe/mean_abs_delta", 0.2}, {"drift/probe/lag", 2}}), IsEmpty())
+      << "staleness";
+  EXPECT_THAT(Names({{"drift/visitation/mean_abs_delta", 0.2}, {"staleness/max", 0}}),
+              ElementsAre("visitation_shift"));
+  EXPECT_THAT(Names({{"drift/visitation/mean_abs_delta", 0.2},
+                     {"drift/visitation/mean_abs_delta_low", 0.05},
+                     {"drift/visitation/mean_abs_delta_high", 0.35},
+                     {"staleness/max", 0}}),
               IsEmpty());
 }
 

@@ -433,5 +433,43 @@ TEST(TrainStepTest, RefusesAKlWithoutAReferenceAndOptionsThatContradict) {
               FailsWith(absl::StatusCode::kInvalidArgument, "loss.kl_ratio_weighted"));
 }
 
+TEST(TrainStepScore, LiveScoresAreTheProximalLogProbsOfTheStepThatFollows) {
+  auto groups = Groups();
+  groups[0].mutable_completions(1)->set_masked(true);
+  const auto step = MakeStep(GradientOptions(), 0.8);
+  const auto before = step->Score(groups);
+  ASSERT_THAT(before, IsOk());
+  const auto report = step->Run(groups);
+  ASSERT_THAT(report, IsOk());
+  EXPECT_EQ(*before, report->proximal_logprobs);
+  EXPECT_TRUE((*before)[0][1].empty()) << "masked";
+  const auto after = step->Score(groups);
+  ASSERT_THAT(after, IsOk());
+  EXPECT_NE(*after, *before);
+  // The weights it had, from outside.
+  const auto again = step->Score(groups, ToyWeights(ToyConfig()));
+  ASSERT_THAT(again, IsOk());
+  EXPECT_EQ(*again, *before);
+}
+
+TEST(TrainStepScore, TheDistanceIsThatOfAllElements) {
+  const auto step = MakeStep(GradientOptions());
+  const std::vector<HostTensor> start = ToyWeights(ToyConfig());
+  EXPECT_EQ(*step->DistanceFrom(start), 0);
+  ASSERT_THAT(step->Run(Groups()), IsOk());
+  double squares = 0;
+  const auto masters = step->Masters();
+  for (size_t i = 0; i < start.size(); ++i) {
+    const auto* a = reinterpret_cast<const float*>(start[i].bytes.data());
+    const auto* b = reinterpret_cast<const float*>(masters[i].bytes.data());
+    for (int64_t k = 0; k < start[i].spec.num_elements(); ++k) {
+      squares += std::pow(static_cast<double>(b[k]) - a[k], 2);
+    }
+  }
+  EXPECT_GT(squares, 0);
+  EXPECT_NEAR(*step->DistanceFrom(start), std::sqrt(squares), 1e-6 * std::sqrt(squares));
+  EXPECT_THAT(step->DistanceFrom({}), FailsWith(absl::StatusCode::kInvalidArgument, "0 tensors"));
+}
+
 }  // namespace
 }  // namespace tandem::trainer

@@ -43,6 +43,22 @@ class CountingLearner : public Learner {
     ++updates_;
     return LearnerReport{.metrics = {{"loss/total", 0.5}}, .num_tokens = 8};
   }
+  // Token t of a completion has log-prob -1 - t / 8.
+  absl::StatusOr<GroupLogprobs> Score(const std::vector<experience::v1::ScoredGroup>& groups,
+                                      const ScoredWeights&) override {
+    GroupLogprobs scores;
+    for (const auto& group : groups) {
+      scores.emplace_back();
+      for (const auto& member : group.completions()) {
+        scores.back().emplace_back();
+        for (int t = 0; t < member.completion().token_ids_size(); ++t) {
+          scores.back().back().push_back(-1 - static_cast<float>(t) / 8);
+        }
+      }
+    }
+    return scores;
+  }
+  absl::StatusOr<double> DistanceFromStart() const override { return static_cast<double>(updates_); }
   absl::StatusOr<CastWeights> Cast(DType) override {
     return CastWeights{.tensors = {Tensor("w", static_cast<float>(updates_))},
                        .numbers = {.changed_share = 1, .update_norm = 1}};
@@ -288,6 +304,83 @@ TEST_F(TrainerTest, StaleWeightsUpToTheBoundAreAllowed) {
   ASSERT_THAT(Run(), IsOk());
   EXPECT_EQ(trained_, (std::vector<std::vector<int64_t>>{{0, 1}, {2, 3}, {4, 5}}));
   for (const json& line : Lines("metrics.jsonl")) EXPECT_LE(line["staleness/max"], 1);
+}
+
+// The learner's log-probs never change; a server's do, by a quarter nat a version: as if what the trainer
+// learned never arrived, at distances 0, 1, 2, ...
+class ProbedTrainerTest : public TrainerTest {
+ protected:
+  ProbedTrainerTest() {
+    options_.completions_per_prompt = 4;
+    options_.probe.every = 1;
+    options_.split.every = 1;
+    options_.steps = 6;
+    server_->set_score([](int64_t version, int t) {
+      return -1 - static_cast<float>(t) / 8 - 0.25f * static_cast<float>(version);
+    });
+  }
+};
+
+TEST_F(ProbedTrainerTest, AGapThatGrowsWithTheDistanceRaisesNonDelivery) {
+  ASSERT_THAT(Run(), IsOk());
+  const auto lines = Lines("metrics.jsonl");
+  ASSERT_EQ(lines.size(), 6u);
+  EXPECT_EQ(lines[0]["drift/probe/mean_abs_delta"], 0);
+  EXPECT_EQ(lines[3]["drift/probe/mean_abs_delta"], 0.75);
+  EXPECT_EQ(lines[3]["drift/probe/distance"], 3);
+  EXPECT_TRUE(lines[3]["drift/delivery/undelivered"].is_null()) << "four pushes";
+  EXPECT_EQ(lines[5]["drift/delivery/undelivered_low"], 1.5625);  // (0.25 x 5)^2
+  std::vector<std::pair<int, std::string>> alerts;
+  for (const json& event : Lines("events.jsonl")) {
+    if (event["kind"] == "alert" && event["name"] == "non_delivery") {
+      alerts.emplace_back(event["step"], event["message"]);
+    }
+  }
+  ASSERT_EQ(alerts.size(), 2u);
+  EXPECT_EQ(alerts[0], std::pair(5, std::string("non_delivery is 1 [1, 1], threshold 0")));
+}
+
+TEST_F(ProbedTrainerTest, BothSidesScoreTheSetOfTheFirstStep) {
+  ASSERT_THAT(Run(), IsOk());
+  const auto set = Lines("probe/set.jsonl");
+  ASSERT_EQ(set.size(), 1u + 8u);
+  EXPECT_EQ(set[1]["completion_token_ids"],
+            Lines("rollouts/step_1.jsonl")[0]["completions"][0]["token_ids"]);
+  int probes = 0, replays = 0;
+  for (const auto& request : server_->score_requests()) {
+    ++(request.as_served() ? probes : replays);
+    EXPECT_EQ(request.path() == rollout::v1::SCORE_PATH_DECODE, !request.as_served());
+  }
+  EXPECT_EQ(probes, 6);
+  EXPECT_EQ(replays, 6);
+  EXPECT_EQ(Lines("metrics.jsonl")[0]["drift/split/missing_tokens"], 32)
+      << "the learner here gives no proximal log-probs";
+}
+
+TEST_F(ProbedTrainerTest, AResumedRunKeepsItsSetAndItsPushes) {
+  options_.checkpoint.every = 1;
+  options_.steps = 3;
+  ASSERT_THAT(Run(), IsOk());
+  const std::string set = *ReadFile(directory_ / "r/probe/set.jsonl");
+  options_.steps = 6;
+  ASSERT_THAT(Run(RunMode::kResume), IsOk());
+  EXPECT_EQ(*ReadFile(directory_ / "r/probe/set.jsonl"), set);
+  const auto pushes = Lines("probe/pushes.jsonl");
+  ASSERT_EQ(pushes.size(), 6u);
+  EXPECT_EQ(pushes[5]["version"], 5);
+  EXPECT_EQ(Lines("metrics.jsonl")[5]["drift/delivery/pushes"], 5)
+      << "the push distance of the first version after a resume is unknown";
+  ASSERT_THAT(WriteFileAtomically(directory_ / "r/probe/set.jsonl", set.substr(0, set.size() - 40)), IsOk());
+  EXPECT_THAT(Run(RunMode::kResume), FailsWith(absl::StatusCode::kInvalidArgument, "set.jsonl:9"));
+}
+
+TEST_F(ProbedTrainerTest, WithBothOffNothingIsScored) {
+  options_.probe.every = 0;
+  options_.split.every = 0;
+  ASSERT_THAT(Run(), IsOk());
+  EXPECT_TRUE(server_->score_requests().empty());
+  EXPECT_FALSE(Lines("metrics.jsonl")[0].contains("drift/probe/tokens"));
+  EXPECT_FALSE(Lines("metrics.jsonl")[0].contains("drift/split/tokens"));
 }
 
 }  // namespace

@@ -287,6 +287,24 @@ TEST_F(EngineFaultsTest, AFaultOfOneTensorIsOfThatTensor) {
   ExpectRecordsAre(*healthy, Run(*never));
 }
 
+TEST_F(EngineFaultsTest, AsServedScoresAreOfTheWeightsAndTheArithmeticThatDraw) {
+  EngineFaults weights, arithmetic;
+  weights.stale_versions = 1;
+  arithmetic.body_bits = 6;
+  arithmetic.kv_quant_bits = 4;
+  for (const EngineFaults& faults : {weights, arithmetic}) {
+    const auto engine = Make(With(faults));
+    Install(*engine, Weights(*engine, 41), 1);
+    Install(*engine, Weights(*engine, 42), 2);
+    const Completions drawn = Run(*engine);
+    ExpectRecordsAre(*engine, drawn, {.path = ScorePath::kDecode, .as_served = true});
+    ExpectRecordsDiffer(*engine, drawn);
+  }
+  const auto healthy = Make(Fp32());
+  const std::vector<int32_t> ids = Prompt(30, 1);
+  EXPECT_EQ((*healthy->Score({{ids}}, {.as_served = true}))[0].logprobs, (*healthy->Score({{ids}}, {}))[0].logprobs);
+}
+
 TEST_F(EngineFaultsTest, BeforeTheFirstInstallNoFaultOfWeightsShows) {
   EngineFaults faults;
   faults.stale_versions = 1;

@@ -1,0 +1,138 @@
+#include "trainer/server_scorer.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "proto/rollout.grpc.pb.h"
+
+namespace tandem::trainer {
+namespace {
+
+using experience::v1::ScoredGroup;
+using rollout::v1::ScoreRequest;
+using rollout::v1::ScoreResponse;
+
+constexpr int64_t kTokensPerCall = 16384;  // a server takes 65536
+
+// Where the answer about a sequence goes.
+struct Place {
+  size_t group = 0, completion = 0;
+};
+
+struct Call {
+  ScoreRequest request;
+  std::vector<Place> places;  // [sequences]
+  int64_t num_tokens = 0;
+};
+
+void AddSequence(const ScoredGroup& group, const rollout::v1::Completion& completion, Call& call) {
+  rollout::v1::ScoreSequence* const sequence = call.request.add_sequences();
+  *sequence->mutable_token_ids() = group.prompt().token_ids();
+  sequence->mutable_token_ids()->MergeFrom(completion.token_ids());
+  sequence->set_num_prompt_tokens(group.prompt().token_ids_size());
+  call.num_tokens += sequence->token_ids_size();
+}
+
+std::vector<Call> CallsOf(const ScoreTask& task, const ScoreRequest& how) {
+  std::vector<Call> calls;
+  for (size_t g = 0; g < task.groups.size(); ++g) {
+    const ScoredGroup& group = *task.groups[g];
+    for (int c = 0; c < group.completions_size(); ++c) {
+      if (group.completions(c).masked()) continue;
+      if (calls.empty() || calls.back().num_tokens >= kTokensPerCall) calls.push_back({how, {}, 0});
+      AddSequence(group, group.completions(c).completion(), calls.back());
+      calls.back().places.push_back({g, static_cast<size_t>(c)});
+    }
+  }
+  return calls;
+}
+
+absl::Status TakeAnswer(const std::string& address, const Call& call, const ScoreResponse& response,
+                        GroupLogprobs& logprobs) {
+  for (int i = 0; i < call.request.sequences_size(); ++i) {
+    const rollout::v1::ScoreSequence& asked = call.request.sequences(i);
+    const int num_scores =
+        i < response.scores_size() ? response.scores(i).logprobs_size() : 0;
+    if (num_scores != asked.token_ids_size()) {
+      return absl::DataLossError(absl::StrCat(address, ": ", num_scores, " log-probs for a sequence of ",
+                                              asked.token_ids_size(), " tokens"));
+    }
+    const auto& scores = response.scores(i).logprobs();
+    const Place& place = call.places[static_cast<size_t>(i)];
+    logprobs[place.group][place.completion].assign(scores.begin() + asked.num_prompt_tokens(),
+                                                   scores.end());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+struct ServerScorer::Server {
+  absl::StatusOr<ScoreResponse> Ask(const ScoreRequest& request, double timeout_seconds) const {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() +
+                         std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000)));
+    ScoreResponse response;
+    const grpc::Status status = stub->Score(&context, request, &response);
+    if (status.ok()) return response;
+    return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                        absl::StrCat(address, ": ", status.error_message()));
+  }
+
+  std::string address;
+  std::unique_ptr<rollout::v1::RolloutService::Stub> stub;
+};
+
+ServerScorer::ServerScorer(const std::vector<std::string>& addresses, double timeout_seconds)
+    : timeout_seconds_(timeout_seconds) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(64 << 20);
+  for (const std::string& address : addresses) {
+    servers_.push_back(std::make_unique<Server>(
+        Server{address, rollout::v1::RolloutService::NewStub(grpc::CreateCustomChannel(
+                            address, grpc::InsecureChannelCredentials(), arguments))}));
+  }
+}
+
+ServerScorer::~ServerScorer() = default;
+
+absl::StatusOr<ScoredByServer> ServerScorer::Score(Server& server, const ScoreTask& task,
+                                                   const ScoreRequest& how) const {
+  ScoredByServer scored;
+  for (const ScoredGroup* group : task.groups) {
+    scored.logprobs.emplace_back(static_cast<size_t>(group->completions_size()));
+  }
+  std::optional<int64_t> version;
+  for (const Call& call : CallsOf(task, how)) {
+    TANDEM_ASSIGN_OR_RETURN(const ScoreResponse response, server.Ask(call.request, timeout_seconds_));
+    if (version.value_or(response.weight_version()) != response.weight_version()) {
+      return absl::AbortedError(absl::StrCat(server.address, ": version ", response.weight_version(),
+                                             " came while ", *version, " was scored"));
+    }
+    version = response.weight_version();
+    TANDEM_RETURN_IF_ERROR(TakeAnswer(server.address, call, response, scored.logprobs));
+  }
+  scored.version = version.value_or(0);
+  return scored;
+}
+
+std::vector<absl::StatusOr<ScoredByServer>> ServerScorer::ScoreEach(
+    const std::vector<ScoreTask>& tasks, const ScoreRequest& how) const {
+  std::vector<absl::StatusOr<ScoredByServer>> results(tasks.size(), absl::UnknownError(""));
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    threads.emplace_back([&, i] {
+      results[i] = Score(*servers_[static_cast<size_t>(tasks[i].server)], tasks[i], how);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+}  // namespace tandem::trainer
