@@ -132,7 +132,6 @@ class Climb {
   absl::StatusOr<std::vector<float>> TrainerScore(const std::vector<HostTensor>& tensors,
                                                   const std::vector<bool>& wanted, int64_t row_tokens,
                                                   const std::string& what);
-  trainer::Rounding RoundingOf(int64_t version) const;
 
   const Capture& capture_;
   const CaptureWeights& weights_;
@@ -263,26 +262,12 @@ std::vector<HostTensor> Climb::Mix(const std::vector<HostTensor>& engines,
   return mixed;
 }
 
-trainer::Rounding Climb::RoundingOf(int64_t version) const {
-  const offpolicy::CapturedWeights* const known = capture_.WeightsOf(version);
-  return known != nullptr && known->rounding == "dither" ? trainer::Rounding::kDither
-                                                         : trainer::Rounding::kNearest;
-}
-
 absl::StatusOr<std::vector<float>> Climb::TrainerScore(const std::vector<HostTensor>& tensors,
                                                        const std::vector<bool>& wanted,
                                                        int64_t row_tokens, const std::string& what) {
   passes_.Start(what, kTrainerCost);
-  const bool exact = capture_.manifest.trainer.numerics == NumericsName(Numerics::kExact);
-  TANDEM_ASSIGN_OR_RETURN(
-      const auto forward,
-      TrainerForward::Create(
-          serving_->config(), tensors,
-          {.dtype = capture_.manifest.trainer.dtype == "bf16" ? trainer::ComputeDType::kBf16
-                                                              : trainer::ComputeDType::kFp32,
-           .numerics = exact ? Numerics::kExact : Numerics::kFast,
-           .rounding = RoundingOf(capture_.manifest.proximal_version),
-           .row_tokens = row_tokens}));
+  TANDEM_ASSIGN_OR_RETURN(const auto forward, TrainerForward::Create(serving_->config(), tensors,
+                                                                     RecordedTrainer(capture_, row_tokens)));
   return forward->Score(capture_, wanted, [this](int64_t tokens) { passes_.Report(tokens); });
 }
 

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_config.h"
-#include "common/model/numerics.h"
 #include "drift_lab/capture_weights.h"
 #include "drift_lab/coefficient_basis.h"
 #include "drift_lab/gradient_gram.h"
@@ -101,18 +100,10 @@ absl::StatusOr<double> NullShare(const std::vector<Capture>& nulls,
 absl::StatusOr<std::unique_ptr<TrainerForward>> MakeForward(const Capture& capture,
                                                             const ModelConfig& config,
                                                             const CaptureWeights& weights) {
-  const offpolicy::CaptureManifest& m = capture.manifest;
-  TANDEM_ASSIGN_OR_RETURN(const auto masters, weights.Masters(m.proximal_version));
-  const offpolicy::CapturedWeights* const known = capture.WeightsOf(m.proximal_version);
-  const bool dither = known != nullptr && known->rounding == "dither";
-  const bool exact = m.trainer.numerics == NumericsName(Numerics::kExact);
-  return TrainerForward::Create(
-      config, masters,
-      {.dtype =
-           m.trainer.dtype == "bf16" ? trainer::ComputeDType::kBf16 : trainer::ComputeDType::kFp32,
-       .numerics = exact ? Numerics::kExact : Numerics::kFast,
-       .rounding = dither ? trainer::Rounding::kDither : trainer::Rounding::kNearest,
-       .trainable = true});
+  TANDEM_ASSIGN_OR_RETURN(const auto masters, weights.Masters(capture.manifest.proximal_version));
+  TrainerForwardOptions options = RecordedTrainer(capture, /*row_tokens=*/0);
+  options.trainable = true;
+  return TrainerForward::Create(config, masters, options);
 }
 
 absl::StatusOr<std::vector<VariantResult>> EvaluateAll(const ReplayBatch& batch,

@@ -67,6 +67,16 @@ absl::StatusOr<trainer::PackedRow> Pack(const Capture& capture, const Row& row) 
 
 }  // namespace
 
+TrainerForwardOptions RecordedTrainer(const Capture& capture, int64_t row_tokens) {
+  const offpolicy::CaptureManifest& m = capture.manifest;
+  const offpolicy::CapturedWeights* const known = capture.WeightsOf(m.proximal_version);
+  const bool dither = known != nullptr && known->rounding == "dither";
+  return {.dtype = m.trainer.dtype == "bf16" ? trainer::ComputeDType::kBf16 : trainer::ComputeDType::kFp32,
+          .numerics = m.trainer.numerics == NumericsName(Numerics::kExact) ? Numerics::kExact : Numerics::kFast,
+          .rounding = dither ? trainer::Rounding::kDither : trainer::Rounding::kNearest,
+          .row_tokens = row_tokens};
+}
+
 struct TrainerForward::Impl {
   TrainerForwardOptions options;
   std::unique_ptr<trainer::Policy> policy;
@@ -90,21 +100,33 @@ absl::StatusOr<std::unique_ptr<TrainerForward>> TrainerForward::Create(
 absl::StatusOr<std::vector<float>> TrainerForward::Score(const Capture& capture,
                                                          const std::vector<bool>& wanted,
                                                          ScoreProgress progress) {
-  std::vector<float> scores(static_cast<size_t>(capture.num_tokens()),
-                            std::numeric_limits<float>::quiet_NaN());
+  TANDEM_ASSIGN_OR_RETURN(TrainerScores scores, ScoreIn({}, capture, wanted, progress));
+  return std::move(scores.logprobs);
+}
+
+absl::StatusOr<TrainerScores> TrainerForward::ScoreIn(const ScoreWay& way, const Capture& capture,
+                                                      const std::vector<bool>& wanted,
+                                                      ScoreProgress progress) {
+  TANDEM_CHECK(!way.as_update || impl_->options.trainable);
+  const double temperature =
+      way.temperature > 0 ? way.temperature : static_cast<double>(capture.manifest.sampling.temperature);
+  TrainerScores scores;
+  for (auto* column : {&scores.logprobs, &scores.entropies}) {
+    column->assign(static_cast<size_t>(capture.num_tokens()), std::numeric_limits<float>::quiet_NaN());
+  }
   int64_t done = 0;
   for (const Row& row : PlanRows(capture, wanted, impl_->options.row_tokens)) {
     TANDEM_ASSIGN_OR_RETURN(const trainer::PackedRow packed, Pack(capture, row));
-    TANDEM_ASSIGN_OR_RETURN(
-        const trainer::TokenScores scored,
-        impl_->policy->Score(packed, static_cast<double>(capture.manifest.sampling.temperature),
-                             /*with_gradient=*/false));
+    TANDEM_ASSIGN_OR_RETURN(const trainer::TokenScores scored,
+                            impl_->policy->Score(packed, temperature, way.as_update));
     const float* logprobs = scored.logprobs.const_data_ptr<float>();
+    const float* entropies = scored.entropies.const_data_ptr<float>();
     for (size_t i = 0; i < row.size(); ++i) {
       const trainer::Segment& segment =
           packed.segments[static_cast<size_t>(packed.completion_segments[i])];
-      std::copy(logprobs + segment.begin, logprobs + segment.end,
-                scores.begin() + capture.token_offsets[static_cast<size_t>(row[i])]);
+      const int64_t to = capture.token_offsets[static_cast<size_t>(row[i])];
+      std::copy(logprobs + segment.begin, logprobs + segment.end, scores.logprobs.begin() + to);
+      std::copy(entropies + segment.begin, entropies + segment.end, scores.entropies.begin() + to);
       done += segment.end - segment.begin;
     }
     progress(done);

@@ -27,7 +27,19 @@ struct TrainerForwardOptions {
   Numerics numerics = Numerics::kFast;
   trainer::Rounding rounding = trainer::Rounding::kNearest;  // of the weights in Numerics::kExact
   int64_t row_tokens = 0;  // completions of a group share a row of at most so many; 0: one each
-  bool trainable = false;  // for Differentiate
+  bool trainable = false;  // for Differentiate and ScoreWay::as_update
+};
+
+// As the trainer of `capture` computed its proximal log-probs.
+TrainerForwardOptions RecordedTrainer(const offpolicy::Capture& capture, int64_t row_tokens);
+
+// What of a score is not as a proximal pass has it.
+struct ScoreWay {
+  double temperature = 0;  // 0: the capture's
+  bool as_update = false;  // with the graph that an update's backward pass needs
+};
+struct TrainerScores {
+  std::vector<float> logprobs, entropies;  // [T]; NaN where not scored
 };
 
 // Told after every row: tokens scored so far.
@@ -46,6 +58,10 @@ class TrainerForward {
   //   INVALID_ARGUMENT  an id outside the vocabulary, a completion over the context
   absl::StatusOr<std::vector<float>> Score(const offpolicy::Capture& capture,
                                            const std::vector<bool>& wanted, ScoreProgress progress);
+
+  // The same in another way, with entropies.
+  absl::StatusOr<TrainerScores> ScoreIn(const ScoreWay& way, const offpolicy::Capture& capture,
+                                        const std::vector<bool>& wanted, ScoreProgress progress);
 
   // The gradient of sum_t direction[t] log pi[t] over completion `s`, alone in its row; direction is
   // [tokens of s]. `take` gets it parameter by parameter, in the order of the tensors of Create, each valid

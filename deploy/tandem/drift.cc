@@ -11,6 +11,7 @@ void AddDriftCommand(CLI::App& app, Action& chosen) {
       "drift", "Measure, explain and provoke disagreement between the two engines");
   drift->require_subcommand(1);
   AddDriftCaptureCommand(*drift, chosen);
+  AddDriftWhyCommand(*drift, chosen);
   AddDriftAttributeCommand(*drift, chosen);
   AddDriftCalibrateCommand(*drift, chosen);
   AddDriftReplayCommand(*drift, chosen);

@@ -33,6 +33,7 @@ void AddBenchServeCommand(CLI::App& bench, Action& chosen);  // of the one above
 void AddDriftCommand(CLI::App& app, Action& chosen);
 // Of the one above.
 void AddDriftCaptureCommand(CLI::App& drift, Action& chosen);
+void AddDriftWhyCommand(CLI::App& drift, Action& chosen);
 void AddDriftAttributeCommand(CLI::App& drift, Action& chosen);
 void AddDriftCalibrateCommand(CLI::App& drift, Action& chosen);
 void AddDriftReplayCommand(CLI::App& drift, Action& chosen);

@@ -1,0 +1,67 @@
+// tandem drift why: which of the things that make a ratio differ from 1 it is, on a user's own run.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/base/exit_codes.h"
+#include "common/base/file_system.h"
+#include "common/base/status_macros.h"
+#include "deploy/tandem/json_lines.h"
+#include "deploy/tandem/pass_line.h"
+#include "deploy/tandem/subcommand.h"
+#include "drift_lab/why_report.h"
+
+namespace tandem::front {
+namespace {
+
+struct WhyFlags {
+  drift::AttributionOptions options;
+  std::string path, json;
+};
+
+// Exit code 3 for a capture that is not comparable, after what was found is printed.
+absl::StatusOr<int> RunWhyCommand(const WhyFlags& flags) {
+  absl::StatusOr<drift::WhyReport> report;
+  {
+    PassLine line;
+    report = drift::RunWhy(flags.path, flags.options,
+                           [&](const std::string& what, double done) { line.Show(what, done); });
+  }
+  TANDEM_RETURN_IF_ERROR(report.status());
+  if (!flags.json.empty()) {
+    TANDEM_RETURN_IF_ERROR(WriteFileAtomically(flags.json, drift::WhyJson(*report) + "\n"));
+  }
+  std::fputs(drift::WhyTable(*report).c_str(), stdout);
+  return ToInt(report->attribution.findings.empty() ? ExitCode::kOk : ExitCode::kBadModelOrData);
+}
+
+}  // namespace
+
+void AddDriftWhyCommand(CLI::App& drift, Action& chosen) {
+  auto flags = std::make_shared<WhyFlags>();
+  CLI::App* sub = drift.add_subcommand(
+      "why", "Why is my ratio not 1? Experiments that tell the causes apart, and a plain answer");
+  sub->add_option("path", flags->path, "run directory (its newest capture and its metrics), or a capture")->required();
+  sub->add_option("--model", flags->options.model,
+                  "directory with config.json and tokenizer; default: the one the capture names");
+  sub->add_option("--weights", flags->options.weights,
+                  "model directory or safetensors file, for weights the capture does not carry");
+  sub->add_option("--seed", flags->options.seed, "of samples and intervals")->capture_default_str();
+  sub->add_option("--json", flags->json, "also write everything as JSON to this file");
+  sub->footer(
+      "Exit code 0: there is an answer, be it \"it is 1\" or \"cannot tell\". 3: the capture is not comparable\n"
+      "(findings are printed), cannot be read, or the run has none.");
+  sub->callback([flags, &chosen] {
+    chosen = [flags] {
+      const absl::StatusOr<int> code = RunWhyCommand(*flags);
+      if (code.ok()) return *code;
+      // A damaged file is bad data here, not a delivery that failed.
+      return Fail(absl::IsDataLoss(code.status()) ? absl::InvalidArgumentError(code.status().message())
+                                                  : code.status());
+    };
+  });
+}
+
+}  // namespace tandem::front
