@@ -22,7 +22,10 @@ std::string Because(std::vector<const Experiment*> causes) {
     words.push_back(std::isfinite(e->share) ? absl::StrFormat("%s (%.0f %% of the mean square)", e->cause, 100 * e->share)
                                             : e->cause);
   }
-  return absl::StrJoin(words, "; ");
+  if (words.size() < 2) return absl::StrJoin(words, "");
+  const std::string last = words.back();
+  words.pop_back();
+  return absl::StrCat(absl::StrJoin(words, ", "), " and ", last);
 }
 
 // "Draws" is beside the ratio, not in it.

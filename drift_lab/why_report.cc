@@ -1,8 +1,9 @@
 #include "drift_lab/why_report.h"
 
-#include <cmath>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -38,16 +39,25 @@ std::string Wrap(const std::string& text, size_t begun, size_t indent) {
   return out;
 }
 
+// Experiments that ask for the same thing share a line.
 void AppendToDo(const Why& why, std::string& out) {
-  bool any = false;
+  std::vector<std::pair<std::string, std::string>> lines;  // who, what
   for (const Finding finding : {Finding::kIsIt, Finding::kCannotTell}) {
     for (const Experiment& e : why.experiments) {
       if (e.finding != finding || e.to_do.empty()) continue;
-      if (!any) absl::StrAppend(&out, "\nwhat to do\n");
-      any = true;
-      const std::string head = absl::StrCat("  ", e.name, finding == Finding::kIsIt ? ": " : " (would decide): ");
-      absl::StrAppend(&out, head, Wrap(e.to_do, head.size(), 4), "\n");
+      const std::string who = absl::StrCat(e.name, finding == Finding::kIsIt ? "" : " (would decide)");
+      const auto same = std::ranges::find(lines, e.to_do, &std::pair<std::string, std::string>::second);
+      if (same == lines.end()) {
+        lines.emplace_back(who, e.to_do);
+      } else {
+        absl::StrAppend(&same->first, ", ", who);
+      }
     }
+  }
+  if (!lines.empty()) absl::StrAppend(&out, "\nwhat to do\n");
+  for (const auto& [who, what] : lines) {
+    const std::string head = absl::StrCat("  ", who, ": ");
+    absl::StrAppend(&out, head, Wrap(what, head.size(), 4), "\n");
   }
 }
 
@@ -101,8 +111,7 @@ absl::StatusOr<WhyReport> RunWhy(const std::string& path, AttributionOptions opt
 std::string WhyTable(const WhyReport& report) {
   const Why& why = report.why;
   std::string out;
-  absl::StrAppend(&out, Wrap(why.trainer_over_server.sentence, 0, 2), "\n",
-                  Wrap(why.target_over_proximal.sentence, 0, 2), "\n");
+  absl::StrAppend(&out, why.trainer_over_server.sentence, "\n", why.target_over_proximal.sentence, "\n");
   AppendToDo(why, out);
   const offpolicy::Capture& capture = report.attribution.capture;
   absl::StrAppendFormat(&out, "\n%s: step %d, %d completions, %d tokens\n", report.target.capture, capture.manifest.step,

@@ -26,7 +26,8 @@ struct WhyReport {
 absl::StatusOr<WhyReport> RunWhy(const std::string& path, AttributionOptions options,
                                  const LadderProgress& progress);
 
-// The answer first, then what to do, then every experiment. Lines of at most 100 columns. Pure.
+// The answer first, then what to do, then every experiment. Below the answer at most
+// 100 columns. Pure.
 std::string WhyTable(const WhyReport& report);
 
 // One object; numbers that are not known are null. Field by field in docs/drift_why.md. Pure.

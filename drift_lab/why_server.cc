@@ -28,13 +28,15 @@ const NamedCause* NamedAs(const Attribution& a, Part part) {
   return found == a.verdict.named.end() ? nullptr : &*found;
 }
 
+double Percent(double share) { return std::abs(share) < 5e-4 ? 0 : 100 * share; }  // no "-0.0"
+
 std::string ShareText(const PartShare& share) {
   if (!(share.mean_abs.value > 0)) return absl::StrCat(std::string(PartName(share.part)), " 0");
   std::string text = absl::StrFormat("%s mean abs %s nats", std::string(PartName(share.part)), Nats(share.mean_abs.value));
   const offpolicy::Interval& square = share.square();
   if (!std::isfinite(square.value)) return text;
-  absl::StrAppendFormat(&text, ", %.1f %%", 100 * std::max(0.0, square.value));
-  if (square.known()) absl::StrAppendFormat(&text, " [%.1f, %.1f]", 100 * square.low, 100 * square.high);
+  absl::StrAppendFormat(&text, ", %.1f %%", Percent(std::max(0.0, square.value)));
+  if (square.known()) absl::StrAppendFormat(&text, " [%.1f, %.1f]", Percent(square.low), Percent(square.high));
   return text + " of the mean square";
 }
 
@@ -169,7 +171,7 @@ Experiment Weights(const Attribution& a) {
        .cause = absl::StrCat("lagged weights, drawn ", versions, most == 1 ? " version" : " versions", " before the step's"),
        .to_do = "expected where max_staleness or push.hold_back_versions is above 0: correct for it (docs/corrections.md, "
                 "try with tandem drift replay), or lower them"});
-  absl::StrAppend(&e.result, "; lag ", versions);
+  absl::StrAppend(&e.result, "; tokens drawn ", versions, most == 1 ? " version" : " versions", " before");
   for (const auto& [by, buckets] : a.splits) {
     if (by != offpolicy::SplitBy::kVersionLag || buckets.size() < 2) continue;
     for (const offpolicy::DriftBucket& bucket : buckets) {

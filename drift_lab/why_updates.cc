@@ -25,7 +25,7 @@ std::string OtherSteps(const RunRatios& run) {
   return absl::StrFormat("; not 1 in %d of %d steps of the run", away, static_cast<int64_t>(run.steps.size()));
 }
 
-Experiment FirstUpdate(const Attribution& a, const TrainerExperiments& trainer, const StepRatio* step) {
+Experiment FirstUpdate(const Attribution& a, const TrainerExperiments& trainer, const StepRatio* step, bool bypass) {
   Experiment e{.name = "first update", .ratio = Ratio::kTargetOverProximal,
                .compared = "the pass of an update against a proximal pass, same weights and rows (1 by construction)"};
   if (!a.findings.empty()) {
@@ -36,7 +36,7 @@ Experiment FirstUpdate(const Attribution& a, const TrainerExperiments& trainer, 
   }
   const double away = std::expm1(std::max(trainer.twice.update_max_abs, trainer.twice.again_max_abs));
   e.result = absl::StrFormat("scored here: 1 to %.2g over %d tokens", away, trainer.twice.num_tokens);
-  const bool single = step != nullptr && step->num_updates == 1;
+  const bool single = step != nullptr && step->num_updates == 1 && !bypass;
   if (away > kSameLogprob) {
     e.finding = Finding::kIsIt;
     e.cause = "the first update already computes other log-probs than the proximal pass: something is random, or "
@@ -66,6 +66,10 @@ Experiment LaterUpdates(const StepRatio* step, const RunRatios& run) {
   } else if (!std::isfinite(step->mean) || !std::isfinite(step->max)) {
     e.finding = Finding::kCannotTell;
     e.to_do = "the recorded ratio is not finite: look at optimizer/skipped_updates and drift/num_nonfinite";
+  } else if (!IsOne(*step) && run.bypass) {
+    e.finding = Finding::kCannotTell;
+    e.to_do = "in bypass mode the recorded ratio holds pi/mu and the updates together: run with num_minibatches=1 and "
+              "num_epochs=1, or with correction.mode=decoupled, and compare";
   } else if (!IsOne(*step)) {
     e.finding = Finding::kIsIt;
     e.cause = absl::StrFormat("later minibatches: %d updates a step, and weights move between them", step->num_updates);
@@ -78,21 +82,24 @@ Experiment LaterUpdates(const StepRatio* step, const RunRatios& run) {
   return e;
 }
 
+Experiment Centre(const StepRatio* step) {
+  Experiment e{.name = "centre", .ratio = Ratio::kTargetOverProximal,
+               .compared = "correction.mode of the run: what the loss's ratio is centred on",
+               .result = "bypass: the recorded ratio is target / behaviour"};
+  if (step == nullptr || IsOne(*step)) return e;
+  e.finding = Finding::kIsIt;
+  e.cause = "bypass mode: the loss's ratio is target / behaviour and holds all of pi/mu";
+  e.to_do = "read the causes of pi/mu; with correction.mode=decoupled the loss's ratio is target / proximal";
+  return e;
+}
+
 }  // namespace
 
 std::vector<Experiment> TargetOverProximalExperiments(const Attribution& attribution,
                                                       const TrainerExperiments& trainer, const RunRatios& run) {
   const StepRatio* const step = run.Of(attribution.capture.manifest.step);
-  std::vector<Experiment> all = {FirstUpdate(attribution, trainer, step), LaterUpdates(step, run)};
-  if (run.bypass) {
-    all.push_back({.name = "centre",
-                   .ratio = Ratio::kTargetOverProximal,
-                   .compared = "correction.mode of the run: what the loss's ratio is centred on",
-                   .result = "bypass: the recorded ratio is target / behaviour",
-                   .finding = Finding::kIsIt,
-                   .cause = "bypass mode: the loss's ratio is target / behaviour and holds all of pi/mu",
-                   .to_do = "read the causes of pi/mu; with correction.mode=decoupled the loss's ratio is target / proximal"});
-  }
+  std::vector<Experiment> all = {FirstUpdate(attribution, trainer, step, run.bypass), LaterUpdates(step, run)};
+  if (run.bypass) all.push_back(Centre(step));
   return all;
 }
 

@@ -89,7 +89,7 @@ def test_a_bf16_server_under_an_fp32_trainer_is_told_of_precision_and_cast(model
 def test_a_temperature_the_server_did_not_disclose_is_named_with_its_value(model, tmp_path):
     code, output, result = why(finished_run(tmp_path, model, inject={"temperature": 0.9}, prompts_per_step=8))
     assert code == 0, output
-    assert "a temperature the server did not disclose (temperature 0.9)" in result["pi_over_mu"]["answer"]
+    assert "a temperature the server did not disclose (temperature 0.9 times the claimed one)" in result["pi_over_mu"]["answer"]
     assert that_are_it(result) == {"record"}
     assert "FAULT INJECTED" in output and result["injected"]
 
