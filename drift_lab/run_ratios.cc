@@ -31,7 +31,8 @@ StepRatio RatioOf(const json& line) {
           .skipped_updates = static_cast<int64_t>(NumberAt(line, "optimizer/skipped_updates", 0)),
           .mean = NumberAt(line, "loss/ratio_mean", unknown),
           .max = NumberAt(line, "loss/ratio_max", unknown),
-          .clipped_share = NumberAt(line, "loss/clip_low_share", 0) + NumberAt(line, "loss/clip_high_share", 0),
+          .clipped_share =
+              NumberAt(line, "loss/clip_low_share", 0) + NumberAt(line, "loss/clip_high_share", 0),
           .grad_norm = NumberAt(line, "optimizer/grad_norm", 0)};
 }
 
@@ -44,8 +45,9 @@ absl::StatusOr<bool> IsBypass(const std::string& path) {
     const YAML::Node mode = trainer["correction"] ? trainer["correction"]["mode"] : YAML::Node();
     return mode && mode.IsScalar() && mode.Scalar() == "bypass";
   } catch (const YAML::Exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", error.what(), "; it is the run's resolved configuration: "
-                                                                             "put it back, or name the capture alone"));
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", error.what(),
+                                                   "; it is the run's resolved configuration: "
+                                                   "put it back, or name the capture alone"));
   }
 }
 
@@ -62,7 +64,8 @@ bool IsRun(const fs::path& directory) {
 int64_t NewestCapture(const fs::path& run) {
   int64_t newest = -1;
   std::error_code error;
-  for (fs::directory_iterator it(run / "captures", error), end; !error && it != end; it.increment(error)) {
+  for (fs::directory_iterator it(run / "captures", error), end; !error && it != end;
+       it.increment(error)) {
     const std::string name = it->path().filename().string();
     absl::string_view digits = name;
     int64_t step = 0;
@@ -106,17 +109,21 @@ absl::StatusOr<WhyTarget> FindCapture(const std::string& path) {
     return WhyTarget{directory.string(), IsRun(run) ? run.string() : ""};
   }
   if (!IsRun(directory)) {
-    return absl::NotFoundError(absl::StrCat(
-        path, ": neither a run directory (metrics.jsonl, run.json) nor a capture (manifest.json); name runs/NAME or "
-              "runs/NAME/captures/step_N"));
+    return absl::NotFoundError(absl::StrCat(path,
+                                            ": neither a run directory (metrics.jsonl, run.json) "
+                                            "nor a capture (manifest.json); name runs/NAME or "
+                                            "runs/NAME/captures/step_N"));
   }
   const int64_t newest = NewestCapture(directory);
   if (newest < 0) {
-    return absl::NotFoundError(absl::StrCat(
-        path, ": the run has no captures, and without tokens there is nothing to score again. Run or resume it with "
-              "--set trainer.capture.every=1, or take one from a server that is up: tandem drift capture"));
+    return absl::NotFoundError(absl::StrCat(path,
+                                            ": the run has no captures, and without tokens there "
+                                            "is nothing to score again. Run or resume it with "
+                                            "--set trainer.capture.every=1, or take one from a "
+                                            "server that is up: tandem drift capture"));
   }
-  return WhyTarget{(directory / "captures" / absl::StrCat("step_", newest)).string(), directory.string()};
+  return WhyTarget{(directory / "captures" / absl::StrCat("step_", newest)).string(),
+                   directory.string()};
 }
 
 }  // namespace tandem::drift

@@ -1,5 +1,5 @@
-// RunRatios: what a run recorded about the ratio of target to proximal policy, between its optimizer
-// updates: read from metrics.jsonl and config.yaml of a run directory.
+// RunRatios: what a run recorded about the ratio of target to proximal policy, between its
+// optimizer updates: read from metrics.jsonl and config.yaml of a run directory.
 #ifndef TANDEM_DRIFT_LAB_RUN_RATIOS_H_
 #define TANDEM_DRIFT_LAB_RUN_RATIOS_H_
 
@@ -12,7 +12,8 @@
 
 namespace tandem::drift {
 
-// Of one train step, over the tokens of all its updates together: no minibatch has a number of its own.
+// Of one train step, over the tokens of all its updates together: no minibatch has a number of its
+// own.
 struct StepRatio {
   int64_t step = 0, num_updates = 0, skipped_updates = 0;
   double mean = std::numeric_limits<double>::quiet_NaN();  // loss/ratio_mean; NaN where null
@@ -22,9 +23,9 @@ struct StepRatio {
 };
 
 struct RunRatios {
-  std::string run;                // directory; empty: a capture that lies in no run
-  bool bypass = false;            // correction.mode bypass: the loss's ratio is target / behaviour
-  std::vector<StepRatio> steps;   // rising
+  std::string run;               // directory; empty: a capture that lies in no run
+  bool bypass = false;           // correction.mode bypass: the loss's ratio is target / behaviour
+  std::vector<StepRatio> steps;  // rising
 
   const StepRatio* Of(int64_t step) const;  // null: not recorded
 };

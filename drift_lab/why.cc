@@ -19,7 +19,8 @@ std::string Because(std::vector<const Experiment*> causes) {
   });
   std::vector<std::string> words;
   for (const Experiment* const e : causes) {
-    words.push_back(std::isfinite(e->share) ? absl::StrFormat("%s (%.0f %% of the mean square)", e->cause, 100 * e->share)
+    words.push_back(std::isfinite(e->share) ? absl::StrFormat("%s (%.0f %% of the mean square)",
+                                                              e->cause, 100 * e->share)
                                             : e->cause);
   }
   if (words.size() < 2) return absl::StrJoin(words, "");
@@ -31,7 +32,8 @@ std::string Because(std::vector<const Experiment*> causes) {
 // "Draws" is beside the ratio, not in it.
 bool InRatio(const Experiment& e) { return e.name != "draws"; }
 
-RatioAnswer AnswerTrainerOverServer(const Attribution& a, const std::vector<Experiment>& experiments) {
+RatioAnswer AnswerTrainerOverServer(const Attribution& a,
+                                    const std::vector<Experiment>& experiments) {
   const std::string name(RatioName(kFirst));
   std::vector<const Experiment*> causes, unknown;
   std::string draws;
@@ -39,7 +41,8 @@ RatioAnswer AnswerTrainerOverServer(const Attribution& a, const std::vector<Expe
     if (e.ratio != kFirst) continue;
     if (!InRatio(e)) {
       if (e.finding == Finding::kIsIt) draws = absl::StrCat(" No ratio shows this: ", e.cause, ".");
-      if (e.finding == Finding::kCannotTell) draws = " No ratio shows this: tokens were not drawn from what was recorded.";
+      if (e.finding == Finding::kCannotTell)
+        draws = " No ratio shows this: tokens were not drawn from what was recorded.";
     } else if (e.finding == Finding::kIsIt) {
       causes.push_back(&e);
     } else if (e.finding == Finding::kCannotTell && std::isfinite(e.share)) {
@@ -48,22 +51,31 @@ RatioAnswer AnswerTrainerOverServer(const Attribution& a, const std::vector<Expe
   }
   const double gap = a.shares.total_mean_abs.value;
   if (a.verdict.nothing_to_explain && causes.empty()) {
-    return {RatioState::kOne,
-            absl::StrCat(name, gap == 0 ? " is exactly 1 for every token: trainer and server agree bit for bit."
-                                        : absl::StrFormat(" is 1: mean abs log ratio %.2g nats is what fp32 log-probs "
-                                                          "cannot say.", gap),
-                         draws)};
+    return {
+        RatioState::kOne,
+        absl::StrCat(
+            name,
+            gap == 0 ? " is exactly 1 for every token: trainer and server agree bit for bit."
+                     : absl::StrFormat(" is 1: mean abs log ratio %.2g nats is what fp32 log-probs "
+                                       "cannot say.",
+                                       gap),
+            draws)};
   }
-  const std::string size = absl::StrFormat("%s is not 1 (mean abs log ratio %.3g nats, largest %.3g)", name, gap,
-                                           a.by_sequence.Get("max_abs_delta"));
+  const std::string size =
+      absl::StrFormat("%s is not 1 (mean abs log ratio %.3g nats, largest %.3g)", name, gap,
+                      a.by_sequence.Get("max_abs_delta"));
   if (!causes.empty()) {
-    return {RatioState::kNotOne, absl::StrCat(size, " because of ", Because(std::move(causes)), ".", draws)};
+    return {RatioState::kNotOne,
+            absl::StrCat(size, " because of ", Because(std::move(causes)), ".", draws)};
   }
   if (!unknown.empty()) {
-    return {RatioState::kNotOne, absl::StrCat(size, ", and no cause can be named yet; the most is in ", unknown.front()->name,
-                                              ": ", unknown.front()->to_do, ".", draws)};
+    return {RatioState::kNotOne,
+            absl::StrCat(size, ", and no cause can be named yet; the most is in ",
+                         unknown.front()->name, ": ", unknown.front()->to_do, ".", draws)};
   }
-  return {RatioState::kNotOne, absl::StrCat(size, ", and no single experiment has as much as 2 % of its mean square.", draws)};
+  return {RatioState::kNotOne,
+          absl::StrCat(size, ", and no single experiment has as much as 2 % of its mean square.",
+                       draws)};
 }
 
 std::vector<Experiment> GateExperiments(const Attribution& a) {
@@ -85,14 +97,18 @@ std::string_view RatioName(Ratio ratio) { return ratio == kFirst ? "pi/mu" : "ta
 
 std::string_view FindingName(Finding finding) {
   switch (finding) {
-    case Finding::kIsNot: return "is not";
-    case Finding::kIsIt: return "is it";
-    case Finding::kCannotTell: break;
+    case Finding::kIsNot:
+      return "is not";
+    case Finding::kIsIt:
+      return "is it";
+    case Finding::kCannotTell:
+      break;
   }
   return "cannot tell";
 }
 
-Why ExplainRatios(const Attribution& attribution, const TrainerExperiments& trainer, const RunRatios& run) {
+Why ExplainRatios(const Attribution& attribution, const TrainerExperiments& trainer,
+                  const RunRatios& run) {
   Why why;
   if (attribution.findings.empty()) {
     why.experiments = TrainerOverServerExperiments(attribution, trainer);
@@ -100,8 +116,8 @@ Why ExplainRatios(const Attribution& attribution, const TrainerExperiments& trai
   } else {
     why.experiments = GateExperiments(attribution);
     why.trainer_over_server.sentence =
-        absl::StrCat("pi/mu has no meaning here: the capture is not comparable (", why.experiments.front().name,
-                     "), which is a discrete fault and not drift.");
+        absl::StrCat("pi/mu has no meaning here: the capture is not comparable (",
+                     why.experiments.front().name, "), which is a discrete fault and not drift.");
   }
   std::vector<Experiment> between = TargetOverProximalExperiments(attribution, trainer, run);
   why.target_over_proximal =

@@ -19,9 +19,12 @@ namespace {
 using offpolicy::Capture;
 
 constexpr int kNewtonSteps = 8;
+constexpr double kMostPasses =
+    2 + 1 + kNewtonSteps + 3;  // twice, at the claim, towards the best, usual ones
 constexpr double kLeastTemperature = 0.1, kLargestTemperature = 10;
 
-double MaxAbsDifference(const std::vector<float>& a, const std::vector<float>& b, int64_t& num_tokens) {
+double MaxAbsDifference(const std::vector<float>& a, const std::vector<float>& b,
+                        int64_t& num_tokens) {
   double largest = 0;
   num_tokens = 0;
   for (size_t t = 0; t < a.size(); ++t) {
@@ -45,16 +48,24 @@ double StepOfTemperature(const std::vector<float>& record, const TrainerScores& 
 
 class TrainerAgain {
  public:
-  TrainerAgain(const Attribution& attribution, TrainerForward& forward, const LadderProgress& progress)
-      : attribution_(attribution), capture_(attribution.capture), forward_(forward), progress_(progress) {}
+  TrainerAgain(const Attribution& attribution, TrainerForward& forward,
+               const LadderProgress& progress)
+      : attribution_(attribution),
+        capture_(attribution.capture),
+        forward_(forward),
+        progress_(progress) {}
 
   absl::StatusOr<TrainerTwice> Twice();
   absl::StatusOr<TrainerTemperature> Temperature();
 
  private:
   absl::StatusOr<TrainerScores> Score(const std::string& what, const ScoreWay& way) {
+    const double passes =
+        attribution_.ladder.trainer_now == attribution_.ladder.proximal ? 2 : kMostPasses;
+    const double before = num_passes_++;
     return forward_.ScoreIn(way, capture_, {}, [&](int64_t tokens) {
-      progress_(what, static_cast<double>(tokens) / static_cast<double>(capture_.num_tokens()));
+      const double share = static_cast<double>(tokens) / static_cast<double>(capture_.num_tokens());
+      progress_(what, std::min(1.0, (before + share) / passes));
     });
   }
   // Takes the temperature when it leaves less of the record than the fit so far.
@@ -64,6 +75,7 @@ class TrainerAgain {
   const Capture& capture_;
   TrainerForward& forward_;
   const LadderProgress& progress_;
+  int num_passes_ = 0;
 };
 
 absl::StatusOr<TrainerTwice> TrainerAgain::Twice() {
@@ -71,12 +83,14 @@ absl::StatusOr<TrainerTwice> TrainerAgain::Twice() {
   TrainerTwice twice;
   TANDEM_ASSIGN_OR_RETURN(const TrainerScores again, Score("trainer, once more", {}));
   twice.again_max_abs = MaxAbsDifference(first, again.logprobs, twice.num_tokens);
-  TANDEM_ASSIGN_OR_RETURN(const TrainerScores update, Score("trainer, as an update", {.as_update = true}));
+  TANDEM_ASSIGN_OR_RETURN(const TrainerScores update,
+                          Score("trainer, as an update", {.as_update = true}));
   twice.update_max_abs = MaxAbsDifference(first, update.logprobs, twice.num_tokens);
   return twice;
 }
 
-absl::StatusOr<bool> TrainerAgain::Try(double temperature, TrainerTemperature& fit, TrainerScores& scores) {
+absl::StatusOr<bool> TrainerAgain::Try(double temperature, TrainerTemperature& fit,
+                                       TrainerScores& scores) {
   ++fit.num_passes;
   TANDEM_ASSIGN_OR_RETURN(TrainerScores tried,
                           Score("trainer, at other temperatures", {.temperature = temperature}));
@@ -91,20 +105,22 @@ absl::StatusOr<bool> TrainerAgain::Try(double temperature, TrainerTemperature& f
 absl::StatusOr<TrainerTemperature> TrainerAgain::Temperature() {
   const std::vector<float>& record = attribution_.ladder.proximal;
   const double claimed = capture_.manifest.sampling.temperature;
-  TrainerTemperature fit{.recorded = attribution_.ladder.proximal_recorded, .claimed = claimed, .fitted = claimed};
+  TrainerTemperature fit{
+      .recorded = attribution_.ladder.proximal_recorded, .claimed = claimed, .fitted = claimed};
   fit.before = fit.after = FitOf(record, attribution_.ladder.trainer_now);
   if (!fit.recorded || fit.before.exact()) return fit;
   ++fit.num_passes;
   TANDEM_ASSIGN_OR_RETURN(TrainerScores scores, Score("trainer, at other temperatures", {}));
   for (int i = 0; i < kNewtonSteps && !fit.after.exact(); ++i) {
-    const double next = std::clamp(fit.fitted * std::exp(-StepOfTemperature(record, scores)), kLeastTemperature,
-                                   kLargestTemperature);
+    const double next = std::clamp(fit.fitted * std::exp(-StepOfTemperature(record, scores)),
+                                   kLeastTemperature, kLargestTemperature);
     TANDEM_ASSIGN_OR_RETURN(const bool better, Try(next, fit, scores));
     if (!better) break;
   }
   // The two mistakes people make, and the round numbers they set.
   for (const double usual : {1.0, claimed * claimed, std::round(fit.fitted * 1e4) / 1e4}) {
-    if (fit.fitted == claimed || usual == fit.fitted || std::abs(usual / fit.fitted - 1) > 1e-3) continue;
+    if (fit.fitted == claimed || usual == fit.fitted || std::abs(usual / fit.fitted - 1) > 1e-3)
+      continue;
     TANDEM_RETURN_IF_ERROR(Try(usual, fit, scores).status());
   }
   return fit;
@@ -117,7 +133,8 @@ std::vector<std::string> DropoutFields(const std::string& config_json) {
   const auto config = nlohmann::json::parse(config_json, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) return fields;
   for (const auto& [name, value] : config.items()) {
-    if (name.find("dropout") == std::string::npos || !value.is_number() || value.get<double>() <= 0) continue;
+    if (name.find("dropout") == std::string::npos || !value.is_number() || value.get<double>() <= 0)
+      continue;
     fields.push_back(absl::StrCat(name, " ", value.get<double>()));
   }
   return fields;
@@ -135,7 +152,8 @@ absl::StatusOr<TrainerExperiments> RunTrainerExperiments(const Attribution& attr
   TrainerForwardOptions forward_options =
       RecordedTrainer(capture, row_tokens > 0 ? row_tokens : LadderOptions().row_tokens);
   forward_options.trainable = true;
-  TANDEM_ASSIGN_OR_RETURN(const auto forward, TrainerForward::Create(config, masters, forward_options));
+  TANDEM_ASSIGN_OR_RETURN(const auto forward,
+                          TrainerForward::Create(config, masters, forward_options));
   TrainerAgain again(attribution, *forward, progress);
   TrainerExperiments result;
   TANDEM_ASSIGN_OR_RETURN(result.twice, again.Twice());

@@ -17,9 +17,10 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr size_t kColumns = 100;
+constexpr double kLadderShare = 0.85;  // of the time; only progress depends on it
 
-// `text` in lines of at most kColumns, those after the first indented by `indent`; the first begins at
-// column `begun`.
+// `text` in lines of at most kColumns, those after the first indented by `indent`; the first begins
+// at column `begun`.
 std::string Wrap(const std::string& text, size_t begun, size_t indent) {
   std::string out;
   size_t column = begun;
@@ -45,8 +46,10 @@ void AppendToDo(const Why& why, std::string& out) {
   for (const Finding finding : {Finding::kIsIt, Finding::kCannotTell}) {
     for (const Experiment& e : why.experiments) {
       if (e.finding != finding || e.to_do.empty()) continue;
-      const std::string who = absl::StrCat(e.name, finding == Finding::kIsIt ? "" : " (would decide)");
-      const auto same = std::ranges::find(lines, e.to_do, &std::pair<std::string, std::string>::second);
+      const std::string who =
+          absl::StrCat(e.name, finding == Finding::kIsIt ? "" : " (would decide)");
+      const auto same =
+          std::ranges::find(lines, e.to_do, &std::pair<std::string, std::string>::second);
       if (same == lines.end()) {
         lines.emplace_back(who, e.to_do);
       } else {
@@ -66,7 +69,8 @@ void AppendExperiments(const Why& why, Ratio ratio, std::string& out) {
   for (const Experiment& e : why.experiments) {
     if (e.ratio != ratio) continue;
     absl::StrAppendFormat(&out, "  %-16s %-11s ", e.name, std::string(FindingName(e.finding)));
-    if (2 + std::max<size_t>(e.name.size(), 16) + 13 > kIndent) out += "\n" + std::string(kIndent, ' ');
+    if (2 + std::max<size_t>(e.name.size(), 16) + 13 > kIndent)
+      out += "\n" + std::string(kIndent, ' ');
     absl::StrAppend(&out, Wrap(e.compared, kIndent, kIndent), "\n", std::string(kIndent, ' '),
                     Wrap("-> " + e.result, kIndent, kIndent + 3), "\n");
   }
@@ -100,9 +104,16 @@ absl::StatusOr<WhyReport> RunWhy(const std::string& path, AttributionOptions opt
   TANDEM_ASSIGN_OR_RETURN(report.target, FindCapture(path));
   TANDEM_ASSIGN_OR_RETURN(report.run, ReadRunRatios(report.target.run));
   options.capture = report.target.capture;
-  TANDEM_ASSIGN_OR_RETURN(report.attribution, Attribute(options, progress));
+  const LadderProgress ladder = [&](const std::string& what, double done) {
+    progress(what, kLadderShare * done);
+  };
+  TANDEM_ASSIGN_OR_RETURN(report.attribution, Attribute(options, ladder));
   if (report.attribution.findings.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(report.trainer, RunTrainerExperiments(report.attribution, options, progress));
+    const LadderProgress again = [&](const std::string& what, double done) {
+      progress(what, kLadderShare + (1 - kLadderShare) * done);
+    };
+    TANDEM_ASSIGN_OR_RETURN(report.trainer,
+                            RunTrainerExperiments(report.attribution, options, again));
   }
   report.why = ExplainRatios(report.attribution, report.trainer, report.run);
   return report;
@@ -111,17 +122,20 @@ absl::StatusOr<WhyReport> RunWhy(const std::string& path, AttributionOptions opt
 std::string WhyTable(const WhyReport& report) {
   const Why& why = report.why;
   std::string out;
-  absl::StrAppend(&out, why.trainer_over_server.sentence, "\n", why.target_over_proximal.sentence, "\n");
+  absl::StrAppend(&out, why.trainer_over_server.sentence, "\n", why.target_over_proximal.sentence,
+                  "\n");
   AppendToDo(why, out);
   const offpolicy::Capture& capture = report.attribution.capture;
-  absl::StrAppendFormat(&out, "\n%s: step %d, %d completions, %d tokens\n", report.target.capture, capture.manifest.step,
-                        capture.num_completions(), capture.num_tokens());
+  absl::StrAppendFormat(&out, "\n%s: step %d, %d completions, %d tokens\n", report.target.capture,
+                        capture.manifest.step, capture.num_completions(), capture.num_tokens());
   for (const std::string& fault : capture.manifest.injected) {
     absl::StrAppend(&out, "FAULT INJECTED into this run: ", fault, "\n");
   }
   for (const Ratio ratio : {Ratio::kTrainerOverServer, Ratio::kTargetOverProximal}) {
     absl::StrAppend(&out, "\n", std::string(RatioName(ratio)),
-                    ratio == Ratio::kTrainerOverServer ? ", trainer against server" : ", between the updates of a step", "\n");
+                    ratio == Ratio::kTrainerOverServer ? ", trainer against server"
+                                                       : ", between the updates of a step",
+                    "\n");
     AppendExperiments(why, ratio, out);
   }
   return out;

@@ -1,5 +1,5 @@
-// WhyReport: "why is my ratio not 1?" on a user's own run: `tandem drift why`. The measurements and the
-// answer, for a terminal and as JSON.
+// WhyReport: "why is my ratio not 1?" on a user's own run: `tandem drift why`. The measurements and
+// the answer, for a terminal and as JSON.
 #ifndef TANDEM_DRIFT_LAB_WHY_REPORT_H_
 #define TANDEM_DRIFT_LAB_WHY_REPORT_H_
 

@@ -43,7 +43,9 @@ void AddDriftWhyCommand(CLI::App& drift, Action& chosen) {
   auto flags = std::make_shared<WhyFlags>();
   CLI::App* sub = drift.add_subcommand(
       "why", "Why is my ratio not 1? Experiments that tell the causes apart, and a plain answer");
-  sub->add_option("path", flags->path, "run directory (its newest capture and its metrics), or a capture")->required();
+  sub->add_option("path", flags->path,
+                  "run directory (its newest capture and its metrics), or a capture")
+      ->required();
   sub->add_option("--model", flags->options.model,
                   "directory with config.json and tokenizer; default: the one the capture names");
   sub->add_option("--weights", flags->options.weights,
@@ -51,15 +53,17 @@ void AddDriftWhyCommand(CLI::App& drift, Action& chosen) {
   sub->add_option("--seed", flags->options.seed, "of samples and intervals")->capture_default_str();
   sub->add_option("--json", flags->json, "also write everything as JSON to this file");
   sub->footer(
-      "Exit code 0: there is an answer, be it \"it is 1\" or \"cannot tell\". 3: the capture is not comparable\n"
+      "Exit code 0: there is an answer, be it \"it is 1\" or \"cannot tell\". 3: the capture is "
+      "not comparable\n"
       "(findings are printed), cannot be read, or the run has none.");
   sub->callback([flags, &chosen] {
     chosen = [flags] {
       const absl::StatusOr<int> code = RunWhyCommand(*flags);
       if (code.ok()) return *code;
       // A damaged file is bad data here, not a delivery that failed.
-      return Fail(absl::IsDataLoss(code.status()) ? absl::InvalidArgumentError(code.status().message())
-                                                  : code.status());
+      return Fail(absl::IsDataLoss(code.status())
+                      ? absl::InvalidArgumentError(code.status().message())
+                      : code.status());
     };
   });
 }

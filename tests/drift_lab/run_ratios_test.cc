@@ -27,7 +27,8 @@ TEST(RunRatiosTest, ReadsTheStepsOfARunAndLeavesOutEvaluationsAndALineThatIsBein
   Put(dir.path() + "/metrics.jsonl",
       "{\"step\":0,\"eval/greedy\":0.5}\n"
       "{\"step\":1,\"loss/num_updates\":1,\"loss/ratio_mean\":1,\"loss/ratio_max\":1}\n"
-      "{\"step\":2,\"loss/num_updates\":4,\"loss/ratio_mean\":0.98,\"loss/ratio_max\":1.5,\"loss/clip_low_share\":0.25,"
+      "{\"step\":2,\"loss/num_updates\":4,\"loss/ratio_mean\":0.98,\"loss/ratio_max\":1.5,\"loss/"
+      "clip_low_share\":0.25,"
       "\"loss/clip_high_share\":0.125,\"optimizer/grad_norm\":2,\"optimizer/skipped_updates\":1}\n"
       "{\"step\":3,\"loss/num_updates\":2,\"loss/ratio_mean\":null,\"loss/ratio_max\":1}\n"
       "{\"step\":4,\"loss/num_up");
@@ -52,14 +53,16 @@ TEST(RunRatiosTest, AModeIsReadFromTheTrainersOwnConfigurationTooAndAbsentMeansD
   Put(dir.path() + "/config.yaml", "trainer: {seed: 1}\n");
   EXPECT_FALSE(ReadRunRatios(dir.path())->bypass);
   Put(dir.path() + "/config.yaml", "trainer: [1\n");
-  EXPECT_THAT(ReadRunRatios(dir.path()), FailsWith(absl::StatusCode::kInvalidArgument, "config.yaml"));
+  EXPECT_THAT(ReadRunRatios(dir.path()),
+              FailsWith(absl::StatusCode::kInvalidArgument, "config.yaml"));
   EXPECT_TRUE(ReadRunRatios("")->steps.empty());
 }
 
 TEST(FindCaptureTest, TakesTheNewestWholeCaptureOfARunAndTheRunOfACapture) {
   const TempDir dir;
   Put(dir.path() + "/metrics.jsonl", "");
-  EXPECT_THAT(FindCapture(dir.path()), FailsWith(absl::StatusCode::kNotFound, "trainer.capture.every=1"));
+  EXPECT_THAT(FindCapture(dir.path()),
+              FailsWith(absl::StatusCode::kNotFound, "trainer.capture.every=1"));
   for (const char* step : {"step_2", "step_10", "step_9"}) {
     Put(dir.path() + "/captures/" + step + "/manifest.json", "{}");
   }

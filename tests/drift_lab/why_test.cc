@@ -24,7 +24,8 @@ struct Measured {
   Measured() {
     attribution.capture.manifest.step = 7;
     attribution.capture.weight_version = {0};
-    attribution.by_sequence.numbers = {{.name = "calibration_z"}, {.name = "max_abs_delta", .interval = {.value = 0.5}}};
+    attribution.by_sequence.numbers = {{.name = "calibration_z"},
+                                       {.name = "max_abs_delta", .interval = {.value = 0.5}}};
     attribution.ladder.diagnosis.before = {.num_tokens = 100};
     attribution.ladder.proximal_recorded = true;
     trainer.temperature.recorded = true;
@@ -73,7 +74,8 @@ TEST(WhyTest, CausesStandInTheAnswerInOrderOfTheirShares) {
   EXPECT_NEAR(Of(why, "precision").share, 0.7, 1e-12);
   EXPECT_EQ(why.trainer_over_server.state, RatioState::kNotOne);
   EXPECT_THAT(why.trainer_over_server.sentence,
-              HasSubstr("precision: the engine rounds what the trainer does not (70 % of the mean square) and the cast"));
+              HasSubstr("precision: the engine rounds what the trainer does not (70 % of the mean "
+                        "square) and the cast"));
   EXPECT_EQ(why.target_over_proximal.state, RatioState::kOne);
 }
 
@@ -85,7 +87,8 @@ TEST(WhyTest, AnIntervalThatHoldsZeroIsNeitherYesNorNoAndASmallShareIsNo) {
   EXPECT_THAT(ThatAreIt(why, Finding::kCannotTell), ElementsAre("kernels", "later updates"));
   EXPECT_EQ(Of(why, "packing").finding, Finding::kIsNot);
   EXPECT_THAT(Of(why, "kernels").to_do, HasSubstr("interval is too wide"));
-  EXPECT_THAT(why.trainer_over_server.sentence, HasSubstr("no cause can be named yet; the most is in kernels"));
+  EXPECT_THAT(why.trainer_over_server.sentence,
+              HasSubstr("no cause can be named yet; the most is in kernels"));
 }
 
 TEST(WhyTest, ATemperatureOfTheTrainersRecordIsCalledByTheMistakeThatMakesIt) {
@@ -95,7 +98,9 @@ TEST(WhyTest, ATemperatureOfTheTrainersRecordIsCalledByTheMistakeThatMakesIt) {
   for (const auto& [fitted, words] : cases) {
     Measured m;
     m.Part(Part::kTrainerRecord, 0.1, {.value = 1, .low = 0.9, .high = 1.1});
-    m.trainer.temperature = {.recorded = true, .claimed = 0.7, .fitted = fitted,
+    m.trainer.temperature = {.recorded = true,
+                             .claimed = 0.7,
+                             .fitted = fitted,
                              .before = {.mean_abs = 0.1, .matched = 0, .num_tokens = 100},
                              .after = {.mean_abs = 1e-6, .matched = 1, .num_tokens = 100}};
     const Why why = m.Explain();
@@ -108,7 +113,9 @@ TEST(WhyTest, ATemperatureOfTheTrainersRecordIsCalledByTheMistakeThatMakesIt) {
 TEST(WhyTest, ATrainersRecordThatNoTemperatureGivesBackIsLeftOpen) {
   Measured m;
   m.Part(Part::kTrainerRecord, 0.1, {.value = 1, .low = 0.9, .high = 1.1});
-  m.trainer.temperature = {.recorded = true, .claimed = 0.7, .fitted = 0.8,
+  m.trainer.temperature = {.recorded = true,
+                           .claimed = 0.7,
+                           .fitted = 0.8,
                            .before = {.mean_abs = 0.1, .matched = 0, .num_tokens = 100},
                            .after = {.mean_abs = 0.08, .matched = 0.1, .num_tokens = 100}};
   const Why why = m.Explain();
@@ -126,13 +133,15 @@ TEST(WhyTest, ATrainerThatAnswersTwiceDifferentlyIsRandomAndMovesBothRatios) {
   EXPECT_THAT(ThatAreIt(why), ElementsAre("train mode", "first update"));
   EXPECT_THAT(why.trainer_over_server.sentence, HasSubstr("the trainer is random"));
   EXPECT_THAT(why.target_over_proximal.sentence, HasSubstr("the first update already"));
-  EXPECT_THAT(Of(why, "train mode").result, HasSubstr("attention_dropout 0.1, which neither side applies"));
+  EXPECT_THAT(Of(why, "train mode").result,
+              HasSubstr("attention_dropout 0.1, which neither side applies"));
 }
 
 TEST(WhyTest, AnUpdateThatComputesOtherwiseThanAProximalPassIsTrainMode) {
   Measured m;
   m.trainer.twice = {.num_tokens = 100, .again_max_abs = 0, .update_max_abs = 0.03};
-  EXPECT_THAT(Of(m.Explain(), "train mode").cause, HasSubstr("train mode: an update computes otherwise"));
+  EXPECT_THAT(Of(m.Explain(), "train mode").cause,
+              HasSubstr("train mode: an update computes otherwise"));
 }
 
 TEST(WhyTest, OneUpdateWhoseRatioIsNot1ThoughBothPassesAgreeHereIsNotExplained) {
@@ -148,7 +157,8 @@ TEST(WhyTest, SeveralUpdatesAreTheReasonUnlessNothingMoved) {
   Measured moved;
   moved.Step(4, 0.99, 1.4);
   EXPECT_THAT(ThatAreIt(moved.Explain()), ElementsAre("later updates"));
-  EXPECT_THAT(moved.Explain().target_over_proximal.sentence, HasSubstr("later minibatches: 4 updates a step"));
+  EXPECT_THAT(moved.Explain().target_over_proximal.sentence,
+              HasSubstr("later minibatches: 4 updates a step"));
   Measured still;
   still.Step(4, 1, 1);
   EXPECT_EQ(still.Explain().target_over_proximal.state, RatioState::kOne);
@@ -168,15 +178,18 @@ TEST(WhyTest, InBypassModeTheRatioOfTheLossHoldsTheGapAndSeveralUpdatesCannotBeT
 TEST(WhyTest, DrawsThatNoRatioShowsStandBesideARatioOfOne) {
   Measured m;
   m.attribution.ladder.draws.named =
-      DiagnosedCause{.part = Part::kTemperature, .label = "tokens drawn at temperature 0.9 times the recorded one"};
+      DiagnosedCause{.part = Part::kTemperature,
+                     .label = "tokens drawn at temperature 0.9 times the recorded one"};
   const Why why = m.Explain();
   EXPECT_EQ(why.trainer_over_server.state, RatioState::kOne);
-  EXPECT_THAT(why.trainer_over_server.sentence, HasSubstr("No ratio shows this: a temperature the server did not disclose"));
+  EXPECT_THAT(why.trainer_over_server.sentence,
+              HasSubstr("No ratio shows this: a temperature the server did not disclose"));
 }
 
 TEST(WhyTest, ACaptureThatIsNotComparableGivesItsFaultAndNoNumberOfTheGap) {
   Measured m;
-  m.attribution.findings = {{.fault = DiscreteFault::kTokensDiffer, .message = "1 of 16 completions"}};
+  m.attribution.findings = {
+      {.fault = DiscreteFault::kTokensDiffer, .message = "1 of 16 completions"}};
   const Why why = m.Explain();
   EXPECT_EQ(why.trainer_over_server.state, RatioState::kUnknown);
   EXPECT_THAT(why.trainer_over_server.sentence, HasSubstr("tokens_differ"));
@@ -198,8 +211,10 @@ TEST(WhyTest, ExperimentsThatAskForTheSameThingShareALineAndLinesFitTheTerminal)
 }
 
 TEST(DropoutFieldsTest, NamesFieldsThatAskForDropoutAndNotThoseThatAreZeroOrNoNumber) {
-  EXPECT_THAT(DropoutFields(R"({"attention_dropout": 0.1, "hidden_dropout": 0.0, "dropout": null, "size": 3})"),
-              ElementsAre("attention_dropout 0.1"));
+  EXPECT_THAT(
+      DropoutFields(
+          R"({"attention_dropout": 0.1, "hidden_dropout": 0.0, "dropout": null, "size": 3})"),
+      ElementsAre("attention_dropout 0.1"));
   EXPECT_TRUE(DropoutFields("not json").empty());
 }
 
