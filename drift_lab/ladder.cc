@@ -199,7 +199,9 @@ absl::Status Climb::Diagnose() {
   TANDEM_ASSIGN_OR_RETURN(
       ladder_.diagnosis,
       DiagnoseRecord(capture_, *replay_, ladder_.replay, path,
-                     {.seed = options_.seed, .same_arithmetic = same_arithmetic}, [this](int64_t tries) {
+                     {.seed = options_.seed,
+                      .bootstrap_replicates = options_.bootstrap_replicates,
+                      .same_arithmetic = same_arithmetic}, [this](int64_t tries) {
                        const double done = static_cast<double>(tries) / static_cast<double>(tries + kUsualTries);
                        passes_.Report(static_cast<int64_t>(done * static_cast<double>(capture_.num_tokens())));
                      }));

@@ -30,6 +30,7 @@ struct LadderOptions {
   int64_t num_alone = 8;        // completions also decoded one at a time, to see company
   int64_t row_tokens = 2048;    // of the trainer's rows
   uint64_t seed = 1;            // of that sample
+  int64_t bootstrap_replicates = offpolicy::BootstrapOptions().replicates;  // of strengths in the record
   int64_t num_threads = 0;      // of the engines; 0: the cores of the machine
   std::string model;            // directory: config, tokenizer
 };

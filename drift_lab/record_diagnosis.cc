@@ -75,7 +75,7 @@ class Diagnosis {
         claimed_(claimed),
         options_(options),
         progress_(progress),
-        bootstrap_{.seed = options.seed},
+        bootstrap_{.replicates = options.bootstrap_replicates, .seed = options.seed},
         search_(capture, replay, path) {}
 
   absl::StatusOr<RecordDiagnosis> Run();

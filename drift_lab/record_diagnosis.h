@@ -51,6 +51,7 @@ struct RecordDiagnosis {
 
 struct DiagnosisOptions {
   uint64_t seed = 1;
+  int64_t bootstrap_replicates = offpolicy::BootstrapOptions().replicates;
   int64_t screened_completions = 16;
   int64_t screened_tokens = 512;  // as many more completions as these take, at most 4 times as many
   bool same_arithmetic = true;    // the replay's machine computes as the server's did

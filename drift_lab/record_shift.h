@@ -1,7 +1,7 @@
 // RecordShift: completions whose recorded log-probs stand at the wrong tokens. Pure.
 //
-// A row is shifted by k when record[t] = replay[t - k] wherever both exist, and not for k = 0: then
-// correlation comes back at a shift, which no drift of a policy does.
+// A row is shifted by k when record[t] is several times nearer to replay[t - k] than to replay[t], on
+// average over the row: nearness comes back at a shift, which no drift of a policy does.
 #ifndef TANDEM_DRIFT_LAB_RECORD_SHIFT_H_
 #define TANDEM_DRIFT_LAB_RECORD_SHIFT_H_
 
@@ -15,7 +15,7 @@ namespace tandem::drift {
 
 inline constexpr int kMaxShift = 2;
 // Rows shorter than this cannot tell a shift from a coincidence.
-inline constexpr int64_t kLeastShiftTokens = 4;
+inline constexpr int64_t kLeastShiftTokens = 6;
 
 // The shift of one completion, in -kMaxShift .. kMaxShift; 0: as it should be, or no shift explains it.
 // `floor`: difference below which two log-probs are the same.

@@ -38,9 +38,10 @@ double Slack(const HypothesisSearch& search, const Attempt& attempt) {
   return slack;
 }
 
-// A filter can only have raised what was recorded.
+// A filter can only have raised what was recorded; other causes raise and lower it.
 bool LooksFiltered(const HypothesisSearch& search, const Attempt& base) {
-  return Slack(search, base) > kSameLogprob * static_cast<double>(base.fit.num_tokens);
+  constexpr double kLeastRaised = 0.2;
+  return Slack(search, base) > kLeastRaised * base.fit.mean_abs * static_cast<double>(base.fit.num_tokens);
 }
 
 // Halves [loose, tight] of a dial until neither end moves; `set` puts a value into a hypothesis.

@@ -19,9 +19,6 @@
 namespace tandem::drift {
 
 inline constexpr double kLeastShare = 0.02;
-// Mean absolute part below which two fp32 log-probs are the same number: a few units in the last place
-// of a log-prob of typical size.
-inline constexpr double kLogprobFloor = 2e-6;
 // abs(z) of the sampler's calibration that one honest capture in a hundred reaches.
 inline constexpr double kCalibrationAlarm = 2.576;
 

@@ -16,6 +16,9 @@ constexpr int kSecantSteps = 8;
 constexpr double kLeastAmountStep = 1e-6, kLargestAmount = 4;
 // A version along which nothing of the residual lies is not followed.
 constexpr double kLeastAlignment = 0.1;
+// Correlation times sqrt(tokens) that a block of tensors has by chance, with room for tokens that are not
+// independent.
+constexpr double kLeastAlignmentZ = 4;
 constexpr double kDecidingAlignment = 0.995;
 constexpr int kMostTensors = 64;  // looked at one by one
 
@@ -87,7 +90,9 @@ class WeightSearch {
     std::ranges::sort(blocks, std::ranges::greater(), [](const auto& block) { return block.first; });
     Attempt best = without_;
     int tried = 0;
+    const double chance = kLeastAlignmentZ / std::sqrt(static_cast<double>(without_.fit.num_tokens));
     for (const auto& [alignment, tensors] : blocks) {
+      if (alignment < chance) break;
       for (const std::string& tensor : tensors) {
         if (++tried > kMostTensors) return best;
         TANDEM_ASSIGN_OR_RETURN(Attempt attempt,
@@ -115,10 +120,15 @@ class WeightSearch {
 
 absl::StatusOr<Attempt> SearchWeights(HypothesisSearch& search, const Attempt& base) {
   Attempt without = base, best = base;
-  if (base.hypothesis.weights) {
+  if (base.hypothesis.weights) {  // which ones is known: only how far
     RecordHypothesis open = base.hypothesis;
     open.weights.reset();
     TANDEM_ASSIGN_OR_RETURN(without, search.Try(open, base.part));
+    const bool one = base.hypothesis.weights->tensors.size() == 1;
+    TANDEM_ASSIGN_OR_RETURN(Attempt along, WeightSearch(search, without)
+                                               .Along(base, one ? Part::kTensor : Part::kInterpolation));
+    Keep(std::move(along), best);
+    return best;
   }
   WeightSearch weights(search, without);
   const std::vector<int64_t> sources = search.replay().Sources();

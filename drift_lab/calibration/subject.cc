@@ -124,6 +124,7 @@ absl::StatusOr<std::unique_ptr<Subject>> Subject::Make(const std::string& model,
   std::unique_ptr<Subject> subject(new Subject(model, directory, std::move(config)));
   RandomNormal normal(seed);
   TANDEM_RETURN_IF_ERROR(MakeDirectories(directory + "/captures/weights"));
+  TANDEM_RETURN_IF_ERROR(MakeDirectories(subject->capture_path()));  // paths go through it
   for (int64_t version = 0; version <= kSubjectVersion; ++version) {
     std::vector<HostTensor> tensors;
     if (version == 0) {
