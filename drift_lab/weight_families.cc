@@ -116,20 +116,32 @@ class WeightSearch {
   const std::vector<double> residual_;
 };
 
+// Which tensors is known: of which version, wholly or how far.
+absl::StatusOr<Attempt> RefineWeights(HypothesisSearch& search, const Attempt& base) {
+  RecordHypothesis open = base.hypothesis;
+  open.weights.reset();
+  TANDEM_ASSIGN_OR_RETURN(const Attempt without, search.Try(open, base.part));
+  const std::vector<std::string>& tensors = base.hypothesis.weights->tensors;
+  WeightSearch weights(search, without);
+  Attempt best = base;
+  for (const int64_t source : search.replay().Sources()) {
+    TANDEM_ASSIGN_OR_RETURN(Attempt whole, weights.Try({.versions_before = source, .tensors = tensors},
+                                                       tensors.empty() ? Part::kOtherVersion : Part::kTensor));
+    Keep(std::move(whole), best);
+    if (best.fit.exact()) return best;
+  }
+  TANDEM_ASSIGN_OR_RETURN(Attempt along,
+                          weights.Along(base, tensors.empty() ? Part::kInterpolation : Part::kTensor));
+  Keep(std::move(along), best);
+  return best;
+}
+
 }  // namespace
 
 absl::StatusOr<Attempt> SearchWeights(HypothesisSearch& search, const Attempt& base) {
-  Attempt without = base, best = base;
-  if (base.hypothesis.weights) {  // which ones is known: only how far
-    RecordHypothesis open = base.hypothesis;
-    open.weights.reset();
-    TANDEM_ASSIGN_OR_RETURN(without, search.Try(open, base.part));
-    const bool one = base.hypothesis.weights->tensors.size() == 1;
-    TANDEM_ASSIGN_OR_RETURN(Attempt along, WeightSearch(search, without)
-                                               .Along(base, one ? Part::kTensor : Part::kInterpolation));
-    Keep(std::move(along), best);
-    return best;
-  }
+  const Attempt& without = base;
+  Attempt best = base;
+  if (base.hypothesis.weights) return RefineWeights(search, base);
   WeightSearch weights(search, without);
   const std::vector<int64_t> sources = search.replay().Sources();
   std::vector<Attempt> wholes;

@@ -115,9 +115,10 @@ bool TrialStore::Has(const PlannedTrial& trial) const {
 }
 
 absl::Status TrialStore::Add(const PlannedTrial& trial, const TrialResult& result) {
+  const std::string line = LineOf(trial, result);
   MutexLock lock(&mu_);
-  TANDEM_RETURN_IF_ERROR(file_->Append(LineOf(trial, result)));
-  trials_[trial] = result;
+  TANDEM_RETURN_IF_ERROR(file_->Append(line));
+  trials_.insert(TrialOf(ordered_json::parse(line)));  // digits and all as a resumed study reads it
   return absl::OkStatus();
 }
 
