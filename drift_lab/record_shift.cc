@@ -9,7 +9,8 @@
 namespace tandem::drift {
 namespace {
 
-// Mean abs(record[t] - replay[t - shift]) where both exist; infinite where one of them is not a number.
+// Mean abs(record[t] - replay[t - shift]) where both exist; infinite where one of them is not a
+// number.
 double DistanceAt(std::span<const float> record, std::span<const float> replay, int shift) {
   const auto n = static_cast<int64_t>(record.size());
   double sum = 0, count = 0;
@@ -50,7 +51,8 @@ ShiftEstimate EstimateShifts(std::span<const float> record, std::span<const floa
     const auto begin = static_cast<size_t>(offsets[s]);
     const auto length = static_cast<size_t>(offsets[s + 1] - offsets[s]);
     const bool tells = static_cast<int64_t>(length) >= kLeastShiftTokens;
-    shift.push_back(tells ? ShiftOf(record.subspan(begin, length), replay.subspan(begin, length), floor) : 0);
+    shift.push_back(
+        tells ? ShiftOf(record.subspan(begin, length), replay.subspan(begin, length), floor) : 0);
   }
   return SummariseShifts(std::move(shift), offsets);
 }

@@ -41,9 +41,10 @@ TEST(RecordHypothesisTest, EveryDialIsTurnedAndTurnedBackByItself) {
   all.weights = OtherWeights{.versions_before = 2};
   all.stale_prefix = 1;
   all.stale_rows = {true, false};
-  const Part parts[] = {Part::kTemperature, Part::kTopP,     Part::kTopK,      Part::kMinP,
-                        Part::kFirstId,     Part::kBodyBits, Part::kHeadBits,  Part::kKvBits,
-                        Part::kRotaryBits,  Part::kTensor,   Part::kStalePrefix, Part::kKvQuantisation};
+  const Part parts[] = {Part::kTemperature, Part::kTopP,        Part::kTopK,
+                        Part::kMinP,        Part::kFirstId,     Part::kBodyBits,
+                        Part::kHeadBits,    Part::kKvBits,      Part::kRotaryBits,
+                        Part::kTensor,      Part::kStalePrefix, Part::kKvQuantisation};
   RecordHypothesis adopted, cleared = all;
   for (const Part part : parts) {
     EXPECT_FALSE(adopted.Has(part)) << PartName(part);

@@ -9,8 +9,10 @@ namespace {
 
 // A trial in which `cause` was named with that dial and interval.
 TrialResult Named(const std::string& cause, double dial, double low, double high) {
-  TrialResult result{.num_tokens = 100, .mean_abs = {.value = 1, .low = 0.5, .high = 1.5},
-                     .k3 = {.value = 1, .low = 0.5, .high = 1.5}, .seconds = 60};
+  TrialResult result{.num_tokens = 100,
+                     .mean_abs = {.value = 1, .low = 0.5, .high = 1.5},
+                     .k3 = {.value = 1, .low = 0.5, .high = 1.5},
+                     .seconds = 60};
   if (!cause.empty()) result.named.push_back({cause, 1, {.value = dial, .low = low, .high = high}});
   return result;
 }
@@ -22,8 +24,8 @@ const InjectorRow& RowOf(const CalibrationTables& tables, const std::string& nam
   throw std::runtime_error("no row " + name);
 }
 
-// Noise of 0.05 is strength 1. Estimates 0.5 and 1 at those strengths, 0 without a fault: the line through
-// (0, 0), (0.5, 0.5), (1, 1) has slope 1; one of the two intervals holds its truth.
+// Noise of 0.05 is strength 1. Estimates 0.5 and 1 at those strengths, 0 without a fault: the line
+// through (0, 0), (0.5, 0.5), (1, 1) has slope 1; one of the two intervals holds its truth.
 TEST(CalibrationTablesTest, SlopeAndCoverageAreOfTheStrengthInNaturalSizes) {
   Trials trials;
   trials[{"none", 0, 1}] = Named("", 0, 0, 0);
@@ -92,12 +94,15 @@ TEST(CalibrationTablesTest, AmountsAreHeldAgainstTheMeanOfTheirStrength) {
 }
 
 TEST(CalibrationPageTest, WhatMissesItsTargetStandsOut) {
-  CalibrationReport report{.date = "2026-11-22", .commit = "abc", .command = "tandem drift calibrate"};
+  CalibrationReport report{
+      .date = "2026-11-22", .commit = "abc", .command = "tandem drift calibrate"};
   Trials trials;
   for (uint64_t seed = 1; seed <= 60; ++seed) trials[{"kv_bits", 1, seed}] = Named("", 0, 0, 0);
   report.tables = MakeTables(trials);
   const std::string page = ToMarkdown(report);
-  EXPECT_NE(page.find("| `kv_bits` | **0.0 % (0 of 60; 0.0 to 6.0)** (missed) |"), std::string::npos) << page;
+  EXPECT_NE(page.find("| `kv_bits` | **0.0 % (0 of 60; 0.0 to 6.0)** (missed) |"),
+            std::string::npos)
+      << page;
   EXPECT_NE(page.find("2026-11-22, commit abc"), std::string::npos);
 }
 
@@ -111,24 +116,55 @@ TEST(InjectorsTest, EveryStrengthComesBackFromTheDialItTurns) {
       EXPECT_FALSE(rollout::DescribeFaults(dials).empty()) << injector.name;
       double dial = 0;
       switch (injector.part) {
-        case Part::kLogitNoise: dial = dials.logit_noise; break;
-        case Part::kHeavyTail: dial = dials.heavy_tail_probability; break;
-        case Part::kShift: dial = dials.shift_fraction; break;
-        case Part::kStalePrefix: dial = dials.stale_prefix_fraction; break;
-        case Part::kTemperature: dial = dials.temperature; break;
-        case Part::kTopP: dial = dials.top_p; break;
-        case Part::kTopK: dial = static_cast<double>(dials.top_k); break;
-        case Part::kMinP: dial = dials.min_p; break;
+        case Part::kLogitNoise:
+          dial = dials.logit_noise;
+          break;
+        case Part::kHeavyTail:
+          dial = dials.heavy_tail_probability;
+          break;
+        case Part::kShift:
+          dial = dials.shift_fraction;
+          break;
+        case Part::kStalePrefix:
+          dial = dials.stale_prefix_fraction;
+          break;
+        case Part::kTemperature:
+          dial = dials.temperature;
+          break;
+        case Part::kTopP:
+          dial = dials.top_p;
+          break;
+        case Part::kTopK:
+          dial = static_cast<double>(dials.top_k);
+          break;
+        case Part::kMinP:
+          dial = dials.min_p;
+          break;
         case Part::kInterpolation:
-        case Part::kTensor: dial = dials.weight_interpolation; break;
-        case Part::kOtherVersion: dial = static_cast<double>(dials.stale_versions); break;
-        case Part::kBodyBits: dial = static_cast<double>(dials.body_bits); break;
-        case Part::kHeadBits: dial = static_cast<double>(dials.head_bits); break;
-        case Part::kKvBits: dial = static_cast<double>(dials.kv_bits); break;
-        case Part::kRotaryBits: dial = static_cast<double>(dials.rotary_bits); break;
-        default: dial = static_cast<double>(dials.kv_quant_bits); break;
+        case Part::kTensor:
+          dial = dials.weight_interpolation;
+          break;
+        case Part::kOtherVersion:
+          dial = static_cast<double>(dials.stale_versions);
+          break;
+        case Part::kBodyBits:
+          dial = static_cast<double>(dials.body_bits);
+          break;
+        case Part::kHeadBits:
+          dial = static_cast<double>(dials.head_bits);
+          break;
+        case Part::kKvBits:
+          dial = static_cast<double>(dials.kv_bits);
+          break;
+        case Part::kRotaryBits:
+          dial = static_cast<double>(dials.rotary_bits);
+          break;
+        default:
+          dial = static_cast<double>(dials.kv_quant_bits);
+          break;
       }
-      EXPECT_NEAR(injector.strength_of(dial), strength, 0.01 * strength) << injector.name << " " << strength;
+      EXPECT_NEAR(injector.strength_of(dial), strength, 0.01 * strength)
+          << injector.name << " " << strength;
     }
   }
 }
@@ -137,7 +173,8 @@ TEST(InjectorsTest, EveryPlannedTrialHasAFaultAndOnlyNullsHaveNone) {
   for (const PlannedTrial& trial : PlanTrials({.captures = 2, .nulls = 1})) {
     const auto fault = FaultOf(trial);
     ASSERT_TRUE(fault.ok()) << trial.fault;
-    const bool healthy = fault->dials == rollout::EngineFaults() && fault->unmodelled == Unmodelled::kNone;
+    const bool healthy =
+        fault->dials == rollout::EngineFaults() && fault->unmodelled == Unmodelled::kNone;
     EXPECT_EQ(healthy, trial.fault == "none") << trial.fault;
   }
   EXPECT_FALSE(FaultOf({"gremlins", 1, 1}).ok());
