@@ -52,7 +52,9 @@ absl::StatusOr<Attribution> AttributeCapture(Capture given, const AttributionOpt
   result.findings.insert(result.findings.end(), of_model.begin(), of_model.end());
   if (!result.findings.empty()) return result;
 
-  LadderOptions ladder = {.full = options.full, .seed = options.seed, .num_threads = options.num_threads, .model = model};
+  LadderOptions ladder = {.full = options.full, .seed = options.seed,
+                          .bootstrap_replicates = options.bootstrap_replicates,
+                          .num_threads = options.num_threads, .model = model};
   if (capture.manifest.trainer.row_tokens > 0) {
     ladder.row_tokens = capture.manifest.trainer.row_tokens;
   }

@@ -96,9 +96,9 @@ void AppendShares(const Attribution& a, std::string& out) {
   }
   absl::StrAppendFormat(&out, "%-15s %-29s %-24s %-8s %-7s tail: abs(delta) > %s\n", "all",
                         WithBounds(a.shares.total_mean_abs),
-                        a.shares.totals[kSquare].value > 0 ? "100" : "-",
-                        a.shares.totals[kSquare].value > 0 ? "100" : "-",
-                        a.shares.totals[kSquare].value > 0 ? "100" : "-",
+                        a.shares.total_mean_abs.value > kLogprobFloor ? "100" : "-",
+                        a.shares.total_mean_abs.value > kLogprobFloor ? "100" : "-",
+                        a.shares.total_mean_abs.value > kLogprobFloor ? "100" : "-",
                         Number(a.shares.tail_threshold));
   absl::StrAppendFormat(&out, "  company: %d completions (%d tokens) decoded alone differ by at most %s\n",
                         a.alone.num_completions, a.alone.num_tokens, Number(a.alone.max_abs));

@@ -18,14 +18,16 @@ using offpolicy::Interval;
 
 // Interval of sum(d r) / sum(d^2) over completions.
 Interval StepInterval(const Capture& capture, const std::function<double(size_t)>& direction,
-                      const std::vector<float>& predicted, const offpolicy::BootstrapOptions& options) {
+                      const std::vector<float>& predicted,
+                      const offpolicy::BootstrapOptions& options) {
   offpolicy::ClusterSums clusters{.num_sums = 2};
   for (int64_t s = 0; s < capture.num_completions(); ++s) {
     double along = 0, squares = 0;
     for (int64_t t = capture.token_offsets[static_cast<size_t>(s)];
          t < capture.token_offsets[static_cast<size_t>(s) + 1]; ++t) {
       const auto place = static_cast<size_t>(t);
-      const double d = direction(place), r = Residual(capture.behaviour_logprobs[place], predicted[place]);
+      const double d = direction(place),
+                   r = Residual(capture.behaviour_logprobs[place], predicted[place]);
       if (!std::isfinite(d) || !std::isfinite(r)) continue;
       along += d * r;
       squares += d * d;
@@ -38,7 +40,8 @@ Interval StepInterval(const Capture& capture, const std::function<double(size_t)
 
 // A value that moved by `step`: its interval around the value.
 Interval Around(double value, const Interval& step, double scale) {
-  const double low = value + scale * (step.low - step.value), high = value + scale * (step.high - step.value);
+  const double low = value + scale * (step.low - step.value),
+               high = value + scale * (step.high - step.value);
   return {.value = value, .low = std::min(low, high), .high = std::max(low, high)};
 }
 
@@ -46,8 +49,7 @@ void FillTemperature(const Capture& capture, const Attempt& all,
                      const offpolicy::BootstrapOptions& bootstrap, DiagnosedCause& cause) {
   const double value = all.hypothesis.temperature;
   const Interval step = StepInterval(
-      capture,
-      [&](size_t t) { return double{all.scores.logprobs[t]} + all.scores.entropies[t]; },
+      capture, [&](size_t t) { return double{all.scores.logprobs[t]} + all.scores.entropies[t]; },
       all.predicted, bootstrap);
   cause.kind = all.fit.exact() ? StrengthKind::kExact : StrengthKind::kInterval;
   cause.strength = Around(value, step, -value);  // the step is of log(1 / T)
@@ -89,13 +91,15 @@ void FillBits(int bits, const char* site, DiagnosedCause& cause) {
 }
 
 std::string SourceOf(const OtherWeights& weights) {
-  if (weights.versions_before == OtherWeights::kInitial) return "the weights of the model directory";
+  if (weights.versions_before == OtherWeights::kInitial)
+    return "the weights of the model directory";
   return weights.versions_before == 1 ? "the version before"
                                       : absl::StrCat(weights.versions_before, " versions before");
 }
 
 void FillWeights(const Capture& capture, const Attempt& attempt, const Attempt& without,
-                 const Attempt& all, const offpolicy::BootstrapOptions& bootstrap, DiagnosedCause& cause) {
+                 const Attempt& all, const offpolicy::BootstrapOptions& bootstrap,
+                 DiagnosedCause& cause) {
   const OtherWeights& weights = *attempt.hypothesis.weights;
   const std::string what = weights.tensors.size() == 1 ? weights.tensors.front() : "all weights";
   cause.evidence = "the replay under those weights gives the record back";
@@ -110,11 +114,14 @@ void FillWeights(const Capture& capture, const Attempt& attempt, const Attempt& 
   // The effect of a small change of the amount is the effect of all of it, per amount.
   const Interval step = StepInterval(
       capture,
-      [&](size_t t) { return (double{attempt.predicted[t]} - without.predicted[t]) / weights.amount; },
+      [&](size_t t) {
+        return (double{attempt.predicted[t]} - without.predicted[t]) / weights.amount;
+      },
       all.predicted, bootstrap);
   cause.kind = all.fit.exact() ? StrengthKind::kExact : StrengthKind::kInterval;
   cause.strength = Around(weights.amount, step, 1);
-  cause.label = absl::StrFormat("%s %.4g of the way to %s", what, weights.amount, SourceOf(weights));
+  cause.label =
+      absl::StrFormat("%s %.4g of the way to %s", what, weights.amount, SourceOf(weights));
 }
 
 // A group's prompt is computed once: groups are what is stale or not.
@@ -122,7 +129,8 @@ void FillStalePrefix(const Capture& capture, const Attempt& attempt, DiagnosedCa
   std::set<int32_t> groups, stale;
   for (int64_t s = 0; s < capture.num_completions(); ++s) {
     groups.insert(capture.group[static_cast<size_t>(s)]);
-    if (attempt.hypothesis.stale_rows[static_cast<size_t>(s)]) stale.insert(capture.group[static_cast<size_t>(s)]);
+    if (attempt.hypothesis.stale_rows[static_cast<size_t>(s)])
+      stale.insert(capture.group[static_cast<size_t>(s)]);
   }
   const auto count = static_cast<int64_t>(stale.size()), of = static_cast<int64_t>(groups.size());
   const offpolicy::ShareInterval interval = offpolicy::JeffreysInterval(count, of, 0.95);
@@ -131,10 +139,11 @@ void FillStalePrefix(const Capture& capture, const Attempt& attempt, DiagnosedCa
                     .low = interval.low,
                     .high = interval.high};
   cause.label = absl::StrCat("prompt KV of ", attempt.hypothesis.stale_prefix, " version",
-                             attempt.hypothesis.stale_prefix == 1 ? "" : "s", " before in ", count, " of ", of,
-                             " groups");
-  cause.evidence = "only completions with a cached prefix differ, from their first token on, and the replay "
-                   "over the KV of that version gives them back";
+                             attempt.hypothesis.stale_prefix == 1 ? "" : "s", " before in ", count,
+                             " of ", of, " groups");
+  cause.evidence =
+      "only completions with a cached prefix differ, from their first token on, and the replay "
+      "over the KV of that version gives them back";
 }
 
 }  // namespace
@@ -145,35 +154,54 @@ DiagnosedCause DescribeReplayed(const Capture& capture, Part part, const Attempt
   DiagnosedCause cause{.part = part};
   const RecordHypothesis& h = attempt.hypothesis;
   switch (part) {
-    case Part::kTemperature: FillTemperature(capture, all, bootstrap, cause); break;
+    case Part::kTemperature:
+      FillTemperature(capture, all, bootstrap, cause);
+      break;
     case Part::kTopP:
     case Part::kTopK:
-    case Part::kMinP: FillFilter(part, attempt, cause); break;
-    case Part::kBodyBits: FillBits(h.precision.body_bits, "inputs of linear layers", cause); break;
-    case Part::kHeadBits: FillBits(h.precision.head_bits, "the head's input and logits", cause); break;
-    case Part::kKvBits: FillBits(h.precision.kv_bits, "keys and values", cause); break;
-    case Part::kRotaryBits: FillBits(h.precision.rotary_bits, "rotary angles", cause); break;
+    case Part::kMinP:
+      FillFilter(part, attempt, cause);
+      break;
+    case Part::kBodyBits:
+      FillBits(h.precision.body_bits, "inputs of linear layers", cause);
+      break;
+    case Part::kHeadBits:
+      FillBits(h.precision.head_bits, "the head's input and logits", cause);
+      break;
+    case Part::kKvBits:
+      FillBits(h.precision.kv_bits, "keys and values", cause);
+      break;
+    case Part::kRotaryBits:
+      FillBits(h.precision.rotary_bits, "rotary angles", cause);
+      break;
     case Part::kKvQuantisation:
       FillBits(h.kv_quantisation.bits, "", cause);
-      cause.label = absl::StrCat("KV cache of ", h.kv_quantisation.bits, "-bit integers from position ",
-                                 h.kv_quantisation.from_position);
+      cause.label = absl::StrCat("KV cache of ", h.kv_quantisation.bits,
+                                 "-bit integers from position ", h.kv_quantisation.from_position);
       break;
     case Part::kFirstId:
-      cause.label = absl::StrCat("prompts computed with id ", h.first_id, " in place of their first");
+      cause.label =
+          absl::StrCat("prompts computed with id ", h.first_id, " in place of their first");
       cause.evidence = "the replay with that id gives the record back";
       break;
-    case Part::kStalePrefix: FillStalePrefix(capture, attempt, cause); break;
-    default: FillWeights(capture, attempt, without, all, bootstrap, cause); break;
+    case Part::kStalePrefix:
+      FillStalePrefix(capture, attempt, cause);
+      break;
+    default:
+      FillWeights(capture, attempt, without, all, bootstrap, cause);
+      break;
   }
   return cause;
 }
 
 DiagnosedCause DescribeShift(const ShiftEstimate& shifts) {
   return {.part = Part::kShift,
-          .label = absl::StrFormat("log-probs moved by %+d tokens in %d of %d completions", shifts.most_common,
-                                   shifts.num_shifted, shifts.num_rows),
+          .label = absl::StrFormat("log-probs moved by %+d tokens in %d of %d completions",
+                                   shifts.most_common, shifts.num_shifted, shifts.num_rows),
           .kind = StrengthKind::kInterval,
-          .strength = {.value = shifts.fraction, .low = shifts.interval.low, .high = shifts.interval.high},
+          .strength = {.value = shifts.fraction,
+                       .low = shifts.interval.low,
+                       .high = shifts.interval.high},
           .evidence = "moved back, they are the replay's"};
 }
 
@@ -183,12 +211,13 @@ DiagnosedCause DescribeNoise(const NoiseFit& noise) {
                        .strength = noise.heavy_tail ? noise.tail_probability : noise.sigma};
   cause.label = absl::StrFormat("logits off by %.3g (standard deviation)", noise.sigma.value);
   if (noise.heavy_tail) {
-    absl::StrAppendFormat(&cause.label, ", %.3g times that at %.2g %% of the tokens", noise.tail_factor.value,
-                          100 * noise.tail_probability.value);
+    absl::StrAppendFormat(&cause.label, ", %.3g times that at %.2g %% of the tokens",
+                          noise.tail_factor.value, 100 * noise.tail_probability.value);
   }
-  cause.evidence = absl::StrFormat("what is left has the scale sqrt(1 - 2p + sum p^2) token by token, is "
-                                   "normal (distance %.3f, %.3f is believed) and depends on nothing else",
-                                   noise.distance, noise.largest_distance);
+  cause.evidence = absl::StrFormat(
+      "what is left has the scale sqrt(1 - 2p + sum p^2) token by token, is "
+      "normal (distance %.3f, %.3f is believed) and depends on nothing else",
+      noise.distance, noise.largest_distance);
   return cause;
 }
 

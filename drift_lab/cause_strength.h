@@ -8,11 +8,12 @@
 
 namespace tandem::drift {
 
-// A cause that was replayed: `attempt` over all completions holds it, `without` is what the causes before
-// it gave, `all` what all causes together give. Temperature and amounts of weights: cluster bootstrap of the last least-squares step. Filters:
-// the values that keep the same sets. Stale prefixes: the share of flagged groups.
-DiagnosedCause DescribeReplayed(const offpolicy::Capture& capture, Part part, const Attempt& attempt,
-                                const Attempt& without, const Attempt& all,
+// A cause that was replayed: `attempt` over all completions holds it, `without` is what the causes
+// before it gave, `all` what all causes together give. Temperature and amounts of weights: cluster
+// bootstrap of the last least-squares step. Filters: the values that keep the same sets. Stale
+// prefixes: the share of flagged groups.
+DiagnosedCause DescribeReplayed(const offpolicy::Capture& capture, Part part,
+                                const Attempt& attempt, const Attempt& without, const Attempt& all,
                                 const offpolicy::BootstrapOptions& bootstrap);
 
 DiagnosedCause DescribeShift(const ShiftEstimate& shifts);

@@ -19,7 +19,8 @@ constexpr double kMissingDraws = 6;
 constexpr double kEdgeSlack = 2e-6;
 constexpr double kLevel = 0.975;  // of a two-sided 95 % interval
 
-// The likelihood's slope and curvature in log(1 / T), and its value; tokens of probability 0 make it -inf.
+// The likelihood's slope and curvature in log(1 / T), and its value; tokens of probability 0 make
+// it -inf.
 struct Likelihood {
   double value = 0, slope = 0, information = 0;
   int64_t num_tokens = 0;
@@ -42,14 +43,19 @@ class DrawSearch {
  public:
   DrawSearch(const offpolicy::Capture& capture, RecordReplay& replay, const EngineScores& claimed,
              rollout::ScorePath path)
-      : capture_(capture), replay_(replay), claimed_(claimed), path_(path), base_(LikelihoodOf(claimed)) {}
+      : capture_(capture),
+        replay_(replay),
+        claimed_(claimed),
+        path_(path),
+        base_(LikelihoodOf(claimed)) {}
 
   absl::StatusOr<DrawDiagnosis> Run();
 
  private:
   absl::Status Temperature();
   absl::Status Filters();
-  absl::Status Filter(Part part, const RecordHypothesis& hypothesis, std::string label, double bound);
+  absl::Status Filter(Part part, const RecordHypothesis& hypothesis, std::string label,
+                      double bound);
   absl::StatusOr<Likelihood> Of(const RecordHypothesis& hypothesis) {
     TANDEM_ASSIGN_OR_RETURN(const EngineScores scores, replay_.Score(hypothesis, {}, {path_}));
     return LikelihoodOf(scores);
@@ -69,21 +75,25 @@ absl::Status DrawSearch::Temperature() {
   Likelihood at = base_;
   for (int i = 0; i < kNewtonSteps && at.information > 0; ++i) {
     const double step = at.slope / at.information;
-    if (std::abs(step) * std::sqrt(at.information) < 0.02) break;  // a fiftieth of its standard error
-    hypothesis.temperature = std::clamp(hypothesis.temperature * std::exp(-std::clamp(step, -0.7, 0.7)), 0.2, 5.0);
+    if (std::abs(step) * std::sqrt(at.information) < 0.02)
+      break;  // a fiftieth of its standard error
+    hypothesis.temperature =
+        std::clamp(hypothesis.temperature * std::exp(-std::clamp(step, -0.7, 0.7)), 0.2, 5.0);
     TANDEM_ASSIGN_OR_RETURN(at, Of(hypothesis));
   }
   const double t = hypothesis.temperature;
   const double error = offpolicy::NormalQuantile(kLevel) / std::sqrt(at.information);
-  DiagnosedCause cause{.part = Part::kTemperature,
-                       .label = absl::StrFormat("tokens drawn at temperature %.4g times the recorded one", t),
-                       .kind = StrengthKind::kInterval,
-                       .strength = {.value = t, .low = t * std::exp(-error), .high = t * std::exp(error)}};
+  DiagnosedCause cause{
+      .part = Part::kTemperature,
+      .label = absl::StrFormat("tokens drawn at temperature %.4g times the recorded one", t),
+      .kind = StrengthKind::kInterval,
+      .strength = {.value = t, .low = t * std::exp(-error), .high = t * std::exp(error)}};
   out_.candidates.push_back({std::move(cause), at.value - base_.value});
   return absl::OkStatus();
 }
 
-absl::Status DrawSearch::Filter(Part part, const RecordHypothesis& hypothesis, std::string label, double bound) {
+absl::Status DrawSearch::Filter(Part part, const RecordHypothesis& hypothesis, std::string label,
+                                double bound) {
   TANDEM_ASSIGN_OR_RETURN(const Likelihood at, Of(hypothesis));
   DiagnosedCause cause{.part = part, .label = std::move(label), .kind = StrengthKind::kExact};
   cause.strength.value = bound;
@@ -103,14 +113,16 @@ absl::Status DrawSearch::Filters() {
   RecordHypothesis p, k, m;
   p.top_p = std::min(1.0, above * (1 + kEdgeSlack) + kEdgeSlack);
   if (p.top_p < 1) {
-    TANDEM_RETURN_IF_ERROR(Filter(Part::kTopP, p, absl::StrFormat("tokens drawn with top-p %.4g", p.top_p), p.top_p));
+    TANDEM_RETURN_IF_ERROR(
+        Filter(Part::kTopP, p, absl::StrFormat("tokens drawn with top-p %.4g", p.top_p), p.top_p));
   }
   k.top_k = static_cast<int64_t>(rank) + 1;
   TANDEM_RETURN_IF_ERROR(Filter(Part::kTopK, k, absl::StrCat("tokens drawn with top-k ", k.top_k),
                                 static_cast<double>(k.top_k)));
   m.min_p = std::exp(-gap / capture_.manifest.sampling.temperature) * (1 - kEdgeSlack);
   if (m.min_p > 0 && m.min_p < 1) {
-    TANDEM_RETURN_IF_ERROR(Filter(Part::kMinP, m, absl::StrFormat("tokens drawn with min-p %.4g", m.min_p), m.min_p));
+    TANDEM_RETURN_IF_ERROR(
+        Filter(Part::kMinP, m, absl::StrFormat("tokens drawn with min-p %.4g", m.min_p), m.min_p));
   }
   return absl::OkStatus();
 }
@@ -130,10 +142,12 @@ absl::StatusOr<DrawDiagnosis> DrawSearch::Run() {
   const DrawCandidate& best = out_.candidates.front();
   out_.suspicious |= best.gain > kLeastLikelihoodGain;
   if (best.gain < kLeastLikelihoodGain) return std::move(out_);
-  if (out_.candidates.size() > 1 && best.gain - out_.candidates[1].gain < kLeastLead) return std::move(out_);
+  if (out_.candidates.size() > 1 && best.gain - out_.candidates[1].gain < kLeastLead)
+    return std::move(out_);
   out_.named = best.cause;
   out_.named->evidence = absl::StrFormat(
-      "record and replay agree, but the drawn tokens are likelier by %.1f nats under it than as recorded "
+      "record and replay agree, but the drawn tokens are likelier by %.1f nats under it than as "
+      "recorded "
       "(calibration z %.1f over %d tokens)",
       best.gain, out_.z, base_.num_tokens);
   return std::move(out_);

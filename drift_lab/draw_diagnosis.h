@@ -1,6 +1,6 @@
-// DrawDiagnosis: were the tokens drawn from the distribution that was recorded? A drift that no re-score
-// can see, because record and replay agree: log-probs recorded before a transform that the sampler applied.
-// Each transform is judged by the likelihood of the drawn tokens under it.
+// DrawDiagnosis: were the tokens drawn from the distribution that was recorded? A drift that no
+// re-score can see, because record and replay agree: log-probs recorded before a transform that the
+// sampler applied. Each transform is judged by the likelihood of the drawn tokens under it.
 #ifndef TANDEM_DRIFT_LAB_DRAW_DIAGNOSIS_H_
 #define TANDEM_DRIFT_LAB_DRAW_DIAGNOSIS_H_
 
@@ -14,8 +14,8 @@
 
 namespace tandem::drift {
 
-// A cause is named when the tokens are likelier by this many nats than as recorded (a chi-square of one
-// degree exceeds twice that once in two thousand), and by kLeastLead than under any other.
+// A cause is named when the tokens are likelier by this many nats than as recorded (a chi-square of
+// one degree exceeds twice that once in two thousand), and by kLeastLead than under any other.
 inline constexpr double kLeastLikelihoodGain = 6, kLeastLead = 3;
 
 struct DrawCandidate {
@@ -24,7 +24,8 @@ struct DrawCandidate {
 };
 
 struct DrawDiagnosis {
-  double z = 0;  // calibration of the draws against the claimed distribution: sum(-log p - H) / sqrt(sum Var)
+  double z = 0;  // calibration of the draws against the claimed distribution: sum(-log p - H) /
+                 // sqrt(sum Var)
   std::vector<DrawCandidate> candidates;  // likeliest first; empty where nothing looked wrong
   std::optional<DiagnosedCause> named;
   bool suspicious = false;  // something is wrong, named or not

@@ -37,7 +37,8 @@ absl::StatusOr<Attempt> HypothesisSearch::Try(const RecordHypothesis& hypothesis
   Attempt attempt{.hypothesis = hypothesis, .part = part};
   TANDEM_ASSIGN_OR_RETURN(attempt.scores, replay_.Score(hypothesis, wanted_, {path_}));
   if (!shifts_.empty()) {
-    for (auto* column : {&attempt.scores.logprobs, &attempt.scores.entropies, &attempt.scores.kept_mass}) {
+    for (auto* column :
+         {&attempt.scores.logprobs, &attempt.scores.entropies, &attempt.scores.kept_mass}) {
       *column = ShiftRows(*column, shifts_, capture_.token_offsets);
     }
   }

@@ -19,7 +19,8 @@ namespace tandem::drift {
 // Two fp32 log-probs closer than this are the same: a few units in the last place of a sum over a
 // vocabulary.
 inline constexpr double kSameLogprob = 2e-5;
-// Differences count up to this many nats, so that one impossible token does not outweigh all others.
+// Differences count up to this many nats, so that one impossible token does not outweigh all
+// others.
 inline constexpr double kLargestResidual = 5;
 
 // How far a prediction is from the record.
@@ -31,14 +32,14 @@ struct Fit {
   bool exact() const { return num_tokens > 0 && matched >= 0.995; }
 };
 
-// record - prediction of a token, within +- kLargestResidual (a prediction of -inf: the positive end);
-// NaN where either is unknown.
+// record - prediction of a token, within +- kLargestResidual (a prediction of -inf: the positive
+// end); NaN where either is unknown.
 double Residual(float record, float predicted);
 Fit FitOf(const std::vector<float>& record, const std::vector<float>& predicted);
 
 struct Attempt {
   RecordHypothesis hypothesis;
-  Part part = Part::kRecord;  // what it changed last
+  Part part = Part::kRecord;     // what it changed last
   EngineScores scores;           // log-prob, entropy and kept mass where shifts put them
   std::vector<float> predicted;  // [T] what would have been recorded; NaN outside the screen
   Fit fit;
@@ -49,7 +50,8 @@ class HypothesisSearch {
   HypothesisSearch(const offpolicy::Capture& capture, RecordReplay& replay, rollout::ScorePath path)
       : capture_(capture), replay_(replay), path_(path) {}
 
-  // Completions [S] to look at from here on (empty: all), and at which tokens their log-probs stand.
+  // Completions [S] to look at from here on (empty: all), and at which tokens their log-probs
+  // stand.
   void Screen(std::vector<bool> wanted) { wanted_ = std::move(wanted); }
   void Shift(std::vector<int> shifts) { shifts_ = std::move(shifts); }
 

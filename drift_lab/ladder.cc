@@ -41,7 +41,8 @@ class Passes {
     Report(0);
   }
   void Report(int64_t tokens) const {
-    progress_(what_, std::min(1.0, (done_ + cost_ * static_cast<double>(tokens) / num_tokens_) / total_));
+    progress_(what_,
+              std::min(1.0, (done_ + cost_ * static_cast<double>(tokens) / num_tokens_) / total_));
   }
 
  private:
@@ -52,7 +53,8 @@ class Passes {
 };
 
 // Costs of a pass against an engine prefill; only progress depends on them.
-constexpr double kPrefillCost = 1, kDecodeCost = 2, kAloneCost = 1.5, kTrainerCost = 2, kDiagnosisCost = 6;
+constexpr double kPrefillCost = 1, kDecodeCost = 2, kAloneCost = 1.5, kTrainerCost = 2,
+                 kDiagnosisCost = 6;
 constexpr int64_t kUsualTries = 40;
 
 // Copies the tokens of `version` from `from`.
@@ -127,11 +129,13 @@ class Climb {
                               bool engine_head) const;
   absl::Status ScoreTrainer(int64_t version);
   absl::Status ScoreNow();
-  absl::StatusOr<std::vector<float>> EngineScore(EngineForward& engine, const std::vector<bool>& wanted,
-                                                 const ScoreOptions& options, EngineScores* all = nullptr);
+  absl::StatusOr<std::vector<float>> EngineScore(EngineForward& engine,
+                                                 const std::vector<bool>& wanted,
+                                                 const ScoreOptions& options,
+                                                 EngineScores* all = nullptr);
   absl::StatusOr<std::vector<float>> TrainerScore(const std::vector<HostTensor>& tensors,
-                                                  const std::vector<bool>& wanted, int64_t row_tokens,
-                                                  const std::string& what);
+                                                  const std::vector<bool>& wanted,
+                                                  int64_t row_tokens, const std::string& what);
 
   const Capture& capture_;
   const CaptureWeights& weights_;
@@ -146,10 +150,9 @@ class Climb {
 };
 
 double Climb::TotalCost() const {
-  const double cells = std::pow(2.0, static_cast<double>(
-                                         FactorsOf(capture_.manifest, options_.full).size()));
-  return static_cast<double>(versions_.size()) *
-             (cells * kPrefillCost + 3 * kTrainerCost) +
+  const double cells =
+      std::pow(2.0, static_cast<double>(FactorsOf(capture_.manifest, options_.full).size()));
+  return static_cast<double>(versions_.size()) * (cells * kPrefillCost + 3 * kTrainerCost) +
          kDecodeCost + kAloneCost + 2 * kPrefillCost + kDiagnosisCost + kTrainerCost;
 }
 
@@ -157,9 +160,9 @@ absl::StatusOr<std::vector<float>> Climb::EngineScore(EngineForward& engine,
                                                       const std::vector<bool>& wanted,
                                                       const ScoreOptions& options,
                                                       EngineScores* all) {
-  TANDEM_ASSIGN_OR_RETURN(EngineScores scores,
-                          engine.Score(capture_, wanted, options,
-                                       [this](int64_t tokens) { passes_.Report(tokens); }));
+  TANDEM_ASSIGN_OR_RETURN(
+      EngineScores scores,
+      engine.Score(capture_, wanted, options, [this](int64_t tokens) { passes_.Report(tokens); }));
   std::vector<float> logprobs = scores.logprobs;
   if (all != nullptr) *all = std::move(scores);
   return logprobs;
@@ -191,16 +194,22 @@ absl::Status Climb::ScoreServing() {
 absl::Status Climb::Diagnose() {
   passes_.Start("diagnosis of the record", kDiagnosisCost);
   replay_->OnProgress([](int64_t) {});
-  const ScorePath path = ladder_.prefill == ladder_.replay.logprobs ? ScorePath::kPrefill : ScorePath::kDecode;
+  const ScorePath path =
+      ladder_.prefill == ladder_.replay.logprobs ? ScorePath::kPrefill : ScorePath::kDecode;
   const auto& servers = capture_.manifest.servers;
-  const bool same_arithmetic =
-      servers.empty() || servers.front().instruction_set == InstructionSetName(ActiveInstructionSet());
+  const bool same_arithmetic = servers.empty() || servers.front().instruction_set ==
+                                                      InstructionSetName(ActiveInstructionSet());
   TANDEM_ASSIGN_OR_RETURN(
       ladder_.diagnosis,
       DiagnoseRecord(capture_, *replay_, ladder_.replay, path,
-                     {.seed = options_.seed, .same_arithmetic = same_arithmetic}, [this](int64_t tries) {
-                       const double done = static_cast<double>(tries) / static_cast<double>(tries + kUsualTries);
-                       passes_.Report(static_cast<int64_t>(done * static_cast<double>(capture_.num_tokens())));
+                     {.seed = options_.seed,
+                      .bootstrap_replicates = options_.bootstrap_replicates,
+                      .same_arithmetic = same_arithmetic},
+                     [this](int64_t tries) {
+                       const double done =
+                           static_cast<double>(tries) / static_cast<double>(tries + kUsualTries);
+                       passes_.Report(
+                           static_cast<int64_t>(done * static_cast<double>(capture_.num_tokens())));
                      }));
   if (!ladder_.diagnosis.before.exact()) return absl::OkStatus();
   TANDEM_ASSIGN_OR_RETURN(ladder_.draws, DiagnoseDraws(capture_, *replay_, ladder_.replay, path));
@@ -264,10 +273,12 @@ std::vector<HostTensor> Climb::Mix(const std::vector<HostTensor>& engines,
 
 absl::StatusOr<std::vector<float>> Climb::TrainerScore(const std::vector<HostTensor>& tensors,
                                                        const std::vector<bool>& wanted,
-                                                       int64_t row_tokens, const std::string& what) {
+                                                       int64_t row_tokens,
+                                                       const std::string& what) {
   passes_.Start(what, kTrainerCost);
-  TANDEM_ASSIGN_OR_RETURN(const auto forward, TrainerForward::Create(serving_->config(), tensors,
-                                                                     RecordedTrainer(capture_, row_tokens)));
+  TANDEM_ASSIGN_OR_RETURN(const auto forward,
+                          TrainerForward::Create(serving_->config(), tensors,
+                                                 RecordedTrainer(capture_, row_tokens)));
   return forward->Score(capture_, wanted, [this](int64_t tokens) { passes_.Report(tokens); });
 }
 
@@ -297,10 +308,9 @@ absl::Status Climb::ScoreNow() {
     TANDEM_ASSIGN_OR_RETURN(ladder_.trainer_now,
                             TrainerScore(masters, {}, options_.row_tokens, "trainer, now"));
   }
-  ladder_.proximal_recorded = std::ranges::any_of(capture_.proximal_logprobs,
-                                                  [](float x) { return std::isfinite(x); });
-  ladder_.proximal =
-      ladder_.proximal_recorded ? capture_.proximal_logprobs : ladder_.trainer_now;
+  ladder_.proximal_recorded =
+      std::ranges::any_of(capture_.proximal_logprobs, [](float x) { return std::isfinite(x); });
+  ladder_.proximal = ladder_.proximal_recorded ? capture_.proximal_logprobs : ladder_.trainer_now;
   return absl::OkStatus();
 }
 
@@ -314,9 +324,10 @@ absl::StatusOr<Ladder> Climb::Run() {
   }
   const int64_t longest = LongestSequence(capture_);
   const ComputeDType dtype = engine_side_.bf16_weights ? ComputeDType::kBf16 : ComputeDType::kFp32;
-  TANDEM_ASSIGN_OR_RETURN(serving_, EngineForward::Create(options_.model, dtype, longest, options_.num_threads));
+  TANDEM_ASSIGN_OR_RETURN(
+      serving_, EngineForward::Create(options_.model, dtype, longest, options_.num_threads));
   TANDEM_ASSIGN_OR_RETURN(wide_, EngineForward::Create(options_.model, ComputeDType::kFp32, longest,
-                                                        options_.num_threads));
+                                                       options_.num_threads));
   replay_ = std::make_unique<RecordReplay>(capture_, weights_, *serving_, options_.model);
   replay_->OnProgress([this](int64_t tokens) { passes_.Report(tokens); });
   TANDEM_RETURN_IF_ERROR(ScoreServing());
@@ -347,8 +358,8 @@ std::vector<double> Difference(const std::vector<float>& from, const std::vector
   return difference;
 }
 
-// From the replay of the claims to that of all causes. Where a cause says nothing about a token it is the
-// record's; where it rules the token out, the one's before.
+// From the replay of the claims to that of all causes. Where a cause says nothing about a token it
+// is the record's; where it rules the token out, the one's before.
 std::vector<std::vector<float>> RecordRungs(const Ladder& ladder) {
   std::vector<std::vector<float>> rungs = ladder.diagnosis.predictions;
   for (size_t i = 1; i < rungs.size(); ++i) {

@@ -29,7 +29,8 @@ double FitSlope(const std::vector<double>& direction, const std::vector<double>&
     if (!(squares > 0)) return 0;
     const double next = along / squares;
     for (size_t t = 0; t < direction.size(); ++t) {
-      if (Usable(direction[t], residual[t])) errors.push_back(std::abs(residual[t] - next * direction[t]));
+      if (Usable(direction[t], residual[t]))
+        errors.push_back(std::abs(residual[t] - next * direction[t]));
     }
     const auto middle = errors.begin() + static_cast<std::ptrdiff_t>(errors.size() / 2);
     std::nth_element(errors.begin(), middle, errors.end());

@@ -14,8 +14,8 @@ using offpolicy::Interval;
 
 constexpr int kEmRounds = 60;
 constexpr double kLeastEta = 1e-3;  // below: no second component to speak of
-// KS distances that one believed fit in a thousand exceeds, 1.95 / sqrt(n), and a little for the terms
-// of third order that the normal leaves out.
+// KS distances that one believed fit in a thousand exceeds, 1.95 / sqrt(n), and a little for the
+// terms of third order that the normal leaves out.
 constexpr double kKsFactor = 1.95, kKsSlack = 0.015;
 
 struct Mixture {
@@ -24,9 +24,9 @@ struct Mixture {
 
 struct Tokens {
   std::vector<double> residual, scale, spread;  // spread: 1 - q
-  std::vector<double> logprob, place;           // place: how many tokens of the completion stand before
+  std::vector<double> logprob, place;  // place: how many tokens of the completion stand before
   std::vector<uint64_t> context;
-  std::vector<int32_t> cluster;                 // 0 .. num_clusters - 1
+  std::vector<int32_t> cluster;  // 0 .. num_clusters - 1
   int32_t num_clusters = 0;
 };
 
@@ -93,7 +93,8 @@ Mixture FitMixture(const Tokens& tokens, const Times& times, bool two) {
       double share = 0;  // that the token's noise was of the wide kind
       if (two) {
         const double z = u[t] / fit.sigma, zw = z / fit.factor;
-        const double log_odds = std::log(fit.eta / (1 - fit.eta) / fit.factor) + (z * z - zw * zw) / 2;
+        const double log_odds =
+            std::log(fit.eta / (1 - fit.eta) / fit.factor) + (z * z - zw * zw) / 2;
         share = 1 / (1 + std::exp(-log_odds));
       }
       wide += n * share;
@@ -117,8 +118,8 @@ double KsDistance(const Tokens& tokens, const Mixture& fit) {
   const auto n = static_cast<double>(u.size());
   for (size_t t = 0; t < u.size(); ++t) {
     const double z = u[t] / fit.sigma;
-    const double cdf = (1 - fit.eta) * offpolicy::NormalCdf(z) +
-                       fit.eta * offpolicy::NormalCdf(z / fit.factor);
+    const double cdf =
+        (1 - fit.eta) * offpolicy::NormalCdf(z) + fit.eta * offpolicy::NormalCdf(z / fit.factor);
     distance = std::max({distance, std::abs(cdf - static_cast<double>(t) / n),
                          std::abs(cdf - static_cast<double>(t + 1) / n)});
   }
@@ -139,8 +140,8 @@ double Correlation(const std::vector<double>& a, const std::vector<double>& b) {
   return variances > 0 ? (ab - sa * sb / n) / std::sqrt(variances) : 0;
 }
 
-// The largest abs(z) of what noise is independent of. Sizes are cut off, so that a heavy tail is one
-// token among others.
+// The largest abs(z) of what noise is independent of. Sizes are cut off, so that a heavy tail is
+// one token among others.
 double DependenceOf(const Tokens& tokens, const Mixture& fit) {
   constexpr double kCut = 2.5;
   const std::vector<double> u = Standardise(tokens, MeanSquare(fit));
@@ -154,7 +155,8 @@ double DependenceOf(const Tokens& tokens, const Mixture& fit) {
   const auto z = [](const std::vector<double>& a, const std::vector<double>& b) {
     return std::abs(Correlation(a, b)) * std::sqrt(static_cast<double>(a.size()));
   };
-  return std::max({z(size, tokens.logprob), z(size, tokens.place), z(size, tokens.spread), z(before, after)});
+  return std::max(
+      {z(size, tokens.logprob), z(size, tokens.place), z(size, tokens.spread), z(before, after)});
 }
 
 // Of tokens against the first of their context: how often equal tokens after equal ids have equal
@@ -189,18 +191,20 @@ void FillIntervals(const Tokens& tokens, const Mixture& fit, bool two,
   offpolicy::ClusterDraws draws(tokens.num_clusters, options.seed);
   for (int64_t r = 0; r < options.replicates; ++r) {
     const std::span<const int32_t> counts = draws.Next();
-    add(FitMixture(tokens, [&](size_t t) { return double(counts[static_cast<size_t>(tokens.cluster[t])]); },
-                   two),
+    add(FitMixture(
+            tokens,
+            [&](size_t t) { return double(counts[static_cast<size_t>(tokens.cluster[t])]); }, two),
         replicates);
   }
   for (int32_t c = 0; c < tokens.num_clusters; ++c) {
-    add(FitMixture(tokens, [&](size_t t) { return tokens.cluster[t] == c ? 0.0 : 1.0; }, two),
+    add(FitMixture(
+            tokens, [&](size_t t) { return tokens.cluster[t] == c ? 0.0 : 1.0; }, two),
         leave_one_out);
   }
   Interval* const intervals[] = {&out.sigma, &out.tail_probability, &out.tail_factor};
   for (int i = 0; i < (two ? 3 : 1); ++i) {
-    *intervals[i] = offpolicy::BcaInterval(intervals[i]->value, replicates[i], leave_one_out[i],
-                                           options.level);
+    *intervals[i] =
+        offpolicy::BcaInterval(intervals[i]->value, replicates[i], leave_one_out[i], options.level);
   }
 }
 
@@ -218,10 +222,11 @@ NoiseFit FitNoise(const NoiseInputs& inputs, const offpolicy::BootstrapOptions& 
   const double of_one = KsDistance(tokens, one);
   const Mixture two = FitMixture(tokens, once, true);
   const double of_two = KsDistance(tokens, two);
-  // A second component must earn its two parameters: the bulk fits one normal even where the tail does
-  // not, so the likelihood decides, not the distance alone.
+  // A second component must earn its two parameters: the bulk fits one normal even where the tail
+  // does not, so the likelihood decides, not the distance alone.
   double gain = 0;
-  const std::vector<double> u1 = Standardise(tokens, MeanSquare(one)), u2 = Standardise(tokens, MeanSquare(two));
+  const std::vector<double> u1 = Standardise(tokens, MeanSquare(one)),
+                            u2 = Standardise(tokens, MeanSquare(two));
   for (size_t t = 0; t < u1.size(); ++t) {
     const double z1 = u1[t] / one.sigma, z2 = u2[t] / two.sigma, wide = z2 / two.factor;
     gain += std::log((1 - two.eta) * std::exp(-z2 * z2 / 2) +

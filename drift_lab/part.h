@@ -1,4 +1,5 @@
-// Part: what separates two neighbouring rungs of the ladder: the vocabulary of an attribution. Pure.
+// Part: what separates two neighbouring rungs of the ladder: the vocabulary of an attribution.
+// Pure.
 #ifndef TANDEM_DRIFT_LAB_PART_H_
 #define TANDEM_DRIFT_LAB_PART_H_
 
@@ -10,20 +11,33 @@ namespace tandem::drift {
 enum class Part {
   kRecord,  // of the record, what no cause below explains
   // Causes inside the record, each found by replaying it (record_diagnosis.h):
-  kLogitNoise, kHeavyTail,
+  kLogitNoise,
+  kHeavyTail,
   kShift,
-  kTemperature, kTopP, kTopK, kMinP,
+  kTemperature,
+  kTopP,
+  kTopK,
+  kMinP,
   kFirstId,
-  kBodyBits, kHeadBits, kKvBits, kRotaryBits, kKvQuantisation,
-  kOtherVersion, kInterpolation, kTensor,
+  kBodyBits,
+  kHeadBits,
+  kKvBits,
+  kRotaryBits,
+  kKvQuantisation,
+  kOtherVersion,
+  kInterpolation,
+  kTensor,
   kStalePrefix,
-  kPath,        // decode against prefill
-  kCarriedKv,   // KV kept across an install against KV of the token's own version
-  kEmulation,   // the serving engine against the fp32 engine that is rounded like it
-  kBody, kHead, kKv, kCast,  // factors: precision of linear layers, of the head, of KV; weights as served
-  kKernels,     // engine against trainer, everything else equal
-  kLayout,      // trainer alone against packed as in training
-  kStaleness,   // masters of the version that drew the token against those now
+  kPath,       // decode against prefill
+  kCarriedKv,  // KV kept across an install against KV of the token's own version
+  kEmulation,  // the serving engine against the fp32 engine that is rounded like it
+  kBody,
+  kHead,
+  kKv,
+  kCast,           // factors: precision of linear layers, of the head, of KV; weights as served
+  kKernels,        // engine against trainer, everything else equal
+  kLayout,         // trainer alone against packed as in training
+  kStaleness,      // masters of the version that drew the token against those now
   kTrainerRecord,  // the trainer's replay against what it recorded
 };
 

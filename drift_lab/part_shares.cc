@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <span>
 
@@ -13,6 +14,8 @@ namespace {
 using offpolicy::Interval;
 using offpolicy::Statistic;
 using offpolicy::TokenRecord;
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
 using Measures = std::array<double, kNumMeasures>;
 
 Measures MeasuresOf(double delta, double threshold) {
@@ -231,6 +234,8 @@ PartShares ComputePartShares(const TokenRecord& record, const TokenParts& parts,
     share.mean_abs = *next++;
     for (MeasureShare& of : share.shares) of.share = *next++;
     FillBounds(total, layout, i, share);
+    if (shares.total_mean_abs.value > kLogprobFloor) continue;
+    for (MeasureShare& of : share.shares) of = {.share = {.value = kNaN}, .first = kNaN, .last = kNaN};
   }
   return shares;
 }

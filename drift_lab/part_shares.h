@@ -28,6 +28,10 @@
 
 namespace tandem::drift {
 
+// Mean absolute gap below which two fp32 log-probs are the same number: a few units in the last place of a
+// log-prob of typical size. Nobody asks for shares of that.
+inline constexpr double kLogprobFloor = 2e-6;
+
 enum Measure : size_t { kSquare, kK3, kTail, kNumMeasures };
 
 // Of one measure. `first` and `last`: the part switched on before all others, and after them.
@@ -54,7 +58,7 @@ struct PartShares {
   int64_t num_missing = 0;    // unmasked tokens that some rung could not score
 };
 
-// `record`: masks and completions. Shares are NaN where the gap is 0.
+// `record`: masks and completions. Shares are NaN where the gap is under kLogprobFloor.
 PartShares ComputePartShares(const offpolicy::TokenRecord& record, const TokenParts& parts,
                              const offpolicy::BootstrapOptions& options = {});
 

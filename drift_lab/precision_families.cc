@@ -26,11 +26,11 @@ double Distance(const std::vector<float>& a, const std::vector<float>& b) {
   return count > 0 ? std::sqrt(squares / count) : 0;
 }
 
-// Of a dial in bits: tries `first`, then the bits at which its effect would have the residual's size, and
-// their neighbours. `base` without the dial says what the effect is.
+// Of a dial in bits: tries `first`, then the bits at which its effect would have the residual's
+// size, and their neighbours. `base` without the dial says what the effect is.
 template <typename Set>
-absl::StatusOr<Attempt> SearchBits(HypothesisSearch& search, const Attempt& base, Part part, int first,
-                                   int fewest, int most, const Set& set) {
+absl::StatusOr<Attempt> SearchBits(HypothesisSearch& search, const Attempt& base, Part part,
+                                   int first, int fewest, int most, const Set& set) {
   RecordHypothesis open = base.hypothesis;
   Attempt without = base, best = base;
   if (base.hypothesis.Has(part)) {
@@ -52,7 +52,8 @@ absl::StatusOr<Attempt> SearchBits(HypothesisSearch& search, const Attempt& base
   };
   TANDEM_ASSIGN_OR_RETURN(const double effect, attempt(first));
   if (!(effect > 0) || !(wanted > 0)) return best;  // the dtype rounds as much already
-  const int guess = std::clamp(first - static_cast<int>(std::lround(std::log2(wanted / effect))), fewest, most);
+  const int guess =
+      std::clamp(first - static_cast<int>(std::lround(std::log2(wanted / effect))), fewest, most);
   for (const int bits : {guess, guess + 1, guess - 1}) {
     if (best.fit.exact()) break;
     TANDEM_RETURN_IF_ERROR(attempt(bits).status());
@@ -73,7 +74,8 @@ int64_t FirstPositionThatDiffers(const HypothesisSearch& search, const Attempt& 
   const offpolicy::Capture& capture = search.capture();
   int64_t first = -1;
   for (int64_t s = 0; s < capture.num_completions(); ++s) {
-    const auto prompt = static_cast<int64_t>(capture.prompt(capture.group[static_cast<size_t>(s)]).size());
+    const auto prompt =
+        static_cast<int64_t>(capture.prompt(capture.group[static_cast<size_t>(s)]).size());
     for (int64_t t = capture.token_offsets[static_cast<size_t>(s)];
          t < capture.token_offsets[static_cast<size_t>(s) + 1]; ++t) {
       const auto place = static_cast<size_t>(t);

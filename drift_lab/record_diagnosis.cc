@@ -16,8 +16,9 @@ using offpolicy::Capture;
 
 constexpr size_t kMostCauses = 3;
 constexpr int kRefinements = 3;
-// A hypothesis is kept for now when it takes this share of the difference away, or matches that share of
-// tokens more; at the end it is named when everything is explained, or when it took this much.
+// A hypothesis is kept for now when it takes this share of the difference away, or matches that
+// share of tokens more; at the end it is named when everything is explained, or when it took this
+// much.
 constexpr double kLeastGain = 0.1, kLeastGainAlone = 0.5;
 
 double GainOf(const Fit& before, const Fit& after) {
@@ -25,15 +26,18 @@ double GainOf(const Fit& before, const Fit& after) {
   return std::max(1 - after.mean_abs / before.mean_abs, after.matched - before.matched);
 }
 
-// Completions whose record differs first, and a few that do not: what only some rows have is seen by both.
-std::vector<bool> ScreenOf(const Capture& capture, const EngineScores& claimed, const DiagnosisOptions& options) {
+// Completions whose record differs first, and a few that do not: what only some rows have is seen
+// by both.
+std::vector<bool> ScreenOf(const Capture& capture, const EngineScores& claimed,
+                           const DiagnosisOptions& options) {
   std::vector<size_t> differing, same;
   for (int64_t s = 0; s < capture.num_completions(); ++s) {
     bool differs = false;
     for (int64_t t = capture.token_offsets[static_cast<size_t>(s)];
          t < capture.token_offsets[static_cast<size_t>(s) + 1]; ++t) {
       const auto place = static_cast<size_t>(t);
-      differs |= std::abs(Residual(capture.behaviour_logprobs[place], claimed.logprobs[place])) > kSameLogprob;
+      differs |= std::abs(Residual(capture.behaviour_logprobs[place], claimed.logprobs[place])) >
+                 kSameLogprob;
     }
     (differs ? differing : same).push_back(static_cast<size_t>(s));
   }
@@ -60,7 +64,8 @@ std::vector<uint64_t> ContextsOf(const Capture& capture) {
   for (int64_t s = 0; s < capture.num_completions(); ++s) {
     uint64_t context = HashTokenIds(capture.prompt(capture.group[static_cast<size_t>(s)]));
     for (const int32_t id : capture.ids(s)) {
-      const int32_t words[] = {static_cast<int32_t>(context), static_cast<int32_t>(context >> 32), id};
+      const int32_t words[] = {static_cast<int32_t>(context), static_cast<int32_t>(context >> 32),
+                               id};
       contexts.push_back(context = HashTokenIds(words));
     }
   }
@@ -69,13 +74,14 @@ std::vector<uint64_t> ContextsOf(const Capture& capture) {
 
 class Diagnosis {
  public:
-  Diagnosis(const Capture& capture, RecordReplay& replay, const EngineScores& claimed, rollout::ScorePath path,
-            const DiagnosisOptions& options, const std::function<void(int64_t)>& progress)
+  Diagnosis(const Capture& capture, RecordReplay& replay, const EngineScores& claimed,
+            rollout::ScorePath path, const DiagnosisOptions& options,
+            const std::function<void(int64_t)>& progress)
       : capture_(capture),
         claimed_(claimed),
         options_(options),
         progress_(progress),
-        bootstrap_{.seed = options.seed},
+        bootstrap_{.replicates = options.bootstrap_replicates, .seed = options.seed},
         search_(capture, replay, path) {}
 
   absl::StatusOr<RecordDiagnosis> Run();
@@ -100,7 +106,9 @@ class Diagnosis {
     progress_(search_.num_tries());
     return attempt;
   }
-  RecordHypothesis Hypothesis() const { return steps_.empty() ? RecordHypothesis() : steps_.back().attempt.hypothesis; }
+  RecordHypothesis Hypothesis() const {
+    return steps_.empty() ? RecordHypothesis() : steps_.back().attempt.hypothesis;
+  }
 
   const Capture& capture_;
   const EngineScores& claimed_;
@@ -116,7 +124,8 @@ class Diagnosis {
 // Rows that are shifted against `predicted` [T], which holds the shifts that are known already.
 void Diagnosis::FindShifts(const std::vector<float>& predicted) {
   std::vector<int> shift =
-      EstimateShifts(capture_.behaviour_logprobs, predicted, capture_.token_offsets, kSameLogprob).shift;
+      EstimateShifts(capture_.behaviour_logprobs, predicted, capture_.token_offsets, kSameLogprob)
+          .shift;
   for (size_t s = 0; s < out_.shifts.shift.size(); ++s) {
     if (out_.shifts.shift[s] != 0) shift[s] = out_.shifts.shift[s];
   }
@@ -130,13 +139,15 @@ absl::StatusOr<bool> Diagnosis::AddBest() {
   for (const FamilySearch family : AllFamilies()) {
     TANDEM_ASSIGN_OR_RETURN(Attempt attempt, Report(family(search_, base_)));
     // One cause of a kind: what a family already holds is refined, not added.
-    const bool held = std::ranges::any_of(steps_, [&](const Step& step) { return FamilyOf(step.part) == family; });
+    const bool held = std::ranges::any_of(
+        steps_, [&](const Step& step) { return FamilyOf(step.part) == family; });
     if (!held && attempt.fit.mean_abs < best.fit.mean_abs) best = std::move(attempt);
     if (best.fit.exact()) break;
   }
   const double gain = GainOf(base_.fit, best.fit);
   if (gain < kLeastGain) return false;
-  const bool also_temperature = best.hypothesis.Has(Part::kTemperature) && best.part != Part::kTemperature &&
+  const bool also_temperature = best.hypothesis.Has(Part::kTemperature) &&
+                                best.part != Part::kTemperature &&
                                 !base_.hypothesis.Has(Part::kTemperature);
   base_ = std::move(best);
   if (also_temperature) steps_.push_back({Part::kTemperature, base_, gain});
@@ -237,14 +248,15 @@ void Diagnosis::Describe() {
   out_.predictions = {claimed_.logprobs};
   if (out_.shifts.num_shifted > 0) {
     out_.causes.push_back(DescribeShift(out_.shifts));
-    out_.predictions.push_back(ShiftRows(claimed_.logprobs, out_.shifts.shift, capture_.token_offsets));
+    out_.predictions.push_back(
+        ShiftRows(claimed_.logprobs, out_.shifts.shift, capture_.token_offsets));
   }
   for (size_t i = 0; i < steps_.size(); ++i) {
     Attempt none;
     none.predicted = out_.predictions.back();
     out_.causes.push_back(DescribeReplayed(capture_, steps_[i].part, steps_[i].attempt,
-                                           i == 0 ? none : steps_[i - 1].attempt, steps_.back().attempt,
-                                           bootstrap_));
+                                           i == 0 ? none : steps_[i - 1].attempt,
+                                           steps_.back().attempt, bootstrap_));
     out_.predictions.push_back(steps_[i].attempt.predicted);
   }
 }

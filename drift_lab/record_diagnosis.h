@@ -1,7 +1,8 @@
-// RecordDiagnosis: why a server's record is not what its engine computes from the same ids, weights and
-// settings. Hypotheses are replayed (hypothesis_families.h), the best is kept, and the search goes on
-// over what it leaves; rows that stand at the wrong tokens and noise, which no replay repeats, are found
-// in the residual itself (record_shift.h, noise_fit.h). What nothing explains stays unexplained.
+// RecordDiagnosis: why a server's record is not what its engine computes from the same ids, weights
+// and settings. Hypotheses are replayed (hypothesis_families.h), the best is kept, and the search
+// goes on over what it leaves; rows that stand at the wrong tokens and noise, which no replay
+// repeats, are found in the residual itself (record_shift.h, noise_fit.h). What nothing explains
+// stays unexplained.
 #ifndef TANDEM_DRIFT_LAB_RECORD_DIAGNOSIS_H_
 #define TANDEM_DRIFT_LAB_RECORD_DIAGNOSIS_H_
 
@@ -25,7 +26,7 @@ namespace tandem::drift {
 enum class StrengthKind {
   kNone,      // the cause has no dial
   kInterval,  // estimated from tokens: 95 % interval
-  kExact,     // the replay with this value gives the record back; bounds: values that would do so too
+  kExact,  // the replay with this value gives the record back; bounds: values that would do so too
 };
 
 struct DiagnosedCause {
@@ -39,18 +40,20 @@ struct DiagnosedCause {
 struct RecordDiagnosis {
   // In the order found; a cause's replay holds those before it too.
   std::vector<DiagnosedCause> causes;
-  // [causes + 1][T] the record as it would be with none of them, with the first, ...; of a cause that is not
-  // replayed (noise), the record itself.
+  // [causes + 1][T] the record as it would be with none of them, with the first, ...; of a cause
+  // that is not replayed (noise), the record itself.
   std::vector<std::vector<float>> predictions;
   Fit before, after;
-  bool explained = true;   // nothing is left that fp32 log-probs could say, or noise of a known size is
-  NoiseFit noise;          // of what replays leave; num_tokens 0 where nothing was left
+  bool explained =
+      true;        // nothing is left that fp32 log-probs could say, or noise of a known size is
+  NoiseFit noise;  // of what replays leave; num_tokens 0 where nothing was left
   ShiftEstimate shifts;
-  int64_t num_tries = 0;   // hypotheses replayed
+  int64_t num_tries = 0;  // hypotheses replayed
 };
 
 struct DiagnosisOptions {
   uint64_t seed = 1;
+  int64_t bootstrap_replicates = offpolicy::BootstrapOptions().replicates;
   int64_t screened_completions = 16;
   int64_t screened_tokens = 512;  // as many more completions as these take, at most 4 times as many
   bool same_arithmetic = true;    // the replay's machine computes as the server's did
@@ -58,8 +61,9 @@ struct DiagnosisOptions {
 
 // `replay` [T]: under the claims, all tokens. progress(tries so far).
 //   errors of RecordReplay::Score
-absl::StatusOr<RecordDiagnosis> DiagnoseRecord(const offpolicy::Capture& capture, RecordReplay& replay,
-                                               const EngineScores& claimed, rollout::ScorePath path,
+absl::StatusOr<RecordDiagnosis> DiagnoseRecord(const offpolicy::Capture& capture,
+                                               RecordReplay& replay, const EngineScores& claimed,
+                                               rollout::ScorePath path,
                                                const DiagnosisOptions& options,
                                                const std::function<void(int64_t)>& progress);
 

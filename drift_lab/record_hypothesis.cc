@@ -15,31 +15,55 @@ void RecordHypothesis::Clear(Part part) { Adopt(part, RecordHypothesis()); }
 
 void RecordHypothesis::Adopt(Part part, const RecordHypothesis& other) {
   switch (part) {
-    case Part::kTemperature: temperature = other.temperature; break;
-    case Part::kTopP: top_p = other.top_p; break;
-    case Part::kTopK: top_k = other.top_k; break;
-    case Part::kMinP: min_p = other.min_p; break;
-    case Part::kFirstId: first_id = other.first_id; break;
-    case Part::kBodyBits: precision.body_bits = other.precision.body_bits; break;
-    case Part::kHeadBits: precision.head_bits = other.precision.head_bits; break;
-    case Part::kKvBits: precision.kv_bits = other.precision.kv_bits; break;
-    case Part::kRotaryBits: precision.rotary_bits = other.precision.rotary_bits; break;
-    case Part::kKvQuantisation: kv_quantisation = other.kv_quantisation; break;
+    case Part::kTemperature:
+      temperature = other.temperature;
+      break;
+    case Part::kTopP:
+      top_p = other.top_p;
+      break;
+    case Part::kTopK:
+      top_k = other.top_k;
+      break;
+    case Part::kMinP:
+      min_p = other.min_p;
+      break;
+    case Part::kFirstId:
+      first_id = other.first_id;
+      break;
+    case Part::kBodyBits:
+      precision.body_bits = other.precision.body_bits;
+      break;
+    case Part::kHeadBits:
+      precision.head_bits = other.precision.head_bits;
+      break;
+    case Part::kKvBits:
+      precision.kv_bits = other.precision.kv_bits;
+      break;
+    case Part::kRotaryBits:
+      precision.rotary_bits = other.precision.rotary_bits;
+      break;
+    case Part::kKvQuantisation:
+      kv_quantisation = other.kv_quantisation;
+      break;
     case Part::kOtherVersion:
     case Part::kInterpolation:
-    case Part::kTensor: weights = other.weights; break;
+    case Part::kTensor:
+      weights = other.weights;
+      break;
     case Part::kStalePrefix:
       stale_prefix = other.stale_prefix;
       stale_rows = other.stale_rows;
       break;
-    default: break;
+    default:
+      break;
   }
 }
 
 rollout::ScoreOptions RecordHypothesis::Transforms(const rollout::ScoreOptions& claims) const {
   rollout::ScoreOptions options = claims;
   options.temperature = static_cast<float>(claims.temperature * temperature);
-  if (top_k > 0 && (claims.top_k == 0 || top_k < claims.top_k)) options.top_k = static_cast<int32_t>(top_k);
+  if (top_k > 0 && (claims.top_k == 0 || top_k < claims.top_k))
+    options.top_k = static_cast<int32_t>(top_k);
   options.top_p = std::min(claims.top_p, static_cast<float>(top_p));
   options.min_p = std::max(claims.min_p, static_cast<float>(min_p));
   options.precision = precision;

@@ -32,15 +32,17 @@ bool ServersCarryKv(const Capture& capture, const std::set<int64_t>& versions) {
 std::vector<bool> HavingVersion(const Capture& capture, int64_t version) {
   std::vector<bool> wanted(static_cast<size_t>(capture.num_completions()));
   for (int64_t s = 0; s < capture.num_completions(); ++s) {
-    const auto begin = capture.weight_version.begin() + capture.token_offsets[static_cast<size_t>(s)];
-    const auto end = capture.weight_version.begin() + capture.token_offsets[static_cast<size_t>(s) + 1];
+    const auto begin =
+        capture.weight_version.begin() + capture.token_offsets[static_cast<size_t>(s)];
+    const auto end =
+        capture.weight_version.begin() + capture.token_offsets[static_cast<size_t>(s) + 1];
     wanted[static_cast<size_t>(s)] = std::find(begin, end, version) != end;
   }
   return wanted;
 }
 
-RecordReplay::RecordReplay(const Capture& capture, const CaptureWeights& weights, EngineForward& engine,
-                           std::string model)
+RecordReplay::RecordReplay(const Capture& capture, const CaptureWeights& weights,
+                           EngineForward& engine, std::string model)
     : capture_(capture),
       weights_(weights),
       engine_(engine),
@@ -76,7 +78,8 @@ absl::StatusOr<EngineScores> RecordReplay::ScoreKept(const RecordHypothesis& hyp
   const auto segments = [&](int64_t s) {
     const auto begin = static_cast<size_t>(capture_.token_offsets[static_cast<size_t>(s)]);
     const auto end = static_cast<size_t>(capture_.token_offsets[static_cast<size_t>(s) + 1]);
-    const auto prompt = static_cast<int64_t>(capture_.prompt(capture_.group[static_cast<size_t>(s)]).size());
+    const auto prompt =
+        static_cast<int64_t>(capture_.prompt(capture_.group[static_cast<size_t>(s)]).size());
     std::vector<ScoreSegment> out;
     if (Stale(hypothesis, s) && prompt > 1) {
       out.push_back({prompt - 1, stale.at(capture_.weight_version[begin])});
@@ -84,7 +87,8 @@ absl::StatusOr<EngineScores> RecordReplay::ScoreKept(const RecordHypothesis& hyp
     for (size_t t = begin; t < end; ++t) {
       // The last position of a version's run predicts its last token.
       if (t + 1 < end && capture_.weight_version[t + 1] == capture_.weight_version[t]) continue;
-      out.push_back({prompt + static_cast<int64_t>(t - begin), staged.at(capture_.weight_version[t])});
+      out.push_back(
+          {prompt + static_cast<int64_t>(t - begin), staged.at(capture_.weight_version[t])});
     }
     return out;
   };
@@ -107,7 +111,8 @@ absl::StatusOr<EngineScores> RecordReplay::ScoreEach(const RecordHypothesis& hyp
       TANDEM_ASSIGN_OR_RETURN(stale, Staged(version - hypothesis.stale_prefix, {}));
     }
     const auto segments = [&](int64_t s) {
-      const auto prompt = static_cast<int64_t>(capture_.prompt(capture_.group[static_cast<size_t>(s)]).size());
+      const auto prompt =
+          static_cast<int64_t>(capture_.prompt(capture_.group[static_cast<size_t>(s)]).size());
       const auto length = static_cast<int64_t>(capture_.ids(s).size());
       std::vector<ScoreSegment> out;
       if (Stale(hypothesis, s) && prompt > 1) out.push_back({prompt - 1, stale});
@@ -137,7 +142,8 @@ std::vector<int64_t> RecordReplay::VersionsBefore() const {
 std::vector<int64_t> RecordReplay::Sources() const {
   std::vector<int64_t> sources = VersionsBefore();
   // A run starts from the model directory, as version 0.
-  const bool reached = versions_.size() == 1 && std::ranges::find(sources, *versions_.begin()) != sources.end();
+  const bool reached =
+      versions_.size() == 1 && std::ranges::find(sources, *versions_.begin()) != sources.end();
   if (!reached) sources.push_back(OtherWeights::kInitial);
   return sources;
 }
@@ -152,7 +158,8 @@ absl::StatusOr<std::vector<std::string>> RecordReplay::TensorsThatDiffer(int64_t
     TANDEM_ASSIGN_OR_RETURN(const auto* const other,
                             Tensors(initial ? kInitialVersion : version - versions_before));
     for (size_t i = 0; i < claimed.size(); ++i) {
-      if (!std::ranges::equal(claimed[i].bytes, (*other)[i].bytes)) differ.insert(claimed[i].spec.name);
+      if (!std::ranges::equal(claimed[i].bytes, (*other)[i].bytes))
+        differ.insert(claimed[i].spec.name);
     }
     if (version != *versions_.rbegin()) continue;
     for (const HostTensor& tensor : claimed) {
@@ -179,15 +186,18 @@ absl::StatusOr<const std::vector<HostTensor>*> RecordReplay::Tensors(int64_t ver
   return &(tensors_[version] = std::move(tensors));
 }
 
-absl::StatusOr<std::vector<HostTensor>> RecordReplay::Mix(int64_t version, const OtherWeights& other) {
+absl::StatusOr<std::vector<HostTensor>> RecordReplay::Mix(int64_t version,
+                                                          const OtherWeights& other) {
   const bool initial = other.versions_before == OtherWeights::kInitial;
   TANDEM_ASSIGN_OR_RETURN(const auto* const claimed, Tensors(version));
   std::vector<HostTensor> mixed = *claimed;
   TANDEM_ASSIGN_OR_RETURN(const auto* const from,
                           Tensors(initial ? kInitialVersion : version - other.versions_before));
   for (size_t i = 0; i < mixed.size(); ++i) {
-    if (!other.tensors.empty() && !std::ranges::binary_search(other.tensors, mixed[i].spec.name)) continue;
-    mixed[i] = other.amount == 1 ? (*from)[i] : rollout::BlendTensors(mixed[i], (*from)[i], other.amount);
+    if (!other.tensors.empty() && !std::ranges::binary_search(other.tensors, mixed[i].spec.name))
+      continue;
+    mixed[i] =
+        other.amount == 1 ? (*from)[i] : rollout::BlendTensors(mixed[i], (*from)[i], other.amount);
   }
   return mixed;
 }
@@ -209,7 +219,9 @@ absl::StatusOr<const rollout::StagedWeights*> RecordReplay::Staged(
   const auto of_hypothesis = [](const auto& kept) { return kept.first.second.has_value(); };
   if (static_cast<size_t>(std::ranges::count_if(staged_, of_hypothesis)) >=
       std::max(kHypothesesKept, versions_.size())) {
-    std::erase_if(staged_, [&](const auto& kept) { return of_hypothesis(kept) && kept.first.second != other; });
+    std::erase_if(staged_, [&](const auto& kept) {
+      return of_hypothesis(kept) && kept.first.second != other;
+    });
   }
   return (staged_[key] = std::move(staged)).get();
 }

@@ -1,7 +1,9 @@
-// RecordReplay: a capture's log-probs as the serving engine would have recorded them under a hypothesis,
-// token by token under the weights that computed its position. Free of protobuf and LibTorch.
+// RecordReplay: a capture's log-probs as the serving engine would have recorded them under a
+// hypothesis, token by token under the weights that computed its position. Free of protobuf and
+// LibTorch.
 //
-// Use from one thread. Memory: packed weights of every version in the capture, and a few hypotheses'.
+// Use from one thread. Memory: packed weights of every version in the capture, and a few
+// hypotheses'.
 #ifndef TANDEM_DRIFT_LAB_RECORD_REPLAY_H_
 #define TANDEM_DRIFT_LAB_RECORD_REPLAY_H_
 
@@ -33,15 +35,15 @@ struct ReplayWay {
 class RecordReplay {
  public:
   // `model`: directory; its weights are what servers started from. All must outlive this object.
-  RecordReplay(const offpolicy::Capture& capture, const CaptureWeights& weights, EngineForward& engine,
-               std::string model);
+  RecordReplay(const offpolicy::Capture& capture, const CaptureWeights& weights,
+               EngineForward& engine, std::string model);
 
-  // [T]; NaN for completions that `wanted` [S] leaves out (empty: all are wanted). Where servers keep KV
-  // across an install, a position is computed under the version of the token it predicts, over the KV
-  // that positions before left; else every token under its own version alone.
+  // [T]; NaN for completions that `wanted` [S] leaves out (empty: all are wanted). Where servers
+  // keep KV across an install, a position is computed under the version of the token it predicts,
+  // over the KV that positions before left; else every token under its own version alone.
   //   NOT_FOUND, DATA_LOSS  CaptureWeights
-  absl::StatusOr<EngineScores> Score(const RecordHypothesis& hypothesis, const std::vector<bool>& wanted,
-                                     const ReplayWay& way);
+  absl::StatusOr<EngineScores> Score(const RecordHypothesis& hypothesis,
+                                     const std::vector<bool>& wanted, const ReplayWay& way);
 
   // Could tokens have KV of more than one version?
   bool CarriesKv() const { return carries_kv_; }
@@ -66,9 +68,11 @@ class RecordReplay {
   absl::StatusOr<const std::vector<HostTensor>*> Tensors(int64_t version);
   absl::StatusOr<std::vector<HostTensor>> Mix(int64_t version, const OtherWeights& other);
   absl::StatusOr<EngineScores> ScoreKept(const RecordHypothesis& hypothesis,
-                                         const std::vector<bool>& wanted, const rollout::ScoreOptions& options);
+                                         const std::vector<bool>& wanted,
+                                         const rollout::ScoreOptions& options);
   absl::StatusOr<EngineScores> ScoreEach(const RecordHypothesis& hypothesis,
-                                         const std::vector<bool>& wanted, const rollout::ScoreOptions& options);
+                                         const std::vector<bool>& wanted,
+                                         const rollout::ScoreOptions& options);
   bool Stale(const RecordHypothesis& hypothesis, int64_t completion) const;
 
   const offpolicy::Capture& capture_;

@@ -2,32 +2,46 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
+#include <limits>
 #include <map>
 #include <utility>
 
 namespace tandem::drift {
 namespace {
 
-bool Matches(std::span<const float> record, std::span<const float> replay, int shift, double floor) {
+// Mean abs(record[t] - replay[t - shift]) where both exist; infinite where one of them is not a
+// number.
+double DistanceAt(std::span<const float> record, std::span<const float> replay, int shift) {
   const auto n = static_cast<int64_t>(record.size());
+  double sum = 0, count = 0;
   for (int64_t t = std::max(0, shift); t < n + std::min(0, shift); ++t) {
     const double difference = static_cast<double>(record[static_cast<size_t>(t)]) -
                               replay[static_cast<size_t>(t - shift)];
-    if (!(std::abs(difference) <= floor)) return false;
+    if (!std::isfinite(difference)) return std::numeric_limits<double>::infinity();
+    sum += std::abs(difference);
+    count += 1;
   }
-  return true;
+  return count > 0 ? sum / count : std::numeric_limits<double>::infinity();
 }
 
 }  // namespace
 
 int ShiftOf(std::span<const float> record, std::span<const float> replay, double floor) {
-  if (Matches(record, replay, 0, floor)) return 0;
+  // How much nearer a shifted row must be: other causes may be at work beside the shift.
+  constexpr double kNearer = 4;
+  const double in_place = DistanceAt(record, replay, 0);
+  if (!(in_place > floor) || !std::isfinite(in_place)) return 0;
+  int best = 0;
+  double least = in_place / kNearer;
   for (int distance = 1; distance <= kMaxShift; ++distance) {
-    if (Matches(record, replay, distance, floor)) return distance;
-    if (Matches(record, replay, -distance, floor)) return -distance;
+    for (const int shift : {distance, -distance}) {
+      const double at = DistanceAt(record, replay, shift);
+      if (at >= least) continue;
+      least = at;
+      best = shift;
+    }
   }
-  return 0;
+  return best;
 }
 
 ShiftEstimate EstimateShifts(std::span<const float> record, std::span<const float> replay,
@@ -37,7 +51,8 @@ ShiftEstimate EstimateShifts(std::span<const float> record, std::span<const floa
     const auto begin = static_cast<size_t>(offsets[s]);
     const auto length = static_cast<size_t>(offsets[s + 1] - offsets[s]);
     const bool tells = static_cast<int64_t>(length) >= kLeastShiftTokens;
-    shift.push_back(tells ? ShiftOf(record.subspan(begin, length), replay.subspan(begin, length), floor) : 0);
+    shift.push_back(
+        tells ? ShiftOf(record.subspan(begin, length), replay.subspan(begin, length), floor) : 0);
   }
   return SummariseShifts(std::move(shift), offsets);
 }

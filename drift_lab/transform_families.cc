@@ -23,8 +23,8 @@ void Keep(Attempt attempt, Attempt& best) {
   if (attempt.fit.mean_abs < best.fit.mean_abs) best = std::move(attempt);
 }
 
-// Of a dial that makes the filter tighter as it grows: how much tighter is the record than the attempt?
-// Positive: the attempt keeps too much. A token it removed says the opposite.
+// Of a dial that makes the filter tighter as it grows: how much tighter is the record than the
+// attempt? Positive: the attempt keeps too much. A token it removed says the opposite.
 double Slack(const HypothesisSearch& search, const Attempt& attempt) {
   double slack = 0;
   for (size_t t = 0; t < attempt.predicted.size(); ++t) {
@@ -38,15 +38,19 @@ double Slack(const HypothesisSearch& search, const Attempt& attempt) {
   return slack;
 }
 
-// A filter can only have raised what was recorded.
+// A filter can only have raised what was recorded; other causes raise and lower it.
 bool LooksFiltered(const HypothesisSearch& search, const Attempt& base) {
-  return Slack(search, base) > kSameLogprob * static_cast<double>(base.fit.num_tokens);
+  constexpr double kLeastRaised = 0.2;
+  return Slack(search, base) >
+         kLeastRaised * base.fit.mean_abs * static_cast<double>(base.fit.num_tokens);
 }
 
 // Halves [loose, tight] of a dial until neither end moves; `set` puts a value into a hypothesis.
-absl::StatusOr<Attempt> Halve(HypothesisSearch& search, const RecordHypothesis& open, Part part, double loose,
-                              double tight, const std::function<double(double, double)>& middle,
-                              const std::function<void(double, RecordHypothesis&)>& set, Attempt best) {
+absl::StatusOr<Attempt> Halve(HypothesisSearch& search, const RecordHypothesis& open, Part part,
+                              double loose, double tight,
+                              const std::function<double(double, double)>& middle,
+                              const std::function<void(double, RecordHypothesis&)>& set,
+                              Attempt best) {
   for (int i = 0; i < kHalvings && !best.fit.exact(); ++i) {
     const double value = middle(loose, tight);
     if (value == loose || value == tight) break;
@@ -99,9 +103,10 @@ std::pair<double, double> FitTwoSlopes(const std::vector<double>& a, const std::
   return {of_a, of_b};
 }
 
-// Turn by turn: a Gauss-Newton step of the temperature over what a nudge of the filter does not explain, and
-// the filter anew at that temperature.
-absl::StatusOr<Attempt> SearchWithTemperature(HypothesisSearch& search, const Attempt& base, const Dial& dial) {
+// Turn by turn: a Gauss-Newton step of the temperature over what a nudge of the filter does not
+// explain, and the filter anew at that temperature.
+absl::StatusOr<Attempt> SearchWithTemperature(HypothesisSearch& search, const Attempt& base,
+                                              const Dial& dial) {
   constexpr int kTurns = 4;
   constexpr double kLeastTurn = 1e-3;  // of log T: from there on each dial finds its exact value
   TANDEM_ASSIGN_OR_RETURN(Attempt at, dial.alone(search, base));
@@ -111,9 +116,10 @@ absl::StatusOr<Attempt> SearchWithTemperature(HypothesisSearch& search, const At
     RecordHypothesis next = at.hypothesis;
     dial.set(dial.get(next) * dial.nudge, next);
     TANDEM_ASSIGN_OR_RETURN(const Attempt nudged, search.Try(next, dial.part));
-    const double sharper = FitTwoSlopes(SlopeInTemperature(at), Difference(at.predicted, nudged.predicted),
-                                        Difference(at.predicted, search.capture().behaviour_logprobs))
-                               .first;
+    const double sharper =
+        FitTwoSlopes(SlopeInTemperature(at), Difference(at.predicted, nudged.predicted),
+                     Difference(at.predicted, search.capture().behaviour_logprobs))
+            .first;
     next = at.hypothesis;
     next.Clear(dial.part);
     next.temperature *= std::exp(-std::clamp(sharper, -0.5, 0.5));
@@ -144,8 +150,8 @@ absl::StatusOr<Attempt> SearchTemperature(HypothesisSearch& search, const Attemp
     const double step = FitSlope(SlopeInTemperature(best),
                                  Difference(best.predicted, search.capture().behaviour_logprobs));
     RecordHypothesis hypothesis = best.hypothesis;
-    hypothesis.temperature =
-        std::clamp(hypothesis.temperature * std::exp(-step), kLeastTemperature, kLargestTemperature);
+    hypothesis.temperature = std::clamp(hypothesis.temperature * std::exp(-step), kLeastTemperature,
+                                        kLargestTemperature);
     if (!(std::abs(hypothesis.temperature - best.hypothesis.temperature) > kLeastStep)) break;
     TANDEM_ASSIGN_OR_RETURN(Attempt attempt, search.Try(hypothesis, Part::kTemperature));
     if (attempt.fit.mean_abs >= best.fit.mean_abs) break;
@@ -172,7 +178,8 @@ absl::StatusOr<Attempt> SearchTopP(HypothesisSearch& search, const Attempt& base
   // No kept set is lighter than p, and none of the drawn tokens has p above it.
   double lightest = 1, heaviest_above = 0;
   for (size_t t = 0; t < unfiltered.predicted.size(); ++t) {
-    const double residual = Residual(search.capture().behaviour_logprobs[t], unfiltered.predicted[t]);
+    const double residual =
+        Residual(search.capture().behaviour_logprobs[t], unfiltered.predicted[t]);
     if (std::isnan(residual) || std::isinf(unfiltered.predicted[t])) continue;
     lightest = std::min(lightest, unfiltered.scores.kept_mass[t] * std::exp(-residual));
     heaviest_above = std::max<double>(heaviest_above, unfiltered.scores.mass_above[t]);
@@ -183,8 +190,9 @@ absl::StatusOr<Attempt> SearchTopP(HypothesisSearch& search, const Attempt& base
   TANDEM_ASSIGN_OR_RETURN(Attempt attempt, search.Try(hypothesis, Part::kTopP));
   Keep(std::move(attempt), best);
   if (best.fit.exact() || !(heaviest_above > 0 && heaviest_above < 1)) return best;
-  return Halve(search, open, Part::kTopP, 1, heaviest_above, Mean,
-               [](double p, RecordHypothesis& h) { h.top_p = p; }, std::move(best));
+  return Halve(
+      search, open, Part::kTopP, 1, heaviest_above, Mean,
+      [](double p, RecordHypothesis& h) { h.top_p = p; }, std::move(best));
 }
 
 absl::StatusOr<Attempt> SearchTopK(HypothesisSearch& search, const Attempt& base) {
@@ -196,7 +204,8 @@ absl::StatusOr<Attempt> SearchTopK(HypothesisSearch& search, const Attempt& base
   }
   if (!LooksFiltered(search, unfiltered)) return best;
   int64_t largest_rank = 0;
-  for (const int32_t rank : unfiltered.scores.ranks) largest_rank = std::max<int64_t>(largest_rank, rank);
+  for (const int32_t rank : unfiltered.scores.ranks)
+    largest_rank = std::max<int64_t>(largest_rank, rank);
   const auto set = [](double k, RecordHypothesis& h) { h.top_k = static_cast<int64_t>(k); };
   double tight = static_cast<double>(largest_rank) + 1, loose = tight;
   for (int i = 0; i < kHalvings; ++i) {
@@ -226,7 +235,8 @@ absl::StatusOr<Attempt> SearchMinP(HypothesisSearch& search, const Attempt& base
     if (std::isfinite(gap)) largest_gap = std::max<double>(largest_gap, gap);
   }
   const auto set = [](double m, RecordHypothesis& h) { h.min_p = m; };
-  double tight = std::min(0.999, std::exp(-largest_gap / temperature) * (1 + kEdgeSlack)), loose = tight;
+  double tight = std::min(0.999, std::exp(-largest_gap / temperature) * (1 + kEdgeSlack)),
+         loose = tight;
   for (int i = 0; i < kHalvings; ++i) {
     RecordHypothesis hypothesis = open;
     set(loose, hypothesis);
@@ -243,7 +253,8 @@ absl::StatusOr<Attempt> SearchTemperatureAndFilter(HypothesisSearch& search, con
   static constexpr Dial kDials[] = {
       {Part::kTopP, SearchTopP, 0.98, [](const RecordHypothesis& h) { return h.top_p; },
        [](double x, RecordHypothesis& h) { h.top_p = std::clamp(x, 1e-3, 0.9999); }},
-      {Part::kTopK, SearchTopK, 0.9, [](const RecordHypothesis& h) { return static_cast<double>(h.top_k); },
+      {Part::kTopK, SearchTopK, 0.9,
+       [](const RecordHypothesis& h) { return static_cast<double>(h.top_k); },
        [](double x, RecordHypothesis& h) { h.top_k = std::max<int64_t>(1, std::lround(x)); }},
       {Part::kMinP, SearchMinP, 1.1, [](const RecordHypothesis& h) { return h.min_p; },
        [](double x, RecordHypothesis& h) { h.min_p = std::clamp(x, 1e-9, 0.999); }}};

@@ -29,26 +29,34 @@ const char* DecidingMeasurement(Part part) {
       return "capture again with the prefix cache off, with one group at a time, and with "
              "trainer.capture.versions_before, so that more versions of the weights can be tried";
     case Part::kTrainerRecord:
-      return "score the same capture twice with the trainer: if the two differ, something is random "
+      return "score the same capture twice with the trainer: if the two differ, something is "
+             "random "
              "(dropout, train mode); if not, the run packed or cast otherwise than it says";
     case Part::kEmulation:
       return "the serving engine's instructions round otherwise than fp32 with rounded inputs: set "
              "TANDEM_INSTRUCTION_SET=avx512 on the server and capture again";
-    default: return "";
+    default:
+      return "";
   }
 }
 
 // What a diagnosis leaves in the record.
 OpenQuestion RestOfRecord(const PartShare& share, const RecordDiagnosis& diagnosis) {
-  return {absl::StrFormat("%.0f %% of the mean square is in %s, and none of %d hypotheses that were replayed "
-                          "(transforms, precision, weights, prompts) gives it back, nor is it noise",
-                          100 * share.square().value, std::string(PartDescription(share.part)),
-                          diagnosis.num_tries),
+  return {absl::StrFormat(
+              "%.0f %% of the mean square is in %s, and none of %d hypotheses that were replayed "
+              "(transforms, precision, weights, prompts) gives it back, nor is it noise",
+              100 * share.square().value, std::string(PartDescription(share.part)),
+              diagnosis.num_tries),
           DecidingMeasurement(share.part)};
 }
 
 NamedCause Named(const DiagnosedCause& cause, const Interval& share) {
-  return {std::string(PartName(cause.part)), cause.label, share, cause.kind, cause.strength, cause.evidence};
+  return {std::string(PartName(cause.part)),
+          cause.label,
+          share,
+          cause.kind,
+          cause.strength,
+          cause.evidence};
 }
 
 const DiagnosedCause* Diagnosed(const RecordDiagnosis& diagnosis, Part part) {
@@ -66,10 +74,12 @@ void JudgeDraws(const VerdictInputs& inputs, Verdict& verdict) {
   }
   if (std::abs(inputs.calibration_z) <= kCalibrationAlarm && !inputs.draws->suspicious) return;
   verdict.open.push_back(
-      {absl::StrFormat("tokens were not drawn from the distribution that was recorded: calibration z "
-                       "is %.1f over %d tokens",
-                       inputs.calibration_z, inputs.calibration_tokens),
-       "more tokens under the same settings (no one transform is likelier than the others by enough yet); "
+      {absl::StrFormat(
+           "tokens were not drawn from the distribution that was recorded: calibration z "
+           "is %.1f over %d tokens",
+           inputs.calibration_z, inputs.calibration_tokens),
+       "more tokens under the same settings (no one transform is likelier than the others by "
+       "enough yet); "
        "compare the sampling settings the server applies with those it records"});
 }
 
@@ -90,10 +100,10 @@ Verdict Judge(const VerdictInputs& inputs) {
         verdict.open.push_back(RestOfRecord(share, *inputs.diagnosis));
         continue;
       }
-      verdict.open.push_back({absl::StrFormat("%.0f %% of the mean square is in %s",
-                                              100 * share.square().value,
-                                              std::string(PartDescription(share.part))),
-                              DecidingMeasurement(share.part)});
+      verdict.open.push_back(
+          {absl::StrFormat("%.0f %% of the mean square is in %s", 100 * share.square().value,
+                           std::string(PartDescription(share.part))),
+           DecidingMeasurement(share.part)});
       continue;
     }
     verdict.named.push_back(diagnosed != nullptr

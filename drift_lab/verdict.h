@@ -2,9 +2,9 @@
 //
 // A part of the ladder is named when the interval of its share of the mean square leaves 0 out, the
 // share is at least kLeastShare, and the part is larger than fp32 log-probs can say. The experiment
-// that measured it switched nothing else, so it is its own discriminating measurement. The record and
-// the trainer's record are not causes but places: what is inside the record is named by its diagnosis,
-// and what that leaves stays open.
+// that measured it switched nothing else, so it is its own discriminating measurement. The record
+// and the trainer's record are not causes but places: what is inside the record is named by its
+// diagnosis, and what that leaves stays open.
 #ifndef TANDEM_DRIFT_LAB_VERDICT_H_
 #define TANDEM_DRIFT_LAB_VERDICT_H_
 
@@ -19,24 +19,21 @@
 namespace tandem::drift {
 
 inline constexpr double kLeastShare = 0.02;
-// Mean absolute part below which two fp32 log-probs are the same number: a few units in the last place
-// of a log-prob of typical size.
-inline constexpr double kLogprobFloor = 2e-6;
 // abs(z) of the sampler's calibration that one honest capture in a hundred reaches.
 inline constexpr double kCalibrationAlarm = 2.576;
 
 struct NamedCause {
-  std::string cause;             // PartName: "cast", "temperature", ...
-  std::string label;             // with its amount, of a cause inside the record: "top-p 0.95"; else empty
-  offpolicy::Interval share;     // of the mean square; 0 of what a re-score cannot see
+  std::string cause;  // PartName: "cast", "temperature", ...
+  std::string label;  // with its amount, of a cause inside the record: "top-p 0.95"; else empty
+  offpolicy::Interval share;  // of the mean square; 0 of what a re-score cannot see
   StrengthKind kind = StrengthKind::kNone;
   offpolicy::Interval strength;  // of the dial, where it has one
   std::string evidence;          // the measurement in words
 };
 
 struct OpenQuestion {
-  std::string what;              // what is not explained
-  std::string deciding;          // the measurement that would decide
+  std::string what;      // what is not explained
+  std::string deciding;  // the measurement that would decide
 };
 
 struct Verdict {

@@ -16,6 +16,9 @@ constexpr int kSecantSteps = 8;
 constexpr double kLeastAmountStep = 1e-6, kLargestAmount = 4;
 // A version along which nothing of the residual lies is not followed.
 constexpr double kLeastAlignment = 0.1;
+// Correlation times sqrt(tokens) that a block of tensors has by chance, with room for tokens that
+// are not independent.
+constexpr double kLeastAlignmentZ = 4;
 constexpr double kDecidingAlignment = 0.995;
 constexpr int kMostTensors = 64;  // looked at one by one
 
@@ -69,29 +72,37 @@ class WeightSearch {
     return best;
   }
 
-  // The one tensor whose other version explains most. Blocks of sqrt(n) tensors first, because one tensor
-  // among many is a small part of what all of them do; then those of the best blocks by themselves.
+  // The one tensor whose other version explains most. Blocks of sqrt(n) tensors first, because one
+  // tensor among many is a small part of what all of them do; then those of the best blocks by
+  // themselves.
   absl::StatusOr<Attempt> OneTensor(int64_t versions_before) {
     TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                             search_.replay().TensorsThatDiffer(versions_before));
-    const auto width = std::max<size_t>(1, static_cast<size_t>(std::sqrt(static_cast<double>(names.size()))));
+    const auto width =
+        std::max<size_t>(1, static_cast<size_t>(std::sqrt(static_cast<double>(names.size()))));
     std::vector<std::pair<double, std::vector<std::string>>> blocks;
     for (size_t begin = 0; begin < names.size(); begin += width) {
       OtherWeights block{.versions_before = versions_before};
-      block.tensors.assign(names.begin() + static_cast<std::ptrdiff_t>(begin),
-                           names.begin() + static_cast<std::ptrdiff_t>(std::min(begin + width, names.size())));
+      block.tensors.assign(
+          names.begin() + static_cast<std::ptrdiff_t>(begin),
+          names.begin() + static_cast<std::ptrdiff_t>(std::min(begin + width, names.size())));
       std::ranges::sort(block.tensors);
       TANDEM_ASSIGN_OR_RETURN(const Attempt attempt, Try(block, Part::kTensor));
       blocks.emplace_back(std::abs(Aligned(attempt)), std::move(block.tensors));
     }
-    std::ranges::sort(blocks, std::ranges::greater(), [](const auto& block) { return block.first; });
+    std::ranges::sort(blocks, std::ranges::greater(),
+                      [](const auto& block) { return block.first; });
     Attempt best = without_;
     int tried = 0;
+    const double chance =
+        kLeastAlignmentZ / std::sqrt(static_cast<double>(without_.fit.num_tokens));
     for (const auto& [alignment, tensors] : blocks) {
+      if (alignment < chance) break;
       for (const std::string& tensor : tensors) {
         if (++tried > kMostTensors) return best;
-        TANDEM_ASSIGN_OR_RETURN(Attempt attempt,
-                                Try({.versions_before = versions_before, .tensors = {tensor}}, Part::kTensor));
+        TANDEM_ASSIGN_OR_RETURN(
+            Attempt attempt,
+            Try({.versions_before = versions_before, .tensors = {tensor}}, Part::kTensor));
         if (std::abs(Aligned(attempt)) > std::abs(Aligned(best))) best = std::move(attempt);
         if (best.fit.exact()) return best;
       }
@@ -111,20 +122,39 @@ class WeightSearch {
   const std::vector<double> residual_;
 };
 
+// Which tensors is known: of which version, wholly or how far.
+absl::StatusOr<Attempt> RefineWeights(HypothesisSearch& search, const Attempt& base) {
+  RecordHypothesis open = base.hypothesis;
+  open.weights.reset();
+  TANDEM_ASSIGN_OR_RETURN(const Attempt without, search.Try(open, base.part));
+  const std::vector<std::string>& tensors = base.hypothesis.weights->tensors;
+  WeightSearch weights(search, without);
+  Attempt best = base;
+  for (const int64_t source : search.replay().Sources()) {
+    TANDEM_ASSIGN_OR_RETURN(Attempt whole,
+                            weights.Try({.versions_before = source, .tensors = tensors},
+                                        tensors.empty() ? Part::kOtherVersion : Part::kTensor));
+    Keep(std::move(whole), best);
+    if (best.fit.exact()) return best;
+  }
+  TANDEM_ASSIGN_OR_RETURN(
+      Attempt along, weights.Along(base, tensors.empty() ? Part::kInterpolation : Part::kTensor));
+  Keep(std::move(along), best);
+  return best;
+}
+
 }  // namespace
 
 absl::StatusOr<Attempt> SearchWeights(HypothesisSearch& search, const Attempt& base) {
-  Attempt without = base, best = base;
-  if (base.hypothesis.weights) {
-    RecordHypothesis open = base.hypothesis;
-    open.weights.reset();
-    TANDEM_ASSIGN_OR_RETURN(without, search.Try(open, base.part));
-  }
+  const Attempt& without = base;
+  Attempt best = base;
+  if (base.hypothesis.weights) return RefineWeights(search, base);
   WeightSearch weights(search, without);
   const std::vector<int64_t> sources = search.replay().Sources();
   std::vector<Attempt> wholes;
   for (const int64_t source : sources) {
-    TANDEM_ASSIGN_OR_RETURN(Attempt whole, weights.Try({.versions_before = source}, Part::kOtherVersion));
+    TANDEM_ASSIGN_OR_RETURN(Attempt whole,
+                            weights.Try({.versions_before = source}, Part::kOtherVersion));
     Keep(whole, best);
     if (best.fit.exact()) return best;
     wholes.push_back(std::move(whole));
@@ -136,7 +166,8 @@ absl::StatusOr<Attempt> SearchWeights(HypothesisSearch& search, const Attempt& b
     if (best.fit.exact()) return best;
   }
   for (const Attempt& whole : wholes) {
-    TANDEM_ASSIGN_OR_RETURN(Attempt tensor, weights.OneTensor(whole.hypothesis.weights->versions_before));
+    TANDEM_ASSIGN_OR_RETURN(Attempt tensor,
+                            weights.OneTensor(whole.hypothesis.weights->versions_before));
     if (!tensor.hypothesis.weights || tensor.hypothesis.weights->tensors.size() != 1) continue;
     TANDEM_ASSIGN_OR_RETURN(tensor, weights.Along(tensor, Part::kTensor));
     Keep(std::move(tensor), best);
@@ -202,26 +233,39 @@ absl::StatusOr<Attempt> SearchFirstId(HypothesisSearch& search, const Attempt& b
 
 std::span<const FamilySearch> AllFamilies() {
   static constexpr FamilySearch kFamilies[] = {
-      SearchTemperature, SearchTopP,   SearchTopK,       SearchMinP,           SearchStalePrefix, SearchFirstId,
-      SearchBodyBits,    SearchKvBits, SearchRotaryBits, SearchKvQuantisation, SearchHeadBits,    SearchWeights,
+      SearchTemperature,         SearchTopP,           SearchTopK,     SearchMinP,
+      SearchStalePrefix,         SearchFirstId,        SearchBodyBits, SearchKvBits,
+      SearchRotaryBits,          SearchKvQuantisation, SearchHeadBits, SearchWeights,
       SearchTemperatureAndFilter};
   return kFamilies;
 }
 
 FamilySearch FamilyOf(Part part) {
   switch (part) {
-    case Part::kTemperature: return SearchTemperature;
-    case Part::kTopP: return SearchTopP;
-    case Part::kTopK: return SearchTopK;
-    case Part::kMinP: return SearchMinP;
-    case Part::kFirstId: return SearchFirstId;
-    case Part::kBodyBits: return SearchBodyBits;
-    case Part::kHeadBits: return SearchHeadBits;
-    case Part::kKvBits: return SearchKvBits;
-    case Part::kRotaryBits: return SearchRotaryBits;
-    case Part::kKvQuantisation: return SearchKvQuantisation;
-    case Part::kStalePrefix: return SearchStalePrefix;
-    default: return SearchWeights;
+    case Part::kTemperature:
+      return SearchTemperature;
+    case Part::kTopP:
+      return SearchTopP;
+    case Part::kTopK:
+      return SearchTopK;
+    case Part::kMinP:
+      return SearchMinP;
+    case Part::kFirstId:
+      return SearchFirstId;
+    case Part::kBodyBits:
+      return SearchBodyBits;
+    case Part::kHeadBits:
+      return SearchHeadBits;
+    case Part::kKvBits:
+      return SearchKvBits;
+    case Part::kRotaryBits:
+      return SearchRotaryBits;
+    case Part::kKvQuantisation:
+      return SearchKvQuantisation;
+    case Part::kStalePrefix:
+      return SearchStalePrefix;
+    default:
+      return SearchWeights;
   }
 }
 

@@ -1,5 +1,5 @@
-// tandem drift calibrate: the lab against faults of known kind and size, on the real engine: false names,
-// slope, coverage, detection, confusion, abstention. Goes on where it was interrupted.
+// tandem drift calibrate: the lab against faults of known kind and size, on the real engine: false
+// names, slope, coverage, detection, confusion, abstention. Goes on where it was interrupted.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -47,12 +47,14 @@ absl::StatusOr<std::unique_ptr<drift::Subject>> MakeSubject(const CalibrateFlags
   if (!std::filesystem::exists(model + "/config.json", ignored)) {
     FreshModelShape shape;
     shape.tie_word_embeddings = false;
-    TANDEM_RETURN_IF_ERROR(WriteFreshModel(model, shape, kTokenizerText, flags.study.seed).status());
+    TANDEM_RETURN_IF_ERROR(
+        WriteFreshModel(model, shape, kTokenizerText, flags.study.seed).status());
   }
   return drift::Subject::Make(model, flags.out, flags.study.seed);
 }
 
-absl::Status MakeTrials(const CalibrateFlags& flags, const drift::Subject& subject, drift::TrialStore& store) {
+absl::Status MakeTrials(const CalibrateFlags& flags, const drift::Subject& subject,
+                        drift::TrialStore& store) {
   StopSignal stop;
   LiveLine live;
   const double start = MonotonicSeconds();
@@ -61,8 +63,9 @@ absl::Status MakeTrials(const CalibrateFlags& flags, const drift::Subject& subje
           [&](int64_t done, int64_t total, const drift::PlannedTrial& last) {
             const double left = (MonotonicSeconds() - start) * static_cast<double>(total - done) /
                                 static_cast<double>(std::max<int64_t>(done, 1));
-            const std::string text = absl::StrCat(ProgressBar(done, total, 20), "  ", last.fault, " x ",
-                                                  last.strength, ", ", ShortDuration(left), " left");
+            const std::string text =
+                absl::StrCat(ProgressBar(done, total, 20), "  ", last.fault, " x ", last.strength,
+                             ", ", ShortDuration(left), " left");
             if (live.is_terminal()) {
               live.Update(text);
             } else if (done % 100 == 0 || done == total) {
@@ -70,19 +73,23 @@ absl::Status MakeTrials(const CalibrateFlags& flags, const drift::Subject& subje
             }
           },
       .should_stop = [&stop] { return stop.Requested(); }};
-  return drift::RunTrials(subject, flags.study.shape, drift::PlanTrials(flags.grid), flags.threads, store, hooks);
+  return drift::RunTrials(subject, flags.study.shape, drift::PlanTrials(flags.grid), flags.threads,
+                          store, hooks);
 }
 
 std::string CommandOf(const CalibrateFlags& flags) {
-  std::string command = absl::StrCat("tandem drift calibrate --out DIR --captures ", flags.grid.captures,
-                                     " --nulls ", flags.grid.nulls, " --seed ", flags.study.seed);
-  if (!flags.grid.faults.empty()) absl::StrAppend(&command, " --faults ", absl::StrJoin(flags.grid.faults, ","));
+  std::string command =
+      absl::StrCat("tandem drift calibrate --out DIR --captures ", flags.grid.captures, " --nulls ",
+                   flags.grid.nulls, " --seed ", flags.study.seed);
+  if (!flags.grid.faults.empty())
+    absl::StrAppend(&command, " --faults ", absl::StrJoin(flags.grid.faults, ","));
   return command;
 }
 
 absl::Status Calibrate(const CalibrateFlags& flags) {
   TANDEM_RETURN_IF_ERROR(MakeDirectories(flags.out));
-  TANDEM_ASSIGN_OR_RETURN(const auto store, drift::TrialStore::Open(flags.out + "/trials.jsonl", flags.study));
+  TANDEM_ASSIGN_OR_RETURN(const auto store,
+                          drift::TrialStore::Open(flags.out + "/trials.jsonl", flags.study));
   TANDEM_ASSIGN_OR_RETURN(const auto subject, MakeSubject(flags));
   TANDEM_RETURN_IF_ERROR(MakeTrials(flags, *subject, *store));
   drift::CalibrationReport report{
@@ -95,7 +102,9 @@ absl::Status Calibrate(const CalibrateFlags& flags) {
   // Trials of a larger grid that the directory may hold are not this command's.
   drift::Trials trials = store->All();
   const std::vector<drift::PlannedTrial> plan = drift::PlanTrials(flags.grid);
-  std::erase_if(trials, [&](const auto& trial) { return std::ranges::find(plan, trial.first) == plan.end(); });
+  std::erase_if(trials, [&](const auto& trial) {
+    return std::ranges::find(plan, trial.first) == plan.end();
+  });
   report.tables = drift::MakeTables(trials);
   TANDEM_RETURN_IF_ERROR(WriteFileAtomically(flags.out + "/calibration.json", ToJson(report)));
   TANDEM_RETURN_IF_ERROR(WriteFileAtomically(flags.out + "/calibration.md", ToMarkdown(report)));
@@ -125,12 +134,15 @@ int ExitAfter(const absl::Status& status) {
 void AddDriftCalibrateCommand(CLI::App& drift, Action& chosen) {
   auto flags = std::make_shared<CalibrateFlags>();
   CLI::App* sub = drift.add_subcommand(
-      "calibrate", "The lab against injected faults of known kind and size: is it right, and how often?");
+      "calibrate",
+      "The lab against injected faults of known kind and size: is it right, and how often?");
   sub->add_option("--out", flags->out,
-                  "directory for trials.jsonl, calibration.json and calibration.md; trials already in it are not "
+                  "directory for trials.jsonl, calibration.json and calibration.md; trials already "
+                  "in it are not "
                   "made again")
       ->required();
-  sub->add_option("--captures", flags->grid.captures, "of each injector at each strength; pairs: half as many")
+  sub->add_option("--captures", flags->grid.captures,
+                  "of each injector at each strength; pairs: half as many")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   sub->add_option("--nulls", flags->grid.nulls, "captures without a fault")

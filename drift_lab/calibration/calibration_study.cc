@@ -22,7 +22,8 @@ class Queue {
   std::span<const PlannedTrial> Next() {
     MutexLock lock(&mu_);
     if (!status_.ok()) return {};
-    const auto next = std::span(missing_).subspan(next_, std::min(kTogether, missing_.size() - next_));
+    const auto next =
+        std::span(missing_).subspan(next_, std::min(kTogether, missing_.size() - next_));
     next_ += next.size();
     return next;
   }
@@ -35,8 +36,9 @@ class Queue {
     MutexLock lock(&mu_);
     if (!status.ok()) {
       if (status_.ok()) {
-        status_ = absl::Status(status.code(), absl::StrCat(trial.fault, " at ", trial.strength, ", seed ",
-                                                           trial.seed, ": ", status.message()));
+        status_ =
+            absl::Status(status.code(), absl::StrCat(trial.fault, " at ", trial.strength, ", seed ",
+                                                     trial.seed, ": ", status.message()));
       }
       return false;
     }
@@ -56,8 +58,9 @@ class Queue {
   bool Stopped() {
     MutexLock lock(&mu_);
     if (status_.ok() && hooks_.should_stop && hooks_.should_stop()) {
-      status_ = absl::CancelledError(absl::StrCat("stopped after ", num_done_, " of ", missing_.size(),
-                                                  " trials; the same command goes on"));
+      status_ =
+          absl::CancelledError(absl::StrCat("stopped after ", num_done_, " of ", missing_.size(),
+                                            " trials; the same command goes on"));
     }
     return !status_.ok();
   }
@@ -73,8 +76,9 @@ class Queue {
 
 }  // namespace
 
-absl::Status RunTrials(const Subject& subject, const CaptureShape& shape, std::span<const PlannedTrial> plan,
-                       int threads, TrialStore& store, const CalibrationHooks& hooks) {
+absl::Status RunTrials(const Subject& subject, const CaptureShape& shape,
+                       std::span<const PlannedTrial> plan, int threads, TrialStore& store,
+                       const CalibrationHooks& hooks) {
   std::vector<PlannedTrial> missing;
   for (const PlannedTrial& trial : plan) {
     if (!store.Has(trial)) missing.push_back(trial);

@@ -33,7 +33,9 @@ const NamedInTrial* Find(const TrialResult& result, std::string_view cause) {
   return nullptr;
 }
 
-bool Holds(const Interval& interval, double value) { return interval.low <= value && value <= interval.high; }
+bool Holds(const Interval& interval, double value) {
+  return interval.low <= value && value <= interval.high;
+}
 
 Interval StrengthIn(const Injector& injector, const NamedInTrial& named) {
   return StrengthOf(injector, {.strength = named.dial});
@@ -66,7 +68,8 @@ void CountAmounts(const std::vector<const TrialResult*>& captures, InjectorRow& 
   }
 }
 
-void AddTrial(const Injector& injector, double strength, const TrialResult& result, Line& line, InjectorRow& row) {
+void AddTrial(const Injector& injector, double strength, const TrialResult& result, Line& line,
+              InjectorRow& row) {
   const NamedInTrial* const named = Find(result, PartName(injector.part));
   row.named.Add(named != nullptr);
   row.found[strength].Add(named != nullptr);
@@ -84,12 +87,16 @@ void AddTrial(const Injector& injector, double strength, const TrialResult& resu
 }
 
 InjectorRow RowOf(const Injector& injector, const Trials& trials) {
-  InjectorRow row{.name = std::string(injector.name), .dial = std::string(injector.dial), .kind = injector.kind};
+  InjectorRow row{.name = std::string(injector.name),
+                  .dial = std::string(injector.dial),
+                  .kind = injector.kind};
   std::map<double, std::vector<const TrialResult*>> by_strength;
   Line line;
   int64_t nulls = 0;
-  const size_t per_strength = static_cast<size_t>(std::ranges::count_if(
-      trials, [&](const auto& trial) { return trial.first.fault == injector.name && trial.first.strength == 1; }));
+  const size_t per_strength =
+      static_cast<size_t>(std::ranges::count_if(trials, [&](const auto& trial) {
+        return trial.first.fault == injector.name && trial.first.strength == 1;
+      }));
   for (const auto& [trial, result] : trials) {
     if (trial.fault == "none" && static_cast<size_t>(nulls) < per_strength) {
       ++nulls;
@@ -148,12 +155,14 @@ offpolicy::ShareInterval Count::interval() const {
 CalibrationTables MakeTables(const Trials& trials) {
   CalibrationTables tables;
   std::set<std::string> causes;
-  for (const Injector& injector : AllInjectors()) causes.insert(std::string(PartName(injector.part)));
+  for (const Injector& injector : AllInjectors())
+    causes.insert(std::string(PartName(injector.part)));
   for (const auto& [trial, result] : trials) {
     tables.seconds += result.seconds;
     if (trial.fault == "none") {
       tables.nulls.Add(TopOf(result) == nullptr);
-      for (const std::string& cause : causes) tables.false_names[cause].Add(Find(result, cause) != nullptr);
+      for (const std::string& cause : causes)
+        tables.false_names[cause].Add(Find(result, cause) != nullptr);
     }
     if (trial.strength == 1 && InjectorNamed(trial.fault) != nullptr) {
       const NamedInTrial* const top = TopOf(result);
@@ -161,13 +170,15 @@ CalibrationTables MakeTables(const Trials& trials) {
     }
   }
   const auto made = [&](const std::string& fault) {
-    return std::ranges::any_of(trials, [&](const auto& trial) { return trial.first.fault == fault; });
+    return std::ranges::any_of(trials,
+                               [&](const auto& trial) { return trial.first.fault == fault; });
   };
   for (const Injector& injector : AllInjectors()) {
     if (made(injector.name)) tables.injectors.push_back(RowOf(injector, trials));
   }
   for (const InjectorPair& pair : AllPairs()) {
-    if (made(absl::StrCat(pair.first, "+", pair.second))) tables.pairs.push_back(PairOf(pair, trials));
+    if (made(absl::StrCat(pair.first, "+", pair.second)))
+      tables.pairs.push_back(PairOf(pair, trials));
   }
   for (const UnmodelledFault& fault : AllUnmodelled()) {
     if (made(fault.name)) tables.unmodelled.push_back(UnmodelledOf(fault, trials));

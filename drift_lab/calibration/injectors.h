@@ -1,5 +1,5 @@
-// Injectors: the faults that the lab is calibrated on, each as a dial whose strength is counted in a natural
-// size, with the cause it must be called by; and faults that the lab must not name. Pure.
+// Injectors: the faults that the lab is calibrated on, each as a dial whose strength is counted in
+// a natural size, with the cause it must be called by; and faults that the lab must not name. Pure.
 #ifndef TANDEM_DRIFT_LAB_CALIBRATION_INJECTORS_H_
 #define TANDEM_DRIFT_LAB_CALIBRATION_INJECTORS_H_
 
@@ -20,16 +20,18 @@ namespace tandem::drift {
 // How the strength of a cause is known.
 enum class DialKind {
   kEstimated,   // from what was drawn: an interval with a chance of being wrong
-  kIdentified,  // by a replay that gives the record back: right or wrong, with no interval to cover anything
+  kIdentified,  // by a replay that gives the record back: right or wrong, with no interval to cover
+                // anything
   kSwitch,      // no strength
 };
 
 struct Injector {
   const char* name;
-  const char* dial;     // its knob and natural size, for people
-  Part part;                 // the cause that it is
+  const char* dial;  // its knob and natural size, for people
+  Part part;         // the cause that it is
   DialKind kind;
-  std::vector<double> strengths;  // natural sizes; the grid's 1/4, 1/2, 1, 2 where the dial has them
+  std::vector<double>
+      strengths;  // natural sizes; the grid's 1/4, 1/2, 1, 2 where the dial has them
   void (*turn)(double strength, Fault& fault);
   // The strength that a cause of `part` speaks of, from its dial; monotone.
   double (*strength_of)(double dial);

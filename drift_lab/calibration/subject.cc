@@ -28,7 +28,8 @@ using rollout::FinishedCompletion;
 constexpr double kUpdate = 0.02;  // of a tensor's spread, from one version to the next
 constexpr char kGarbled[] = "model.layers.1.mlp.up_proj.weight";
 
-// Standard deviation of a fresh tensor: unit residual stream, layers that matter, logits of spread 2.
+// Standard deviation of a fresh tensor: unit residual stream, layers that matter, logits of
+// spread 2.
 double SpreadOf(const TensorSpec& spec, const ModelConfig& config) {
   if (spec.shape.size() == 1) return 0.1;  // norms, around 1
   if (spec.name == "model.embed_tokens.weight") return config.tie_word_embeddings ? 0.2 : 1;
@@ -48,7 +49,8 @@ std::vector<float> ValuesOf(const HostTensor& tensor) {
 }
 
 // Adds `size` times the spread of a fresh tensor.
-HostTensor Moved(const HostTensor& tensor, const ModelConfig& config, double size, RandomNormal& normal) {
+HostTensor Moved(const HostTensor& tensor, const ModelConfig& config, double size,
+                 RandomNormal& normal) {
   std::vector<float> values = ValuesOf(tensor);
   const double spread = size * SpreadOf(tensor.spec, config);
   for (float& value : values) value += static_cast<float>(spread * normal.Next());
@@ -59,15 +61,17 @@ std::vector<HostTensor> FreshTensors(const ModelConfig& config, RandomNormal& no
   std::vector<HostTensor> tensors;
   for (const TensorSpec& spec : ModelTensors(config, DType::kF32)) {
     std::vector<float> values(static_cast<size_t>(spec.num_elements()));
-    const double centre = spec.shape.size() == 1 && spec.name.find("norm") != std::string::npos ? 1 : 0;
-    for (float& value : values) value = static_cast<float>(centre + SpreadOf(spec, config) * normal.Next());
+    const double centre =
+        spec.shape.size() == 1 && spec.name.find("norm") != std::string::npos ? 1 : 0;
+    for (float& value : values)
+      value = static_cast<float>(centre + SpreadOf(spec, config) * normal.Next());
     tensors.push_back(TensorOf(spec, std::move(values)));
   }
   return tensors;
 }
 
-rollout::GroupRequest RequestOf(const CaptureShape& shape, int64_t key, int32_t vocabulary, uint64_t seed,
-                                std::mt19937_64& random) {
+rollout::GroupRequest RequestOf(const CaptureShape& shape, int64_t key, int32_t vocabulary,
+                                uint64_t seed, std::mt19937_64& random) {
   rollout::GroupRequest request;
   request.key = key;
   request.num_completions = shape.completions;
@@ -82,9 +86,12 @@ rollout::GroupRequest RequestOf(const CaptureShape& shape, int64_t key, int32_t 
   return request;
 }
 
-void AppendCompletion(const FinishedCompletion& completion, int32_t group, uint64_t seed, Capture& c) {
+void AppendCompletion(const FinishedCompletion& completion, int32_t group, uint64_t seed,
+                      Capture& c) {
   const size_t n = completion.token_ids.size();
-  const auto append = [](const auto& from, auto& to) { to.insert(to.end(), from.begin(), from.end()); };
+  const auto append = [](const auto& from, auto& to) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
   append(completion.token_ids, c.token_ids);
   append(completion.behaviour_logprobs, c.behaviour_logprobs);
   append(completion.raw_logprobs, c.raw_logprobs);
@@ -96,7 +103,8 @@ void AppendCompletion(const FinishedCompletion& completion, int32_t group, uint6
   c.proximal_logprobs.insert(c.proximal_logprobs.end(), n, std::numeric_limits<float>::quiet_NaN());
   c.advantages.insert(c.advantages.end(), n, 0.0f);
   for (const VersionSpan& span : completion.version_spans) {
-    c.weight_version.insert(c.weight_version.end(), static_cast<size_t>(span.num_tokens), span.version.value);
+    c.weight_version.insert(c.weight_version.end(), static_cast<size_t>(span.num_tokens),
+                            span.version.value);
   }
   c.support_offsets.insert(c.support_offsets.end(), n, 0);
   c.group.push_back(group);
@@ -118,12 +126,14 @@ void RoundRecord(double step, Capture& capture) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Subject>> Subject::Make(const std::string& model, const std::string& directory,
+absl::StatusOr<std::unique_ptr<Subject>> Subject::Make(const std::string& model,
+                                                       const std::string& directory,
                                                        uint64_t seed) {
   TANDEM_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(model));
   std::unique_ptr<Subject> subject(new Subject(model, directory, std::move(config)));
   RandomNormal normal(seed);
   TANDEM_RETURN_IF_ERROR(MakeDirectories(directory + "/captures/weights"));
+  TANDEM_RETURN_IF_ERROR(MakeDirectories(subject->capture_path()));  // paths go through it
   for (int64_t version = 0; version <= kSubjectVersion; ++version) {
     std::vector<HostTensor> tensors;
     if (version == 0) {
@@ -149,15 +159,20 @@ absl::StatusOr<std::unique_ptr<Subject>> Subject::Make(const std::string& model,
 
 // The model directory itself, or a copy whose config says otherwise.
 absl::StatusOr<std::string> Subject::ModelFor(const Fault& fault) const {
-  if (fault.unmodelled != Unmodelled::kRotaryBase && fault.unmodelled != Unmodelled::kNormEpsilon) return model_;
+  if (fault.unmodelled != Unmodelled::kRotaryBase && fault.unmodelled != Unmodelled::kNormEpsilon)
+    return model_;
   ModelConfig config = config_;
   const bool rotary = fault.unmodelled == Unmodelled::kRotaryBase;
   (rotary ? config.rope_theta : config.rms_norm_eps) *= fault.amount;
-  const std::string other = absl::StrCat(directory_, rotary ? "/model_rotary_" : "/model_epsilon_", fault.amount);
+  const std::string other =
+      absl::StrCat(directory_, rotary ? "/model_rotary_" : "/model_epsilon_", fault.amount);
   std::error_code error;
-  fs::copy(model_, other, fs::copy_options::overwrite_existing | fs::copy_options::recursive, error);
-  if (error) return absl::InternalError(absl::StrCat("copy ", model_, " to ", other, ": ", error.message()));
-  TANDEM_RETURN_IF_ERROR(WriteFileAtomically(other + "/config.json", ModelConfigToJson(config, DType::kF32)));
+  fs::copy(model_, other, fs::copy_options::overwrite_existing | fs::copy_options::recursive,
+           error);
+  if (error)
+    return absl::InternalError(absl::StrCat("copy ", model_, " to ", other, ": ", error.message()));
+  TANDEM_RETURN_IF_ERROR(
+      WriteFileAtomically(other + "/config.json", ModelConfigToJson(config, DType::kF32)));
   return other;
 }
 
@@ -188,14 +203,16 @@ absl::StatusOr<Capture> Subject::Draw(Engine& server, const Fault& fault, const 
   std::map<int64_t, std::map<int32_t, FinishedCompletion>> drawn;
   std::vector<rollout::GroupRequest> requests;
   for (int64_t key = 1; key <= shape.groups; ++key) {
-    requests.push_back(RequestOf(shape, key, static_cast<int32_t>(config_.vocab_size), seed, random));
+    requests.push_back(
+        RequestOf(shape, key, static_cast<int32_t>(config_.vocab_size), seed, random));
     TANDEM_RETURN_IF_ERROR(server.Add(requests.back()));
   }
   while (server.HasWork()) {
     TANDEM_ASSIGN_OR_RETURN(std::vector<rollout::EngineEvent> events, server.Step());
     for (rollout::EngineEvent& event : events) {
       auto* const finished = std::get_if<rollout::CompletionFinished>(&event);
-      if (finished != nullptr) drawn[finished->key][finished->completion.index] = std::move(finished->completion);
+      if (finished != nullptr)
+        drawn[finished->key][finished->completion.index] = std::move(finished->completion);
     }
   }
   Capture c;

@@ -1,6 +1,6 @@
 // Subject: the model on which the lab is calibrated, in versions that differ as a run's do, and the
-// captures that a server of this project makes of it with a fault behind its claims. Everything is the
-// real thing but the network: the rollout engine draws, the lab attributes.
+// captures that a server of this project makes of it with a fault behind its claims. Everything is
+// the real thing but the network: the rollout engine draws, the lab attributes.
 #ifndef TANDEM_DRIFT_LAB_CALIBRATION_SUBJECT_H_
 #define TANDEM_DRIFT_LAB_CALIBRATION_SUBJECT_H_
 
@@ -30,10 +30,10 @@ struct CaptureShape {
 // Faults that the lab has no hypothesis for.
 enum class Unmodelled {
   kNone,
-  kRotaryBase,      // another base of the rotary frequencies
-  kNormEpsilon,     // another epsilon in every norm
-  kGarbledTensor,   // noise on one tensor that no version has
-  kRoundedRecord,   // log-probs written with few decimals
+  kRotaryBase,     // another base of the rotary frequencies
+  kNormEpsilon,    // another epsilon in every norm
+  kGarbledTensor,  // noise on one tensor that no version has
+  kRoundedRecord,  // log-probs written with few decimals
 };
 
 struct Fault {
@@ -44,9 +44,9 @@ struct Fault {
 
 class Subject {
  public:
-  // `model`: a directory with config.json and tokenizer; its weights are written anew: normal, as wide as
-  // gives next-token distributions of one to four nats, from `seed`. A version differs from the one before
-  // by 2 % of every tensor's spread. Versions go to `directory`/captures/weights.
+  // `model`: a directory with config.json and tokenizer; its weights are written anew: normal, as
+  // wide as gives next-token distributions of one to four nats, from `seed`. A version differs from
+  // the one before by 2 % of every tensor's spread. Versions go to `directory`/captures/weights.
   //   errors of file_system.h, ReadModelConfig
   static absl::StatusOr<std::unique_ptr<Subject>> Make(const std::string& model,
                                                        const std::string& directory, uint64_t seed);
@@ -54,8 +54,8 @@ class Subject {
   // A server with that fault, every version pushed to it. One thread of its own.
   absl::StatusOr<std::unique_ptr<rollout::Engine>> Serve(const Fault& fault) const;
 
-  // Random prompts, and what the server draws after them; claims are those of a healthy one. No trainer
-  // has seen it.
+  // Random prompts, and what the server draws after them; claims are those of a healthy one. No
+  // trainer has seen it.
   absl::StatusOr<offpolicy::Capture> Draw(rollout::Engine& server, const Fault& fault,
                                           const CaptureShape& shape, uint64_t seed) const;
 

@@ -51,12 +51,14 @@ std::vector<PlannedTrial> PlanTrials(const CalibrationGrid& grid) {
   };
   add("none", 0, grid.nulls);
   for (const Injector& injector : AllInjectors()) {
-    for (const double strength : injector.strengths) add(std::string(injector.name), strength, grid.captures);
+    for (const double strength : injector.strengths)
+      add(std::string(injector.name), strength, grid.captures);
   }
   for (const InjectorPair& pair : AllPairs()) {
     add(absl::StrCat(pair.first, "+", pair.second), 1, std::max(1, grid.captures / 2));
   }
-  for (const UnmodelledFault& fault : AllUnmodelled()) add(std::string(fault.name), 1, grid.captures);
+  for (const UnmodelledFault& fault : AllUnmodelled())
+    add(std::string(fault.name), 1, grid.captures);
   return plan;
 }
 
@@ -90,8 +92,9 @@ absl::StatusOr<TrialResult> TrialMaker::Make(const PlannedTrial& trial) {
   AttributionOptions options{.capture = subject_.capture_path(), .seed = seed, .num_threads = 1};
   options.model = subject_.model();
   options.bootstrap_replicates = 400;
-  TANDEM_ASSIGN_OR_RETURN(const Attribution attribution,
-                          AttributeCapture(std::move(capture), options, [](const std::string&, double) {}));
+  TANDEM_ASSIGN_OR_RETURN(
+      const Attribution attribution,
+      AttributeCapture(std::move(capture), options, [](const std::string&, double) {}));
   TrialResult result = Summarise(attribution);
   result.seconds = MonotonicSeconds() - start;
   return result;

@@ -12,8 +12,8 @@
 
 namespace tandem::drift {
 
-// What a trial is of. `fault`: an injector's name, two with a + between them, an unmodelled fault's, or
-// "none".
+// What a trial is of. `fault`: an injector's name, two with a + between them, an unmodelled
+// fault's, or "none".
 struct PlannedTrial {
   std::string fault;
   double strength = 0;
@@ -24,8 +24,8 @@ struct PlannedTrial {
 
 struct NamedInTrial {
   std::string cause;
-  double share = 0;              // of the mean square
-  offpolicy::Interval dial;      // strength as the verdict has it
+  double share = 0;          // of the mean square
+  offpolicy::Interval dial;  // strength as the verdict has it
 };
 
 struct TrialResult {
@@ -40,7 +40,7 @@ struct TrialResult {
 
 struct CalibrationGrid {
   std::vector<std::string> faults;  // only these; empty: all
-  int captures = 50;                // of each injector and strength; pairs and unmodelled faults too
+  int captures = 50;  // of each injector and strength; pairs and unmodelled faults too
   int nulls = 200;
 };
 std::vector<PlannedTrial> PlanTrials(const CalibrationGrid& grid);
@@ -52,7 +52,8 @@ absl::StatusOr<Fault> FaultOf(const PlannedTrial& trial);
 // Makes trials, one after the other; keeps the server of the last fault. Use from one thread.
 class TrialMaker {
  public:
-  explicit TrialMaker(const Subject& subject, const CaptureShape& shape) : subject_(subject), shape_(shape) {}
+  explicit TrialMaker(const Subject& subject, const CaptureShape& shape)
+      : subject_(subject), shape_(shape) {}
 
   //   errors of Subject and of AttributeCapture
   absl::StatusOr<TrialResult> Make(const PlannedTrial& trial);

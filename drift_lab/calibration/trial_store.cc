@@ -40,7 +40,8 @@ Interval IntervalOf(const ordered_json& json) {
 std::string LineOf(const PlannedTrial& trial, const TrialResult& result) {
   ordered_json named = ordered_json::array();
   for (const NamedInTrial& one : result.named) {
-    named.push_back({{"cause", one.cause}, {"share", ToJson(one.share)}, {"dial", ToJson(one.dial)}});
+    named.push_back(
+        {{"cause", one.cause}, {"share", ToJson(one.share)}, {"dial", ToJson(one.dial)}});
   }
   const ordered_json json = {{"fault", trial.fault},
                              {"strength", ToJson(trial.strength)},
@@ -67,15 +68,16 @@ std::pair<PlannedTrial, TrialResult> TrialOf(const ordered_json& json) {
                      .k3 = IntervalOf(json.at("k3")),
                      .seconds = NumberOf(json.at("seconds"))};
   for (const ordered_json& one : json.at("named")) {
-    result.named.push_back(
-        {one.at("cause").get<std::string>(), NumberOf(one.at("share")), IntervalOf(one.at("dial"))});
+    result.named.push_back({one.at("cause").get<std::string>(), NumberOf(one.at("share")),
+                            IntervalOf(one.at("dial"))});
   }
   return {std::move(trial), std::move(result)};
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TrialStore>> TrialStore::Open(const std::string& path, const TrialStudy& study) {
+absl::StatusOr<std::unique_ptr<TrialStore>> TrialStore::Open(const std::string& path,
+                                                             const TrialStudy& study) {
   auto store = std::unique_ptr<TrialStore>(new TrialStore(path));
   const absl::StatusOr<std::string> text = ReadFile(path);
   if (!text.ok() && !absl::IsNotFound(text.status())) return text.status();
@@ -94,8 +96,10 @@ absl::StatusOr<std::unique_ptr<TrialStore>> TrialStore::Open(const std::string& 
 absl::Status TrialStore::Read(const std::string& text, const std::string& header) {
   MutexLock lock(&mu_);
   if (!text.starts_with(header)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path_, ":1: trials of another study or version of the lab; name another directory, or remove the file"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path_,
+                     ":1: trials of another study or version of the lab; name another directory, "
+                     "or remove the file"));
   }
   int number = 2;
   for (size_t begin = header.size(), end; begin < text.size(); begin = end + 1, ++number) {
@@ -103,7 +107,8 @@ absl::Status TrialStore::Read(const std::string& text, const std::string& header
     try {
       trials_.insert(TrialOf(ordered_json::parse(text.substr(begin, end - begin))));
     } catch (const ordered_json::exception& error) {
-      return absl::InvalidArgumentError(absl::StrCat(path_, ":", number, ": not a trial: ", error.what()));
+      return absl::InvalidArgumentError(
+          absl::StrCat(path_, ":", number, ": not a trial: ", error.what()));
     }
   }
   return absl::OkStatus();
@@ -115,9 +120,10 @@ bool TrialStore::Has(const PlannedTrial& trial) const {
 }
 
 absl::Status TrialStore::Add(const PlannedTrial& trial, const TrialResult& result) {
+  const std::string line = LineOf(trial, result);
   MutexLock lock(&mu_);
-  TANDEM_RETURN_IF_ERROR(file_->Append(LineOf(trial, result)));
-  trials_[trial] = result;
+  TANDEM_RETURN_IF_ERROR(file_->Append(line));
+  trials_.insert(TrialOf(ordered_json::parse(line)));  // digits and all as a resumed study reads it
   return absl::OkStatus();
 }
 

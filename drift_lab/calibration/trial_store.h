@@ -1,6 +1,6 @@
-// TrialStore: finished trials in a file of JSON lines, so that a calibration of hours goes on where it was
-// interrupted. The first line says what the trials are of (format, commit of the lab, subject's seed and
-// shape): trials of something else are refused, not mixed. Thread-safe.
+// TrialStore: finished trials in a file of JSON lines, so that a calibration of hours goes on where
+// it was interrupted. The first line says what the trials are of (format, commit of the lab,
+// subject's seed and shape): trials of something else are refused, not mixed. Thread-safe.
 #ifndef TANDEM_DRIFT_LAB_CALIBRATION_TRIAL_STORE_H_
 #define TANDEM_DRIFT_LAB_CALIBRATION_TRIAL_STORE_H_
 
@@ -27,10 +27,12 @@ struct TrialStudy {
 
 class TrialStore {
  public:
-  // Makes the file, or reads the trials it has. A last line that an interruption cut short is dropped.
-  //   INVALID_ARGUMENT  "PATH:LINE: ..." another line is no trial; trials of another study or format
-  //   errors of file_system.h
-  static absl::StatusOr<std::unique_ptr<TrialStore>> Open(const std::string& path, const TrialStudy& study);
+  // Makes the file, or reads the trials it has. A last line that an interruption cut short is
+  // dropped.
+  //   INVALID_ARGUMENT  "PATH:LINE: ..." another line is no trial; trials of another study or
+  //   format errors of file_system.h
+  static absl::StatusOr<std::unique_ptr<TrialStore>> Open(const std::string& path,
+                                                          const TrialStudy& study);
 
   bool Has(const PlannedTrial& trial) const;
   absl::Status Add(const PlannedTrial& trial, const TrialResult& result);

@@ -101,6 +101,32 @@ TEST(NoiseFitTest, DoesNotBelieveThatFiltersOrBiasesAreNoise) {
   EXPECT_FALSE(FitNoise(biased.inputs(), {.replicates = 10}).believed());
 }
 
+// A fault of arithmetic gives the same token after the same ids the same residual, in every completion.
+TEST(NoiseFitTest, DoesNotBelieveNoiseThatComesAgainInTheSameContext) {
+  Sample sample(11);
+  sample.Draw(1000, [](double) { return 0.05; });
+  EXPECT_TRUE(FitNoise(sample.inputs(), {.replicates = 10}).believed());
+  for (size_t t = 0; t < 500; ++t) {
+    sample.context[500 + t] = sample.context[t];
+    sample.residual[500 + t] = sample.residual[t];
+    sample.logprob[500 + t] = sample.logprob[t];
+    sample.squared_probs[500 + t] = sample.squared_probs[t];
+  }
+  const NoiseFit fit = FitNoise(sample.inputs(), {.replicates = 10});
+  EXPECT_EQ(fit.repeated, 1);
+  EXPECT_FALSE(fit.believed());
+}
+
+// An error that grows along the completion, as of rotary angles.
+TEST(NoiseFitTest, DoesNotBelieveNoiseThatGrowsWithThePosition) {
+  Sample sample(12);
+  int drawn = 0;
+  sample.Draw(2000, [&](double) { return 0.004 * (1 + drawn++ % 25); });
+  const NoiseFit fit = FitNoise(sample.inputs(), {.replicates = 10});
+  EXPECT_GT(fit.dependence, 8);
+  EXPECT_FALSE(fit.believed());
+}
+
 TEST(NoiseFitTest, NoResidualIsNoNoise) {
   Sample sample(9);
   sample.Draw(100, [](double) { return 0.0; });

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include <vector>
 
 namespace tandem::drift {
@@ -18,7 +20,12 @@ TEST(RecordShiftTest, FindsLogProbsOfTheTokenBeforeAndOfTheTokenAfter) {
 
 TEST(RecordShiftTest, ADriftIsNoShift) {
   EXPECT_EQ(ShiftOf(std::vector<float>{-1.1f, -2, -3, -4, -5, -6}, kReplay, 1e-6), 0);
-  EXPECT_EQ(ShiftOf(std::vector<float>{0, -1.1f, -2, -3, -4, -5}, kReplay, 1e-6), 0);
+  EXPECT_EQ(ShiftOf(std::vector<float>{-0.6f, -1.7f, -2.6f, -3.6f, -4.7f, -5.6f}, kReplay, 1e-6), 0);
+}
+
+TEST(RecordShiftTest, AShiftIsSeenThroughAnotherDrift) {
+  EXPECT_EQ(ShiftOf(std::vector<float>{0, -1.2f, -2.1f, -3.2f, -4.1f, -5.2f}, kReplay, 1e-6), 1);
+  EXPECT_EQ(ShiftOf(std::vector<float>{0, std::nanf(""), -2, -3, -4, -5}, kReplay, 1e-6), 0);
 }
 
 // Rows of 6, 6, 6 and 2 tokens: two shifted, one right, one too short to tell.

@@ -157,7 +157,7 @@ def test_versions_that_fall_along_a_completion_are_a_discrete_fault(bf16, tmp_pa
 
 def test_servers_that_ran_other_weights_are_a_discrete_fault(bf16, tmp_path):
     def manifest(facts):
-        facts["weights"][0]["served"]["model.norm.weight"] = "0" * 32
+        facts["weights"][-1]["served"]["model.norm.weight"] = "0" * 32
     capture = changed(bf16, tmp_path, manifest=manifest)
     expect_fault(capture, "weights_differ")
     assert "model.norm.weight" in attribute(capture)[1]
@@ -165,7 +165,7 @@ def test_servers_that_ran_other_weights_are_a_discrete_fault(bf16, tmp_path):
 
 def test_nothing_that_proves_what_servers_ran_is_said_so(bf16, tmp_path):
     def manifest(facts):
-        facts["weights"][0]["served"] = {}
+        facts["weights"][-1]["served"] = {}
     expect_fault(changed(bf16, tmp_path, manifest=manifest), "weights_unproven")
 
 
@@ -178,10 +178,10 @@ def test_damaged_captures_and_missing_weights_say_what_to_do(bf16, tmp_path):
     code, output, _ = attribute(tmp_path / "nowhere")
     assert code == 3 and "no such capture" in output
     (tmp_path / "bare").mkdir()
-    bare = changed(bf16, tmp_path / "bare", manifest=lambda facts: facts["weights"][0].update(masters=""))
+    bare = changed(bf16, tmp_path / "bare", manifest=lambda facts: facts["weights"][-1].update(masters=""))
     code, output, _ = attribute(bare)
     assert code == 3 and "--weights" in output
-    weights = next(iter((bf16.parent / "weights").iterdir()))
+    weights = bf16.parent / "weights" / "v_1.safetensors"
     assert attribute(bare, "--weights", str(weights))[0] == 0
     shutil.rmtree(tmp_path / "bare" / bf16.name)
     pathlib.Path(tmp_path / "bare" / "weights").unlink()

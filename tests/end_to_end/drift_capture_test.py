@@ -53,9 +53,9 @@ def test_an_undisclosed_temperature_shows_in_the_record_and_is_named_loudly_as_i
         assert "FAULT INJECTED" in capture(server, model, tmp_path)
     table, result = attribute(tmp_path, model)
     assert table.startswith("FAULTS WERE INJECTED") and "temperature" in result["injected"][0]
-    (record,) = [part for part in result["parts"] if part["part"] == "record"]
-    assert record["square_share"]["low"] > 0.9
-    assert result["verdict"]["open"], "a place, not yet a cause"
+    (cause,) = result["verdict"]["named"]
+    assert cause["cause"] == "temperature" and cause["strength"]["value"] == pytest.approx(0.7, rel=1e-4), table
+    assert cause["square_share"]["low"] > 0.9
 
 
 def test_a_sampler_that_records_what_it_claims_is_caught_by_its_calibration(model, tmp_path):
@@ -64,7 +64,9 @@ def test_a_sampler_that_records_what_it_claims_is_caught_by_its_calibration(mode
         capture(server, model, tmp_path, completions=40)
     table, result = attribute(tmp_path, model)
     assert result["total"]["mean_abs"]["value"] < 1e-5, "delta sees nothing"
-    assert "calibration z" in result["verdict"]["open"][0]["what"], table
+    said = [cause["evidence"] for cause in result["verdict"]["named"]]
+    said += [question["what"] for question in result["verdict"]["open"]]
+    assert any("calibration z" in words for words in said), table
 
 
 def test_what_cannot_be_captured_says_why(model, tmp_path):

@@ -1,0 +1,86 @@
+"""`tandem drift attribute` on runs whose server is wrong behind its claims: the cause inside the record, by name and amount."""
+import json
+import subprocess
+
+import pytest
+import small_run
+
+TENSOR = "model.layers.1.mlp.down_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return small_run.make_model(tmp_path_factory.mktemp("model"))
+
+
+def attribute_run(folder, model, inject, engine=None, steps=2, **trainer):
+    """The verdict on the last step of a run with that fault: (table, JSON)."""
+    path = small_run.write_config(folder, model, steps=steps, capture={"every": steps}, deterministic=True,
+                                  **{"prompts_per_step": 8, **trainer})
+    config = json.loads(path.read_text())
+    config["server"]["engine"].update(engine or {})
+    config["drift"] = {"inject": inject}
+    path.write_text(json.dumps(config))
+    code, output = small_run.run(path)
+    assert code == 0, output
+    out = folder / "attribution.json"
+    done = subprocess.run([str(small_run.TANDEM), "drift", "attribute",
+                           str(folder / "runs" / "small" / "captures" / f"step_{steps}"), "--json", str(out)],
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout, json.loads(out.read_text())
+
+
+def expect(result, table, causes):
+    """Exactly these causes inside the record, each with its strength, and nothing left of it."""
+    record = {"kernels", "layout", "cast", "body", "kv", "head", "staleness"}
+    named = {cause["cause"]: cause for cause in result["verdict"]["named"] if cause["cause"] not in record}
+    assert set(named) == set(causes), table
+    for cause, strength in causes.items():
+        if strength is not None:
+            assert named[cause]["strength"]["value"] == pytest.approx(strength, rel=5e-3), table
+    assert result["record"]["explained"] and result["record"]["after"]["matched_share"] > 0.99, table
+    assert sum(part["square_share"]["value"] for part in result["parts"]) == pytest.approx(1, abs=1e-6)
+    assert not result["verdict"]["open"], table
+
+
+@pytest.mark.parametrize("inject, causes", [
+    ({"temperature": 0.9}, {"temperature": 0.9}),
+    ({"top_p": 0.95}, {"top_p": 0.95}),
+    ({"top_k": 20}, {"top_k": 20}),
+    ({"min_p": 0.02}, {"min_p": 0.02}),
+    ({"temperature": 0.9, "top_p": 0.9}, {"temperature": 0.9, "top_p": 0.9}),
+    ({"body_bits": 9}, {"body_bits": 9}),
+    ({"head_bits": 10}, {"head_bits": 10}),
+    ({"kv_bits": 8}, {"kv_bits": 8}),
+    ({"rotary_bits": 8}, {"rotary_bits": 8}),
+    ({"kv_quant_bits": 6, "kv_quant_from": 14}, {"kv_quantisation": 6}),
+    ({"kv_bits": 8, "temperature": 0.95}, {"kv_bits": 8, "temperature": 0.95}),
+    ({"stale_versions": 1}, {"other_version": 1}),
+    ({"weight_interpolation": 0.5}, {"interpolation": 0.5}),
+    ({"weight_interpolation": 1, "tensor": TENSOR}, {"tensor": 1}),
+    ({"undelivered_tensor": "model.norm.weight"}, {"tensor": 1}),
+    ({"stale_prefix_fraction": 0.5}, {"stale_prefix": None}),
+    ({"shift_fraction": 0.25}, {"shift": None}),
+    ({"temperature": 0.9, "shift_fraction": 0.25}, {"temperature": 0.9, "shift": None}),
+    ({"wrong_bos": 0}, {"first_id": None}),
+], ids=lambda value: "_".join(value) if isinstance(value, dict) and "strength" not in value else None)
+def test_a_fault_that_a_replay_repeats_is_named_with_its_exact_amount(model, tmp_path, inject, causes):
+    table, result = attribute_run(tmp_path, model, inject)
+    expect(result, table, causes)
+    assert result["injected"], "an artefact of a faulty run says so"
+
+
+def test_the_cause_is_found_in_a_bf16_engine_beside_its_own_precision(model, tmp_path):
+    table, result = attribute_run(tmp_path, model, {"temperature": 0.9}, engine={"dtype": "bf16"})
+    expect(result, table, {"temperature": 0.9})
+    parts = {part["part"]: part["mean_abs_alone"]["value"] for part in result["parts"]}
+    assert parts["record"] == 0 and parts["emulation"] == 0, table
+    assert parts["cast"] > 1e-4 and parts["body"] > 1e-4, table
+
+
+def test_tokens_drawn_otherwise_than_recorded_are_named_by_their_likelihood(model, tmp_path):
+    table, result = attribute_run(tmp_path, model, {"temperature": 0.6, "record": "claimed"}, prompts_per_step=24)
+    (cause,) = [cause for cause in result["verdict"]["named"] if cause["cause"] == "temperature"]
+    assert cause["strength"]["low"] < 0.6 < cause["strength"]["high"], table
+    assert cause["square_share"]["value"] == 0, "delta does not see it"
