@@ -13,6 +13,7 @@ void AddDriftCommand(CLI::App& app, Action& chosen) {
   AddDriftCaptureCommand(*drift, chosen);
   AddDriftAttributeCommand(*drift, chosen);
   AddDriftCalibrateCommand(*drift, chosen);
+  AddDriftInjectCommand(*drift, chosen);
   AddDriftReplayCommand(*drift, chosen);
   AddDriftPhaseCommand(*drift, chosen);
 }

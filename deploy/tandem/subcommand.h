@@ -35,6 +35,7 @@ void AddDriftCommand(CLI::App& app, Action& chosen);
 void AddDriftCaptureCommand(CLI::App& drift, Action& chosen);
 void AddDriftAttributeCommand(CLI::App& drift, Action& chosen);
 void AddDriftCalibrateCommand(CLI::App& drift, Action& chosen);
+void AddDriftInjectCommand(CLI::App& drift, Action& chosen);
 void AddDriftReplayCommand(CLI::App& drift, Action& chosen);
 void AddDriftPhaseCommand(CLI::App& drift, Action& chosen);
 
