@@ -14,6 +14,7 @@ void AddDriftCommand(CLI::App& app, Action& chosen) {
   AddDriftWhyCommand(*drift, chosen);
   AddDriftAttributeCommand(*drift, chosen);
   AddDriftCalibrateCommand(*drift, chosen);
+  AddDriftInjectCommand(*drift, chosen);
   AddDriftReplayCommand(*drift, chosen);
   AddDriftPhaseCommand(*drift, chosen);
 }

@@ -36,6 +36,7 @@ void AddDriftCaptureCommand(CLI::App& drift, Action& chosen);
 void AddDriftWhyCommand(CLI::App& drift, Action& chosen);
 void AddDriftAttributeCommand(CLI::App& drift, Action& chosen);
 void AddDriftCalibrateCommand(CLI::App& drift, Action& chosen);
+void AddDriftInjectCommand(CLI::App& drift, Action& chosen);
 void AddDriftReplayCommand(CLI::App& drift, Action& chosen);
 void AddDriftPhaseCommand(CLI::App& drift, Action& chosen);
 

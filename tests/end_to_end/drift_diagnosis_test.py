@@ -84,3 +84,15 @@ def test_tokens_drawn_otherwise_than_recorded_are_named_by_their_likelihood(mode
     (cause,) = [cause for cause in result["verdict"]["named"] if cause["cause"] == "temperature"]
     assert cause["strength"]["low"] < 0.6 < cause["strength"]["high"], table
     assert cause["square_share"]["value"] == 0, "delta does not see it"
+
+
+def test_a_drill_says_whether_the_fault_would_be_found_and_leaves_the_run_alone(model, tmp_path):
+    config = small_run.write_config(tmp_path, model, prompts_per_step=8, deterministic=True)
+    done = subprocess.run([str(small_run.TANDEM), "drift", "inject", str(config), "--dial", "temperature=0.8"],
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "injected: temperature=0.8" in done.stdout and "named:    temperature (temperature 0.8 times" in done.stdout
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["fault_drill"]
+    done = subprocess.run([str(small_run.TANDEM), "drift", "inject", str(config), "--dial", "temprature=0.8"],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "nearest valid name is 'drift.inject.temperature'" in done.stderr

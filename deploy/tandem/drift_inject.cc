@@ -1,0 +1,107 @@
+// tandem drift inject: a fault drill: a short run of the user's own run file with a known fault in
+// its servers, and what the lab says about it. Would the fault be found here, with this model and
+// these settings?
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/exit_codes.h"
+#include "common/base/file_system.h"
+#include "common/base/status_macros.h"
+#include "deploy/tandem/json_lines.h"
+#include "deploy/tandem/local_run.h"
+#include "deploy/tandem/pass_line.h"
+#include "deploy/tandem/subcommand.h"
+#include "drift_lab/attribution.h"
+#include "drift_lab/attribution_text.h"
+#include "trainer/run_error.h"
+
+namespace tandem::front {
+namespace {
+
+struct InjectFlags {
+  std::string config, json;
+  std::vector<std::string> dials, sets;
+  int steps = 3;
+};
+
+// The user's file, and over it the drill: a name of its own, few steps, a capture of the last.
+LocalRunOptions DrillOf(const InjectFlags& flags) {
+  LocalRunOptions run{.config = flags.config, .sets = flags.sets, .clean = true};
+  run.sets.insert(run.sets.end(),
+                  {"trainer.run.name=fault_drill", absl::StrCat("trainer.steps=", flags.steps),
+                   absl::StrCat("trainer.capture.every=", flags.steps)});
+  for (const std::string& dial : flags.dials) run.sets.push_back("drift.inject." + dial);
+  return run;
+}
+
+std::string CausesOf(const drift::Attribution& attribution) {
+  std::vector<std::string> names;
+  for (const drift::GateFinding& finding : attribution.findings) {
+    names.emplace_back(drift::DiscreteFaultName(finding.fault));
+  }
+  for (const drift::NamedCause& cause : attribution.verdict.named) {
+    names.push_back(cause.label.empty() ? cause.cause
+                                        : absl::StrCat(cause.cause, " (", cause.label, ")"));
+  }
+  return names.empty() ? "nothing" : absl::StrJoin(names, ", ");
+}
+
+int Inject(const InjectFlags& flags) {
+  const auto run = RunLocally(DrillOf(flags));
+  if (!run.ok()) {
+    std::fprintf(stderr, "tandem drift inject: %s\n", std::string(run.status().message()).c_str());
+    return ToInt(trainer::ExitCodeOf(run.status()));
+  }
+  if (run->exit_code != ExitCode::kOk) return ToInt(run->exit_code);
+  PassLine line;
+  drift::AttributionOptions options;
+  options.capture = absl::StrCat(run->run_directory, "/captures/step_", flags.steps);
+  const auto attribution = drift::Attribute(
+      options, [&](const std::string& what, double done) { line.Show(what, done); });
+  if (!attribution.ok()) return Fail(attribution.status());
+  if (!flags.json.empty()) {
+    const absl::Status written =
+        WriteFileAtomically(flags.json, drift::AttributionJson(*attribution) + "\n");
+    if (!written.ok()) return Fail(written);
+  }
+  std::fputs(drift::AttributionTable(*attribution).c_str(), stdout);
+  std::printf("\ninjected: %s\nnamed:    %s\ncapture:  %s\n",
+              absl::StrJoin(flags.dials, ", ").c_str(), CausesOf(*attribution).c_str(),
+              options.capture.c_str());
+  return 0;
+}
+
+}  // namespace
+
+void AddDriftInjectCommand(CLI::App& drift, Action& chosen) {
+  auto flags = std::make_shared<InjectFlags>();
+  CLI::App* sub = drift.add_subcommand(
+      "inject",
+      "A fault drill: a short run with a known fault in its servers, and what the lab says of it");
+  sub->add_option("config", flags->config,
+                  "run file; its run is left alone, the drill is called fault_drill")
+      ->required();
+  sub->add_option("--dial", flags->dials,
+                  "DIAL=VALUE of section drift.inject, for instance temperature=0.9; may be given "
+                  "several times")
+      ->take_all()
+      ->expected(1)
+      ->required();
+  sub->add_option("--set", flags->sets, "KEY=VALUE over the file; may be given several times")
+      ->take_all()
+      ->expected(1);
+  sub->add_option("--steps", flags->steps, "of the drill; the last one is captured")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  sub->add_option("--json", flags->json, "also write the attribution as JSON to this file");
+  sub->footer(
+      "The dials: `tandem run --help-config`, section drift.inject, and docs/injectors.md.");
+  sub->callback([flags, &chosen] { chosen = [flags] { return Inject(*flags); }; });
+}
+
+}  // namespace tandem::front
