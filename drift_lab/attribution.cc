@@ -52,9 +52,11 @@ absl::StatusOr<Attribution> AttributeCapture(Capture given, const AttributionOpt
   result.findings.insert(result.findings.end(), of_model.begin(), of_model.end());
   if (!result.findings.empty()) return result;
 
-  LadderOptions ladder = {.full = options.full, .seed = options.seed,
+  LadderOptions ladder = {.full = options.full,
+                          .seed = options.seed,
                           .bootstrap_replicates = options.bootstrap_replicates,
-                          .num_threads = options.num_threads, .model = model};
+                          .num_threads = options.num_threads,
+                          .model = model};
   if (capture.manifest.trainer.row_tokens > 0) {
     ladder.row_tokens = capture.manifest.trainer.row_tokens;
   }
@@ -62,7 +64,8 @@ absl::StatusOr<Attribution> AttributeCapture(Capture given, const AttributionOpt
   capture.proximal_logprobs = result.ladder.proximal;
   const offpolicy::CaptureRecord columns = MakeCaptureRecord(capture);
   const TokenRecord record = RecordOf(capture, columns);
-  const offpolicy::BootstrapOptions bootstrap{.replicates = options.bootstrap_replicates, .seed = options.seed};
+  const offpolicy::BootstrapOptions bootstrap{.replicates = options.bootstrap_replicates,
+                                              .seed = options.seed};
   result.by_sequence = ComputeDriftMetrics(record, offpolicy::ClusterBy::kSequence, bootstrap);
   result.by_group = ComputeDriftMetrics(record, offpolicy::ClusterBy::kGroup, bootstrap);
   for (const offpolicy::SplitBy by : offpolicy::kAllSplits) {

@@ -25,7 +25,7 @@ struct AttributionOptions {
   std::string model;    // directory; empty: the one the capture names
   std::string weights;  // for versions whose masters the capture does not carry; may be empty
   bool full = false;
-  uint64_t seed = 1;    // of samples and of the bootstrap
+  uint64_t seed = 1;        // of samples and of the bootstrap
   int64_t num_threads = 0;  // of the engines; 0: the cores of the machine
   int64_t bootstrap_replicates = offpolicy::BootstrapOptions().replicates;
 };
@@ -57,7 +57,8 @@ absl::StatusOr<Attribution> Attribute(const AttributionOptions& options,
                                       const LadderProgress& progress);
 
 // The same of a capture that is at hand; paths in its manifest are relative to options.capture.
-absl::StatusOr<Attribution> AttributeCapture(offpolicy::Capture capture, const AttributionOptions& options,
+absl::StatusOr<Attribution> AttributeCapture(offpolicy::Capture capture,
+                                             const AttributionOptions& options,
                                              const LadderProgress& progress);
 
 }  // namespace tandem::drift

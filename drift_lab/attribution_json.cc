@@ -78,9 +78,12 @@ ordered_json AdditiveJson(const offpolicy::AdditiveSplit& split) {
 
 const char* KindName(StrengthKind kind) {
   switch (kind) {
-    case StrengthKind::kNone: return "none";
-    case StrengthKind::kInterval: return "interval";
-    case StrengthKind::kExact: break;
+    case StrengthKind::kNone:
+      return "none";
+    case StrengthKind::kInterval:
+      return "interval";
+    case StrengthKind::kExact:
+      break;
   }
   return "exact";
 }

@@ -123,8 +123,7 @@ PositionSums LayOutPositions(const Tokens& tokens, const Capture& capture, int64
 // A row per completion with a token in every rung.
 offpolicy::ClusterSums SumPositions(const Tokens& tokens, const Capture& capture,
                                     const PositionSums& layout) {
-  offpolicy::ClusterSums clusters{.num_sums =
-                                      static_cast<int64_t>(layout.at(layout.num_bins, 0))};
+  offpolicy::ClusterSums clusters{.num_sums = static_cast<int64_t>(layout.at(layout.num_bins, 0))};
   for (int64_t s = 0; s < capture.num_completions(); ++s) {
     if (tokens.masked(s)) continue;
     std::vector<double> row(layout.at(layout.num_bins, 0));
@@ -205,17 +204,18 @@ class Texts {
 ordered_json RowJson(const Tokens& tokens, const Capture& capture, int64_t s, int64_t end,
                      const std::vector<size_t>& parts, Texts& texts) {
   const auto place = static_cast<size_t>(s);
-  ordered_json row = {{"completion", s},
-                      {"group", capture.group_id[static_cast<size_t>(capture.group[place])]},
-                      {"index", capture.completion_index[place]},
-                      {"masked", tokens.masked(s)},
-                      {"advantage", Short(capture.advantages[static_cast<size_t>(tokens.begin(s))])},
-                      {"reward", Short(capture.reward[place])},
-                      {"tokens", ordered_json::array()},
-                      {"versions", ordered_json::array()},
-                      {"behaviour", ordered_json::array()},
-                      {"delta", ordered_json::array()},
-                      {"parts", ordered_json::object()}};
+  ordered_json row = {
+      {"completion", s},
+      {"group", capture.group_id[static_cast<size_t>(capture.group[place])]},
+      {"index", capture.completion_index[place]},
+      {"masked", tokens.masked(s)},
+      {"advantage", Short(capture.advantages[static_cast<size_t>(tokens.begin(s))])},
+      {"reward", Short(capture.reward[place])},
+      {"tokens", ordered_json::array()},
+      {"versions", ordered_json::array()},
+      {"behaviour", ordered_json::array()},
+      {"delta", ordered_json::array()},
+      {"parts", ordered_json::object()}};
   for (const size_t i : parts) row["parts"][tokens.name(i)] = ordered_json::array();
   for (int64_t t = tokens.begin(s); t < end; ++t) {
     row["tokens"].push_back(texts.Place(capture.token_ids[static_cast<size_t>(t)]));
@@ -252,7 +252,7 @@ ordered_json MapJson(const Tokens& tokens, const Capture& capture, const DecodeI
   for (int64_t s = 0; s < capture.num_completions(); s += every) {
     rows.push_back(RowJson(tokens, capture, s, end_of(s), parts, texts));
   }
-  return {{"every", every}, {"columns", columns},       {"cut_tokens", cut},
+  return {{"every", every}, {"columns", columns},     {"cut_tokens", cut},
           {"parts", names}, {"texts", texts.texts()}, {"rows", rows}};
 }
 
@@ -279,8 +279,8 @@ ordered_json WorstJson(const Tokens& tokens, const Capture& capture, int64_t s, 
   const auto text = [&](int64_t begin, int64_t end) {
     begin = std::max<int64_t>(begin, 0);
     end = std::min(end, std::ssize(context.ids));
-    return decode(std::span(context.ids).subspan(static_cast<size_t>(begin),
-                                                 static_cast<size_t>(end - begin)));
+    return decode(std::span(context.ids)
+                      .subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
   };
   ordered_json parts = ordered_json::object();
   for (size_t i = 0; i < tokens.num_parts(); ++i) {

@@ -33,7 +33,9 @@ std::string PercentWithBounds(const Interval& interval) {
 
 // How far the share depends on the order in which parts are switched.
 std::string OrderBounds(const MeasureShare& share) {
-  return std::isfinite(share.first) ? absl::StrCat(Percent(share.first), " .. ", Percent(share.last)) : "";
+  return std::isfinite(share.first)
+             ? absl::StrCat(Percent(share.first), " .. ", Percent(share.last))
+             : "";
 }
 
 void AppendInjected(const Attribution& a, std::string& out) {
@@ -61,10 +63,11 @@ void AppendHeader(const Attribution& a, std::string& out) {
 }
 
 void AppendFindings(const Attribution& a, std::string& out) {
-  absl::StrAppend(&out, "\nNot comparable. This is a discrete fault, not drift; no number is given.\n");
+  absl::StrAppend(&out,
+                  "\nNot comparable. This is a discrete fault, not drift; no number is given.\n");
   for (const GateFinding& finding : a.findings) {
-    absl::StrAppend(&out, "  ", std::string(DiscreteFaultName(finding.fault)), ": ", finding.message,
-                    "\n");
+    absl::StrAppend(&out, "  ", std::string(DiscreteFaultName(finding.fault)), ": ",
+                    finding.message, "\n");
   }
 }
 
@@ -77,10 +80,10 @@ void AppendMetrics(const Attribution& a, std::string& out) {
                           WithBounds(a.by_sequence.Number(name).interval),
                           WithBounds(a.by_group.Number(name).interval));
   }
-  absl::StrAppendFormat(&out, "  max abs(delta) %s, largest weight %s, calibration z %s over %d tokens\n",
-                        Number(a.by_sequence.Get("max_abs_delta")),
-                        Number(a.by_sequence.Get("max_weight")),
-                        Number(a.by_sequence.Get("calibration_z")), a.shares.num_tokens);
+  absl::StrAppendFormat(
+      &out, "  max abs(delta) %s, largest weight %s, calibration z %s over %d tokens\n",
+      Number(a.by_sequence.Get("max_abs_delta")), Number(a.by_sequence.Get("max_weight")),
+      Number(a.by_sequence.Get("calibration_z")), a.shares.num_tokens);
 }
 
 void AppendShares(const Attribution& a, std::string& out) {
@@ -88,9 +91,9 @@ void AppendShares(const Attribution& a, std::string& out) {
                         "mean abs alone, nats [95 %]", "% of mean square [95 %]", "% of k3",
                         "% tail", "first .. last");
   for (const PartShare& share : a.shares.parts) {
-    absl::StrAppendFormat(&out, "%-15s %-29s %-24s %-8s %-7s %s\n", std::string(PartName(share.part)),
-                          WithBounds(share.mean_abs), PercentWithBounds(share.square()),
-                          Percent(share.shares[kK3].share.value),
+    absl::StrAppendFormat(&out, "%-15s %-29s %-24s %-8s %-7s %s\n",
+                          std::string(PartName(share.part)), WithBounds(share.mean_abs),
+                          PercentWithBounds(share.square()), Percent(share.shares[kK3].share.value),
                           Percent(share.shares[kTail].share.value),
                           OrderBounds(share.shares[kSquare]));
   }
@@ -100,8 +103,9 @@ void AppendShares(const Attribution& a, std::string& out) {
                         a.shares.total_mean_abs.value > kLogprobFloor ? "100" : "-",
                         a.shares.total_mean_abs.value > kLogprobFloor ? "100" : "-",
                         Number(a.shares.tail_threshold));
-  absl::StrAppendFormat(&out, "  company: %d completions (%d tokens) decoded alone differ by at most %s\n",
-                        a.alone.num_completions, a.alone.num_tokens, Number(a.alone.max_abs));
+  absl::StrAppendFormat(
+      &out, "  company: %d completions (%d tokens) decoded alone differ by at most %s\n",
+      a.alone.num_completions, a.alone.num_tokens, Number(a.alone.max_abs));
   if (a.shares.num_missing > 0) {
     absl::StrAppendFormat(&out, "  %d tokens are left out: some rung could not score them\n",
                           a.shares.num_missing);
@@ -135,15 +139,17 @@ void AppendVerdict(const Attribution& a, std::string& out) {
                           cause.label.empty() ? "" : absl::StrCat(" (", cause.label, ")"),
                           PercentWithBounds(cause.share), cause.evidence);
     if (cause.kind != StrengthKind::kNone) {
-      absl::StrAppendFormat(&out, "    strength %s%s\n", WithBounds(cause.strength),
-                            cause.kind == StrengthKind::kExact ? " (bounds: values that give the same record)" : "");
+      absl::StrAppendFormat(
+          &out, "    strength %s%s\n", WithBounds(cause.strength),
+          cause.kind == StrengthKind::kExact ? " (bounds: values that give the same record)" : "");
     }
   }
   if (std::isfinite(verdict.unexplained.value)) {
     absl::StrAppendFormat(&out, "  unexplained: %s %%\n", PercentWithBounds(verdict.unexplained));
   }
   for (const OpenQuestion& question : verdict.open) {
-    absl::StrAppend(&out, "  open: ", question.what, "\n    what would decide: ", question.deciding, "\n");
+    absl::StrAppend(&out, "  open: ", question.what, "\n    what would decide: ", question.deciding,
+                    "\n");
   }
 }
 

@@ -54,10 +54,7 @@ HostTensor Widen(const HostTensor& tensor) {
 
 CaptureWeights::CaptureWeights(const offpolicy::Capture* capture, const ModelConfig& config,
                                std::string path, std::string fallback)
-    : capture_(capture),
-      config_(config),
-      path_(std::move(path)),
-      fallback_(std::move(fallback)) {}
+    : capture_(capture), config_(config), path_(std::move(path)), fallback_(std::move(fallback)) {}
 
 bool CaptureWeights::Carries(int64_t version) const {
   const offpolicy::CapturedWeights* const known = capture_->WeightsOf(version);
@@ -103,8 +100,7 @@ absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Cast(int64_t version,
   return cast;
 }
 
-absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Served(int64_t version,
-                                                               DType dtype) const {
+absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Served(int64_t version, DType dtype) const {
   if (dtype == DType::kF32) return Masters(version);
   const offpolicy::CapturedWeights* const known = capture_->WeightsOf(version);
   if (known != nullptr && known->rounding.empty() && !known->served.empty()) {
@@ -137,8 +133,8 @@ absl::Status CaptureWeights::CheckServed(int64_t version, DType dtype) const {
   if (differ.empty()) return absl::OkStatus();
   const size_t shown = std::min<size_t>(differ.size(), 3);
   return absl::FailedPreconditionError(absl::StrCat(
-      "servers ran other weights as version ", version, " than the trainer's: ", differ.size(), " of ",
-      digests.size(), " tensors differ (",
+      "servers ran other weights as version ", version, " than the trainer's: ", differ.size(),
+      " of ", digests.size(), " tensors differ (",
       absl::StrJoin(differ.begin(), differ.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
       differ.size() > shown ? ", ..." : "", ")"));
 }

@@ -1,7 +1,7 @@
 // CoefficientBasis: the few directions in which the coefficients of many corrections lie on one
-// completion. The gradient is linear in them, so one backward pass per direction serves all corrections: weights
-// of whole completions share a direction with no correction at all, and token weights are a second
-// one until a bound acts. Pure.
+// completion. The gradient is linear in them, so one backward pass per direction serves all
+// corrections: weights of whole completions share a direction with no correction at all, and token
+// weights are a second one until a bound acts. Pure.
 #ifndef TANDEM_DRIFT_LAB_COEFFICIENT_BASIS_H_
 #define TANDEM_DRIFT_LAB_COEFFICIENT_BASIS_H_
 
@@ -10,8 +10,8 @@
 
 namespace tandem::drift {
 
-// What is left of a row outside the directions, relative to the row: two orders below what a gradient
-// in fp32 and its sketch resolve.
+// What is left of a row outside the directions, relative to the row: two orders below what a
+// gradient in fp32 and its sketch resolve.
 inline constexpr double kBasisTolerance = 1e-5;
 
 struct CoefficientBasis {

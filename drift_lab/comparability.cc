@@ -57,8 +57,8 @@ void AddIfAny(const Capture& capture, DiscreteFault fault, const Suspects& suspe
               const std::string& what, std::vector<GateFinding>& findings) {
   if (suspects.num_tokens == 0) return;
   findings.push_back({fault,
-                      absl::StrCat(suspects.num_tokens, " tokens of ", suspects.num_completions, " of ",
-                                   capture.num_completions(), " completions ", what, " (",
+                      absl::StrCat(suspects.num_tokens, " tokens of ", suspects.num_completions,
+                                   " of ", capture.num_completions(), " completions ", what, " (",
                                    Where(capture, suspects), ")"),
                       suspects.num_completions});
 }
@@ -88,30 +88,38 @@ void CheckIds(const Capture& capture, const ModelConfig& config,
            Find(capture, [&](size_t t) { return outside(capture.token_ids[t]); }),
            absl::StrCat("are outside the vocabulary of ", config.vocab_size), findings);
   if (std::ranges::any_of(capture.prompt_ids, outside)) {
-    findings.push_back({DiscreteFault::kIdsOutside,
-                        absl::StrCat("a prompt has an id outside the vocabulary of ", config.vocab_size),
-                        0});
+    findings.push_back(
+        {DiscreteFault::kIdsOutside,
+         absl::StrCat("a prompt has an id outside the vocabulary of ", config.vocab_size), 0});
   }
 }
 
 void CheckRecord(const Capture& capture, std::vector<GateFinding>& findings) {
-  AddIfAny(capture, DiscreteFault::kRecordMissing, Find(capture, [&](size_t t) {
-             return !std::isfinite(capture.behaviour_logprobs[t]) ||
-                    capture.behaviour_logprobs[t] < kLeastLogprob;
-           }),
-           "have no behaviour log-prob (not finite, or a stand-in like -9999): drop such rows, never floor them",
+  AddIfAny(capture, DiscreteFault::kRecordMissing,
+           Find(capture,
+                [&](size_t t) {
+                  return !std::isfinite(capture.behaviour_logprobs[t]) ||
+                         capture.behaviour_logprobs[t] < kLeastLogprob;
+                }),
+           "have no behaviour log-prob (not finite, or a stand-in like -9999): drop such rows, "
+           "never floor them",
            findings);
-  AddIfAny(capture, DiscreteFault::kRecordSynthetic, Find(capture, [&](size_t t) {
+  AddIfAny(
+      capture, DiscreteFault::kRecordSynthetic,
+      Find(capture,
+           [&](size_t t) {
              return capture.behaviour_logprobs[t] == 0 && capture.entropies[t] > kPointEntropy;
            }),
-           "have a behaviour log-prob of exactly 0 though the distribution had entropy: made up, not "
-           "drawn (end tokens added after the fact?)",
-           findings);
-  AddIfAny(capture, DiscreteFault::kVersionsFall, Find(capture, [&](size_t t) {
-             return t > 0 && capture.weight_version[t] < capture.weight_version[t - 1] &&
-                    std::ranges::find(capture.token_offsets, static_cast<int64_t>(t)) ==
-                        capture.token_offsets.end();
-           }),
+      "have a behaviour log-prob of exactly 0 though the distribution had entropy: made up, not "
+      "drawn (end tokens added after the fact?)",
+      findings);
+  AddIfAny(capture, DiscreteFault::kVersionsFall,
+           Find(capture,
+                [&](size_t t) {
+                  return t > 0 && capture.weight_version[t] < capture.weight_version[t - 1] &&
+                         std::ranges::find(capture.token_offsets, static_cast<int64_t>(t)) ==
+                             capture.token_offsets.end();
+                }),
            "carry an older weight version than the token before them", findings);
 }
 
@@ -119,15 +127,24 @@ void CheckRecord(const Capture& capture, std::vector<GateFinding>& findings) {
 
 std::string_view DiscreteFaultName(DiscreteFault fault) {
   switch (fault) {
-    case DiscreteFault::kTokensDiffer: return "tokens_differ";
-    case DiscreteFault::kIdsOutside: return "ids_outside_vocabulary";
-    case DiscreteFault::kRecordMissing: return "record_missing";
-    case DiscreteFault::kRecordSynthetic: return "record_synthetic";
-    case DiscreteFault::kVersionsFall: return "versions_fall";
-    case DiscreteFault::kModelDiffers: return "model_differs";
-    case DiscreteFault::kWeightsDiffer: return "weights_differ";
-    case DiscreteFault::kWeightsUnproven: return "weights_unproven";
-    case DiscreteFault::kSettings: break;
+    case DiscreteFault::kTokensDiffer:
+      return "tokens_differ";
+    case DiscreteFault::kIdsOutside:
+      return "ids_outside_vocabulary";
+    case DiscreteFault::kRecordMissing:
+      return "record_missing";
+    case DiscreteFault::kRecordSynthetic:
+      return "record_synthetic";
+    case DiscreteFault::kVersionsFall:
+      return "versions_fall";
+    case DiscreteFault::kModelDiffers:
+      return "model_differs";
+    case DiscreteFault::kWeightsDiffer:
+      return "weights_differ";
+    case DiscreteFault::kWeightsUnproven:
+      return "weights_unproven";
+    case DiscreteFault::kSettings:
+      break;
   }
   return "settings";
 }
@@ -142,9 +159,10 @@ std::vector<GateFinding> CheckComparable(const Capture& capture, const ModelConf
                         capture.num_completions()});
   }
   if (sampling.min_new_tokens > 0) {
-    findings.push_back({DiscreteFault::kSettings,
-                        "min_new_tokens bans end tokens from the distribution in a way no trainer re-scores",
-                        capture.num_completions()});
+    findings.push_back(
+        {DiscreteFault::kSettings,
+         "min_new_tokens bans end tokens from the distribution in a way no trainer re-scores",
+         capture.num_completions()});
   }
   CheckIds(capture, config, findings);
   CheckRecord(capture, findings);

@@ -60,8 +60,7 @@ absl::StatusOr<std::unique_ptr<EngineForward>> EngineForward::Create(
   rollout::EngineOptions options;
   options.dtype = dtype;
   options.num_threads = num_threads;
-  options.kv_capacity_tokens =
-      static_cast<int64_t>(kCompletionsTogether) * (longest + kBlockSlack);
+  options.kv_capacity_tokens = static_cast<int64_t>(kCompletionsTogether) * (longest + kBlockSlack);
   TANDEM_ASSIGN_OR_RETURN(auto engine, rollout::Engine::Create(model_directory, options));
   engine->DropInitialTensors();
   return std::unique_ptr<EngineForward>(new EngineForward(std::move(engine)));

@@ -1,5 +1,5 @@
-// EngineForward: a capture's tokens through the rollout engine, honest and in this process, under any
-// weights, path, precision and claimed transforms. Free of protobuf and LibTorch.
+// EngineForward: a capture's tokens through the rollout engine, honest and in this process, under
+// any weights, path, precision and claimed transforms. Free of protobuf and LibTorch.
 //
 // Use from one thread. Memory: an engine with two versions of the weights.
 #ifndef TANDEM_DRIFT_LAB_ENGINE_FORWARD_H_
@@ -24,7 +24,8 @@ namespace tandem::drift {
 
 // [T] of the capture; NaN for tokens that were not asked for. Meanings: rollout::SequenceScore.
 struct EngineScores {
-  std::vector<float> logprobs, entropies, second_moments, squared_probs, kept_mass, gaps, mass_above;
+  std::vector<float> logprobs, entropies, second_moments, squared_probs, kept_mass, gaps,
+      mass_above;
   std::vector<int32_t> ranks;
 
   EngineScores() = default;
@@ -46,18 +47,20 @@ class EngineForward {
   // `num_threads`: 0 for the cores of the machine.
   static absl::StatusOr<std::unique_ptr<EngineForward>> Create(const std::string& model_directory,
                                                                rollout::ComputeDType dtype,
-                                                               int64_t longest, int64_t num_threads = 0);
+                                                               int64_t longest,
+                                                               int64_t num_threads = 0);
 
   // Scores under `tensors` from here on (ModelTensors order, the engine's dtype).
   absl::Status Install(std::vector<HostTensor> tensors);
 
   // Packs them for EngineInputs::segments.
-  absl::StatusOr<std::unique_ptr<rollout::StagedWeights>> Stage(std::vector<HostTensor> tensors) const {
+  absl::StatusOr<std::unique_ptr<rollout::StagedWeights>> Stage(
+      std::vector<HostTensor> tensors) const {
     return engine_->Stage(std::move(tensors));
   }
 
-  // `wanted` [S]: completions to score; empty: all. The transforms of `options` are used as they are.
-  // progress(n) after every few completions: tokens scored so far.
+  // `wanted` [S]: completions to score; empty: all. The transforms of `options` are used as they
+  // are. progress(n) after every few completions: tokens scored so far.
   absl::StatusOr<EngineScores> Score(const offpolicy::Capture& capture,
                                      const std::vector<bool>& wanted,
                                      const rollout::ScoreOptions& options,

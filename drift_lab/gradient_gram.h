@@ -1,9 +1,9 @@
-// GradientGram: inner products of gradients of a capture's completions, one backward pass each, through
-// the trainer's own forward. Free of LibTorch in its header.
+// GradientGram: inner products of gradients of a capture's completions, one backward pass each,
+// through the trainer's own forward. Free of LibTorch in its header.
 //
 // The gradients themselves are never kept: each is sketched to at most kSketchWidth floats as its
-// parameters' gradients come (vector_sketch.h). Use from one thread. Memory: the trainer's masters and
-// gradients, and 1 MiB a request.
+// parameters' gradients come (vector_sketch.h). Use from one thread. Memory: the trainer's masters
+// and gradients, and 1 MiB a request.
 #ifndef TANDEM_DRIFT_LAB_GRADIENT_GRAM_H_
 #define TANDEM_DRIFT_LAB_GRADIENT_GRAM_H_
 
@@ -31,7 +31,7 @@ struct GradientGram {
   std::vector<double> products;  // [N, N]
   std::vector<float> logprobs;   // [T] of the capture, from these passes; NaN where none was made
   int64_t num_parameters = 0;
-  double relative_error = 0;     // of a squared norm: a standard error over sketches; 0: exact
+  double relative_error = 0;  // of a squared norm: a standard error over sketches; 0: exact
 
   double at(size_t i, size_t j) const { return products[i * static_cast<size_t>(size) + j]; }
 };

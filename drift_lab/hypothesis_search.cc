@@ -32,6 +32,16 @@ Fit FitOf(const std::vector<float>& record, const std::vector<float>& predicted)
   return fit;
 }
 
+std::vector<double> Residuals(const std::vector<float>& to, const std::vector<float>& from) {
+  std::vector<double> residuals(from.size());
+  for (size_t t = 0; t < from.size(); ++t) residuals[t] = Residual(to[t], from[t]);
+  return residuals;
+}
+
+void KeepBetter(Attempt attempt, Attempt& best) {
+  if (attempt.fit.mean_abs < best.fit.mean_abs) best = std::move(attempt);
+}
+
 absl::StatusOr<Attempt> HypothesisSearch::Try(const RecordHypothesis& hypothesis, Part part) {
   ++num_tries_;
   Attempt attempt{.hypothesis = hypothesis, .part = part};

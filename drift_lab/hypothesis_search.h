@@ -29,13 +29,19 @@ struct Fit {
   double matched = 1;   // share of tokens within kSameLogprob
   int64_t num_tokens = 0;
 
+  // Is a hypothesis right, but perhaps for an edge that one token in two hundred shows?
   bool exact() const { return num_tokens > 0 && matched >= 0.995; }
+  // Is there nothing to explain?
+  bool identical() const { return num_tokens > 0 && matched == 1; }
 };
 
 // record - prediction of a token, within +- kLargestResidual (a prediction of -inf: the positive
 // end); NaN where either is unknown.
 double Residual(float record, float predicted);
 Fit FitOf(const std::vector<float>& record, const std::vector<float>& predicted);
+
+// Residual of every token of `to` against `from`: [T].
+std::vector<double> Residuals(const std::vector<float>& to, const std::vector<float>& from);
 
 struct Attempt {
   RecordHypothesis hypothesis;
@@ -44,6 +50,9 @@ struct Attempt {
   std::vector<float> predicted;  // [T] what would have been recorded; NaN outside the screen
   Fit fit;
 };
+
+// `attempt` becomes `best` where it leaves less.
+void KeepBetter(Attempt attempt, Attempt& best);
 
 class HypothesisSearch {
  public:

@@ -276,9 +276,9 @@ absl::StatusOr<std::vector<float>> Climb::TrainerScore(const std::vector<HostTen
                                                        int64_t row_tokens,
                                                        const std::string& what) {
   passes_.Start(what, kTrainerCost);
-  TANDEM_ASSIGN_OR_RETURN(const auto forward,
-                          TrainerForward::Create(serving_->config(), tensors,
-                                                 RecordedTrainer(capture_, row_tokens)));
+  TANDEM_ASSIGN_OR_RETURN(
+      const auto forward,
+      TrainerForward::Create(serving_->config(), tensors, RecordedTrainer(capture_, row_tokens)));
   return forward->Score(capture_, wanted, [this](int64_t tokens) { passes_.Report(tokens); });
 }
 

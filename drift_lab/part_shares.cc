@@ -84,7 +84,8 @@ void AddRungs(const std::vector<double>& rungs, double threshold, const Layout& 
     const double after = from_engine + rungs[i];
     // What is left on the trainer's side; exactly 0 behind the last rung.
     const double left = i + 1 == rungs.size() ? 0 : to_trainer - rungs[i];
-    const Measures up_to = MeasuresOf(after, threshold), before = MeasuresOf(from_engine, threshold);
+    const Measures up_to = MeasuresOf(after, threshold),
+                   before = MeasuresOf(from_engine, threshold);
     const Measures with = MeasuresOf(to_trainer, threshold), without = MeasuresOf(left, threshold);
     for (size_t m = 0; m < kNumMeasures; ++m) {
       sums[layout.rung(i, m, false)] += up_to[m] - before[m];
@@ -128,7 +129,8 @@ Statistic Ratio(size_t numerator, size_t denominator) {
   return [=](std::span<const double> sums) { return sums[numerator] / sums[denominator]; };
 }
 
-// A rung's share of a measure: from the engine's end (`first`), the trainer's (`last`), or their mean.
+// A rung's share of a measure: from the engine's end (`first`), the trainer's (`last`), or their
+// mean.
 double RungShare(std::span<const double> sums, const Layout& layout, size_t rung, size_t measure,
                  double weight_of_last) {
   const double first = sums[layout.rung(rung, measure, false)];
@@ -159,7 +161,8 @@ Statistic ShareStatistic(const Layout& layout, size_t part, size_t measure) {
   };
 }
 
-void FillBounds(std::span<const double> total, const Layout& layout, size_t part, PartShare& share) {
+void FillBounds(std::span<const double> total, const Layout& layout, size_t part,
+                PartShare& share) {
   for (size_t m = 0; m < kNumMeasures; ++m) {
     MeasureShare& of = share.shares[m];
     const size_t rung = layout.rung_of(part);
@@ -235,7 +238,8 @@ PartShares ComputePartShares(const TokenRecord& record, const TokenParts& parts,
     for (MeasureShare& of : share.shares) of.share = *next++;
     FillBounds(total, layout, i, share);
     if (shares.total_mean_abs.value > kLogprobFloor) continue;
-    for (MeasureShare& of : share.shares) of = {.share = {.value = kNaN}, .first = kNaN, .last = kNaN};
+    for (MeasureShare& of : share.shares)
+      of = {.share = {.value = kNaN}, .first = kNaN, .last = kNaN};
   }
   return shares;
 }

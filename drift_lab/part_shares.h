@@ -1,20 +1,21 @@
 // PartShares: how much of a capture's gap each part of the ladder carries, with intervals over
 // completions. Pure.
 //
-// Parts of the mean add up by themselves: delta is the sum of its parts for every token. Measures of
-// size do not, so each is shared out over orders:
+// Parts of the mean add up by themselves: delta is the sum of its parts for every token. Measures
+// of size do not, so each is shared out over orders:
 //
 //   square  mean(delta^2)      k3  mean(e^delta - 1 - delta)
 //   tail    share of tokens with abs(delta) over the 99 % quantile of the capture
 //
 // A rung's share is its increment of the measure along the ladder, taken once from the engine's end
-// and once from the trainer's; the share is the mean of the two, and they are its bounds. The factors
-// between engine and trainer stand in the ladder as one rung; its share is divided by the Shapley
-// values of the cells, measured as a gap from the trainer's cell. Shares of a measure add up to 1.
+// and once from the trainer's; the share is the mean of the two, and they are its bounds. The
+// factors between engine and trainer stand in the ladder as one rung; its share is divided by the
+// Shapley values of the cells, measured as a gap from the trainer's cell. Shares of a measure add
+// up to 1.
 //
-// Why not by token: a rounding site gives another rounding error whenever anything before it changes,
-// so switching one factor on draws the error of the others anew. Token by token that counts as its
-// own; in the measure it does not.
+// Why not by token: a rounding site gives another rounding error whenever anything before it
+// changes, so switching one factor on draws the error of the others anew. Token by token that
+// counts as its own; in the measure it does not.
 #ifndef TANDEM_DRIFT_LAB_PART_SHARES_H_
 #define TANDEM_DRIFT_LAB_PART_SHARES_H_
 
@@ -28,8 +29,8 @@
 
 namespace tandem::drift {
 
-// Mean absolute gap below which two fp32 log-probs are the same number: a few units in the last place of a
-// log-prob of typical size. Nobody asks for shares of that.
+// Mean absolute gap below which two fp32 log-probs are the same number: a few units in the last
+// place of a log-prob of typical size. Nobody asks for shares of that.
 inline constexpr double kLogprobFloor = 2e-6;
 
 enum Measure : size_t { kSquare, kK3, kTail, kNumMeasures };

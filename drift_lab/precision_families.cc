@@ -47,7 +47,7 @@ absl::StatusOr<Attempt> SearchBits(HypothesisSearch& search, const Attempt& base
     set(bits, hypothesis);
     TANDEM_ASSIGN_OR_RETURN(Attempt made, search.Try(hypothesis, part));
     const double effect = Distance(made.predicted, without.predicted);
-    if (made.fit.mean_abs < best.fit.mean_abs) best = std::move(made);
+    KeepBetter(std::move(made), best);
     return effect;
   };
   TANDEM_ASSIGN_OR_RETURN(const double effect, attempt(first));
@@ -119,7 +119,7 @@ absl::StatusOr<Attempt> SearchKvQuantisation(HypothesisSearch& search, const Att
                                        [position](int bits, RecordHypothesis& h) {
                                          h.kv_quantisation = {bits, position};
                                        }));
-    if (attempt.fit.mean_abs < best.fit.mean_abs) best = std::move(attempt);
+    KeepBetter(std::move(attempt), best);
   }
   return best;
 }

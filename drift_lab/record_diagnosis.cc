@@ -106,9 +106,6 @@ class Diagnosis {
     progress_(search_.num_tries());
     return attempt;
   }
-  RecordHypothesis Hypothesis() const {
-    return steps_.empty() ? RecordHypothesis() : steps_.back().attempt.hypothesis;
-  }
 
   const Capture& capture_;
   const EngineScores& claimed_;
@@ -231,8 +228,8 @@ void Diagnosis::FitRest() {
   const std::vector<float>& predicted = out_.predictions.back();
   const EngineScores& scores = steps_.empty() ? claimed_ : steps_.back().attempt.scores;
   out_.after = FitOf(capture_.behaviour_logprobs, predicted);
-  if (out_.after.exact()) return;
-  out_.explained = false;
+  out_.explained = out_.after.identical() || (!out_.causes.empty() && out_.after.exact());
+  if (out_.explained) return;
   if (!options_.same_arithmetic) return;
   std::vector<double> residual(predicted.size());
   for (size_t t = 0; t < residual.size(); ++t) {
@@ -264,7 +261,7 @@ void Diagnosis::Describe() {
 absl::StatusOr<RecordDiagnosis> Diagnosis::Run() {
   out_.before = out_.after = FitOf(capture_.behaviour_logprobs, claimed_.logprobs);
   out_.predictions = {claimed_.logprobs};
-  if (out_.before.exact()) return std::move(out_);
+  if (out_.before.identical()) return std::move(out_);
   FindShifts(claimed_.logprobs);
   TANDEM_RETURN_IF_ERROR(Search());
   TANDEM_RETURN_IF_ERROR(Finish());

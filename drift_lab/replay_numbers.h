@@ -1,21 +1,22 @@
 // ReplayNumbers: what each correction would have made of one batch, from its coefficients and the
 // inner products of the completions' gradients. Pure.
 //
-//   g = sum_i g_i / D            g_i = sum_t c_t grad log pi[t] over completion i; c and D: EvaluateMethod
-//   cosine(g, r) = <g, r> / (|g| |r|)
-//   variance = S / (S - 1) sum_i |g_i - mean g_i|^2 / D^2: of g, were the S completions independent
-//   u_t      = -slope_t / A_t, what multiplies A_t grad log pi[t] before D and the length's scale:
+//   g = sum_i g_i / D            g_i = sum_t c_t grad log pi[t] over completion i; c and D:
+//   EvaluateMethod cosine(g, r) = <g, r> / (|g| |r|) variance = S / (S - 1) sum_i |g_i - mean
+//   g_i|^2 / D^2: of g, were the S completions independent u_t      = -slope_t / A_t, what
+//   multiplies A_t grad log pi[t] before D and the length's scale:
 //              the weight of a correction, the factor of an objective, 0 for what either drops
-//   ESS / N  = (sum u)^2 / (N sum u^2) over the N trained tokens with A != 0; effective tokens: N times it
-//   kept     = share of those tokens with u != 0;  mean weight: of u over the kept ones
+//   ESS / N  = (sum u)^2 / (N sum u^2) over the N trained tokens with A != 0; effective tokens: N
+//   times it kept     = share of those tokens with u != 0;  mean weight: of u over the kept ones
 //
 // Tokens with A = 0 have no gradient under any method and are in no number but D.
 //
-// Intervals: groups are drawn again (cluster_bootstrap.h), since a group's advantages depend on each
-// other. Coefficients and what a method measures over the whole batch (batch_normalise, m2po's cutoff)
-// stay as they were; D is drawn with the groups. A method that keeps tokens of fewer than kLeastClusters
-// groups has no intervals, and a number that its own samples exclude has none either: lengths and angles of
-// sums of few noisy gradients are biased, in samples of samples more so.
+// Intervals: groups are drawn again (cluster_bootstrap.h), since a group's advantages depend on
+// each other. Coefficients and what a method measures over the whole batch (batch_normalise, m2po's
+// cutoff) stay as they were; D is drawn with the groups. A method that keeps tokens of fewer than
+// kLeastClusters groups has no intervals, and a number that its own samples exclude has none
+// either: lengths and angles of sums of few noisy gradients are biased, in samples of samples more
+// so.
 #ifndef TANDEM_DRIFT_LAB_REPLAY_NUMBERS_H_
 #define TANDEM_DRIFT_LAB_REPLAY_NUMBERS_H_
 
@@ -33,7 +34,8 @@
 
 namespace tandem::drift {
 
-// A capture as the batch of one update, the first after sampling: target and proximal policy are one.
+// A capture as the batch of one update, the first after sampling: target and proximal policy are
+// one.
 struct ReplayBatch {
   std::vector<double> behaviour, proximal, advantages;  // [T]
   std::vector<uint8_t> mask;                            // [T]
@@ -61,8 +63,8 @@ struct LengthShare {
 
 struct ReplayRow {
   ReplayVariant variant;
-  double gradient_norm = 0, denominator = 0;  // |g|, D
-  offpolicy::Interval norm_ratio;             // |g| over that without correction
+  double gradient_norm = 0, denominator = 0;               // |g|, D
+  offpolicy::Interval norm_ratio;                          // |g| over that without correction
   std::array<offpolicy::Interval, kNumReferences> cosine;  // NaN where either is 0, or is withheld
   double variance = 0, variance_by_group = 0;  // the latter were groups independent, as they are
   offpolicy::Interval ess_fraction;
@@ -79,8 +81,8 @@ struct ReplayNumbers {
   int64_t num_tokens = 0;       // trained, A != 0
   int64_t num_completions = 0;  // trained
   int64_t num_groups = 0;       // with a trained completion
-  // Why nothing is compared with the product weights, whose gradient then is that of a few completions;
-  // empty: it is compared.
+  // Why nothing is compared with the product weights, whose gradient then is that of a few
+  // completions; empty: it is compared.
   std::string exact_withheld;
 };
 

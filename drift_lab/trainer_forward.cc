@@ -56,8 +56,8 @@ std::vector<std::span<const int32_t>> SupportOf(const Capture& capture, int64_t 
 }
 
 absl::StatusOr<trainer::PackedRow> Pack(const Capture& capture, const Row& row) {
-  trainer::GroupTokens tokens{
-      .prompt = capture.prompt(capture.group[static_cast<size_t>(row.front())])};
+  trainer::GroupTokens tokens{.prompt =
+                                  capture.prompt(capture.group[static_cast<size_t>(row.front())])};
   for (const int64_t s : row) {
     tokens.completions.push_back(capture.ids(s));
     if (!capture.support_ids.empty()) tokens.support.push_back(SupportOf(capture, s));
@@ -71,8 +71,10 @@ TrainerForwardOptions RecordedTrainer(const Capture& capture, int64_t row_tokens
   const offpolicy::CaptureManifest& m = capture.manifest;
   const offpolicy::CapturedWeights* const known = capture.WeightsOf(m.proximal_version);
   const bool dither = known != nullptr && known->rounding == "dither";
-  return {.dtype = m.trainer.dtype == "bf16" ? trainer::ComputeDType::kBf16 : trainer::ComputeDType::kFp32,
-          .numerics = m.trainer.numerics == NumericsName(Numerics::kExact) ? Numerics::kExact : Numerics::kFast,
+  return {.dtype = m.trainer.dtype == "bf16" ? trainer::ComputeDType::kBf16
+                                             : trainer::ComputeDType::kFp32,
+          .numerics = m.trainer.numerics == NumericsName(Numerics::kExact) ? Numerics::kExact
+                                                                           : Numerics::kFast,
           .rounding = dither ? trainer::Rounding::kDither : trainer::Rounding::kNearest,
           .row_tokens = row_tokens};
 }
@@ -90,9 +92,9 @@ absl::StatusOr<std::unique_ptr<TrainerForward>> TrainerForward::Create(
     const TrainerForwardOptions& options) {
   auto impl = std::make_unique<Impl>();
   impl->options = options;
-  TANDEM_ASSIGN_OR_RETURN(impl->policy,
-                          trainer::Policy::Create(config, tensors, options.dtype,
-                                                  options.trainable, options.numerics));
+  TANDEM_ASSIGN_OR_RETURN(
+      impl->policy,
+      trainer::Policy::Create(config, tensors, options.dtype, options.trainable, options.numerics));
   impl->policy->WeightsChanged(options.rounding);
   return std::unique_ptr<TrainerForward>(new TrainerForward(std::move(impl)));
 }
@@ -108,11 +110,13 @@ absl::StatusOr<TrainerScores> TrainerForward::ScoreIn(const ScoreWay& way, const
                                                       const std::vector<bool>& wanted,
                                                       ScoreProgress progress) {
   TANDEM_CHECK(!way.as_update || impl_->options.trainable);
-  const double temperature =
-      way.temperature > 0 ? way.temperature : static_cast<double>(capture.manifest.sampling.temperature);
+  const double temperature = way.temperature > 0
+                                 ? way.temperature
+                                 : static_cast<double>(capture.manifest.sampling.temperature);
   TrainerScores scores;
   for (auto* column : {&scores.logprobs, &scores.entropies}) {
-    column->assign(static_cast<size_t>(capture.num_tokens()), std::numeric_limits<float>::quiet_NaN());
+    column->assign(static_cast<size_t>(capture.num_tokens()),
+                   std::numeric_limits<float>::quiet_NaN());
   }
   int64_t done = 0;
   for (const Row& row : PlanRows(capture, wanted, impl_->options.row_tokens)) {

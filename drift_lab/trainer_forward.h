@@ -1,8 +1,9 @@
 // TrainerForward: a capture's tokens through the trainer's own forward, each completion in a row of
-// its own or packed as in training, under any weights; and back again, for gradients. Free of LibTorch
-// in its header.
+// its own or packed as in training, under any weights; and back again, for gradients. Free of
+// LibTorch in its header.
 //
-// Use from one thread. Memory: the weights in fp32, and in bf16 their cast; trainable: gradients in fp32.
+// Use from one thread. Memory: the weights in fp32, and in bf16 their cast; trainable: gradients in
+// fp32.
 #ifndef TANDEM_DRIFT_LAB_TRAINER_FORWARD_H_
 #define TANDEM_DRIFT_LAB_TRAINER_FORWARD_H_
 
@@ -53,8 +54,8 @@ class TrainerForward {
       const TrainerForwardOptions& options);
   ~TrainerForward();
 
-  // [T] log-probs at the capture's temperature, over the supports it carries; NaN for the completions
-  // that `wanted` [S] leaves out (empty: all are wanted).
+  // [T] log-probs at the capture's temperature, over the supports it carries; NaN for the
+  // completions that `wanted` [S] leaves out (empty: all are wanted).
   //   INVALID_ARGUMENT  an id outside the vocabulary, a completion over the context
   absl::StatusOr<std::vector<float>> Score(const offpolicy::Capture& capture,
                                            const std::vector<bool>& wanted, ScoreProgress progress);
@@ -63,9 +64,9 @@ class TrainerForward {
   absl::StatusOr<TrainerScores> ScoreIn(const ScoreWay& way, const offpolicy::Capture& capture,
                                         const std::vector<bool>& wanted, ScoreProgress progress);
 
-  // The gradient of sum_t direction[t] log pi[t] over completion `s`, alone in its row; direction is
-  // [tokens of s]. `take` gets it parameter by parameter, in the order of the tensors of Create, each valid
-  // during the call. The result is the completion's log-probs. Needs `trainable`.
+  // The gradient of sum_t direction[t] log pi[t] over completion `s`, alone in its row; direction
+  // is [tokens of s]. `take` gets it parameter by parameter, in the order of the tensors of Create,
+  // each valid during the call. The result is the completion's log-probs. Needs `trainable`.
   //   INVALID_ARGUMENT  as Score
   //   INTERNAL          a kernel failed
   absl::StatusOr<std::vector<float>> Differentiate(

@@ -19,10 +19,6 @@ constexpr double kLeastTemperature = 0.2, kLargestTemperature = 5;
 // A filter's edge as it was read off one token, moved out by what fp32 may have rounded.
 constexpr double kEdgeSlack = 2e-6;
 
-void Keep(Attempt attempt, Attempt& best) {
-  if (attempt.fit.mean_abs < best.fit.mean_abs) best = std::move(attempt);
-}
-
 // Of a dial that makes the filter tighter as it grows: how much tighter is the record than the
 // attempt? Positive: the attempt keeps too much. A token it removed says the opposite.
 double Slack(const HypothesisSearch& search, const Attempt& attempt) {
@@ -58,7 +54,7 @@ absl::StatusOr<Attempt> Halve(HypothesisSearch& search, const RecordHypothesis& 
     set(value, hypothesis);
     TANDEM_ASSIGN_OR_RETURN(Attempt attempt, search.Try(hypothesis, part));
     (Slack(search, attempt) > 0 ? loose : tight) = value;
-    Keep(std::move(attempt), best);
+    KeepBetter(std::move(attempt), best);
   }
   return best;
 }
@@ -71,12 +67,6 @@ struct Dial {
   double (*get)(const RecordHypothesis&);
   void (*set)(double, RecordHypothesis&);
 };
-
-std::vector<double> Difference(const std::vector<float>& from, const std::vector<float>& to) {
-  std::vector<double> difference(from.size());
-  for (size_t t = 0; t < from.size(); ++t) difference[t] = Residual(to[t], from[t]);
-  return difference;
-}
 
 std::vector<double> SlopeInTemperature(const Attempt& attempt) {
   std::vector<double> slope(attempt.predicted.size());
@@ -117,22 +107,22 @@ absl::StatusOr<Attempt> SearchWithTemperature(HypothesisSearch& search, const At
     dial.set(dial.get(next) * dial.nudge, next);
     TANDEM_ASSIGN_OR_RETURN(const Attempt nudged, search.Try(next, dial.part));
     const double sharper =
-        FitTwoSlopes(SlopeInTemperature(at), Difference(at.predicted, nudged.predicted),
-                     Difference(at.predicted, search.capture().behaviour_logprobs))
+        FitTwoSlopes(SlopeInTemperature(at), Residuals(nudged.predicted, at.predicted),
+                     Residuals(search.capture().behaviour_logprobs, at.predicted))
             .first;
     next = at.hypothesis;
     next.Clear(dial.part);
     next.temperature *= std::exp(-std::clamp(sharper, -0.5, 0.5));
     TANDEM_ASSIGN_OR_RETURN(at, search.Try(next, Part::kTemperature));
     TANDEM_ASSIGN_OR_RETURN(at, dial.alone(search, at));
-    Keep(at, best);
+    KeepBetter(at, best);
     if (!at.hypothesis.Has(dial.part) || std::abs(sharper) < kLeastTurn) break;
   }
   for (int i = 0; i < kTurns && !best.fit.exact(); ++i) {
     TANDEM_ASSIGN_OR_RETURN(Attempt sharper, SearchTemperature(search, best));
-    Keep(std::move(sharper), best);
+    KeepBetter(std::move(sharper), best);
     TANDEM_ASSIGN_OR_RETURN(Attempt tighter, dial.alone(search, best));
-    Keep(std::move(tighter), best);
+    KeepBetter(std::move(tighter), best);
   }
   if (best.hypothesis.Has(dial.part)) best.part = dial.part;
   return best;
@@ -148,7 +138,7 @@ absl::StatusOr<Attempt> SearchTemperature(HypothesisSearch& search, const Attemp
   Attempt best = base;
   for (int i = 0; i < kNewtonSteps; ++i) {
     const double step = FitSlope(SlopeInTemperature(best),
-                                 Difference(best.predicted, search.capture().behaviour_logprobs));
+                                 Residuals(search.capture().behaviour_logprobs, best.predicted));
     RecordHypothesis hypothesis = best.hypothesis;
     hypothesis.temperature = std::clamp(hypothesis.temperature * std::exp(-step), kLeastTemperature,
                                         kLargestTemperature);
@@ -163,7 +153,7 @@ absl::StatusOr<Attempt> SearchTemperature(HypothesisSearch& search, const Attemp
   RecordHypothesis hypothesis = best.hypothesis;
   hypothesis.temperature = round;
   TANDEM_ASSIGN_OR_RETURN(Attempt attempt, search.Try(hypothesis, Part::kTemperature));
-  Keep(std::move(attempt), best);
+  KeepBetter(std::move(attempt), best);
   return best;
 }
 
@@ -188,7 +178,7 @@ absl::StatusOr<Attempt> SearchTopP(HypothesisSearch& search, const Attempt& base
   hypothesis.top_p = lightest * (1 - kEdgeSlack);
   if (!(hypothesis.top_p > 0 && hypothesis.top_p < 1)) return best;
   TANDEM_ASSIGN_OR_RETURN(Attempt attempt, search.Try(hypothesis, Part::kTopP));
-  Keep(std::move(attempt), best);
+  KeepBetter(std::move(attempt), best);
   if (best.fit.exact() || !(heaviest_above > 0 && heaviest_above < 1)) return best;
   return Halve(
       search, open, Part::kTopP, 1, heaviest_above, Mean,
@@ -213,7 +203,7 @@ absl::StatusOr<Attempt> SearchTopK(HypothesisSearch& search, const Attempt& base
     set(loose, hypothesis);
     TANDEM_ASSIGN_OR_RETURN(Attempt attempt, search.Try(hypothesis, Part::kTopK));
     const bool too_loose = Slack(search, attempt) > 0;
-    Keep(std::move(attempt), best);
+    KeepBetter(std::move(attempt), best);
     if (too_loose || best.fit.exact()) break;
     tight = std::exchange(loose, 2 * loose);
   }
@@ -242,7 +232,7 @@ absl::StatusOr<Attempt> SearchMinP(HypothesisSearch& search, const Attempt& base
     set(loose, hypothesis);
     TANDEM_ASSIGN_OR_RETURN(Attempt attempt, search.Try(hypothesis, Part::kMinP));
     const bool too_loose = Slack(search, attempt) > 0;
-    Keep(std::move(attempt), best);
+    KeepBetter(std::move(attempt), best);
     if (too_loose || best.fit.exact()) break;
     tight = std::exchange(loose, loose / 2);
   }
@@ -262,7 +252,7 @@ absl::StatusOr<Attempt> SearchTemperatureAndFilter(HypothesisSearch& search, con
   if (base.hypothesis.Has(Part::kTemperature) || !LooksFiltered(search, base)) return best;
   for (const Dial& dial : kDials) {
     TANDEM_ASSIGN_OR_RETURN(Attempt attempt, SearchWithTemperature(search, base, dial));
-    Keep(std::move(attempt), best);
+    KeepBetter(std::move(attempt), best);
     if (best.fit.exact()) break;
   }
   return best;

@@ -1,10 +1,12 @@
-// VectorSketch: vectors of many elements as short ones with the same inner products, within a stated error.
+// VectorSketch: vectors of many elements as short ones with the same inner products, within a
+// stated error.
 //
 //   sketch[(p + r_b) mod k] += s(p) v[p],   b = p / k,  s(p) = +-1,  r_b and s random
 //
-// A CountSketch (Charikar, Chen and Farach-Colton 2002) whose hash shifts blocks of k elements as wholes, so
-// that it reads memory in order; a block's signs are products of two random tables, each read from a random
-// offset of the block's own. E <sketch(u), sketch(v)> = <u, v>, with a variance of at most about
+// A CountSketch (Charikar, Chen and Farach-Colton 2002) whose hash shifts blocks of k elements as
+// wholes, so that it reads memory in order; a block's signs are products of two random tables, each
+// read from a random offset of the block's own. E <sketch(u), sketch(v)> = <u, v>, with a variance
+// of at most about
 // (|u|^2 |v|^2 + <u, v>^2) / k; exact when there is only one block, n <= k. Pure.
 #ifndef TANDEM_DRIFT_LAB_VECTOR_SKETCH_H_
 #define TANDEM_DRIFT_LAB_VECTOR_SKETCH_H_

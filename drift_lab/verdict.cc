@@ -17,6 +17,13 @@ bool IsMaterial(const PartShare& share) {
          share.square().low > 0;
 }
 
+// A replay owes the record every bit: one token is evidence, whatever an interval over sequences
+// says of the others.
+bool IsUnexplainedRecord(const PartShare& share, const RecordDiagnosis& diagnosis) {
+  return share.part == Part::kRecord && !diagnosis.explained &&
+         share.mean_abs.value > kLogprobFloor && share.square().value >= kLeastShare;
+}
+
 std::string EvidenceOf(const PartShare& share) {
   return absl::StrFormat("%s: mean abs %.3g nats a token", std::string(PartDescription(share.part)),
                          share.mean_abs.value);
@@ -94,12 +101,12 @@ Verdict Judge(const VerdictInputs& inputs) {
     const DiagnosedCause* const diagnosed = Diagnosed(*inputs.diagnosis, share.part);
     // A replay that gives the record back needs no share to be believed.
     const bool believed = diagnosed != nullptr && share.mean_abs.value > kLogprobFloor;
+    if (IsUnexplainedRecord(share, *inputs.diagnosis)) {
+      verdict.open.push_back(RestOfRecord(share, *inputs.diagnosis));
+      continue;
+    }
     if (!believed && (verdict.nothing_to_explain || !IsMaterial(share))) continue;
     if (IsPlace(share.part)) {
-      if (share.part == Part::kRecord && !inputs.diagnosis->explained) {
-        verdict.open.push_back(RestOfRecord(share, *inputs.diagnosis));
-        continue;
-      }
       verdict.open.push_back(
           {absl::StrFormat("%.0f %% of the mean square is in %s", 100 * share.square().value,
                            std::string(PartDescription(share.part))),

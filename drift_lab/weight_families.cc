@@ -22,23 +22,13 @@ constexpr double kLeastAlignmentZ = 4;
 constexpr double kDecidingAlignment = 0.995;
 constexpr int kMostTensors = 64;  // looked at one by one
 
-void Keep(Attempt attempt, Attempt& best) {
-  if (attempt.fit.mean_abs < best.fit.mean_abs) best = std::move(attempt);
-}
-
-std::vector<double> Difference(const std::vector<float>& from, const std::vector<float>& to) {
-  std::vector<double> difference(from.size());
-  for (size_t t = 0; t < from.size(); ++t) difference[t] = Residual(to[t], from[t]);
-  return difference;
-}
-
 // Which of a model's tensors are of another version, and how far along the way.
 class WeightSearch {
  public:
   WeightSearch(HypothesisSearch& search, const Attempt& without)
       : search_(search),
         without_(without),
-        residual_(Difference(without.predicted, search.capture().behaviour_logprobs)) {}
+        residual_(Residuals(search.capture().behaviour_logprobs, without.predicted)) {}
 
   absl::StatusOr<Attempt> Try(const OtherWeights& weights, Part part) {
     RecordHypothesis hypothesis = without_.hypothesis;
@@ -52,23 +42,22 @@ class WeightSearch {
     double amount_before = 0;
     for (int i = 0; i < kSecantSteps && !best.fit.exact(); ++i) {
       OtherWeights weights = *last.hypothesis.weights;
-      const double step =
-          (weights.amount - amount_before) *
-          FitSlope(Difference(before.predicted, last.predicted),
-                   Difference(last.predicted, search_.capture().behaviour_logprobs));
+      const double step = (weights.amount - amount_before) *
+                          FitSlope(Residuals(last.predicted, before.predicted),
+                                   Residuals(search_.capture().behaviour_logprobs, last.predicted));
       amount_before = weights.amount;
       weights.amount += step;
       if (!(std::abs(step) > kLeastAmountStep) || std::abs(weights.amount) > kLargestAmount) break;
       before = std::move(last);
       TANDEM_ASSIGN_OR_RETURN(last, Try(weights, part));
-      Keep(last, best);
+      KeepBetter(last, best);
     }
     OtherWeights weights = *best.hypothesis.weights;
     const double round = std::round(weights.amount * 1e4) / 1e4;
     if (round == weights.amount || round == 0) return best;
     weights.amount = round;
     TANDEM_ASSIGN_OR_RETURN(last, Try(weights, part));
-    Keep(std::move(last), best);
+    KeepBetter(std::move(last), best);
     return best;
   }
 
@@ -113,7 +102,7 @@ class WeightSearch {
   }
 
   double Aligned(const Attempt& attempt) const {
-    return Alignment(Difference(without_.predicted, attempt.predicted), residual_);
+    return Alignment(Residuals(attempt.predicted, without_.predicted), residual_);
   }
 
  private:
@@ -134,35 +123,34 @@ absl::StatusOr<Attempt> RefineWeights(HypothesisSearch& search, const Attempt& b
     TANDEM_ASSIGN_OR_RETURN(Attempt whole,
                             weights.Try({.versions_before = source, .tensors = tensors},
                                         tensors.empty() ? Part::kOtherVersion : Part::kTensor));
-    Keep(std::move(whole), best);
+    KeepBetter(std::move(whole), best);
     if (best.fit.exact()) return best;
   }
   TANDEM_ASSIGN_OR_RETURN(
       Attempt along, weights.Along(base, tensors.empty() ? Part::kInterpolation : Part::kTensor));
-  Keep(std::move(along), best);
+  KeepBetter(std::move(along), best);
   return best;
 }
 
 }  // namespace
 
 absl::StatusOr<Attempt> SearchWeights(HypothesisSearch& search, const Attempt& base) {
-  const Attempt& without = base;
-  Attempt best = base;
   if (base.hypothesis.weights) return RefineWeights(search, base);
-  WeightSearch weights(search, without);
+  Attempt best = base;
+  WeightSearch weights(search, base);
   const std::vector<int64_t> sources = search.replay().Sources();
   std::vector<Attempt> wholes;
   for (const int64_t source : sources) {
     TANDEM_ASSIGN_OR_RETURN(Attempt whole,
                             weights.Try({.versions_before = source}, Part::kOtherVersion));
-    Keep(whole, best);
+    KeepBetter(whole, best);
     if (best.fit.exact()) return best;
     wholes.push_back(std::move(whole));
   }
   for (const Attempt& whole : wholes) {
     if (std::abs(weights.Aligned(whole)) < kLeastAlignment) continue;
     TANDEM_ASSIGN_OR_RETURN(Attempt along, weights.Along(whole, Part::kInterpolation));
-    Keep(std::move(along), best);
+    KeepBetter(std::move(along), best);
     if (best.fit.exact()) return best;
   }
   for (const Attempt& whole : wholes) {
@@ -170,7 +158,7 @@ absl::StatusOr<Attempt> SearchWeights(HypothesisSearch& search, const Attempt& b
                             weights.OneTensor(whole.hypothesis.weights->versions_before));
     if (!tensor.hypothesis.weights || tensor.hypothesis.weights->tensors.size() != 1) continue;
     TANDEM_ASSIGN_OR_RETURN(tensor, weights.Along(tensor, Part::kTensor));
-    Keep(std::move(tensor), best);
+    KeepBetter(std::move(tensor), best);
     if (best.fit.exact()) return best;
   }
   return best;
@@ -198,8 +186,12 @@ absl::StatusOr<Attempt> SearchStalePrefix(HypothesisSearch& search, const Attemp
       double stale = 0, healthy = 0;
       for (int64_t t = capture.token_offsets[s]; t < capture.token_offsets[s + 1]; ++t) {
         const auto place = static_cast<size_t>(t);
-        stale += std::abs(Residual(capture.behaviour_logprobs[place], attempt.predicted[place]));
-        healthy += std::abs(Residual(capture.behaviour_logprobs[place], base.predicted[place]));
+        const float record = capture.behaviour_logprobs[place];
+        const double with = Residual(record, attempt.predicted[place]);
+        const double without = Residual(record, base.predicted[place]);
+        if (std::isnan(with) || std::isnan(without)) continue;  // the edge of a moved row
+        stale += std::abs(with);
+        healthy += std::abs(without);
       }
       if (healthy > stale) continue;
       attempt.hypothesis.stale_rows[s] = false;
@@ -209,7 +201,7 @@ absl::StatusOr<Attempt> SearchStalePrefix(HypothesisSearch& search, const Attemp
       attempt.scores.Take(base.scores, capture.token_offsets[s], capture.token_offsets[s + 1]);
     }
     attempt.fit = FitOf(capture.behaviour_logprobs, attempt.predicted);
-    Keep(std::move(attempt), best);
+    KeepBetter(std::move(attempt), best);
     if (best.fit.exact()) break;
   }
   return best;
@@ -225,48 +217,10 @@ absl::StatusOr<Attempt> SearchFirstId(HypothesisSearch& search, const Attempt& b
     RecordHypothesis hypothesis = base.hypothesis;
     hypothesis.first_id = id;
     TANDEM_ASSIGN_OR_RETURN(Attempt attempt, search.Try(hypothesis, Part::kFirstId));
-    Keep(std::move(attempt), best);
+    KeepBetter(std::move(attempt), best);
     if (best.fit.exact()) break;
   }
   return best;
-}
-
-std::span<const FamilySearch> AllFamilies() {
-  static constexpr FamilySearch kFamilies[] = {
-      SearchTemperature,         SearchTopP,           SearchTopK,     SearchMinP,
-      SearchStalePrefix,         SearchFirstId,        SearchBodyBits, SearchKvBits,
-      SearchRotaryBits,          SearchKvQuantisation, SearchHeadBits, SearchWeights,
-      SearchTemperatureAndFilter};
-  return kFamilies;
-}
-
-FamilySearch FamilyOf(Part part) {
-  switch (part) {
-    case Part::kTemperature:
-      return SearchTemperature;
-    case Part::kTopP:
-      return SearchTopP;
-    case Part::kTopK:
-      return SearchTopK;
-    case Part::kMinP:
-      return SearchMinP;
-    case Part::kFirstId:
-      return SearchFirstId;
-    case Part::kBodyBits:
-      return SearchBodyBits;
-    case Part::kHeadBits:
-      return SearchHeadBits;
-    case Part::kKvBits:
-      return SearchKvBits;
-    case Part::kRotaryBits:
-      return SearchRotaryBits;
-    case Part::kKvQuantisation:
-      return SearchKvQuantisation;
-    case Part::kStalePrefix:
-      return SearchStalePrefix;
-    default:
-      return SearchWeights;
-  }
 }
 
 }  // namespace tandem::drift

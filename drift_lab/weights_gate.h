@@ -1,5 +1,5 @@
-// The part of the comparability gate that needs files: is the model the one the capture was made with,
-// and did servers run the weights that the trainer published (comparability.h has the rest)?
+// The part of the comparability gate that needs files: is the model the one the capture was made
+// with, and did servers run the weights that the trainer published (comparability.h has the rest)?
 #ifndef TANDEM_DRIFT_LAB_WEIGHTS_GATE_H_
 #define TANDEM_DRIFT_LAB_WEIGHTS_GATE_H_
 

@@ -178,9 +178,11 @@ absl::Status CheckSequences(const std::vector<ScoreSequence>& sequences, const M
     }
     for (size_t i = 0; i < sequences[s].segments.size(); ++i) {
       const auto& segments = sequences[s].segments;
-      if (dynamic_cast<const ModelWeights*>(segments[i].weights) != nullptr && segments[i].end > (i == 0 ? 0 : segments[i - 1].end)) continue;
-      return absl::InvalidArgumentError(absl::StrCat("sequence ", s, ", segment ", i,
-                                                     ": want weights staged by this engine and an end after the one before"));
+      const bool staged = dynamic_cast<const ModelWeights*>(segments[i].weights) != nullptr;
+      if (staged && segments[i].end > (i == 0 ? 0 : segments[i - 1].end)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("sequence ", s, ", segment ", i,
+                       ": want weights staged by this engine and an end after the one before"));
     }
     for (const int32_t id : sequences[s].ids) {
       if (id >= 0 && id < config.vocab_size) continue;

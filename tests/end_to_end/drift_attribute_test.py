@@ -16,18 +16,6 @@ def model(tmp_path_factory):
     return small_run.make_model(tmp_path_factory.mktemp("model"))
 
 
-def capture_of(folder, model, *arguments, engine=None, steps=2, **trainer):
-    """The capture of the last step of a run."""
-    path = small_run.write_config(folder, model, steps=steps, capture={"every": steps}, deterministic=True,
-                                  **trainer)
-    config = json.loads(path.read_text())
-    config["server"]["engine"].update(engine or {})
-    path.write_text(json.dumps(config))
-    code, output = small_run.run(path, *arguments)
-    assert code == 0, output
-    return folder / "runs" / "small" / "captures" / f"step_{steps}"
-
-
 def attribute(capture, *arguments):
     """(exit code, table, JSON or None)."""
     out = capture.parent / "attribution.json"
@@ -43,14 +31,14 @@ def parts(result):
 
 @pytest.fixture(scope="module")
 def exact(model, tmp_path_factory):
-    return capture_of(tmp_path_factory.mktemp("exact"), model, "--numerics", "exact", dtype="bf16",
-                      engine={"dtype": "bf16"})
+    return small_run.capture_of(tmp_path_factory.mktemp("exact"), model, "--numerics", "exact", dtype="bf16",
+                                engine={"dtype": "bf16"})
 
 
 @pytest.fixture(scope="module")
 def bf16(model, tmp_path_factory):
-    return capture_of(tmp_path_factory.mktemp("bf16"), model, engine={"dtype": "bf16"},
-                      prompts_per_step=8, sampling={"temperature": 0.9, "max_new_tokens": 12})
+    return small_run.capture_of(tmp_path_factory.mktemp("bf16"), model, engine={"dtype": "bf16"},
+                                prompts_per_step=8, sampling={"temperature": 0.9, "max_new_tokens": 12})
 
 
 def test_in_exact_mode_every_number_is_what_equals_have_and_there_is_nothing_to_explain(exact):
@@ -69,7 +57,7 @@ def test_in_exact_mode_every_number_is_what_equals_have_and_there_is_nothing_to_
 
 
 def test_in_fp32_on_both_sides_only_the_kernels_differ_and_no_fault_is_named(model, tmp_path):
-    code, table, result = attribute(capture_of(tmp_path, model))
+    code, table, result = attribute(small_run.capture_of(tmp_path, model))
     assert code == 0, table
     for name, part in parts(result).items():
         if name not in ("kernels", "layout"):
@@ -99,8 +87,8 @@ def test_a_bf16_server_is_split_over_cast_body_kv_and_head_in_shares_that_add_up
 
 
 def test_four_versions_of_staleness_are_named(model, tmp_path):
-    capture = capture_of(tmp_path, model, steps=6, max_staleness=4, push={"hold_back_versions": 4},
-                         prompts_per_step=8)
+    capture = small_run.capture_of(tmp_path, model, steps=6, max_staleness=4, push={"hold_back_versions": 4},
+                                   prompts_per_step=8)
     code, table, result = attribute(capture)
     assert code == 0, table
     (cause,) = result["verdict"]["named"]
@@ -125,6 +113,16 @@ def changed(capture, folder, change=None, manifest=None):
     facts["columns_digest"] = xxhash.xxh3_128_hexdigest((copy / "tensors.safetensors").read_bytes())
     (copy / "manifest.json").write_text(json.dumps(facts))
     return copy
+
+
+def test_one_token_that_nothing_explains_is_an_open_question_and_not_rounded_away(bf16, tmp_path):
+    def change(columns):
+        columns["behaviour_logprobs"][7] -= 0.3
+    code, table, result = attribute(changed(bf16, tmp_path, change))
+    assert code == 0, table
+    assert result["record"]["before"]["matched_share"] > 0.995, "one of some four hundred"
+    assert result["record"]["explained"] is False
+    assert any("none of" in question["what"] for question in result["verdict"]["open"]), table
 
 
 def expect_fault(capture, fault):

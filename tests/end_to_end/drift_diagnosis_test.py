@@ -15,17 +15,10 @@ def model(tmp_path_factory):
 
 def attribute_run(folder, model, inject, engine=None, steps=2, **trainer):
     """The verdict on the last step of a run with that fault: (table, JSON)."""
-    path = small_run.write_config(folder, model, steps=steps, capture={"every": steps}, deterministic=True,
-                                  **{"prompts_per_step": 8, **trainer})
-    config = json.loads(path.read_text())
-    config["server"]["engine"].update(engine or {})
-    config["drift"] = {"inject": inject}
-    path.write_text(json.dumps(config))
-    code, output = small_run.run(path)
-    assert code == 0, output
+    capture = small_run.capture_of(folder, model, engine=engine, inject=inject, steps=steps,
+                                   **{"prompts_per_step": 8, **trainer})
     out = folder / "attribution.json"
-    done = subprocess.run([str(small_run.TANDEM), "drift", "attribute",
-                           str(folder / "runs" / "small" / "captures" / f"step_{steps}"), "--json", str(out)],
+    done = subprocess.run([str(small_run.TANDEM), "drift", "attribute", str(capture), "--json", str(out)],
                           capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, json.loads(out.read_text())

@@ -17,18 +17,6 @@ def model(tmp_path_factory):
     return small_run.make_model(tmp_path_factory.mktemp("model"))
 
 
-def capture_of(folder, model, *arguments, engine=None, steps=2, **trainer):
-    """The capture of the last step of a run."""
-    path = small_run.write_config(folder, model, steps=steps, capture={"every": steps}, deterministic=True,
-                                  **trainer)
-    config = json.loads(path.read_text())
-    config["server"]["engine"].update(engine or {})
-    path.write_text(json.dumps(config))
-    code, output = small_run.run(path, *arguments)
-    assert code == 0, output
-    return folder / "runs" / "small" / "captures" / f"step_{steps}"
-
-
 def replay(capture, *arguments):
     """(exit code, output, JSON or None)."""
     out = capture.parent / "replay.json"
@@ -45,14 +33,15 @@ def rows(result):
 @pytest.fixture(scope="module")
 def stale(model, tmp_path_factory):
     """Four versions of staleness at a learning rate that moves the policy by about a tenth of a nat."""
-    return capture_of(tmp_path_factory.mktemp("stale"), model, steps=6, max_staleness=4, prompts_per_step=12,
-                      push={"hold_back_versions": 4}, optimizer={"learning_rate": 5e-5})
+    return small_run.capture_of(tmp_path_factory.mktemp("stale"), model, steps=6, max_staleness=4,
+                                prompts_per_step=12, push={"hold_back_versions": 4},
+                                optimizer={"learning_rate": 5e-5})
 
 
 @pytest.fixture(scope="module")
 def null(model, tmp_path_factory):
-    return capture_of(tmp_path_factory.mktemp("null"), model, steps=1, prompts_per_step=16, engine={"dtype": "bf16"},
-                      optimizer={"learning_rate": 0})
+    return small_run.capture_of(tmp_path_factory.mktemp("null"), model, steps=1, prompts_per_step=16,
+                                engine={"dtype": "bf16"}, optimizer={"learning_rate": 0})
 
 
 class Autograd:
@@ -167,8 +156,8 @@ def test_shares_and_weights_are_those_of_the_columns(stale):
 
 
 def test_in_the_exact_null_every_method_is_no_correction(model, tmp_path):
-    capture = capture_of(tmp_path, model, "--numerics", "exact", dtype="bf16", engine={"dtype": "bf16"},
-                         prompts_per_step=8)
+    capture = small_run.capture_of(tmp_path, model, "--numerics", "exact", dtype="bf16", engine={"dtype": "bf16"},
+                                   prompts_per_step=8)
     code, output, result = replay(capture, "--all")
     assert code == 0, output
     assert len(result["rows"]) > 80

@@ -62,3 +62,16 @@ def events(folder, kind):
 def rollouts(folder, step):
     text = (folder / "runs" / "small" / "rollouts" / f"step_{step}.jsonl").read_text(encoding="utf-8")
     return sorted(map(json.loads, text.splitlines()), key=lambda group: group["group_id"])
+
+
+def capture_of(folder, model, *arguments, engine=None, inject=None, steps=2, **trainer):
+    """The capture of the last step of a run; `engine` adds to the server's section, `inject` to the faults."""
+    path = write_config(folder, model, steps=steps, capture={"every": steps}, deterministic=True, **trainer)
+    config = json.loads(path.read_text())
+    config["server"]["engine"].update(engine or {})
+    if inject:
+        config["drift"] = {"inject": inject}
+    path.write_text(json.dumps(config))
+    code, output = run(path, *arguments)
+    assert code == 0, output
+    return folder / "runs" / "small" / "captures" / f"step_{steps}"
