@@ -142,7 +142,8 @@ void AddDriftCalibrateCommand(CLI::App& drift, Action& chosen) {
                   "made again")
       ->required();
   sub->add_option("--captures", flags->grid.captures,
-                  "of each injector at each strength; pairs: half as many")
+                  "of each injector, over its strengths; of a pair an eighth, of an unmodelled "
+                  "fault a quarter as many")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   sub->add_option("--nulls", flags->grid.nulls, "captures without a fault")

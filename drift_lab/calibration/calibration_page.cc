@@ -196,7 +196,8 @@ std::string ToMarkdown(const CalibrationReport& report) {
       ". Every table comes from\n\n```\n", report.command, "\n```\n\nSubject: a random model of ",
       report.num_parameters, " parameters (seed ", report.study.seed, ", versions 0 to ",
       kSubjectVersion, "), ", shape.groups, " groups of ", shape.completions, " completions of ",
-      shape.tokens, " tokens a capture, fp32 on both sides. Captures per injector and strength: ",
+      shape.tokens,
+      " tokens a capture, fp32 on both sides. Captures per injector, over its strengths: ",
       report.grid.captures, "; without a fault: ", report.grid.nulls,
       "; seeds count from 1. Shares stand with their exact 95 % interval. ",
       absl::StrFormat("All trials took %.0f processor minutes.\n\n", report.tables.seconds / 60));

@@ -51,14 +51,17 @@ std::vector<PlannedTrial> PlanTrials(const CalibrationGrid& grid) {
   };
   add("none", 0, grid.nulls);
   for (const Injector& injector : AllInjectors()) {
-    for (const double strength : injector.strengths)
-      add(std::string(injector.name), strength, grid.captures);
+    const int strengths = static_cast<int>(injector.strengths.size());
+    for (const double strength : injector.strengths) {
+      add(std::string(injector.name), strength, (grid.captures + strengths - 1) / strengths);
+    }
   }
   for (const InjectorPair& pair : AllPairs()) {
-    add(absl::StrCat(pair.first, "+", pair.second), 1, std::max(1, grid.captures / 2));
+    add(absl::StrCat(pair.first, "+", pair.second), 1, std::max(1, grid.captures / 8));
   }
-  for (const UnmodelledFault& fault : AllUnmodelled())
-    add(std::string(fault.name), 1, grid.captures);
+  for (const UnmodelledFault& fault : AllUnmodelled()) {
+    add(std::string(fault.name), 1, std::max(1, grid.captures / 4));
+  }
   return plan;
 }
 

@@ -40,7 +40,8 @@ struct TrialResult {
 
 struct CalibrationGrid {
   std::vector<std::string> faults;  // only these; empty: all
-  int captures = 50;  // of each injector and strength; pairs and unmodelled faults too
+  int captures = 200;  // of each injector, over all its strengths; an eighth of a pair, a quarter
+                       // of an unmodelled fault
   int nulls = 200;
 };
 std::vector<PlannedTrial> PlanTrials(const CalibrationGrid& grid);

@@ -11,7 +11,7 @@ def calibrate(out, *arguments):
     return done.returncode, done.stdout + done.stderr
 
 
-GRID = ("--captures", "2", "--nulls", "4", "--faults",
+GRID = ("--captures", "8", "--nulls", "4", "--faults",
         "none,temperature,top_p,kv_bits,shift,logit_noise,tensor,temperature+top_p,rotary_base,rounded_record")
 
 
@@ -30,7 +30,7 @@ def test_a_reduced_grid_names_what_was_injected_and_nothing_else(tmp_path):
     for name in ("rotary_base", "rounded_record"):
         assert tables["unmodelled"][name] == {"successes": 2, "trials": 2}
     page = (tmp_path / "calibration.md").read_text()
-    assert "tandem drift calibrate --out DIR --captures 2 --nulls 4 --seed 1 --faults none,temperature" in page
+    assert "tandem drift calibrate --out DIR --captures 8 --nulls 4 --seed 1 --faults none,temperature" in page
 
     # Cut off in the middle of a line: the trial that was cut is made again, the others are not.
     store = tmp_path / "trials.jsonl"

@@ -170,7 +170,7 @@ TEST(InjectorsTest, EveryStrengthComesBackFromTheDialItTurns) {
 }
 
 TEST(InjectorsTest, EveryPlannedTrialHasAFaultAndOnlyNullsHaveNone) {
-  for (const PlannedTrial& trial : PlanTrials({.captures = 2, .nulls = 1})) {
+  for (const PlannedTrial& trial : PlanTrials({.captures = 8, .nulls = 1})) {
     const auto fault = FaultOf(trial);
     ASSERT_TRUE(fault.ok()) << trial.fault;
     const bool healthy =
