@@ -13,14 +13,12 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "common/base/clock.h"
-#include "common/base/exit_codes.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "common/base/stop_signal.h"
 #include "common/base/version.h"
 #include "deploy/tandem/fresh_model.h"
-#include "deploy/tandem/live_line.h"
+#include "deploy/tandem/study_line.h"
 #include "deploy/tandem/subcommand.h"
 #include "drift_lab/calibration/calibration_page.h"
 #include "drift_lab/calibration/calibration_study.h"
@@ -56,21 +54,11 @@ absl::StatusOr<std::unique_ptr<drift::Subject>> MakeSubject(const CalibrateFlags
 absl::Status MakeTrials(const CalibrateFlags& flags, const drift::Subject& subject,
                         drift::TrialStore& store) {
   StopSignal stop;
-  LiveLine live;
-  const double start = MonotonicSeconds();
+  StudyLine line;
   const drift::CalibrationHooks hooks{
       .on_progress =
           [&](int64_t done, int64_t total, const drift::PlannedTrial& last) {
-            const double left = (MonotonicSeconds() - start) * static_cast<double>(total - done) /
-                                static_cast<double>(std::max<int64_t>(done, 1));
-            const std::string text =
-                absl::StrCat(ProgressBar(done, total, 20), "  ", last.fault, " x ", last.strength,
-                             ", ", ShortDuration(left), " left");
-            if (live.is_terminal()) {
-              live.Update(text);
-            } else if (done % 100 == 0 || done == total) {
-              live.Print(text);
-            }
+            line.Show(done, total, absl::StrCat(last.fault, " x ", last.strength));
           },
       .should_stop = [&stop] { return stop.Requested(); }};
   return drift::RunTrials(subject, flags.study.shape, drift::PlanTrials(flags.grid), flags.threads,
@@ -122,13 +110,6 @@ std::string CheckFault(const std::string& name) {
                       " and pairs of the injectors, for instance temperature+top_p");
 }
 
-int ExitAfter(const absl::Status& status) {
-  if (status.ok()) return ToInt(ExitCode::kOk);
-  std::fprintf(stderr, "tandem: %s\n", std::string(status.message()).c_str());
-  if (absl::IsCancelled(status)) return ToInt(ExitCode::kInterrupted);
-  return ToInt(absl::IsInvalidArgument(status) ? ExitCode::kBadModelOrData : ExitCode::kStorage);
-}
-
 }  // namespace
 
 void AddDriftCalibrateCommand(CLI::App& drift, Action& chosen) {
@@ -156,7 +137,8 @@ void AddDriftCalibrateCommand(CLI::App& drift, Action& chosen) {
   sub->add_option("--threads", flags->threads, "trials side by side")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  sub->callback([flags, &chosen] { chosen = [flags] { return ExitAfter(Calibrate(*flags)); }; });
+  sub->callback(
+      [flags, &chosen] { chosen = [flags] { return ExitAfterStudy(Calibrate(*flags)); }; });
 }
 
 }  // namespace tandem::front

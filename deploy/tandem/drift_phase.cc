@@ -14,13 +14,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "common/base/clock.h"
-#include "common/base/exit_codes.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "common/base/stop_signal.h"
 #include "common/base/version.h"
-#include "deploy/tandem/live_line.h"
+#include "deploy/tandem/study_line.h"
 #include "deploy/tandem/subcommand.h"
 #include "drift_lab/toy/grid.h"
 #include "drift_lab/toy/phase_report.h"
@@ -156,21 +154,12 @@ drift::PhaseReport MakeReport(const PhaseFlags& flags, const drift::RunStore& st
 
 absl::Status MakeRuns(const PhaseFlags& flags, drift::RunStore& store) {
   StopSignal stop;
-  LiveLine live;
-  const double start = MonotonicSeconds();
+  StudyLine line;
   const drift::GridHooks hooks{
       .on_progress =
           [&](int64_t done, int64_t total, const drift::PlannedRun& last) {
-            const double left = (MonotonicSeconds() - start) * static_cast<double>(total - done) /
-                                static_cast<double>(std::max<int64_t>(done, 1));
-            const std::string text =
-                absl::StrCat(ProgressBar(done, total, 20), "  ", last.cell.name, " ",
-                             drift::MethodName(last.method), ", ", ShortDuration(left), " left");
-            if (live.is_terminal()) {
-              live.Update(text);
-            } else if (done % 100 == 0 || done == total) {
-              live.Print(text);
-            }
+            line.Show(done, total,
+                      absl::StrCat(last.cell.name, " ", drift::MethodName(last.method)));
           },
       .should_stop = [&stop] { return stop.Requested(); }};
   return drift::RunGrid(PlanOf(flags), flags.threads, drift::MakeRun, store, hooks);
@@ -200,15 +189,6 @@ std::string CheckMethod(const std::string& name) {
   std::vector<const char*> names;
   for (const drift::Method method : drift::AllMethods()) names.push_back(drift::MethodName(method));
   return absl::StrCat("no method \"", name, "\"; there are ", absl::StrJoin(names, ", "));
-}
-
-// A file of runs that is damaged or of another version is bad data; everything else that can go
-// wrong is storage.
-int ExitAfter(const absl::Status& status) {
-  if (status.ok()) return ToInt(ExitCode::kOk);
-  std::fprintf(stderr, "tandem: %s\n", std::string(status.message()).c_str());
-  if (absl::IsCancelled(status)) return ToInt(ExitCode::kInterrupted);
-  return ToInt(absl::IsInvalidArgument(status) ? ExitCode::kBadModelOrData : ExitCode::kStorage);
 }
 
 }  // namespace
@@ -245,7 +225,7 @@ void AddDriftPhaseCommand(CLI::App& drift, Action& chosen) {
   sub->add_option("--threads", flags->threads, "runs side by side")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  sub->callback([flags, &chosen] { chosen = [flags] { return ExitAfter(Phase(*flags)); }; });
+  sub->callback([flags, &chosen] { chosen = [flags] { return ExitAfterStudy(Phase(*flags)); }; });
 }
 
 }  // namespace tandem::front

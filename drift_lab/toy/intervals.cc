@@ -1,10 +1,10 @@
 #include "drift_lab/toy/intervals.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 
+#include "common/offpolicy/distributions.h"
 #include "drift_lab/toy/draws.h"
 
 namespace tandem::drift {
@@ -12,12 +12,6 @@ namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 constexpr int kResamples = 2000;
-
-// t(.975) for 1 to 30 degrees of freedom, as in every table of it.
-constexpr std::array kStudent = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306,
-                                 2.262,  2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-                                 2.110,  2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064,
-                                 2.060,  2.056, 2.052, 2.048, 2.045, 2.042};
 
 // Linear between order statistics.
 double SortedQuantile(std::span<const double> sorted, double quantile) {
@@ -29,12 +23,6 @@ double SortedQuantile(std::span<const double> sorted, double quantile) {
 
 }  // namespace
 
-double StudentQuantile(int degrees) {
-  if (degrees <= static_cast<int>(kStudent.size()))
-    return kStudent[static_cast<size_t>(degrees - 1)];
-  return 1.960 + 2.4 / degrees;  // within .002 of the table's later rows
-}
-
 Interval StudentInterval(std::span<const double> values) {
   const auto n = static_cast<double>(values.size());
   if (values.empty()) return {kNone, kNone, kNone};
@@ -43,8 +31,8 @@ Interval StudentInterval(std::span<const double> values) {
   const double mean = sum / n;
   if (values.size() < 2) return {mean, kNone, kNone};
   for (const double value : values) squares += (value - mean) * (value - mean);
-  const double half = StudentQuantile(static_cast<int>(values.size()) - 1) *
-                      std::sqrt(squares / (n - 1)) / std::sqrt(n);
+  const double half =
+      offpolicy::StudentQuantile(0.975, n - 1) * std::sqrt(squares / (n - 1)) / std::sqrt(n);
   return {mean, mean - half, mean + half};
 }
 

@@ -18,9 +18,6 @@ struct Interval {
 // mean +- t(.975, n - 1) s / sqrt(n). NaN bounds for fewer than two values.
 Interval StudentInterval(std::span<const double> values);
 
-// The value of Student's t with `degrees` >= 1 that 97.5 % lie under.
-double StudentQuantile(int degrees);
-
 // `statistic` of how often each of `num_clusters` clusters counts. `mean` is the statistic with
 // every cluster once, the bounds are the 2.5 and 97.5 % quantiles over 2000 draws of num_clusters
 // clusters with replacement. Draws whose statistic is NaN are left out. A function of its

@@ -1,9 +1,8 @@
 #include "drift_lab/toy/weights.h"
 
-#include <algorithm>
 #include <array>
-#include <cmath>
-#include <utility>
+
+#include "common/offpolicy/correction_method.h"
 
 namespace tandem::drift {
 namespace {
@@ -17,44 +16,29 @@ constexpr std::array<const char*, kAllMethods.size()> kNames = {
     "none", "token_tis", "sequence_tis",   "sequence_mis", "icepop",
     "topr", "ppo_clip",  "geometric_mask", "sign_mask"};
 
-struct Ratios {
-  double token;      // w
-  double sequence;   // W
-  double geometric;  // W^(1/tokens)
-};
+// As a run would set them.
+constexpr std::array<const char*, kAllMethods.size()> kSettings = {
+    "correction.kind=off",
+    "correction.kind=token_tis correction.max_weight=2",
+    "correction.kind=sequence_tis correction.max_weight=2",
+    "correction.kind=sequence_mask correction.min_weight=0.5 correction.max_weight=2",
+    "correction.kind=token_mask correction.min_weight=0.5 correction.max_weight=5",
+    "correction.mode=bypass loss.kind=topr",
+    "correction.mode=bypass loss.clip_low=0.2 loss.clip_high=0.2",
+    "correction.kind=off correction.geometric_min=0.9 correction.geometric_max=1.1",
+    "correction.kind=sequence_mask correction.min_weight=0.5 correction.max_weight=2 "
+    "correction.negative_only=true"};
 
-// What a method makes of one token: its weight, or nothing when it drops the token.
-std::optional<double> WeightOf(Method method, const Ratios& r, double advantage) {
-  const auto if_within = [](double value, double low, double high,
-                            double weight) -> std::optional<double> {
-    if (value < low || value > high) return std::nullopt;
-    return weight;
-  };
-  switch (method) {
-    case Method::kNone:
-      return 1;
-    case Method::kTokenTis:
-      return std::min(r.token, 2.0);
-    case Method::kSequenceTis:
-      return std::min(r.sequence, 2.0);
-    case Method::kSequenceMis:
-      return if_within(r.sequence, 0.5, 2, r.sequence);
-    case Method::kIcePop:
-      return if_within(r.token, 0.5, 5, r.token);
-    case Method::kTopr:
-      return advantage >= 0 ? 1 : std::min(r.sequence, 1.0);
-    case Method::kBypassClip:
-      return advantage >= 0 ? if_within(r.token, 0, 1.2, r.token)
-                            : if_within(r.token, 0.8, INFINITY, r.token);
-    case Method::kGeometricMask:
-      return if_within(r.geometric, 0.9, 1.1, 1);
-    case Method::kSignMask:
-      return advantage >= 0 ? std::min(r.sequence, 2.0) : if_within(r.sequence, 0.5, 2, r.sequence);
-  }
-  return std::nullopt;
+const offpolicy::MethodOptions& OptionsOf(Method method) {
+  static const std::vector<offpolicy::MethodOptions> options = [] {
+    std::vector<offpolicy::MethodOptions> parsed;
+    for (const char* const settings : kSettings) {
+      parsed.push_back(offpolicy::ParseMethod(settings).value());
+    }
+    return parsed;
+  }();
+  return options[static_cast<size_t>(method)];
 }
-
-double Ratio(double log_ratio) { return std::exp(std::clamp(log_ratio, -20.0, 20.0)); }
 
 }  // namespace
 
@@ -73,20 +57,25 @@ TokenWeights ComputeWeights(Method method, std::span<const float> target_logprob
                             std::span<const float> behaviour_logprobs,
                             std::span<const int32_t> sequence, std::span<const float> advantages) {
   const size_t count = target_logprobs.size();
-  const auto delta = [&](size_t t) {
-    return static_cast<double>(target_logprobs[t]) - static_cast<double>(behaviour_logprobs[t]);
-  };
+  const std::vector<double> target(target_logprobs.begin(), target_logprobs.end());
+  const std::vector<double> behaviour(behaviour_logprobs.begin(), behaviour_logprobs.end());
+  const std::vector<int64_t> completion(sequence.begin(), sequence.end());
+  const std::vector<uint8_t> mask(count, 1);
+  // The slope of a token is - weight x advantage: with advantages of size 1 it says the weight.
+  std::vector<double> signs(count);
+  for (size_t t = 0; t < count; ++t) signs[t] = advantages[t] >= 0 ? 1 : -1;
+  const offpolicy::MethodResult result = offpolicy::EvaluateMethod({.behaviour_logprobs = behaviour,
+                                                                    .proximal_logprobs = target,
+                                                                    .target_logprobs = target,
+                                                                    .advantages = signs,
+                                                                    .mask = mask,
+                                                                    .completion = completion},
+                                                                   OptionsOf(method))
+                                             .value();
   TokenWeights out{std::vector<float>(count), std::vector<uint8_t>(count)};
-  for (size_t begin = 0, end = 0; begin < count; begin = end) {
-    double sum = 0;
-    while (end < count && sequence[end] == sequence[begin]) sum += delta(end++);
-    for (size_t t = begin; t < end; ++t) {
-      const Ratios ratios{Ratio(delta(t)), Ratio(sum),
-                          Ratio(sum / static_cast<double>(end - begin))};
-      const std::optional<double> weight = WeightOf(method, ratios, advantages[t]);
-      out.weight[t] = static_cast<float>(weight.value_or(0));
-      out.kept[t] = weight.has_value();
-    }
+  for (size_t t = 0; t < count; ++t) {
+    out.weight[t] = static_cast<float>(-result.objective.slope[t] * signs[t]);
+    out.kept[t] = out.weight[t] != 0;
   }
   return out;
 }

@@ -24,14 +24,6 @@ TEST(ToyIntervalsTest, OneValueHasNoInterval) {
 }
 
 // scipy.stats.t.ppf(.975, n)
-TEST(ToyIntervalsTest, StudentQuantilesAreThoseOfTheTable) {
-  EXPECT_NEAR(StudentQuantile(1), 12.706, 1e-3);
-  EXPECT_NEAR(StudentQuantile(7), 2.3646, 1e-3);
-  EXPECT_NEAR(StudentQuantile(40), 2.0211, 3e-3);
-  EXPECT_NEAR(StudentQuantile(1000), 1.9623, 3e-3);
-}
-
-// The mean of 0 and 1 by resampled clusters is 0, 1/2 or 1 with chances 1/4, 1/2, 1/4.
 TEST(ToyIntervalsTest, ClusterBootstrapTakesWholeClusters) {
   std::vector<int> seen(3);
   const Interval interval = ClusterBootstrap(2, [&](std::span<const int> times) {

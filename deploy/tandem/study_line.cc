@@ -1,0 +1,30 @@
+#include "deploy/tandem/study_line.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/exit_codes.h"
+
+namespace tandem::front {
+
+void StudyLine::Show(int64_t done, int64_t total, const std::string& what) {
+  const double left = (MonotonicSeconds() - start_) * static_cast<double>(total - done) /
+                      static_cast<double>(std::max<int64_t>(done, 1));
+  const std::string text =
+      absl::StrCat(ProgressBar(done, total, 20), "  ", what, ", ", ShortDuration(left), " left");
+  if (live_.is_terminal()) {
+    live_.Update(text);
+  } else if (done % 100 == 0 || done == total) {
+    live_.Print(text);
+  }
+}
+
+int ExitAfterStudy(const absl::Status& status) {
+  if (status.ok()) return ToInt(ExitCode::kOk);
+  std::fprintf(stderr, "tandem: %s\n", std::string(status.message()).c_str());
+  if (absl::IsCancelled(status)) return ToInt(ExitCode::kInterrupted);
+  return ToInt(absl::IsInvalidArgument(status) ? ExitCode::kBadModelOrData : ExitCode::kStorage);
+}
+
+}  // namespace tandem::front
