@@ -64,7 +64,7 @@ def rollouts(folder, step):
     return sorted(map(json.loads, text.splitlines()), key=lambda group: group["group_id"])
 
 
-def capture_of(folder, model, *arguments, engine=None, inject=None, steps=2, **trainer):
+def capture_of(folder, model, *arguments, engine=None, inject=None, steps=2, timeout=240, **trainer):
     """The capture of the last step of a run; `engine` adds to the server's section, `inject` to the faults."""
     path = write_config(folder, model, steps=steps, capture={"every": steps}, deterministic=True, **trainer)
     config = json.loads(path.read_text())
@@ -72,6 +72,6 @@ def capture_of(folder, model, *arguments, engine=None, inject=None, steps=2, **t
     if inject:
         config["drift"] = {"inject": inject}
     path.write_text(json.dumps(config))
-    code, output = run(path, *arguments)
+    code, output = run(path, *arguments, timeout=timeout)
     assert code == 0, output
     return folder / "runs" / "small" / "captures" / f"step_{steps}"
