@@ -57,8 +57,25 @@ void FillTemperature(const Capture& capture, const Attempt& all,
   cause.evidence = "the gap is linear in log p + H within every context, with that slope";
 }
 
-// Values of top-p and min-p that would have kept the same sets: none lighter, no drawn token cut.
-void FillFilter(Part part, const Attempt& attempt, DiagnosedCause& cause) {
+// The nearest values to the found one that did not give the record back, all else equal. Unknown
+// where none was tried below it.
+Interval MinPBracket(const RecordHypothesis& found, std::span<const Tried> tried) {
+  double low = 0, high = 1;
+  for (const Tried& other : tried) {
+    RecordHypothesis else_equal = other.hypothesis;
+    else_equal.min_p = found.min_p;
+    if (other.identical || !(else_equal == found)) continue;
+    const double value = other.hypothesis.min_p;
+    if (value < found.min_p) low = std::max(low, value);
+    if (value > found.min_p) high = std::min(high, value);
+  }
+  if (low == 0) return {.value = found.min_p};
+  return {.value = found.min_p, .low = low, .high = high};
+}
+
+// Values of top-p and top-k that would have kept the same sets: none lighter, no drawn token cut.
+void FillFilter(Part part, const Attempt& attempt, std::span<const Tried> tried,
+                DiagnosedCause& cause) {
   const RecordHypothesis& h = attempt.hypothesis;
   double heaviest_above = 0, largest_rank = 0, lightest = 1;
   for (size_t t = 0; t < attempt.predicted.size(); ++t) {
@@ -77,7 +94,7 @@ void FillFilter(Part part, const Attempt& attempt, DiagnosedCause& cause) {
     cause.strength = {.value = k, .low = largest_rank + 1, .high = k};
     cause.label = absl::StrCat("top-k ", h.top_k);
   } else {
-    cause.strength.value = h.min_p;
+    cause.strength = MinPBracket(h, tried);
     cause.label = absl::StrFormat("min-p %.4g", h.min_p);
   }
 }
@@ -150,6 +167,7 @@ void FillStalePrefix(const Capture& capture, const Attempt& attempt, DiagnosedCa
 
 DiagnosedCause DescribeReplayed(const Capture& capture, Part part, const Attempt& attempt,
                                 const Attempt& without, const Attempt& all,
+                                std::span<const Tried> tried,
                                 const offpolicy::BootstrapOptions& bootstrap) {
   DiagnosedCause cause{.part = part};
   const RecordHypothesis& h = attempt.hypothesis;
@@ -160,7 +178,7 @@ DiagnosedCause DescribeReplayed(const Capture& capture, Part part, const Attempt
     case Part::kTopP:
     case Part::kTopK:
     case Part::kMinP:
-      FillFilter(part, attempt, cause);
+      FillFilter(part, attempt, tried, cause);
       break;
     case Part::kBodyBits:
       FillBits(h.precision.body_bits, "inputs of linear layers", cause);

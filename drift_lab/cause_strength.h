@@ -2,6 +2,8 @@
 #ifndef TANDEM_DRIFT_LAB_CAUSE_STRENGTH_H_
 #define TANDEM_DRIFT_LAB_CAUSE_STRENGTH_H_
 
+#include <span>
+
 #include "common/offpolicy/capture.h"
 #include "drift_lab/hypothesis_search.h"
 #include "drift_lab/record_diagnosis.h"
@@ -10,10 +12,12 @@ namespace tandem::drift {
 
 // A cause that was replayed: `attempt` over all completions holds it, `without` is what the causes
 // before it gave, `all` what all causes together give. Temperature and amounts of weights: cluster
-// bootstrap of the last least-squares step. Filters: the values that keep the same sets. Stale
-// prefixes: the share of flagged groups.
+// bootstrap of the last least-squares step. Top-p and top-k: the values that keep the same
+// sets; min-p: those between the nearest ones of `tried` that do not. Stale prefixes: the share of
+// flagged groups.
 DiagnosedCause DescribeReplayed(const offpolicy::Capture& capture, Part part,
                                 const Attempt& attempt, const Attempt& without, const Attempt& all,
+                                std::span<const Tried> tried,
                                 const offpolicy::BootstrapOptions& bootstrap);
 
 DiagnosedCause DescribeShift(const ShiftEstimate& shifts);

@@ -43,7 +43,6 @@ void KeepBetter(Attempt attempt, Attempt& best) {
 }
 
 absl::StatusOr<Attempt> HypothesisSearch::Try(const RecordHypothesis& hypothesis, Part part) {
-  ++num_tries_;
   Attempt attempt{.hypothesis = hypothesis, .part = part};
   TANDEM_ASSIGN_OR_RETURN(attempt.scores, replay_.Score(hypothesis, wanted_, {path_}));
   if (!shifts_.empty()) {
@@ -54,6 +53,7 @@ absl::StatusOr<Attempt> HypothesisSearch::Try(const RecordHypothesis& hypothesis
   }
   attempt.predicted = attempt.scores.logprobs;
   attempt.fit = FitOf(capture_.behaviour_logprobs, attempt.predicted);
+  tried_.push_back({hypothesis, attempt.fit.identical()});
   return attempt;
 }
 

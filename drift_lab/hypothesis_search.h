@@ -51,6 +51,12 @@ struct Attempt {
   Fit fit;
 };
 
+// What was tried: did it give back every token that was looked at?
+struct Tried {
+  RecordHypothesis hypothesis;
+  bool identical = false;
+};
+
 // `attempt` becomes `best` where it leaves less.
 void KeepBetter(Attempt attempt, Attempt& best);
 
@@ -70,7 +76,8 @@ class HypothesisSearch {
   RecordReplay& replay() { return replay_; }
   const std::vector<bool>& wanted() const { return wanted_; }
   double claimed_temperature() const { return capture_.manifest.sampling.temperature; }
-  int64_t num_tries() const { return num_tries_; }
+  const std::vector<Tried>& tried() const { return tried_; }
+  int64_t num_tries() const { return static_cast<int64_t>(tried_.size()); }
 
  private:
   const offpolicy::Capture& capture_;
@@ -78,7 +85,7 @@ class HypothesisSearch {
   const rollout::ScorePath path_;
   std::vector<bool> wanted_;
   std::vector<int> shifts_;
-  int64_t num_tries_ = 0;
+  std::vector<Tried> tried_;
 };
 
 }  // namespace tandem::drift

@@ -253,7 +253,7 @@ void Diagnosis::Describe() {
     none.predicted = out_.predictions.back();
     out_.causes.push_back(DescribeReplayed(capture_, steps_[i].part, steps_[i].attempt,
                                            i == 0 ? none : steps_[i - 1].attempt,
-                                           steps_.back().attempt, bootstrap_));
+                                           steps_.back().attempt, search_.tried(), bootstrap_));
     out_.predictions.push_back(steps_[i].attempt.predicted);
   }
 }
