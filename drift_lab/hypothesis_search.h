@@ -29,8 +29,9 @@ struct Fit {
   double matched = 1;   // share of tokens within kSameLogprob
   int64_t num_tokens = 0;
 
-  // Is a hypothesis right, but perhaps for an edge that one token in two hundred shows?
-  bool exact() const { return num_tokens > 0 && matched >= 0.995; }
+  // Is a hypothesis right, but perhaps for an edge that one token in two hundred shows, or that all
+  // together are too small for anything to be said of?
+  bool exact() const { return num_tokens > 0 && (matched >= 0.995 || mean_abs <= kLogprobFloor); }
   // Is there nothing to explain?
   bool identical() const { return num_tokens > 0 && matched == 1; }
 };

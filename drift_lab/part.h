@@ -50,6 +50,10 @@ bool IsPlace(Part part);
 // Was it found inside the record, by a hypothesis?
 bool IsDiagnosed(Part part);
 
+// Mean absolute gap below which two fp32 log-probs are the same number: a few units in the last
+// place of a log-prob of typical size. Nobody asks for shares of that.
+inline constexpr double kLogprobFloor = 2e-6;
+
 }  // namespace tandem::drift
 
 #endif  // TANDEM_DRIFT_LAB_PART_H_

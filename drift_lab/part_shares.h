@@ -29,10 +29,6 @@
 
 namespace tandem::drift {
 
-// Mean absolute gap below which two fp32 log-probs are the same number: a few units in the last
-// place of a log-prob of typical size. Nobody asks for shares of that.
-inline constexpr double kLogprobFloor = 2e-6;
-
 enum Measure : size_t { kSquare, kK3, kTail, kNumMeasures };
 
 // Of one measure. `first` and `last`: the part switched on before all others, and after them.

@@ -179,6 +179,12 @@ absl::StatusOr<Attempt> SearchTopP(HypothesisSearch& search, const Attempt& base
   if (!(hypothesis.top_p > 0 && hypothesis.top_p < 1)) return best;
   TANDEM_ASSIGN_OR_RETURN(Attempt attempt, search.Try(hypothesis, Part::kTopP));
   KeepBetter(std::move(attempt), best);
+  // Settings are round numbers, and the edge is only as sharp as the tokens that were drawn.
+  hypothesis.top_p = std::round(hypothesis.top_p * 1e4) / 1e4;
+  if (!best.fit.identical() && hypothesis.top_p > 0 && hypothesis.top_p < 1) {
+    TANDEM_ASSIGN_OR_RETURN(Attempt round, search.Try(hypothesis, Part::kTopP));
+    KeepBetter(std::move(round), best);
+  }
   if (best.fit.exact() || !(heaviest_above > 0 && heaviest_above < 1)) return best;
   return Halve(
       search, open, Part::kTopP, 1, heaviest_above, Mean,
