@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <set>
 #include <string>
 
@@ -156,6 +157,22 @@ std::vector<std::vector<GroupPart>> FillRows(std::span<const ScoredGroup> groups
   return rows;
 }
 
+// Tokens a row may hold: PackOptions says why it may be fewer than microbatch_tokens.
+int64_t RowBudget(std::span<const ScoredGroup> groups, int64_t begin, int64_t end,
+                  const PackOptions& options) {
+  if (options.num_ranks == 1) return options.microbatch_tokens;
+  int64_t total = 0, largest = 0;
+  for (int64_t g = begin; g < end; ++g) {
+    for (const GroupPart& part :
+         SplitGroup(groups[static_cast<size_t>(g)], g, options.microbatch_tokens)) {
+      total += part.num_tokens;
+      largest = std::max(largest, part.num_tokens);
+    }
+  }
+  const int64_t share = (total + options.num_ranks - 1) / options.num_ranks;
+  return std::min(options.microbatch_tokens, std::max(share, largest));
+}
+
 // Copies one completion's arrays to where its segment lies in the row.
 void PlaceCompletion(const ScoredCompletion& scored, const Segment& segment, int32_t number,
                      Microbatch& micro) {
@@ -240,7 +257,7 @@ absl::StatusOr<ExperienceBatch> PackBatch(std::span<const ScoredGroup> groups,
     const int64_t until = num_groups * (m + 1) / num_minibatches;
     for (; passed < until; ++next) passed += HasTrainedCompletion(groups[next]);
     Minibatch mini{.begin = static_cast<int64_t>(batch.microbatches.size())};
-    for (const auto& parts : FillRows(groups, begin, next, options.microbatch_tokens)) {
+    for (const auto& parts : FillRows(groups, begin, next, RowBudget(groups, begin, next, options))) {
       TANDEM_ASSIGN_OR_RETURN(Microbatch micro, PackMicrobatch(groups, parts, batch.completions));
       batch.num_trained_tokens += micro.num_trained_tokens;
       batch.microbatches.push_back(std::move(micro));
@@ -249,6 +266,24 @@ absl::StatusOr<ExperienceBatch> PackBatch(std::span<const ScoredGroup> groups,
     batch.minibatches.push_back(mini);
   }
   return batch;
+}
+
+std::vector<int> AssignRanks(const ExperienceBatch& batch, int num_ranks) {
+  std::vector<int> ranks(batch.microbatches.size());
+  for (const Minibatch& mini : batch.minibatches) {
+    std::vector<size_t> order(static_cast<size_t>(mini.end - mini.begin));
+    std::iota(order.begin(), order.end(), static_cast<size_t>(mini.begin));
+    std::ranges::stable_sort(order, std::ranges::greater(), [&](size_t m) {
+      return batch.microbatches[m].row.num_tokens();
+    });
+    std::vector<int64_t> tokens(static_cast<size_t>(num_ranks));
+    for (const size_t m : order) {
+      const auto least = std::ranges::min_element(tokens);
+      ranks[m] = static_cast<int>(least - tokens.begin());
+      *least += batch.microbatches[m].row.num_tokens();
+    }
+  }
+  return ranks;
 }
 
 }  // namespace tandem::trainer

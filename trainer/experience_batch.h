@@ -59,6 +59,9 @@ struct PackOptions {
   int64_t microbatch_tokens = 2048;  // a row holds at most this, or one completion with its prompt
   int64_t num_minibatches = 1;       // at most one per group is made
   int64_t vocab_size = 0;
+  // Each minibatch is cut into rows of about a num_ranks-th of its tokens where they are smaller than
+  // microbatch_tokens, so that every rank has work; no group is split for it.
+  int num_ranks = 1;
 };
 
 // Packs groups in order; a group stands in one row where it fits, else its completions spread over
@@ -71,6 +74,10 @@ struct PackOptions {
 //   FAILED_PRECONDITION  no token to train
 absl::StatusOr<ExperienceBatch> PackBatch(std::span<const experience::v1::ScoredGroup> groups,
                                           const PackOptions& options);
+
+// Which rank computes each microbatch, [microbatches]: within every minibatch the longest first, each
+// to the rank with the fewest tokens so far (Graham's rule: at most 4/3 of the best balance there is).
+std::vector<int> AssignRanks(const ExperienceBatch& batch, int num_ranks);
 
 }  // namespace tandem::trainer
 

@@ -10,11 +10,8 @@
 #include "common/base/command_line.h"
 #include "common/base/exit_codes.h"
 #include "common/base/passive_threads.h"
-#include "common/base/stop_signal.h"
 #include "common/base/version.h"
-#include "trainer/policy_learner.h"
-#include "trainer/run_error.h"
-#include "trainer/trainer.h"
+#include "trainer/run_trainer.h"
 
 namespace tandem::trainer {
 namespace {
@@ -22,23 +19,6 @@ namespace {
 int Fail(const absl::Status& status, ExitCode code) {
   std::fprintf(stderr, "trainer: %s\n", std::string(status.message()).c_str());
   return ToInt(code);
-}
-
-int Train(TrainerOptions options, TrainerContext context) {
-  options.log.role = "trainer";
-  const absl::Status log = log::Configure(options.log);
-  if (!log.ok()) return Fail(log, ExitCode::kStorage);
-  const StopSignal stop;
-  context.stop = &stop;
-  auto learner = CreatePolicyLearner(options.model, options.learner, options.advantage,
-                                     options.sampling.temperature, options.sampling.max_new_tokens);
-  if (!learner.ok()) return Fail(learner.status(), ExitCode::kBadModelOrData);
-  auto trainer = Trainer::Create(options, *std::move(learner), std::move(context));
-  if (!trainer.ok()) return Fail(trainer.status(), ExitCodeOf(trainer.status()));
-  const absl::Status end = (*trainer)->Run();
-  if (!end.ok()) return Fail(end, ExitCodeOf(end));
-  const bool cut = stop.Requested() && !(*trainer)->finished();
-  return ToInt(cut ? ExitCode::kInterrupted : ExitCode::kOk);
 }
 
 int Main(int argc, char** argv) {
@@ -87,7 +67,7 @@ int Main(int argc, char** argv) {
   if (!progress.empty()) {
     context.progress = [](const std::string& line) { std::cout << line << std::endl; };
   }
-  return Train(std::move(options), std::move(context));
+  return RunTrainer(std::move(options), std::move(context));
 }
 
 }  // namespace

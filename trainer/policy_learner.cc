@@ -98,11 +98,12 @@ absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const std::string& 
                                                              const LearnerOptions& options,
                                                              const AdvantageOptions& advantage,
                                                              double temperature,
-                                                             int64_t max_new_tokens) {
+                                                             int64_t max_new_tokens,
+                                                             comm::Collective* ranks) {
   TrainStep::UseThreads(options.num_threads);
   TrainStepSetup setup = {
       .dtype = options.dtype, .numerics = options.numerics, .rounding = options.cast.rounding,
-      .temperature = temperature, .advantage = advantage};
+      .temperature = temperature, .advantage = advantage, .ranks = ranks};
   TANDEM_ASSIGN_OR_RETURN(setup.config, ReadModelConfig(model_directory));
   if (options.numerics == Numerics::kExact) {
     TANDEM_RETURN_IF_ERROR(CheckInvariance(setup.config, ActiveInstructionSet()));

@@ -11,16 +11,22 @@
 #include "trainer/learner.h"
 #include "trainer/learner_options.h"
 
+namespace tandem::comm {
+class Collective;
+}
+
 namespace tandem::trainer {
 
 // Loads the model directory as fp32 masters. `advantage` is that of arrow 3, `temperature` that of
-// the trained policy, `max_new_tokens` the longest completion it may see.
+// the trained policy, `max_new_tokens` the longest completion it may see, `ranks` who trains together
+// (null: alone; must outlive the learner).
 // Errors: those of ReadModelConfig, ReadModelTensors and MatchModelTensors.
 absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const std::string& model_directory,
                                                              const LearnerOptions& options,
                                                              const AdvantageOptions& advantage,
                                                              double temperature,
-                                                             int64_t max_new_tokens);
+                                                             int64_t max_new_tokens,
+                                                             comm::Collective* ranks = nullptr);
 
 }  // namespace tandem::trainer
 

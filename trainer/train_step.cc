@@ -27,6 +27,7 @@
 #include "trainer/optimizer.h"
 #include "trainer/policy.h"
 #include "trainer/policy_loss.h"
+#include "trainer/rank_team.h"
 #include "trainer/tensor_numbers.h"
 
 namespace tandem::trainer {
@@ -48,7 +49,37 @@ std::span<const float> AsSpan(const at::Tensor& values) {
 // What one minibatch adds up over its microbatches before the division.
 struct MinibatchSums {
   double policy = 0, kl = 0, total = 0, denominator = 0;
+  LossNumbers tokens;  // the sums over tokens of it
 };
+
+// Sums of this rank's rows become those of all rows.
+absl::Status SumOverRanks(RankTeam& team, MinibatchSums& sums) {
+  LossNumbers& of = sums.tokens;
+  auto num_tokens = static_cast<double>(of.num_tokens);
+  double* const places[] = {&sums.policy,  &sums.kl,      &sums.total,     &sums.denominator,
+                            &of.ratio_sum, &of.clip_low,  &of.clip_high,   &of.dual_clip,
+                            &of.k1,        &of.k2,        &of.k3,          &of.entropy_sum,
+                            &num_tokens};
+  std::vector<double> values;
+  for (const double* const place : places) values.push_back(*place);
+  TANDEM_RETURN_IF_ERROR(team.Sum(values));
+  for (size_t i = 0; i < values.size(); ++i) *places[i] = values[i];
+  of.num_tokens = static_cast<int64_t>(num_tokens);
+  return team.Max(std::span(&of.ratio_max, 1));
+}
+
+void AddTokens(const LossNumbers& of, LossNumbers& numbers) {
+  numbers.ratio_sum += of.ratio_sum;
+  numbers.ratio_max = std::max(numbers.ratio_max, of.ratio_max);
+  numbers.clip_low += of.clip_low;
+  numbers.clip_high += of.clip_high;
+  numbers.dual_clip += of.dual_clip;
+  numbers.k1 += of.k1;
+  numbers.k2 += of.k2;
+  numbers.k3 += of.k3;
+  numbers.num_tokens += of.num_tokens;
+  numbers.entropy_sum += of.entropy_sum;
+}
 
 void AddCorrection(const Correction& correction, const Microbatch& micro,
                    CorrectionNumbers& numbers) {
@@ -108,10 +139,12 @@ struct TrainStep::Impl {
   std::optional<PolicyLossOptions> kl_reward;  // kl_place reward; then `options` has no KL term
   std::unique_ptr<Policy> policy, reference;
   std::unique_ptr<AdamW> optimizer;
+  RankTeam team{nullptr};
 
   // Of the batch that is being trained, by microbatch.
   struct BatchState {
     const ExperienceBatch* batch = nullptr;
+    std::vector<int> rank_of;           // that computes the microbatch
     std::vector<at::Tensor> proximal;   // [T] each; undefined until known
     std::vector<at::Tensor> reference;  // [T] each; undefined without a reference
     std::vector<bool> seen;             // its correction is in the report
@@ -122,9 +155,15 @@ struct TrainStep::Impl {
   absl::StatusOr<ExperienceBatch> Pack(std::span<const experience::v1::ScoredGroup> groups) const {
     return PackBatch(groups, {.microbatch_tokens = options.microbatch_tokens,
                               .num_minibatches = options.num_minibatches,
-                              .vocab_size = policy->config().vocab_size});
+                              .vocab_size = policy->config().vocab_size,
+                              .num_ranks = team.size()});
   }
   bool NeedsProximalPass(const ExperienceBatch& batch) const;
+  bool IsOwn(size_t microbatch, const BatchState& state) const {
+    return state.rank_of[microbatch] == team.rank();
+  }
+  absl::Status ShareRows(const Minibatch& rows, const BatchState& state,
+                         std::vector<at::Tensor>& of_rows);
   absl::StatusOr<at::Tensor> ScoreFrozen(Policy& frozen, const Microbatch& micro) const;
   absl::Status ScoreProximal(BatchState& state);
   absl::Status PoolWeights(BatchState& state) const;
@@ -135,8 +174,7 @@ struct TrainStep::Impl {
                             const BatchState& state) const;
   absl::StatusOr<MinibatchSums> AccumulateGradients(const Minibatch& mini, BatchState& state,
                                                     StepReport& report);
-  absl::Status AccumulateMicrobatch(size_t index, BatchState& state, MinibatchSums& minibatch,
-                                    StepReport& report);
+  absl::Status AccumulateMicrobatch(size_t index, BatchState& state, MinibatchSums& minibatch);
   void Update(const MinibatchSums& sums, StepReport& report);
   void MeasureDrift(const BatchState& state, WeightVersion version, StepReport& report) const;
   void Finish(std::span<const experience::v1::ScoredGroup> groups, const BatchState& state,
@@ -157,12 +195,25 @@ absl::StatusOr<at::Tensor> TrainStep::Impl::ScoreFrozen(Policy& frozen,
   return scores.logprobs;
 }
 
+// Rows of [rows.begin, rows.end) that other ranks computed.
+absl::Status TrainStep::Impl::ShareRows(const Minibatch& rows, const BatchState& state,
+                                        std::vector<at::Tensor>& of_rows) {
+  std::vector<int64_t> lengths;
+  for (int64_t m = rows.begin; m < rows.end; ++m) {
+    lengths.push_back(state.batch->microbatches[static_cast<size_t>(m)].row.num_tokens());
+  }
+  return team.ShareRows(lengths, std::span(of_rows).subspan(static_cast<size_t>(rows.begin),
+                                                            lengths.size()));
+}
+
 // Before the first update, over the whole batch: later the weights are not the proximal ones any more.
 absl::Status TrainStep::Impl::ScoreProximal(BatchState& state) {
+  const auto count = static_cast<int64_t>(state.batch->microbatches.size());
   for (size_t m = 0; m < state.batch->microbatches.size(); ++m) {
+    if (!IsOwn(m, state)) continue;
     TANDEM_ASSIGN_OR_RETURN(state.proximal[m], ScoreFrozen(*policy, state.batch->microbatches[m]));
   }
-  return absl::OkStatus();
+  return ShareRows({0, count}, state, state.proximal);
 }
 
 // The mean weight of the whole batch, so that it is the same for every split into microbatches.
@@ -187,13 +238,17 @@ absl::Status TrainStep::Impl::PoolSecondMoments(const Minibatch& mini, BatchStat
     return absl::OkStatus();
   }
   std::vector<double> squares;
+  std::vector<at::Tensor> target(state.batch->microbatches.size());
   for (auto m = static_cast<size_t>(mini.begin); m < static_cast<size_t>(mini.end); ++m) {
-    TANDEM_ASSIGN_OR_RETURN(const at::Tensor target,
-                            ScoreFrozen(*policy, state.batch->microbatches[m]));
-    if (!state.proximal[m].defined()) state.proximal[m] = target;
+    if (!IsOwn(m, state)) continue;
+    TANDEM_ASSIGN_OR_RETURN(target[m], ScoreFrozen(*policy, state.batch->microbatches[m]));
+  }
+  TANDEM_RETURN_IF_ERROR(ShareRows(mini, state, target));
+  for (auto m = static_cast<size_t>(mini.begin); m < static_cast<size_t>(mini.end); ++m) {
+    if (!state.proximal[m].defined()) state.proximal[m] = target[m];
     TANDEM_ASSIGN_OR_RETURN(const Correction correction, Correct(m, state));
     LossInputs inputs = MakeLossInputs(m, correction, state);
-    inputs.target_logprobs = target;
+    inputs.target_logprobs = target[m];
     AppendSecondMoments(inputs, squares);
   }
   state.second_moment_cutoff =
@@ -205,8 +260,11 @@ absl::Status TrainStep::Impl::PoolSecondMoments(const Minibatch& mini, BatchStat
 absl::Status TrainStep::Impl::ChargeKl(ExperienceBatch& batch, BatchState& state,
                                        StepReport& report) {
   for (size_t m = 0; m < batch.microbatches.size(); ++m) {
+    if (!IsOwn(m, state)) continue;
     TANDEM_ASSIGN_OR_RETURN(state.reference[m], ScoreFrozen(*reference, batch.microbatches[m]));
   }
+  const auto count = static_cast<int64_t>(batch.microbatches.size());
+  TANDEM_RETURN_IF_ERROR(ShareRows({0, count}, state, state.reference));
   return CatchTorch("KL in the reward", [&] {
     report.kl_penalty =
         PenaliseRewards(state.proximal, state.reference, *kl_reward, advantage, batch);
@@ -218,8 +276,19 @@ absl::StatusOr<MinibatchSums> TrainStep::Impl::AccumulateGradients(const Minibat
                                                                    StepReport& report) {
   TANDEM_RETURN_IF_ERROR(PoolSecondMoments(mini, state));
   MinibatchSums sums;
-  for (int64_t m = mini.begin; m < mini.end; ++m) {
-    TANDEM_RETURN_IF_ERROR(AccumulateMicrobatch(static_cast<size_t>(m), state, sums, report));
+  for (auto m = static_cast<size_t>(mini.begin); m < static_cast<size_t>(mini.end); ++m) {
+    if (IsOwn(m, state)) TANDEM_RETURN_IF_ERROR(AccumulateMicrobatch(m, state, sums));
+  }
+  TANDEM_RETURN_IF_ERROR(SumOverRanks(team, sums));
+  TANDEM_RETURN_IF_ERROR(team.SumGradients(policy->parameters()));
+  AddTokens(sums.tokens, report.loss);
+  if (!state.seen[static_cast<size_t>(mini.begin)]) {
+    TANDEM_RETURN_IF_ERROR(ShareRows(mini, state, state.proximal));
+    for (auto m = static_cast<size_t>(mini.begin); m < static_cast<size_t>(mini.end); ++m) {
+      state.seen[m] = true;
+      TANDEM_ASSIGN_OR_RETURN(const Correction correction, Correct(m, state));
+      AddCorrection(correction, state.batch->microbatches[m], report.correction);
+    }
   }
   return sums;
 }
@@ -247,7 +316,7 @@ LossInputs TrainStep::Impl::MakeLossInputs(size_t index, const Correction& corre
 
 // Arrows 5 to 7 for one row: its share of the loss and of the gradient, not divided yet.
 absl::Status TrainStep::Impl::AccumulateMicrobatch(size_t index, BatchState& state,
-                                                   MinibatchSums& minibatch, StepReport& report) {
+                                                   MinibatchSums& minibatch) {
   const Microbatch& micro = state.batch->microbatches[index];
   TANDEM_ASSIGN_OR_RETURN(const TokenScores target,
                           policy->Score(micro.row, temperature, /*with_gradient=*/true));
@@ -256,10 +325,6 @@ absl::Status TrainStep::Impl::AccumulateMicrobatch(size_t index, BatchState& sta
     TANDEM_ASSIGN_OR_RETURN(state.reference[index], ScoreFrozen(*reference, micro));
   }
   TANDEM_ASSIGN_OR_RETURN(Correction correction, Correct(index, state));
-  if (!state.seen[index]) {
-    state.seen[index] = true;
-    AddCorrection(correction, micro, report.correction);
-  }
   offpolicy::DivideWeights(state.weight_divisor, correction);
   const bool all = options.correction.denominator == offpolicy::DenominatorKind::kAll;
   const std::vector<int64_t> completion(micro.completion.begin(), micro.completion.end());
@@ -276,7 +341,7 @@ absl::Status TrainStep::Impl::AccumulateMicrobatch(size_t index, BatchState& sta
     minibatch.kl += options.loss.kl_coefficient * sums.kl.item<double>();
     minibatch.total += sums.total.item<double>();
     minibatch.denominator += scales.denominator;
-    AddLoss(sums, inputs.kept, target.entropies, report.loss);
+    AddLoss(sums, inputs.kept, target.entropies, minibatch.tokens);
   });
 }
 
@@ -356,6 +421,7 @@ absl::StatusOr<StepReport> TrainStep::Run(std::span<const experience::v1::Scored
   state.proximal.resize(batch.microbatches.size());
   state.reference.resize(batch.microbatches.size());
   state.seen.resize(batch.microbatches.size());
+  state.rank_of = AssignRanks(batch, impl_->team.size());
   const double packed = MonotonicSeconds();
 
   // 5. batch -> proximal log-probs, under the weights this step starts from
@@ -403,6 +469,7 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
   impl->numerics = setup.numerics;
   impl->rounding = setup.rounding;
   impl->advantage = setup.advantage;
+  impl->team = RankTeam(setup.ranks);
   if (options.loss.kl_coefficient > 0 && options.loss.kl_place == KlPlace::kReward) {
     impl->kl_reward = options.loss;
     impl->options.loss.kl_coefficient = 0;

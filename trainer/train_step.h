@@ -9,6 +9,9 @@
 // log-probs are the detached target ones, and no second pass is made. With several minibatches or
 // epochs the proximal log-probs are scored once, before the first update, over the whole batch.
 //
+// Several ranks make a step together: each computes its share of the rows, and ends with the same
+// report and the same weights, bit for bit. The result is that of one rank, to rounding.
+//
 // Use from one thread. Memory: masters, gradients and two moments in fp32; another copy of the
 // weights for the reference, and for bf16 its cast; activations of one microbatch.
 #ifndef TANDEM_TRAINER_TRAIN_STEP_H_
@@ -33,6 +36,10 @@
 #include "trainer/train_step_options.h"
 #include "trainer/weight_cast.h"
 
+namespace tandem::comm {
+class Collective;
+}
+
 namespace tandem::trainer {
 
 struct TrainStepSetup {
@@ -46,6 +53,9 @@ struct TrainStepSetup {
   // Weights of the frozen reference policy; empty: none. KL is measured when it is there, and
   // trained on when options.loss.kl_coefficient > 0.
   std::vector<HostTensor> reference_weights;
+  // The ranks that make the step together, each with the same setup, options and groups; null: alone.
+  // Must outlive the step.
+  comm::Collective* ranks = nullptr;
 };
 
 class TrainStep {
@@ -62,6 +72,7 @@ class TrainStep {
   // were. After an error from the kernels (INTERNAL) the weights are unknown: end the process.
   //   INVALID_ARGUMENT, FAILED_PRECONDITION  of PackBatch: nothing was changed
   //   INTERNAL                               a kernel failed
+  //   UNAVAILABLE                            another rank is lost, as RankTeam's collective says
   // `version` is that of the weights as they are, for how far tokens lag behind.
   absl::StatusOr<StepReport> Run(std::span<const experience::v1::ScoredGroup> groups,
                                  WeightVersion version = {});

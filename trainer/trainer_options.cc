@@ -94,6 +94,8 @@ void BindOptions(OptionBinder& binder, TrainerOptions& options) {
                  [&](OptionBinder& b) { BindOptions(b, options.eval); });
   binder.Section("alerts", "when to warn",
                  [&](OptionBinder& b) { BindOptions(b, options.alerts); });
+  binder.Section("ranks", "several processes of one trainer (docs/scaling.md)",
+                 [&](OptionBinder& b) { BindOptions(b, options.ranks); });
   binder.Section("log", "log of this process", [&](OptionBinder& b) { BindLog(b, options.log); });
 }
 

@@ -17,6 +17,7 @@
 #include "trainer/evaluation.h"
 #include "trainer/learner_options.h"
 #include "trainer/prompt_source.h"
+#include "trainer/rank_options.h"
 #include "trainer/rewards.h"
 #include "trainer/rollout_client.h"
 #include "trainer/weight_publisher.h"
@@ -58,6 +59,7 @@ struct TrainerOptions {
   RewardOptions reward;
   AdvantageOptions advantage;
   LearnerOptions learner;
+  RankOptions ranks;
   RolloutClientOptions client;
   WeightPublisherOptions push;
   CheckpointOptions checkpoint;

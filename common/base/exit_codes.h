@@ -18,6 +18,7 @@ enum class ExitCode : int {
   kStorage = 7,            // disk full, a file cannot be written
   kTooManySkipped = 8,     // train steps without a finite loss, too many in a row
   kChildDied = 9,          // a process the launcher started ended by itself
+  kRankLost = 10,          // another rank of the trainer died, hangs or never came
   kInterrupted = 130,      // SIGINT or SIGTERM
 };
 

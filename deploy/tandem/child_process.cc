@@ -25,8 +25,8 @@ absl::Status Failed(const ChildSpec& spec, const std::string& what, int error) {
 }
 
 // Between fork and exec only calls that are safe there; `failure_fd` tells the parent errno.
-[[noreturn]] void RunChild(char* const* argv, pid_t parent, int log_fd, int output_fd,
-                           int failure_fd) {
+[[noreturn]] void RunChild(char* const* argv, char* const* variables, pid_t parent, int log_fd,
+                           int output_fd, int failure_fd) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(127);  // the launcher died before prctl
@@ -40,7 +40,7 @@ absl::Status Failed(const ChildSpec& spec, const std::string& what, int error) {
   dup2(null_fd, STDIN_FILENO);
   dup2(output_fd >= 0 ? output_fd : log_fd, STDOUT_FILENO);
   dup2(log_fd, STDERR_FILENO);
-  execv(argv[0], argv);
+  execve(argv[0], argv, variables);
   const int error = errno;
   if (write(failure_fd, &error, sizeof(error)) < 0) _exit(126);
   _exit(127);
@@ -66,9 +66,16 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildSpe
   std::vector<char*> argv;
   for (const std::string& argument : spec.argv) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
+  // The first of two equal names is the one that is found.
+  std::vector<char*> variables;
+  for (const std::string& variable : spec.environment) {
+    variables.push_back(const_cast<char*>(variable.c_str()));
+  }
+  for (char** own = environ; *own != nullptr; ++own) variables.push_back(*own);
+  variables.push_back(nullptr);
   const pid_t parent = getpid();
   const pid_t pid = fork();
-  if (pid == 0) RunChild(argv.data(), parent, log_fd, output[1], failure[1]);
+  if (pid == 0) RunChild(argv.data(), variables.data(), parent, log_fd, output[1], failure[1]);
   const int fork_error = errno;
   close(log_fd);
   close(failure[1]);

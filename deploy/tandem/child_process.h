@@ -20,6 +20,8 @@ struct ChildSpec {
   std::vector<std::string> argv;  // argv[0] is a path
   std::string log_path;           // standard error, and standard output unless piped, appended
   bool pipe_output = false;       // standard output to output_fd()
+  // "NAME=VALUE", beside the launcher's own variables and before them.
+  std::vector<std::string> environment;
 };
 
 // How a child ended: an exit code or a signal.
@@ -45,7 +47,7 @@ class ChildProcess {
   const std::string& log_path() const { return spec_.log_path; }
   pid_t pid() const { return pid_; }
   int64_t log_begin() const { return log_begin_; }  // bytes the log held before this start
-  int output_fd() const { return output_fd_; }  // -1 unless piped; non-blocking
+  int output_fd() const { return output_fd_; }      // -1 unless piped; non-blocking
 
   // How it ended, once it did; never waits.
   std::optional<ChildEnd> Poll();

@@ -8,6 +8,8 @@ namespace tandem::front {
 void BindOptions(OptionBinder& binder, LaunchOptions& options) {
   binder.Integer("num_servers", &options.num_servers, {.min = 1, .max = 64}, "processes",
                  "rollout servers to start on this machine");
+  binder.Integer("num_ranks", &options.num_ranks, {.min = 1, .max = 64}, "processes",
+                 "trainer ranks to start on this machine; they share the cores and train as one");
   binder.Integer("base_port", &options.base_port, {.min = 0, .max = 65535}, "",
                  "server i listens on base_port + i; 0: free ports");
   binder.Text("binaries", &options.binaries,

@@ -11,6 +11,7 @@ namespace tandem::front {
 
 struct LaunchOptions {
   int64_t num_servers = 1;
+  int64_t num_ranks = 1;
   int64_t base_port = 0;
   std::string binaries;
   double ready_seconds = 300;

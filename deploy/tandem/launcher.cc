@@ -1,7 +1,11 @@
 #include "deploy/tandem/launcher.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -22,8 +26,30 @@ constexpr size_t kLogLinesShown = 8;
 // Codes that say why the trainer ended; anything else is a process that died.
 bool SpeaksForItself(const ChildEnd& end) {
   return end.signal == 0 && ((end.exit_code >= ToInt(ExitCode::kInternal) &&
-                              end.exit_code <= ToInt(ExitCode::kChildDied)) ||
+                              end.exit_code <= ToInt(ExitCode::kRankLost)) ||
                              end.exit_code == ToInt(ExitCode::kInterrupted));
+}
+
+// Of a port that was free a moment ago.
+int FreePort() {
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  bind(listener, reinterpret_cast<sockaddr*>(&address), size);
+  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+  close(listener);
+  return ntohs(address.sin_port);
+}
+
+// The contract of torchrun (common/comm/rank_environment.h); none for a trainer alone.
+std::vector<std::string> RankVariables(int64_t rank, int64_t num_ranks, int port) {
+  if (num_ranks == 1) return {};
+  return {absl::StrCat("RANK=", rank),       absl::StrCat("WORLD_SIZE=", num_ranks),
+          absl::StrCat("LOCAL_RANK=", rank), absl::StrCat("LOCAL_WORLD_SIZE=", num_ranks),
+          "MASTER_ADDR=127.0.0.1",           absl::StrCat("MASTER_PORT=", port),
+          "TORCHELASTIC_RUN_ID=tandem"};
 }
 
 }  // namespace
@@ -90,12 +116,21 @@ bool Launcher::WaitUntilReady() {
 }
 
 bool Launcher::StartTrainer() {
-  auto child = ChildProcess::Start({.name = "trainer",
-                                    .argv = plan_.trainer_argv(addresses_),
-                                    .log_path = plan_.logs + "/trainer.log",
-                                    .pipe_output = true});
-  if (!child.ok()) return Fail(child.status());
-  trainer_ = *std::move(child);
+  const int port = plan_.num_ranks == 1 ? 0 : FreePort();
+  for (int64_t rank = 0; rank < plan_.num_ranks; ++rank) {
+    const std::string name = rank == 0 ? "trainer" : absl::StrCat("trainer_", rank);
+    auto child = ChildProcess::Start({.name = name,
+                                      .argv = plan_.trainer_argv(addresses_),
+                                      .log_path = absl::StrCat(plan_.logs, "/", name, ".log"),
+                                      .pipe_output = rank == 0,
+                                      .environment = RankVariables(rank, plan_.num_ranks, port)});
+    if (!child.ok()) return Fail(child.status());
+    if (rank == 0) {
+      trainer_ = *std::move(child);
+    } else {
+      other_ranks_.push_back(*std::move(child));
+    }
+  }
   return true;
 }
 
@@ -116,7 +151,7 @@ void Launcher::Watch() {
       return;
     }
     // A server nobody stopped ends the run; TearDown lets the trainer save first.
-    if (!told && ServerEnded()) return;
+    if (!told && (ServerEnded() || RankEnded())) return;
     if (!told && stop_->Requested()) {
       live_->Print("stopping: the trainer saves first (a second Ctrl-C ends everything at once)");
       trainer_->Signal(SIGTERM);
@@ -152,6 +187,19 @@ bool Launcher::ServerEnded() {
   return false;
 }
 
+// One that ended well was told to by rank 0.
+bool Launcher::RankEnded() {
+  for (const auto& rank : other_ranks_) {
+    const std::optional<ChildEnd> end = rank->Poll();
+    if (!end.has_value() || (end->exit_code == 0 && end->signal == 0)) continue;
+    Explain(*rank, *end);
+    exit_code_ =
+        SpeaksForItself(*end) ? static_cast<ExitCode>(end->exit_code) : ExitCode::kRankLost;
+    return true;
+  }
+  return false;
+}
+
 void Launcher::Explain(const ChildProcess& child, const ChildEnd& end) {
   live_->Print(absl::StrCat("tandem: ", child.name(), " ended with ", end.ToString(),
                             "; its last lines (", child.log_path(), "):"));
@@ -162,6 +210,7 @@ void Launcher::Explain(const ChildProcess& child, const ChildEnd& end) {
 
 void Launcher::TearDown() {
   if (trainer_ != nullptr) trainer_->Stop(plan_.stop_seconds);
+  for (const auto& rank : other_ranks_) rank->Stop(exit_code_ == ExitCode::kOk ? 20 : 5);
   for (const auto& server : servers_) server->Signal(SIGTERM);
   for (const auto& server : servers_) server->Stop(exit_code_ == ExitCode::kOk ? 20 : 5);
 }

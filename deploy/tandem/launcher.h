@@ -21,6 +21,7 @@ namespace tandem::front {
 struct LaunchPlan {
   std::string logs;  // directory; <name>.log and the servers' port files go there
   int64_t num_servers = 1;
+  int64_t num_ranks = 1;  // of the trainer; where several, they meet on a free port of this machine
   int64_t num_steps = 0;  // for the progress bar
   double ready_seconds = 300;
   double stop_seconds = 120;
@@ -42,9 +43,10 @@ class Launcher {
   Launcher(LaunchPlan plan, const StopSignal* stop, LiveLine* live);
 
   // Starts the servers, waits until they are ready, starts the trainer, and waits for its end. A
-  // signal is passed on: the trainer saves and ends, then the servers. A child that ends by itself
+  // signal is passed on: the trainer's rank 0 saves and ends, and the others with it, then the
+  // servers. A child that ends by itself
   // ends the run; which one, how, and its last log lines are printed. Exit code: the trainer's own
-  // where it said something (2..8, 130), kChildDied for a server or a signal.
+  // where it said something (2..10, 130), kChildDied for a server or a signal.
   LaunchResult Run();
 
  private:
@@ -54,6 +56,7 @@ class Launcher {
   void Watch();
   void Relay();
   bool ServerEnded();
+  bool RankEnded();
   void Explain(const ChildProcess& child, const ChildEnd& end);
   bool Fail(const absl::Status& status);
   void TearDown();
@@ -65,7 +68,8 @@ class Launcher {
   std::vector<std::unique_ptr<ChildProcess>> servers_;
   std::vector<std::string> port_files_;
   std::vector<std::string> addresses_;
-  std::unique_ptr<ChildProcess> trainer_;
+  std::unique_ptr<ChildProcess> trainer_;  // rank 0
+  std::vector<std::unique_ptr<ChildProcess>> other_ranks_;
   ExitCode exit_code_ = ExitCode::kOk;
 };
 

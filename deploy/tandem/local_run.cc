@@ -41,6 +41,7 @@ LaunchPlan PlanOf(const RunFile& file, const Programs& programs, const std::stri
   LaunchPlan plan;
   plan.logs = file.run_directory() + "/logs";
   plan.num_servers = file.launch().num_servers;
+  plan.num_ranks = file.launch().num_ranks;
   plan.num_steps = file.num_steps();
   plan.ready_seconds = file.launch().ready_seconds;
   plan.stop_seconds = file.launch().stop_seconds;
@@ -69,7 +70,9 @@ void PrintPlan(const RunFile& file, const LaunchPlan& plan) {
     const std::string port_file = absl::StrCat(plan.logs, "/rollout_server_", i, ".port");
     std::printf("# start: %s\n", absl::StrJoin(plan.server_argv(i, port_file), " ").c_str());
   }
-  std::printf("# start: %s\n", absl::StrJoin(plan.trainer_argv({"HOST:PORT"}), " ").c_str());
+  for (int64_t rank = 0; rank < plan.num_ranks; ++rank) {
+    std::printf("# start: %s\n", absl::StrJoin(plan.trainer_argv({"HOST:PORT"}), " ").c_str());
+  }
   std::printf("# %lld train steps, then %s/report.html\n", static_cast<long long>(plan.num_steps),
               file.run_directory().c_str());
 }

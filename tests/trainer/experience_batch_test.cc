@@ -116,6 +116,45 @@ TEST(PackBatchTest, MinibatchesHoldWholeGroupsAndCoverAllRows) {
   EXPECT_EQ(Pack({OneGroup()}, 1000, 4)->minibatches.size(), 1u) << "at most one per group";
 }
 
+// Four groups of 8 tokens: two rows for two ranks, four for four, and a fifth rank has none, since no
+// group is split for it.
+TEST(PackBatchTest, RowsAreCutSoThatEveryRankHasOneWhereGroupsAllow) {
+  const std::vector<ScoredGroup> groups(4, OneGroup());
+  for (const auto& [num_ranks, rows] : {std::pair(1, 1u), {2, 2u}, {4, 4u}, {5, 4u}}) {
+    const auto batch = PackBatch(groups, {.vocab_size = 32, .num_ranks = num_ranks});
+    ASSERT_THAT(batch, IsOk());
+    EXPECT_EQ(batch->microbatches.size(), rows) << num_ranks << " ranks";
+  }
+}
+
+ExperienceBatch RowsOf(const std::vector<int64_t>& lengths) {
+  ExperienceBatch batch;
+  for (const int64_t length : lengths) {
+    batch.microbatches.emplace_back().row.token_ids.resize(static_cast<size_t>(length));
+  }
+  return batch;
+}
+
+TEST(AssignRanksTest, TheLongestRowsGoFirstToWhoHasTheLeast) {
+  ExperienceBatch batch = RowsOf({2, 7, 3, 5, 4});
+  batch.minibatches = {{0, 5}};
+  EXPECT_THAT(AssignRanks(batch, 1), ElementsAre(0, 0, 0, 0, 0));
+  // 7 to rank 0, 5 to 1, 4 to 1 (9), 3 to 0 (10), 2 to 1 (11).
+  EXPECT_THAT(AssignRanks(batch, 2), ElementsAre(1, 0, 0, 1, 1));
+}
+
+TEST(AssignRanksTest, EveryMinibatchIsBalancedForItself) {
+  ExperienceBatch batch = RowsOf({9, 1, 1, 9});
+  batch.minibatches = {{0, 2}, {2, 4}};
+  EXPECT_THAT(AssignRanks(batch, 2), ElementsAre(0, 1, 1, 0));
+}
+
+TEST(AssignRanksTest, MoreRanksThanRowsLeaveTheLastOnesWithout) {
+  ExperienceBatch batch = RowsOf({3, 2});
+  batch.minibatches = {{0, 2}};
+  EXPECT_THAT(AssignRanks(batch, 4), ElementsAre(0, 1));
+}
+
 TEST(PackBatchTest, Bug33RefusesIdsThatAreNotTheOnesThatWereSampled) {
   ScoredGroup group = OneGroup();
   group.mutable_completions(1)->mutable_completion()->set_token_ids(0, 23);

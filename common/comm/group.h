@@ -1,0 +1,46 @@
+// Groups of processes, for code that does not see LibTorch: what a Collective is made of, and bytes
+// from one member to all.
+#ifndef TANDEM_COMMON_COMM_GROUP_H_
+#define TANDEM_COMMON_COMM_GROUP_H_
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/comm/store.h"
+
+namespace tandem::comm {
+
+class Collective;
+
+enum class Backend { kGloo, kNccl };
+enum class Reduction { kSum, kMax };
+
+struct GroupOptions {
+  std::string name;  // no two groups of a store have the same
+  int rank = 0;
+  std::vector<std::string> members;             // "host:pid" of each rank, for messages
+  absl::Duration deadline = absl::Minutes(10);  // of an operation
+};
+
+// All members call it, and wait for each other until the deadline.
+//   UNAVAILABLE    not all came (the message says who), or the store is gone
+//   UNIMPLEMENTED  this build has no NCCL
+absl::StatusOr<std::shared_ptr<Collective>> JoinGroup(Backend backend, const Store& store,
+                                                      const GroupOptions& options);
+
+// `bytes` becomes the root's; as many at all ranks. Errors: those of the collective.
+absl::Status BroadcastBytes(Collective& group, std::span<std::byte> bytes, int root);
+
+// c10d's flight record of this process: the last 2 000 operations of all groups with sizes, states
+// and times, as JSON. Empty without any.
+std::string FlightRecord();
+
+}  // namespace tandem::comm
+
+#endif  // TANDEM_COMMON_COMM_GROUP_H_

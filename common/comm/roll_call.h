@@ -1,0 +1,61 @@
+// RollCall: what the members of a group are doing, as they say themselves, and which of them to
+// blame when a collective fails.
+//
+// Every member writes a beat, the number of its last collective and whether it is inside, twice a
+// second. Who asks reads all of them twice: a beat that stands still is a process that is dead,
+// stopped or cut off; one that moves with a smaller number is a rank that lags.
+#ifndef TANDEM_COMMON_COMM_ROLL_CALL_H_
+#define TANDEM_COMMON_COMM_ROLL_CALL_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/comm/store.h"
+
+namespace tandem::comm {
+
+inline constexpr absl::Duration kBeatTime = absl::Milliseconds(500);
+
+struct MemberState {
+  bool known = false;  // has said anything at all
+  int64_t beat = 0;
+  int64_t sequence = 0;  // of the last collective it began
+  bool inside = false;   // of that one
+};
+
+// The culprits among `second`, the states kRollCallTime after `first`, as seen from inside
+// collective `sequence`: silent members, else those that lag; a sentence of it.
+//   "rank 2 (node-b:4711) is silent: dead, stopped or cut off; it was last in collective 11"
+//   "rank 1 (node-a:12) lags: it is between collectives 10 and 11"
+//   "all members are alive and in it"
+std::string NameCulprits(const std::vector<std::string>& members,
+                         const std::vector<MemberState>& first,
+                         const std::vector<MemberState>& second, int self, int64_t sequence);
+
+// Thread-safe.
+class RollCall {
+ public:
+  // Under a prefix of the group. Starts the thread that writes.
+  RollCall(Store store, std::vector<std::string> members, int self);
+  ~RollCall();
+  RollCall(const RollCall&) = delete;
+  RollCall& operator=(const RollCall&) = delete;
+
+  void Enter(int64_t sequence);
+  void Leave();
+
+  // Takes up to eight seconds, whatever the others do. The first to ask settles it for all: a rank
+  // that asks later gets the same sentence, since by then others have left in fright.
+  std::string Ask(int64_t sequence) const;
+
+ private:
+  struct State;  // shared with the threads: one that hangs in the store is left behind
+  const std::shared_ptr<State> state_;
+};
+
+}  // namespace tandem::comm
+
+#endif  // TANDEM_COMMON_COMM_ROLL_CALL_H_

@@ -1,0 +1,164 @@
+// One rank of a group, for collective_test.py: meets the others as its environment says, then does
+// what its arguments say, one after the other, and prints a line for each.
+//
+//   all_reduce | all_reduce_max | broadcast:ROOT | all_gather | reduce_scatter | barrier
+//   start:N      N all-reduces under way at once
+//   large:MB     an all-reduce of so many megabytes
+//   mark         prints and flushes, for tests that act now
+//   wait         until there is a line on standard input, or its end
+//   die          ends at once, without a word to the others
+//   abort        breaks the group here
+//   group:NAME:R,R,..   a new group of these ranks takes the place of the first
+//   record       prints the operations of c10d's flight record
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/comm/collective.h"
+#include "common/comm/rendezvous.h"
+
+namespace tandem::comm {
+namespace {
+
+std::string Values(const at::Tensor& tensor) {
+  std::string text;
+  for (int64_t i = 0; i < std::min<int64_t>(tensor.numel(), 8); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : " ", tensor[i].item<double>());
+  }
+  return text;
+}
+
+std::string Outcome(const absl::Status& status, const at::Tensor& tensor) {
+  return status.ok() ? Values(tensor) : status.ToString();
+}
+
+struct Worker {
+  const RankEnvironment self;
+  const Rendezvous met;
+  const absl::Duration deadline;
+  std::unique_ptr<Collective> group;
+
+  // [rank, rank + 1, rank + 2]
+  at::Tensor Own() const {
+    return at::arange(group->rank(), group->rank() + 3, at::TensorOptions().dtype(at::kFloat));
+  }
+
+  std::string MakeGroup(const std::string& name, const std::vector<int>& ranks) {
+    GroupOptions options{.name = name, .deadline = deadline};
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      options.members.push_back(met.members[static_cast<size_t>(ranks[i])]);
+      if (ranks[i] == self.rank) options.rank = static_cast<int>(i);
+    }
+    auto made = Collective::Make(Backend::kGloo, met.store, options);
+    if (!made.ok()) return made.status().ToString();
+    group = std::move(*made);
+    return absl::StrCat(group->rank(), " of ", group->size());
+  }
+
+  std::string Gather() {
+    at::Tensor all = at::zeros({3 * group->size()});
+    return Outcome(group->AllGather(Own(), all), all);
+  }
+
+  // Rank r gets sum over ranks of [2 r, 2 r + 1].
+  std::string Scatter() {
+    at::Tensor all = at::arange(2 * group->size(), at::TensorOptions().dtype(at::kFloat));
+    at::Tensor part = at::zeros({2});
+    return Outcome(group->ReduceScatter(all, part), part);
+  }
+
+  std::string StartMany(int count) {
+    std::vector<at::Tensor> tensors;
+    std::vector<Collective::Pending> pending;
+    for (int i = 0; i < count; ++i) {
+      tensors.push_back(at::full({1000}, i + 1.0));
+      pending.push_back(group->StartAllReduce(tensors.back()));
+    }
+    std::string text;
+    for (int i = 0; i < count; ++i) {
+      const absl::Status status = pending[static_cast<size_t>(i)].Wait();
+      if (!status.ok()) return status.ToString();
+      absl::StrAppend(&text, i == 0 ? "" : " ",
+                      tensors[static_cast<size_t>(i)][999].item<double>());
+    }
+    return text;
+  }
+
+  std::string Do(const std::vector<std::string>& words) {
+    const std::string& what = words[0];
+    const auto number = [&] { return std::atoi(words.at(1).c_str()); };
+    at::Tensor own = Own();
+    if (what == "all_reduce") return Outcome(group->AllReduce(own), own);
+    if (what == "all_reduce_max") return Outcome(group->AllReduce(own, Reduction::kMax), own);
+    if (what == "broadcast") return Outcome(group->Broadcast(own, number()), own);
+    if (what == "all_gather") return Gather();
+    if (what == "reduce_scatter") return Scatter();
+    if (what == "barrier") return group->Barrier().ToString();
+    if (what == "start") return StartMany(number());
+    if (what == "large") {
+      at::Tensor large = at::full({number() * 250000}, 1.0f);
+      return Outcome(group->AllReduce(large), large);
+    }
+    if (what == "wait") {
+      std::string line;
+      std::getline(std::cin, line);
+      return "done";
+    }
+    if (what == "mark") return "now";
+    if (what == "die") _exit(77);
+    if (what == "abort") {
+      group->Abort("the test says so");
+      return "done";
+    }
+    if (what == "record") return FlightRecord();
+    if (what != "group") return "unknown";
+    std::vector<int> ranks;
+    for (const std::string& rank : std::vector<std::string>(absl::StrSplit(words.at(2), ','))) {
+      ranks.push_back(std::atoi(rank.c_str()));
+    }
+    return MakeGroup(words.at(1), ranks);
+  }
+};
+
+int Main(int argc, char** argv) {
+  const auto say = [](const std::string& text) { std::cout << text << std::endl; };
+  const auto self = ReadRankEnvironment(ProcessEnvironment());
+  if (!self.ok()) {
+    say(self.status().ToString());
+    return 2;
+  }
+  const auto seconds = [](const char* name, double otherwise) {
+    const char* const text = std::getenv(name);
+    return absl::Seconds(text == nullptr ? otherwise : std::atof(text));
+  };
+  const char* const job = std::getenv("TEST_JOB");
+  auto met = Meet({.self = *self,
+                   .job = job == nullptr ? "test" : job,
+                   .deadline = seconds("TEST_MEET_SECONDS", 30),
+                   .warn = [&](const std::string& text) { say("warning: " + text); }});
+  if (!met.ok()) {
+    say(met.status().ToString());
+    return 4;
+  }
+  Worker worker{*self, *met, seconds("TEST_SECONDS", 20), nullptr};
+  std::vector<int> everyone(met->members.size());
+  for (size_t i = 0; i < everyone.size(); ++i) everyone[i] = static_cast<int>(i);
+  say("joined: " + worker.MakeGroup("first", everyone));
+  for (int i = 1; i < argc; ++i) {
+    say(absl::StrCat(argv[i], ": ", worker.Do(absl::StrSplit(argv[i], ':'))));
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace tandem::comm
+
+int main(int argc, char** argv) { return tandem::comm::Main(argc, argv); }

@@ -1,0 +1,185 @@
+"""A trainer of several ranks, in real processes: the same learning as one, resume, a lost rank, and torchrun."""
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+import small_run
+
+sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
+from rollout_client import Server  # noqa: E402
+from waiting import wait_until  # noqa: E402
+
+RANK_LOST = 10
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return small_run.make_model(tmp_path_factory.mktemp("model"))
+
+
+def write_config(folder, model, num_ranks, **trainer):
+    folder.mkdir(exist_ok=True)
+    trainer = {"optimizer": {"learning_rate": 1e-5}, **trainer}
+    path = small_run.write_config(folder, model, deterministic=True, **trainer)
+    config = json.loads(path.read_text())
+    config["launch"]["num_ranks"] = num_ranks
+    path.write_text(json.dumps(config))
+    return path
+
+
+def train(folder, model, num_ranks, *arguments, **trainer):
+    code, output = small_run.run(write_config(folder, model, num_ranks, **trainer), *arguments)
+    assert code == 0, output
+    return small_run.steps(folder)
+
+
+def expect_same_learning(these, those):
+    """On batches of one seed: 16 completions of 12 tokens whose advantages are about 1."""
+    assert len(these) == len(those)
+    for a, b in zip(these, those):
+        assert a["loss/total"] == pytest.approx(b["loss/total"], abs=1e-6)
+        assert a["optimizer/grad_norm"] == pytest.approx(b["optimizer/grad_norm"], rel=1e-4)
+        assert a["reward/mean"] == b["reward/mean"]
+        assert a["drift/mean_abs_delta"] == pytest.approx(b["drift/mean_abs_delta"], abs=2e-6)
+
+
+def test_two_ranks_learn_what_one_learns_and_three_too(model, tmp_path):
+    alone = train(tmp_path / "one", model, 1)
+    for num_ranks in (2, 3):
+        expect_same_learning(train(tmp_path / str(num_ranks), model, num_ranks), alone)
+        logs = tmp_path / str(num_ranks) / "runs" / "small" / "logs"
+        assert len(list(logs.glob("trainer*.log"))) == num_ranks
+
+
+def test_a_run_of_two_ranks_goes_on_where_it_was_saved(model, tmp_path):
+    whole = train(tmp_path / "whole", model, 2, steps=4)
+    train(tmp_path / "cut", model, 2, steps=2, checkpoint={"every": 2})
+    rest = train(tmp_path / "cut", model, 2, "--resume", steps=4, checkpoint={"every": 2})
+    assert [step["step"] for step in rest] == [1, 2, 3, 4]
+    expect_same_learning(rest, whole)
+
+
+class LongRun:
+    """A run of two ranks that does not end by itself, with all its processes."""
+
+    def __init__(self, folder, model, **ranks):
+        config = write_config(folder, model, 2, steps=100000, ranks=ranks)
+        self.folder = folder
+        self.process = subprocess.Popen([str(small_run.TANDEM), "run", str(config)], stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, text=True)
+        metrics = folder / "runs" / "small" / "metrics.jsonl"
+        wait_until(lambda: metrics.exists() and "loss/total" in metrics.read_text(), "no step was made")
+
+    def pid_of(self, rank):
+        for folder in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if f"PPid:\t{self.process.pid}\n" not in (folder / "status").read_text():
+                    continue
+                variables = (folder / "environ").read_text().split("\0")
+            except OSError:
+                continue
+            if f"RANK={rank}" in variables:
+                return int(folder.name)
+        raise AssertionError(f"rank {rank} does not run")
+
+    def end(self):
+        """(exit code, output, no child left)."""
+        output, _ = self.process.communicate(timeout=120)
+        return self.process.returncode, output
+
+    def log(self, name):
+        return (self.folder / "runs" / "small" / "logs" / f"{name}.log").read_text()
+
+
+@pytest.fixture
+def long_run(model, tmp_path):
+    started = []
+
+    def start(**ranks):
+        started.append(LongRun(tmp_path / "long", model, **ranks))
+        return started[-1]
+
+    yield start
+    for run in started:
+        if run.process.poll() is None:
+            run.process.kill()
+            run.process.communicate()
+
+
+def is_alive(pid):
+    try:
+        return "State:\tZ" not in pathlib.Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def test_a_rank_that_is_killed_ends_the_run_with_its_own_exit_code_and_nothing_is_left(long_run):
+    run = long_run()
+    pids = [run.pid_of(0), run.pid_of(1)]
+    os.kill(pids[1], signal.SIGKILL)
+    code, output = run.end()
+    assert code == RANK_LOST, output
+    assert "trainer_1 ended with signal 9" in output or re.search(r"rank 1 \(\S+\) is silent", output), output
+    wait_until(lambda: not any(map(is_alive, pids)), "a rank is left")
+
+
+def test_rank_0_that_is_killed_ends_the_others(long_run):
+    run = long_run()
+    pids = [run.pid_of(0), run.pid_of(1)]
+    os.kill(pids[0], signal.SIGKILL)
+    code, output = run.end()
+    assert code != 0 and "trainer ended with signal 9" in output, output
+    wait_until(lambda: not any(map(is_alive, pids)), "a rank is left")
+
+
+def test_a_rank_that_hangs_is_named_within_the_deadline_and_the_flight_record_is_written(long_run):
+    run = long_run(deadline_seconds=3)
+    pid = run.pid_of(1)
+    os.kill(pid, signal.SIGSTOP)
+    code, output = run.end()
+    assert code == RANK_LOST, output
+    assert re.search(r"(all_reduce|broadcast) \d+ of group train .* failed after .* \(deadline 3.0 s\): rank 1 "
+                     rf"\(\S+:{pid}\) is silent: dead, stopped or cut off", output), output
+    record = json.loads((run.folder / "runs" / "small" / "flight_rank_0.json").read_text())
+    assert record["entries"]
+    wait_until(lambda: not is_alive(pid), "the rank that hung is left")
+
+
+def test_torchrun_starts_the_ranks_of_a_trainer(model, tmp_path):
+    config = write_config(tmp_path, model, 1)
+    with Server(model, "--dtype", "fp32") as server:
+        done = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node=2",
+             "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0",
+             str(small_run.TANDEM.parent / "trainer"), "--config", str(config), "--servers", server.address],
+            capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(small_run.steps(tmp_path)) == 3
+
+
+def test_ranks_with_different_configurations_are_refused(model, tmp_path):
+    config = write_config(tmp_path, model, 1)
+    trainer = str(small_run.TANDEM.parent / "trainer")
+    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    with Server(model, "--dtype", "fp32") as server:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            variables["MASTER_PORT"] = str(listener.getsockname()[1])
+        first = subprocess.Popen([trainer, "--config", str(config), "--servers", server.address],
+                                 env={**os.environ, **variables, "RANK": "0"}, stderr=subprocess.DEVNULL)
+        try:
+            second = subprocess.run([trainer, "--config", str(config), "--servers", server.address, "--set",
+                                     "trainer.seed=6"], env={**os.environ, **variables, "RANK": "1"},
+                                    capture_output=True, text=True, timeout=120)
+        finally:
+            first.kill()
+            first.wait()
+    assert second.returncode == 2, second.stderr
+    assert "rank 1" in second.stderr and "has another configuration than rank 0" in second.stderr

@@ -1,0 +1,190 @@
+// Data-parallel train steps: ranks that are threads of this process, joined by a real store and real
+// Gloo connections. (Ranks that are processes: end_to_end/ranks_test.py.)
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <thread>
+
+#include "common/comm/collective.h"
+#include "common/weights/digest.h"
+#include "tests/support/status_matchers.h"
+#include "tests/trainer/scored_groups.h"
+#include "tests/trainer/toy_model.h"
+#include "trainer/train_step.h"
+
+namespace tandem::trainer {
+namespace {
+
+using ::tandem::testing::AddCompletion;
+using ::tandem::testing::GroupWithPrompt;
+using ::tandem::testing::IsOk;
+using ::tandem::testing::ScoredGroup;
+using ::tandem::testing::ToyConfig;
+using ::tandem::testing::ToyWeights;
+
+// Five groups of four completions of 1 to 13 tokens, with behaviour log-probs about those of a policy
+// that knows nothing: log 32 = 3.47.
+std::vector<ScoredGroup> Groups(uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> gap(-3.47f, 0.3f);
+  const auto ids = [&](int count) {
+    std::vector<int32_t> result;
+    for (int i = 0; i < count; ++i) result.push_back(static_cast<int32_t>(random() % 32));
+    return result;
+  };
+  std::vector<ScoredGroup> groups;
+  for (int g = 0; g < 5; ++g) {
+    groups.push_back(GroupWithPrompt(g, ids(3 + g)));
+    for (int i = 0; i < 4; ++i) {
+      auto* scored = AddCompletion(groups.back(), ids(1 + 4 * ((i + g) % 4)),
+                                   i % 2 == 0 ? 1.0f : -0.7f + 0.1f * static_cast<float>(g));
+      for (float& logprob : *scored->mutable_completion()->mutable_behaviour_logprobs()) {
+        logprob = gap(random);
+      }
+    }
+  }
+  return groups;
+}
+
+struct RankOutcome {
+  absl::Status status;
+  std::vector<StepReport> reports;
+  DigestMap digests;          // of the masters at the end
+  double distance = 0;        // ||masters - start||
+};
+
+constexpr int kSteps = 10;
+
+// kSteps train steps of each rank.
+std::vector<RankOutcome> TrainOnRanks(int num_ranks, const TrainStepOptions& options,
+                                      bool with_reference = false) {
+  const auto store = comm::Store::Host(0).value();
+  TrainStep::UseThreads(1);  // a rank is a thread here
+  std::vector<RankOutcome> outcomes(static_cast<size_t>(num_ranks));
+  const auto train = [&](int rank, RankOutcome& out) -> absl::Status {
+    comm::GroupOptions group{.name = "train", .rank = rank, .deadline = absl::Seconds(60)};
+    for (int r = 0; r < num_ranks; ++r) group.members.push_back("thread:" + std::to_string(r));
+    auto connection = comm::Store::Connect("127.0.0.1", store.port(), absl::Seconds(10));
+    if (!connection.ok()) return connection.status();
+    auto team = comm::Collective::Make(comm::Backend::kGloo, *connection, group);
+    if (!team.ok()) return team.status();
+    TrainStepSetup setup{.config = ToyConfig()};
+    setup.weights = ToyWeights(setup.config);
+    if (with_reference) setup.reference_weights = ToyWeights(setup.config);
+    setup.ranks = team->get();
+    auto step = TrainStep::Create(setup, options);
+    if (!step.ok()) return step.status();
+    for (int i = 0; i < kSteps; ++i) {
+      auto report = (*step)->Run(Groups(static_cast<uint32_t>(100 + i)));
+      if (!report.ok()) return report.status();
+      out.reports.push_back(*std::move(report));
+    }
+    out.digests = DigestTensors((*step)->Masters());
+    out.distance = (*step)->DistanceFrom(setup.weights).value();
+    return absl::OkStatus();
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    RankOutcome& out = outcomes[static_cast<size_t>(rank)];
+    threads.emplace_back([&, rank] { out.status = train(rank, out); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return outcomes;
+}
+
+TrainStepOptions Options(int64_t microbatch_tokens) {
+  TrainStepOptions options;
+  options.optimizer.learning_rate = 1e-5;
+  options.microbatch_tokens = microbatch_tokens;
+  return options;
+}
+
+
+void ExpectSameReports(const StepReport& a, const StepReport& b, const std::string& where) {
+  EXPECT_NEAR(a.loss.total, b.loss.total, 1e-6) << where;
+  EXPECT_NEAR(a.optimizer.grad_norm, b.optimizer.grad_norm, 1e-5 * a.optimizer.grad_norm) << where;
+  EXPECT_EQ(a.num_tokens, b.num_tokens) << where;
+  EXPECT_EQ(a.loss.num_tokens, b.loss.num_tokens) << where;
+  EXPECT_NEAR(a.loss.entropy_sum, b.loss.entropy_sum, 1e-5 * a.loss.entropy_sum) << where;
+  EXPECT_NEAR(a.loss.ratio_sum, b.loss.ratio_sum, 1e-5 * a.loss.ratio_sum) << where;
+  EXPECT_NEAR(a.drift.Get("mean_abs_delta"), b.drift.Get("mean_abs_delta"), 1e-6) << where;
+  EXPECT_EQ(a.correction.num_rejected, b.correction.num_rejected) << where;
+}
+
+TEST(TrainStepRanksTest, OneTwoAndFourRanksMakeTheSameStepsWhateverTheMicrobatches) {
+  const RankOutcome alone = TrainOnRanks(1, Options(1000))[0];
+  ASSERT_THAT(alone.status, IsOk());
+  for (const int num_ranks : {1, 2, 4}) {
+    for (const int64_t tokens : {1000, 40, 1}) {
+      const std::string where =
+          std::to_string(num_ranks) + " ranks, " + std::to_string(tokens) + " tokens";
+      for (const RankOutcome& rank : TrainOnRanks(num_ranks, Options(tokens))) {
+        ASSERT_THAT(rank.status, IsOk()) << where;
+        for (int i = 0; i < kSteps; ++i) {
+          ExpectSameReports(alone.reports[i], rank.reports[i], where);
+        }
+        EXPECT_NEAR(rank.distance, alone.distance, 1e-5 * alone.distance) << where;
+      }
+    }
+  }
+}
+
+TEST(TrainStepRanksTest, AllRanksEndWithTheSameBitsAndTheSameReport) {
+  const std::vector<RankOutcome> ranks = TrainOnRanks(3, Options(40));
+  for (const RankOutcome& rank : ranks) {
+    ASSERT_THAT(rank.status, IsOk());
+    EXPECT_EQ(rank.digests, ranks[0].digests);
+    for (int i = 0; i < kSteps; ++i) {
+      EXPECT_EQ(rank.reports[i].loss.total, ranks[0].reports[i].loss.total);
+      EXPECT_EQ(rank.reports[i].proximal_logprobs, ranks[0].reports[i].proximal_logprobs);
+    }
+  }
+}
+
+void ExpectSameAsAlone(const TrainStepOptions& options, bool with_reference = false) {
+  const RankOutcome alone = TrainOnRanks(1, options, with_reference)[0];
+  ASSERT_THAT(alone.status, IsOk());
+  for (const RankOutcome& rank : TrainOnRanks(2, options, with_reference)) {
+    ASSERT_THAT(rank.status, IsOk());
+    for (int i = 0; i < kSteps; ++i) {
+      ExpectSameReports(alone.reports[i], rank.reports[i], "step " + std::to_string(i));
+    }
+    EXPECT_NEAR(rank.distance, alone.distance, 1e-5 * alone.distance);
+  }
+}
+
+TEST(TrainStepRanksTest, SeveralUpdatesOfABatchAreShared) {
+  TrainStepOptions options = Options(30);
+  options.num_minibatches = 2;
+  options.num_epochs = 2;
+  ExpectSameAsAlone(options);
+}
+
+// Numbers of the whole batch that every rank needs: the mean weight, m2po's cutoff, KL in rewards.
+TEST(TrainStepRanksTest, WhatIsPooledOverTheBatchIsPooledOverRanks) {
+  TrainStepOptions normalised = Options(30);
+  normalised.correction.batch_normalise = true;
+  ExpectSameAsAlone(normalised);
+  TrainStepOptions m2po = Options(30);
+  m2po.num_minibatches = 2;
+  m2po.correction.mode = offpolicy::CorrectionMode::kBypass;
+  m2po.loss.objective.kind = offpolicy::ObjectiveKind::kM2po;
+  ExpectSameAsAlone(m2po);
+  TrainStepOptions kl = Options(30);
+  kl.loss.kl_coefficient = 0.1;
+  kl.loss.kl_place = KlPlace::kReward;
+  ExpectSameAsAlone(kl, /*with_reference=*/true);
+}
+
+TEST(TrainStepRanksTest, MoreRanksThanRowsIsNoError) {
+  for (const RankOutcome& rank : TrainOnRanks(8, Options(1000))) {
+    ASSERT_THAT(rank.status, IsOk());
+    EXPECT_EQ(rank.reports.size(), static_cast<size_t>(kSteps));
+  }
+}
+
+}  // namespace
+}  // namespace tandem::trainer

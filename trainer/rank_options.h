@@ -1,0 +1,19 @@
+// RankOptions: knobs of a trainer of several processes. How many there are, the launcher says
+// (common/comm/rank_environment.h).
+#ifndef TANDEM_TRAINER_RANK_OPTIONS_H_
+#define TANDEM_TRAINER_RANK_OPTIONS_H_
+
+#include "common/base/options.h"
+
+namespace tandem::trainer {
+
+struct RankOptions {
+  double meet_seconds = 300;      // for all ranks to come
+  double deadline_seconds = 600;  // of one collective operation
+  double silence_seconds = 60;    // of rank 0, while the others wait for an order
+};
+void BindOptions(OptionBinder& binder, RankOptions& options);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_RANK_OPTIONS_H_

@@ -1,0 +1,68 @@
+#include "trainer/run_trainer.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/exit_codes.h"
+#include "common/base/stop_signal.h"
+#include "common/comm/rank_environment.h"
+#include "trainer/policy_learner.h"
+#include "trainer/run_error.h"
+#include "trainer/team.h"
+
+namespace tandem::trainer {
+namespace {
+
+int Fail(const absl::Status& status, ExitCode code) {
+  std::fprintf(stderr, "trainer: %s\n", std::string(status.message()).c_str());
+  return ToInt(code);
+}
+
+}  // namespace
+
+int RunTrainer(TrainerOptions options, TrainerContext context) {
+  const auto self = comm::ReadRankEnvironment(comm::ProcessEnvironment());
+  if (!self.ok()) return Fail(self.status(), ExitCode::kUsage);
+  const bool alone = self->world_size == 1;
+  if (options.learner.num_threads == 0 && self->local_world_size > 1) {
+    const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+    options.learner.num_threads = std::max<int64_t>(1, cores / self->local_world_size);
+  }
+  options.log.role = alone ? "trainer" : absl::StrCat("trainer ", self->rank);
+  if (self->rank > 0 && !options.log.file.empty()) {
+    absl::StrAppend(&options.log.file, ".rank", self->rank);
+  }
+  const absl::Status log = log::Configure(options.log);
+  if (!log.ok()) return Fail(log, ExitCode::kStorage);
+  const StopSignal stop;
+  context.stop = &stop;
+  const auto team = Team::Join(*self, options.ranks, options.run_name, context.resolved_config);
+  if (!team.ok()) return Fail(team.status(), ExitCodeOf(team.status()));
+  auto learner = CreatePolicyLearner(options.model, options.learner, options.advantage,
+                                     options.sampling.temperature, options.sampling.max_new_tokens,
+                                     (*team)->group());
+  if (!learner.ok()) return Fail(learner.status(), ExitCode::kBadModelOrData);
+  if ((*team)->rank() > 0) {
+    const absl::Status end = (*team)->Follow(**learner, stop);
+    if (end.ok()) return ToInt(ExitCode::kOk);
+    (*team)->RecordFlight(options.out + "/" + options.run_name);
+    return Fail(end, ExitCodeOf(end));
+  }
+  auto trainer = Trainer::Create(options, (*team)->Lead(*std::move(learner)), std::move(context));
+  if (!trainer.ok()) return Fail(trainer.status(), ExitCodeOf(trainer.status()));
+  const absl::Status end = (*trainer)->Run();
+  if (!end.ok()) {
+    if (ExitCodeOf(end) == ExitCode::kRankLost) {
+      (*team)->RecordFlight(options.out + "/" + options.run_name);
+    }
+    return Fail(end, ExitCodeOf(end));
+  }
+  const bool cut = stop.Requested() && !(*trainer)->finished();
+  return ToInt(cut ? ExitCode::kInterrupted : ExitCode::kOk);
+}
+
+}  // namespace tandem::trainer

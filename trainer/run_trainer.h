@@ -1,0 +1,16 @@
+// RunTrainer: what a trainer process does once its configuration is read: find the other ranks,
+// load the model, and run the loop (rank 0) or follow it. Used by main.cc.
+#ifndef TANDEM_TRAINER_RUN_TRAINER_H_
+#define TANDEM_TRAINER_RUN_TRAINER_H_
+
+#include "trainer/trainer.h"
+#include "trainer/trainer_options.h"
+
+namespace tandem::trainer {
+
+// Says on standard error why it ended early. Installs the signal handlers. Returns the exit code.
+int RunTrainer(TrainerOptions options, TrainerContext context);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_RUN_TRAINER_H_

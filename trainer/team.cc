@@ -1,0 +1,104 @@
+#include "trainer/team.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/file_system.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/comm/group.h"
+#include "common/comm/rendezvous.h"
+#include "common/weights/digest.h"
+#include "trainer/rank_orders.h"
+#include "trainer/run_error.h"
+
+namespace tandem::trainer {
+namespace {
+
+absl::Status Lost(absl::Status status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)
+             ? WithExitCode(std::move(status), ExitCode::kRankLost)
+             : status;
+}
+
+absl::Status CheckConfiguration(const comm::Rendezvous& met, const comm::RankEnvironment& self,
+                                const std::string& resolved_config) {
+  const std::string digest =
+      Digest128(std::as_bytes(std::span(resolved_config.data(), resolved_config.size())));
+  if (self.rank == 0) return met.store.Set("configuration", digest);
+  TANDEM_ASSIGN_OR_RETURN(const std::string of_rank_0,
+                          met.store.Get("configuration", absl::Seconds(30)));
+  if (of_rank_0 == digest) return absl::OkStatus();
+  return WithExitCode(
+      absl::InvalidArgumentError(absl::StrCat(
+          "rank ", self.rank, " (", met.members[static_cast<size_t>(self.rank)],
+          ") has another configuration than rank 0 (", met.members[0],
+          "): give all ranks the same run file and flags (trainer --dry-run prints what is read)")),
+      ExitCode::kUsage);
+}
+
+}  // namespace
+
+struct Team::Members {
+  int rank = 0;
+  std::optional<comm::Rendezvous> met;
+  std::shared_ptr<comm::Collective> group;
+  int size = 1;
+  absl::Duration patience;
+
+  Ranks ranks() const { return {group.get(), met->store, patience}; }
+};
+
+Team::Team(std::unique_ptr<Members> members) : members_(std::move(members)) {}
+Team::~Team() = default;
+
+absl::StatusOr<std::unique_ptr<Team>> Team::Join(const comm::RankEnvironment& self,
+                                                 const RankOptions& options,
+                                                 const std::string& run_name,
+                                                 const std::string& resolved_config) {
+  auto members = std::make_unique<Members>();
+  members->rank = self.rank;
+  members->patience = absl::Seconds(options.silence_seconds);
+  if (self.world_size == 1) return std::unique_ptr<Team>(new Team(std::move(members)));
+  auto met = comm::Meet({.self = self,
+                         .job = run_name,
+                         .deadline = absl::Seconds(options.meet_seconds),
+                         .warn = [](const std::string& text) { log::Warning(text); }});
+  if (!met.ok()) return WithExitCode(met.status(), ExitCode::kRankLost);
+  members->met = *std::move(met);
+  TANDEM_RETURN_IF_ERROR(Lost(CheckConfiguration(*members->met, self, resolved_config)));
+  auto group = comm::JoinGroup(comm::Backend::kGloo, members->met->store,
+                               {.name = "train",
+                                .rank = self.rank,
+                                .members = members->met->members,
+                                .deadline = absl::Seconds(options.deadline_seconds)});
+  if (!group.ok()) return Lost(group.status());
+  members->group = *std::move(group);
+  members->size = self.world_size;
+  return std::unique_ptr<Team>(new Team(std::move(members)));
+}
+
+int Team::rank() const { return members_->rank; }
+int Team::size() const { return members_->size; }
+comm::Collective* Team::group() const { return members_->group.get(); }
+
+std::unique_ptr<Learner> Team::Lead(std::unique_ptr<Learner> own) const {
+  return alone() ? std::move(own) : LeadRanks(std::move(own), members_->ranks());
+}
+
+void Team::RecordFlight(const std::string& directory) const {
+  if (alone()) return;
+  const std::string path = absl::StrCat(directory, "/flight_rank_", rank(), ".json");
+  absl::Status written = MakeDirectories(directory);
+  written.Update(WriteFileAtomically(path, comm::FlightRecord()));
+  log::Error(written.ok() ? "a rank was lost; the flight record has the last operations"
+                          : "the flight record could not be written",
+             {{"path", path}, {"reason", written.ToString()}});
+}
+
+absl::Status Team::Follow(Learner& own, const StopSignal& stop) const {
+  return Lost(FollowOrders(own, members_->ranks(), stop));
+}
+
+}  // namespace tandem::trainer

@@ -1,0 +1,60 @@
+// Team: the processes of one trainer. Rank 0 runs the loop and talks to the servers; the others do
+// as it says. One process alone is a team too, and nothing is opened for it.
+#ifndef TANDEM_TRAINER_TEAM_H_
+#define TANDEM_TRAINER_TEAM_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/stop_signal.h"
+#include "common/comm/rank_environment.h"
+#include "trainer/learner.h"
+#include "trainer/rank_options.h"
+
+namespace tandem::comm {
+class Collective;
+}
+
+namespace tandem::trainer {
+
+class Team {
+ public:
+  // Meets the other ranks of this launch. Waits. `run_name` and the resolved configuration must be
+  // those of rank 0. Errors carry their exit code.
+  //   kUsage     variables of the launcher that do not fit; another configuration than rank 0's
+  //   kRankLost  not all ranks came
+  static absl::StatusOr<std::unique_ptr<Team>> Join(const comm::RankEnvironment& self,
+                                                    const RankOptions& options,
+                                                    const std::string& run_name,
+                                                    const std::string& resolved_config);
+  ~Team();
+
+  int rank() const;
+  int size() const;
+  bool alone() const { return size() == 1; }
+
+  // For CreatePolicyLearner; null when alone.
+  comm::Collective* group() const;
+
+  // Rank 0: the learner of all. Must not outlive the team.
+  std::unique_ptr<Learner> Lead(std::unique_ptr<Learner> own) const;
+
+  // The other ranks: trains as rank 0 says, to the end. Errors carry their exit code (kRankLost
+  // where another rank is).
+  absl::Status Follow(Learner& own, const StopSignal& stop) const;
+
+  // c10d's last operations on this rank, to flight_rank_N.json in `directory`: what was under way
+  // when a rank was lost. Logged where it cannot be written.
+  void RecordFlight(const std::string& directory) const;
+
+ private:
+  struct Members;
+  explicit Team(std::unique_ptr<Members> members);
+  const std::unique_ptr<Members> members_;
+};
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_TEAM_H_
