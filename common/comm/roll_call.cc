@@ -1,5 +1,6 @@
 #include "common/comm/roll_call.h"
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <future>
@@ -17,7 +18,8 @@ namespace {
 
 // Six beats: some may be late.
 constexpr absl::Duration kBetweenReadings = absl::Seconds(3);
-constexpr absl::Duration kPatience = absl::Seconds(8);
+constexpr absl::Duration kLinger = absl::Seconds(5);
+constexpr absl::Duration kPatience = absl::Seconds(12);
 
 std::string NameOf(int rank) { return absl::StrCat("member/", rank); }
 
@@ -109,14 +111,30 @@ struct RollCall::State {
   }
 
   std::string Ask(int64_t at) const {
+    const std::string verdict = absl::StrCat("verdict/", at);
     const auto first = ReadAll(store, members.size());
     if (!first.ok()) return std::string(first.status().message());
-    absl::SleepFor(kBetweenReadings);
+    // Who asked earlier may know by now.
+    store.Get(verdict, kBetweenReadings).status().IgnoreError();
     const auto second = ReadAll(store, members.size());
     if (!second.ok()) return std::string(second.status().message());
     const std::string found = NameCulprits(members, *first, *second, self, at);
-    const auto verdict = store.SetOnce(absl::StrCat("verdict/", at), found);
-    return verdict.ok() ? *verdict : found;
+    const auto settled = store.SetOnce(verdict, found);
+    WaitUntilHeard(at, *first, *second);
+    return settled.ok() ? *settled : found;
+  }
+
+  // The store may end with this process: those who are alive get to read the verdict first.
+  void WaitUntilHeard(int64_t at, const std::vector<MemberState>& first,
+                      const std::vector<MemberState>& second) const {
+    const auto name = [&](size_t rank) { return absl::StrCat("heard/", at, "/", rank); };
+    store.Set(name(static_cast<size_t>(self)), "").IgnoreError();
+    const absl::Time end = absl::Now() + kLinger;
+    for (size_t rank = 0; rank < members.size(); ++rank) {
+      if (second[rank].beat == first[rank].beat) continue;
+      const auto left = std::max(end - absl::Now(), absl::ZeroDuration());
+      store.Get(name(rank), left).status().IgnoreError();
+    }
   }
 };
 

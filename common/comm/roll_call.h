@@ -47,8 +47,9 @@ class RollCall {
   void Enter(int64_t sequence);
   void Leave();
 
-  // Takes up to eight seconds, whatever the others do. The first to ask settles it for all: a rank
-  // that asks later gets the same sentence, since by then others have left in fright.
+  // Takes up to twelve seconds, whatever the others do. The first to ask settles it for all: a rank
+  // that asks later gets the same sentence, since by then others have left in fright. Nobody leaves
+  // before those who are alive have it, or five seconds.
   std::string Ask(int64_t sequence) const;
 
  private:

@@ -41,10 +41,11 @@ class Rank:
                 return
         raise AssertionError(f"no line '{start}' in {self.lines}")
 
-    def end(self, timeout=60):
-        """All lines, as {command: outcome}; the last of equal commands."""
-        output, _ = self.process.communicate(timeout=timeout)  # closes its input: what waits goes on
-        self.lines += output.splitlines()
+    def end(self):
+        """All lines, as {command: outcome}; the last of equal commands. Whoever waits for input goes on."""
+        self.process.stdin.close()
+        self.lines += self.process.stdout.read().splitlines()  # not communicate(): until() may have read ahead
+        self.process.wait(timeout=60)
         return dict(line.split(": ", 1) for line in self.lines if ": " in line)
 
 
@@ -91,7 +92,7 @@ def test_every_operation_gives_the_values_of_its_definition_at_every_rank(ranks,
 def test_a_rank_that_died_is_named_soon_by_all_others_and_the_group_stays_broken(ranks):
     start = time.monotonic()
     group = ranks(["all_reduce", "all_reduce", "barrier"], ["all_reduce", "all_reduce", "barrier"],
-                  ["all_reduce", "die"])
+                  ["all_reduce", "die"], TEST_SECONDS="240")
     names = {}
     for r in (0, 1):
         found = group[r].end()
@@ -100,7 +101,7 @@ def test_a_rank_that_died_is_named_soon_by_all_others_and_the_group_stays_broken
         names[r] = re.search(r"rank 2 \(\S+:(\d+)\) is silent: dead, stopped or cut off", message)
         assert names[r] and int(names[r][1]) == group[2].process.pid, message
         assert found["barrier"] == message, "the first failure is what every later call says"
-    assert time.monotonic() - start < 15, "long before the deadline of 20 s"
+    assert time.monotonic() - start < 120, "long before the deadline of 240 s"
 
 
 def test_a_rank_that_hangs_is_named_when_the_deadline_has_passed(ranks):
@@ -130,7 +131,7 @@ def test_a_holder_of_the_store_that_hangs_is_named_in_bounded_time(ranks):
     start = time.monotonic()
     message = group[1].end()["all_reduce"]
     assert re.search(r"rank 0 \(\S+\), which holds the store, does not answer", message), message
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < 60
 
 
 def test_the_survivors_of_a_death_go_on_in_a_group_of_their_own(ranks):
