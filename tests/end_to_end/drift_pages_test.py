@@ -217,7 +217,7 @@ def test_a_fault_of_the_sampler_is_named_though_delta_sees_nothing_and_as_inject
 
 
 def test_an_exact_run_has_nothing_to_explain(model, tmp_path):
-    capture = attribute_test.capture_of(tmp_path, model, "--numerics", "exact", dtype="bf16", engine={"dtype": "bf16"})
+    capture = small_run.capture_of(tmp_path, model, "--numerics", "exact", dtype="bf16", engine={"dtype": "bf16"})
     page = tmp_path / "exact.html"
     subprocess.run([str(small_run.TANDEM), "drift", "attribute", str(capture), "--html", str(page)], check=True,
                    capture_output=True, timeout=300)
