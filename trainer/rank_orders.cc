@@ -1,5 +1,6 @@
 #include "trainer/rank_orders.h"
 
+#include <algorithm>
 #include <future>
 #include <string>
 #include <thread>
@@ -21,8 +22,10 @@ namespace {
 using experience::v1::ScoredGroup;
 
 constexpr absl::Duration kAsk = absl::Seconds(1);
+constexpr absl::Duration kLongestFarewell = absl::Seconds(10);
 
 std::string NameOf(int64_t number) { return absl::StrCat("order/", number); }
+std::string EndOf(int rank) { return absl::StrCat("order/ended/", rank); }
 
 std::span<std::byte> BytesOf(std::string& text) {
   return std::as_writable_bytes(std::span(text.data(), text.size()));
@@ -64,18 +67,20 @@ absl::Status BroadcastTensors(comm::Collective& group, std::vector<HostTensor>& 
   return absl::OkStatus();
 }
 
-// The loop knows UNAVAILABLE as a server that is lost.
-absl::Status Lost(absl::Status status) {
-  return absl::IsUnavailable(status) ? WithExitCode(std::move(status), ExitCode::kRankLost)
-                                     : status;
-}
-
 class LeadingLearner : public Learner {
  public:
   LeadingLearner(std::unique_ptr<Learner> own, const Ranks& ranks)
       : own_(std::move(own)), ranks_(ranks) {}
-  // Those who cannot be told any more find out by themselves.
-  ~LeadingLearner() override { Order("end").IgnoreError(); }
+  // The store may end with this process: the others get to read the order first. Those who cannot
+  // be told any more find out by themselves.
+  ~LeadingLearner() override {
+    if (!Order("end").ok() || lost_) return;
+    const absl::Time end = absl::Now() + kLongestFarewell;
+    for (int rank = 1; rank < ranks_.size; ++rank) {
+      const auto left = std::max(end - absl::Now(), absl::ZeroDuration());
+      ranks_.store.Get(EndOf(rank), left).status().IgnoreError();
+    }
+  }
 
   absl::StatusOr<LearnerReport> Train(const std::vector<ScoredGroup>& groups,
                                       WeightVersion version) override {
@@ -83,8 +88,8 @@ class LeadingLearner : public Learner {
     TANDEM_RETURN_IF_ERROR(Order(absl::StrCat("train ", version.value, " ", bytes.size())));
     TANDEM_RETURN_IF_ERROR(Lost(comm::BroadcastBytes(*ranks_.group, BytesOf(bytes), 0)));
     absl::StatusOr<LearnerReport> report = own_->Train(groups, version);
-    if (!report.ok()) return Lost(report.status());
-    return report;
+    if (report.ok()) return report;
+    return Lost(report.status());
   }
 
   absl::Status Restore(const LearnerState& state) override {
@@ -107,6 +112,13 @@ class LeadingLearner : public Learner {
   std::string library_version() const override { return own_->library_version(); }
 
  private:
+  // The loop knows UNAVAILABLE as a server that is lost.
+  absl::Status Lost(absl::Status status) {
+    lost_ = lost_ || !status.ok();
+    return absl::IsUnavailable(status) ? WithExitCode(std::move(status), ExitCode::kRankLost)
+                                       : status;
+  }
+
   absl::Status Order(const std::string& head) {
     return Lost(ranks_.store.Set(NameOf(++number_), head));
   }
@@ -114,6 +126,7 @@ class LeadingLearner : public Learner {
   const std::unique_ptr<Learner> own_;
   const Ranks ranks_;
   int64_t number_ = 0;
+  bool lost_ = false;  // a step failed: who is left may not answer
 };
 
 // Waits for an order. The store is asked by a thread of its own, so that rank 0 may hang and this
@@ -177,7 +190,7 @@ absl::Status FollowOrders(Learner& own, const Ranks& ranks, const StopSignal& st
     TANDEM_ASSIGN_OR_RETURN(const std::string order, NextOrder(ranks, number, stop));
     const std::vector<std::string> words = absl::StrSplit(order, ' ');
     log::Debug("an order of rank 0", {{"number", number}, {"order", order}});
-    if (words[0] == "end") return absl::OkStatus();
+    if (words[0] == "end") return ranks.store.Set(EndOf(ranks.rank), "");
     TANDEM_RETURN_IF_ERROR(words[0] == "train" ? TrainAsOrdered(own, ranks, words)
                                                : RestoreAsOrdered(own, ranks, words));
   }

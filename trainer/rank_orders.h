@@ -23,6 +23,7 @@ namespace tandem::trainer {
 
 // The ranks that train together; all of it outlives what is made with it.
 struct Ranks {
+  int rank = 0, size = 1;
   comm::Collective* group = nullptr;
   comm::Store store;
   // How long rank 0 may be silent while the others wait for an order.

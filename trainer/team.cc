@@ -47,7 +47,7 @@ struct Team::Members {
   int size = 1;
   absl::Duration patience;
 
-  Ranks ranks() const { return {group.get(), met->store, patience}; }
+  Ranks ranks() const { return {rank, size, group.get(), met->store, patience}; }
 };
 
 Team::Team(std::unique_ptr<Members> members) : members_(std::move(members)) {}
