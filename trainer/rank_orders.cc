@@ -57,10 +57,20 @@ absl::StatusOr<std::vector<ScoredGroup>> Parse(const std::string& bytes) {
   return groups;
 }
 
-// The tensors of a state, rank 0's to all. The others' say which there are: one model, one order.
-absl::Status BroadcastTensors(comm::Collective& group, std::vector<HostTensor>& tensors) {
+// The tensors of a state from rank 0 to all, through a copy of one at a time: they may be live
+// weights.
+absl::Status SendTensors(comm::Collective& group, const std::vector<HostTensor>& tensors) {
+  for (const HostTensor& tensor : tensors) {
+    std::vector<std::byte> bytes(tensor.bytes.begin(), tensor.bytes.end());
+    TANDEM_RETURN_IF_ERROR(comm::BroadcastBytes(group, bytes, 0));
+  }
+  return absl::OkStatus();
+}
+
+// The other ranks. Their own tensors say which there are: one model, one order.
+absl::Status ReceiveTensors(comm::Collective& group, std::vector<HostTensor>& tensors) {
   for (HostTensor& tensor : tensors) {
-    auto bytes = std::make_shared<std::vector<std::byte>>(tensor.bytes.begin(), tensor.bytes.end());
+    auto bytes = std::make_shared<std::vector<std::byte>>(tensor.bytes.size());
     TANDEM_RETURN_IF_ERROR(comm::BroadcastBytes(group, *bytes, 0));
     tensor = {tensor.spec, *bytes, bytes};
   }
@@ -95,9 +105,9 @@ class LeadingLearner : public Learner {
   absl::Status Restore(const LearnerState& state) override {
     TANDEM_RETURN_IF_ERROR(own_->Restore(state));
     TANDEM_RETURN_IF_ERROR(Order(absl::StrCat("restore ", state.num_updates)));
-    TANDEM_ASSIGN_OR_RETURN(LearnerState saved, own_->Save());
-    TANDEM_RETURN_IF_ERROR(Lost(BroadcastTensors(*ranks_.group, saved.weights)));
-    return Lost(BroadcastTensors(*ranks_.group, saved.optimizer));
+    TANDEM_ASSIGN_OR_RETURN(const LearnerState saved, own_->Save());
+    TANDEM_RETURN_IF_ERROR(Lost(SendTensors(*ranks_.group, saved.weights)));
+    return Lost(SendTensors(*ranks_.group, saved.optimizer));
   }
 
   // What changes nothing is rank 0's alone.
@@ -174,8 +184,8 @@ absl::Status RestoreAsOrdered(Learner& own, const Ranks& ranks,
   if (words.size() != 2 || !absl::SimpleAtoi(words[1], &state.num_updates)) {
     return absl::InternalError("an order to restore without its number");
   }
-  TANDEM_RETURN_IF_ERROR(BroadcastTensors(*ranks.group, state.weights));
-  TANDEM_RETURN_IF_ERROR(BroadcastTensors(*ranks.group, state.optimizer));
+  TANDEM_RETURN_IF_ERROR(ReceiveTensors(*ranks.group, state.weights));
+  TANDEM_RETURN_IF_ERROR(ReceiveTensors(*ranks.group, state.optimizer));
   return own.Restore(state);
 }
 

@@ -90,7 +90,7 @@ absl::Status RankTeam::Max(std::span<double> values) {
 absl::Status RankTeam::SumGradients(const std::vector<NamedParameter>& parameters) {
   if (alone()) return absl::OkStatus();
   const std::vector<Bucket> cuts = CutBuckets(parameters);
-  std::vector<comm::Collective::Pending> pending;
+  std::vector<comm::Pending> pending;
   for (size_t i = 0; i < cuts.size(); ++i) {
     if (i == buckets_.size()) buckets_.push_back(at::empty({cuts[i].num_elements}));
     Copy(parameters, cuts[i], buckets_[i], /*to_flat=*/true);

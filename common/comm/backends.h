@@ -4,7 +4,6 @@
 #define TANDEM_COMMON_COMM_BACKENDS_H_
 
 #include <chrono>
-#include <string>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>

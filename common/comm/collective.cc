@@ -1,6 +1,5 @@
 #include "common/comm/collective.h"
 
-#include <atomic>
 #include <mutex>
 #include <optional>
 
@@ -125,36 +124,34 @@ int Collective::rank() const { return group_->options.rank; }
 int Collective::size() const { return static_cast<int>(group_->options.members.size()); }
 const std::string& Collective::name() const { return group_->options.name; }
 
-Collective::Pending Collective::StartAllReduce(at::Tensor tensor) {
+Pending Collective::StartAllReduce(at::Tensor tensor, Reduction reduction) {
   const auto bytes = static_cast<int64_t>(tensor.nbytes());
   return Pending(group_->Start("all_reduce", bytes, [&] {
     std::vector<at::Tensor> tensors = {std::move(tensor)};
     c10d::AllreduceOptions options;
+    options.reduceOp = OpOf(reduction);
     options.timeout = group_->deadline();
     return group_->backend->allreduce(tensors, options);
   }));
 }
 
 absl::Status Collective::AllReduce(at::Tensor tensor, Reduction reduction) {
-  const auto bytes = static_cast<int64_t>(tensor.nbytes());
-  return group_->Start("all_reduce", bytes, [&] {
-    std::vector<at::Tensor> tensors = {std::move(tensor)};
-    c10d::AllreduceOptions options;
-    options.reduceOp = OpOf(reduction);
-    options.timeout = group_->deadline();
-    return group_->backend->allreduce(tensors, options);
-  })();
+  return StartAllReduce(std::move(tensor), reduction).Wait();
 }
 
-absl::Status Collective::Broadcast(at::Tensor tensor, int root) {
+Pending Collective::StartBroadcast(at::Tensor tensor, int root) {
   const auto bytes = static_cast<int64_t>(tensor.nbytes());
-  return group_->Start("broadcast", bytes, [&] {
+  return Pending(group_->Start("broadcast", bytes, [&] {
     std::vector<at::Tensor> tensors = {std::move(tensor)};
     c10d::BroadcastOptions options;
     options.rootRank = root;
     options.timeout = group_->deadline();
     return group_->backend->broadcast(tensors, options);
-  })();
+  }));
+}
+
+absl::Status Collective::Broadcast(at::Tensor tensor, int root) {
+  return StartBroadcast(std::move(tensor), root).Wait();
 }
 
 absl::Status Collective::AllGather(at::Tensor part, at::Tensor all) {

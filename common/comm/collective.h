@@ -10,7 +10,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -22,6 +21,8 @@
 #include "common/comm/store.h"
 
 namespace tandem::comm {
+
+enum class Reduction { kSum, kMax };
 
 // Of one thread at a time. Tensors are contiguous, on the backend's device, of the same shape and
 // dtype on all members.
@@ -37,9 +38,8 @@ class Collective {
   const std::string& name() const;
 
   // Of all:
-  //   UNAVAILABLE  the operation failed or took longer than the deadline; the message has
-  //   operation,
-  //                number, group and culprit
+  //   UNAVAILABLE  the operation failed or took longer than the deadline; the message says which
+  //                operation of which group, its number, and the culprit
   //   ABORTED      Abort was called, here
 
   // `tensor` becomes the sum or the largest, element by element.
@@ -52,17 +52,9 @@ class Collective {
   absl::Status ReduceScatter(at::Tensor all, at::Tensor part);
   absl::Status Barrier();
 
-  // One that was begun; the tensor is not to be touched until Wait returns. Several may be under
-  // way; they are waited for in the order they were begun.
-  class Pending {
-   public:
-    explicit Pending(std::function<absl::Status()> wait) : wait_(std::move(wait)) {}
-    absl::Status Wait() { return wait_(); }
-
-   private:
-    std::function<absl::Status()> wait_;
-  };
-  Pending StartAllReduce(at::Tensor tensor);
+  // The same, begun.
+  Pending StartAllReduce(at::Tensor tensor, Reduction reduction = Reduction::kSum);
+  Pending StartBroadcast(at::Tensor tensor, int root);
 
   // From any thread: later operations fail at once, and those under way no later than their
   // deadline (NCCL: soon).

@@ -17,8 +17,12 @@ absl::StatusOr<std::shared_ptr<Collective>> JoinGroup(Backend backend, const Sto
 }
 
 absl::Status BroadcastBytes(Collective& group, std::span<std::byte> bytes, int root) {
-  if (bytes.empty()) return absl::OkStatus();
-  return group.Broadcast(
+  return StartBroadcastBytes(group, bytes, root).Wait();
+}
+
+Pending StartBroadcastBytes(Collective& group, std::span<std::byte> bytes, int root) {
+  if (bytes.empty()) return Pending([] { return absl::OkStatus(); });
+  return group.StartBroadcast(
       at::from_blob(bytes.data(), {static_cast<int64_t>(bytes.size())}, at::kByte), root);
 }
 

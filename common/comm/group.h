@@ -4,9 +4,11 @@
 #define TANDEM_COMMON_COMM_GROUP_H_
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,7 +21,6 @@ namespace tandem::comm {
 class Collective;
 
 enum class Backend { kGloo, kNccl };
-enum class Reduction { kSum, kMax };
 
 struct GroupOptions {
   std::string name;  // no two groups of a store have the same
@@ -34,8 +35,20 @@ struct GroupOptions {
 absl::StatusOr<std::shared_ptr<Collective>> JoinGroup(Backend backend, const Store& store,
                                                       const GroupOptions& options);
 
+// An operation that was begun; its memory is not to be touched until Wait returns, and Wait must be
+// called. Several may be under way; they are waited for in the order they were begun.
+class Pending {
+ public:
+  explicit Pending(std::function<absl::Status()> wait) : wait_(std::move(wait)) {}
+  absl::Status Wait() { return wait_(); }
+
+ private:
+  std::function<absl::Status()> wait_;
+};
+
 // `bytes` becomes the root's; as many at all ranks. Errors: those of the collective.
 absl::Status BroadcastBytes(Collective& group, std::span<std::byte> bytes, int root);
+Pending StartBroadcastBytes(Collective& group, std::span<std::byte> bytes, int root);
 
 // c10d's flight record of this process: the last 2 000 operations of all groups with sizes, states
 // and times, as JSON. Empty without any.

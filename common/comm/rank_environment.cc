@@ -101,14 +101,19 @@ void ReadSlurm(Reader& read, RankEnvironment& out) {
   if (!absl::SimpleAtoi(tasks.substr(0, tasks.find_first_of("(,")), &out.local_world_size)) {
     read.Fail(absl::StrCat("SLURM_STEP_TASKS_PER_NODE=", tasks, ": want \"4\" or \"4(x2),3\""));
   }
-  const int job = read.Number("SLURM_JOB_ID", 0, 1 << 30, 0);
-  const int step = read.Number("SLURM_STEP_ID", 0, 1 << 30, 0);
+  // Up to 32 bits: an interactive step is 4294967290.
+  const std::string job = read.Text("SLURM_JOB_ID", "0"), step = read.Text("SLURM_STEP_ID", "0");
+  uint64_t job_number = 0, step_number = 0;
+  if (!absl::SimpleAtoi(job, &job_number) || !absl::SimpleAtoi(step, &step_number)) {
+    read.Fail(absl::StrCat("SLURM_JOB_ID=", job, ", SLURM_STEP_ID=", step, ": want numbers"));
+  }
   out.launch_id = absl::StrCat(job, ".", step);
   out.restart = read.Number("SLURM_RESTART_COUNT", 0, kLargestWorld, 0);
   const auto host =
       FirstSlurmHost(read.Text("SLURM_STEP_NODELIST", read.Text("SLURM_JOB_NODELIST", "")));
   if (!host.ok()) read.Fail(std::string(host.status().message()));
-  ReadMaster(read, host.value_or(""), kFirstSlurmPort + (job + step) % kNumSlurmPorts, out);
+  ReadMaster(read, host.value_or(""),
+             kFirstSlurmPort + static_cast<int>((job_number + step_number) % kNumSlurmPorts), out);
 }
 
 void ReadJobSet(Reader& read, RankEnvironment& out) {

@@ -94,9 +94,11 @@ class Meeting {
   // An older rank 0 may still be on its way out: its place is asked again until the deadline.
   absl::StatusOr<Store> Join() {
     std::string problem;
+    bool is_anothers = false;
     for (bool first = true; first || !patience_.over(); first = false) {
       auto store = Store::Connect(self_.master_host, self_.master_port,
                                   std::clamp(patience_.left(), kPoll, absl::Seconds(5)));
+      is_anothers = false;
       if (!store.ok()) {
         problem = "nobody listens there";
       } else if (const auto launch = store->Get("launch", absl::Seconds(5)); !launch.ok()) {
@@ -104,6 +106,7 @@ class Meeting {
       } else if (*launch == launch_.Text()) {
         return store;
       } else {
+        is_anothers = true;
         problem = absl::StrCat("it belongs to launch ", *launch, ", this is ", launch_.Text());
         if (launch_.IsBefore(*launch)) {
           return absl::FailedPreconditionError(
@@ -114,7 +117,7 @@ class Meeting {
       patience_.Waiting([&] { return absl::StrCat("rank 0 at ", Place(), " (", problem, ")"); });
       absl::SleepFor(std::clamp(patience_.left(), absl::ZeroDuration(), kRetry));
     }
-    if (problem.find("belongs to") != std::string::npos) {
+    if (is_anothers) {
       return absl::FailedPreconditionError(
           absl::StrCat("rank 0 at ", Place(), ": ", problem,
                        "; two runs on one port, or an older run that does not end"));

@@ -26,11 +26,11 @@ struct MemberState {
   bool inside = false;   // of that one
 };
 
-// The culprits among `second`, the states kRollCallTime after `first`, as seen from inside
+// The culprits among `second`, the states three beats or more after `first`, as seen from inside
 // collective `sequence`: silent members, else those that lag; a sentence of it.
 //   "rank 2 (node-b:4711) is silent: dead, stopped or cut off; it was last in collective 11"
 //   "rank 1 (node-a:12) lags: it is between collectives 10 and 11"
-//   "all members are alive and in it"
+//   "all members are alive and in it, or past it"
 std::string NameCulprits(const std::vector<std::string>& members,
                          const std::vector<MemberState>& first,
                          const std::vector<MemberState>& second, int self, int64_t sequence);

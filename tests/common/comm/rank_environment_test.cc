@@ -74,6 +74,16 @@ TEST(RankEnvironmentTest, AStepOfFewerTasksThanItsJobHasThatManyRanks) {
              "Slurm", 1, 2, 0, "a:61000");
 }
 
+TEST(RankEnvironmentTest, AnInteractiveStepHasTheLargestNumbersThereAre) {
+  const RankEnvironment found = Read({{"SLURM_PROCID", "1"},
+                                      {"SLURM_NTASKS", "2"},
+                                      {"SLURM_JOB_ID", "4123"},
+                                      {"SLURM_STEP_ID", "4294967290"},
+                                      {"SLURM_STEP_NODELIST", "a"}});
+  ExpectRank(found, "Slurm", 1, 2, 0, "a:64413");  // 61000 + (4123 + 4294967290) mod 4000
+  EXPECT_EQ(found.launch_id, "4123.4294967290");
+}
+
 TEST(RankEnvironmentTest, PodsOfAJobSetAreNumberedByTheirIndex) {
   const RankEnvironment found = Read({{"JOB_COMPLETION_INDEX", "2"},
                                       {"WORLD_SIZE", "4"},
