@@ -57,9 +57,9 @@ struct RolloutServer::Impl {
                {options.max_queued_groups, options.remembered_groups}, clock),
         weights(&engine, model.tensors, {{}, 0, model.digests}),
         parts{&model,   &engine,  &groups,   &ownership,
-              &weights, &metrics, &draining, options.max_queued_groups},
+              &weights, &push_seat, &metrics, &draining, options.max_queued_groups},
         rollout_service(MakeRolloutService(parts)),
-        weight_service(MakeWeightService(parts, &worker)) {}
+        weight_service(MakeWeightService(parts, &worker, &push_worker)) {}
 
   void StartEngine() {
     engine.Start({[this](std::vector<EngineEvent> events) {
@@ -96,7 +96,8 @@ struct RolloutServer::Impl {
   EngineThread engine;
   GroupRegistry groups;
   WeightReceiver weights;
-  WorkerThread worker;
+  PushSeat push_seat;
+  WorkerThread worker, push_worker;
   const ServiceParts parts;
   const std::unique_ptr<grpc::Service> rollout_service;
   const std::unique_ptr<grpc::Service> weight_service;
@@ -144,6 +145,7 @@ absl::StatusOr<std::unique_ptr<RolloutServer>> RolloutServer::Create(const Serve
 RolloutServer::~RolloutServer() {
   StartDrain();
   impl_->groups.FailAll(absl::UnavailableError("the server stops"), true);
+  impl_->push_seat.Leave("the server stops");
   // Every RPC ends: groups have failed, commands are answered. The deadline cancels slow readers.
   if (impl_->server) {
     impl_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(2));

@@ -11,6 +11,7 @@
 #include "rollout_server/engine_thread.h"
 #include "rollout_server/group_registry.h"
 #include "rollout_server/ownership.h"
+#include "rollout_server/push_seat.h"
 #include "rollout_server/served_model.h"
 #include "rollout_server/server_metrics.h"
 #include "rollout_server/weight_receiver.h"
@@ -28,6 +29,7 @@ struct ServiceParts {
   GroupRegistry* groups = nullptr;
   Ownership* ownership = nullptr;
   WeightReceiver* weights = nullptr;
+  PushSeat* push_seat = nullptr;
   ServerMetrics* metrics = nullptr;
   const std::atomic<bool>* draining = nullptr;
   int64_t max_queued_groups = 0;

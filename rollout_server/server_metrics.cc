@@ -88,7 +88,7 @@ void ServerMetrics::OnRejected(const absl::Status& status) {
 
 void ServerMetrics::OnCommit(const WeightReceiver::CommitReport& report) {
   commits_->Add();
-  commit_seconds_->Observe(report.verify_seconds + report.pause_seconds);
+  commit_seconds_->Observe(report.verify_seconds + report.pack_seconds + report.pause_seconds);
   commit_pause_->Set(report.pause_seconds);
   live_version_->Set(static_cast<double>(report.live.version.value));
 }

@@ -1,7 +1,6 @@
 #include "rollout_server/weight_receiver.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <utility>
 
@@ -19,27 +18,6 @@ std::map<std::string, size_t> PlacesOf(const std::vector<TensorSpec>& tensors) {
   return places;
 }
 
-// Adds [begin, end) to disjoint ranges, joining those it touches.
-void AddRange(std::map<int64_t, int64_t>* ranges, int64_t begin, int64_t end) {
-  auto next = ranges->upper_bound(begin);
-  if (next != ranges->begin()) {
-    const auto before = std::prev(next);
-    if (before->second >= begin) next = before;
-  }
-  while (next != ranges->end() && next->first <= end) {
-    begin = std::min(begin, next->first);
-    end = std::max(end, next->second);
-    next = ranges->erase(next);
-  }
-  ranges->emplace(begin, end);
-}
-
-int64_t Covered(const std::map<int64_t, int64_t>& ranges) {
-  int64_t sum = 0;
-  for (const auto& [begin, end] : ranges) sum += end - begin;
-  return sum;
-}
-
 absl::Status NotInProgress(WeightVersion version) {
   return absl::FailedPreconditionError(
       absl::StrCat("no update of version ", version.value, " is in progress: call BeginUpdate"));
@@ -52,7 +30,7 @@ WeightReceiver::WeightReceiver(WeightSink* sink, std::vector<TensorSpec> tensors
       tensors_(std::move(tensors)),
       places_(PlacesOf(tensors_)),
       live_(std::move(initial)),
-      spare_(tensors_.size()) {}
+      held_(tensors_.size()) {}
 
 void WeightReceiver::StartEpoch(int64_t epoch) {
   MutexLock lock(&mu_);
@@ -63,32 +41,61 @@ void WeightReceiver::StartEpoch(int64_t epoch) {
   DropUpdate();
 }
 
-absl::StatusOr<int64_t> WeightReceiver::Begin(WeightVersion version,
-                                              std::vector<TensorSpec> manifest) {
+absl::StatusOr<std::vector<int64_t>> WeightReceiver::Begin(WeightVersion version,
+                                                           const std::vector<TensorSpec>& manifest,
+                                                           const std::optional<Delta>& delta) {
   if (version.value < 0) {
     return absl::InvalidArgumentError(absl::StrCat("version is ", version.value));
   }
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<size_t> places, MatchManifest(manifest));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<size_t> places, MatchManifest(manifest));
   MutexLock lock(&mu_);
   if (committing_) return absl::AbortedError("a commit is running; try again when it has ended");
   TANDEM_RETURN_IF_ERROR(CheckVersion(version));
+  if (delta) TANDEM_RETURN_IF_ERROR(CheckDeltaForms(places, *delta));
   DropUpdate();
-  auto update = std::make_unique<Update>();
+  auto update = std::make_shared<Update>();
   update->version = version;
-  int64_t total_bytes = 0;
-  for (const size_t place : places) {
-    const int64_t num_bytes = tensors_[place].num_bytes();
-    StagedTensor tensor{place, std::move(spare_[place]), {}};
-    // Still read by the engine (it may keep what it was given): take fresh memory.
-    if (!tensor.staging || tensor.staging.use_count() > 1) {
-      tensor.staging = std::make_shared<Staging>();
-      tensor.staging->bytes = std::make_unique_for_overwrite<std::byte[]>(num_bytes);
-    }
-    update->tensors.push_back(std::move(tensor));
-    total_bytes += num_bytes;
+  update->digests.resize(places.size());
+  for (size_t i = 0; i < places.size(); ++i) {
+    const TensorSpec* const spec = &tensors_[places[i]];
+    std::shared_ptr<TensorMemory> held = std::move(held_[places[i]]);
+    update->tensors.push_back(delta ? StagedTensor::OverLive(spec, delta->forms[i], std::move(held))
+                                    : StagedTensor::Dense(spec, std::move(held)));
   }
+  update->places = std::move(places);
   update_ = std::move(update);
-  return total_bytes;
+  if (!delta) held_is_live_ = false;
+  return SizesOf(*update_);
+}
+
+std::vector<int64_t> WeightReceiver::SizesOf(const Update& update) {
+  std::vector<int64_t> sizes;
+  for (const StagedTensor& tensor : update.tensors) sizes.push_back(tensor.wire_bytes());
+  return sizes;
+}
+
+absl::Status WeightReceiver::CheckDeltaForms(const std::vector<size_t>& places,
+                                             const Delta& delta) const {
+  if (!held_is_live_ || live_.version != delta.base) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no delta over version ", delta.base.value, " is taken: version ", live_.version.value,
+        " is live", held_is_live_ ? "" : ", and its bytes are not held", "; push dense"));
+  }
+  if (delta.forms.size() != places.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(delta.forms.size(), " encodings for ", places.size(), " tensors"));
+  }
+  for (size_t i = 0; i < places.size(); ++i) {
+    const TensorSpec& spec = tensors_[places[i]];
+    const auto& [encoding, size] = delta.forms[i];
+    const bool is_dense = encoding == TensorEncoding::kDense;
+    if (size < 0 || size > spec.num_bytes() || (is_dense && size != spec.num_bytes())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(size, " bytes, encoded ", std::string(TensorEncodingName(encoding)),
+                       ", for the ", spec.num_bytes(), " bytes of ", spec.name));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<size_t>> WeightReceiver::MatchManifest(
@@ -131,28 +138,34 @@ absl::Status WeightReceiver::CheckVersion(WeightVersion version) const {
 
 absl::Status WeightReceiver::Receive(WeightVersion version, int32_t index, int64_t offset,
                                      std::span<const std::byte> data) {
+  std::shared_ptr<Update> update;
+  std::shared_ptr<TensorMemory> completed;  // a second owner: nobody writes it meanwhile
+  std::span<const std::byte> bytes;
+  const auto at = static_cast<size_t>(index);
+  {
+    MutexLock lock(&mu_);
+    if (!update_ || update_->version != version) return NotInProgress(version);
+    if (index < 0 || at >= update_->tensors.size()) {
+      return absl::OutOfRangeError(absl::StrCat("tensor ", index, " of ", update_->tensors.size()));
+    }
+    StagedTensor& tensor = update_->tensors[at];
+    const bool was_complete = tensor.complete();
+    TANDEM_RETURN_IF_ERROR(tensor.Store(offset, data));
+    if (was_complete || !tensor.complete() || !tensor.is_dense()) return absl::OkStatus();
+    update = update_;
+    completed = tensor.memory();
+    bytes = tensor.bytes();
+  }
+  std::string digest = Digest128(bytes);
   MutexLock lock(&mu_);
-  if (!update_ || update_->version != version) return NotInProgress(version);
-  if (index < 0 || static_cast<size_t>(index) >= update_->tensors.size()) {
-    return absl::OutOfRangeError(absl::StrCat("tensor ", index, " of ", update_->tensors.size()));
-  }
-  StagedTensor& tensor = update_->tensors[static_cast<size_t>(index)];
-  const TensorSpec& spec = tensors_[tensor.place];
-  const int64_t size = spec.num_bytes();
-  const int64_t length = static_cast<int64_t>(data.size());
-  if (offset < 0 || offset > size || length > size - offset) {
-    return absl::OutOfRangeError(absl::StrCat("a chunk of ", length, " bytes at ", offset,
-                                              " ends past the ", size, " bytes of ", spec.name));
-  }
-  if (data.empty()) return absl::OkStatus();
-  std::memcpy(tensor.staging->bytes.get() + offset, data.data(), data.size());
-  AddRange(&tensor.arrived, offset, offset + length);
+  // The same version may have been begun anew meanwhile: then this is not its tensor.
+  if (update_ == update) update->digests[at] = std::move(digest);
   return absl::OkStatus();
 }
 
 absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Commit(WeightVersion version,
                                                                     const DigestMap& digests) {
-  Update update;
+  std::shared_ptr<Update> update;
   {
     MutexLock lock(&mu_);
     // A repeated call while the first still runs waits for its outcome.
@@ -161,15 +174,14 @@ absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Commit(WeightVersio
       return CommitReport{live_};
     }
     if (!update_ || update_->version != version) return NotInProgress(version);
-    update = std::move(*update_);
-    update_.reset();
+    update = std::exchange(update_, nullptr);
     committing_ = true;
   }
-  absl::StatusOr<CommitReport> report = Install(update, digests);
+  absl::StatusOr<CommitReport> report = Install(*update, digests);
   MutexLock lock(&mu_);
   committing_ = false;
   commit_ended_.NotifyAll();
-  KeepStaging(std::move(update));
+  GiveBack(*update, /*committed=*/report.ok());
   if (report.ok()) {
     live_ = {version, epoch_, digests};
     committed_in_epoch_ = true;
@@ -178,24 +190,25 @@ absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Commit(WeightVersio
   return report;
 }
 
-absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Install(Update update,
+absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Install(Update& update,
                                                                      const DigestMap& digests) {
   const double begin = MonotonicSeconds();
   TANDEM_RETURN_IF_ERROR(Verify(update, digests));
   std::vector<HostTensor> tensors(tensors_.size());
-  for (const StagedTensor& tensor : update.tensors) {
-    const TensorSpec& spec = tensors_[tensor.place];
-    tensors[tensor.place] = {
-        spec, {tensor.staging->bytes.get(), static_cast<size_t>(spec.num_bytes())}, tensor.staging};
+  for (size_t i = 0; i < update.tensors.size(); ++i) {
+    const StagedTensor& tensor = update.tensors[i];
+    tensors[update.places[i]] = {tensor.spec(), tensor.bytes(), tensor.memory()};
   }
+  const double verified = MonotonicSeconds();
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<StagedWeights> staged, sink_->Stage(std::move(tensors)));
   CommitReport report;
-  report.verify_seconds = MonotonicSeconds() - begin;
+  report.verify_seconds = verified - begin;
+  report.pack_seconds = MonotonicSeconds() - verified;
   TANDEM_ASSIGN_OR_RETURN(report.pause_seconds, sink_->Install(std::move(staged), update.version));
   return report;
 }
 
-absl::Status WeightReceiver::Verify(const Update& update, const DigestMap& digests) const {
+absl::Status WeightReceiver::Verify(Update& update, const DigestMap& digests) const {
   if (digests.size() != update.tensors.size()) {
     for (const auto& [name, digest] : digests) {
       if (!places_.contains(name)) {
@@ -203,21 +216,19 @@ absl::Status WeightReceiver::Verify(const Update& update, const DigestMap& diges
       }
     }
   }
-  for (const StagedTensor& tensor : update.tensors) {
-    const TensorSpec& spec = tensors_[tensor.place];
-    const int64_t size = spec.num_bytes();
-    if (const int64_t covered = Covered(tensor.arrived); covered != size) {
-      return absl::DataLossError(
-          absl::StrCat(size - covered, " of ", size, " bytes of ", spec.name, " did not arrive"));
-    }
-    const auto published = digests.find(spec.name);
+  for (size_t i = 0; i < update.tensors.size(); ++i) {
+    StagedTensor& tensor = update.tensors[i];
+    const std::string& name = tensor.spec().name;
+    TANDEM_RETURN_IF_ERROR(tensor.Finish());
+    const auto published = digests.find(name);
     if (published == digests.end()) {
-      return absl::DataLossError(absl::StrCat("no digest was given for ", spec.name));
+      return absl::DataLossError(absl::StrCat("no digest was given for ", name));
     }
-    const std::string digest = Digest128({tensor.staging->bytes.get(), static_cast<size_t>(size)});
+    std::string& digest = update.digests[i];
+    if (digest.empty()) digest = Digest128(tensor.bytes());
     if (digest != published->second) {
-      return absl::DataLossError(absl::StrCat("digest of ", spec.name, " is ", digest,
-                                              ", published was ", published->second));
+      return absl::DataLossError(
+          absl::StrCat("digest of ", name, " is ", digest, ", published was ", published->second));
     }
   }
   return absl::OkStatus();
@@ -240,13 +251,36 @@ WeightVersion WeightReceiver::staged_version() const {
   return update_ ? update_->version : WeightVersion{};
 }
 
-void WeightReceiver::KeepStaging(Update update) {
-  for (StagedTensor& tensor : update.tensors) spare_[tensor.place] = std::move(tensor.staging);
+absl::StatusOr<std::vector<int64_t>> WeightReceiver::StagedSizes(WeightVersion version) const {
+  MutexLock lock(&mu_);
+  if (!update_ || update_->version != version) return NotInProgress(version);
+  return SizesOf(*update_);
+}
+
+bool WeightReceiver::takes_delta() const {
+  MutexLock lock(&mu_);
+  return held_is_live_ && !committing_;
+}
+
+// The memory of an update becomes what is held: its tensors' after a commit, else the live ones'
+// where it had them.
+void WeightReceiver::GiveBack(Update& update, bool committed) {
+  for (size_t i = 0; i < update.tensors.size(); ++i) {
+    StagedTensor& tensor = update.tensors[i];
+    std::shared_ptr<TensorMemory> memory = tensor.memory();
+    if (!committed) {
+      std::shared_ptr<TensorMemory> live = std::move(tensor).Undo();
+      if (live != nullptr) memory = std::move(live);
+    }
+    held_[update.places[i]] = std::move(memory);
+  }
+  update.tensors.clear();
+  held_is_live_ = held_is_live_ || committed;
 }
 
 void WeightReceiver::DropUpdate() {
   if (!update_) return;
-  KeepStaging(std::move(*update_));
+  GiveBack(*update_, /*committed=*/false);
   update_.reset();
 }
 

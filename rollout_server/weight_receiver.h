@@ -2,9 +2,11 @@
 // engine (arrow 9). WeightService feeds it from the network, tests from memory.
 //
 // A push is Begin, chunks in any order, Commit. What is served changes only inside Commit; until
-// then and after any failure the live weights stay. Thread-safe: Commit verifies and packs without
-// holding back the other calls or the decode steps. Memory: one staging copy of the model from the
-// first Begin on (reused by the next push).
+// then and after any failure the live weights stay. A delta push sends what changed since the live
+// version; its digests are over the result as any push's are. Thread-safe: Commit verifies and
+// packs without holding back the other calls or the decode steps. Memory: one copy of the model in
+// Hugging Face layout from the first Begin on: staging, and after a commit the base of the next
+// delta.
 #ifndef TANDEM_ROLLOUT_SERVER_WEIGHT_RECEIVER_H_
 #define TANDEM_ROLLOUT_SERVER_WEIGHT_RECEIVER_H_
 
@@ -12,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,6 +26,7 @@
 #include "common/base/weight_version.h"
 #include "common/weights/digest.h"
 #include "common/weights/host_tensor.h"
+#include "rollout_server/staged_tensor.h"
 #include "rollout_server/weight_sink.h"
 
 namespace tandem::rollout {
@@ -36,8 +40,15 @@ class WeightReceiver {
   };
   struct CommitReport {
     Live live;
-    double verify_seconds = 0;  // digests and packing, beside the decode steps
+    double verify_seconds = 0;  // deltas added and digests made, beside the decode steps
+    double pack_seconds = 0;    // for the engine's kernels, likewise
     double pause_seconds = 0;   // no decode step could run
+  };
+
+  // What a delta push is over, and how each tensor of its manifest travels.
+  struct Delta {
+    WeightVersion base;
+    std::vector<WireForm> forms;
   };
 
   // `tensors` is the full set the engine needs, in its order. `sink` must outlive this object.
@@ -46,16 +57,21 @@ class WeightReceiver {
   // Versions may start anew; an update in progress is dropped.
   void StartEpoch(int64_t epoch) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Starts a push; returns its bytes. An update in progress is dropped, so Begin may be retried.
+  // Starts a push; returns how many bytes of each tensor of the manifest it waits for. An update in
+  // progress is dropped, so Begin may be retried.
   //   INVALID_ARGUMENT     version < 0; a tensor is missing, unknown, doubled, or of another dtype
-  //   or
-  //                        shape (named)
-  //   FAILED_PRECONDITION  version is not newer than the live one of this epoch
+  //                        or shape (named); a delta of more bytes than its tensor
+  //   FAILED_PRECONDITION  version is not newer than the live one of this epoch; the delta's base
+  //   is
+  //                        not live, or its bytes are not held: push dense
   //   ABORTED              a commit is running
-  absl::StatusOr<int64_t> Begin(WeightVersion version, std::vector<TensorSpec> manifest)
+  absl::StatusOr<std::vector<int64_t>> Begin(WeightVersion version,
+                                             const std::vector<TensorSpec>& manifest,
+                                             const std::optional<Delta>& delta = std::nullopt)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Copies a chunk into tensor `index` of the manifest. The same range may come again.
+  // Copies a chunk of tensor `index` of the manifest, encoded as Begin said. The same range may
+  // come again. The chunk that completes a dense tensor also makes its digest, outside the lock.
   //   FAILED_PRECONDITION  no update of `version` is in progress
   //   OUT_OF_RANGE         no such tensor, or the chunk ends past it
   absl::Status Receive(WeightVersion version, int32_t index, int64_t offset,
@@ -74,28 +90,30 @@ class WeightReceiver {
 
   Live live() const ABSL_LOCKS_EXCLUDED(mu_);
   WeightVersion staged_version() const ABSL_LOCKS_EXCLUDED(mu_);  // 0: none
+  // What Begin of `version` returned. FAILED_PRECONDITION as Receive.
+  absl::StatusOr<std::vector<int64_t>> StagedSizes(WeightVersion version) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // The live version's bytes are held: a delta over it is taken.
+  bool takes_delta() const ABSL_LOCKS_EXCLUDED(mu_);
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
 
  private:
-  struct Staging {
-    std::unique_ptr<std::byte[]> bytes;
-  };
-  struct StagedTensor {
-    size_t place = 0;                    // in tensors_
-    std::shared_ptr<Staging> staging;    // shared with the sink while it packs
-    std::map<int64_t, int64_t> arrived;  // begin -> end, disjoint and apart
-  };
   struct Update {
     WeightVersion version;
     std::vector<StagedTensor> tensors;  // in manifest order
+    std::vector<size_t> places;         // of each, in tensors_
+    std::vector<std::string> digests;   // of each; empty: not made yet
   };
 
+  static std::vector<int64_t> SizesOf(const Update& update);  // that travel, in manifest order
   absl::StatusOr<std::vector<size_t>> MatchManifest(const std::vector<TensorSpec>& manifest) const;
   absl::Status CheckVersion(WeightVersion version) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status Verify(const Update& update, const DigestMap& digests) const;
-  absl::StatusOr<CommitReport> Install(Update update, const DigestMap& digests);
-  void KeepStaging(Update update) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CheckDeltaForms(const std::vector<size_t>& places, const Delta& delta) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Verify(Update& update, const DigestMap& digests) const;
+  absl::StatusOr<CommitReport> Install(Update& update, const DigestMap& digests);
   void DropUpdate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void GiveBack(Update& update, bool committed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   WeightSink* const sink_;
   const std::vector<TensorSpec> tensors_;
@@ -106,9 +124,11 @@ class WeightReceiver {
   int64_t epoch_ ABSL_GUARDED_BY(mu_) = 0;
   bool committed_in_epoch_ ABSL_GUARDED_BY(mu_) = true;  // the directory's weights are of epoch 0
   Live live_ ABSL_GUARDED_BY(mu_);
-  std::unique_ptr<Update> update_ ABSL_GUARDED_BY(mu_);  // null: none in progress
+  std::shared_ptr<Update> update_ ABSL_GUARDED_BY(mu_);  // null: none in progress
   bool committing_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<std::shared_ptr<Staging>> spare_ ABSL_GUARDED_BY(mu_);  // by place; may be null
+  // By place; null before the first push, and while an update has them.
+  std::vector<std::shared_ptr<TensorMemory>> held_ ABSL_GUARDED_BY(mu_);
+  bool held_is_live_ ABSL_GUARDED_BY(mu_) = false;  // held_, or what the update gives back
 };
 
 }  // namespace tandem::rollout

@@ -3,6 +3,8 @@
 #include <grpcpp/grpcpp.h>
 
 #include <functional>
+#include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,11 +14,15 @@
 #include "common/base/status_macros.h"
 #include "proto/weights.grpc.pb.h"
 #include "rollout_server/grpc_status.h"
+#include "rollout_server/peer_host.h"
 
 namespace tandem::rollout {
 namespace {
 
 namespace wire = ::tandem::weights::v1;
+
+// Two of them are in memory while a push comes through the group.
+constexpr int64_t kMaxBucketBytes = int64_t{1} << 30;
 
 void DigestsToWire(const DigestMap& digests,
                    google::protobuf::RepeatedPtrField<wire::TensorDigest>* out) {
@@ -35,6 +41,30 @@ absl::StatusOr<std::vector<TensorSpec>> ManifestFromWire(const wire::WeightManif
     tensors.push_back({tensor.name(), dtype, {tensor.shape().begin(), tensor.shape().end()}});
   }
   return tensors;
+}
+
+absl::StatusOr<WireForm> FormFromWire(const wire::TensorForm& form) {
+  switch (form.encoding()) {
+    case wire::TensorForm::ENCODING_DENSE:
+      return WireForm{TensorEncoding::kDense, form.num_bytes()};
+    case wire::TensorForm::ENCODING_MASK:
+      return WireForm{TensorEncoding::kMask, form.num_bytes()};
+    case wire::TensorForm::ENCODING_GAPS:
+      return WireForm{TensorEncoding::kGaps, form.num_bytes()};
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("encoding ", static_cast<int>(form.encoding()), " is not known here"));
+  }
+}
+
+absl::StatusOr<std::optional<WeightReceiver::Delta>> DeltaFromWire(
+    const wire::BeginUpdateRequest& request) {
+  if (!request.has_delta()) return std::nullopt;
+  WeightReceiver::Delta delta{.base = {request.delta().base_version()}};
+  for (const wire::TensorForm& form : request.delta().forms()) {
+    TANDEM_ASSIGN_OR_RETURN(delta.forms.emplace_back(), FormFromWire(form));
+  }
+  return delta;
 }
 
 // One PushChunks stream; deletes itself.
@@ -79,26 +109,27 @@ class PushCall : public grpc::ServerReadReactor<wire::PushChunksRequest> {
 
 class WeightServiceImpl : public wire::WeightService::CallbackService {
  public:
-  WeightServiceImpl(const ServiceParts& parts, WorkerThread* worker)
-      : parts_(parts), worker_(worker) {}
+  WeightServiceImpl(const ServiceParts& parts, WorkerThread* worker, WorkerThread* push_worker)
+      : parts_(parts), worker_(worker), push_worker_(push_worker) {}
 
   grpc::ServerUnaryReactor* InitTransfer(grpc::CallbackServerContext* context,
                                          const wire::InitTransferRequest* request,
                                          wire::InitTransferResponse* response) override {
-    return OnWorker(context, [this, request, response] { return Init(*request, response); });
+    return On(worker_, context, [this, request, response] { return Init(*request, response); });
   }
 
   grpc::ServerUnaryReactor* BeginUpdate(grpc::CallbackServerContext* context,
                                         const wire::BeginUpdateRequest* request,
                                         wire::BeginUpdateResponse* response) override {
-    return OnWorker(context, [this, request, response]() -> absl::Status {
+    return On(worker_, context, [this, request, response]() -> absl::Status {
       TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckEpoch(request->run_id(), request->epoch()));
-      TANDEM_ASSIGN_OR_RETURN(std::vector<TensorSpec> tensors,
+      TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorSpec> tensors,
                               ManifestFromWire(request->manifest()));
+      TANDEM_ASSIGN_OR_RETURN(const auto delta, DeltaFromWire(*request));
       TANDEM_ASSIGN_OR_RETURN(
-          const int64_t bytes,
-          parts_.weights->Begin({request->manifest().version()}, std::move(tensors)));
-      response->set_staging_bytes(bytes);
+          const std::vector<int64_t> sizes,
+          parts_.weights->Begin({request->manifest().version()}, tensors, delta));
+      response->set_staging_bytes(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}));
       return absl::OkStatus();
     });
   }
@@ -108,17 +139,44 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
     return new PushCall(parts_, response);
   }
 
+  grpc::ServerUnaryReactor* JoinPushGroup(grpc::CallbackServerContext* context,
+                                          const wire::JoinPushGroupRequest* request,
+                                          wire::JoinPushGroupResponse*) override {
+    return On(push_worker_, context, [this, request, peer = context->peer()]() -> absl::Status {
+      TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckEpoch(request->run_id(), request->epoch()));
+      return parts_.push_seat->Join(
+          {.run_id = request->run_id(),
+           .epoch = request->epoch(),
+           .membership = request->membership(),
+           .store_host = request->store_host().empty() ? PeerHost(peer) : request->store_host(),
+           .store_port = request->store_port(),
+           .rank = request->rank(),
+           .members = {request->members().begin(), request->members().end()},
+           .deadline = absl::Milliseconds(request->deadline_ms())});
+    });
+  }
+
+  grpc::ServerUnaryReactor* ReceiveBuckets(grpc::CallbackServerContext* context,
+                                           const wire::ReceiveBucketsRequest* request,
+                                           wire::ReceiveBucketsResponse* response) override {
+    return On(push_worker_, context,
+              [this, request, response] { return Receive(*request, response); });
+  }
+
   grpc::ServerUnaryReactor* CommitUpdate(grpc::CallbackServerContext* context,
                                          const wire::CommitUpdateRequest* request,
                                          wire::CommitUpdateResponse* response) override {
-    return OnWorker(context, [this, request, response] { return Commit(*request, response); });
+    return On(worker_, context, [this, request, response] { return Commit(*request, response); });
   }
 
   grpc::ServerUnaryReactor* AbortUpdate(grpc::CallbackServerContext* context,
                                         const wire::AbortUpdateRequest* request,
                                         wire::AbortUpdateResponse* response) override {
     const absl::Status owner = parts_.ownership->CheckOwner(request->run_id());
-    if (owner.ok()) response->set_aborted(parts_.weights->Abort({request->version()}));
+    if (owner.ok()) {
+      parts_.push_seat->Abort("the trainer aborted the push");
+      response->set_aborted(parts_.weights->Abort({request->version()}));
+    }
     return Answer(context, owner);
   }
 
@@ -158,6 +216,7 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
     response->set_epoch(live.epoch);
     DigestsToWire(live.digests, response->mutable_live_digests());
     response->set_staged_version(parts_.weights->staged_version().value);
+    response->set_takes_delta(parts_.weights->takes_delta());
     for (const TensorSpec& tensor : parts_.weights->tensors()) {
       wire::TensorSpec* one = response->add_tensors();
       one->set_name(tensor.name);
@@ -177,10 +236,10 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
   }
 
   // Request and response live until the reactor is finished.
-  grpc::ServerUnaryReactor* OnWorker(grpc::CallbackServerContext* context,
-                                     std::function<absl::Status()> work) {
+  grpc::ServerUnaryReactor* On(WorkerThread* worker, grpc::CallbackServerContext* context,
+                               std::function<absl::Status()> work) {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    const bool taken = worker_->Run([this, reactor, work = std::move(work)] {
+    const bool taken = worker->Run([this, reactor, work = std::move(work)] {
       const absl::Status status = work();
       if (!status.ok()) parts_.metrics->OnRejected(status);
       reactor->Finish(ToGrpc(status));
@@ -198,6 +257,7 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
       const std::string& run_id = request.run_id();
       TANDEM_RETURN_IF_ERROR(parts_.ownership->Release(run_id));
       parts_.weights->Abort(parts_.weights->staged_version());
+      parts_.push_seat->Leave("the server was given back");
       parts_.groups->Forget(run_id);
       parts_.engine->Resume(nullptr);  // a pause ends with the ownership that made it
       log::Info("released", {{"run_id", run_id}});
@@ -207,6 +267,7 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
           parts_.ownership->Claim(request.run_id(), request.epoch(), request.lease_ms()));
       if (is_new) {
         parts_.weights->StartEpoch(request.epoch());
+        parts_.push_seat->Leave("another epoch began");
         parts_.groups->Forget(request.run_id());
         parts_.engine->Resume(nullptr);
         log::Info("claimed", {{"run_id", request.run_id()}, {"epoch", request.epoch()}});
@@ -214,6 +275,26 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
     }
     response->set_live_version(parts_.weights->live().version.value);
     response->set_epoch(request.epoch());
+    return absl::OkStatus();
+  }
+
+  absl::Status Receive(const wire::ReceiveBucketsRequest& request,
+                       wire::ReceiveBucketsResponse* response) {
+    TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckEpoch(request.run_id(), request.epoch()));
+    if (request.bucket_bytes() < 1 || request.bucket_bytes() > kMaxBucketBytes) {
+      return absl::InvalidArgumentError(absl::StrCat("buckets of ", request.bucket_bytes(),
+                                                     " bytes: want 1 to ", kMaxBucketBytes));
+    }
+    const WeightVersion version = {request.version()};
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, parts_.weights->StagedSizes(version));
+    int64_t num_bytes = 0;
+    TANDEM_RETURN_IF_ERROR(parts_.push_seat->Receive(
+        request.membership(), PlanBuckets(sizes, request.bucket_bytes()),
+        [&](const BucketSlice& slice, std::span<const std::byte> bytes) {
+          num_bytes += slice.length;
+          return parts_.weights->Receive(version, slice.tensor, slice.offset, bytes);
+        }));
+    response->set_bytes_received(num_bytes);
     return absl::OkStatus();
   }
 
@@ -235,21 +316,25 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
     response->set_live_version(report->live.version.value);
     DigestsToWire(report->live.digests, response->mutable_live_digests());
     response->set_verify_ms(report->verify_seconds * 1e3);
+    response->set_pack_ms(report->pack_seconds * 1e3);
     response->set_pause_ms(report->pause_seconds * 1e3);
     log::Info("weights committed", {{"version", report->live.version.value},
                                     {"verify_ms", report->verify_seconds * 1e3},
+                                    {"pack_ms", report->pack_seconds * 1e3},
                                     {"pause_ms", report->pause_seconds * 1e3}});
     return absl::OkStatus();
   }
 
   const ServiceParts parts_;
   WorkerThread* const worker_;
+  WorkerThread* const push_worker_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeWeightService(const ServiceParts& parts, WorkerThread* worker) {
-  return std::make_unique<WeightServiceImpl>(parts, worker);
+std::unique_ptr<grpc::Service> MakeWeightService(const ServiceParts& parts, WorkerThread* worker,
+                                                 WorkerThread* push_worker) {
+  return std::make_unique<WeightServiceImpl>(parts, worker, push_worker);
 }
 
 }  // namespace tandem::rollout

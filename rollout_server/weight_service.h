@@ -1,5 +1,6 @@
 // WeightService: the weight push over gRPC (arrow 9; contract in proto/weights.proto). Commits and
-// claims run one after the other on a worker thread; chunks are copied where they arrive.
+// claims run one after the other on a worker thread, and what waits for other members of the push
+// group on another; chunks are copied where they arrive.
 #ifndef TANDEM_ROLLOUT_SERVER_WEIGHT_SERVICE_H_
 #define TANDEM_ROLLOUT_SERVER_WEIGHT_SERVICE_H_
 
@@ -10,8 +11,9 @@
 
 namespace tandem::rollout {
 
-// `worker` must outlive the service.
-std::unique_ptr<grpc::Service> MakeWeightService(const ServiceParts& parts, WorkerThread* worker);
+// The threads must outlive the service.
+std::unique_ptr<grpc::Service> MakeWeightService(const ServiceParts& parts, WorkerThread* worker,
+                                                 WorkerThread* push_worker);
 
 }  // namespace tandem::rollout
 

@@ -1,7 +1,5 @@
 #include "trainer/weight_publisher.h"
 
-#include <grpcpp/grpcpp.h>
-
 #include <algorithm>
 #include <set>
 #include <thread>
@@ -12,53 +10,11 @@
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
-#include "proto/rollout.grpc.pb.h"
-#include "proto/weights.grpc.pb.h"
+#include "common/base/thread_team.h"
+#include "trainer/weight_remote.h"
 
 namespace tandem::trainer {
 namespace {
-
-using weights::v1::WeightService;
-
-constexpr double kQuickTimeoutSeconds = 10;  // calls that move no weights
-
-struct Remote {
-  std::string address;
-  std::unique_ptr<WeightService::Stub> weights;
-  std::unique_ptr<rollout::v1::RolloutService::Stub> rollout;
-};
-
-Remote Connect(const std::string& address) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  // gRPC's deadline of one attempt to connect, whatever its name: a busy machine needs seconds.
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  // Apart from the rollout client's connection: a push must not queue behind completions.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetMaxReceiveMessageSize(64 << 20);
-  const auto channel =
-      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-  return {address, WeightService::NewStub(channel), rollout::v1::RolloutService::NewStub(channel)};
-}
-
-void SetDeadline(grpc::ClientContext& context, double seconds) {
-  context.set_deadline(std::chrono::system_clock::now() +
-                       std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000)));
-}
-
-absl::Status FromGrpc(const grpc::Status& status, const Remote& remote, const char* what) {
-  if (status.ok()) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                      absl::StrCat(what, " at ", remote.address, ": ", status.error_message()));
-}
-
-template <typename Digests>
-DigestMap ToMap(const Digests& digests) {
-  DigestMap map;
-  for (const auto& digest : digests) map[digest.name()] = digest.xxh3_128();
-  return map;
-}
 
 // "a, b and 3 more" of the tensors whose digests differ.
 std::string Differing(const DigestMap& want, const DigestMap& got) {
@@ -73,25 +29,58 @@ std::string Differing(const DigestMap& want, const DigestMap& got) {
   return names.empty() ? "unknown tensors" : names;
 }
 
-}  // namespace
+// Calls work(i) for all i < count at the same time.
+template <typename Work>
+void SideBySide(size_t count, const Work& work) {
+  std::vector<std::thread> others;
+  for (size_t i = 1; i < count; ++i) others.emplace_back([&work, i] { work(i); });
+  if (count > 0) work(size_t{0});
+  for (std::thread& thread : others) thread.join();
+}
 
-struct WeightPublisher::Impl {
-  absl::Status InitTransfer(const Remote& remote, bool release);
-  absl::StatusOr<weights::v1::GetWeightInfoResponse> Info(const Remote& remote);
-  absl::Status Begin(const Remote& remote);
-  absl::Status SendChunks(const Remote& remote, ServerPush* push);
-  absl::Status Commit(const Remote& remote, ServerPush* push);
-  void Abort(const Remote& remote);
-  absl::Status Attempt(const Remote& remote, ServerPush* push);
-  void RenewLeases();
-
-  WeightPublisherOptions options;
-  std::string run_id;
-  std::vector<Remote> remotes;
-  int64_t epoch = 0;  // 0: nothing claimed yet
+// A version, and what the next one may be a delta over.
+struct HeldVersion {
   WeightVersion version;
   std::vector<HostTensor> tensors;
   DigestMap digests;
+};
+
+}  // namespace
+
+struct WeightPublisher::Impl {
+  Impl(const std::string& run, const WeightPublisherOptions& wanted)
+      : options(wanted), run_id(run), group(run, wanted.group) {}
+
+  void RenewLeases();
+  absl::Duration lease() const { return absl::Seconds(options.lease_seconds); }
+  WeightRemote& remote(int server) { return *remotes[static_cast<size_t>(server)]; }
+
+  bool Runs(const RemoteWeights& live, WeightVersion version, const DigestMap& digests) const {
+    return live.version == version && live.digests == digests;
+  }
+  bool TakesDelta(const RemoteWeights& live) const {
+    return !deltas.empty() && live.takes_delta && Runs(live, base_version, base_digests);
+  }
+  WeightPayload Payload(bool as_delta) const;
+
+  bool FindSkipped(const RemoteWeights& live, ServerPush* push) const;
+  absl::Status Commit(WeightRemote& remote, ServerPush* push);
+  absl::Status Attempt(WeightRemote& remote, bool delta_allowed, ServerPush* push);
+  ServerPush PushTo(int server);
+  std::vector<ServerPush> PushTogether(const std::vector<int>& servers);
+  void SendTogether(const std::vector<ServerPush*>& pushes, bool as_delta);
+  int64_t EpochToClaim();
+
+  const WeightPublisherOptions options;
+  const std::string run_id;
+  std::vector<std::unique_ptr<WeightRemote>> remotes;
+  int64_t epoch = 0;  // 0: nothing claimed yet
+  HeldVersion held;
+  WeightVersion base_version;
+  DigestMap base_digests;
+  std::vector<TensorDelta> deltas;  // from the base to what is held; empty: none smaller
+  PushGroup group;
+  std::set<int> cannot_join;  // until they are claimed anew
   std::thread renewer;
 
   Mutex mu;
@@ -102,6 +91,12 @@ struct WeightPublisher::Impl {
 };
 
 void BindOptions(OptionBinder& binder, WeightPublisherOptions& options) {
+  binder.Choice("transport", &options.transport,
+                {{"stream", PushTransport::kStream}, {"collective", PushTransport::kCollective}},
+                "stream: gRPC to each server; collective: one broadcast to all (c10d; trusted "
+                "networks only), the stream for who cannot join");
+  binder.Flag("delta", &options.delta,
+              "send only what changed to servers that run the version before, where that is less");
   binder.Number("timeout_seconds", &options.timeout_seconds, {.min = 0, .exclusive_min = true}, "s",
                 "deadline of sending, and of committing, one version at one server");
   binder.Number("lease_seconds", &options.lease_seconds, {.min = 1}, "s",
@@ -110,57 +105,33 @@ void BindOptions(OptionBinder& binder, WeightPublisherOptions& options) {
                  "one message of the stream");
   binder.Integer("max_attempts", &options.max_attempts, {.min = 1}, "pushes",
                  "of one version to one server; then it is out of rotation");
-  binder.Integer("hold_back_versions", &options.hold_back_versions, {.min = 0, .max = 64}, "versions",
+  binder.Integer("hold_back_versions", &options.hold_back_versions, {.min = 0, .max = 64},
+                 "versions",
                  "servers are given weights exactly this much older than the trainer's, to study "
                  "staleness; needs max_staleness of at least as many");
   binder.Integer("debug_skip_push_at_step", &options.debug_skip_push_at_step, {.min = 0}, "step",
                  "fault for tests: claim this version was delivered without sending it; 0: off");
+  binder.Section("group", "of transport collective (docs/weight_push.md)",
+                 [&](OptionBinder& b) { BindOptions(b, options.group); });
 }
 
 WeightPublisher::WeightPublisher(const std::vector<std::string>& addresses,
                                  const std::string& run_id, const WeightPublisherOptions& options)
-    : impl_(std::make_unique<Impl>()) {
-  impl_->options = options;
-  impl_->run_id = run_id;
-  for (const std::string& address : addresses) impl_->remotes.push_back(Connect(address));
+    : impl_(std::make_unique<Impl>(run_id, options)) {
+  for (const std::string& address : addresses) {
+    impl_->remotes.push_back(
+        std::make_unique<WeightRemote>(address, run_id, absl::Seconds(options.timeout_seconds)));
+  }
   impl_->renewer = std::thread([this] { impl_->RenewLeases(); });
 }
 
 WeightPublisher::~WeightPublisher() { Release(); }
 
-absl::Status WeightPublisher::Impl::InitTransfer(const Remote& remote, bool release) {
-  grpc::ClientContext context;
-  SetDeadline(context, kQuickTimeoutSeconds);
-  weights::v1::InitTransferRequest request;
-  request.set_run_id(run_id);
-  {
-    MutexLock lock(&mu);
-    request.set_epoch(renewed_epoch);
-  }
-  request.set_lease_ms(static_cast<int64_t>(options.lease_seconds * 1000));
-  request.set_release(release);
-  weights::v1::InitTransferResponse response;
-  return FromGrpc(remote.weights->InitTransfer(&context, request, &response), remote,
-                  "InitTransfer");
-}
-
-absl::StatusOr<weights::v1::GetWeightInfoResponse> WeightPublisher::Impl::Info(
-    const Remote& remote) {
-  grpc::ClientContext context;
-  SetDeadline(context, kQuickTimeoutSeconds);
-  weights::v1::GetWeightInfoRequest request;
-  request.set_run_id(run_id);
-  weights::v1::GetWeightInfoResponse response;
-  TANDEM_RETURN_IF_ERROR(FromGrpc(remote.weights->GetWeightInfo(&context, request, &response),
-                                  remote, "GetWeightInfo"));
-  return response;
-}
-
 void WeightPublisher::Impl::RenewLeases() {
-  const auto period = std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-      std::chrono::duration<double>(options.lease_seconds / 3));
+  const auto period = absl::ToChronoMilliseconds(lease() / 3);
   for (;;) {
     std::set<int> servers;
+    int64_t claimed_epoch = 0;
     {
       const auto until = std::chrono::steady_clock::now() + period;
       MutexLock lock(&mu);
@@ -168,9 +139,10 @@ void WeightPublisher::Impl::RenewLeases() {
       }
       if (stopping) return;
       servers = claimed;
+      claimed_epoch = renewed_epoch;
     }
     for (const int server : servers) {
-      const absl::Status status = InitTransfer(remotes[static_cast<size_t>(server)], false);
+      const absl::Status status = remote(server).InitTransfer(claimed_epoch, lease(), false);
       if (!status.ok()) {
         log::Warning("a lease could not be renewed", {{"reason", status.ToString()}});
       }
@@ -179,202 +151,235 @@ void WeightPublisher::Impl::RenewLeases() {
 }
 
 absl::StatusOr<DType> WeightPublisher::ServerDType(int server) {
-  TANDEM_ASSIGN_OR_RETURN(const auto info,
-                          impl_->Info(impl_->remotes[static_cast<size_t>(server)]));
-  if (info.tensors().empty()) return absl::InternalError("the server names no tensors");
-  return DTypeFromName(info.tensors(0).dtype());
+  TANDEM_ASSIGN_OR_RETURN(const RemoteWeights live, impl_->remote(server).Info());
+  return live.dtype;
+}
+
+int64_t WeightPublisher::Impl::EpochToClaim() {
+  if (epoch == 0) {
+    int64_t highest = 0;
+    for (const auto& each : remotes) highest = std::max(highest, each->HighestEpoch());
+    // Above what a trainer of this run that died before its first push may have claimed.
+    epoch = highest + 2;
+    MutexLock lock(&mu);
+    renewed_epoch = epoch;
+  }
+  return epoch;
 }
 
 absl::Status WeightPublisher::Claim(int server) {
-  const Remote& remote = impl_->remotes[static_cast<size_t>(server)];
-  if (impl_->epoch == 0) {
-    int64_t highest = 0;
-    for (const Remote& each : impl_->remotes) {
-      const auto info = impl_->Info(each);
-      if (info.ok()) highest = std::max(highest, info->epoch());
-      grpc::ClientContext context;
-      SetDeadline(context, kQuickTimeoutSeconds);
-      rollout::v1::GetInfoResponse state;
-      if (each.rollout->GetInfo(&context, {}, &state).ok()) {
-        highest = std::max(highest, state.weight_epoch());
-      }
-    }
-    // Above what a trainer of this run that died before its first push may have claimed.
-    impl_->epoch = highest + 2;
-    MutexLock lock(&impl_->mu);
-    impl_->renewed_epoch = impl_->epoch;
-  }
-  TANDEM_RETURN_IF_ERROR(impl_->InitTransfer(remote, false));
+  WeightRemote& remote = impl_->remote(server);
+  TANDEM_RETURN_IF_ERROR(remote.InitTransfer(impl_->EpochToClaim(), impl_->lease(), false));
+  impl_->group.Forget(&remote);
+  impl_->cannot_join.erase(server);
   MutexLock lock(&impl_->mu);
   impl_->claimed.insert(server);
   return absl::OkStatus();
 }
 
 void WeightPublisher::SetWeights(WeightVersion version, std::vector<HostTensor> tensors) {
-  impl_->version = version;
-  impl_->tensors = std::move(tensors);
-  impl_->digests = DigestTensors(impl_->tensors);
+  const HeldVersion base = std::move(impl_->held);
+  const size_t count = tensors.size();
+  const bool wants_delta = impl_->options.delta && base.tensors.size() == count;
+  std::vector<std::string> digests(count);
+  std::vector<TensorDelta> deltas(wants_delta ? count : 0);
+  ThreadTeam team(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+  team.Run([&](ThreadTeam::Member& member) {
+    member.ForEach(static_cast<int64_t>(count), [&](int64_t place) {
+      const auto i = static_cast<size_t>(place);
+      digests[i] = Digest128(tensors[i].bytes);
+      if (wants_delta) deltas[i] = MakeDelta(base.tensors[i], tensors[i]);
+    });
+  });
+  const bool all_dense = std::ranges::all_of(
+      deltas, [](const TensorDelta& delta) { return delta.encoding == TensorEncoding::kDense; });
+  if (all_dense) deltas.clear();
+  impl_->held = {version, std::move(tensors), {}};
+  for (size_t i = 0; i < count; ++i) {
+    impl_->held.digests[impl_->held.tensors[i].spec.name] = std::move(digests[i]);
+  }
+  impl_->base_version = base.version;
+  impl_->base_digests = base.digests;
+  impl_->deltas = std::move(deltas);
 }
 
-absl::Status WeightPublisher::Impl::Begin(const Remote& remote) {
-  grpc::ClientContext context;
-  SetDeadline(context, options.timeout_seconds);
-  weights::v1::BeginUpdateRequest request;
-  request.set_run_id(run_id);
-  request.set_epoch(epoch);
-  request.mutable_manifest()->set_version(version.value);
-  for (const HostTensor& tensor : tensors) {
-    weights::v1::TensorSpec* const spec = request.mutable_manifest()->add_tensors();
-    spec->set_name(tensor.spec.name);
-    spec->set_dtype(std::string(DTypeName(tensor.spec.dtype)));
-    for (const int64_t size : tensor.spec.shape) spec->add_shape(size);
+WeightPayload WeightPublisher::Impl::Payload(bool as_delta) const {
+  WeightPayload payload = {.version = held.version, .tensors = held.tensors};
+  if (as_delta) {
+    payload.base = base_version;
+    payload.deltas = deltas;
   }
-  weights::v1::BeginUpdateResponse response;
-  return FromGrpc(remote.weights->BeginUpdate(&context, request, &response), remote, "BeginUpdate");
+  return payload;
 }
 
-absl::Status WeightPublisher::Impl::SendChunks(const Remote& remote, ServerPush* push) {
-  grpc::ClientContext context;
-  SetDeadline(context, options.timeout_seconds);
-  weights::v1::PushChunksResponse response;
-  const auto writer = remote.weights->PushChunks(&context, &response);
-  weights::v1::PushChunksRequest chunk;
-  chunk.set_run_id(run_id);
-  chunk.set_version(version.value);
-  bool writable = true;
-  for (size_t i = 0; i < tensors.size() && writable; ++i) {
-    const std::span<const std::byte> bytes = tensors[i].bytes;
-    chunk.set_tensor_index(static_cast<int32_t>(i));
-    for (size_t offset = 0; offset < bytes.size() && writable;) {
-      const size_t size = std::min(static_cast<size_t>(options.chunk_bytes), bytes.size() - offset);
-      chunk.set_offset_bytes(static_cast<int64_t>(offset));
-      chunk.set_data(bytes.data() + offset, size);
-      writable = writer->Write(chunk);
-      offset += size;
-      push->bytes += static_cast<int64_t>(size);
-    }
-  }
-  writer->WritesDone();
-  return FromGrpc(writer->Finish(), remote, "PushChunks");
+// A commit whose reply was lost, or a server that loaded the same file, has them already.
+bool WeightPublisher::Impl::FindSkipped(const RemoteWeights& live, ServerPush* push) const {
+  if (!Runs(live, held.version, held.digests)) return false;
+  push->skipped = true;
+  push->digest = CombinedDigest(live.digests);
+  push->live_epoch = live.epoch;
+  return true;
 }
 
-absl::Status WeightPublisher::Impl::Commit(const Remote& remote, ServerPush* push) {
-  grpc::ClientContext context;
-  SetDeadline(context, options.timeout_seconds);
-  weights::v1::CommitUpdateRequest request;
-  request.set_run_id(run_id);
-  request.set_epoch(epoch);
-  request.set_version(version.value);
-  for (const auto& [name, digest] : digests) {
-    weights::v1::TensorDigest* const entry = request.add_digests();
-    entry->set_name(name);
-    entry->set_xxh3_128(digest);
+absl::Status WeightPublisher::Impl::Commit(WeightRemote& remote, ServerPush* push) {
+  TANDEM_ASSIGN_OR_RETURN(const CommitReply reply,
+                          remote.Commit(epoch, held.version, held.digests));
+  const DigestMap& live = reply.live.digests;
+  if (!Runs(reply.live, held.version, held.digests)) {
+    return absl::DataLossError(absl::StrCat(
+        remote.address(), " committed version ", held.version.value, " and reports version ",
+        reply.live.version.value, " live; digests differ in ", Differing(held.digests, live)));
   }
-  weights::v1::CommitUpdateResponse response;
-  TANDEM_RETURN_IF_ERROR(
-      FromGrpc(remote.weights->CommitUpdate(&context, request, &response), remote, "CommitUpdate"));
-  const DigestMap live = ToMap(response.live_digests());
-  if (response.live_version() != version.value || live != digests) {
-    return absl::DataLossError(absl::StrCat(remote.address, " committed version ", version.value,
-                                            " and reports version ", response.live_version(),
-                                            " live; digests differ in ", Differing(digests, live)));
-  }
-  push->pause_ms = response.pause_ms();
+  push->verify_ms = reply.verify_ms;
+  push->pack_ms = reply.pack_ms;
+  push->pause_ms = reply.pause_ms;
   push->digest = CombinedDigest(live);
   push->live_epoch = epoch;
   return absl::OkStatus();
 }
 
-void WeightPublisher::Impl::Abort(const Remote& remote) {
-  grpc::ClientContext context;
-  SetDeadline(context, kQuickTimeoutSeconds);
-  weights::v1::AbortUpdateRequest request;
-  request.set_run_id(run_id);
-  request.set_version(version.value);
-  weights::v1::AbortUpdateResponse response;
-  const grpc::Status status = remote.weights->AbortUpdate(&context, request, &response);
-  if (!status.ok()) {
-    log::Warning("a push could not be aborted",
-                 {{"server", remote.address}, {"reason", status.error_message()}});
-  }
-}
-
-absl::Status WeightPublisher::Impl::Attempt(const Remote& remote, ServerPush* push) {
-  // A commit whose reply was lost, or a server that loaded the same file, has them already.
-  TANDEM_ASSIGN_OR_RETURN(const auto info, Info(remote));
-  const DigestMap live = ToMap(info.live_digests());
-  if (info.live_version() == version.value && live == digests) {
-    push->skipped = true;
-    push->digest = CombinedDigest(live);
-    push->live_epoch = info.epoch();
-    return absl::OkStatus();
-  }
+absl::Status WeightPublisher::Impl::Attempt(WeightRemote& remote, bool delta_allowed,
+                                            ServerPush* push) {
+  TANDEM_ASSIGN_OR_RETURN(const RemoteWeights live, remote.Info());
+  if (FindSkipped(live, push)) return absl::OkStatus();
   push->bytes = 0;
-  TANDEM_RETURN_IF_ERROR(Begin(remote));
-  absl::Status status = SendChunks(remote, push);
+  push->is_delta = delta_allowed && TakesDelta(live);
+  const WeightPayload payload = Payload(push->is_delta);
+  TANDEM_RETURN_IF_ERROR(remote.Begin(epoch, payload));
+  const double start = MonotonicSeconds();
+  absl::Status status = remote.SendChunks(payload, options.chunk_bytes, &push->bytes);
+  push->send_seconds = MonotonicSeconds() - start;
   if (status.ok()) status = Commit(remote, push);
-  if (!status.ok()) Abort(remote);
+  if (!status.ok()) remote.Abort(held.version);
   return status;
 }
 
-ServerPush WeightPublisher::PushTo(int server) {
-  const Remote& remote = impl_->remotes[static_cast<size_t>(server)];
+ServerPush WeightPublisher::Impl::PushTo(int server) {
   ServerPush push = {.server = server};
   const double start = MonotonicSeconds();
-  for (int64_t attempt = 0; attempt < impl_->options.max_attempts; ++attempt) {
-    push.status = impl_->Attempt(remote, &push);
+  for (int64_t attempt = 0; attempt < options.max_attempts; ++attempt) {
+    // What made a delta fail is not known: the next attempt goes without.
+    push.status = Attempt(remote(server), /*delta_allowed=*/attempt == 0, &push);
     if (push.status.ok() || push.status.code() == absl::StatusCode::kInvalidArgument ||
         push.status.code() == absl::StatusCode::kUnavailable) {
       break;
     }
     log::Warning("a weight push failed",
-                 {{"server", remote.address}, {"reason", push.status.ToString()}});
+                 {{"server", remote(server).address()}, {"reason", push.status.ToString()}});
   }
   push.seconds = MonotonicSeconds() - start;
   return push;
 }
 
-std::vector<ServerPush> WeightPublisher::Publish(const std::vector<int>& servers) {
+// Begins, sends and commits at servers that need the weights, through the group as far as they can
+// join it. Leaves the first error of each in its status.
+void WeightPublisher::Impl::SendTogether(const std::vector<ServerPush*>& pushes, bool as_delta) {
+  std::vector<WeightRemote*> members;
+  for (ServerPush* const push : pushes) members.push_back(&remote(push->server));
+  const std::vector<absl::Status> formed = group.Form(epoch, members);
+  std::vector<ServerPush*> in;
+  members.clear();
+  for (size_t i = 0; i < pushes.size(); ++i) {
+    pushes[i]->status = formed[i];
+    if (formed[i].ok()) {
+      in.push_back(pushes[i]);
+      members.push_back(&remote(pushes[i]->server));
+      continue;
+    }
+    cannot_join.insert(pushes[i]->server);
+    log::Warning(
+        "a server cannot join the push group; it gets the stream",
+        {{"server", remote(pushes[i]->server).address()}, {"reason", formed[i].ToString()}});
+  }
+  if (in.empty()) return;
+  const WeightPayload payload = Payload(as_delta);
+  SideBySide(in.size(), [&](size_t i) { in[i]->status = members[i]->Begin(epoch, payload); });
+  // Members that did not begin would keep the others waiting.
+  const bool begun = std::ranges::all_of(in, [](ServerPush* push) { return push->status.ok(); });
+  std::vector<absl::Status> sent(in.size(), absl::AbortedError("another server could not begin"));
+  const double start = MonotonicSeconds();
+  if (begun) sent = group.Send(payload);
+  const double seconds = MonotonicSeconds() - start;
+  SideBySide(in.size(), [&](size_t i) {
+    ServerPush& push = *in[i];
+    push.over_group = true;
+    push.is_delta = as_delta;
+    push.send_seconds = seconds;
+    for (const int64_t size : payload.wire_sizes()) push.bytes += size;
+    push.status.Update(sent[i]);
+    if (push.status.ok()) push.status = Commit(*members[i], &push);
+    if (!push.status.ok()) members[i]->Abort(held.version);
+  });
+}
+
+std::vector<ServerPush> WeightPublisher::Impl::PushTogether(const std::vector<int>& servers) {
+  const double start = MonotonicSeconds();
   std::vector<ServerPush> pushes(servers.size());
+  // Of chars: threads write neighbours, which bits would share a byte with.
+  std::vector<char> needs(servers.size(), 0), takes_delta(servers.size(), 0);
+  SideBySide(servers.size(), [&](size_t i) {
+    pushes[i].server = servers[i];
+    const absl::StatusOr<RemoteWeights> live = remote(servers[i]).Info();
+    pushes[i].status = live.status();
+    needs[i] = live.ok() && !FindSkipped(*live, &pushes[i]);
+    takes_delta[i] = live.ok() && TakesDelta(*live);
+  });
+  std::vector<ServerPush*> together;
+  bool as_delta = true;
+  for (size_t i = 0; i < servers.size(); ++i) {
+    if (!needs[i] || cannot_join.contains(servers[i])) continue;
+    together.push_back(&pushes[i]);
+    as_delta = as_delta && takes_delta[i];
+  }
+  if (!together.empty()) SendTogether(together, as_delta);
+  SideBySide(servers.size(), [&](size_t i) {
+    const bool delivered = pushes[i].status.ok() && (pushes[i].over_group || !needs[i]);
+    if (!delivered) {
+      if (pushes[i].over_group) {
+        log::Warning(
+            "a push through the group failed; the stream is next",
+            {{"server", remote(servers[i]).address()}, {"reason", pushes[i].status.ToString()}});
+      }
+      pushes[i] = PushTo(servers[i]);
+    }
+    pushes[i].seconds = MonotonicSeconds() - start;
+  });
+  return pushes;
+}
+
+ServerPush WeightPublisher::PushTo(int server) { return impl_->PushTo(server); }
+
+std::vector<ServerPush> WeightPublisher::Publish(const std::vector<int>& servers) {
   const int64_t skip = impl_->options.debug_skip_push_at_step;
-  if (skip > 0 && impl_->version.value == skip) {
+  std::vector<ServerPush> pushes(servers.size());
+  if (skip > 0 && version().value == skip) {
     for (size_t i = 0; i < servers.size(); ++i) {
-      pushes[i] = {.server = servers[i],
-                   .live_epoch = impl_->epoch,
-                   .digest = CombinedDigest(impl_->digests)};
+      pushes[i].server = servers[i];
+      pushes[i].live_epoch = impl_->epoch;
+      pushes[i].digest = CombinedDigest(digests());
     }
     return pushes;
   }
-  std::vector<std::thread> others;
-  for (size_t i = 1; i < servers.size(); ++i) {
-    others.emplace_back([&, i] { pushes[i] = PushTo(servers[i]); });
-  }
-  if (!servers.empty()) pushes[0] = PushTo(servers[0]);
-  for (std::thread& thread : others) thread.join();
+  if (impl_->options.transport == PushTransport::kCollective) return impl_->PushTogether(servers);
+  SideBySide(servers.size(), [&](size_t i) { pushes[i] = impl_->PushTo(servers[i]); });
   return pushes;
 }
 
 absl::Status WeightPublisher::Verify(int server) {
-  const Remote& remote = impl_->remotes[static_cast<size_t>(server)];
-  const auto info = impl_->Info(remote);
-  if (!info.ok()) return absl::UnavailableError(info.status().message());
-  const DigestMap live = ToMap(info->live_digests());
-  if (info->live_version() == impl_->version.value && live == impl_->digests) {
-    return absl::OkStatus();
-  }
-  grpc::ClientContext context;
-  SetDeadline(context, kQuickTimeoutSeconds);
-  rollout::v1::GetInfoResponse state;
-  const grpc::Status status = remote.rollout->GetInfo(&context, {}, &state);
-  if (!status.ok() || state.owner_run_id() != impl_->run_id) {
+  WeightRemote& remote = impl_->remote(server);
+  const absl::StatusOr<RemoteWeights> live = remote.Info();
+  if (!live.ok()) return absl::UnavailableError(live.status().message());
+  if (impl_->Runs(*live, version(), digests())) return absl::OkStatus();
+  const absl::StatusOr<std::string> owner = remote.Owner();
+  if (!owner.ok() || *owner != impl_->run_id) {
     return absl::UnavailableError(
-        absl::StrCat(remote.address, " no longer belongs to this run: it was started anew"));
+        absl::StrCat(remote.address(), " no longer belongs to this run: it was started anew"));
   }
   return absl::DataLossError(absl::StrCat(
-      remote.address, " runs weight version ", info->live_version(), " (digest ",
-      CombinedDigest(live), ") where version ", impl_->version.value, " (digest ",
-      CombinedDigest(impl_->digests), ") was published; it differs in ",
-      Differing(impl_->digests, live),
+      remote.address(), " runs weight version ", live->version.value, " (digest ",
+      CombinedDigest(live->digests), ") where version ", version().value, " (digest ",
+      CombinedDigest(digests()), ") was published; it differs in ",
+      Differing(digests(), live->digests),
       ": the push was not delivered, and nothing this server samples may be trained on"));
 }
 
@@ -390,15 +395,15 @@ void WeightPublisher::Release() {
   impl_->renewer.join();
   for (const int server : servers) {
     const absl::Status status =
-        impl_->InitTransfer(impl_->remotes[static_cast<size_t>(server)], true);
+        impl_->remote(server).InitTransfer(impl_->epoch, impl_->lease(), true);
     if (!status.ok()) {
       log::Warning("a server could not be given back", {{"reason", status.ToString()}});
     }
   }
 }
 
-WeightVersion WeightPublisher::version() const { return impl_->version; }
-const DigestMap& WeightPublisher::digests() const { return impl_->digests; }
+WeightVersion WeightPublisher::version() const { return impl_->held.version; }
+const DigestMap& WeightPublisher::digests() const { return impl_->held.digests; }
 int64_t WeightPublisher::epoch() const { return impl_->epoch; }
 
 }  // namespace tandem::trainer

@@ -1,10 +1,14 @@
 // WeightPublisher: sends one weight version to every rollout server and proves that it is what they
-// run (arrow 9): begin, chunks, commit, and the digests of the live weights in the reply. The
+// run (arrow 9): begin, bytes, commit, and the digests of the live weights in the reply. The
 // trainer trains on nothing from a server that Verify does not clear.
+//
+// The bytes go by gRPC chunks to each server, or once, in broadcasts of a group, to all of them;
+// they are whole tensors, or what changed since the version before where a server runs that.
+// Whatever goes wrong with a group, its servers get the stream in the same push.
 //
 // Owns the claim on the servers (run id, epoch, lease), renews it from a thread, and gives it back
 // at the end. Keeps the tensors of the last version, so that a server that comes late can get them.
-// Publish, PushTo, Verify: from one thread. Memory: one copy of the cast weights.
+// Publish, PushTo, Verify: from one thread. Memory: one copy of the cast weights, and the deltas.
 #ifndef TANDEM_TRAINER_WEIGHT_PUBLISHER_H_
 #define TANDEM_TRAINER_WEIGHT_PUBLISHER_H_
 
@@ -19,16 +23,22 @@
 #include "common/base/weight_version.h"
 #include "common/weights/digest.h"
 #include "common/weights/host_tensor.h"
+#include "trainer/push_group.h"
 
 namespace tandem::trainer {
 
+enum class PushTransport { kStream, kCollective };
+
 struct WeightPublisherOptions {
+  PushTransport transport = PushTransport::kStream;
+  bool delta = true;             // send what changed, where that is less
   double timeout_seconds = 120;  // one call of the life cycle
   double lease_seconds = 60;
   int64_t chunk_bytes = 1 << 21;
   int64_t max_attempts = 3;             // of one push to one server
   int64_t hold_back_versions = 0;       // servers run weights this much older than the trainer's
   int64_t debug_skip_push_at_step = 0;  // fault: claim delivery of this version without sending it
+  PushGroupOptions group;               // of kCollective
 };
 void BindOptions(OptionBinder& binder, WeightPublisherOptions& options);
 
@@ -36,12 +46,17 @@ void BindOptions(OptionBinder& binder, WeightPublisherOptions& options);
 struct ServerPush {
   int server = 0;
   absl::Status status;
-  bool skipped = false;  // the server had these very weights
-  int64_t bytes = 0;
-  double seconds = 0;
-  double pause_ms = 0;     // how long no decode step could run
-  int64_t live_epoch = 0;  // as the server reports it
-  std::string digest;      // CombinedDigest of its live weights
+  bool skipped = false;     // the server had these very weights
+  bool over_group = false;  // else by the stream
+  bool is_delta = false;
+  int64_t bytes = 0;        // as they travelled
+  double seconds = 0;       // of the push
+  double send_seconds = 0;  // of it: the bytes on their way
+  double verify_ms = 0;     // of it: deltas added and digests made on the server
+  double pack_ms = 0;       // of it: weights packed there for its kernels
+  double pause_ms = 0;      // how long no decode step could run
+  int64_t live_epoch = 0;   // as the server reports it
+  std::string digest;       // CombinedDigest of its live weights
 };
 
 class WeightPublisher {
@@ -60,15 +75,16 @@ class WeightPublisher {
   //   FAILED_PRECONDITION  another run owns it (named)
   absl::Status Claim(int server);
 
-  // Takes `tensors` as the weights of `version` from here on. Sends nothing.
+  // Takes `tensors` as the weights of `version` from here on, and finds what changed since those
+  // before. Sends nothing.
   void SetWeights(WeightVersion version, std::vector<HostTensor> tensors);
 
   // Sends the weights set last to a claimed server, unless it has them already, and checks the
   // digests it then runs. A failed attempt is aborted and made again.
   ServerPush PushTo(int server);
 
-  // PushTo for several servers side by side. Under debug_skip_push_at_step, reports success without
-  // sending anything.
+  // PushTo for several servers side by side, or through the group. Under debug_skip_push_at_step,
+  // reports success without sending anything.
   std::vector<ServerPush> Publish(const std::vector<int>& servers);
 
   // Does `server` run the weights set last?

@@ -26,6 +26,8 @@ Pending StartBroadcastBytes(Collective& group, std::span<std::byte> bytes, int r
       at::from_blob(bytes.data(), {static_cast<int64_t>(bytes.size())}, at::kByte), root);
 }
 
+void AbortGroup(Collective& group, const std::string& reason) { group.Abort(reason); }
+
 std::string FlightRecord() {
   return c10d::dump_fr_trace_json(/*includeCollectives=*/true, /*onlyActive=*/false);
 }

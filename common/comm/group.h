@@ -50,6 +50,9 @@ class Pending {
 absl::Status BroadcastBytes(Collective& group, std::span<std::byte> bytes, int root);
 Pending StartBroadcastBytes(Collective& group, std::span<std::byte> bytes, int root);
 
+// As Collective::Abort.
+void AbortGroup(Collective& group, const std::string& reason);
+
 // c10d's flight record of this process: the last 2 000 operations of all groups with sizes, states
 // and times, as JSON. Empty without any.
 std::string FlightRecord();

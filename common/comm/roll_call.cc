@@ -19,6 +19,7 @@ namespace {
 // Six beats: some may be late.
 constexpr absl::Duration kBetweenReadings = absl::Seconds(3);
 constexpr absl::Duration kLinger = absl::Seconds(5);
+constexpr int kMostFailures = 3;
 constexpr absl::Duration kPatience = absl::Seconds(12);
 
 std::string NameOf(int rank) { return absl::StrCat("member/", rank); }
@@ -98,12 +99,15 @@ struct RollCall::State {
   bool stop = false, stopped = false;
 
   void Write() {
+    int failures = 0;
     std::unique_lock lock(mutex);
     for (int64_t beat = 1; !stop; ++beat) {
       lock.unlock();
-      // A store that is gone is found out by whoever asks it.
-      store.Set(NameOf(self), Text(beat, sequence, inside)).IgnoreError();
+      // A store that is gone does not come back; whoever asks it finds out.
+      const bool written = store.Set(NameOf(self), Text(beat, sequence, inside)).ok();
+      failures = written ? 0 : failures + 1;
       lock.lock();
+      if (failures == kMostFailures) break;
       changed.wait_for(lock, absl::ToChronoMilliseconds(kBeatTime), [this] { return stop; });
     }
     stopped = true;

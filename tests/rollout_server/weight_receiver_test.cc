@@ -81,7 +81,7 @@ TEST_F(WeightReceiverTest, InstallsWhatArrivedInTheEnginesOrder) {
 }
 
 TEST_F(WeightReceiverTest, ChunksMayComeDoubledReorderedAndOverlapping) {
-  EXPECT_EQ(*receiver_.Begin({1}, {b_, a_}), 14);
+  EXPECT_EQ(*receiver_.Begin({1}, {b_, a_}), (std::vector<int64_t>{6, 8}));
   EXPECT_THAT(receiver_.Receive({1}, 1, 5, Bytes("fgh")), IsOk());
   EXPECT_THAT(receiver_.Receive({1}, 1, 0, Bytes("abc")), IsOk());
   EXPECT_THAT(receiver_.Receive({1}, 1, 0, Bytes("abc")), IsOk());
@@ -205,6 +205,94 @@ TEST_F(WeightReceiverTest, AnInstallThatFailsLeavesTheLiveVersion) {
   EXPECT_THAT(receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb")),
               FailsWith(absl::StatusCode::kUnavailable, "stopped"));
   EXPECT_EQ(receiver_.live().version.value, 0);
+}
+
+// Deltas over version 1, "aaaaaaaa" and "bbbbbb".
+class DeltaPushTest : public WeightReceiverTest {
+ protected:
+  DeltaPushTest() {
+    PushAll(1, "aaaaaaaa", "bbbbbb");
+    EXPECT_THAT(receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb")), IsOk());
+  }
+
+  // Begins version 2 with deltas of these sizes for b and a, and hands them in.
+  absl::Status Push(const std::string& b, const std::string& a,
+                    TensorEncoding of_a = TensorEncoding::kGaps) {
+    const WeightReceiver::Delta delta = {{1},
+                                         {{TensorEncoding::kGaps, static_cast<int64_t>(b.size())},
+                                          {of_a, static_cast<int64_t>(a.size())}}};
+    const auto begun = receiver_.Begin({2}, {b_, a_}, delta);
+    if (!begun.ok()) return begun.status();
+    const absl::Status stored = receiver_.Receive({2}, 0, 0, Bytes(b));
+    return stored.ok() ? receiver_.Receive({2}, 1, 0, Bytes(a)) : stored;
+  }
+};
+
+TEST_F(DeltaPushTest, ChangedElementsBecomeTheNextVersion) {
+  // b: skip two of its bf16, add one ("b" 0x62 -> "c"); a: nothing changed.
+  ASSERT_THAT(Push(std::string("\x02\x02", 2), ""), IsOk());
+  ASSERT_THAT(receiver_.Commit({2}, Digests("aaaaaaaa", "bbbbcb")), IsOk());
+  EXPECT_THAT(sink_.served, ::testing::ElementsAre("aaaaaaaa", "bbbbcb"));
+  EXPECT_EQ(receiver_.live().version.value, 2);
+  EXPECT_TRUE(receiver_.takes_delta());
+}
+
+TEST_F(DeltaPushTest, ATensorThatChangedThroughoutTravelsDenseBesideDeltas) {
+  ASSERT_THAT(Push(std::string("\x02\x02", 2), "zzzzzzzz", TensorEncoding::kDense), IsOk());
+  ASSERT_THAT(receiver_.Commit({2}, Digests("zzzzzzzz", "bbbbcb")), IsOk());
+  EXPECT_THAT(sink_.served, ::testing::ElementsAre("zzzzzzzz", "bbbbcb"));
+}
+
+TEST_F(DeltaPushTest, AFailedDeltaLeavesTheBaseForTheNext) {
+  const auto expect_base = [&] {
+    EXPECT_EQ(receiver_.live().version.value, 1);
+    EXPECT_TRUE(receiver_.takes_delta());
+  };
+  // A wrong digest, after the delta was added; a dense tensor beside it.
+  ASSERT_THAT(Push(std::string("\x02\x02", 2), "zzzzzzzz", TensorEncoding::kDense), IsOk());
+  EXPECT_THAT(receiver_.Commit({2}, Digests("yyyyyyyy", "bbbbcb")),
+              FailsWith(absl::StatusCode::kDataLoss, "digest of a is"));
+  expect_base();
+  // A delta that is none; one that did not arrive; one that was aborted; one the engine refused.
+  ASSERT_THAT(Push(std::string("\x03\x02", 2), ""), IsOk());
+  EXPECT_THAT(receiver_.Commit({2}, Digests("aaaaaaaa", "bbbbcb")),
+              FailsWith(absl::StatusCode::kDataLoss, "the delta of b goes past the last element"));
+  expect_base();
+  ASSERT_THAT(receiver_.Begin({2}, {b_, a_},
+                              {{{1}, {{TensorEncoding::kGaps, 2}, {TensorEncoding::kGaps, 0}}}}),
+              IsOk());
+  EXPECT_THAT(receiver_.Commit({2}, Digests("aaaaaaaa", "bbbbcb")),
+              FailsWith(absl::StatusCode::kDataLoss, "2 of 2 bytes of b did not arrive"));
+  ASSERT_THAT(Push(std::string("\x02\x02", 2), ""), IsOk());
+  EXPECT_TRUE(receiver_.Abort({2}));
+  expect_base();
+  ASSERT_THAT(Push(std::string("\x02\x02", 2), ""), IsOk());
+  sink_.refusal = absl::UnavailableError("the engine has stopped");
+  EXPECT_THAT(receiver_.Commit({2}, Digests("aaaaaaaa", "bbbbcb")),
+              FailsWith(absl::StatusCode::kUnavailable, "stopped"));
+  expect_base();
+  sink_.refusal = absl::OkStatus();
+  ASSERT_THAT(Push(std::string("\x02\x02", 2), ""), IsOk());
+  EXPECT_THAT(receiver_.Commit({2}, Digests("aaaaaaaa", "bbbbcb")), IsOk());
+}
+
+TEST_F(DeltaPushTest, ADeltaOverWhatIsNotHeldIsRefused) {
+  const auto begin = [&](int64_t version, int64_t base, int64_t size) {
+    return receiver_.Begin({version}, {b_, a_},
+                           {{{base}, {{TensorEncoding::kGaps, size}, {TensorEncoding::kGaps, 0}}}});
+  };
+  EXPECT_THAT(begin(3, 2, 2),
+              FailsWith(absl::StatusCode::kFailedPrecondition, "version 1 is live; push dense"));
+  EXPECT_THAT(begin(2, 1, 7), FailsWith(absl::StatusCode::kInvalidArgument,
+                                        "7 bytes, encoded gaps, for the 6 bytes of b"));
+  EXPECT_THAT(receiver_.Begin({2}, {b_, a_}, {{{1}, {{TensorEncoding::kGaps, 2}}}}),
+              FailsWith(absl::StatusCode::kInvalidArgument, "1 encodings for 2 tensors"));
+  // A dense push writes over the bytes of the live version: if it fails they are gone.
+  ASSERT_THAT(receiver_.Begin({2}, {b_, a_}), IsOk());
+  EXPECT_FALSE(receiver_.takes_delta());
+  EXPECT_TRUE(receiver_.Abort({2}));
+  EXPECT_THAT(begin(2, 1, 2),
+              FailsWith(absl::StatusCode::kFailedPrecondition, "its bytes are not held"));
 }
 
 }  // namespace

@@ -1,0 +1,31 @@
+// BucketPlan: the bytes of many tensors laid end to end and cut into buckets of one size, for a
+// push over a collective: publisher and receiver make the same plan from the same sizes. Pure.
+#ifndef TANDEM_COMMON_WEIGHTS_BUCKET_PLAN_H_
+#define TANDEM_COMMON_WEIGHTS_BUCKET_PLAN_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace tandem {
+
+// `length` bytes of tensor `tensor` from `offset` on.
+struct BucketSlice {
+  int32_t tensor = 0;
+  int64_t offset = 0;
+  int64_t length = 0;
+
+  friend bool operator==(const BucketSlice&, const BucketSlice&) = default;
+};
+
+struct Bucket {
+  std::vector<BucketSlice> slices;  // one after the other from the bucket's first byte on
+  int64_t num_bytes = 0;            // bucket_bytes, but for the last
+};
+
+// `sizes`: bytes of each tensor, none negative; bucket_bytes > 0. No bucket is empty.
+std::vector<Bucket> PlanBuckets(std::span<const int64_t> sizes, int64_t bucket_bytes);
+
+}  // namespace tandem
+
+#endif  // TANDEM_COMMON_WEIGHTS_BUCKET_PLAN_H_

@@ -1,0 +1,74 @@
+// PushSeat: this server's seat in the group of a trainer and its servers, through which weights
+// come in broadcasts of the trainer (arrow 9). WeightService lets it join and receive.
+#ifndef TANDEM_ROLLOUT_SERVER_PUSH_SEAT_H_
+#define TANDEM_ROLLOUT_SERVER_PUSH_SEAT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+#include "common/weights/bucket_plan.h"
+
+namespace tandem::comm {
+class Collective;
+}
+
+namespace tandem::rollout {
+
+struct SeatOffer {
+  std::string run_id;
+  int64_t epoch = 0;
+  int64_t membership = 0;
+  std::string store_host;
+  int store_port = 0;
+  int rank = 0;                      // at least 1: 0 is the trainer
+  std::vector<std::string> members;  // of each rank, for messages
+  absl::Duration deadline;           // of an operation, and of meeting
+};
+
+// Join and Receive: from one thread. Abort and Leave: from any.
+class PushSeat {
+ public:
+  // Leaves the group it was in, and waits for all members of this one.
+  //   INVALID_ARGUMENT  a rank out of range, no store, a deadline that is not positive
+  //   ABORTED           the trainer called the group off
+  //   UNAVAILABLE       the store cannot be reached, or not all members came (named)
+  absl::Status Join(const SeatOffer& seat) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Takes buckets as the trainer sends them; each slice goes to `store` in order, while the next
+  // buckets are under way. After an error the group is left.
+  //   FAILED_PRECONDITION  not in the group of `membership`
+  //   ABORTED              Abort was called
+  //   UNAVAILABLE          a member was lost, hangs or lags (named)
+  //   any error of `store`; the other members are broadcast to nonetheless
+  absl::Status Receive(
+      int64_t membership, const std::vector<Bucket>& buckets,
+      const std::function<absl::Status(const BucketSlice&, std::span<const std::byte>)>& store)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // A Receive under way fails, no later than at its deadline, and the group is left. Else nothing.
+  void Abort(const std::string& reason) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // As Abort, and in any case the group is left.
+  void Leave(const std::string& reason) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  std::shared_ptr<comm::Collective> StartReceive(int64_t membership) ABSL_LOCKS_EXCLUDED(mu_);
+
+  mutable Mutex mu_;
+  std::shared_ptr<comm::Collective> group_ ABSL_GUARDED_BY(mu_);  // null: in none
+  int64_t membership_ ABSL_GUARDED_BY(mu_) = 0;
+  bool receiving_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_PUSH_SEAT_H_

@@ -1,0 +1,189 @@
+#include "trainer/push_group.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "common/comm/group.h"
+#include "common/comm/push_seats.h"
+#include "common/weights/bucket_plan.h"
+
+namespace tandem::trainer {
+namespace {
+
+std::string SelfName() {
+  char host[256] = "localhost";
+  gethostname(host, sizeof(host) - 1);
+  return absl::StrCat(host, ":", getpid());
+}
+
+// One call to each of several servers, at the same time.
+class Calls {
+ public:
+  template <typename Call>
+  Calls(std::span<WeightRemote* const> remotes, const Call& call) : answers_(remotes.size()) {
+    for (size_t i = 0; i < remotes.size(); ++i) {
+      threads_.emplace_back([this, i, remote = remotes[i], call] {
+        absl::Status answer = call(*remote, i);
+        MutexLock lock(&mu_);
+        failed_ = failed_ || !answer.ok();
+        answers_[i] = std::move(answer);
+      });
+    }
+  }
+  ~Calls() { Join(); }
+
+  // Has a call failed by now?
+  bool failed() {
+    MutexLock lock(&mu_);
+    return failed_;
+  }
+
+  std::vector<absl::Status> Join() {
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+    MutexLock lock(&mu_);
+    return answers_;
+  }
+
+ private:
+  Mutex mu_;
+  std::vector<absl::Status> answers_ ABSL_GUARDED_BY(mu_);
+  bool failed_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<std::thread> threads_;
+};
+
+void Fill(const WeightPayload& payload, const Bucket& bucket, std::vector<std::byte>& bytes) {
+  bytes.resize(static_cast<size_t>(bucket.num_bytes));
+  std::byte* at = bytes.data();
+  for (const BucketSlice& slice : bucket.slices) {
+    const std::span<const std::byte> from = payload.wire(static_cast<size_t>(slice.tensor));
+    std::memcpy(at, from.data() + slice.offset, static_cast<size_t>(slice.length));
+    at += slice.length;
+  }
+}
+
+}  // namespace
+
+void BindOptions(OptionBinder& binder, PushGroupOptions& options) {
+  binder.Text("host", &options.host,
+              "of the trainer, where servers meet it; empty: where its calls come from");
+  binder.Integer("port", &options.port, {.min = 0, .max = 65535}, "",
+                 "of the store they meet at; 0: any free one");
+  binder.Number("deadline_seconds", &options.deadline_seconds, {.min = 1}, "s",
+                "of one bucket, and of making a group; then the servers get the stream");
+  binder.Integer("bucket_bytes", &options.bucket_bytes, {.min = 1 << 16, .max = 1 << 30}, "bytes",
+                 "of one broadcast");
+}
+
+PushGroup::PushGroup(const std::string& run_id, const PushGroupOptions& options)
+    : run_id_(run_id), options_(options) {}
+
+PushGroup::~PushGroup() = default;
+
+absl::StatusOr<comm::Store> PushGroup::OpenStore() {
+  if (store_ == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(comm::Store store, comm::Store::Host(static_cast<int>(options_.port)));
+    store_ = std::make_unique<comm::Store>(std::move(store));
+  }
+  return *store_;
+}
+
+std::vector<absl::Status> PushGroup::Form(int64_t epoch, std::span<WeightRemote* const> remotes) {
+  const bool same = std::ranges::equal(members_, remotes) && epoch == epoch_;
+  if (group_ != nullptr && same) return std::vector<absl::Status>(remotes.size());
+  epoch_ = epoch;
+  std::vector<absl::Status> first = TryForm(remotes);
+  std::vector<WeightRemote*> able;
+  std::vector<size_t> places;
+  for (size_t i = 0; i < remotes.size(); ++i) {
+    // Called off because of others, and not in error itself.
+    if (!absl::IsAborted(first[i])) continue;
+    able.push_back(remotes[i]);
+    places.push_back(i);
+  }
+  if (able.empty()) return first;
+  const std::vector<absl::Status> second = TryForm(able);
+  for (size_t i = 0; i < able.size(); ++i) first[places[i]] = second[i];
+  return first;
+}
+
+// All of them, or none: then those who could have joined are ABORTED.
+std::vector<absl::Status> PushGroup::TryForm(std::span<WeightRemote* const> remotes) {
+  group_.reset();
+  members_.clear();
+  const absl::StatusOr<comm::Store> store = OpenStore();
+  if (!store.ok()) return std::vector<absl::Status>(remotes.size(), store.status());
+  SeatOffer offer = {.membership = ++membership_,
+                     .store_host = options_.host,
+                     .store_port = store->port(),
+                     .members = {SelfName()},
+                     .deadline = absl::Seconds(options_.deadline_seconds)};
+  for (const WeightRemote* const remote : remotes) offer.members.push_back(remote->address());
+  const std::string name = comm::PushGroupName(run_id_, epoch_, offer.membership);
+  Calls calls(remotes, [&, offer](WeightRemote& remote, size_t i) {
+    SeatOffer seat = offer;
+    seat.rank = static_cast<int>(i) + 1;
+    return remote.JoinPushGroup(epoch_, seat);
+  });
+  const comm::PushSeats seats(*store, name);
+  absl::Status made = seats.WaitForAll(static_cast<int>(remotes.size()), offer.deadline,
+                                       [&] { return calls.failed(); });
+  if (made.ok()) {
+    auto group =
+        comm::JoinGroup(comm::Backend::kGloo, *store, {name, 0, offer.members, offer.deadline});
+    made = group.status();
+    if (group.ok()) group_ = *std::move(group);
+  }
+  std::vector<absl::Status> answers = calls.Join();
+  const bool all = made.ok() && std::ranges::all_of(answers, &absl::Status::ok);
+  if (all) {
+    members_.assign(remotes.begin(), remotes.end());
+    return answers;
+  }
+  group_.reset();
+  for (absl::Status& answer : answers) {
+    if (answer.ok()) answer = made.ok() ? absl::AbortedError("another server did not join") : made;
+  }
+  return answers;
+}
+
+absl::Status PushGroup::Broadcast(const WeightPayload& payload) {
+  const std::vector<Bucket> buckets = PlanBuckets(payload.wire_sizes(), options_.bucket_bytes);
+  // While one bucket is sent the next one is copied.
+  std::array<std::vector<std::byte>, 2> bytes;
+  if (!buckets.empty()) Fill(payload, buckets[0], bytes[0]);
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    comm::Pending sent = comm::StartBroadcastBytes(*group_, bytes[i % 2], /*root=*/0);
+    if (i + 1 < buckets.size()) Fill(payload, buckets[i + 1], bytes[(i + 1) % 2]);
+    TANDEM_RETURN_IF_ERROR(sent.Wait());
+  }
+  return absl::OkStatus();
+}
+
+std::vector<absl::Status> PushGroup::Send(const WeightPayload& payload) {
+  Calls calls(members_, [&](WeightRemote& remote, size_t) {
+    return remote.ReceiveBuckets(epoch_, membership_, payload.version, options_.bucket_bytes);
+  });
+  const absl::Status sent = Broadcast(payload);
+  std::vector<absl::Status> answers = calls.Join();
+  for (absl::Status& answer : answers) {
+    if (answer.ok()) answer = sent;
+  }
+  if (!std::ranges::all_of(answers, &absl::Status::ok)) group_.reset();
+  return answers;
+}
+
+void PushGroup::Forget(const WeightRemote* remote) {
+  if (std::ranges::find(members_, remote) != members_.end()) group_.reset();
+}
+
+}  // namespace tandem::trainer

@@ -1,0 +1,72 @@
+// PushGroup: the trainer's end of the group {trainer, servers} through which weights go in
+// broadcasts (arrow 9). Used by WeightPublisher, from its thread.
+//
+// One group per membership: it is made anew when other servers are to get weights, and after any
+// failure with who is left. Never the group that the trainer's ranks train in. Trusted networks
+// only: the store and the connections of c10d know no authentication.
+#ifndef TANDEM_TRAINER_PUSH_GROUP_H_
+#define TANDEM_TRAINER_PUSH_GROUP_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/options.h"
+#include "common/comm/store.h"
+#include "trainer/weight_remote.h"
+
+namespace tandem::comm {
+class Collective;
+}
+
+namespace tandem::trainer {
+
+struct PushGroupOptions {
+  std::string host;  // of this process, for servers; empty: where they see its calls come from
+  int64_t port = 0;  // of the store they meet at; 0: any free one
+  double deadline_seconds = 30;
+  int64_t bucket_bytes = int64_t{32} << 20;
+};
+void BindOptions(OptionBinder& binder, PushGroupOptions& options);
+
+class PushGroup {
+ public:
+  PushGroup(const std::string& run_id, const PushGroupOptions& options);
+  ~PushGroup();
+
+  // Makes the group of `remotes`, unless it is that already; of each, whether it is in. Who cannot
+  // join keeps the others waiting no longer than its own answer takes.
+  //   UNAVAILABLE  a server that cannot reach the store, or that the others cannot reach; or the
+  //                store could not be opened here (then all have it)
+  std::vector<absl::Status> Form(int64_t epoch, std::span<WeightRemote* const> remotes);
+
+  // Sends to all members, which have begun the update. Copying, sending and, on the other side,
+  // storing overlap. Of each member: what became of it. After an error the group is no more.
+  //   UNAVAILABLE  a member was lost, hangs or lags (named)
+  //   any error of a server's ReceiveBuckets
+  std::vector<absl::Status> Send(const WeightPayload& payload);
+
+  // `remote` was started anew: the next Form makes another group.
+  void Forget(const WeightRemote* remote);
+
+ private:
+  absl::StatusOr<comm::Store> OpenStore();
+  std::vector<absl::Status> TryForm(std::span<WeightRemote* const> remotes);
+  absl::Status Broadcast(const WeightPayload& payload);
+
+  const std::string run_id_;
+  const PushGroupOptions options_;
+  std::unique_ptr<comm::Store> store_;  // null before the first group
+  int64_t epoch_ = 0;
+  int64_t membership_ = 0;
+  std::shared_ptr<comm::Collective> group_;  // null: none
+  std::vector<WeightRemote*> members_;       // ranks 1, 2, ... of it
+};
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_PUSH_GROUP_H_

@@ -1,0 +1,267 @@
+#include "trainer/weight_remote.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "proto/rollout.grpc.pb.h"
+#include "proto/weights.grpc.pb.h"
+
+namespace tandem::trainer {
+namespace {
+
+namespace wire = ::tandem::weights::v1;
+
+constexpr absl::Duration kQuick = absl::Seconds(10);  // calls that move no weights
+constexpr absl::Duration kSlack =
+    absl::Seconds(15);  // to name who failed an operation of the group
+
+std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  // gRPC's deadline of one attempt to connect, whatever its name: a busy machine needs seconds.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  // Apart from the rollout client's connection: a push must not queue behind completions.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetMaxReceiveMessageSize(64 << 20);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+template <typename Digests>
+DigestMap ToMap(const Digests& digests) {
+  DigestMap map;
+  for (const auto& digest : digests) map[digest.name()] = digest.xxh3_128();
+  return map;
+}
+
+wire::TensorForm::Encoding ToWire(TensorEncoding encoding) {
+  switch (encoding) {
+    case TensorEncoding::kDense:
+      return wire::TensorForm::ENCODING_DENSE;
+    case TensorEncoding::kMask:
+      return wire::TensorForm::ENCODING_MASK;
+    case TensorEncoding::kGaps:
+      return wire::TensorForm::ENCODING_GAPS;
+  }
+  return wire::TensorForm::ENCODING_UNSPECIFIED;
+}
+
+}  // namespace
+
+std::span<const std::byte> WeightPayload::wire(size_t i) const {
+  if (!base || deltas[i].encoding == TensorEncoding::kDense) return tensors[i].bytes;
+  return deltas[i].bytes;
+}
+
+std::vector<int64_t> WeightPayload::wire_sizes() const {
+  std::vector<int64_t> sizes;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    sizes.push_back(static_cast<int64_t>(wire(i).size()));
+  }
+  return sizes;
+}
+
+struct WeightRemote::Impl {
+  // One unary call.
+  template <typename Stub, typename Method, typename Request, typename Response>
+  absl::Status Call(Stub& stub, Method method, const char* what, absl::Duration deadline,
+                    const Request& request, Response* response) {
+    grpc::ClientContext context;
+    SetDeadline(context, deadline);
+    return FromGrpc((stub.*method)(&context, request, response), what);
+  }
+
+  static void SetDeadline(grpc::ClientContext& context, absl::Duration deadline) {
+    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(deadline));
+  }
+
+  absl::Status FromGrpc(const grpc::Status& status, const char* what) const {
+    if (status.ok()) return absl::OkStatus();
+    return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                        absl::StrCat(what, " at ", address, ": ", status.error_message()));
+  }
+
+  const std::string address, run_id;
+  const absl::Duration timeout;
+  const std::unique_ptr<wire::WeightService::Stub> weights;
+  const std::unique_ptr<rollout::v1::RolloutService::Stub> rollout;
+};
+
+using Weights = wire::WeightService::Stub;
+using Rollout = rollout::v1::RolloutService::Stub;
+
+WeightRemote::WeightRemote(const std::string& address, const std::string& run_id,
+                           absl::Duration timeout)
+    : impl_([&] {
+        const auto channel = Connect(address);
+        return new Impl{address, run_id, timeout, wire::WeightService::NewStub(channel),
+                        rollout::v1::RolloutService::NewStub(channel)};
+      }()) {}
+
+WeightRemote::~WeightRemote() = default;
+
+const std::string& WeightRemote::address() const { return impl_->address; }
+
+absl::StatusOr<RemoteWeights> WeightRemote::Info() {
+  wire::GetWeightInfoRequest request;
+  request.set_run_id(impl_->run_id);
+  wire::GetWeightInfoResponse response;
+  TANDEM_RETURN_IF_ERROR(impl_->Call(*impl_->weights, &Weights::GetWeightInfo, "GetWeightInfo",
+                                     kQuick, request, &response));
+  if (response.tensors().empty()) return absl::InternalError("the server names no tensors");
+  RemoteWeights live = {.version = {response.live_version()},
+                        .epoch = response.epoch(),
+                        .digests = ToMap(response.live_digests()),
+                        .takes_delta = response.takes_delta()};
+  TANDEM_ASSIGN_OR_RETURN(live.dtype, DTypeFromName(response.tensors(0).dtype()));
+  return live;
+}
+
+absl::StatusOr<std::string> WeightRemote::Owner() {
+  rollout::v1::GetInfoResponse state;
+  TANDEM_RETURN_IF_ERROR(impl_->Call(*impl_->rollout, &Rollout::GetInfo, "GetInfo", kQuick,
+                                     rollout::v1::GetInfoRequest(), &state));
+  return state.owner_run_id();
+}
+
+int64_t WeightRemote::HighestEpoch() {
+  int64_t highest = 0;
+  if (const auto info = Info(); info.ok()) highest = info->epoch;
+  rollout::v1::GetInfoResponse state;
+  if (impl_
+          ->Call(*impl_->rollout, &Rollout::GetInfo, "GetInfo", kQuick,
+                 rollout::v1::GetInfoRequest(), &state)
+          .ok()) {
+    highest = std::max(highest, state.weight_epoch());
+  }
+  return highest;
+}
+
+absl::Status WeightRemote::InitTransfer(int64_t epoch, absl::Duration lease, bool release) {
+  wire::InitTransferRequest request;
+  request.set_run_id(impl_->run_id);
+  request.set_epoch(epoch);
+  request.set_lease_ms(absl::ToInt64Milliseconds(lease));
+  request.set_release(release);
+  wire::InitTransferResponse response;
+  return impl_->Call(*impl_->weights, &Weights::InitTransfer, "InitTransfer", kQuick, request,
+                     &response);
+}
+
+absl::Status WeightRemote::Begin(int64_t epoch, const WeightPayload& payload) {
+  wire::BeginUpdateRequest request;
+  request.set_run_id(impl_->run_id);
+  request.set_epoch(epoch);
+  request.mutable_manifest()->set_version(payload.version.value);
+  for (const HostTensor& tensor : payload.tensors) {
+    wire::TensorSpec* const spec = request.mutable_manifest()->add_tensors();
+    spec->set_name(tensor.spec.name);
+    spec->set_dtype(std::string(DTypeName(tensor.spec.dtype)));
+    for (const int64_t size : tensor.spec.shape) spec->add_shape(size);
+  }
+  if (payload.base) {
+    request.mutable_delta()->set_base_version(payload.base->value);
+    for (size_t i = 0; i < payload.tensors.size(); ++i) {
+      wire::TensorForm* const form = request.mutable_delta()->add_forms();
+      form->set_encoding(ToWire(payload.deltas[i].encoding));
+      form->set_num_bytes(static_cast<int64_t>(payload.wire(i).size()));
+    }
+  }
+  wire::BeginUpdateResponse response;
+  return impl_->Call(*impl_->weights, &Weights::BeginUpdate, "BeginUpdate", impl_->timeout, request,
+                     &response);
+}
+
+absl::Status WeightRemote::SendChunks(const WeightPayload& payload, int64_t chunk_bytes,
+                                      int64_t* num_bytes) {
+  grpc::ClientContext context;
+  Impl::SetDeadline(context, impl_->timeout);
+  wire::PushChunksResponse response;
+  const auto writer = impl_->weights->PushChunks(&context, &response);
+  wire::PushChunksRequest chunk;
+  chunk.set_run_id(impl_->run_id);
+  chunk.set_version(payload.version.value);
+  bool writable = true;
+  for (size_t i = 0; i < payload.tensors.size() && writable; ++i) {
+    const std::span<const std::byte> bytes = payload.wire(i);
+    chunk.set_tensor_index(static_cast<int32_t>(i));
+    for (size_t offset = 0; offset < bytes.size() && writable;) {
+      const size_t size = std::min(static_cast<size_t>(chunk_bytes), bytes.size() - offset);
+      chunk.set_offset_bytes(static_cast<int64_t>(offset));
+      chunk.set_data(bytes.data() + offset, size);
+      writable = writer->Write(chunk);
+      offset += size;
+      *num_bytes += static_cast<int64_t>(size);
+    }
+  }
+  writer->WritesDone();
+  return impl_->FromGrpc(writer->Finish(), "PushChunks");
+}
+
+absl::Status WeightRemote::JoinPushGroup(int64_t epoch, const SeatOffer& offer) {
+  wire::JoinPushGroupRequest request;
+  request.set_run_id(impl_->run_id);
+  request.set_epoch(epoch);
+  request.set_membership(offer.membership);
+  request.set_store_host(offer.store_host);
+  request.set_store_port(offer.store_port);
+  request.set_rank(offer.rank);
+  for (const std::string& member : offer.members) request.add_members(member);
+  request.set_deadline_ms(absl::ToInt64Milliseconds(offer.deadline));
+  wire::JoinPushGroupResponse response;
+  return impl_->Call(*impl_->weights, &Weights::JoinPushGroup, "JoinPushGroup",
+                     offer.deadline + kSlack, request, &response);
+}
+
+absl::Status WeightRemote::ReceiveBuckets(int64_t epoch, int64_t membership, WeightVersion version,
+                                          int64_t bucket_bytes) {
+  wire::ReceiveBucketsRequest request;
+  request.set_run_id(impl_->run_id);
+  request.set_epoch(epoch);
+  request.set_membership(membership);
+  request.set_version(version.value);
+  request.set_bucket_bytes(bucket_bytes);
+  wire::ReceiveBucketsResponse response;
+  return impl_->Call(*impl_->weights, &Weights::ReceiveBuckets, "ReceiveBuckets",
+                     impl_->timeout + kSlack, request, &response);
+}
+
+absl::StatusOr<CommitReply> WeightRemote::Commit(int64_t epoch, WeightVersion version,
+                                                 const DigestMap& digests) {
+  wire::CommitUpdateRequest request;
+  request.set_run_id(impl_->run_id);
+  request.set_epoch(epoch);
+  request.set_version(version.value);
+  for (const auto& [name, digest] : digests) {
+    wire::TensorDigest* const entry = request.add_digests();
+    entry->set_name(name);
+    entry->set_xxh3_128(digest);
+  }
+  wire::CommitUpdateResponse response;
+  TANDEM_RETURN_IF_ERROR(impl_->Call(*impl_->weights, &Weights::CommitUpdate, "CommitUpdate",
+                                     impl_->timeout, request, &response));
+  return CommitReply{.live = {.version = {response.live_version()},
+                              .epoch = epoch,
+                              .digests = ToMap(response.live_digests())},
+                     .verify_ms = response.verify_ms(),
+                     .pack_ms = response.pack_ms(),
+                     .pause_ms = response.pause_ms()};
+}
+
+void WeightRemote::Abort(WeightVersion version) {
+  wire::AbortUpdateRequest request;
+  request.set_run_id(impl_->run_id);
+  request.set_version(version.value);
+  wire::AbortUpdateResponse response;
+  const absl::Status status = impl_->Call(*impl_->weights, &Weights::AbortUpdate, "AbortUpdate",
+                                          kQuick, request, &response);
+  if (!status.ok()) {
+    log::Warning("a push could not be aborted", {{"reason", status.ToString()}});
+  }
+}
+
+}  // namespace tandem::trainer

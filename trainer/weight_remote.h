@@ -1,0 +1,95 @@
+// WeightRemote: one rollout server's weight service, as calls with deadlines (arrow 9). Used by
+// WeightPublisher and PushGroup. Free of gRPC in its header. Thread-safe.
+#ifndef TANDEM_TRAINER_WEIGHT_REMOTE_H_
+#define TANDEM_TRAINER_WEIGHT_REMOTE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/weight_version.h"
+#include "common/weights/digest.h"
+#include "common/weights/host_tensor.h"
+#include "common/weights/tensor_delta.h"
+
+namespace tandem::trainer {
+
+// What a server runs, as it says itself.
+struct RemoteWeights {
+  WeightVersion version;
+  int64_t epoch = 0;
+  DigestMap digests;
+  bool takes_delta = false;  // over that version
+  DType dtype = DType::kF32;
+};
+
+// One version as it travels: its tensors, or what changed in them since `base`.
+struct WeightPayload {
+  WeightVersion version;
+  std::span<const HostTensor> tensors;       // of the version: the manifest
+  std::optional<WeightVersion> base;         // none: all dense
+  std::span<const TensorDelta> deltas = {};  // with a base: of each tensor
+
+  // What is sent of tensor `i`.
+  std::span<const std::byte> wire(size_t i) const;
+  std::vector<int64_t> wire_sizes() const;
+};
+
+struct CommitReply {
+  RemoteWeights live;
+  double verify_ms = 0, pack_ms = 0;
+  double pause_ms = 0;  // how long no decode step could run
+};
+
+// A server's place in a push group (trainer/push_group.h).
+struct SeatOffer {
+  int64_t membership = 0;
+  std::string store_host;  // empty: where the server sees this process
+  int store_port = 0;
+  int rank = 0;
+  std::vector<std::string> members;
+  absl::Duration deadline;
+};
+
+class WeightRemote {
+ public:
+  // `timeout`: of a call that moves or makes weights. Does not wait for a connection.
+  WeightRemote(const std::string& address, const std::string& run_id, absl::Duration timeout);
+  ~WeightRemote();
+  WeightRemote(const WeightRemote&) = delete;
+  WeightRemote& operator=(const WeightRemote&) = delete;
+
+  const std::string& address() const;
+
+  // All of them: the code the server answered with, "CALL at ADDRESS: " before its message.
+
+  absl::StatusOr<RemoteWeights> Info();
+  absl::StatusOr<std::string> Owner();
+  // The highest epoch it has had weights or an owner under; 0 if it does not answer.
+  int64_t HighestEpoch();
+  absl::Status InitTransfer(int64_t epoch, absl::Duration lease, bool release);
+  absl::Status Begin(int64_t epoch, const WeightPayload& payload);
+  // In chunks of `chunk_bytes`; adds what was sent to `num_bytes`.
+  absl::Status SendChunks(const WeightPayload& payload, int64_t chunk_bytes, int64_t* num_bytes);
+  absl::Status JoinPushGroup(int64_t epoch, const SeatOffer& offer);
+  absl::Status ReceiveBuckets(int64_t epoch, int64_t membership, WeightVersion version,
+                              int64_t bucket_bytes);
+  absl::StatusOr<CommitReply> Commit(int64_t epoch, WeightVersion version,
+                                     const DigestMap& digests);
+  // Logged where it fails.
+  void Abort(WeightVersion version);
+
+ private:
+  struct Impl;
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_WEIGHT_REMOTE_H_
