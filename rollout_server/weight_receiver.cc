@@ -156,10 +156,13 @@ absl::Status WeightReceiver::Receive(WeightVersion version, int32_t index, int64
     completed = tensor.memory();
     bytes = tensor.bytes();
   }
+  const double begin = MonotonicSeconds();
   std::string digest = Digest128(bytes);
   MutexLock lock(&mu_);
   // The same version may have been begun anew meanwhile: then this is not its tensor.
-  if (update_ == update) update->digests[at] = std::move(digest);
+  if (update_ != update) return absl::OkStatus();
+  update->digests[at] = std::move(digest);
+  update->digest_seconds += MonotonicSeconds() - begin;
   return absl::OkStatus();
 }
 
@@ -202,7 +205,7 @@ absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Install(Update& upd
   const double verified = MonotonicSeconds();
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<StagedWeights> staged, sink_->Stage(std::move(tensors)));
   CommitReport report;
-  report.verify_seconds = verified - begin;
+  report.verify_seconds = verified - begin + update.digest_seconds;
   report.pack_seconds = MonotonicSeconds() - verified;
   TANDEM_ASSIGN_OR_RETURN(report.pause_seconds, sink_->Install(std::move(staged), update.version));
   return report;

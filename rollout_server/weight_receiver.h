@@ -40,7 +40,9 @@ class WeightReceiver {
   };
   struct CommitReport {
     Live live;
-    double verify_seconds = 0;  // deltas added and digests made, beside the decode steps
+    // Deltas added and digests made, beside the decode steps; digests of dense tensors while the rest
+    // was still coming.
+    double verify_seconds = 0;
     double pack_seconds = 0;    // for the engine's kernels, likewise
     double pause_seconds = 0;   // no decode step could run
   };
@@ -103,6 +105,7 @@ class WeightReceiver {
     std::vector<StagedTensor> tensors;  // in manifest order
     std::vector<size_t> places;         // of each, in tensors_
     std::vector<std::string> digests;   // of each; empty: not made yet
+    double digest_seconds = 0;          // of those made as they came
   };
 
   static std::vector<int64_t> SizesOf(const Update& update);  // that travel, in manifest order

@@ -65,6 +65,7 @@ absl::Status Delivery::Settle(const ServerPush& push, PushTotals* totals) {
   }
   client_->MarkReady(push.server, push.live_epoch, version);
   totals->bytes += push.bytes;
+  if (!push.skipped) totals->dense_bytes += publisher_->num_bytes();
   totals->seconds = std::max(totals->seconds, push.seconds);
   totals->pause_ms = std::max(totals->pause_ms, push.pause_ms);
   return events_("push_committed",
@@ -73,6 +74,8 @@ absl::Status Delivery::Settle(const ServerPush& push, PushTotals* totals) {
                   {"server", JsonText(address)},
                   {"digest", JsonText(push.digest)},
                   {"bytes", absl::StrCat(push.bytes)},
+                  {"transport", JsonText(push.over_group ? "collective" : "stream")},
+                  {"form", JsonText(push.is_delta ? "delta" : "dense")},
                   {"changed_share", JsonNumber(cast_.changed_share)},
                   {"lost_norm", JsonNumber(cast_.lost_norm)},
                   {"arrived_share", JsonNumber(cast_.arrived_share)}});
@@ -133,6 +136,7 @@ void AddPushNumbers(WeightVersion version, const CastNumbers& cast, const PushTo
                     MetricsLine* line) {
   line->AddCount("push/version", version.value);
   line->AddCount("push/bytes", totals.bytes);
+  line->AddCount("push/dense_bytes", totals.dense_bytes);
   line->Add("push/seconds", totals.seconds);
   line->Add("push/pause_ms", totals.pause_ms);
   line->Add("push/changed_share", cast.changed_share);

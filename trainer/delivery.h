@@ -24,7 +24,8 @@ namespace tandem::trainer {
 
 // What one version cost, over all servers.
 struct PushTotals {
-  int64_t bytes = 0;
+  int64_t bytes = 0;        // as they travelled to each
+  int64_t dense_bytes = 0;  // as they would have without deltas
   double seconds = 0;   // of the slowest server
   double pause_ms = 0;  // of the slowest server
 };

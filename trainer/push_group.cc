@@ -174,6 +174,8 @@ std::vector<absl::Status> PushGroup::Send(const WeightPayload& payload) {
     return remote.ReceiveBuckets(epoch_, membership_, payload.version, options_.bucket_bytes);
   });
   const absl::Status sent = Broadcast(payload);
+  // Connections that close tell members who wait for more.
+  if (!sent.ok()) group_.reset();
   std::vector<absl::Status> answers = calls.Join();
   for (absl::Status& answer : answers) {
     if (answer.ok()) answer = sent;

@@ -74,7 +74,8 @@ double RetryAfter(const grpc::ClientContext& context, double fallback) {
 std::unique_ptr<RolloutService::Stub> Connect(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  // gRPC's deadline of one attempt to connect, whatever its name: a busy machine needs seconds.
+  // The deadline of one attempt to connect (a busy machine needs seconds), and in this gRPC also the
+  // least time between two.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetMaxReceiveMessageSize(64 << 20);

@@ -29,6 +29,12 @@ std::string Differing(const DigestMap& want, const DigestMap& got) {
   return names.empty() ? "unknown tensors" : names;
 }
 
+// Another attempt would fare no better: the server is gone or hangs, or serves another model.
+bool IsFinal(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsUnavailable(status) ||
+         absl::IsDeadlineExceeded(status);
+}
+
 // Calls work(i) for all i < count at the same time.
 template <typename Work>
 void SideBySide(size_t count, const Work& work) {
@@ -260,10 +266,7 @@ ServerPush WeightPublisher::Impl::PushTo(int server) {
   for (int64_t attempt = 0; attempt < options.max_attempts; ++attempt) {
     // What made a delta fail is not known: the next attempt goes without.
     push.status = Attempt(remote(server), /*delta_allowed=*/attempt == 0, &push);
-    if (push.status.ok() || push.status.code() == absl::StatusCode::kInvalidArgument ||
-        push.status.code() == absl::StatusCode::kUnavailable) {
-      break;
-    }
+    if (push.status.ok() || IsFinal(push.status)) break;
     log::Warning("a weight push failed",
                  {{"server", remote(server).address()}, {"reason", push.status.ToString()}});
   }
@@ -404,6 +407,12 @@ void WeightPublisher::Release() {
 
 WeightVersion WeightPublisher::version() const { return impl_->held.version; }
 const DigestMap& WeightPublisher::digests() const { return impl_->held.digests; }
+int64_t WeightPublisher::num_bytes() const {
+  int64_t sum = 0;
+  for (const HostTensor& tensor : impl_->held.tensors) sum += tensor.spec.num_bytes();
+  return sum;
+}
+
 int64_t WeightPublisher::epoch() const { return impl_->epoch; }
 
 }  // namespace tandem::trainer

@@ -98,6 +98,7 @@ class WeightPublisher {
 
   WeightVersion version() const;
   const DigestMap& digests() const;  // of the weights set last
+  int64_t num_bytes() const;         // of the weights set last, dense
   int64_t epoch() const;
 
  private:

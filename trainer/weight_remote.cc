@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
+#include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "proto/rollout.grpc.pb.h"
 #include "proto/weights.grpc.pb.h"
@@ -22,7 +23,8 @@ constexpr absl::Duration kSlack =
 std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  // gRPC's deadline of one attempt to connect, whatever its name: a busy machine needs seconds.
+  // The deadline of one attempt to connect (a busy machine needs seconds), and in this gRPC also
+  // the least time between two.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   // Apart from the rollout client's connection: a push must not queue behind completions.
@@ -50,6 +52,18 @@ wire::TensorForm::Encoding ToWire(TensorEncoding encoding) {
   return wire::TensorForm::ENCODING_UNSPECIFIED;
 }
 
+using Weights = wire::WeightService::Stub;
+using Rollout = rollout::v1::RolloutService::Stub;
+
+struct Stubs {
+  explicit Stubs(const std::shared_ptr<grpc::Channel>& channel)
+      : weights(wire::WeightService::NewStub(channel)),
+        rollout(rollout::v1::RolloutService::NewStub(channel)) {}
+
+  const std::unique_ptr<Weights> weights;
+  const std::unique_ptr<Rollout> rollout;
+};
+
 }  // namespace
 
 std::span<const std::byte> WeightPayload::wire(size_t i) const {
@@ -66,41 +80,50 @@ std::vector<int64_t> WeightPayload::wire_sizes() const {
 }
 
 struct WeightRemote::Impl {
+  Impl(const std::string& at, const std::string& run, absl::Duration of_long_calls)
+      : address(at), run_id(run), timeout(of_long_calls) {}
+
   // One unary call.
   template <typename Stub, typename Method, typename Request, typename Response>
-  absl::Status Call(Stub& stub, Method method, const char* what, absl::Duration deadline,
-                    const Request& request, Response* response) {
+  absl::Status Call(std::unique_ptr<Stub> const Stubs::*service, Method method, const char* what,
+                    absl::Duration deadline, const Request& request, Response* response) {
+    const std::shared_ptr<Stubs> connected = Connected();
     grpc::ClientContext context;
     SetDeadline(context, deadline);
-    return FromGrpc((stub.*method)(&context, request, response), what);
+    return FromGrpc(((*connected.*service).get()->*method)(&context, request, response), what);
+  }
+
+  std::shared_ptr<Stubs> Connected() {
+    MutexLock lock(&mu);
+    if (stubs == nullptr) stubs = std::make_shared<Stubs>(Connect(address));
+    return stubs;
   }
 
   static void SetDeadline(grpc::ClientContext& context, absl::Duration deadline) {
     context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(deadline));
   }
 
-  absl::Status FromGrpc(const grpc::Status& status, const char* what) const {
+  absl::Status FromGrpc(const grpc::Status& status, const char* what) {
     if (status.ok()) return absl::OkStatus();
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+      // A new channel connects at once where this one would wait: the server may be back.
+      MutexLock lock(&mu);
+      stubs = nullptr;
+    }
     return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
                         absl::StrCat(what, " at ", address, ": ", status.error_message()));
   }
 
   const std::string address, run_id;
   const absl::Duration timeout;
-  const std::unique_ptr<wire::WeightService::Stub> weights;
-  const std::unique_ptr<rollout::v1::RolloutService::Stub> rollout;
-};
 
-using Weights = wire::WeightService::Stub;
-using Rollout = rollout::v1::RolloutService::Stub;
+  Mutex mu;
+  std::shared_ptr<Stubs> stubs ABSL_GUARDED_BY(mu);  // shared with the calls under way; null: none
+};
 
 WeightRemote::WeightRemote(const std::string& address, const std::string& run_id,
                            absl::Duration timeout)
-    : impl_([&] {
-        const auto channel = Connect(address);
-        return new Impl{address, run_id, timeout, wire::WeightService::NewStub(channel),
-                        rollout::v1::RolloutService::NewStub(channel)};
-      }()) {}
+    : impl_(std::make_unique<Impl>(address, run_id, timeout)) {}
 
 WeightRemote::~WeightRemote() = default;
 
@@ -110,7 +133,7 @@ absl::StatusOr<RemoteWeights> WeightRemote::Info() {
   wire::GetWeightInfoRequest request;
   request.set_run_id(impl_->run_id);
   wire::GetWeightInfoResponse response;
-  TANDEM_RETURN_IF_ERROR(impl_->Call(*impl_->weights, &Weights::GetWeightInfo, "GetWeightInfo",
+  TANDEM_RETURN_IF_ERROR(impl_->Call(&Stubs::weights, &Weights::GetWeightInfo, "GetWeightInfo",
                                      kQuick, request, &response));
   if (response.tensors().empty()) return absl::InternalError("the server names no tensors");
   RemoteWeights live = {.version = {response.live_version()},
@@ -123,7 +146,7 @@ absl::StatusOr<RemoteWeights> WeightRemote::Info() {
 
 absl::StatusOr<std::string> WeightRemote::Owner() {
   rollout::v1::GetInfoResponse state;
-  TANDEM_RETURN_IF_ERROR(impl_->Call(*impl_->rollout, &Rollout::GetInfo, "GetInfo", kQuick,
+  TANDEM_RETURN_IF_ERROR(impl_->Call(&Stubs::rollout, &Rollout::GetInfo, "GetInfo", kQuick,
                                      rollout::v1::GetInfoRequest(), &state));
   return state.owner_run_id();
 }
@@ -133,7 +156,7 @@ int64_t WeightRemote::HighestEpoch() {
   if (const auto info = Info(); info.ok()) highest = info->epoch;
   rollout::v1::GetInfoResponse state;
   if (impl_
-          ->Call(*impl_->rollout, &Rollout::GetInfo, "GetInfo", kQuick,
+          ->Call(&Stubs::rollout, &Rollout::GetInfo, "GetInfo", kQuick,
                  rollout::v1::GetInfoRequest(), &state)
           .ok()) {
     highest = std::max(highest, state.weight_epoch());
@@ -148,7 +171,7 @@ absl::Status WeightRemote::InitTransfer(int64_t epoch, absl::Duration lease, boo
   request.set_lease_ms(absl::ToInt64Milliseconds(lease));
   request.set_release(release);
   wire::InitTransferResponse response;
-  return impl_->Call(*impl_->weights, &Weights::InitTransfer, "InitTransfer", kQuick, request,
+  return impl_->Call(&Stubs::weights, &Weights::InitTransfer, "InitTransfer", kQuick, request,
                      &response);
 }
 
@@ -172,7 +195,7 @@ absl::Status WeightRemote::Begin(int64_t epoch, const WeightPayload& payload) {
     }
   }
   wire::BeginUpdateResponse response;
-  return impl_->Call(*impl_->weights, &Weights::BeginUpdate, "BeginUpdate", impl_->timeout, request,
+  return impl_->Call(&Stubs::weights, &Weights::BeginUpdate, "BeginUpdate", impl_->timeout, request,
                      &response);
 }
 
@@ -181,7 +204,8 @@ absl::Status WeightRemote::SendChunks(const WeightPayload& payload, int64_t chun
   grpc::ClientContext context;
   Impl::SetDeadline(context, impl_->timeout);
   wire::PushChunksResponse response;
-  const auto writer = impl_->weights->PushChunks(&context, &response);
+  const std::shared_ptr<Stubs> stubs = impl_->Connected();
+  const auto writer = stubs->weights->PushChunks(&context, &response);
   wire::PushChunksRequest chunk;
   chunk.set_run_id(impl_->run_id);
   chunk.set_version(payload.version.value);
@@ -213,7 +237,7 @@ absl::Status WeightRemote::JoinPushGroup(int64_t epoch, const SeatOffer& offer) 
   for (const std::string& member : offer.members) request.add_members(member);
   request.set_deadline_ms(absl::ToInt64Milliseconds(offer.deadline));
   wire::JoinPushGroupResponse response;
-  return impl_->Call(*impl_->weights, &Weights::JoinPushGroup, "JoinPushGroup",
+  return impl_->Call(&Stubs::weights, &Weights::JoinPushGroup, "JoinPushGroup",
                      offer.deadline + kSlack, request, &response);
 }
 
@@ -226,7 +250,7 @@ absl::Status WeightRemote::ReceiveBuckets(int64_t epoch, int64_t membership, Wei
   request.set_version(version.value);
   request.set_bucket_bytes(bucket_bytes);
   wire::ReceiveBucketsResponse response;
-  return impl_->Call(*impl_->weights, &Weights::ReceiveBuckets, "ReceiveBuckets",
+  return impl_->Call(&Stubs::weights, &Weights::ReceiveBuckets, "ReceiveBuckets",
                      impl_->timeout + kSlack, request, &response);
 }
 
@@ -242,7 +266,7 @@ absl::StatusOr<CommitReply> WeightRemote::Commit(int64_t epoch, WeightVersion ve
     entry->set_xxh3_128(digest);
   }
   wire::CommitUpdateResponse response;
-  TANDEM_RETURN_IF_ERROR(impl_->Call(*impl_->weights, &Weights::CommitUpdate, "CommitUpdate",
+  TANDEM_RETURN_IF_ERROR(impl_->Call(&Stubs::weights, &Weights::CommitUpdate, "CommitUpdate",
                                      impl_->timeout, request, &response));
   return CommitReply{.live = {.version = {response.live_version()},
                               .epoch = epoch,
@@ -257,7 +281,7 @@ void WeightRemote::Abort(WeightVersion version) {
   request.set_run_id(impl_->run_id);
   request.set_version(version.value);
   wire::AbortUpdateResponse response;
-  const absl::Status status = impl_->Call(*impl_->weights, &Weights::AbortUpdate, "AbortUpdate",
+  const absl::Status status = impl_->Call(&Stubs::weights, &Weights::AbortUpdate, "AbortUpdate",
                                           kQuick, request, &response);
   if (!status.ok()) {
     log::Warning("a push could not be aborted", {{"reason", status.ToString()}});

@@ -8,11 +8,9 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <filesystem>
 #include <optional>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
@@ -76,36 +74,23 @@ bool Launcher::StartServers() {
     exit_code_ = ExitCode::kStorage;
     return false;
   }
-  for (int64_t i = 0; i < plan_.num_servers; ++i) {
-    const std::string base = absl::StrCat(plan_.logs, "/rollout_server_", i);
-    port_files_.push_back(base + ".port");
-    std::error_code ignored;
-    std::filesystem::remove(port_files_.back(), ignored);  // of an earlier start
-    auto child = ChildProcess::Start({.name = absl::StrCat("rollout_server ", i),
-                                      .argv = plan_.server_argv(i, port_files_.back()),
-                                      .log_path = base + ".log"});
-    if (!child.ok()) return Fail(child.status());
-    servers_.push_back(*std::move(child));
-  }
-  return true;
+  const absl::Status started = servers_.Start(plan_.logs, plan_.num_servers, plan_.server_argv);
+  return started.ok() || Fail(started);
 }
 
 bool Launcher::WaitUntilReady() {
   const double start = MonotonicSeconds();
-  while (addresses_.size() < servers_.size()) {
+  const auto& children = servers_.children();
+  while (!servers_.Ready()) {
     if (ServerEnded()) return false;
     const double waited = MonotonicSeconds() - start;
+    const size_t num_ready = servers_.addresses().size();
     if (waited > plan_.ready_seconds) {
-      return Fail(absl::DeadlineExceededError(absl::StrCat(
-          servers_[addresses_.size()]->name(), " was not ready after ", ShortDuration(waited),
-          "; its log is ", servers_[addresses_.size()]->log_path())));
+      return Fail(absl::DeadlineExceededError(
+          absl::StrCat(children[num_ready]->name(), " was not ready after ", ShortDuration(waited),
+                       "; its log is ", children[num_ready]->log_path())));
     }
-    const auto port = ReadFile(port_files_[addresses_.size()]);
-    if (port.ok() && !absl::StripAsciiWhitespace(*port).empty()) {
-      addresses_.push_back(absl::StrCat("127.0.0.1:", absl::StripAsciiWhitespace(*port)));
-      continue;
-    }
-    live_->Update(absl::StrCat("loading: ", addresses_.size(), " of ", servers_.size(),
+    live_->Update(absl::StrCat("loading: ", num_ready, " of ", children.size(),
                                " rollout servers ready, ", ShortDuration(waited)));
     if (stop_->WaitFor(kTick)) {
       exit_code_ = ExitCode::kInterrupted;
@@ -120,7 +105,7 @@ bool Launcher::StartTrainer() {
   for (int64_t rank = 0; rank < plan_.num_ranks; ++rank) {
     const std::string name = rank == 0 ? "trainer" : absl::StrCat("trainer_", rank);
     auto child = ChildProcess::Start({.name = name,
-                                      .argv = plan_.trainer_argv(addresses_),
+                                      .argv = plan_.trainer_argv(servers_.addresses()),
                                       .log_path = absl::StrCat(plan_.logs, "/", name, ".log"),
                                       .pipe_output = rank == 0,
                                       .environment = RankVariables(rank, plan_.num_ranks, port)});
@@ -174,7 +159,7 @@ void Launcher::Relay() {
 }
 
 bool Launcher::ServerEnded() {
-  for (const auto& server : servers_) {
+  for (const auto& server : servers_.children()) {
     if (const std::optional<ChildEnd> end = server->Poll()) {
       Explain(*server, *end);
       // Before the trainer runs, a server that refuses its model or flags says so by its code.
@@ -211,8 +196,7 @@ void Launcher::Explain(const ChildProcess& child, const ChildEnd& end) {
 void Launcher::TearDown() {
   if (trainer_ != nullptr) trainer_->Stop(plan_.stop_seconds);
   for (const auto& rank : other_ranks_) rank->Stop(exit_code_ == ExitCode::kOk ? 20 : 5);
-  for (const auto& server : servers_) server->Signal(SIGTERM);
-  for (const auto& server : servers_) server->Stop(exit_code_ == ExitCode::kOk ? 20 : 5);
+  servers_.Stop(exit_code_ == ExitCode::kOk ? 20 : 5);
 }
 
 }  // namespace tandem::front

@@ -14,6 +14,7 @@
 #include "common/base/stop_signal.h"
 #include "deploy/tandem/child_process.h"
 #include "deploy/tandem/live_line.h"
+#include "deploy/tandem/local_servers.h"
 #include "deploy/tandem/progress_view.h"
 
 namespace tandem::front {
@@ -26,8 +27,7 @@ struct LaunchPlan {
   double ready_seconds = 300;
   double stop_seconds = 120;
 
-  // Command lines. A server writes the port it serves on to `port_file` once it is ready.
-  std::function<std::vector<std::string>(int64_t server, const std::string& port_file)> server_argv;
+  LocalServers::Argv server_argv;
   std::function<std::vector<std::string>(const std::vector<std::string>& addresses)> trainer_argv;
 };
 
@@ -65,9 +65,7 @@ class Launcher {
   const StopSignal* const stop_;
   LiveLine* const live_;
   ProgressView view_;
-  std::vector<std::unique_ptr<ChildProcess>> servers_;
-  std::vector<std::string> port_files_;
-  std::vector<std::string> addresses_;
+  LocalServers servers_;
   std::unique_ptr<ChildProcess> trainer_;  // rank 0
   std::vector<std::unique_ptr<ChildProcess>> other_ranks_;
   ExitCode exit_code_ = ExitCode::kOk;

@@ -27,7 +27,9 @@ void AddExportCommand(CLI::App& app, Action& chosen);
 
 // Measurements.
 void AddBenchCommand(CLI::App& app, Action& chosen);
-void AddBenchServeCommand(CLI::App& bench, Action& chosen);  // of the one above
+// Of the one above.
+void AddBenchServeCommand(CLI::App& bench, Action& chosen);
+void AddBenchPushCommand(CLI::App& bench, Action& chosen);
 
 // The drift lab.
 void AddDriftCommand(CLI::App& app, Action& chosen);

@@ -30,14 +30,14 @@ def load_stubs():
 
 
 class Server:
-    """A rollout server on a free port; use as a context manager."""
+    """A rollout server on a free port, or on `port`; use as a context manager."""
 
-    def __init__(self, model, *args, env=None):
+    def __init__(self, model, *args, env=None, port=0):
         self.folder = tempfile.TemporaryDirectory(prefix="tandem-server-")
         port_file = pathlib.Path(self.folder.name) / "port"
         self.log = open(pathlib.Path(self.folder.name) / "log", "w+", encoding="utf-8")
         self.process = subprocess.Popen(
-            [str(BIN / "rollout_server"), "--model", str(model), "--listen", "127.0.0.1:0",
+            [str(BIN / "rollout_server"), "--model", str(model), "--listen", f"127.0.0.1:{port}",
              "--port-file", str(port_file), *args],
             stdout=self.log, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})})
         deadline = time.monotonic() + 120

@@ -163,7 +163,9 @@ void PutSpeed(const Rows& rows, Json* headline) {
   double bytes = 0;
   double seconds = 0;
   for (const auto& [step, row] : rows) {
-    const std::optional<double> row_bytes = Number(row, "push/bytes");
+    // Weights that arrived, however few bytes it took; without the number, of a run without deltas.
+    std::optional<double> row_bytes = Number(row, "push/dense_bytes");
+    if (!row_bytes) row_bytes = Number(row, "push/bytes");
     const std::optional<double> row_seconds = Number(row, "push/seconds");
     if (!row_bytes || !row_seconds) continue;
     bytes += *row_bytes;
