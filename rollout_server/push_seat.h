@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
-#include "common/weights/bucket_plan.h"
+#include "common/weights/wire_buckets.h"
 
 namespace tandem::comm {
 class Collective;

@@ -14,6 +14,15 @@ namespace tandem::trainer {
 
 using std::chrono::milliseconds;
 
+namespace {
+
+const char* TransportOf(const ServerPush& push) {
+  if (push.skipped) return "none";
+  return push.over_group ? "collective" : "stream";
+}
+
+}  // namespace
+
 absl::Status Delivery::WaitForServers(double patience_seconds, bool need_all,
                                       const StopSignal& stop) {
   const double start = MonotonicSeconds();
@@ -74,8 +83,8 @@ absl::Status Delivery::Settle(const ServerPush& push, PushTotals* totals) {
                   {"server", JsonText(address)},
                   {"digest", JsonText(push.digest)},
                   {"bytes", absl::StrCat(push.bytes)},
-                  {"transport", JsonText(push.over_group ? "collective" : "stream")},
-                  {"form", JsonText(push.is_delta ? "delta" : "dense")},
+                  {"transport", JsonText(TransportOf(push))},
+                  {"form", JsonText(push.skipped ? "none" : push.is_delta ? "delta" : "dense")},
                   {"changed_share", JsonNumber(cast_.changed_share)},
                   {"lost_norm", JsonNumber(cast_.lost_norm)},
                   {"arrived_share", JsonNumber(cast_.arrived_share)}});

@@ -14,7 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/comm/group.h"
 #include "common/comm/push_seats.h"
-#include "common/weights/bucket_plan.h"
+#include "common/weights/wire_buckets.h"
 
 namespace tandem::trainer {
 namespace {

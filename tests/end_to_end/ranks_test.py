@@ -58,6 +58,29 @@ def test_two_ranks_learn_what_one_learns_and_three_too(model, tmp_path):
         assert len(list(logs.glob("trainer*.log"))) == num_ranks
 
 
+def test_two_ranks_and_two_servers_with_weights_in_broadcasts_learn_what_one_of_each_learns(model, tmp_path):
+    def learn(name, num_ranks, num_servers, transport):
+        # invariant: a completion does not depend on who samples it beside what.
+        config = write_config(tmp_path / name, model, num_ranks, push={"transport": transport})
+        path = tmp_path / name / "run.yaml"
+        settings = json.loads(config.read_text())
+        settings["launch"]["num_servers"] = num_servers
+        settings["server"]["engine"].update(numerics="invariant", dtype="bf16")
+        path.write_text(json.dumps(settings))
+        code, output = small_run.run(path)
+        assert code == 0, output
+        events = [json.loads(line) for line in
+                  (tmp_path / name / "runs" / "small" / "events.jsonl").read_text().splitlines()]
+        pushed = [event for event in events if event["kind"] == "push_committed" and event["bytes"] > 0]
+        assert len(pushed) == 3 * num_servers and all(event["transport"] == transport for event in pushed)
+        return small_run.steps(tmp_path / name), {event["version"]: event["digest"] for event in pushed}
+
+    alone, digests_of_one = learn("one", 1, 1, "stream")
+    pair, digests_of_two = learn("two", 2, 2, "collective")
+    expect_same_learning(pair, alone)
+    assert set(digests_of_two) == set(digests_of_one) == {1, 2, 3}
+
+
 def test_a_run_of_two_ranks_goes_on_where_it_was_saved(model, tmp_path):
     whole = train(tmp_path / "whole", model, 2, steps=4)
     train(tmp_path / "cut", model, 2, steps=2, checkpoint={"every": 2})

@@ -1,11 +1,11 @@
-#include "common/weights/bucket_plan.h"
+#include "common/weights/wire_buckets.h"
 
 #include <gtest/gtest.h>
 
 namespace tandem {
 namespace {
 
-TEST(BucketPlanTest, SmallTensorsShareABucketAndALargeOneIsCut) {
+TEST(WireBucketsTest, SmallTensorsShareABucketAndALargeOneIsCut) {
   const std::vector<int64_t> sizes = {3, 0, 4, 21};
   const std::vector<Bucket> buckets = PlanBuckets(sizes, 10);
   ASSERT_EQ(buckets.size(), 3u);
@@ -16,7 +16,7 @@ TEST(BucketPlanTest, SmallTensorsShareABucketAndALargeOneIsCut) {
   EXPECT_EQ(buckets[2].num_bytes, 8);
 }
 
-TEST(BucketPlanTest, NothingTakesNoBucket) {
+TEST(WireBucketsTest, NothingTakesNoBucket) {
   EXPECT_TRUE(PlanBuckets(std::vector<int64_t>{0, 0}, 10).empty());
 }
 

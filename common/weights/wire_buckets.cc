@@ -1,4 +1,4 @@
-#include "common/weights/bucket_plan.h"
+#include "common/weights/wire_buckets.h"
 
 #include <algorithm>
 

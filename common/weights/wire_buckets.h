@@ -1,7 +1,7 @@
-// BucketPlan: the bytes of many tensors laid end to end and cut into buckets of one size, for a
+// WireBuckets: the bytes of many tensors laid end to end and cut into buckets of one size, for a
 // push over a collective: publisher and receiver make the same plan from the same sizes. Pure.
-#ifndef TANDEM_COMMON_WEIGHTS_BUCKET_PLAN_H_
-#define TANDEM_COMMON_WEIGHTS_BUCKET_PLAN_H_
+#ifndef TANDEM_COMMON_WEIGHTS_WIRE_BUCKETS_H_
+#define TANDEM_COMMON_WEIGHTS_WIRE_BUCKETS_H_
 
 #include <cstdint>
 #include <span>
@@ -28,4 +28,4 @@ std::vector<Bucket> PlanBuckets(std::span<const int64_t> sizes, int64_t bucket_b
 
 }  // namespace tandem
 
-#endif  // TANDEM_COMMON_WEIGHTS_BUCKET_PLAN_H_
+#endif  // TANDEM_COMMON_WEIGHTS_WIRE_BUCKETS_H_
