@@ -26,7 +26,9 @@ test: configure  ## build everything and run the tests that need no accelerator
 	@cmake --build build/$(PRESET) -j $(JOBS)
 	@ctest --preset $(PRESET) -j 2
 
-check-full: configure ## every test, the slow ones too, and a minute of each fuzz target
+check-full:      ## every test, the slow ones too, and a minute of each fuzz target
+	@deploy/setup/install.sh --slurm
+	@$(MAKE) configure
 	@cmake --build build/$(PRESET) -j $(JOBS)
 	@ctest --preset full -j 2
 	@$(MAKE) fuzz

@@ -2,7 +2,8 @@
 # Installs everything the project needs on Debian 12 or Ubuntu 24.04 and newer: system packages, a
 # Python environment with LibTorch under .deps/venv, and the demo's model under models/. As root or with
 # sudo; safe to repeat, about a second when nothing is missing. Only system packages go outside the tree.
-#   deploy/setup/install.sh [--no-model | --fuzz]      --fuzz: clang with libFuzzer too
+#   deploy/setup/install.sh [--no-model | --fuzz | --slurm]
+#     --fuzz: clang with libFuzzer too      --slurm: a Slurm of one node, for tests
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 export LC_ALL=C.UTF-8
@@ -14,6 +15,7 @@ PACKAGES=(
   libspdlog-dev prometheus-cpp-dev libxxhash-dev libjs-chart.js libgloo-dev libboost-dev
 )
 FUZZ_PACKAGES=(clang libclang-rt-dev)
+SLURM_PACKAGES=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins)
 MIN_CARGO_MINOR=85
 VENV=.deps/venv
 REQUIREMENTS=deploy/setup/requirements.txt
@@ -140,6 +142,8 @@ if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
 fi
 if [[ ${1:-} == --fuzz ]]; then
   PACKAGES+=("${FUZZ_PACKAGES[@]}")
+elif [[ ${1:-} == --slurm ]]; then
+  PACKAGES+=("${SLURM_PACKAGES[@]}")
 fi
 install_packages "${PACKAGES[@]}"
 install_cargo
