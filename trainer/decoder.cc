@@ -132,12 +132,14 @@ at::Tensor DecoderForward(const DecoderWeights& weights, const PackedRow& row, D
 }
 
 void DecoderBackward(const DecoderWeights& weights, const PackedRow& row, DecoderTape& tape,
-                     at::Tensor hidden_grad) {
+                     at::Tensor hidden_grad, const std::function<void(int64_t layer)>& layer_done) {
   while (!tape.layers.empty()) {
-    const DecoderLayer& layer = weights.layers[tape.layers.size() - 1];
+    const size_t index = tape.layers.size() - 1;
+    const DecoderLayer& layer = weights.layers[index];
     hidden_grad =
         LayerBackward(weights, layer, row, tape.rotary, tape.layers.back(), std::move(hidden_grad));
     tape.layers.pop_back();
+    layer_done(static_cast<int64_t>(index));
   }
   EmbedBackward(weights, row, hidden_grad);
 }

@@ -6,6 +6,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "common/model/model_config.h"
@@ -52,9 +54,9 @@ struct DecoderTape {
 at::Tensor DecoderForward(const DecoderWeights& weights, const PackedRow& row, DecoderTape* tape);
 
 // Adds the gradients of every weight but the final norm and head. `hidden_grad` [T, E] is consumed,
-// and so is the tape, layer by layer.
+// and so is the tape, layer by layer from the last to the first; `layer_done` is called after each.
 void DecoderBackward(const DecoderWeights& weights, const PackedRow& row, DecoderTape& tape,
-                     at::Tensor hidden_grad);
+                     at::Tensor hidden_grad, const std::function<void(int64_t layer)>& layer_done);
 
 }  // namespace tandem::trainer
 

@@ -161,6 +161,7 @@ struct Policy::Impl {
     at::Tensor* grad;
     LinearLayer* linear;  // set for a linear layer's weight
     bool is_head;         // whose product is fp32 whatever the compute dtype
+    int64_t stage;        // of the backward pass that adds to the gradient
   };
 
   ModelConfig config;
@@ -172,12 +173,20 @@ struct Policy::Impl {
   DecoderWeights weights;
   std::vector<Use> uses;
   bool weights_are_current = false;
+  // Stages of the backward pass: the head and the final norm, each layer from the last, the
+  // embedding.
+  int64_t binding_stage = 0;
+  std::vector<std::vector<size_t>>
+      completed_by;  // [stage] -> parameters that no later stage adds to
+  std::function<void(size_t)> on_complete;
 
   absl::Status Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad,
                     LinearLayer* linear = nullptr, bool is_head = false);
   absl::Status BindLinear(const std::string& name, bool has_bias, LinearLayer& layer);
   absl::Status BindLayer(int64_t index, DecoderLayer& layer);
   absl::Status BindAll();
+  void FindCompletion();
+  void EndStage(int64_t stage) const;
   void RefreshWeights();
   at::Tensor AsPushed(const NamedParameter& parameter) const;
   void PrepareGrads();
@@ -191,7 +200,7 @@ absl::Status Policy::Impl::Bind(const std::string& name, at::Tensor& weight, at:
                                 LinearLayer* linear, bool is_head) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].name != name) continue;
-    uses.push_back({i, &weight, &grad, linear, is_head});
+    uses.push_back({i, &weight, &grad, linear, is_head, binding_stage});
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat("the model has no tensor ", name));
@@ -229,15 +238,31 @@ absl::Status Policy::Impl::BindLayer(int64_t index, DecoderLayer& layer) {
 
 absl::Status Policy::Impl::BindAll() {
   const std::string embedding = "model.embed_tokens.weight";
+  binding_stage = config.num_layers + 1;
   TANDEM_RETURN_IF_ERROR(Bind(embedding, weights.embedding, weights.embedding_grad));
   weights.layers.resize(static_cast<size_t>(config.num_layers));
   for (int64_t i = 0; i < config.num_layers; ++i) {
+    binding_stage = config.num_layers - i;
     TANDEM_RETURN_IF_ERROR(BindLayer(i, weights.layers[static_cast<size_t>(i)]));
   }
+  binding_stage = 0;
   TANDEM_RETURN_IF_ERROR(Bind("model.norm.weight", weights.final_norm.weight,
                               weights.final_norm.weight_grad));
   return Bind(config.tie_word_embeddings ? embedding : "lm_head.weight", weights.head.weight,
               weights.head.weight_grad, &weights.head, /*is_head=*/true);
+}
+
+// A parameter with several uses (a tied embedding) is complete after the last of them.
+void Policy::Impl::FindCompletion() {
+  std::vector<int64_t> last(parameters.size(), 0);
+  for (const Use& use : uses) last[use.parameter] = std::max(last[use.parameter], use.stage);
+  completed_by.resize(static_cast<size_t>(config.num_layers + 2));
+  for (size_t i = 0; i < last.size(); ++i) completed_by[static_cast<size_t>(last[i])].push_back(i);
+}
+
+void Policy::Impl::EndStage(int64_t stage) const {
+  if (on_complete == nullptr) return;
+  for (const size_t parameter : completed_by[static_cast<size_t>(stage)]) on_complete(parameter);
 }
 
 // The casts of bf16 mode are made here, once per weight change.
@@ -316,8 +341,11 @@ void Policy::Impl::Backward(ScoreTape& tape, const at::Tensor& logprobs_grad) {
   at::Tensor final_grad;
   RmsNormBackward(weights.final_norm, tape.final_hidden, tape.final_normed.rstd, normed_grad,
                   final_grad);
+  EndStage(0);
   DecoderBackward(weights, tape.row, tape.decoder,
-                  ScatterAddRows(final_grad, tape.targets.sources, tape.row.num_tokens()));
+                  ScatterAddRows(final_grad, tape.targets.sources, tape.row.num_tokens()),
+                  [this](int64_t layer) { EndStage(config.num_layers - layer); });
+  EndStage(config.num_layers + 1);
 }
 
 void Policy::Impl::AttachBackward(std::unique_ptr<ScoreTape> tape, at::Tensor& logprobs) {
@@ -351,6 +379,7 @@ absl::StatusOr<std::unique_ptr<Policy>> Policy::Create(const ModelConfig& config
       impl->parameters.push_back({tensor.spec.name, std::move(master)});
     }
     TANDEM_RETURN_IF_ERROR(impl->BindAll());
+    impl->FindCompletion();
     return std::unique_ptr<Policy>(new Policy(std::move(impl)));
   });
 }
@@ -379,6 +408,10 @@ absl::StatusOr<TokenScores> Policy::Score(const PackedRow& row, double temperatu
 void Policy::WeightsChanged(Rounding rounding) {
   impl_->rounding = rounding;
   impl_->weights_are_current = false;
+}
+
+void Policy::OnGradientComplete(std::function<void(size_t parameter)> complete) {
+  impl_->on_complete = std::move(complete);
 }
 
 const std::vector<NamedParameter>& Policy::parameters() const { return impl_->parameters; }

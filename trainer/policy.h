@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -61,6 +62,12 @@ class Policy {
   // To be called after masters changed: drops the casts. `rounding` is that of the next push, for
   // kExact; weights that were never updated are cast to nearest, as a server does when it loads them.
   void WeightsChanged(Rounding rounding = Rounding::kNearest);
+
+  // From now on a backward pass calls `complete(i)`, from the thread of backward(), as soon as it
+  // will add no more to the gradient of parameters()[i]: once for every parameter, those of the
+  // head first, then layer by layer from the last, the embedding at the end (a head that is tied to
+  // it too). A row without targets has no backward pass. Null: nobody is told.
+  void OnGradientComplete(std::function<void(size_t parameter)> complete);
 
   const std::vector<NamedParameter>& parameters() const;
   const ModelConfig& config() const;

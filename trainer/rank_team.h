@@ -1,6 +1,6 @@
 // RankTeam: what data-parallel ranks tell each other during a train step. All of them hold the
-// whole batch and compute their own rows of it; sums over rows, log-probs of rows and gradients go
-// through here. Used by train_step.cc.
+// whole batch and compute their own rows of it; sums over rows and log-probs of rows go through
+// here (gradients: parameter_buckets.h). Used by train_step.cc.
 //
 // Every rank ends with the same bits: all sums are made once, by the collective, and handed to all.
 #ifndef TANDEM_TRAINER_RANK_TEAM_H_
@@ -10,11 +10,9 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "common/comm/collective.h"
-#include "trainer/policy.h"
 
 namespace tandem::trainer {
 
@@ -36,15 +34,10 @@ class RankTeam {
   absl::Status Sum(std::span<double> values);
   absl::Status Max(std::span<double> values);
 
-  // Every gradient becomes its sum over the ranks; one that is not there counts as zeros. In
-  // buckets of some 25 MB, all under way at once.
-  absl::Status SumGradients(const std::vector<NamedParameter>& parameters);
-
  private:
   absl::Status Reduce(std::span<double> values, comm::Reduction reduction);
 
   comm::Collective* group_;
-  std::vector<at::Tensor> buckets_;  // kept from step to step
 };
 
 }  // namespace tandem::trainer

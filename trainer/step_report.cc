@@ -113,6 +113,7 @@ std::vector<std::pair<std::string, double>> NamedNumbers(const StepReport& repor
   add("time/pack", report.times.pack_s);
   add("time/proximal", report.times.proximal_s);
   add("time/update", report.times.update_s);
+  add("time/gradient_sum_wait", report.times.gradient_sum_wait_s);
   numbers.insert(numbers.end(), report.peer_metrics.begin(), report.peer_metrics.end());
   return numbers;
 }

@@ -60,6 +60,7 @@ struct OptimizerNumbers {
 
 struct StepTimes {
   double pack_s = 0, proximal_s = 0, update_s = 0;
+  double gradient_sum_wait_s = 0;  // of update_s: for other ranks, after the own backward passes
 };
 
 struct StepReport {

@@ -6,7 +6,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <map>
 #include <optional>
 #include <string>
 #include <thread>
@@ -25,9 +24,11 @@
 #include "trainer/drift_record.h"
 #include "trainer/kl_reward.h"
 #include "trainer/optimizer.h"
+#include "trainer/parameter_buckets.h"
 #include "trainer/policy.h"
 #include "trainer/policy_loss.h"
 #include "trainer/rank_team.h"
+#include "trainer/step_sums.h"
 #include "trainer/tensor_numbers.h"
 
 namespace tandem::trainer {
@@ -46,87 +47,6 @@ std::span<const float> AsSpan(const at::Tensor& values) {
   return {values.const_data_ptr<float>(), static_cast<size_t>(values.numel())};
 }
 
-// What one minibatch adds up over its microbatches before the division.
-struct MinibatchSums {
-  double policy = 0, kl = 0, total = 0, denominator = 0;
-  LossNumbers tokens;  // the sums over tokens of it
-};
-
-// Sums of this rank's rows become those of all rows.
-absl::Status SumOverRanks(RankTeam& team, MinibatchSums& sums) {
-  LossNumbers& of = sums.tokens;
-  auto num_tokens = static_cast<double>(of.num_tokens);
-  double* const places[] = {&sums.policy,  &sums.kl,      &sums.total,     &sums.denominator,
-                            &of.ratio_sum, &of.clip_low,  &of.clip_high,   &of.dual_clip,
-                            &of.k1,        &of.k2,        &of.k3,          &of.entropy_sum,
-                            &num_tokens};
-  std::vector<double> values;
-  for (const double* const place : places) values.push_back(*place);
-  TANDEM_RETURN_IF_ERROR(team.Sum(values));
-  for (size_t i = 0; i < values.size(); ++i) *places[i] = values[i];
-  of.num_tokens = static_cast<int64_t>(num_tokens);
-  return team.Max(std::span(&of.ratio_max, 1));
-}
-
-void AddTokens(const LossNumbers& of, LossNumbers& numbers) {
-  numbers.ratio_sum += of.ratio_sum;
-  numbers.ratio_max = std::max(numbers.ratio_max, of.ratio_max);
-  numbers.clip_low += of.clip_low;
-  numbers.clip_high += of.clip_high;
-  numbers.dual_clip += of.dual_clip;
-  numbers.k1 += of.k1;
-  numbers.k2 += of.k2;
-  numbers.k3 += of.k3;
-  numbers.num_tokens += of.num_tokens;
-  numbers.entropy_sum += of.entropy_sum;
-}
-
-void AddCorrection(const Correction& correction, const Microbatch& micro,
-                   CorrectionNumbers& numbers) {
-  std::map<int32_t, int64_t> lengths;  // of completions, in trained tokens
-  for (size_t t = 0; t < correction.kept.size(); ++t) {
-    lengths[micro.completion[t]] += micro.loss_mask[t];
-  }
-  for (size_t t = 0; t < correction.kept.size(); ++t) {
-    if (!micro.loss_mask[t]) continue;
-    const bool kept = correction.kept[t];
-    numbers.AddShare(micro.advantages[t], lengths[micro.completion[t]], kept, correction.weight[t]);
-    if (kept) numbers.Add(correction.raw_weight[t], correction.weight[t]);
-  }
-  numbers.num_capped += correction.num_capped;
-  numbers.num_rejected += correction.num_rejected;
-  numbers.num_nonfinite += correction.num_nonfinite;
-}
-
-void AddLoss(const LossSums& sums, const at::Tensor& kept, const at::Tensor& entropies,
-             LossNumbers& numbers) {
-  const auto value = [](const at::Tensor& x) { return x.item<double>(); };
-  numbers.ratio_sum += value(sums.ratio_sum);
-  numbers.ratio_max = std::max(numbers.ratio_max, value(sums.ratio_max));
-  numbers.clip_low += static_cast<double>(sums.clip_low);
-  numbers.clip_high += static_cast<double>(sums.clip_high);
-  numbers.dual_clip += static_cast<double>(sums.dual_clip);
-  numbers.k1 += value(sums.k1);
-  numbers.k2 += value(sums.k2);
-  numbers.k3 += value(sums.k3);
-  numbers.num_tokens += value(kept.sum());
-  numbers.entropy_sum += value(at::where(kept, entropies, at::zeros({})).sum());
-}
-
-void AddAdvantages(const ExperienceBatch& batch, StepReport& report) {
-  std::vector<double> of_completion(batch.completions.size());
-  for (const Microbatch& micro : batch.microbatches) {
-    for (int64_t t = 0; t < micro.row.num_tokens(); ++t) {
-      if (micro.completion[t] >= 0) of_completion[micro.completion[t]] = micro.advantages[t];
-    }
-  }
-  const auto n = static_cast<double>(of_completion.size());
-  for (const double a : of_completion) report.advantage_mean += a / n;
-  for (const double a : of_completion) {
-    report.advantage_var += (a - report.advantage_mean) * (a - report.advantage_mean) / n;
-  }
-}
-
 }  // namespace
 
 struct TrainStep::Impl {
@@ -140,6 +60,7 @@ struct TrainStep::Impl {
   std::unique_ptr<Policy> policy, reference;
   std::unique_ptr<AdamW> optimizer;
   RankTeam team{nullptr};
+  std::unique_ptr<ParameterBuckets> buckets;
 
   // Of the batch that is being trained, by microbatch.
   struct BatchState {
@@ -174,6 +95,8 @@ struct TrainStep::Impl {
                             const BatchState& state) const;
   absl::StatusOr<MinibatchSums> AccumulateGradients(const Minibatch& mini, BatchState& state,
                                                     StepReport& report);
+  absl::Status AccumulateMicrobatches(const Minibatch& mini, BatchState& state,
+                                      MinibatchSums& minibatch);
   absl::Status AccumulateMicrobatch(size_t index, BatchState& state, MinibatchSums& minibatch);
   void Update(const MinibatchSums& sums, StepReport& report);
   void MeasureDrift(const BatchState& state, WeightVersion version, StepReport& report) const;
@@ -276,11 +199,11 @@ absl::StatusOr<MinibatchSums> TrainStep::Impl::AccumulateGradients(const Minibat
                                                                    StepReport& report) {
   TANDEM_RETURN_IF_ERROR(PoolSecondMoments(mini, state));
   MinibatchSums sums;
-  for (auto m = static_cast<size_t>(mini.begin); m < static_cast<size_t>(mini.end); ++m) {
-    if (IsOwn(m, state)) TANDEM_RETURN_IF_ERROR(AccumulateMicrobatch(m, state, sums));
-  }
+  TANDEM_RETURN_IF_ERROR(AccumulateMicrobatches(mini, state, sums));
+  const double computed = MonotonicSeconds();
+  TANDEM_RETURN_IF_ERROR(buckets->FinishGradients());
+  report.times.gradient_sum_wait_s += MonotonicSeconds() - computed;
   TANDEM_RETURN_IF_ERROR(SumOverRanks(team, sums));
-  TANDEM_RETURN_IF_ERROR(team.SumGradients(policy->parameters()));
   AddTokens(sums.tokens, report.loss);
   if (!state.seen[static_cast<size_t>(mini.begin)]) {
     TANDEM_RETURN_IF_ERROR(ShareRows(mini, state, state.proximal));
@@ -291,6 +214,25 @@ absl::StatusOr<MinibatchSums> TrainStep::Impl::AccumulateGradients(const Minibat
     }
   }
   return sums;
+}
+
+// This rank's rows. Sums of gradients over ranks begin during the last one's backward pass; without
+// any rows, they are left to FinishGradients.
+absl::Status TrainStep::Impl::AccumulateMicrobatches(const Minibatch& mini, BatchState& state,
+                                                     MinibatchSums& minibatch) {
+  std::vector<size_t> own;
+  for (auto m = static_cast<size_t>(mini.begin); m < static_cast<size_t>(mini.end); ++m) {
+    if (IsOwn(m, state)) own.push_back(m);
+  }
+  for (const size_t m : own) {
+    if (m == own.back()) {
+      policy->OnGradientComplete(
+          [this](size_t parameter) { buckets->GradientIsComplete(parameter); });
+    }
+    TANDEM_RETURN_IF_ERROR(AccumulateMicrobatch(m, state, minibatch));
+  }
+  policy->OnGradientComplete(nullptr);
+  return absl::OkStatus();
 }
 
 // Arrow 6 for one row, before it is divided by the batch's mean weight.
@@ -443,9 +385,9 @@ absl::StatusOr<StepReport> TrainStep::Run(std::span<const experience::v1::Scored
       impl_->Update(sums, report);
     }
   }
-  report.times = {.pack_s = packed - start,
-                  .proximal_s = scored - packed,
-                  .update_s = MonotonicSeconds() - scored};
+  report.times.pack_s = packed - start;
+  report.times.proximal_s = scored - packed;
+  report.times.update_s = MonotonicSeconds() - scored;
   impl_->MeasureDrift(state, version, report);
   impl_->Finish(groups, state, report);
   return report;
@@ -481,6 +423,8 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
                             Policy::Create(setup.config, setup.reference_weights, setup.dtype,
                                            /*trainable=*/false, setup.numerics));
   }
+  impl->buckets = std::make_unique<ParameterBuckets>(&impl->policy->parameters(), setup.ranks,
+                                                     setup.bucket_bytes);
   impl->optimizer = std::make_unique<AdamW>(&impl->policy->parameters(), options.optimizer);
   return std::unique_ptr<TrainStep>(new TrainStep(std::move(impl)));
 }

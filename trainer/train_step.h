@@ -56,6 +56,9 @@ struct TrainStepSetup {
   // The ranks that make the step together, each with the same setup, options and groups; null: alone.
   // Must outlive the step.
   comm::Collective* ranks = nullptr;
+  // Of gradients that ranks sum in one operation: larger ones are fewer, smaller ones begin
+  // earlier.
+  int64_t bucket_bytes = 25'000'000;
 };
 
 class TrainStep {

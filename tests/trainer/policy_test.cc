@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/support/status_matchers.h"
@@ -77,6 +78,32 @@ TEST_P(PolicyVariantTest, GradientsOfAPackedRowAreThoseOfSeparateRows) {
     const at::Tensor b = separate->parameters()[i].master.grad();
     EXPECT_LT((a - b).abs().max().item<float>(), 2e-5f) << packed->parameters()[i].name;
   }
+}
+
+// Two rows: the gradients of the second add to those of the first. Head, then layers from the last.
+TEST_P(PolicyVariantTest, TellsOfEachGradientOnceAndWhenNothingMoreIsAddedToIt) {
+  const auto policy = MakePolicy(Variant(GetParam()));
+  const std::vector<NamedParameter>& parameters = policy->parameters();
+  policy->Score(OneGroup({kLong}), 1.0, true)->logprobs.sum().backward();
+  std::vector<at::Tensor> told(parameters.size());
+  std::vector<std::string> order;
+  policy->OnGradientComplete([&](size_t i) {
+    EXPECT_FALSE(told[i].defined()) << parameters[i].name;
+    told[i] = parameters[i].master.grad().clone();
+    order.push_back(parameters[i].name);
+  });
+  policy->Score(OneGroup({kShort}), 1.0, true)->logprobs.sum().backward();
+  ASSERT_EQ(order.size(), parameters.size());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    EXPECT_TRUE(told[i].equal(parameters[i].master.grad())) << parameters[i].name;
+  }
+  const auto place = [&](const char* name) {
+    return std::ranges::find(order, name) - order.begin();
+  };
+  EXPECT_LT(place("model.norm.weight"), place("model.layers.1.mlp.down_proj.weight"));
+  EXPECT_LT(place("model.layers.1.mlp.down_proj.weight"),
+            place("model.layers.0.input_layernorm.weight"));
+  EXPECT_EQ(order.back(), "model.embed_tokens.weight");
 }
 
 TEST_P(PolicyVariantTest, EveryGradientAgreesWithDifferences) {

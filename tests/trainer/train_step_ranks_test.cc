@@ -1,16 +1,14 @@
-// Data-parallel train steps: ranks that are threads of this process, joined by a real store and real
-// Gloo connections. (Ranks that are processes: end_to_end/ranks_test.py.)
+// Data-parallel train steps: ranks that are threads of this process (rank_threads.h). Ranks that
+// are processes: end_to_end/ranks_test.py.
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
-#include <functional>
 #include <random>
-#include <thread>
 
 #include "common/comm/collective.h"
 #include "common/weights/digest.h"
 #include "tests/support/status_matchers.h"
+#include "tests/trainer/rank_threads.h"
 #include "tests/trainer/scored_groups.h"
 #include "tests/trainer/toy_model.h"
 #include "trainer/train_step.h"
@@ -21,6 +19,7 @@ namespace {
 using ::tandem::testing::AddCompletion;
 using ::tandem::testing::GroupWithPrompt;
 using ::tandem::testing::IsOk;
+using ::tandem::testing::OnRanks;
 using ::tandem::testing::ScoredGroup;
 using ::tandem::testing::ToyConfig;
 using ::tandem::testing::ToyWeights;
@@ -58,23 +57,16 @@ struct RankOutcome {
 
 constexpr int kSteps = 10;
 
-// kSteps train steps of each rank.
+// kSteps train steps of each rank. Gradients are summed in buckets of 4 kB: eight of them.
 std::vector<RankOutcome> TrainOnRanks(int num_ranks, const TrainStepOptions& options,
                                       bool with_reference = false) {
-  const auto store = comm::Store::Host(0).value();
   TrainStep::UseThreads(1);  // a rank is a thread here
   std::vector<RankOutcome> outcomes(static_cast<size_t>(num_ranks));
-  const auto train = [&](int rank, RankOutcome& out) -> absl::Status {
-    comm::GroupOptions group{.name = "train", .rank = rank, .deadline = absl::Seconds(60)};
-    for (int r = 0; r < num_ranks; ++r) group.members.push_back("thread:" + std::to_string(r));
-    auto connection = comm::Store::Connect("127.0.0.1", store.port(), absl::Seconds(10));
-    if (!connection.ok()) return connection.status();
-    auto team = comm::Collective::Make(comm::Backend::kGloo, *connection, group);
-    if (!team.ok()) return team.status();
-    TrainStepSetup setup{.config = ToyConfig()};
+  const auto train = [&](comm::Collective& team) -> absl::Status {
+    RankOutcome& out = outcomes[static_cast<size_t>(team.rank())];
+    TrainStepSetup setup{.config = ToyConfig(), .ranks = &team, .bucket_bytes = 4000};
     setup.weights = ToyWeights(setup.config);
     if (with_reference) setup.reference_weights = ToyWeights(setup.config);
-    setup.ranks = team->get();
     auto step = TrainStep::Create(setup, options);
     if (!step.ok()) return step.status();
     for (int i = 0; i < kSteps; ++i) {
@@ -86,12 +78,8 @@ std::vector<RankOutcome> TrainOnRanks(int num_ranks, const TrainStepOptions& opt
     out.distance = (*step)->DistanceFrom(setup.weights).value();
     return absl::OkStatus();
   };
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    RankOutcome& out = outcomes[static_cast<size_t>(rank)];
-    threads.emplace_back([&, rank] { out.status = train(rank, out); });
-  }
-  for (std::thread& thread : threads) thread.join();
+  const std::vector<absl::Status> statuses = OnRanks(num_ranks, train);
+  for (size_t rank = 0; rank < statuses.size(); ++rank) outcomes[rank].status = statuses[rank];
   return outcomes;
 }
 
@@ -101,7 +89,6 @@ TrainStepOptions Options(int64_t microbatch_tokens) {
   options.microbatch_tokens = microbatch_tokens;
   return options;
 }
-
 
 void ExpectSameReports(const StepReport& a, const StepReport& b, const std::string& where) {
   EXPECT_NEAR(a.loss.total, b.loss.total, 1e-6) << where;

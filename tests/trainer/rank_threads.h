@@ -1,0 +1,38 @@
+// Ranks that are threads of this process, joined by a real store and real Gloo connections.
+#ifndef TANDEM_TESTS_TRAINER_RANK_THREADS_H_
+#define TANDEM_TESTS_TRAINER_RANK_THREADS_H_
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/comm/collective.h"
+
+namespace tandem::testing {
+
+// body(group) on each of `num_ranks` threads; what each returned, by rank.
+inline std::vector<absl::Status> OnRanks(
+    int num_ranks, const std::function<absl::Status(comm::Collective&)>& body) {
+  const auto store = comm::Store::Host(0).value();
+  const auto run = [&](int rank) -> absl::Status {
+    comm::GroupOptions group{.name = "train", .rank = rank, .deadline = absl::Seconds(60)};
+    for (int r = 0; r < num_ranks; ++r) group.members.push_back("thread:" + std::to_string(r));
+    auto connection = comm::Store::Connect("127.0.0.1", store.port(), absl::Seconds(10));
+    if (!connection.ok()) return connection.status();
+    auto team = comm::Collective::Make(comm::Backend::kGloo, *connection, group);
+    return team.ok() ? body(**team) : team.status();
+  };
+  std::vector<absl::Status> statuses(static_cast<size_t>(num_ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    threads.emplace_back([&, rank] { statuses[static_cast<size_t>(rank)] = run(rank); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return statuses;
+}
+
+}  // namespace tandem::testing
+
+#endif  // TANDEM_TESTS_TRAINER_RANK_THREADS_H_

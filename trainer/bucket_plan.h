@@ -1,0 +1,36 @@
+// BucketPlan: how parameters lie one after the other in flat buckets, so that ranks can sum their
+// gradients in a few large operations that begin while the backward pass is under way. Pure. Used
+// by parameter_buckets.cc.
+#ifndef TANDEM_TRAINER_BUCKET_PLAN_H_
+#define TANDEM_TRAINER_BUCKET_PLAN_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace tandem::trainer {
+
+// Parameters start at multiples of this many elements: 64 bytes of fp32, what an allocation of
+// their own would be aligned to.
+inline constexpr int64_t kBucketAlignment = 16;
+
+struct Placement {
+  size_t parameter = 0;
+  int64_t offset = 0;        // elements from the start of the bucket
+  int64_t num_elements = 0;  // of the parameter
+};
+
+struct BucketPlan {
+  std::vector<Placement> placements;  // by offset; gaps between them and at the end are padding
+  int64_t num_elements = 0;           // a multiple of kBucketAlignment
+};
+
+// Every parameter (sizes[i] elements) in one bucket, from the last to the first: about the order in
+// which a backward pass completes them. A bucket holds at most `max_elements`, padding included, or
+// one parameter that is larger.
+std::vector<BucketPlan> PlanBuckets(std::span<const int64_t> sizes, int64_t max_elements);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_BUCKET_PLAN_H_
