@@ -1,6 +1,6 @@
 // BucketPlan: how parameters lie one after the other in flat buckets, so that ranks can sum their
-// gradients in a few large operations that begin while the backward pass is under way. Pure. Used
-// by parameter_buckets.cc.
+// gradients in a few large operations that begin while the backward pass is under way, and which
+// part of a bucket each rank updates. Pure. Used by parameter_buckets.cc.
 #ifndef TANDEM_TRAINER_BUCKET_PLAN_H_
 #define TANDEM_TRAINER_BUCKET_PLAN_H_
 
@@ -23,13 +23,26 @@ struct Placement {
 
 struct BucketPlan {
   std::vector<Placement> placements;  // by offset; gaps between them and at the end are padding
-  int64_t num_elements = 0;           // a multiple of kBucketAlignment
+  int64_t num_elements = 0;           // a multiple of kBucketAlignment * num_ranks
+};
+
+// Elements [begin, begin + num_elements) of a parameter.
+struct Slice {
+  size_t parameter = 0;
+  int64_t begin = 0, num_elements = 0;
+
+  friend bool operator==(const Slice&, const Slice&) = default;
 };
 
 // Every parameter (sizes[i] elements) in one bucket, from the last to the first: about the order in
-// which a backward pass completes them. A bucket holds at most `max_elements`, padding included, or
-// one parameter that is larger.
-std::vector<BucketPlan> PlanBuckets(std::span<const int64_t> sizes, int64_t max_elements);
+// which a backward pass completes them. A bucket holds at most `max_elements`, the padding between
+// parameters included, or one parameter that is larger.
+std::vector<BucketPlan> PlanBuckets(std::span<const int64_t> sizes, int num_ranks,
+                                    int64_t max_elements);
+
+// What lies in the rank's equal part of the bucket, by place. Parts are in the order of ranks; one
+// may be padding only.
+std::vector<Slice> SlicesOf(const BucketPlan& bucket, int num_ranks, int rank);
 
 }  // namespace tandem::trainer
 

@@ -173,7 +173,9 @@ absl::StatusOr<Checkpoint> LoadCheckpoint(const std::string& path,
   auto optimizer = ReadSafetensors(path + "/" + kOptimizer);
   TANDEM_RETURN_IF_ERROR(AsDataLoss(optimizer.status()));
   checkpoint.learner.weights = std::move(weights->tensors);
-  checkpoint.learner.optimizer = std::move(optimizer->tensors);
+  for (HostTensor& tensor : optimizer->tensors) {
+    checkpoint.learner.optimizer.push_back(Present(std::move(tensor)));
+  }
   return checkpoint;
 }
 

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/weight_version.h"
+#include "common/model/tensor_source.h"
 #include "common/weights/host_tensor.h"
 #include "proto/experience.pb.h"
 #include "trainer/group_logprobs.h"
@@ -32,8 +33,8 @@ struct LearnerReport {
 
 // Everything arrows 4 to 8 must find again to go on bitwise.
 struct LearnerState {
-  std::vector<HostTensor> weights;    // F32 masters, Hugging Face names
-  std::vector<HostTensor> optimizer;  // moments, by names of their own
+  std::vector<HostTensor> weights;      // F32 masters, Hugging Face names
+  std::vector<TensorSource> optimizer;  // moments in F32, by names of their own
   int64_t num_updates = 0;
 };
 
@@ -63,9 +64,12 @@ class Learner {
 
   virtual absl::StatusOr<CastWeights> Cast(DType dtype) = 0;
 
-  // The tensors may point into live weights: use them before the next Train.
-  virtual absl::StatusOr<LearnerState> Save() const = 0;
+  // The tensors may point into live weights: use them before the next Train. With several ranks the
+  // moments are gathered as they are read, from the thread of the loop; errors of that are those of
+  // Train, and nothing was changed.
+  virtual absl::StatusOr<LearnerState> Save() = 0;
 
+  // Reads one moment at a time.
   //   INVALID_ARGUMENT  a tensor is missing or of another shape
   virtual absl::Status Restore(const LearnerState& state) = 0;
 

@@ -1,7 +1,7 @@
 #include "trainer/optimizer.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -9,8 +9,10 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "trainer/vector_math.h"
 
 namespace tandem::trainer {
@@ -62,58 +64,71 @@ void ForEachBlock(int64_t count, const Body& body) {
   });
 }
 
-double GlobalNorm(const std::vector<NamedParameter>& parameters) {
-  double sum = 0;
-  for (const NamedParameter& parameter : parameters) {
-    const at::Tensor& grad = parameter.master.grad();
-    if (!grad.defined()) continue;
-    const float* data = grad.const_data_ptr<float>();
-    std::vector<double> partial(static_cast<size_t>((grad.numel() + kBlock - 1) / kBlock));
-    ForEachBlock(grad.numel(), [&](int64_t block, int64_t first, int64_t count) {
-      partial[static_cast<size_t>(block)] = SquaredNorm(data + first, count);
-    });
-    for (const double part : partial) sum += part;
+std::vector<Slice> WholeSlices(const std::vector<NamedParameter>& parameters) {
+  std::vector<Slice> slices;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    slices.push_back({i, 0, parameters[i].master.numel()});
   }
-  return std::sqrt(sum);
+  return slices;
 }
 
-HostTensor View(const std::string& name, const at::Tensor& tensor) {
+HostTensor View(TensorSpec spec, const at::Tensor& tensor) {
+  if (!tensor.defined()) return {.spec = std::move(spec), .bytes = {}, .owner = nullptr};
   const auto* bytes = static_cast<const std::byte*>(tensor.const_data_ptr());
-  return {.spec = {name, DType::kF32, tensor.sizes().vec()},
+  return {.spec = std::move(spec),
           .bytes = {bytes, tensor.nbytes()},
           .owner = std::make_shared<at::Tensor>(tensor)};
 }
 
-absl::StatusOr<const HostTensor*> Find(const std::map<std::string, const HostTensor*>& state,
-                                       const std::string& name, const at::Tensor& like) {
-  const auto found = state.find(name);
-  if (found == state.end()) {
+// Names of the state's tensors of a parameter, and what they are the moments of.
+std::string FirstOf(const NamedParameter& parameter) { return "exp_avg." + parameter.name; }
+std::string SecondOf(const NamedParameter& parameter) { return "exp_avg_sq." + parameter.name; }
+
+absl::Status CheckSpec(const std::map<std::string, const TensorSpec*>& specs,
+                       const std::string& name, const at::Tensor& like) {
+  const auto found = specs.find(name);
+  if (found == specs.end()) {
     return absl::InvalidArgumentError(absl::StrCat("optimizer state: ", name, " is missing"));
   }
-  const TensorSpec& spec = found->second->spec;
-  if (spec.dtype != DType::kF32 || spec.shape != like.sizes().vec() ||
-      found->second->bytes.size() != like.nbytes()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("optimizer state: ", spec.ToString(), " does not fit its parameter"));
-  }
-  return found->second;
+  const TensorSpec& spec = *found->second;
+  if (spec.dtype == DType::kF32 && spec.shape == like.sizes().vec()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("optimizer state: ", spec.ToString(), " does not fit its parameter"));
 }
 
 }  // namespace
 
-AdamW::AdamW(const std::vector<NamedParameter>* parameters, const OptimizerOptions& options)
-    : parameters_(parameters), options_(options) {
-  const at::NoGradGuard no_grad;
-  for (const NamedParameter& parameter : *parameters_) {
-    moments_.push_back({at::zeros_like(parameter.master.detach()),
-                        at::zeros_like(parameter.master.detach()), Decays(parameter)});
+AdamW::AdamW(const std::vector<NamedParameter>* parameters, const OptimizerOptions& options,
+             std::vector<Slice> slices)
+    : parameters_(parameters), options_(options), slices_(std::move(slices)) {
+  for (const Slice& slice : slices_) {
+    moments_.push_back({at::zeros({slice.num_elements}), at::zeros({slice.num_elements}),
+                        Decays((*parameters_)[slice.parameter])});
   }
 }
 
-OptimizerUpdate AdamW::Step(double grad_scale) {
+AdamW::AdamW(const std::vector<NamedParameter>* parameters, const OptimizerOptions& options)
+    : AdamW(parameters, options, WholeSlices(*parameters)) {}
+
+double AdamW::SquaredGradNorm() const {
+  double sum = 0;
+  for (const Slice& slice : slices_) {
+    const at::Tensor& grad = (*parameters_)[slice.parameter].master.grad();
+    if (!grad.defined()) continue;
+    const float* data = grad.const_data_ptr<float>() + slice.begin;
+    std::vector<double> partial(static_cast<size_t>((slice.num_elements + kBlock - 1) / kBlock));
+    ForEachBlock(slice.num_elements, [&](int64_t block, int64_t first, int64_t count) {
+      partial[static_cast<size_t>(block)] = SquaredNorm(data + first, count);
+    });
+    for (const double part : partial) sum += part;
+  }
+  return sum;
+}
+
+OptimizerUpdate AdamW::Step(double squared_norm, double grad_scale) {
   OptimizerUpdate result;
   result.learning_rate = LearningRate(options_, num_updates_);
-  result.grad_norm = GlobalNorm(*parameters_) * grad_scale;
+  result.grad_norm = std::sqrt(squared_norm) * grad_scale;
   if (!std::isfinite(result.grad_norm)) {
     result.skipped = true;
     ZeroGrads();
@@ -133,16 +148,17 @@ OptimizerUpdate AdamW::Step(double grad_scale) {
   c.step_size = static_cast<float>(result.learning_rate / (1 - std::pow(options_.beta1, t)));
   c.inverse_root_bias2 = static_cast<float>(1 / std::sqrt(1 - std::pow(options_.beta2, t)));
   c.epsilon = static_cast<float>(options_.epsilon);
-  for (size_t i = 0; i < parameters_->size(); ++i) {
-    const at::Tensor& master = (*parameters_)[i].master;
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    const at::Tensor& master = (*parameters_)[slices_[i].parameter].master;
     at::Tensor& grad = master.mutable_grad();
     if (!grad.defined()) grad = at::zeros_like(master.detach());
     c.keep = moments_[i].decays
                  ? static_cast<float>(1 - result.learning_rate * options_.weight_decay)
                  : 1.0f;
-    float *p = master.data_ptr<float>(), *g = grad.data_ptr<float>();
+    float* p = master.data_ptr<float>() + slices_[i].begin;
+    float* g = grad.data_ptr<float>() + slices_[i].begin;
     float *m = moments_[i].exp_avg.data_ptr<float>(), *v = moments_[i].exp_avg_sq.data_ptr<float>();
-    ForEachBlock(master.numel(), [&](int64_t, int64_t first, int64_t count) {
+    ForEachBlock(slices_[i].num_elements, [&](int64_t, int64_t first, int64_t count) {
       UpdateBlock(p + first, g + first, m + first, v + first, count, c);
     });
   }
@@ -156,31 +172,64 @@ void AdamW::ZeroGrads() {
   }
 }
 
-std::vector<HostTensor> AdamW::State() const {
-  std::vector<HostTensor> state;
-  for (size_t i = 0; i < moments_.size(); ++i) {
-    const std::string& name = (*parameters_)[i].name;
-    state.push_back(View("exp_avg." + name, moments_[i].exp_avg));
-    state.push_back(View("exp_avg_sq." + name, moments_[i].exp_avg_sq));
+std::pair<size_t, size_t> AdamW::SlicesOf(size_t parameter) const {
+  const auto range = std::ranges::equal_range(slices_, parameter, {}, &Slice::parameter);
+  return {static_cast<size_t>(range.begin() - slices_.begin()),
+          static_cast<size_t>(range.end() - slices_.begin())};
+}
+
+std::vector<TensorSource> AdamW::State(const Collect& collect) const {
+  std::vector<TensorSource> state;
+  for (size_t i = 0; i < parameters_->size(); ++i) {
+    const NamedParameter& parameter = (*parameters_)[i];
+    for (const auto& [name, moment] : {std::pair(FirstOf(parameter), &Moments::exp_avg),
+                                       std::pair(SecondOf(parameter), &Moments::exp_avg_sq)}) {
+      const TensorSpec spec = {name, DType::kF32, parameter.master.sizes().vec()};
+      const auto read = [this, collect, spec, i, moment = moment]() -> absl::StatusOr<HostTensor> {
+        std::vector<at::Tensor> own;
+        const auto [begin, end] = SlicesOf(i);
+        for (size_t s = begin; s < end; ++s) own.push_back(moments_[s].*moment);
+        auto whole = collect(i, own);
+        if (!whole.ok()) return whole.status();
+        return View(spec, *whole);
+      };
+      state.push_back({spec, read});
+    }
   }
   return state;
 }
 
-absl::Status AdamW::Restore(const std::vector<HostTensor>& state, int64_t num_updates) {
-  std::map<std::string, const HostTensor*> by_name;
-  for (const HostTensor& tensor : state) by_name[tensor.spec.name] = &tensor;
-  std::vector<std::pair<at::Tensor, const HostTensor*>> copies;
-  for (size_t i = 0; i < moments_.size(); ++i) {
-    const std::string& name = (*parameters_)[i].name;
-    for (const auto& [prefix, tensor] : {std::pair("exp_avg.", moments_[i].exp_avg),
-                                         std::pair("exp_avg_sq.", moments_[i].exp_avg_sq)}) {
-      auto found = Find(by_name, absl::StrCat(prefix, name), tensor);
-      if (!found.ok()) return found.status();
-      copies.emplace_back(tensor, *found);
+int64_t AdamW::state_bytes() const {
+  size_t bytes = 0;
+  for (const Moments& m : moments_) bytes += m.exp_avg.nbytes() + m.exp_avg_sq.nbytes();
+  return static_cast<int64_t>(bytes);
+}
+
+absl::Status AdamW::Restore(const std::vector<TensorSource>& state, int64_t num_updates) {
+  std::map<std::string, const TensorSpec*> specs;
+  for (const TensorSource& source : state) specs[source.spec.name] = &source.spec;
+  std::map<std::string, std::pair<size_t, at::Tensor Moments::*>> places;
+  for (size_t i = 0; i < parameters_->size(); ++i) {
+    const NamedParameter& parameter = (*parameters_)[i];
+    places[FirstOf(parameter)] = {i, &Moments::exp_avg};
+    places[SecondOf(parameter)] = {i, &Moments::exp_avg_sq};
+    for (const std::string& name : {FirstOf(parameter), SecondOf(parameter)}) {
+      const absl::Status fits = CheckSpec(specs, name, parameter.master);
+      if (!fits.ok()) return fits;
     }
   }
-  for (const auto& [tensor, host] : copies) {
-    std::memcpy(tensor.data_ptr(), host->bytes.data(), host->bytes.size());
+  for (const TensorSource& source : state) {
+    const auto place = places.find(source.spec.name);
+    if (place == places.end()) continue;
+    const auto [parameter, moment] = place->second;
+    const absl::StatusOr<HostTensor> whole = source.read();
+    if (!whole.ok()) return whole.status();
+    TANDEM_CHECK(static_cast<int64_t>(whole->bytes.size()) == source.spec.num_bytes());
+    const auto [begin, end] = SlicesOf(parameter);
+    for (size_t s = begin; s < end; ++s) {
+      const at::Tensor& own = moments_[s].*moment;
+      std::memcpy(own.data_ptr(), whole->bytes.data() + slices_[s].begin * 4, own.nbytes());
+    }
   }
   num_updates_ = num_updates;
   return absl::OkStatus();

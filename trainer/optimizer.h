@@ -1,19 +1,24 @@
 // AdamW over the policy's fp32 masters (arrow 8): gradients -> new weights. Used by train_step.cc.
 //
-// One Step clips the global gradient norm and updates every parameter in one pass. The same update
-// as torch.optim.AdamW after clip_grad_norm_. Gradients are zero afterwards. The norm is summed in
-// a fixed order: the result does not depend on the number of threads. Use from one thread. Memory:
-// two fp32 numbers per parameter.
+// One Step clips the global gradient norm and updates every parameter in one pass, or the slices of
+// them that are this rank's; the moments of others are not held. The same update as
+// torch.optim.AdamW after clip_grad_norm_. Gradients are zero afterwards. The norm is summed in a
+// fixed order: the result does not depend on the number of threads. Use from one thread. Memory:
+// two fp32 numbers per element of the slices.
 #ifndef TANDEM_TRAINER_OPTIMIZER_H_
 #define TANDEM_TRAINER_OPTIMIZER_H_
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/weights/host_tensor.h"
+#include "absl/status/statusor.h"
+#include "common/model/tensor_source.h"
+#include "trainer/bucket_plan.h"
 #include "trainer/optimizer_options.h"
 #include "trainer/policy.h"
 
@@ -28,33 +33,54 @@ struct OptimizerUpdate {
 
 class AdamW {
  public:
+  // Updates `slices`, sorted by parameter and place; without them every parameter whole.
   // `parameters` must outlive this object and keep their storage.
+  AdamW(const std::vector<NamedParameter>* parameters, const OptimizerOptions& options,
+        std::vector<Slice> slices);
   AdamW(const std::vector<NamedParameter>* parameters, const OptimizerOptions& options);
 
-  // Updates with gradients times `grad_scale` (1 / the denominator of the loss). A parameter
-  // without a gradient counts as one of zeros.
-  OptimizerUpdate Step(double grad_scale = 1);
+  // Sum of the squares of the gradients in the slices. A parameter without a gradient counts as one
+  // of zeros.
+  double SquaredGradNorm() const;
 
+  // Updates with gradients times `grad_scale` (1 / the denominator of the loss). `squared_norm`:
+  // SquaredGradNorm, summed over all ranks.
+  OptimizerUpdate Step(double squared_norm, double grad_scale = 1);
+
+  // Of the parameters whole.
   void ZeroGrads();
 
-  // Moments as F32 views: "exp_avg.<name>" and "exp_avg_sq.<name>" for every parameter, in their
-  // order. They change with the next Step.
-  std::vector<HostTensor> State() const;
-  int64_t num_updates() const { return num_updates_; }
+  // Given this rank's slices of a tensor that lies like `parameter`, [num_elements] float32 each,
+  // the whole of it on the rank that wants it, undefined elsewhere.
+  using Collect = std::function<absl::StatusOr<at::Tensor>(size_t parameter,
+                                                           const std::vector<at::Tensor>& own)>;
 
-  // Takes State's tensors (in any order) and the count of updates back.
+  // Moments in F32: "exp_avg.<name>" and "exp_avg_sq.<name>" for every parameter, in their order.
+  // What read() gives comes from `collect`, is without bytes where that is undefined, and may
+  // change with the next Step. This object must outlive them.
+  std::vector<TensorSource> State(const Collect& collect) const;
+  int64_t num_updates() const { return num_updates_; }
+  int64_t state_bytes() const;  // held here
+
+  // Takes State's tensors (in any order) and the count of updates back: reads each once, in the
+  // order given, and keeps what lies in the slices.
   //   INVALID_ARGUMENT  one is missing or of another shape or dtype (named); nothing was changed
-  absl::Status Restore(const std::vector<HostTensor>& state, int64_t num_updates);
+  //   any code of read
+  absl::Status Restore(const std::vector<TensorSource>& state, int64_t num_updates);
 
  private:
   struct Moments {
-    at::Tensor exp_avg, exp_avg_sq;  // like the master
+    at::Tensor exp_avg, exp_avg_sq;  // [num_elements] of the slice
     bool decays = false;
   };
 
+  // Slices of the parameter: [first, second) of slices_.
+  std::pair<size_t, size_t> SlicesOf(size_t parameter) const;
+
   const std::vector<NamedParameter>* const parameters_;
   const OptimizerOptions options_;
-  std::vector<Moments> moments_;
+  const std::vector<Slice> slices_;
+  std::vector<Moments> moments_;  // of each slice
   int64_t num_updates_ = 0;
 };
 

@@ -75,7 +75,7 @@ class PolicyLearner : public Learner {
                                      : caster_.Cast(masters, dtype);
   }
 
-  absl::StatusOr<LearnerState> Save() const override {
+  absl::StatusOr<LearnerState> Save() override {
     return LearnerState{step_->Masters(), step_->OptimizerState(), step_->num_updates()};
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <future>
+#include <map>
 #include <string>
 #include <thread>
 #include <utility>
@@ -57,22 +58,27 @@ absl::StatusOr<std::vector<ScoredGroup>> Parse(const std::string& bytes) {
   return groups;
 }
 
-// The tensors of a state from rank 0 to all, through a copy of one at a time: they may be live
-// weights.
-absl::Status SendTensors(comm::Collective& group, const std::vector<HostTensor>& tensors) {
-  for (const HostTensor& tensor : tensors) {
-    std::vector<std::byte> bytes(tensor.bytes.begin(), tensor.bytes.end());
-    TANDEM_RETURN_IF_ERROR(comm::BroadcastBytes(group, bytes, 0));
-  }
-  return absl::OkStatus();
+// From rank 0 to all, through a copy: it may be a live weight.
+absl::Status SendTensor(comm::Collective& group, const HostTensor& tensor) {
+  std::vector<std::byte> bytes(tensor.bytes.begin(), tensor.bytes.end());
+  return comm::BroadcastBytes(group, bytes, 0);
 }
 
 // The other ranks. Their own tensors say which there are: one model, one order.
-absl::Status ReceiveTensors(comm::Collective& group, std::vector<HostTensor>& tensors) {
-  for (HostTensor& tensor : tensors) {
-    auto bytes = std::make_shared<std::vector<std::byte>>(tensor.bytes.size());
-    TANDEM_RETURN_IF_ERROR(comm::BroadcastBytes(group, *bytes, 0));
-    tensor = {tensor.spec, *bytes, bytes};
+absl::StatusOr<HostTensor> ReceiveTensor(comm::Collective& group, const TensorSpec& spec) {
+  auto bytes = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(spec.num_bytes()));
+  TANDEM_RETURN_IF_ERROR(comm::BroadcastBytes(group, *bytes, 0));
+  return HostTensor{spec, *bytes, bytes};
+}
+
+// The optimizer's `state` to all, one tensor at a time in the order of `wanted`.
+absl::Status SendState(comm::Collective& group, const std::vector<TensorSource>& state,
+                       const std::vector<TensorSource>& wanted) {
+  std::map<std::string, const TensorSource*> by_name;
+  for (const TensorSource& source : state) by_name[source.spec.name] = &source;
+  for (const TensorSource& source : wanted) {
+    TANDEM_ASSIGN_OR_RETURN(const HostTensor tensor, by_name.at(source.spec.name)->read());
+    TANDEM_RETURN_IF_ERROR(SendTensor(group, tensor));
   }
   return absl::OkStatus();
 }
@@ -106,8 +112,26 @@ class LeadingLearner : public Learner {
     TANDEM_RETURN_IF_ERROR(own_->Restore(state));
     TANDEM_RETURN_IF_ERROR(Order(absl::StrCat("restore ", state.num_updates)));
     TANDEM_ASSIGN_OR_RETURN(const LearnerState saved, own_->Save());
-    TANDEM_RETURN_IF_ERROR(Lost(SendTensors(*ranks_.group, saved.weights)));
-    return Lost(SendTensors(*ranks_.group, saved.optimizer));
+    for (const HostTensor& tensor : saved.weights) {
+      TANDEM_RETURN_IF_ERROR(Lost(SendTensor(*ranks_.group, tensor)));
+    }
+    return Lost(SendState(*ranks_.group, state.optimizer, saved.optimizer));
+  }
+
+  // Moments are gathered one at a time, each by an order of its own: whoever reads them may stop in
+  // the middle.
+  absl::StatusOr<LearnerState> Save() override {
+    TANDEM_ASSIGN_OR_RETURN(LearnerState state, own_->Save());
+    for (size_t i = 0; i < state.optimizer.size(); ++i) {
+      auto& read = state.optimizer[i].read;
+      read = [this, i, own = std::move(read)]() -> absl::StatusOr<HostTensor> {
+        TANDEM_RETURN_IF_ERROR(Order(absl::StrCat("gather ", i)));
+        absl::StatusOr<HostTensor> tensor = own();
+        if (tensor.ok()) return tensor;
+        return Lost(tensor.status());
+      };
+    }
+    return state;
   }
 
   // What changes nothing is rank 0's alone.
@@ -117,7 +141,6 @@ class LeadingLearner : public Learner {
   }
   absl::StatusOr<double> DistanceFromStart() const override { return own_->DistanceFromStart(); }
   absl::StatusOr<CastWeights> Cast(DType dtype) override { return own_->Cast(dtype); }
-  absl::StatusOr<LearnerState> Save() const override { return own_->Save(); }
   int64_t num_parameters() const override { return own_->num_parameters(); }
   std::string library_version() const override { return own_->library_version(); }
 
@@ -184,9 +207,27 @@ absl::Status RestoreAsOrdered(Learner& own, const Ranks& ranks,
   if (words.size() != 2 || !absl::SimpleAtoi(words[1], &state.num_updates)) {
     return absl::InternalError("an order to restore without its number");
   }
-  TANDEM_RETURN_IF_ERROR(ReceiveTensors(*ranks.group, state.weights));
-  TANDEM_RETURN_IF_ERROR(ReceiveTensors(*ranks.group, state.optimizer));
+  for (HostTensor& tensor : state.weights) {
+    TANDEM_ASSIGN_OR_RETURN(tensor, ReceiveTensor(*ranks.group, tensor.spec));
+  }
+  for (TensorSource& source : state.optimizer) {
+    source.read = [&ranks, spec = source.spec] { return ReceiveTensor(*ranks.group, spec); };
+  }
   return own.Restore(state);
+}
+
+// `sources`: the own state's, made when they are first asked for.
+absl::Status GatherAsOrdered(Learner& own, const std::vector<std::string>& words,
+                             std::vector<TensorSource>& sources) {
+  if (sources.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(LearnerState state, own.Save());
+    sources = std::move(state.optimizer);
+  }
+  size_t index = 0;
+  if (words.size() != 2 || !absl::SimpleAtoi(words[1], &index) || index >= sources.size()) {
+    return absl::InternalError("an order to gather a tensor that is not there");
+  }
+  return sources[index].read().status();
 }
 
 }  // namespace
@@ -196,13 +237,15 @@ std::unique_ptr<Learner> LeadRanks(std::unique_ptr<Learner> own, const Ranks& ra
 }
 
 absl::Status FollowOrders(Learner& own, const Ranks& ranks, const StopSignal& stop) {
+  std::vector<TensorSource> sources;
   for (int64_t number = 1;; ++number) {
     TANDEM_ASSIGN_OR_RETURN(const std::string order, NextOrder(ranks, number, stop));
     const std::vector<std::string> words = absl::StrSplit(order, ' ');
     log::Debug("an order of rank 0", {{"number", number}, {"order", order}});
     if (words[0] == "end") return ranks.store.Set(EndOf(ranks.rank), "");
-    TANDEM_RETURN_IF_ERROR(words[0] == "train" ? TrainAsOrdered(own, ranks, words)
-                                               : RestoreAsOrdered(own, ranks, words));
+    TANDEM_RETURN_IF_ERROR(words[0] == "train"    ? TrainAsOrdered(own, ranks, words)
+                           : words[0] == "gather" ? GatherAsOrdered(own, words, sources)
+                                                  : RestoreAsOrdered(own, ranks, words));
   }
 }
 

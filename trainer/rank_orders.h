@@ -1,5 +1,6 @@
 // RankOrders: what rank 0, which runs the loop, has the other ranks do: train on the same groups,
-// take the same weights, end. Between orders the others wait as long as rank 0 collects rollouts.
+// take the same weights, give their part of the optimizer's state, end. Between orders the others
+// wait as long as rank 0 collects rollouts.
 //
 // An order's head (what, and how many bytes) goes through the store, which can be waited on without
 // a deadline; its bytes go through the collective.

@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <cstring>
+#include <vector>
 
 #include "common/base/status_macros.h"
 
@@ -38,6 +39,16 @@ absl::Status RankTeam::Reduce(std::span<double> values, comm::Reduction reductio
 
 absl::Status RankTeam::Sum(std::span<double> values) {
   return Reduce(values, comm::Reduction::kSum);
+}
+
+// A sum with zeros leaves each rank's number as it is.
+absl::StatusOr<double> RankTeam::SumInOrder(double own) {
+  std::vector<double> of_ranks(static_cast<size_t>(size()), 0.0);
+  of_ranks[static_cast<size_t>(rank())] = own;
+  TANDEM_RETURN_IF_ERROR(Sum(of_ranks));
+  double sum = 0;
+  for (const double of_rank : of_ranks) sum += of_rank;
+  return sum;
 }
 
 absl::Status RankTeam::Max(std::span<double> values) {

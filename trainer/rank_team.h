@@ -12,6 +12,7 @@
 #include <span>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/comm/collective.h"
 
 namespace tandem::trainer {
@@ -33,6 +34,9 @@ class RankTeam {
   // Each value becomes its sum (its largest) over the ranks.
   absl::Status Sum(std::span<double> values);
   absl::Status Max(std::span<double> values);
+
+  // `own`, added up in the order of ranks: all get the same bits.
+  absl::StatusOr<double> SumInOrder(double own);
 
  private:
   absl::Status Reduce(std::span<double> values, comm::Reduction reduction);

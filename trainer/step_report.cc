@@ -110,6 +110,7 @@ std::vector<std::pair<std::string, double>> NamedNumbers(const StepReport& repor
   add("optimizer/grad_norm", report.optimizer.grad_norm);
   add("optimizer/grad_clipped", report.optimizer.grad_clipped ? 1 : 0);
   add("optimizer/skipped_updates", static_cast<double>(report.optimizer.skipped_updates));
+  add("optimizer/state_bytes", static_cast<double>(report.optimizer.state_bytes));
   add("time/pack", report.times.pack_s);
   add("time/proximal", report.times.proximal_s);
   add("time/update", report.times.update_s);

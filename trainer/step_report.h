@@ -56,6 +56,7 @@ struct OptimizerNumbers {
   double learning_rate = 0, grad_norm = 0;  // of the last update
   bool grad_clipped = false;
   int64_t skipped_updates = 0;
+  int64_t state_bytes = 0;  // of moments that this rank holds
 };
 
 struct StepTimes {

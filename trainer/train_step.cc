@@ -98,7 +98,8 @@ struct TrainStep::Impl {
   absl::Status AccumulateMicrobatches(const Minibatch& mini, BatchState& state,
                                       MinibatchSums& minibatch);
   absl::Status AccumulateMicrobatch(size_t index, BatchState& state, MinibatchSums& minibatch);
-  void Update(const MinibatchSums& sums, StepReport& report);
+  absl::Status Update(const MinibatchSums& sums, StepReport& report);
+  absl::StatusOr<OptimizerUpdate> UpdateMasters(double grad_scale);
   void MeasureDrift(const BatchState& state, WeightVersion version, StepReport& report) const;
   void Finish(std::span<const experience::v1::ScoredGroup> groups, const BatchState& state,
               StepReport& report) const;
@@ -287,8 +288,16 @@ absl::Status TrainStep::Impl::AccumulateMicrobatch(size_t index, BatchState& sta
   });
 }
 
+// Each rank updates its slices of the masters, by the norm of all.
+absl::StatusOr<OptimizerUpdate> TrainStep::Impl::UpdateMasters(double grad_scale) {
+  TANDEM_ASSIGN_OR_RETURN(const double squares, team.SumInOrder(optimizer->SquaredGradNorm()));
+  const OptimizerUpdate update = optimizer->Step(squares, grad_scale);
+  if (!update.skipped) TANDEM_RETURN_IF_ERROR(buckets->ShareMasters());
+  return update;
+}
+
 // Arrow 8, or its refusal.
-void TrainStep::Impl::Update(const MinibatchSums& sums, StepReport& report) {
+absl::Status TrainStep::Impl::Update(const MinibatchSums& sums, StepReport& report) {
   LossNumbers& loss = report.loss;
   ++loss.num_updates;
   std::string reason;
@@ -297,7 +306,7 @@ void TrainStep::Impl::Update(const MinibatchSums& sums, StepReport& report) {
   } else if (!std::isfinite(sums.total)) {
     reason = absl::StrCat("the loss is ", sums.total);
   } else {
-    const OptimizerUpdate update = optimizer->Step(1 / sums.denominator);
+    TANDEM_ASSIGN_OR_RETURN(const OptimizerUpdate update, UpdateMasters(1 / sums.denominator));
     report.optimizer.learning_rate = update.learning_rate;
     report.optimizer.grad_norm = update.grad_norm;
     report.optimizer.grad_clipped = update.clipped;
@@ -310,11 +319,12 @@ void TrainStep::Impl::Update(const MinibatchSums& sums, StepReport& report) {
   loss.denominator += sums.denominator;
   if (reason.empty()) {
     policy->WeightsChanged(rounding);
-    return;
+    return absl::OkStatus();
   }
   optimizer->ZeroGrads();
   ++report.optimizer.skipped_updates;
   report.skip_reason = reason;
+  return absl::OkStatus();
 }
 
 void TrainStep::Impl::MeasureDrift(const BatchState& state, WeightVersion version,
@@ -341,6 +351,7 @@ void TrainStep::Impl::Finish(std::span<const experience::v1::ScoredGroup> groups
   for (double* mean : {&loss.policy, &loss.kl, &loss.total, &loss.denominator}) *mean /= num_updates;
   loss.has_reference = reference != nullptr;
   if (report.optimizer.skipped_updates < loss.num_updates) report.skip_reason.clear();
+  report.optimizer.state_bytes = optimizer->state_bytes();
   report.num_tokens = state.batch->num_trained_tokens;
   AddAdvantages(*state.batch, report);
   report.proximal_logprobs.resize(groups.size());
@@ -382,7 +393,7 @@ absl::StatusOr<StepReport> TrainStep::Run(std::span<const experience::v1::Scored
       TANDEM_ASSIGN_OR_RETURN(const MinibatchSums sums,
                               impl_->AccumulateGradients(mini, state, report));
       // 8. gradients -> weights
-      impl_->Update(sums, report);
+      TANDEM_RETURN_IF_ERROR(impl_->Update(sums, report));
     }
   }
   report.times.pack_s = packed - start;
@@ -425,7 +436,8 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
   }
   impl->buckets = std::make_unique<ParameterBuckets>(&impl->policy->parameters(), setup.ranks,
                                                      setup.bucket_bytes);
-  impl->optimizer = std::make_unique<AdamW>(&impl->policy->parameters(), options.optimizer);
+  impl->optimizer = std::make_unique<AdamW>(&impl->policy->parameters(), options.optimizer,
+                                            impl->buckets->own_slices());
   return std::unique_ptr<TrainStep>(new TrainStep(std::move(impl)));
 }
 
@@ -477,7 +489,12 @@ std::vector<HostTensor> TrainStep::Masters() const {
   return masters;
 }
 
-std::vector<HostTensor> TrainStep::OptimizerState() const { return impl_->optimizer->State(); }
+std::vector<TensorSource> TrainStep::OptimizerState() const {
+  return impl_->optimizer->State([this](size_t parameter, const std::vector<at::Tensor>& own) {
+    return impl_->buckets->Collect(parameter, own);
+  });
+}
+
 int64_t TrainStep::num_updates() const { return impl_->optimizer->num_updates(); }
 
 int64_t TrainStep::num_parameters() const {
@@ -489,7 +506,7 @@ int64_t TrainStep::num_parameters() const {
 }
 
 absl::Status TrainStep::Restore(const std::vector<HostTensor>& masters,
-                                const std::vector<HostTensor>& optimizer_state,
+                                const std::vector<TensorSource>& optimizer_state,
                                 int64_t num_updates) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<HostTensor> matched,
                           MatchModelTensors(impl_->policy->config(), masters));

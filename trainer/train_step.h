@@ -12,8 +12,9 @@
 // Several ranks make a step together: each computes its share of the rows, and ends with the same
 // report and the same weights, bit for bit. The result is that of one rank, to rounding.
 //
-// Use from one thread. Memory: masters, gradients and two moments in fp32; another copy of the
-// weights for the reference, and for bf16 its cast; activations of one microbatch.
+// Use from one thread. Memory: masters and gradients in fp32, and two moments divided by the number
+// of ranks; another copy of the weights for the reference, and for bf16 its cast; activations of
+// one microbatch.
 #ifndef TANDEM_TRAINER_TRAIN_STEP_H_
 #define TANDEM_TRAINER_TRAIN_STEP_H_
 
@@ -27,6 +28,7 @@
 #include "common/base/weight_version.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"
+#include "common/model/tensor_source.h"
 #include "common/weights/host_tensor.h"
 #include "trainer/advantages.h"
 #include "trainer/compute_dtype.h"
@@ -92,17 +94,21 @@ class TrainStep {
   // ||masters - tensors||, over all elements; ModelTensors order, any float dtype.
   absl::StatusOr<double> DistanceFrom(const std::vector<HostTensor>& tensors) const;
 
-  // F32 views of the masters in ModelTensors order, and of the optimizer's moments. They change
-  // with the next Run.
+  // F32 views of the masters in ModelTensors order. They change with the next Run.
   std::vector<HostTensor> Masters() const;
-  std::vector<HostTensor> OptimizerState() const;
+  // The optimizer's moments, in F32, as they are when they are read, until the next Run. Ranks hold
+  // parts of them: all read the same ones in the same order, and what is read is whole on rank 0
+  // and without bytes elsewhere (or UNAVAILABLE). The step must outlive them.
+  std::vector<TensorSource> OptimizerState() const;
   int64_t num_updates() const;
   int64_t num_parameters() const;
 
-  // Takes weights and optimizer state back; the reference stays as it is.
+  // Takes weights and optimizer state back, whole on every rank; moments are read one at a time, in
+  // the order given. Whatever number of ranks they come from. The reference stays as it is.
   //   INVALID_ARGUMENT  a tensor is missing or of another shape or dtype (named)
+  //   any code of read  the optimizer's state is unknown
   absl::Status Restore(const std::vector<HostTensor>& masters,
-                       const std::vector<HostTensor>& optimizer_state, int64_t num_updates);
+                       const std::vector<TensorSource>& optimizer_state, int64_t num_updates);
 
   // Threads of the kernels, for the whole process; 0: one per core.
   static void UseThreads(int64_t num_threads);

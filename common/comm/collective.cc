@@ -154,20 +154,28 @@ absl::Status Collective::Broadcast(at::Tensor tensor, int root) {
   return StartBroadcast(std::move(tensor), root).Wait();
 }
 
-absl::Status Collective::AllGather(at::Tensor part, at::Tensor all) {
-  return group_->Start("all_gather", static_cast<int64_t>(all.nbytes()), [&] {
+Pending Collective::StartAllGather(at::Tensor part, at::Tensor all) {
+  return Pending(group_->Start("all_gather", static_cast<int64_t>(all.nbytes()), [&] {
     c10d::AllgatherOptions options;
     options.timeout = group_->deadline();
     return group_->backend->_allgather_base(all, part, options);
-  })();
+  }));
 }
 
-absl::Status Collective::ReduceScatter(at::Tensor all, at::Tensor part) {
-  return group_->Start("reduce_scatter", static_cast<int64_t>(all.nbytes()), [&] {
+absl::Status Collective::AllGather(at::Tensor part, at::Tensor all) {
+  return StartAllGather(std::move(part), std::move(all)).Wait();
+}
+
+Pending Collective::StartReduceScatter(at::Tensor all, at::Tensor part) {
+  return Pending(group_->Start("reduce_scatter", static_cast<int64_t>(all.nbytes()), [&] {
     c10d::ReduceScatterOptions options;
     options.timeout = group_->deadline();
     return group_->backend->_reduce_scatter_base(part, all, options);
-  })();
+  }));
+}
+
+absl::Status Collective::ReduceScatter(at::Tensor all, at::Tensor part) {
+  return StartReduceScatter(std::move(all), std::move(part)).Wait();
 }
 
 absl::Status Collective::Barrier() {

@@ -55,6 +55,9 @@ class Collective {
   // The same, begun.
   Pending StartAllReduce(at::Tensor tensor, Reduction reduction = Reduction::kSum);
   Pending StartBroadcast(at::Tensor tensor, int root);
+  // `part` may be this rank's place in `all`.
+  Pending StartAllGather(at::Tensor part, at::Tensor all);
+  Pending StartReduceScatter(at::Tensor all, at::Tensor part);
 
   // From any thread: later operations fail at once, and those under way no later than their
   // deadline (NCCL: soon).

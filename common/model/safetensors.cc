@@ -314,34 +314,63 @@ absl::StatusOr<std::vector<HostTensor>> ReadModelTensors(const std::string& dire
       directory, ": neither model.safetensors nor model.safetensors.index.json is there"));
 }
 
-absl::Status WriteSafetensors(const std::string& path, std::span<const HostTensor> tensors,
-                              const std::map<std::string, std::string>& metadata) {
+namespace {
+
+// The file's first bytes: the length of its header, and the header.
+absl::StatusOr<std::string> MakeHeader(const std::string& path,
+                                       const std::vector<const TensorSpec*>& specs,
+                                       const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json header;
   header[kMetadata] = metadata;
   header[kMetadata].emplace("format", "pt");
   int64_t offset = 0;
-  for (const HostTensor& tensor : tensors) {
-    const TensorSpec& spec = tensor.spec;
-    const std::optional<int64_t> bytes = CheckedBytes(spec);
-    if (!bytes || *bytes != static_cast<int64_t>(tensor.bytes.size())) {
-      return Invalid(path, spec.ToString(), " has ", tensor.bytes.size(), " bytes");
-    }
-    if (header.contains(spec.name)) return Invalid(path, "'", spec.name, "' is given twice");
-    header[spec.name] = {{"dtype", DTypeName(spec.dtype)},
-                         {"shape", spec.shape},
-                         {"data_offsets", {offset, offset + *bytes}}};
+  for (const TensorSpec* const spec : specs) {
+    const std::optional<int64_t> bytes = CheckedBytes(*spec);
+    if (!bytes) return Invalid(path, spec->ToString(), " is too large");
+    if (header.contains(spec->name)) return Invalid(path, "'", spec->name, "' is given twice");
+    header[spec->name] = {{"dtype", DTypeName(spec->dtype)},
+                          {"shape", spec->shape},
+                          {"data_offsets", {offset, offset + *bytes}}};
     offset += *bytes;
   }
   std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
   text.append((kLengthBytes - text.size() % kLengthBytes) % kLengthBytes, ' ');
-  const uint64_t header_bytes = text.size();
+  const uint64_t length = text.size();
+  return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text;
+}
 
+absl::Status CheckBytes(const std::string& path, const HostTensor& tensor) {
+  const std::optional<int64_t> bytes = CheckedBytes(tensor.spec);
+  if (bytes && *bytes == static_cast<int64_t>(tensor.bytes.size())) return absl::OkStatus();
+  return Invalid(path, tensor.spec.ToString(), " has ", tensor.bytes.size(), " bytes");
+}
+
+}  // namespace
+
+absl::Status WriteSafetensors(const std::string& path, std::span<const TensorSource> tensors,
+                              const std::map<std::string, std::string>& metadata) {
+  std::vector<const TensorSpec*> specs;
+  for (const TensorSource& tensor : tensors) specs.push_back(&tensor.spec);
+  TANDEM_ASSIGN_OR_RETURN(const std::string header, MakeHeader(path, specs, metadata));
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<AtomicFileWriter> writer,
                           AtomicFileWriter::Create(path));
-  TANDEM_RETURN_IF_ERROR(writer->Write(std::as_bytes(std::span(&header_bytes, 1))));
-  TANDEM_RETURN_IF_ERROR(writer->Write(std::as_bytes(std::span(text))));
-  for (const HostTensor& tensor : tensors) TANDEM_RETURN_IF_ERROR(writer->Write(tensor.bytes));
+  TANDEM_RETURN_IF_ERROR(writer->Write(std::as_bytes(std::span(header))));
+  for (const TensorSource& source : tensors) {
+    TANDEM_ASSIGN_OR_RETURN(const HostTensor tensor, source.read());
+    TANDEM_RETURN_IF_ERROR(CheckBytes(path, {source.spec, tensor.bytes, nullptr}));
+    TANDEM_RETURN_IF_ERROR(writer->Write(tensor.bytes));
+  }
   return writer->Commit();
+}
+
+absl::Status WriteSafetensors(const std::string& path, std::span<const HostTensor> tensors,
+                              const std::map<std::string, std::string>& metadata) {
+  std::vector<TensorSource> sources;
+  for (const HostTensor& tensor : tensors) {
+    TANDEM_RETURN_IF_ERROR(CheckBytes(path, tensor));
+    sources.push_back(Present(tensor));
+  }
+  return WriteSafetensors(path, sources, metadata);
 }
 
 }  // namespace tandem

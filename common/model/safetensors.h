@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/model/tensor_source.h"
 #include "common/weights/host_tensor.h"
 
 namespace tandem {
@@ -35,6 +36,11 @@ absl::StatusOr<std::vector<HostTensor>> ReadModelTensors(const std::string& dire
 
 // Writes `tensors` in the given order; metadata gets {"format": "pt"} added. Atomic.
 absl::Status WriteSafetensors(const std::string& path, std::span<const HostTensor> tensors,
+                              const std::map<std::string, std::string>& metadata = {});
+
+// The same of tensors that are read one after the other, in the given order, one held at a time.
+//   any code of read, and nothing is written
+absl::Status WriteSafetensors(const std::string& path, std::span<const TensorSource> tensors,
                               const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace tandem

@@ -72,8 +72,9 @@ absl::StatusOr<SupervisedStep> SupervisedTraining::Step(
     return absl::InternalError(
         absl::StrCat("the loss is ", step.loss, ": try a smaller learning rate"));
   }
-  TANDEM_ASSIGN_OR_RETURN(const trainer::OptimizerUpdate update,
-                          CatchTorch("optimizer", [&] { return impl_->optimizer->Step(); }));
+  TANDEM_ASSIGN_OR_RETURN(const trainer::OptimizerUpdate update, CatchTorch("optimizer", [&] {
+                            return impl_->optimizer->Step(impl_->optimizer->SquaredGradNorm());
+                          }));
   impl_->policy->WeightsChanged();
   step.grad_norm = update.grad_norm;
   step.learning_rate = update.learning_rate;

@@ -49,8 +49,9 @@ struct Step {
     setup.weights = ToyWeights(setup.config);
     const auto step = trainer::TrainStep::Create(setup, GradientOptions(method)).value();
     report = step->Run(groups).value();
-    for (const HostTensor& tensor : step->OptimizerState()) {
-      if (tensor.spec.name.rfind("exp_avg.", 0) != 0) continue;
+    for (const TensorSource& source : step->OptimizerState()) {
+      if (source.spec.name.rfind("exp_avg.", 0) != 0) continue;
+      const HostTensor tensor = source.read().value();
       std::vector<float> values(tensor.bytes.size() / 4);
       std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
       gradient.insert(gradient.end(), values.begin(), values.end());

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from safetensors.numpy import load_file
 
 import small_run
 
@@ -87,6 +88,30 @@ def test_a_run_of_two_ranks_goes_on_where_it_was_saved(model, tmp_path):
     rest = train(tmp_path / "cut", model, 2, "--resume", steps=4, checkpoint={"every": 2})
     assert [step["step"] for step in rest] == [1, 2, 3, 4]
     expect_same_learning(rest, whole)
+
+
+def moments(folder, step):
+    """Of a checkpoint, by name."""
+    path = folder / "runs" / "small" / "checkpoints" / f"step_{step}" / "optimizer.safetensors"
+    return load_file(path)
+
+
+def test_a_run_of_two_ranks_goes_on_with_one_and_with_three(model, tmp_path):
+    """Each rank holds a part of the optimizer's state; a checkpoint has it whole."""
+    whole = train(tmp_path / "whole", model, 1, steps=4, checkpoint={"every": 2})
+    for num_ranks in (1, 3):
+        folder = tmp_path / str(num_ranks)
+        train(folder, model, 2, steps=2, checkpoint={"every": 2})
+        rest = train(folder, model, num_ranks, "--resume", steps=4, checkpoint={"every": 2})
+        assert [step["step"] for step in rest] == [1, 2, 3, 4]
+        expect_same_learning(rest, whole)
+        expected, got = moments(tmp_path / "whole", 4), moments(folder, 4)
+        assert expected.keys() == got.keys()
+        for name, values in expected.items():
+            assert got[name].shape == values.shape
+            assert abs(got[name] - values).max() <= 1e-4 * abs(values).max() + 1e-9, name
+        held = [step["optimizer/state_bytes"] for step in rest]
+        assert held[0] == pytest.approx(held[-1] * num_ranks / 2, rel=0.05)
 
 
 class LongRun:

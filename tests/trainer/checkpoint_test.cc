@@ -37,7 +37,7 @@ Checkpoint AtStep(int64_t step) {
           .seed = 11,
           .identity = kIdentity,
           .learner = {.weights = {Tensor("w", {value, 2})},
-                      .optimizer = {Tensor("exp_avg.w", {3, value})},
+                      .optimizer = {Present(Tensor("exp_avg.w", {3, value}))},
                       .num_updates = 2 * step}};
 }
 
@@ -73,6 +73,7 @@ TEST_F(CheckpointTest, GivesEverythingBack) {
   EXPECT_EQ(checkpoint.learner.num_updates, 8);
   EXPECT_EQ(First(checkpoint.learner.weights[0]), 4);
   EXPECT_EQ(checkpoint.learner.optimizer[0].spec.name, "exp_avg.w");
+  EXPECT_EQ(First(*checkpoint.learner.optimizer[0].read()), 3);
   EXPECT_TRUE(loaded->refused.empty());
   EXPECT_TRUE(fs::exists(root_ + "/step_4/config.json")) << "loads as a model directory";
 }
@@ -88,6 +89,17 @@ TEST_F(CheckpointTest, SavingAStepAgainReplacesIt) {
   ASSERT_THAT(Save(1), IsOk());
   ASSERT_THAT(Save(1), IsOk());
   EXPECT_THAT(LoadLatestCheckpoint(root_, kIdentity), IsOk());
+}
+
+// Moments that other ranks hold may not come.
+TEST_F(CheckpointTest, AMomentThatCannotBeReadLeavesTheCheckpointBeforeIt) {
+  ASSERT_THAT(Save(1), IsOk());
+  Checkpoint checkpoint = AtStep(2);
+  checkpoint.learner.optimizer[0].read = [] { return absl::UnavailableError("rank 1 is silent"); };
+  EXPECT_THAT(SaveCheckpoint(root_, checkpoint, directory_ / "model", 3),
+              FailsWith(absl::StatusCode::kUnavailable, "rank 1 is silent"));
+  EXPECT_FALSE(fs::exists(root_ + "/step_2"));
+  EXPECT_EQ(LoadLatestCheckpoint(root_, kIdentity)->checkpoint.step, 1);
 }
 
 // A crash may leave any prefix of the work: each file cut to half, cut to nothing, or not there.

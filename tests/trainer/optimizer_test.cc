@@ -32,6 +32,13 @@ void SetGradients(const std::vector<NamedParameter>& parameters, int step) {
   }
 }
 
+// One rank's update.
+OptimizerUpdate Step(AdamW& optimizer) { return optimizer.Step(optimizer.SquaredGradNorm()); }
+
+std::vector<TensorSource> StateOf(const AdamW& optimizer) {
+  return optimizer.State([](size_t, const std::vector<at::Tensor>& own) { return own.at(0); });
+}
+
 TEST(AdamWTest, AgreesWithLibTorchOverTenUpdatesWithWeightDecay) {
   std::vector<NamedParameter> ours = Parameters();
   const std::vector<NamedParameter> theirs = Parameters();
@@ -42,7 +49,7 @@ TEST(AdamWTest, AgreesWithLibTorchOverTenUpdatesWithWeightDecay) {
   for (int step = 0; step < 10; ++step) {
     SetGradients(ours, step);
     SetGradients(theirs, step);
-    optimizer.Step();
+    Step(optimizer);
     matrix.step();
     norm.step();
   }
@@ -59,7 +66,7 @@ TEST(AdamWTest, ClipsTheGlobalNorm) {
   AdamW optimizer(&p,
                   {.learning_rate = 1, .beta1 = 0, .beta2 = 0, .epsilon = 1, .max_grad_norm = 1});
   p[0].master.mutable_grad() = at::tensor({3.0f, 4.0f});
-  const OptimizerUpdate update = optimizer.Step();
+  const OptimizerUpdate update = Step(optimizer);
   EXPECT_NEAR(update.grad_norm, 5, 1e-6);
   EXPECT_TRUE(update.clipped);
   EXPECT_NEAR(p[0].master[0].item<float>(), -0.6 / 1.6, 1e-5);
@@ -70,7 +77,7 @@ TEST(AdamWTest, SkipsAnUpdateWithAGradientThatIsNotFinite) {
   std::vector<NamedParameter> p = {{"a", at::tensor({1.0f, 2.0f}).requires_grad_(true)}};
   AdamW optimizer(&p, {.learning_rate = 1});
   p[0].master.mutable_grad() = at::tensor({std::numeric_limits<float>::quiet_NaN(), 1.0f});
-  EXPECT_TRUE(optimizer.Step().skipped);
+  EXPECT_TRUE(Step(optimizer).skipped);
   EXPECT_EQ(p[0].master[1].item<float>(), 2.0f);
   EXPECT_EQ(optimizer.num_updates(), 0);
   EXPECT_TRUE(p[0].master.grad().equal(at::zeros({2})));
@@ -82,20 +89,43 @@ TEST(AdamWTest, GoesOnBitwiseFromASavedState) {
   AdamW before(&resumed, {.learning_rate = 1e-2});
   for (int step = 0; step < 3; ++step) {
     SetGradients(straight, step);
-    one.Step();
+    Step(one);
     SetGradients(resumed, step);
-    before.Step();
+    Step(before);
   }
   AdamW after(&resumed, {.learning_rate = 1e-2});
-  const std::vector<HostTensor> state = before.State();
-  ASSERT_THAT(after.Restore(state, 3), IsOk());
+  ASSERT_THAT(after.Restore(StateOf(before), 3), IsOk());
   for (int step = 3; step < 5; ++step) {
     SetGradients(straight, step);
-    one.Step();
+    Step(one);
     SetGradients(resumed, step);
-    after.Step();
+    Step(after);
   }
   EXPECT_TRUE(straight[0].master.equal(resumed[0].master));
+}
+
+// 35 elements of "matrix" and 7 of "norm", cut at 20: each part sees the norm of both.
+TEST(AdamWTest, TwoPartsMakeTheUpdateOfTheWhole) {
+  const OptimizerOptions options = {
+      .learning_rate = 1e-2, .weight_decay = 0.1, .max_grad_norm = 0.5};
+  std::vector<NamedParameter> whole = Parameters(), parts = Parameters();
+  AdamW of_whole(&whole, options);
+  AdamW first(&parts, options, {{0, 0, 20}}), second(&parts, options, {{0, 20, 15}, {1, 0, 7}});
+  for (int step = 0; step < 3; ++step) {
+    SetGradients(whole, step);
+    SetGradients(parts, step);
+    const double squares = first.SquaredGradNorm() + second.SquaredGradNorm();
+    EXPECT_NEAR(squares, of_whole.SquaredGradNorm(), 1e-6 * squares);
+    of_whole.Step(squares);
+    EXPECT_TRUE(first.Step(squares).clipped);
+    second.Step(squares);
+  }
+  for (size_t i = 0; i < 2; ++i) {  // to rounding: what is at a slice's end is not done in vectors
+    EXPECT_LT((whole[i].master - parts[i].master).abs().max().item<float>(), 5e-7f);
+  }
+  EXPECT_EQ(of_whole.state_bytes(), 42 * 8);
+  EXPECT_EQ(first.state_bytes(), 20 * 8);
+  EXPECT_EQ(second.state_bytes(), 22 * 8);
 }
 
 TEST(AdamWTest, RefusesAStateThatLacksAMoment) {

@@ -1,14 +1,16 @@
 // Ranks that are threads of this process (rank_threads.h).
 #include "trainer/parameter_buckets.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
 #include <thread>
 
+#include "common/comm/group.h"
+#include "nlohmann/json.hpp"
 #include "tests/support/status_matchers.h"
 #include "tests/trainer/rank_threads.h"
 
@@ -18,46 +20,65 @@ namespace {
 using ::tandem::testing::IsOk;
 using ::tandem::testing::OnRanks;
 
-// Three parameters; with buckets of 64 bytes each has one of its own, the last one the first.
+// Three parameters of 40 elements; with buckets of 64 bytes each has one of its own, the last one
+// the first. Two ranks: 64 elements with padding, of which rank 0 owns elements 0 to 31.
 std::vector<NamedParameter> Parameters() {
   std::vector<NamedParameter> parameters;
   for (const char* const name : {"a", "b", "c"}) {
-    parameters.push_back({name, at::ones({3, 4}).requires_grad_(true)});
+    parameters.push_back({name, at::ones({4, 10}).requires_grad_(true)});
   }
   return parameters;
 }
 
 at::Tensor& GradientOf(const NamedParameter& parameter) { return parameter.master.mutable_grad(); }
 
-float First(const NamedParameter& parameter) {
-  return std::atomic_ref(*GradientOf(parameter).data_ptr<float>()).load();
+float Element(const at::Tensor& tensor, int64_t index) {
+  return tensor.const_data_ptr<float>()[index];
 }
 
-// Until the gradient is `value`, which another thread makes it.
-bool Becomes(const NamedParameter& parameter, float value) {
+// An element of this rank's slice and one of the other's.
+struct Places {
+  int64_t own, other;
+};
+Places PlacesOf(const comm::Collective& group) {
+  return group.rank() == 0 ? Places{31, 32} : Places{32, 31};
+}
+
+// Operations of all groups of this process that are done.
+int64_t NumDone() {
+  int64_t count = 0;
+  const auto record = nlohmann::json::parse(comm::FlightRecord());
+  for (const auto& entry : record.value("entries", nlohmann::json::array())) {
+    count += entry["retired"] == true;
+  }
+  return count;
+}
+
+bool WaitUntilDone(int64_t count) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (First(parameter) != value && std::chrono::steady_clock::now() < end) {
+  while (NumDone() < count && std::chrono::steady_clock::now() < end) {
     std::this_thread::yield();
   }
-  return First(parameter) == value;
+  return NumDone() >= count;
 }
 
 // Rank r's gradients are r + 1: their sum over two ranks is 3.
 TEST(ParameterBucketsTest, SumsAreMadeWhileLaterGradientsAreStillToCome) {
-  for (const absl::Status& status : OnRanks(2, [](comm::Collective& group) {
+  const int64_t before = NumDone();
+  for (const absl::Status& status : OnRanks(2, [&](comm::Collective& group) {
          const std::vector<NamedParameter> parameters = Parameters();
          ParameterBuckets buckets(&parameters, &group, 64);
          const auto own = static_cast<float>(group.rank() + 1);
          GradientOf(parameters[2]).fill_(own);
          buckets.GradientIsComplete(2);
-         EXPECT_TRUE(Becomes(parameters[2], 3));
-         // What comes afterwards is not in the sum that was begun, and is in its own.
+         EXPECT_TRUE(WaitUntilDone(before + 2)) << "one for each rank";
          GradientOf(parameters[1]).fill_(own);
          GradientOf(parameters[0]).fill_(10 * own);
          const absl::Status finished = buckets.FinishGradients();
-         EXPECT_EQ(First(parameters[2]), 3);
-         EXPECT_EQ(First(parameters[1]), 3);
-         EXPECT_EQ(First(parameters[0]), 30);
+         const int64_t place = PlacesOf(group).own;
+         EXPECT_EQ(Element(GradientOf(parameters[2]), place), 3);
+         EXPECT_EQ(Element(GradientOf(parameters[1]), place), 3);
+         EXPECT_EQ(Element(GradientOf(parameters[0]), place), 30);
          return finished;
        })) {
     EXPECT_THAT(status, IsOk());
@@ -70,6 +91,7 @@ TEST(ParameterBucketsTest, BucketsAreSummedInOneOrderWhateverTheOrderOfGradients
   for (const absl::Status& status : OnRanks(2, [](comm::Collective& group) {
          const std::vector<NamedParameter> parameters = Parameters();
          ParameterBuckets buckets(&parameters, &group, 64);
+         const auto [own, other] = PlacesOf(group);
          for (int update = 1; update <= 3; ++update) {
            for (size_t i = 0; i < 3; ++i) {
              GradientOf(parameters[i]).fill_(static_cast<float>(i) + 1);
@@ -77,7 +99,9 @@ TEST(ParameterBucketsTest, BucketsAreSummedInOneOrderWhateverTheOrderOfGradients
            }
            if (absl::Status finished = buckets.FinishGradients(); !finished.ok()) return finished;
            for (size_t i = 0; i < 3; ++i) {
-             EXPECT_EQ(First(parameters[i]), 2 * (static_cast<float>(i) + 1)) << update;
+             const at::Tensor& gradient = GradientOf(parameters[i]);
+             EXPECT_EQ(Element(gradient, own), 2 * (static_cast<float>(i) + 1)) << update;
+             EXPECT_EQ(Element(gradient, other), 0) << update;
            }
          }
          return absl::OkStatus();
@@ -86,14 +110,54 @@ TEST(ParameterBucketsTest, BucketsAreSummedInOneOrderWhateverTheOrderOfGradients
   }
 }
 
-TEST(ParameterBucketsTest, ARankAloneKeepsItsGradientsAsTheyAre) {
+TEST(ParameterBucketsTest, EveryElementOfAMasterComesFromItsOwner) {
+  for (
+      const absl::Status& status : OnRanks(2, [](comm::Collective& group) {
+        const std::vector<NamedParameter> parameters = Parameters();
+        ParameterBuckets buckets(&parameters, &group, 64);
+        EXPECT_EQ(Element(parameters[1].master, 39), 1) << "what it was before";
+        EXPECT_EQ(buckets.own_slices()[1], (group.rank() == 0 ? Slice{1, 0, 32} : Slice{1, 32, 8}));
+        parameters[1].master.detach().fill_(static_cast<float>(group.rank() + 7));
+        const absl::Status shared = buckets.ShareMasters();
+        EXPECT_EQ(Element(parameters[1].master, 31), 7);
+        EXPECT_EQ(Element(parameters[1].master, 32), 8);
+        EXPECT_EQ(Element(parameters[0].master, 0), 1);
+        return shared;
+      })) {
+    EXPECT_THAT(status, IsOk());
+  }
+}
+
+// Element i of the whole is i.
+TEST(ParameterBucketsTest, RankZeroCollectsWhatEachRankHasAPartOf) {
+  for (const absl::Status& status : OnRanks(2, [](comm::Collective& group) {
+         const std::vector<NamedParameter> parameters = Parameters();
+         ParameterBuckets buckets(&parameters, &group, 64);
+         const Slice& slice = buckets.own_slices()[2];
+         const at::Tensor part =
+             at::arange(slice.begin, slice.begin + slice.num_elements, at::kFloat);
+         const auto whole = buckets.Collect(2, {part});
+         if (!whole.ok()) return whole.status();
+         EXPECT_EQ(whole->defined(), group.rank() == 0);
+         if (whole->defined()) {
+           EXPECT_TRUE(whole->equal(at::arange(0, 40, at::kFloat)));
+         }
+         return absl::OkStatus();
+       })) {
+    EXPECT_THAT(status, IsOk());
+  }
+}
+
+TEST(ParameterBucketsTest, ARankAloneKeepsItsGradientsAsTheyAreAndOwnsEverything) {
   const std::vector<NamedParameter> parameters = Parameters();
   ParameterBuckets buckets(&parameters, nullptr, 64);
   EXPECT_FALSE(GradientOf(parameters[0]).defined());
-  GradientOf(parameters[0]) = at::full({3, 4}, 7.0f);
+  GradientOf(parameters[0]) = at::full({4, 10}, 7.0f);
   buckets.GradientIsComplete(0);
   EXPECT_THAT(buckets.FinishGradients(), IsOk());
-  EXPECT_EQ(First(parameters[0]), 7);
+  EXPECT_THAT(buckets.ShareMasters(), IsOk());
+  EXPECT_EQ(Element(GradientOf(parameters[0]), 39), 7);
+  EXPECT_EQ(buckets.own_slices(), (std::vector<Slice>{{0, 0, 40}, {1, 0, 40}, {2, 0, 40}}));
 }
 
 }  // namespace

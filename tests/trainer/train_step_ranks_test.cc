@@ -173,5 +173,114 @@ TEST(TrainStepRanksTest, MoreRanksThanRowsIsNoError) {
   }
 }
 
+using State = std::vector<std::pair<std::string, std::vector<std::byte>>>;
+
+// What rank 0 reads; the others read too.
+absl::Status ReadState(const TrainStep& step, State& state) {
+  for (const TensorSource& source : step.OptimizerState()) {
+    const auto tensor = source.read();
+    if (!tensor.ok()) return tensor.status();
+    state.emplace_back(source.spec.name,
+                       std::vector<std::byte>(tensor->bytes.begin(), tensor->bytes.end()));
+  }
+  return absl::OkStatus();
+}
+
+// A run that was saved: masters, moments, updates.
+struct Saved {
+  std::vector<HostTensor> masters;
+  State moments;
+  int64_t num_updates = 0;
+};
+
+std::vector<TensorSource> Sources(const TrainStep& step, const State& moments) {
+  std::vector<TensorSource> sources = step.OptimizerState();  // names and shapes
+  for (size_t i = 0; i < sources.size(); ++i) {
+    sources[i] = Present({sources[i].spec, moments[i].second, nullptr});
+  }
+  return sources;
+}
+
+// Restores `from` on all of `num_ranks` where it is not null, makes `steps` steps and saves.
+Saved TrainAndSave(int num_ranks, int steps, const Saved* from) {
+  Saved saved;
+  for (const absl::Status& status : OnRanks(num_ranks, [&](comm::Collective& team) {
+         TrainStepSetup setup{.config = ToyConfig(), .ranks = &team, .bucket_bytes = 4000};
+         setup.weights = ToyWeights(setup.config);
+         auto step = TrainStep::Create(setup, Options(40)).value();
+         if (from != nullptr) {
+           const absl::Status restored =
+               step->Restore(from->masters, Sources(*step, from->moments), from->num_updates);
+           if (!restored.ok()) return restored;
+         }
+         for (int i = 0; i < steps; ++i) {
+           const auto report = step->Run(Groups(static_cast<uint32_t>(100 + i)));
+           if (!report.ok()) return report.status();
+         }
+         State moments;
+         const absl::Status read = ReadState(*step, moments);
+         if (team.rank() != 0) return read;
+         saved = {{}, std::move(moments), step->num_updates()};
+         for (const HostTensor& view : step->Masters()) {
+           auto copy =
+               std::make_shared<std::vector<std::byte>>(view.bytes.begin(), view.bytes.end());
+           saved.masters.push_back({view.spec, *copy, copy});
+         }
+         return read;
+       })) {
+    EXPECT_THAT(status, IsOk());
+  }
+  return saved;
+}
+
+TEST(TrainStepRanksTest, MomentsSavedByThreeRanksAreRestoredBitForBitOnAnyNumberOfRanks) {
+  const Saved saved = TrainAndSave(3, 3, nullptr);
+  ASSERT_EQ(saved.moments[0].first, "exp_avg.model.embed_tokens.weight");
+  EXPECT_EQ(saved.moments[0].second.size(), 32u * 24 * 4);
+  for (const int num_ranks : {1, 2, 3, 5}) {
+    const Saved again = TrainAndSave(num_ranks, 0, &saved);
+    EXPECT_EQ(again.moments, saved.moments) << num_ranks;
+    EXPECT_EQ(DigestTensors(again.masters), DigestTensors(saved.masters)) << num_ranks;
+    EXPECT_EQ(again.num_updates, 3);
+  }
+}
+
+TEST(TrainStepRanksTest, TwoRanksGoOnBitwiseFromASavedState) {
+  const Saved saved = TrainAndSave(2, 2, nullptr);
+  const Saved twice = TrainAndSave(2, 2, &saved), again = TrainAndSave(2, 2, &saved);
+  EXPECT_EQ(DigestTensors(twice.masters), DigestTensors(again.masters));
+  EXPECT_EQ(twice.moments, again.moments);
+  EXPECT_NE(twice.moments, saved.moments);
+  // One rank goes on the same way, to rounding.
+  const Saved alone = TrainAndSave(1, 2, &saved);
+  for (size_t i = 0; i < alone.masters.size(); ++i) {
+    const auto* a = reinterpret_cast<const float*>(alone.masters[i].bytes.data());
+    const auto* b = reinterpret_cast<const float*>(twice.masters[i].bytes.data());
+    for (int64_t e = 0; e < alone.masters[i].spec.num_elements(); ++e) {
+      ASSERT_NEAR(a[e], b[e], 1e-6) << alone.masters[i].spec.name;
+    }
+  }
+}
+
+// 8 bytes for each of the toy's 7224 parameters, shared out: a bucket's parts are equal but for the
+// padding, a few times 16 elements.
+TEST(TrainStepRanksTest, EachRankHoldsItsShareOfTheMoments) {
+  TrainStepSetup setup{.config = ToyConfig()};
+  setup.weights = ToyWeights(setup.config);
+  const auto whole = TrainStep::Create(setup, Options(1000)).value();
+  const int64_t total = 8 * whole->num_parameters();
+  EXPECT_EQ(whole->Run(Groups(1))->optimizer.state_bytes, total);
+  for (const int num_ranks : {2, 4}) {
+    int64_t sum = 0;
+    for (const RankOutcome& rank : TrainOnRanks(num_ranks, Options(1000))) {
+      ASSERT_THAT(rank.status, IsOk());
+      const int64_t held = rank.reports[0].optimizer.state_bytes;
+      EXPECT_NEAR(static_cast<double>(held), static_cast<double>(total / num_ranks), 8 * 16 * 8);
+      sum += held;
+    }
+    EXPECT_EQ(sum, total);
+  }
+}
+
 }  // namespace
 }  // namespace tandem::trainer

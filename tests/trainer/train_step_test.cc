@@ -66,8 +66,9 @@ std::vector<float> Floats(const HostTensor& tensor) {
 
 std::map<std::string, std::vector<float>> Gradients(const TrainStep& step) {
   std::map<std::string, std::vector<float>> gradients;
-  for (const HostTensor& tensor : step.OptimizerState()) {
-    if (tensor.spec.name.rfind("exp_avg.", 0) == 0) gradients[tensor.spec.name] = Floats(tensor);
+  for (const TensorSource& source : step.OptimizerState()) {
+    if (source.spec.name.rfind("exp_avg.", 0) != 0) continue;
+    gradients[source.spec.name] = Floats(source.read().value());
   }
   return gradients;
 }

@@ -63,8 +63,9 @@ class CountingLearner : public Learner {
     return CastWeights{.tensors = {Tensor("w", static_cast<float>(updates_))},
                        .numbers = {.changed_share = 1, .update_norm = 1}};
   }
-  absl::StatusOr<LearnerState> Save() const override {
-    return LearnerState{{Tensor("w", static_cast<float>(updates_))}, {Tensor("m", 0)}, updates_};
+  absl::StatusOr<LearnerState> Save() override {
+    return LearnerState{
+        {Tensor("w", static_cast<float>(updates_))}, {Present(Tensor("m", 0))}, updates_};
   }
   absl::Status Restore(const LearnerState& state) override {
     updates_ = state.num_updates;

@@ -77,7 +77,7 @@ struct Worker {
 
   std::string StartMany(int count) {
     std::vector<at::Tensor> tensors;
-    std::vector<Collective::Pending> pending;
+    std::vector<Pending> pending;
     for (int i = 0; i < count; ++i) {
       tensors.push_back(at::full({1000}, i + 1.0));
       pending.push_back(group->StartAllReduce(tensors.back()));
