@@ -6,24 +6,21 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/comm/group.h"
-#include "common/comm/push_seats.h"
-#include "common/comm/store.h"
 
 namespace tandem::rollout {
 namespace {
 
-absl::Status Check(const SeatOffer& seat) {
-  if (seat.rank < 1 || seat.rank >= static_cast<int>(seat.members.size())) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", seat.rank, " of a push group of ",
-                                                   seat.members.size(), ": servers have 1 to ",
-                                                   seat.members.size() - 1));
+absl::Status Check(const comm::PushSeatOffer& offer) {
+  if (offer.rank < 1 || offer.rank >= static_cast<int>(offer.members.size())) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", offer.rank, " of a push group of ",
+                                                   offer.members.size(), ": servers have 1 to ",
+                                                   offer.members.size() - 1));
   }
-  if (seat.store_host.empty() || seat.store_port < 1 || seat.store_port > 65535) {
+  if (offer.store_host.empty() || offer.store_port < 1 || offer.store_port > 65535) {
     return absl::InvalidArgumentError(
-        absl::StrCat("no store at '", seat.store_host, "' port ", seat.store_port));
+        absl::StrCat("no store at '", offer.store_host, "' port ", offer.store_port));
   }
-  if (seat.deadline <= absl::ZeroDuration()) {
+  if (offer.deadline <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError("a push group without a deadline");
   }
   return absl::OkStatus();
@@ -35,46 +32,36 @@ struct Incoming {
   const Bucket* bucket = nullptr;
   comm::Pending pending{[] { return absl::OkStatus(); }};
 
-  void Start(comm::Collective& group, const Bucket& next) {
+  void Start(comm::PushMember& group, const Bucket& next) {
     bucket = &next;
     bytes.resize(static_cast<size_t>(next.num_bytes));
-    pending = comm::StartBroadcastBytes(group, bytes, /*root=*/0);
+    pending = group.StartBroadcast(bytes);
   }
 };
 
 }  // namespace
 
-absl::Status PushSeat::Join(const SeatOffer& seat) {
-  TANDEM_RETURN_IF_ERROR(Check(seat));
-  {
-    MutexLock lock(&mu_);
-    group_.reset();
-  }
-  auto store = comm::Store::Connect(seat.store_host, seat.store_port, seat.deadline);
-  if (!store.ok()) return absl::UnavailableError(store.status().message());
-  const std::string name = comm::PushGroupName(seat.run_id, seat.epoch, seat.membership);
-  TANDEM_RETURN_IF_ERROR(comm::PushSeats(*store, name).Take(seat.rank, seat.deadline));
-  TANDEM_ASSIGN_OR_RETURN(
-      std::shared_ptr<comm::Collective> group,
-      comm::JoinGroup(comm::Backend::kGloo, *store,
-                      {name, seat.rank, seat.members, seat.deadline}));
+absl::Status PushSeat::Join(const comm::PushSeatOffer& offer) {
+  TANDEM_RETURN_IF_ERROR(Check(offer));
+  Leave("another group is made");
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<comm::PushMember> member, comm::JoinPushGroup(offer));
   MutexLock lock(&mu_);
-  group_ = std::move(group);
-  membership_ = seat.membership;
+  member_ = std::move(member);
+  membership_ = offer.membership;
   return absl::OkStatus();
 }
 
-std::shared_ptr<comm::Collective> PushSeat::StartReceive(int64_t membership) {
+std::shared_ptr<comm::PushMember> PushSeat::StartReceive(int64_t membership) {
   MutexLock lock(&mu_);
-  if (membership != membership_ || group_ == nullptr) return nullptr;
+  if (membership != membership_ || member_ == nullptr) return nullptr;
   receiving_ = true;
-  return group_;
+  return member_;
 }
 
 absl::Status PushSeat::Receive(
     int64_t membership, const std::vector<Bucket>& buckets,
     const std::function<absl::Status(const BucketSlice&, std::span<const std::byte>)>& store) {
-  const std::shared_ptr<comm::Collective> group = StartReceive(membership);
+  const std::shared_ptr<comm::PushMember> group = StartReceive(membership);
   if (group == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat("this server is not in push group ", membership, ": call JoinPushGroup"));
@@ -98,24 +85,24 @@ absl::Status PushSeat::Receive(
   MutexLock lock(&mu_);
   receiving_ = false;
   if (received.ok()) return stored;
-  if (group_ == group) group_.reset();
+  if (member_ == group) member_.reset();
   return received;
 }
 
 void PushSeat::Abort(const std::string& reason) {
-  std::shared_ptr<comm::Collective> group;
+  std::shared_ptr<comm::PushMember> group;
   {
     MutexLock lock(&mu_);
-    if (receiving_) group = std::exchange(group_, nullptr);
+    if (receiving_) group = std::exchange(member_, nullptr);
   }
-  if (group != nullptr) comm::AbortGroup(*group, reason);
+  if (group != nullptr) group->Abort(reason);
 }
 
 void PushSeat::Leave(const std::string& reason) {
   Abort(reason);
-  std::shared_ptr<comm::Collective> group;  // ends without the lock
+  std::shared_ptr<comm::PushMember> group;  // ends without the lock
   MutexLock lock(&mu_);
-  group_.swap(group);
+  member_.swap(group);
 }
 
 }  // namespace tandem::rollout

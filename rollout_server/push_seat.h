@@ -13,35 +13,21 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "common/base/mutex.h"
+#include "common/comm/push_member.h"
 #include "common/weights/wire_buckets.h"
 
-namespace tandem::comm {
-class Collective;
-}
-
 namespace tandem::rollout {
-
-struct SeatOffer {
-  std::string run_id;
-  int64_t epoch = 0;
-  int64_t membership = 0;
-  std::string store_host;
-  int store_port = 0;
-  int rank = 0;                      // at least 1: 0 is the trainer
-  std::vector<std::string> members;  // of each rank, for messages
-  absl::Duration deadline;           // of an operation, and of meeting
-};
 
 // Join and Receive: from one thread. Abort and Leave: from any.
 class PushSeat {
  public:
   // Leaves the group it was in, and waits for all members of this one.
+  //   NOT_FOUND         the library with LibTorch is not beside this program
   //   INVALID_ARGUMENT  a rank out of range, no store, a deadline that is not positive
   //   ABORTED           the trainer called the group off
   //   UNAVAILABLE       the store cannot be reached, or not all members came (named)
-  absl::Status Join(const SeatOffer& seat) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Join(const comm::PushSeatOffer& offer) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Takes buckets as the trainer sends them; each slice goes to `store` in order, while the next
   // buckets are under way. After an error the group is left.
@@ -61,10 +47,10 @@ class PushSeat {
   void Leave(const std::string& reason) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  std::shared_ptr<comm::Collective> StartReceive(int64_t membership) ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<comm::PushMember> StartReceive(int64_t membership) ABSL_LOCKS_EXCLUDED(mu_);
 
   mutable Mutex mu_;
-  std::shared_ptr<comm::Collective> group_ ABSL_GUARDED_BY(mu_);  // null: in none
+  std::shared_ptr<comm::PushMember> member_ ABSL_GUARDED_BY(mu_);  // null: in none
   int64_t membership_ ABSL_GUARDED_BY(mu_) = 0;
   bool receiving_ ABSL_GUARDED_BY(mu_) = false;
 };

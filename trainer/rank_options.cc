@@ -7,6 +7,8 @@ void BindOptions(OptionBinder& binder, RankOptions& options) {
                 "for all ranks of a launch to find each other");
   binder.Number("deadline_seconds", &options.deadline_seconds, {.min = 1}, "s",
                 "of one collective operation: a rank that is further behind is lost");
+  binder.Number("lag_seconds", &options.lag_seconds, {.min = 1}, "s",
+                "a rank that others wait for longer is named in their logs, and not ended");
   binder.Number("silence_seconds", &options.silence_seconds, {.min = 1}, "s",
                 "rank 0 may be silent so long while the others wait for it");
 }

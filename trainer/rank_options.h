@@ -10,6 +10,7 @@ namespace tandem::trainer {
 struct RankOptions {
   double meet_seconds = 300;      // for all ranks to come
   double deadline_seconds = 600;  // of one collective operation
+  double lag_seconds = 30;        // that others wait for a rank before it is named
   double silence_seconds = 60;    // of rank 0, while the others wait for an order
 };
 void BindOptions(OptionBinder& binder, RankOptions& options);

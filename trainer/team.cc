@@ -68,11 +68,15 @@ absl::StatusOr<std::unique_ptr<Team>> Team::Join(const comm::RankEnvironment& se
   if (!met.ok()) return WithExitCode(met.status(), ExitCode::kRankLost);
   members->met = *std::move(met);
   TANDEM_RETURN_IF_ERROR(Lost(CheckConfiguration(*members->met, self, resolved_config)));
-  auto group = comm::JoinGroup(comm::Backend::kGloo, members->met->store,
-                               {.name = "train",
-                                .rank = self.rank,
-                                .members = members->met->members,
-                                .deadline = absl::Seconds(options.deadline_seconds)});
+  auto group =
+      comm::JoinGroup(comm::Backend::kGloo, members->met->store,
+                      {.name = "train",
+                       .rank = self.rank,
+                       .members = members->met->members,
+                       .deadline = absl::Seconds(options.deadline_seconds),
+                       .lag = {absl::Seconds(options.lag_seconds), [](const std::string& text) {
+                                 log::Warning("ranks wait", {{"reason", text}});
+                               }}});
   if (!group.ok()) return Lost(group.status());
   members->group = *std::move(group);
   members->size = self.world_size;

@@ -24,7 +24,7 @@ c10d::ReduceOp OpOf(Reduction reduction) {
 
 struct Collective::Group {
   Group(Store under, const GroupOptions& wanted)
-      : store(std::move(under)), options(wanted), roll_call(store, options.members, options.rank) {}
+      : store(std::move(under)), options(wanted), roll_call(store, options.members, options.rank, options.lag) {}
 
   const Store store;
   const GroupOptions options;

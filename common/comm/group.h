@@ -4,16 +4,16 @@
 #define TANDEM_COMMON_COMM_GROUP_H_
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/comm/pending.h"
+#include "common/comm/roll_call.h"
 #include "common/comm/store.h"
 
 namespace tandem::comm {
@@ -27,6 +27,7 @@ struct GroupOptions {
   int rank = 0;
   std::vector<std::string> members;             // "host:pid" of each rank, for messages
   absl::Duration deadline = absl::Minutes(10);  // of an operation
+  LagWarning lag;
 };
 
 // All members call it, and wait for each other until the deadline.
@@ -34,17 +35,6 @@ struct GroupOptions {
 //   UNIMPLEMENTED  this build has no NCCL
 absl::StatusOr<std::shared_ptr<Collective>> JoinGroup(Backend backend, const Store& store,
                                                       const GroupOptions& options);
-
-// An operation that was begun; its memory is not to be touched until Wait returns, and Wait must be
-// called. Several may be under way; they are waited for in the order they were begun.
-class Pending {
- public:
-  explicit Pending(std::function<absl::Status()> wait) : wait_(std::move(wait)) {}
-  absl::Status Wait() { return wait_(); }
-
- private:
-  std::function<absl::Status()> wait_;
-};
 
 // `bytes` becomes the root's; as many at all ranks. Errors: those of the collective.
 absl::Status BroadcastBytes(Collective& group, std::span<std::byte> bytes, int root);

@@ -10,6 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/comm/rendezvous.h"
 
@@ -60,7 +61,7 @@ absl::StatusOr<std::vector<MemberState>> ReadAll(const Store& store, size_t coun
 
 }  // namespace
 
-std::string NameCulprits(const std::vector<std::string>& members,
+std::string FindCulprits(const std::vector<std::string>& members,
                          const std::vector<MemberState>& first,
                          const std::vector<MemberState>& second, int self, int64_t sequence) {
   std::vector<std::string> silent, lagging;
@@ -79,18 +80,21 @@ std::string NameCulprits(const std::vector<std::string>& members,
     }
   }
   const std::vector<std::string>& culprits = silent.empty() ? lagging : silent;
-  if (culprits.empty()) return "all members are alive and in it, or past it";
-  std::string text;
-  for (const std::string& culprit : culprits) {
-    absl::StrAppend(&text, text.empty() ? "" : "; ", culprit);
-  }
-  return text;
+  return absl::StrJoin(culprits, "; ");
+}
+
+std::string NameCulprits(const std::vector<std::string>& members,
+                         const std::vector<MemberState>& first,
+                         const std::vector<MemberState>& second, int self, int64_t sequence) {
+  const std::string culprits = FindCulprits(members, first, second, self, sequence);
+  return culprits.empty() ? "all members are alive and in it, or past it" : culprits;
 }
 
 struct RollCall::State {
   Store store;
   std::vector<std::string> members;
   int self;
+  LagWarning lag;
   std::atomic<int64_t> sequence = 0;
   std::atomic<bool> inside = false;
 
@@ -98,7 +102,46 @@ struct RollCall::State {
   std::condition_variable changed;
   bool stop = false, stopped = false;
 
+  // The collective this member is inside of, as its own thread has seen it.
+  struct Watched {
+    int64_t sequence = 0;
+    absl::Time since, read_at;
+    absl::Duration next;             // to say a word after
+    std::vector<MemberState> first;  // empty: not read yet
+  };
+
+  // Once every beat.
+  void WarnOfLag(Watched& watched) const {
+    if (lag.warn == nullptr || !inside) {
+      watched.sequence = 0;
+      return;
+    }
+    const absl::Time now = absl::Now();
+    if (watched.sequence != sequence) {
+      watched = {
+          .sequence = sequence, .since = now, .read_at = now, .next = lag.after, .first = {}};
+    }
+    if (now - watched.since < watched.next) return;
+    if (!watched.first.empty() && now - watched.read_at < kBetweenReadings) return;
+    const auto states = ReadAll(store, members.size());
+    if (!states.ok()) return;
+    if (watched.first.empty()) {
+      watched.first = *states;
+      watched.read_at = now;
+      return;
+    }
+    const std::string culprits =
+        FindCulprits(members, watched.first, *states, self, watched.sequence);
+    if (!culprits.empty()) {
+      lag.warn(absl::StrCat("in collective ", watched.sequence, " for ",
+                            absl::ToInt64Seconds(now - watched.since), " s: ", culprits));
+    }
+    watched.first.clear();
+    watched.next *= 2;
+  }
+
   void Write() {
+    Watched watched;
     int failures = 0;
     std::unique_lock lock(mutex);
     for (int64_t beat = 1; !stop; ++beat) {
@@ -106,6 +149,7 @@ struct RollCall::State {
       // A store that is gone does not come back; whoever asks it finds out.
       const bool written = store.Set(NameOf(self), Text(beat, sequence, inside)).ok();
       failures = written ? 0 : failures + 1;
+      WarnOfLag(watched);
       lock.lock();
       if (failures == kMostFailures) break;
       changed.wait_for(lock, absl::ToChronoMilliseconds(kBeatTime), [this] { return stop; });
@@ -142,8 +186,8 @@ struct RollCall::State {
   }
 };
 
-RollCall::RollCall(Store store, std::vector<std::string> members, int self)
-    : state_(std::make_shared<State>(std::move(store), std::move(members), self)) {
+RollCall::RollCall(Store store, std::vector<std::string> members, int self, LagWarning lag)
+    : state_(std::make_shared<State>(std::move(store), std::move(members), self, std::move(lag))) {
   std::thread([state = state_] { state->Write(); }).detach();
 }
 

@@ -3,11 +3,13 @@
 //
 // Every member writes a beat, the number of its last collective and whether it is inside, twice a
 // second. Who asks reads all of them twice: a beat that stands still is a process that is dead,
-// stopped or cut off; one that moves with a smaller number is a rank that lags.
+// stopped or cut off; one that moves with a smaller number is a rank that lags. Who waits long in a
+// collective is told so, and goes on waiting.
 #ifndef TANDEM_COMMON_COMM_ROLL_CALL_H_
 #define TANDEM_COMMON_COMM_ROLL_CALL_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +21,13 @@ namespace tandem::comm {
 
 inline constexpr absl::Duration kBeatTime = absl::Milliseconds(500);
 
+// Whom a collective waits for, when it waits longer than `after`, and then after twice as long
+// again and again: who lags or is silent. Called from a thread of the group's.
+struct LagWarning {
+  absl::Duration after = absl::Seconds(10);
+  std::function<void(const std::string&)> warn;  // null: nobody is told
+};
+
 struct MemberState {
   bool known = false;  // has said anything at all
   int64_t beat = 0;
@@ -27,7 +36,12 @@ struct MemberState {
 };
 
 // The culprits among `second`, the states three beats or more after `first`, as seen from inside
-// collective `sequence`: silent members, else those that lag; a sentence of it.
+// collective `sequence`: silent members, else those that lag. Empty: none.
+std::string FindCulprits(const std::vector<std::string>& members,
+                         const std::vector<MemberState>& first,
+                         const std::vector<MemberState>& second, int self, int64_t sequence);
+
+// The same as a sentence in any case.
 //   "rank 2 (node-b:4711) is silent: dead, stopped or cut off; it was last in collective 11"
 //   "rank 1 (node-a:12) lags: it is between collectives 10 and 11"
 //   "all members are alive and in it, or past it"
@@ -38,8 +52,8 @@ std::string NameCulprits(const std::vector<std::string>& members,
 // Thread-safe.
 class RollCall {
  public:
-  // Under a prefix of the group. Starts the thread that writes.
-  RollCall(Store store, std::vector<std::string> members, int self);
+  // Under a prefix of the group. Starts the thread that writes, and that calls `lag.warn`.
+  RollCall(Store store, std::vector<std::string> members, int self, LagWarning lag = {});
   ~RollCall();
   RollCall(const RollCall&) = delete;
   RollCall& operator=(const RollCall&) = delete;

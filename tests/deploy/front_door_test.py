@@ -28,6 +28,16 @@ def model(tmp_path_factory):
     return folder / "model"
 
 
+def test_the_rollout_server_starts_without_libtorch():
+    """Only what a push group needs has it, in a library that is loaded when a trainer makes one."""
+    def needed(name):
+        done = subprocess.run(["ldd", os.path.join(os.environ["TANDEM_BIN"], name)], capture_output=True, text=True,
+                              check=True)
+        return "libtorch" in done.stdout or "libc10" in done.stdout
+    assert not needed("rollout_server")
+    assert needed("libtandem_push_member.so") and needed("trainer")
+
+
 def test_a_wrong_flag_is_named_with_the_nearest_one():
     done = tandem("generate", "--model", "x", "--temprature", "1")
     assert done.returncode == 2

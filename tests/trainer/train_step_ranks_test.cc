@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <random>
 
 #include "common/comm/collective.h"
@@ -170,6 +171,39 @@ TEST(TrainStepRanksTest, MoreRanksThanRowsIsNoError) {
   for (const RankOutcome& rank : TrainOnRanks(8, Options(1000))) {
     ASSERT_THAT(rank.status, IsOk());
     EXPECT_EQ(rank.reports.size(), static_cast<size_t>(kSteps));
+  }
+}
+
+// One row of one rank: all must know.
+TEST(TrainStepRanksTest, AStepThatIsNotFiniteOnOneRankIsSkippedByAllAndTheNextIsTrained) {
+  TrainStep::UseThreads(1);
+  std::vector<std::vector<StepReport>> reports(3);
+  std::vector<DigestMap> before(3), skipped(3), after(3);
+  const auto train = [&](comm::Collective& team) -> absl::Status {
+    const auto rank = static_cast<size_t>(team.rank());
+    TrainStepSetup setup{.config = ToyConfig(), .ranks = &team, .bucket_bytes = 4000};
+    setup.weights = ToyWeights(setup.config);
+    auto step = TrainStep::Create(setup, Options(40));
+    if (!step.ok()) return step.status();
+    before[rank] = DigestTensors((*step)->Masters());
+    std::vector<ScoredGroup> groups = Groups(7);
+    groups[3].mutable_completions(1)->set_advantage(std::numeric_limits<float>::quiet_NaN());
+    for (const auto& batch : {groups, Groups(8)}) {
+      auto report = (*step)->Run(batch);
+      if (!report.ok()) return report.status();
+      reports[rank].push_back(*std::move(report));
+      (reports[rank].size() == 1 ? skipped : after)[rank] = DigestTensors((*step)->Masters());
+    }
+    return absl::OkStatus();
+  };
+  for (const absl::Status& status : OnRanks(3, train)) ASSERT_THAT(status, IsOk());
+  for (size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_NE(reports[rank][0].skip_reason.find("the loss is nan"), std::string::npos)
+        << reports[rank][0].skip_reason;
+    EXPECT_EQ(skipped[rank], before[rank]);
+    EXPECT_EQ(reports[rank][1].skip_reason, "");
+    EXPECT_NE(after[rank], before[rank]);
+    EXPECT_EQ(after[rank], after[0]);
   }
 }
 

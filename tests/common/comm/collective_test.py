@@ -124,6 +124,17 @@ def test_a_rank_that_lags_is_named_and_is_not_called_dead(ranks):
     assert "UNAVAILABLE" in group[2].end()["all_reduce"], "it comes too late, and is told so"
 
 
+def test_a_straggler_is_named_while_the_others_go_on_waiting_and_nothing_ends(ranks):
+    group = ranks(["all_reduce", "all_reduce"], ["all_reduce", "mark", "wait", "all_reduce"], TEST_SECONDS="60",
+                  TEST_LAG="1")
+    group[0].until("lag")
+    assert re.search(r"in collective 2 for \d+ s: rank 1 \(\S+\) lags: it is between collectives 1 and 2",
+                     group[0].lines[-1]), group[0].lines
+    outcome = group[1].end()  # goes on
+    assert "UNAVAILABLE" not in outcome["all_reduce"] and "lag" not in outcome
+    assert group[0].end()["all_reduce"] == outcome["all_reduce"]
+
+
 def test_a_holder_of_the_store_that_hangs_is_named_in_bounded_time(ranks):
     group = ranks(["mark", "wait"], ["mark", "all_reduce"], TEST_SECONDS="3")
     group[0].until("mark")

@@ -53,6 +53,11 @@ struct Worker {
 
   std::string MakeGroup(const std::string& name, const std::vector<int>& ranks) {
     GroupOptions options{.name = name, .deadline = deadline};
+    if (const char* const after = std::getenv("TEST_LAG"); after != nullptr) {
+      options.lag = {absl::Seconds(std::atof(after)), [](const std::string& text) {
+                       std::cout << absl::StrCat("lag: ", text, "\n") << std::flush;
+                     }};
+    }
     for (size_t i = 0; i < ranks.size(); ++i) {
       options.members.push_back(met.members[static_cast<size_t>(ranks[i])]);
       if (ranks[i] == self.rank) options.rank = static_cast<int>(i);
