@@ -99,6 +99,7 @@ std::vector<std::pair<std::string, double>> NamedNumbers(const StepReport& repor
   add("loss/entropy", PerToken(loss.entropy_sum, loss.num_tokens));
   add("loss/denominator", loss.denominator);
   add("loss/num_tokens", static_cast<double>(report.num_tokens));
+  add("loss/num_row_tokens", static_cast<double>(report.num_row_tokens));
   add("loss/num_updates", static_cast<double>(loss.num_updates));
   if (loss.has_reference) {
     add("kl_reference/k1", PerToken(loss.k1, loss.num_tokens));

@@ -10,6 +10,7 @@
 #include "common/base/clock.h"
 #include "common/base/json_number.h"
 #include "common/base/log.h"
+#include "common/base/peak_memory.h"
 #include "common/base/status_macros.h"
 #include "trainer/group_request.h"
 #include "trainer/run_error.h"
@@ -196,6 +197,7 @@ absl::Status Trainer::Impl::RecordStep(const StepExperience& step, double step_s
   line->Add("time/checkpoint", times.checkpoint);
   line->Add("time/eval", times.eval);
   line->Add("time/step", step_seconds);
+  line->AddCount("memory/peak_bytes", PeakMemoryBytes());
   const double tokens = static_cast<double>(CountTokens(step.groups));
   line->Add("throughput/sampled_tokens_per_s", tokens / std::max(1e-9, times.rollout));
   line->Add("throughput/trained_tokens_per_s",

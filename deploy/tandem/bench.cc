@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::front {
@@ -155,6 +156,23 @@ absl::StatusOr<PeerCommand> FindPeer(const std::string& name_or_path, const std:
                    "' --model '", model, "' --dtype ", dtype, " --threads ", threads)};
 }
 
+absl::StatusOr<nlohmann::json> RunPeerCommand(const PeerCommand& peer,
+                                              const std::string& arguments) {
+  const std::string command = peer.command + arguments;
+  FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return absl::InternalError(absl::StrCat("cannot run ", command));
+  std::string output;
+  char buffer[4096];
+  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) output.append(buffer, n);
+  const int code = pclose(pipe);
+  nlohmann::json answer = nlohmann::json::parse(output, nullptr, /*allow_exceptions=*/false);
+  if (code != 0 || !answer.is_object()) {
+    return absl::InternalError(absl::StrCat("peer ", peer.name, " ended with ", code,
+                                            " and printed: ", output.substr(0, 400)));
+  }
+  return answer;
+}
+
 absl::StatusOr<std::map<std::string, BenchTimes>> RunPeer(const PeerCommand& peer,
                                                           const std::vector<BenchCase>& cases) {
   nlohmann::json wanted = nlohmann::json::array();
@@ -165,18 +183,8 @@ absl::StatusOr<std::map<std::string, BenchTimes>> RunPeer(const PeerCommand& pee
                       {"prompt_tokens", c.prompt_tokens},
                       {"new_tokens", c.new_tokens}});
   }
-  const std::string command = absl::StrCat(peer.command, " --cases '", wanted.dump(), "'");
-  FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return absl::InternalError(absl::StrCat("cannot run ", command));
-  std::string output;
-  char buffer[4096];
-  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) output.append(buffer, n);
-  const int code = pclose(pipe);
-  const nlohmann::json answer = nlohmann::json::parse(output, nullptr, /*allow_exceptions=*/false);
-  if (code != 0 || !answer.is_object()) {
-    return absl::InternalError(absl::StrCat("peer ", peer.name, " ended with ", code,
-                                            " and printed: ", output.substr(0, 400)));
-  }
+  TANDEM_ASSIGN_OR_RETURN(const nlohmann::json answer,
+                          RunPeerCommand(peer, absl::StrCat(" --cases '", wanted.dump(), "'")));
   std::map<std::string, BenchTimes> times;
   for (const BenchCase& c : cases) {
     if (!answer.contains(c.name)) continue;  // it cannot run that one

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/tensor/machine_limits.h"
+#include "nlohmann/json.hpp"
 
 namespace tandem::front {
 
@@ -49,6 +50,11 @@ struct PeerCommand {
 //   NOT_FOUND  no such script (with where it was looked for)
 absl::StatusOr<PeerCommand> FindPeer(const std::string& name_or_path, const std::string& model,
                                      const std::string& dtype, int64_t threads);
+
+// Runs the peer with more arguments (shell-quoted, a space first); the JSON object it printed.
+//   INTERNAL  it failed, or printed something else
+absl::StatusOr<nlohmann::json> RunPeerCommand(const PeerCommand& peer,
+                                              const std::string& arguments);
 
 // Times by case name.
 //   INTERNAL  it failed, or printed something else

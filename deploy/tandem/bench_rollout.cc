@@ -188,6 +188,7 @@ void AddBenchCommand(CLI::App& app, Action& chosen) {
   CLI::App* bench = app.add_subcommand("bench", "Measure this machine with this model");
   bench->require_subcommand(1);
   AddBenchServeCommand(*bench, chosen);
+  AddBenchTrainCommand(*bench, chosen);
   AddBenchPushCommand(*bench, chosen);
   auto flags = std::make_shared<BenchFlags>();
   CLI::App* sub = bench->add_subcommand(

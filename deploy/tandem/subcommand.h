@@ -30,6 +30,7 @@ void AddBenchCommand(CLI::App& app, Action& chosen);
 // Of the one above.
 void AddBenchServeCommand(CLI::App& bench, Action& chosen);
 void AddBenchPushCommand(CLI::App& bench, Action& chosen);
+void AddBenchTrainCommand(CLI::App& bench, Action& chosen);
 
 // The drift lab.
 void AddDriftCommand(CLI::App& app, Action& chosen);
