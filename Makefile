@@ -5,7 +5,7 @@ PRESET := release
 BIN := build/$(PRESET)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build demo test check-full fuzz bench mutants format
+.PHONY: help setup configure build demo test check-full cuda fuzz bench mutants format
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /  make \1: /p' $(MAKEFILE_LIST)
@@ -26,12 +26,18 @@ test: configure  ## build everything and run the tests that need no accelerator
 	@cmake --build build/$(PRESET) -j $(JOBS)
 	@ctest --preset $(PRESET) -j 2
 
-check-full:      ## every test, the slow ones too, and a minute of each fuzz target
+check-full:      ## every test, the slow ones too, the cuda build, and a minute of each fuzz target
 	@deploy/setup/install.sh --slurm
 	@$(MAKE) configure
 	@cmake --build build/$(PRESET) -j $(JOBS)
 	@ctest --preset full -j 2
+	@$(MAKE) cuda
 	@$(MAKE) fuzz
+
+cuda:            ## compile and link the CUDA path into build/cuda; no GPU is needed (docs/cuda.md)
+	@deploy/setup/install.sh --cuda
+	@cmake --preset cuda -Wno-dev --log-level=WARNING
+	@cmake --build --preset cuda -j $(JOBS)
 
 fuzz:            ## libFuzzer on whatever reads foreign bytes: SECONDS of each target (60)
 	@deploy/setup/install.sh --fuzz

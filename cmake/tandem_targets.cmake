@@ -33,12 +33,12 @@ endif()
 target_include_directories(tandem_flags INTERFACE ${PROJECT_SOURCE_DIR})
 target_link_options(tandem_flags INTERFACE -Wl,-z,relro,-z,now)
 
-# tandem_library(NAME <name> [HDRS ...] [SRCS ...] [DEPS ...] [TORCH])
+# tandem_library(NAME <name> [HDRS ...] [SRCS ...] [DEPS ...] [TORCH] [CUDA])
 # Makes tandem::<name>. Includes are from the top folder ("trainer/policy_loss.h"). DEPS lists every
 # library whose headers the target includes. TORCH links LibTorch, PRIVATE and behind -idirafter
-# (its include directory carries foreign protobuf and fmt headers).
+# (its include directory carries foreign protobuf and fmt headers). CUDA links its CUDA half too.
 function(tandem_library)
-  cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH" "NAME" "HDRS;SRCS;DEPS")
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH;CUDA" "NAME" "HDRS;SRCS;DEPS")
   if(ARG_UNPARSED_ARGUMENTS OR NOT ARG_NAME)
     message(FATAL_ERROR "tandem_library(${ARG_NAME}): ${ARG_UNPARSED_ARGUMENTS}")
   endif()
@@ -47,6 +47,9 @@ function(tandem_library)
     target_link_libraries(tandem_${ARG_NAME} PUBLIC tandem_flags ${ARG_DEPS})
     if(ARG_TORCH)
       target_link_libraries(tandem_${ARG_NAME} PRIVATE torch::cpu)
+    endif()
+    if(ARG_CUDA)
+      target_link_libraries(tandem_${ARG_NAME} PRIVATE torch::cuda)
     endif()
   else()
     add_library(tandem_${ARG_NAME} INTERFACE ${ARG_HDRS})
@@ -72,14 +75,14 @@ function(tandem_binary)
   add_dependencies(tandem_binaries ${ARG_NAME})
 endfunction()
 
-# tandem_test(NAME <name> SRCS ... DEPS ... [TORCH] [WHOLE] [LABELS ...] [TIMEOUT s])
+# tandem_test(NAME <name> SRCS ... DEPS ... [TORCH] [CUDA] [WHOLE] [LABELS ...] [TIMEOUT s])
 # One executable per test file. Each TEST is its own ctest case, found when ctest runs; with TORCH or
 # WHOLE the executable is one case: a process that loads LibTorch takes half a second to start, so
 # say WHOLE for every test whose DEPS link it. With TORCH the test file itself may include LibTorch.
 # Labels: cpu (default; `make test`), full (only `make check-full`), gpu. asan or tsan beside cpu adds
 # the test to that sanitizer run of .ci/run (tsan: only what links neither LibTorch nor gRPC).
 function(tandem_test)
-  cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH;WHOLE" "NAME;TIMEOUT" "SRCS;DEPS;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH;CUDA;WHOLE" "NAME;TIMEOUT" "SRCS;DEPS;LABELS")
   if(ARG_UNPARSED_ARGUMENTS OR NOT ARG_NAME)
     message(FATAL_ERROR "tandem_test(${ARG_NAME}): ${ARG_UNPARSED_ARGUMENTS}")
   endif()
@@ -96,6 +99,9 @@ function(tandem_test)
     TANDEM_PYTHON="${TANDEM_VENV}/bin/python")
   if(ARG_TORCH)
     target_link_libraries(${ARG_NAME} PRIVATE torch::cpu)
+  endif()
+  if(ARG_CUDA)
+    target_link_libraries(${ARG_NAME} PRIVATE torch::cuda)
   endif()
   set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   foreach(sanitizer IN ITEMS asan tsan)

@@ -2,8 +2,9 @@
 # Installs everything the project needs on Debian 12 or Ubuntu 24.04 and newer: system packages, a
 # Python environment with LibTorch under .deps/venv, and the demo's model under models/. As root or with
 # sudo; safe to repeat, about a second when nothing is missing. Only system packages go outside the tree.
-#   deploy/setup/install.sh [--no-model | --fuzz | --slurm]
-#     --fuzz: clang with libFuzzer too      --slurm: a Slurm of one node, for tests
+#   deploy/setup/install.sh [--no-model | --fuzz | --slurm | --cuda]
+#     --fuzz: clang with libFuzzer too    --slurm: a Slurm of one node, for tests
+#     --cuda: the CUDA compiler too, 300 MB in .deps/cuda-venv
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 export LC_ALL=C.UTF-8
@@ -19,6 +20,8 @@ SLURM_PACKAGES=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins)
 MIN_CARGO_MINOR=85
 VENV=.deps/venv
 REQUIREMENTS=deploy/setup/requirements.txt
+CUDA_VENV=.deps/cuda-venv
+CUDA_REQUIREMENTS=deploy/setup/requirements-cuda.txt
 MODEL=models/smollm2-135m-instruct
 
 say() { echo "setup: $*" >&2; }
@@ -109,19 +112,19 @@ find_python() {
   stop "no python3 >= 3.11 with the venv module"
 }
 
-install_venv() {
-  local stamp=$VENV/requirements.sha256 wanted
-  wanted=$(sha256sum <"$REQUIREMENTS")
-  [[ -x $VENV/bin/python && $(cat "$stamp" 2>/dev/null) == "$wanted" ]] && return
-  if ! [[ -x $VENV/bin/python ]] || ! "$VENV/bin/python" -c '' 2>/dev/null; then
+install_venv() {  # install_venv DIRECTORY REQUIREMENTS WHAT
+  local venv=$1 requirements=$2 stamp=$1/requirements.sha256 wanted
+  wanted=$(sha256sum <"$requirements")
+  [[ -x $venv/bin/python && $(cat "$stamp" 2>/dev/null) == "$wanted" ]] && return
+  if ! [[ -x $venv/bin/python ]] || ! "$venv/bin/python" -c '' 2>/dev/null; then
     local python
     python=$(find_python)
-    say "making $VENV with $("$python" --version)"
+    say "making $venv with $("$python" --version)"
     mkdir -p .deps
-    "$python" -m venv --clear "$VENV"
+    "$python" -m venv --clear "$venv"
   fi
-  say "installing Python packages (LibTorch and the programs we compare with; some minutes)"
-  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-input -r "$REQUIREMENTS"
+  say "installing $3 (some minutes)"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input -r "$requirements"
   echo "$wanted" >"$stamp"
 }
 
@@ -147,7 +150,10 @@ elif [[ ${1:-} == --slurm ]]; then
 fi
 install_packages "${PACKAGES[@]}"
 install_cargo
-install_venv
+install_venv "$VENV" "$REQUIREMENTS" "Python packages: LibTorch and the programs we compare with"
+if [[ ${1:-} == --cuda ]]; then
+  install_venv "$CUDA_VENV" "$CUDA_REQUIREMENTS" "the CUDA compiler"
+fi
 if [[ ${1:-} != --no-model ]]; then
   install_model
 fi

@@ -1,0 +1,58 @@
+# The CUDA half of LibTorch, and nvcc. Nothing of it is looked for unless TANDEM_CUDA is on: the cuda preset.
+# torch::cuda carries c10_cuda, torch_cuda, the CUDA run time and NCCL, all out of wheels; a target that
+# names it links torch::cpu too. Kernels (.cu) are compiled by nvcc through tandem_cuda_objects: with
+# CMake's own CUDA language, its compiler check wants the layout of an installed toolkit, not of wheels.
+option(TANDEM_CUDA "Build the CUDA path: deploy/setup/install.sh --cuda first" OFF)
+if(NOT TANDEM_CUDA)
+  return()
+endif()
+
+set(TANDEM_CUDA_VENV ${PROJECT_SOURCE_DIR}/.deps/cuda-venv CACHE PATH "Python environment with nvcc")
+set(TANDEM_CUDA_ARCHITECTURES "80;90a" CACHE STRING "compute capabilities that kernels are compiled for")
+file(GLOB TANDEM_CUDA_TOOLKIT ${TANDEM_CUDA_VENV}/lib/python3*/site-packages/nvidia/cu13)
+file(GLOB TANDEM_CUDA_WHEELS ${TANDEM_VENV}/lib/python3*/site-packages/nvidia)
+if(NOT EXISTS ${TANDEM_CUDA_TOOLKIT}/bin/nvcc)
+  message(FATAL_ERROR "nvcc not found under ${TANDEM_CUDA_VENV}: run deploy/setup/install.sh --cuda first")
+endif()
+if(NOT EXISTS ${TORCH_ROOT}/lib/libtorch_cuda.so)
+  message(FATAL_ERROR "${TORCH_ROOT} is a LibTorch without CUDA: the cuda preset needs the +cu130 wheel")
+endif()
+
+add_library(torch::cuda INTERFACE IMPORTED)
+target_compile_options(torch::cuda INTERFACE
+  "SHELL:-idirafter ${TANDEM_CUDA_WHEELS}/cu13/include"
+  "SHELL:-idirafter ${TANDEM_CUDA_WHEELS}/nccl/include"
+  "SHELL:-idirafter ${TANDEM_CUDA_TOOLKIT}/include"
+  "SHELL:-idirafter ${TANDEM_CUDA_TOOLKIT}/include/cccl")
+target_compile_definitions(torch::cuda INTERFACE USE_C10D_NCCL)
+# torch_cuda registers its kernels when it is loaded, so it is linked whether or not a symbol is named.
+target_link_libraries(torch::cuda INTERFACE torch::cpu
+  ${TORCH_ROOT}/lib/libc10_cuda.so -Wl,--no-as-needed,${TORCH_ROOT}/lib/libtorch_cuda.so,--as-needed
+  ${TANDEM_CUDA_WHEELS}/cu13/lib/libcudart.so.13 ${TANDEM_CUDA_WHEELS}/nccl/lib/libnccl.so.2)
+target_link_options(torch::cuda INTERFACE
+  -Wl,-rpath,${TANDEM_CUDA_WHEELS}/cu13/lib -Wl,-rpath,${TANDEM_CUDA_WHEELS}/nccl/lib
+  # What torch_cuda itself needs is found by its own run path when it is loaded.
+  -Wl,--allow-shlib-undefined -Wl,-rpath-link,${TORCH_ROOT}/lib)
+
+set(TANDEM_NVCC_FLAGS -std=c++20 -O3 -Xcompiler=-fPIC,-Wall,-Wextra,-Wno-unused-parameter
+    -Werror=all-warnings -lineinfo -I${PROJECT_SOURCE_DIR} -ccbin ${CMAKE_CXX_COMPILER})
+foreach(architecture IN LISTS TANDEM_CUDA_ARCHITECTURES)
+  list(APPEND TANDEM_NVCC_FLAGS -gencode arch=compute_${architecture},code=sm_${architecture})
+endforeach()
+
+# tandem_cuda_objects(OUT_VARIABLE file.cu ...): compiles each and puts the object files' names into the variable.
+function(tandem_cuda_objects out)
+  set(objects "")
+  foreach(source IN LISTS ARGN)
+    set(object ${CMAKE_CURRENT_BINARY_DIR}/${source}.o)
+    add_custom_command(
+      OUTPUT ${object}
+      COMMAND ${CCACHE} ${TANDEM_CUDA_TOOLKIT}/bin/nvcc ${TANDEM_NVCC_FLAGS} -MD -MF ${object}.d
+              -c ${CMAKE_CURRENT_SOURCE_DIR}/${source} -o ${object}
+      DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${source} DEPFILE ${object}.d
+      COMMENT "Compiling kernels ${source}" VERBATIM COMMAND_EXPAND_LISTS)
+    list(APPEND objects ${object})
+  endforeach()
+  set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
+  set(${out} ${objects} PARENT_SCOPE)
+endfunction()
