@@ -4,6 +4,8 @@
 #define TANDEM_COMMON_COMM_BACKENDS_H_
 
 #include <chrono>
+#include <stdexcept>
+#include <string>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -14,6 +16,23 @@ namespace tandem::comm {
 // host's name resolves to, or the one of GLOO_SOCKET_IFNAME.
 c10::intrusive_ptr<c10d::Backend> MakeGloo(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                            int size, std::chrono::milliseconds deadline);
+
+// Is NCCL in this build? In the cuda preset alone.
+bool HasNccl();
+
+// There is no device for the backend to work on.
+class NoDevice : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Waits for all members. On this thread's current CUDA device; operations run on a stream of the
+// backend's own, behind what the current stream has been given, and a wait holds the caller until
+// the device has finished. c10d's watchdog aborts what passes the deadline; its flight recorder
+// keeps the operations. Throws NoDevice.
+c10::intrusive_ptr<c10d::Backend> MakeNccl(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                           int size, const std::string& name,
+                                           std::chrono::milliseconds deadline);
 
 }  // namespace tandem::comm
 

@@ -102,14 +102,19 @@ struct Collective::Group {
 
 absl::StatusOr<std::unique_ptr<Collective>> Collective::Make(Backend backend, const Store& store,
                                                              const GroupOptions& options) {
-  if (backend == Backend::kNccl) {
+  if (backend == Backend::kNccl && !HasNccl()) {
     return absl::UnimplementedError("this build has no NCCL: build the cuda preset");
   }
   const Store under = store.Under(absl::StrCat("group/", options.name));
   auto group = std::make_shared<Group>(under, options);
   const auto size = static_cast<int>(options.members.size());
   try {
-    group->backend = MakeGloo(under.connection().prefixed, options.rank, size, group->deadline());
+    const auto& place = under.connection().prefixed;
+    group->backend = backend == Backend::kNccl
+                         ? MakeNccl(place, options.rank, size, options.name, group->deadline())
+                         : MakeGloo(place, options.rank, size, group->deadline());
+  } catch (const NoDevice& error) {
+    return absl::FailedPreconditionError(absl::StrCat("group ", options.name, ": ", error.what()));
   } catch (const std::exception& error) {
     return absl::UnavailableError(absl::StrCat("group ", options.name,
                                                " could not be made: ", group->roll_call.Ask(0),

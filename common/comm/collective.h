@@ -28,7 +28,8 @@ enum class Reduction { kSum, kMax };
 // dtype on all members.
 class Collective {
  public:
-  // As JoinGroup (group.h).
+  // As JoinGroup (group.h), and with NCCL
+  //   FAILED_PRECONDITION  this machine has no CUDA device
   static absl::StatusOr<std::unique_ptr<Collective>> Make(Backend backend, const Store& store,
                                                           const GroupOptions& options);
   ~Collective();

@@ -1,4 +1,4 @@
-"""Collectives over Gloo between real processes: values, who is named when one dies, hangs or lags, groups of
+"""Collectives between real processes, over Gloo, or NCCL with TEST_BACKEND=nccl: values, who is named when one dies, hangs or lags, groups of
 survivors, and who may join at all. The ranks run collective_worker."""
 import json
 import os
@@ -12,6 +12,10 @@ import time
 
 import pytest
 
+BACKEND = os.environ.get("TEST_BACKEND", "gloo")
+# The conformance suite: these tests run over every backend, as many ranks as there are devices. ctest picks
+# them by these words (CMakeLists.txt).
+WORLDS = [pytest.param(world, id=name) for world, name in [(1, "one_rank"), (2, "two_ranks"), (4, "four_ranks")]]
 WORKER = pathlib.Path(os.environ["TANDEM_TESTS"]) / "collective_worker"
 
 
@@ -24,7 +28,8 @@ def free_port():
 def environment(rank, world, port, **extra):
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "OMPI", "PET_"))}
     return {**clean, "RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", "TEST_SECONDS": "20", **extra}
+            "MASTER_PORT": str(port), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world),
+            "OMP_NUM_THREADS": "1", "TEST_SECONDS": "20", "TEST_BACKEND": BACKEND, **extra}
 
 
 class Rank:
@@ -70,7 +75,7 @@ def ranks():
         rank.process.wait()
 
 
-@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("world", WORLDS)
 def test_every_operation_gives_the_values_of_its_definition_at_every_rank(ranks, world):
     words = ["all_reduce", "all_reduce_max", f"broadcast:{world - 1}", "all_gather", "reduce_scatter", "barrier",
              "start:5", "large:2"]
@@ -154,18 +159,29 @@ def test_the_survivors_of_a_death_go_on_in_a_group_of_their_own(ranks):
     assert first["all_reduce_max"] == third["all_reduce_max"] == "1 2 3"
 
 
-def test_an_aborted_group_says_so_at_once_and_blames_nobody(ranks):
-    group = ranks(["barrier", "abort", "all_reduce"], ["barrier"])
+@pytest.mark.parametrize("world", WORLDS[:2])
+def test_an_aborted_group_says_so_at_once_and_blames_nobody(ranks, world):
+    group = ranks(["barrier", "abort", "all_reduce"], *[["barrier"]] * (world - 1))
     assert group[0].end()["all_reduce"] == "ABORTED: group first was aborted: the test says so"
 
 
-def test_the_flight_record_has_the_operations_with_sizes_and_states(ranks):
-    group = ranks(["all_reduce", "barrier", "record"], ["all_reduce", "barrier"])
+@pytest.mark.parametrize("world", WORLDS[:2])
+def test_the_flight_record_has_the_operations_with_sizes_and_states(ranks, world):
+    group = ranks(["all_reduce", "barrier", "record"], *[["all_reduce", "barrier"]] * (world - 1))
     group[0].until("barrier")
     record = json.loads(group[0].end()["record"])
     names = [entry["profiling_name"] for entry in record["entries"]]
     assert any("all_reduce" in name for name in names), names
     assert record["entries"][0]["input_sizes"] == [[3]]
+
+
+def test_without_a_device_nccl_is_refused_with_what_is_missing(ranks):
+    (rank,) = ranks([], TEST_BACKEND="nccl", CUDA_VISIBLE_DEVICES="")
+    rank.end()
+    assert rank.process.returncode == 5
+    wanted = {"ON": "FAILED_PRECONDITION: group first: this machine has no CUDA device",
+              "OFF": "UNIMPLEMENTED: this build has no NCCL: build the cuda preset"}
+    assert rank.lines[-1] == "joined: " + wanted[os.environ["TANDEM_CUDA"]]
 
 
 def test_ranks_that_do_not_come_are_named_to_everyone_after_growing_warnings(ranks):

@@ -10,9 +10,12 @@
 //   abort        breaks the group here
 //   group:NAME:R,R,..   a new group of these ranks takes the place of the first
 //   record       prints the operations of c10d's flight record
+//
+// TEST_BACKEND=nccl: over NCCL, on the CUDA device of its local rank.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -44,12 +47,16 @@ struct Worker {
   const RankEnvironment self;
   const Rendezvous met;
   const absl::Duration deadline;
+  const Backend backend;
   std::unique_ptr<Collective> group;
 
-  // [rank, rank + 1, rank + 2]
-  at::Tensor Own() const {
-    return at::arange(group->rank(), group->rank() + 3, at::TensorOptions().dtype(at::kFloat));
+  at::TensorOptions Floats() const {
+    const at::TensorOptions floats = at::TensorOptions().dtype(at::kFloat);
+    return backend == Backend::kNccl ? floats.device(at::kCUDA, self.local_rank) : floats;
   }
+
+  // [rank, rank + 1, rank + 2]
+  at::Tensor Own() const { return at::arange(group->rank(), group->rank() + 3, Floats()); }
 
   std::string MakeGroup(const std::string& name, const std::vector<int>& ranks) {
     GroupOptions options{.name = name, .deadline = deadline};
@@ -62,21 +69,21 @@ struct Worker {
       options.members.push_back(met.members[static_cast<size_t>(ranks[i])]);
       if (ranks[i] == self.rank) options.rank = static_cast<int>(i);
     }
-    auto made = Collective::Make(Backend::kGloo, met.store, options);
+    auto made = Collective::Make(backend, met.store, options);
     if (!made.ok()) return made.status().ToString();
     group = std::move(*made);
     return absl::StrCat(group->rank(), " of ", group->size());
   }
 
   std::string Gather() {
-    at::Tensor all = at::zeros({3 * group->size()});
+    at::Tensor all = at::zeros({3 * group->size()}, Floats());
     return Outcome(group->AllGather(Own(), all), all);
   }
 
   // Rank r gets sum over ranks of [2 r, 2 r + 1].
   std::string Scatter() {
-    at::Tensor all = at::arange(2 * group->size(), at::TensorOptions().dtype(at::kFloat));
-    at::Tensor part = at::zeros({2});
+    at::Tensor all = at::arange(2 * group->size(), Floats());
+    at::Tensor part = at::zeros({2}, Floats());
     return Outcome(group->ReduceScatter(all, part), part);
   }
 
@@ -84,7 +91,7 @@ struct Worker {
     std::vector<at::Tensor> tensors;
     std::vector<Pending> pending;
     for (int i = 0; i < count; ++i) {
-      tensors.push_back(at::full({1000}, i + 1.0));
+      tensors.push_back(at::full({1000}, i + 1.0, Floats()));
       pending.push_back(group->StartAllReduce(tensors.back()));
     }
     std::string text;
@@ -109,7 +116,7 @@ struct Worker {
     if (what == "barrier") return group->Barrier().ToString();
     if (what == "start") return StartMany(number());
     if (what == "large") {
-      at::Tensor large = at::full({number() * 250000}, 1.0f);
+      at::Tensor large = at::full({number() * 250000}, 1.0f, Floats());
       return Outcome(group->AllReduce(large), large);
     }
     if (what == "wait") {
@@ -153,10 +160,19 @@ int Main(int argc, char** argv) {
     say(met.status().ToString());
     return 4;
   }
-  Worker worker{*self, *met, seconds("TEST_SECONDS", 20), nullptr};
+  const char* const name = std::getenv("TEST_BACKEND");
+  const Backend backend =
+      name != nullptr && std::string(name) == "nccl" ? Backend::kNccl : Backend::kGloo;
+  Worker worker{*self, *met, seconds("TEST_SECONDS", 20), backend, nullptr};
   std::vector<int> everyone(met->members.size());
   for (size_t i = 0; i < everyone.size(); ++i) everyone[i] = static_cast<int>(i);
+  if (backend == Backend::kNccl && c10::impl::hasDeviceGuardImpl(at::kCUDA)) {
+    const c10::impl::VirtualGuardImpl cuda(at::kCUDA);
+    if (self->local_rank < cuda.deviceCount())
+      cuda.setDevice({at::kCUDA, static_cast<c10::DeviceIndex>(self->local_rank)});
+  }
   say("joined: " + worker.MakeGroup("first", everyone));
+  if (!worker.group) return 5;
   for (int i = 1; i < argc; ++i) {
     say(absl::StrCat(argv[i], ": ", worker.Do(absl::StrSplit(argv[i], ':'))));
   }
