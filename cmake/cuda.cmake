@@ -18,19 +18,24 @@ if(NOT EXISTS ${TORCH_ROOT}/lib/libtorch_cuda.so)
   message(FATAL_ERROR "${TORCH_ROOT} is a LibTorch without CUDA: the cuda preset needs the +cu130 wheel")
 endif()
 
-add_library(torch::cuda INTERFACE IMPORTED)
-target_compile_options(torch::cuda INTERFACE
+# The run time alone, for kernels and their tests.
+add_library(torch::cudart INTERFACE IMPORTED)
+target_compile_options(torch::cudart INTERFACE
   "SHELL:-idirafter ${TANDEM_CUDA_WHEELS}/cu13/include"
-  "SHELL:-idirafter ${TANDEM_CUDA_WHEELS}/nccl/include"
   "SHELL:-idirafter ${TANDEM_CUDA_TOOLKIT}/include"
   "SHELL:-idirafter ${TANDEM_CUDA_TOOLKIT}/include/cccl")
+target_link_libraries(torch::cudart INTERFACE ${TANDEM_CUDA_WHEELS}/cu13/lib/libcudart.so.13)
+target_link_options(torch::cudart INTERFACE -Wl,-rpath,${TANDEM_CUDA_WHEELS}/cu13/lib)
+
+add_library(torch::cuda INTERFACE IMPORTED)
+target_compile_options(torch::cuda INTERFACE "SHELL:-idirafter ${TANDEM_CUDA_WHEELS}/nccl/include")
 target_compile_definitions(torch::cuda INTERFACE USE_C10D_NCCL)
 # torch_cuda registers its kernels when it is loaded, so it is linked whether or not a symbol is named.
-target_link_libraries(torch::cuda INTERFACE torch::cpu
+target_link_libraries(torch::cuda INTERFACE torch::cpu torch::cudart
   ${TORCH_ROOT}/lib/libc10_cuda.so -Wl,--no-as-needed,${TORCH_ROOT}/lib/libtorch_cuda.so,--as-needed
-  ${TANDEM_CUDA_WHEELS}/cu13/lib/libcudart.so.13 ${TANDEM_CUDA_WHEELS}/nccl/lib/libnccl.so.2)
+  ${TANDEM_CUDA_WHEELS}/nccl/lib/libnccl.so.2)
 target_link_options(torch::cuda INTERFACE
-  -Wl,-rpath,${TANDEM_CUDA_WHEELS}/cu13/lib -Wl,-rpath,${TANDEM_CUDA_WHEELS}/nccl/lib
+  -Wl,-rpath,${TANDEM_CUDA_WHEELS}/nccl/lib
   # What torch_cuda itself needs is found by its own run path when it is loaded.
   -Wl,--allow-shlib-undefined -Wl,-rpath-link,${TORCH_ROOT}/lib)
 

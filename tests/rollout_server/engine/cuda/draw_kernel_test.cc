@@ -1,0 +1,179 @@
+// Draws on the device against SampleToken, over settings, vocabularies and shapes of distributions.
+#include "rollout_server/engine/cuda/draw_kernel.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+
+#include "rollout_server/engine/philox.h"
+#include "rollout_server/engine/sampler.h"
+#include "tests/rollout_server/engine/cuda/device_memory.h"
+
+namespace tandem::rollout::cuda {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+std::vector<Drawn> DrawAll(const std::vector<float>& logits, int64_t vocabulary,
+                           const std::vector<Draw>& draws,
+                           const std::vector<int32_t>& forbidden = {}) {
+  const DeviceArray<float> d_logits(logits);
+  const DeviceArray<Draw> d_draws(draws);
+  const DeviceArray<int32_t> d_forbidden(forbidden);
+  const DeviceArray<Drawn> drawn(draws.size(), Drawn{.id = -7});
+  DrawTokens(d_logits.data(), vocabulary, d_draws.data(), static_cast<int64_t>(draws.size()),
+             d_forbidden.data(), drawn.data(), nullptr);
+  return drawn.Read();
+}
+
+SamplingParams ParamsOf(const Draw& draw) {
+  SamplingParams params;
+  params.temperature = draw.temperature;
+  params.top_k = draw.top_k;
+  params.top_p = draw.top_p;
+  params.min_p = draw.min_p;
+  params.return_support = true;
+  return params;
+}
+
+// Is `uniform` so near the border between two ids that rounding may choose either? By SampleToken
+// itself, asked for draws a little to the left and to the right.
+bool NearBorder(const std::vector<float>& row, const SamplingParams& params,
+                const std::vector<int32_t>& forbidden, double uniform, int32_t id) {
+  for (const double moved : {uniform - 2e-6, uniform + 2e-6}) {
+    const auto token = SampleToken(row, params, forbidden, std::clamp(moved, 1e-16, 1 - 1e-16));
+    if (token.ok() && token->id == id) return true;
+  }
+  return false;
+}
+
+void ExpectSameAsCpu(const std::vector<float>& logits, int64_t vocabulary,
+                     const std::vector<Draw>& draws, const std::vector<int32_t>& forbidden = {}) {
+  const std::vector<Drawn> drawn = DrawAll(logits, vocabulary, draws, forbidden);
+  for (size_t i = 0; i < draws.size(); ++i) {
+    const Draw& draw = draws[i];
+    SCOPED_TRACE(::testing::Message()
+                 << "draw " << i << ": temperature " << draw.temperature << ", top_k " << draw.top_k
+                 << ", top_p " << draw.top_p << ", min_p " << draw.min_p);
+    const std::vector<float> row(logits.begin() + draw.row * vocabulary,
+                                 logits.begin() + (draw.row + 1) * vocabulary);
+    const std::vector<int32_t> own(forbidden.begin() + draw.first_forbidden,
+                                   forbidden.begin() + draw.first_forbidden + draw.num_forbidden);
+    const double uniform = UniformDraw(draw.seed, draw.index, draw.position);
+    const auto want = SampleToken(row, ParamsOf(draw), own, uniform);
+    ASSERT_TRUE(want.ok()) << want.status();
+    ASSERT_EQ(drawn[i].state, DrawState::kDrawn);
+    EXPECT_NEAR(drawn[i].entropy, want->entropy, 1e-4);
+    EXPECT_NEAR(drawn[i].logprob_second_moment, want->logprob_second_moment,
+                1e-4 * (1 + want->logprob_second_moment));
+    EXPECT_NEAR(drawn[i].kept_mass, want->kept_mass, 2e-6);
+    if (drawn[i].id != want->id) {
+      EXPECT_TRUE(NearBorder(row, ParamsOf(draw), own, uniform, drawn[i].id))
+          << drawn[i].id << ", SampleToken drew " << want->id;
+      continue;
+    }
+    EXPECT_NEAR(drawn[i].behaviour_logprob, want->behaviour_logprob, 4e-6);
+    EXPECT_NEAR(drawn[i].raw_logprob, want->raw_logprob, 4e-6);
+  }
+}
+
+// One draw of each setting from each of `rows` rows.
+std::vector<Draw> Settings(int32_t rows) {
+  std::vector<Draw> draws;
+  for (int32_t row = 0; row < rows; ++row) {
+    const auto add = [&](float temperature, int32_t top_k, float top_p, float min_p) {
+      const auto n = static_cast<uint32_t>(draws.size());
+      draws.push_back({.seed = 0x123456789abcdefull * (n + 1),
+                       .index = n,
+                       .position = 3 * n,
+                       .row = row,
+                       .temperature = temperature,
+                       .top_k = top_k,
+                       .top_p = top_p,
+                       .min_p = min_p});
+    };
+    add(1, 0, 1, 0);
+    add(0.6f, 0, 1, 0);
+    add(1.7f, 0, 1, 0);
+    add(0, 0, 1, 0);
+    add(1, 5, 1, 0);
+    add(1, 1, 1, 0);
+    add(1, 1000000, 1, 0);
+    add(1, 0, 0.9f, 0);
+    add(0.8f, 0, 0.3f, 0);
+    add(1, 0, 1, 0.1f);
+    add(1.3f, 40, 0.95f, 0.02f);
+  }
+  return draws;
+}
+
+TEST(DrawTokens, GivesTheCpusTokensAndRecords) {
+  for (const int64_t vocabulary : {50, 1000, 5003, 49152}) {
+    for (const float spread : {0.1f, 3.0f}) {
+      SCOPED_TRACE(::testing::Message() << vocabulary << " ids, spread " << spread);
+      const int32_t rows = vocabulary > 10000 ? 1 : 3;
+      ExpectSameAsCpu(Normal(rows * vocabulary, 5, spread), vocabulary, Settings(rows));
+    }
+  }
+}
+
+TEST(DrawTokens, TakesItsUniformsFromSeedCompletionAndPosition) {
+  const std::vector<float> logits = {0, -1, 2, -kInfinity, 1};
+  std::vector<Draw> draws;
+  for (uint32_t i = 0; i < 100; ++i)
+    draws.push_back({.seed = 11, .index = i / 10, .position = i % 10});
+  ExpectSameAsCpu(logits, 5, draws);
+}
+
+TEST(DrawTokens, KeepsTiesAsTheCpuDoes) {
+  std::vector<float> logits = Normal(300, 3);
+  for (const int i : {7, 50, 120, 121, 299}) logits[i] = 6.5f;
+  for (const int i : {8, 51, 122}) logits[i] = 6.0f;
+  std::vector<Draw> draws;
+  for (uint32_t i = 0; i < 6; ++i) {
+    draws.push_back({.seed = i, .top_k = 2});
+    draws.push_back({.seed = i, .top_p = 0.1f});
+    draws.push_back({.seed = i, .top_p = 0.35f});
+    draws.push_back({.seed = i, .top_k = 6, .top_p = 0.8f});
+    draws.push_back({.seed = i, .temperature = 0});
+  }
+  ExpectSameAsCpu(logits, 300, draws);
+}
+
+TEST(DrawTokens, DoesNotDrawWhatIsForbidden) {
+  std::vector<float> logits = Normal(400, 3);
+  logits[13] = 9;
+  logits[14] = 8;
+  const std::vector<int32_t> forbidden = {5, 13, 14};
+  std::vector<Draw> draws = Settings(1);
+  for (Draw& draw : draws) {
+    draw.first_forbidden = 1;
+    draw.num_forbidden = 2;
+  }
+  ExpectSameAsCpu(logits, 400, draws, forbidden);
+  for (const Drawn& one : DrawAll(logits, 400, draws, forbidden)) {
+    EXPECT_NE(one.id, 13);
+    EXPECT_NE(one.id, 14);
+  }
+}
+
+TEST(DrawTokens, SaysWhichRowsAreBrokenAndWhichHaveNothingLeft) {
+  std::vector<float> logits = Normal(5 * 64, 3);
+  logits[0 * 64 + 40] = NAN;
+  logits[1 * 64 + 63] = kInfinity;
+  for (int i = 0; i < 64; ++i) logits[2 * 64 + i] = -kInfinity;
+  for (int i = 1; i < 64; ++i) logits[3 * 64 + i] = -kInfinity;
+  std::vector<Draw> draws;
+  for (int32_t row = 0; row < 5; ++row) draws.push_back({.row = row});
+  draws[3].num_forbidden = 1;
+  const std::vector<Drawn> drawn = DrawAll(logits, 64, draws, {0});
+  EXPECT_EQ(drawn[0].state, DrawState::kBroken);
+  EXPECT_EQ(drawn[1].state, DrawState::kBroken);
+  EXPECT_EQ(drawn[2].state, DrawState::kBroken);
+  EXPECT_EQ(drawn[3].state, DrawState::kNothingLeft);
+  EXPECT_EQ(drawn[4].state, DrawState::kDrawn);
+}
+
+}  // namespace
+}  // namespace tandem::rollout::cuda
