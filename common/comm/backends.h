@@ -34,6 +34,9 @@ c10::intrusive_ptr<c10d::Backend> MakeNccl(const c10::intrusive_ptr<c10d::Store>
                                            int size, const std::string& name,
                                            std::chrono::milliseconds deadline);
 
+// As FlightRecord (group.h), of NCCL's operations, which c10d records apart. Empty without NCCL.
+std::string NcclFlightRecord();
+
 }  // namespace tandem::comm
 
 #endif  // TANDEM_COMMON_COMM_BACKENDS_H_

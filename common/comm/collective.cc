@@ -26,6 +26,15 @@ struct Collective::Group {
   Group(Store under, const GroupOptions& wanted)
       : store(std::move(under)), options(wanted), roll_call(store, options.members, options.rank, options.lag) {}
 
+  // NCCL's threads and communicator end here, quietly. Gloo's end with the object.
+  ~Group() {
+    try {
+      if (backend && backend->getBackendName() == "nccl") backend->abort();
+    } catch (const std::exception&) {
+      // What is broken already has no more to say.
+    }
+  }
+
   const Store store;
   const GroupOptions options;
   RollCall roll_call;

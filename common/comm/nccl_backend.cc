@@ -33,4 +33,8 @@ c10::intrusive_ptr<c10d::Backend> MakeNccl(const c10::intrusive_ptr<c10d::Store>
   return backend;
 }
 
+std::string NcclFlightRecord() {
+  return c10d::dump_nccl_trace_json(/*includeCollectives=*/true, /*onlyActive=*/false);
+}
+
 }  // namespace tandem::comm

@@ -9,4 +9,6 @@ c10::intrusive_ptr<c10d::Backend> MakeNccl(const c10::intrusive_ptr<c10d::Store>
   throw NoDevice("this build has no NCCL");
 }
 
+std::string NcclFlightRecord() { return {}; }
+
 }  // namespace tandem::comm

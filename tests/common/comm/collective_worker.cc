@@ -25,6 +25,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/comm/backends.h"
 #include "common/comm/collective.h"
 #include "common/comm/rendezvous.h"
 
@@ -130,7 +131,7 @@ struct Worker {
       group->Abort("the test says so");
       return "done";
     }
-    if (what == "record") return FlightRecord();
+    if (what == "record") return backend == Backend::kNccl ? NcclFlightRecord() : FlightRecord();
     if (what != "group") return "unknown";
     std::vector<int> ranks;
     for (const std::string& rank : std::vector<std::string>(absl::StrSplit(words.at(2), ','))) {
