@@ -138,7 +138,8 @@ absl::StatusOr<BenchCase> ParseCase(const std::string& name, int64_t prompt_toke
 }
 
 absl::StatusOr<PeerCommand> FindPeer(const std::string& name_or_path, const std::string& model,
-                                     const std::string& dtype, int64_t threads) {
+                                     const std::string& dtype, int64_t threads,
+                                     const std::string& device) {
   namespace fs = std::filesystem;
   std::error_code ignored;
   const fs::path named = fs::path(kPeers) / (name_or_path + ".py");
@@ -153,7 +154,8 @@ absl::StatusOr<PeerCommand> FindPeer(const std::string& name_or_path, const std:
   return PeerCommand{
       script.stem().string(),
       absl::StrCat("env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT ", python, " '", script.string(),
-                   "' --model '", model, "' --dtype ", dtype, " --threads ", threads)};
+                   "' --model '", model, "' --dtype ", dtype, " --threads ", threads,
+                   device == "cpu" ? "" : absl::StrCat(" --device ", device))};
 }
 
 absl::StatusOr<nlohmann::json> RunPeerCommand(const PeerCommand& peer,

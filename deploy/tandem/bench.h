@@ -49,7 +49,8 @@ struct PeerCommand {
 };
 //   NOT_FOUND  no such script (with where it was looked for)
 absl::StatusOr<PeerCommand> FindPeer(const std::string& name_or_path, const std::string& model,
-                                     const std::string& dtype, int64_t threads);
+                                     const std::string& dtype, int64_t threads,
+                                     const std::string& device = "cpu");
 
 // Runs the peer with more arguments (shell-quoted, a space first); the JSON object it printed.
 //   INTERNAL  it failed, or printed something else

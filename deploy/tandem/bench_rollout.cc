@@ -24,7 +24,7 @@ namespace {
 
 struct BenchFlags {
   std::string model;
-  std::string dtype = "bf16";
+  std::string device = "cpu", dtype = "bf16";
   std::vector<Numerics> numerics = {Numerics::kFast};
   std::vector<std::string> cases = {"decode-1",  "decode-8",  "decode-32",
                                     "decode-64", "prefill-8", "first-token-8"};
@@ -33,6 +33,7 @@ struct BenchFlags {
   bool json = false;
 };
 
+constexpr int64_t kCudaStepTokens = 8192;         // a GPU is not busy with fewer tokens of prompts
 constexpr const char* kOneSample = "one sample";  // what a first-token case is compared with
 
 absl::StatusOr<std::vector<BenchCase>> ParseCases(const BenchFlags& flags) {
@@ -92,6 +93,10 @@ absl::StatusOr<std::unique_ptr<rollout::Engine>> MakeEngine(const BenchFlags& fl
                                                             Numerics numerics,
                                                             const std::vector<BenchCase>& cases) {
   rollout::EngineOptions options;
+  if (flags.device == "cuda") {
+    options.device = rollout::Device::kCuda;
+    options.max_step_tokens = kCudaStepTokens;
+  }
   options.dtype =
       flags.dtype == "bf16" ? rollout::ComputeDType::kBf16 : rollout::ComputeDType::kFp32;
   options.numerics = numerics;
@@ -150,7 +155,7 @@ absl::Status Bench(const BenchFlags& flags) {
   std::vector<PeerCommand> peers;
   for (const std::string& peer : flags.peers) {
     TANDEM_ASSIGN_OR_RETURN(peers.emplace_back(),
-                            FindPeer(peer, flags.model, flags.dtype, flags.threads));
+                            FindPeer(peer, flags.model, flags.dtype, flags.threads, flags.device));
   }
   TANDEM_ASSIGN_OR_RETURN(const Engines engines, MakeEngines(flags, cases));
   BenchTable table;
@@ -194,6 +199,9 @@ void AddBenchCommand(CLI::App& app, Action& chosen) {
   CLI::App* sub = bench->add_subcommand(
       "rollout", "The rollout engine: prefill and decode, beside the machine's limits and peers");
   sub->add_option("--model", flags->model, "Hugging Face directory")->required();
+  sub->add_option("--device", flags->device, "where the forward runs (docs/cuda.md)")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   sub->add_option("--dtype", flags->dtype, "compute dtype")
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();

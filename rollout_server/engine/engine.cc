@@ -19,11 +19,11 @@
 #include "common/tensor/instruction_set.h"
 #include "common/tensor/nearest_cast.h"
 #include "rollout_server/engine/completion_text.h"
+#include "rollout_server/engine/cuda/cuda_runner.h"
 #include "rollout_server/engine/faulty_records.h"
 #include "rollout_server/engine/faulty_sampling.h"
 #include "rollout_server/engine/faulty_weights.h"
 #include "rollout_server/engine/model_runner.h"
-#include "rollout_server/engine/model_weights.h"
 #include "rollout_server/engine/philox.h"
 #include "rollout_server/engine/sampler.h"
 #include "rollout_server/engine/scheduler.h"
@@ -121,6 +121,8 @@ std::string_view InFlightName(InFlight policy) {
 }
 
 void BindOptions(OptionBinder& binder, EngineOptions& options) {
+  binder.Choice<Device>("device", &options.device, {{"cpu", Device::kCpu}, {"cuda", Device::kCuda}},
+                        "where the forward runs; cuda needs a build of the cuda preset and a GPU");
   binder.Choice<ComputeDType>("dtype", &options.dtype,
                               {{"fp32", ComputeDType::kFp32}, {"bf16", ComputeDType::kBf16}},
                               "compute type of weights, linear layers and KV cache");
@@ -156,18 +158,21 @@ struct Engine::Impl {
         num_blocks(engine_options.kv_capacity_tokens / KvBlockPool::kBlockTokens),
         scheduler({num_blocks, options.max_batch_sequences,
                    std::max(options.max_step_tokens, options.max_batch_sequences),
-                   options.prefix_cache && options.faults.stale_prefix_fraction == 0}),
-        runner(model_config, engine_options.dtype, num_blocks, NumThreads(engine_options),
-               ActiveInstructionSet()) {}
+                   options.prefix_cache && options.faults.stale_prefix_fraction == 0}) {}
 
   std::vector<int32_t> StopIds(const SamplingParams& sampling) const;
   bool IsStop(const SamplingParams& sampling, int32_t id) const;
-  const ModelWeights& Served() const { return faulty ? faulty->served() : *weights; }
+  const StagedWeights& Served() const {
+    if (faulty) return faulty->served();
+    return *weights;
+  }
+  absl::Status MakeRunner();
   bool HasStalePrefix(const RunningGroup& group) const;
-  void Compute(const StepPlan& plan, const StepInputs& inputs,
-               std::vector<absl::StatusOr<SampledToken>>& tokens);
-  absl::StatusOr<SampledToken> Sample(const Sequence& sequence,
-                                      std::span<const float> logits) const;
+  absl::Status Compute(const StepPlan& plan, const StepInputs& inputs,
+                       std::vector<absl::StatusOr<SampledToken>>& tokens);
+  TokenDraw DrawOf(const Sequence& sequence, int64_t logits_row) const;
+  absl::StatusOr<SampledToken> SampleFaulty(const TokenDraw& draw,
+                                            std::span<const float> logits) const;
   absl::StatusOr<std::optional<FinishReason>> FinishReasonOf(Sequence& sequence) const;
   void StartMembers(RunningGroup& group, std::vector<EngineEvent>& events) const;
   absl::Status Emit(Sequence* sequence, FinishReason reason, std::vector<EngineEvent>& events);
@@ -175,25 +180,49 @@ struct Engine::Impl {
   const ModelConfig config;
   const int64_t num_blocks;
   Scheduler scheduler;
-  ModelRunner runner;
+  std::unique_ptr<TokenRunner> runner;
   std::unique_ptr<Tokenizer> tokenizer;
-  std::unique_ptr<ModelWeights> weights;  // the claimed ones
-  std::optional<FaultyWeights> faulty;    // that serve in their place
-  Mutex spare_mu;  // Stage runs beside steps
+  std::unique_ptr<StagedWeights> weights;  // the claimed ones
+  std::optional<FaultyWeights> faulty;     // that serve in their place
+  Mutex spare_mu;                          // Stage runs beside steps
   // What served before: the next version is packed into its memory, so that a push neither maps
   // hundreds of fresh megabytes nor gives them back while requests wait.
-  std::unique_ptr<ModelWeights> spare ABSL_GUARDED_BY(spare_mu);
+  std::unique_ptr<StagedWeights> spare ABSL_GUARDED_BY(spare_mu);
   std::vector<HostTensor> initial_tensors;
   WeightVersion version;
   uint64_t num_tokens_sampled = 0;
   uint64_t num_prompt_tokens_computed = 0;
   uint64_t num_steps = 0;
-  ModelRunner::Account total;  // of all steps
+  TokenRunner::Account total;  // of all steps
   double step_seconds = 0;
 };
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
+
+absl::Status Engine::Impl::MakeRunner() {
+  if (options.device == Device::kCuda) {
+    if (options.numerics != Numerics::kFast) {
+      return absl::UnimplementedError(absl::StrCat(
+          "numerics ", std::string(NumericsName(options.numerics)),
+          " on a CUDA device: cuBLAS's results depend on the batch; use fast, or device cpu"));
+    }
+    if (!(options.faults == EngineFaults{})) {
+      return absl::UnimplementedError("injected faults on a CUDA device: use device cpu");
+    }
+    TANDEM_ASSIGN_OR_RETURN(runner, MakeCudaRunner(config, options.dtype, num_blocks));
+    return absl::OkStatus();
+  }
+  try {
+    runner = std::make_unique<ModelRunner>(config, options.dtype, num_blocks, NumThreads(options),
+                                           ActiveInstructionSet());
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(absl::StrCat("no memory for a KV cache of ",
+                                                     options.kv_capacity_tokens,
+                                                     " tokens: lower engine.kv_capacity_tokens"));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_directory,
                                                        const EngineOptions& options) {
@@ -211,17 +240,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
     TANDEM_ASSIGN_OR_RETURN(HostTensor cast, CastNearest(tensor, WeightDType(options.dtype)));
     tensors.push_back(std::move(cast));
   }
-  std::unique_ptr<Impl> impl;
-  try {
-    impl = std::make_unique<Impl>(options, config);
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(absl::StrCat("no memory for a KV cache of ",
-                                                     options.kv_capacity_tokens,
-                                                     " tokens: lower engine.kv_capacity_tokens"));
-  }
+  auto impl = std::make_unique<Impl>(options, config);
+  TANDEM_RETURN_IF_ERROR(impl->MakeRunner());
   impl->tokenizer = std::move(tokenizer);
-  TANDEM_ASSIGN_OR_RETURN(impl->weights,
-                          PackModelWeights(config, tensors, WeightDType(options.dtype)));
+  TANDEM_ASSIGN_OR_RETURN(impl->weights, impl->runner->Pack(tensors, nullptr));
   if (options.faults.weights()) impl->faulty.emplace(config, options.faults, tensors);
   impl->initial_tensors = std::move(tensors);
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
@@ -305,27 +327,23 @@ bool Engine::Impl::IsStop(const SamplingParams& sampling, int32_t id) const {
   return has(sampling.stop_token_ids) || (!sampling.ignore_eos && has(config.eos_token_ids));
 }
 
-// The next token of a sequence. Thread-safe beside other sequences.
-absl::StatusOr<SampledToken> Engine::Impl::Sample(const Sequence& sequence,
-                                                  std::span<const float> logits) const {
-  const GroupRequest& request = sequence.group->request;
-  const int64_t position = static_cast<int64_t>(sequence.completion.token_ids.size());
-  std::vector<int32_t> forbidden;
-  if (position < request.sampling.min_new_tokens) forbidden = StopIds(request.sampling);
-  const double uniform =
-      UniformDraw(request.sampling.seed, static_cast<uint32_t>(sequence.completion.index),
-                  static_cast<uint32_t>(position));
-  const EngineFaults& faults = options.faults;
-  absl::StatusOr<SampledToken> token =
-      faults.transforms() || faults.logit_noise > 0
-          ? FaultySample(logits, request.sampling, forbidden, uniform, faults,
-                         {request.sampling.seed, static_cast<uint32_t>(sequence.completion.index),
-                          static_cast<uint32_t>(position)})
-          : SampleToken(logits, request.sampling, forbidden, uniform);
-  if (token.ok()) return token;
-  return absl::InternalError(absl::StrCat("group ", request.key, ", completion ",
-                                          sequence.completion.index, ", token ", position, ": ",
-                                          token.status().message()));
+// The next token of a sequence.
+TokenDraw Engine::Impl::DrawOf(const Sequence& sequence, int64_t logits_row) const {
+  const SamplingParams& sampling = sequence.group->request.sampling;
+  const auto position = static_cast<uint32_t>(sequence.completion.token_ids.size());
+  TokenDraw draw = {
+      logits_row, &sampling, {}, static_cast<uint32_t>(sequence.completion.index), position};
+  if (static_cast<int32_t>(position) < sampling.min_new_tokens) draw.forbidden = StopIds(sampling);
+  return draw;
+}
+
+// Thread-safe beside other sequences.
+absl::StatusOr<SampledToken> Engine::Impl::SampleFaulty(const TokenDraw& draw,
+                                                        std::span<const float> logits) const {
+  const uint64_t seed = draw.params->seed;
+  return FaultySample(logits, *draw.params, draw.forbidden,
+                      UniformDraw(seed, draw.index, draw.position), options.faults,
+                      {seed, draw.index, draw.position});
 }
 
 // Why the sequence ends with its last token; nothing when it goes on. Fills `text` for stop
@@ -388,23 +406,35 @@ bool Engine::Impl::HasStalePrefix(const RunningGroup& group) const {
 }
 
 // The forward of a step; tokens[i] is what inputs.draws[i] drew.
-void Engine::Impl::Compute(const StepPlan& plan, const StepInputs& inputs,
-                           std::vector<absl::StatusOr<SampledToken>>& tokens) {
+absl::Status Engine::Impl::Compute(const StepPlan& plan, const StepInputs& inputs,
+                                   std::vector<absl::StatusOr<SampledToken>>& tokens) {
   const SitePrecision precision = options.faults.precision();
   const KvQuantisation kv_quantisation = options.faults.kv_quantisation();
   if (!inputs.stale.empty()) {
     for (const Work& work : plan.work) {  // as a hit in the prefix cache would be flagged
       if (HasStalePrefix(*work.group)) work.group->num_prompt_tokens_found = work.group->prompt_size() - 1;
     }
-    runner.Run(*faulty->before(), inputs.stale, {}, [](int64_t, std::span<const float>) {}, precision,
-               kv_quantisation);
-    if (inputs.tokens.empty()) return;
+    TANDEM_RETURN_IF_ERROR(runner->Run(
+        *faulty->before(), inputs.stale, {}, [](int64_t, std::span<const float>) {}, precision,
+        kv_quantisation));
+    if (inputs.tokens.empty()) return absl::OkStatus();
   }
-  runner.Run(
+  std::vector<TokenDraw> draws;
+  for (size_t row = 0; row < inputs.logits_rows.size(); ++row) {
+    for (size_t i = inputs.draws_begin[row]; i < inputs.draws_begin[row + 1]; ++i) {
+      draws.push_back(DrawOf(*inputs.draws[i], static_cast<int64_t>(row)));
+    }
+  }
+  if (options.faults == EngineFaults{}) {
+    return runner->RunAndDraw(Served(), inputs.tokens, inputs.logits_rows, draws, tokens);
+  }
+  const bool faulty_sampling = options.faults.transforms() || options.faults.logit_noise > 0;
+  return runner->Run(
       Served(), inputs.tokens, inputs.logits_rows,
       [&](int64_t row, std::span<const float> logits) {
         for (size_t i = inputs.draws_begin[row]; i < inputs.draws_begin[row + 1]; ++i) {
-          tokens[i] = Sample(*inputs.draws[i], logits);
+          tokens[i] =
+              faulty_sampling ? SampleFaulty(draws[i], logits) : DrawOnHost(draws[i], logits);
         }
       },
       precision, kv_quantisation);
@@ -418,13 +448,19 @@ absl::StatusOr<std::vector<EngineEvent>> Engine::Step() {
   const StepPlan plan = impl.scheduler.Plan();
   for (RunningGroup* group : plan.admitted) events.push_back(GroupStarted{group->request.key});
 
-  impl.runner.CopyBlocks(plan.copies);
+  impl.runner->CopyBlocks(plan.copies);
   const StepInputs inputs =
       BuildInputs(plan, impl.options.faults.wrong_bos,
                   [&](const RunningGroup& group) { return impl.HasStalePrefix(group); });
   std::vector<absl::StatusOr<SampledToken>> tokens(inputs.draws.size());
-  impl.Compute(plan, inputs, tokens);
-  for (const auto& token : tokens) TANDEM_RETURN_IF_ERROR(token.status());
+  TANDEM_RETURN_IF_ERROR(impl.Compute(plan, inputs, tokens));
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i].ok()) continue;
+    const FinishedCompletion& completion = inputs.draws[i]->completion;
+    return absl::InternalError(absl::StrCat(
+        "group ", inputs.draws[i]->group->request.key, ", completion ", completion.index,
+        ", token ", completion.token_ids.size(), ": ", tokens[i].status().message()));
+  }
   impl.scheduler.Computed(plan);
   for (const Work& work : plan.work) {
     if (work.sequence != nullptr) continue;
@@ -441,8 +477,8 @@ absl::StatusOr<std::vector<EngineEvent>> Engine::Step() {
     if (reason) TANDEM_RETURN_IF_ERROR(impl.Emit(sequence, *reason, events));
   }
   ++impl.num_steps;
-  impl.total.bytes += impl.runner.account().bytes;
-  impl.total.flops += impl.runner.account().flops;
+  impl.total.bytes += impl.runner->account().bytes;
+  impl.total.flops += impl.runner->account().flops;
   const double seconds = MonotonicSeconds() - begin;
   impl.step_seconds += seconds;
   for (EngineEvent& event : events) {
@@ -455,8 +491,8 @@ absl::StatusOr<std::vector<SequenceScore>> Engine::Score(const std::vector<Score
                                                          const ScoreOptions& options) {
   Impl& impl = *impl_;
   TANDEM_RETURN_IF_ERROR(ValidateScoreOptions(options));
-  TANDEM_RETURN_IF_ERROR(CheckSequences(sequences, impl.config));
-  ScoreContext context = {&impl.runner, impl.weights.get(), &impl.scheduler,
+  TANDEM_RETURN_IF_ERROR(CheckSequences(sequences, impl.config, *impl.runner));
+  ScoreContext context = {impl.runner.get(), impl.weights.get(), &impl.scheduler,
                           impl.options.max_batch_sequences, impl.options.max_step_tokens};
   ScoreOptions how = options;
   if (options.as_served) {
@@ -469,14 +505,13 @@ absl::StatusOr<std::vector<SequenceScore>> Engine::Score(const std::vector<Score
 
 absl::StatusOr<std::unique_ptr<StagedWeights>> Engine::Stage(
     std::vector<HostTensor> tensors) const {
-  std::unique_ptr<ModelWeights> spare;
+  std::unique_ptr<StagedWeights> spare;
   {
     MutexLock lock(&impl_->spare_mu);
     spare = std::move(impl_->spare);
   }
-  TANDEM_ASSIGN_OR_RETURN(
-      auto packed, PackModelWeights(impl_->config, tensors, weight_dtype(), std::move(spare)));
-  if (!impl_->options.faults.weights()) return std::unique_ptr<StagedWeights>(std::move(packed));
+  TANDEM_ASSIGN_OR_RETURN(auto packed, impl_->runner->Pack(tensors, std::move(spare)));
+  if (!impl_->options.faults.weights()) return packed;
   auto staged = std::make_unique<StagedWithTensors>();
   staged->claimed = std::move(packed);
   staged->tensors = CopyTensors(tensors);
@@ -489,10 +524,8 @@ std::vector<GroupKey> Engine::Install(std::unique_ptr<StagedWeights> staged,
     impl_->faulty->Install(std::move(with_tensors->tensors));
     staged = std::move(with_tensors->claimed);
   }
-  auto* weights = dynamic_cast<ModelWeights*>(staged.release());
-  TANDEM_CHECK(weights != nullptr);
-  std::unique_ptr<ModelWeights> served =
-      std::exchange(impl_->weights, std::unique_ptr<ModelWeights>(weights));
+  TANDEM_CHECK(impl_->runner->Packed(staged.get()));
+  std::unique_ptr<StagedWeights> served = std::exchange(impl_->weights, std::move(staged));
   impl_->version = version;
   {
     MutexLock lock(&impl_->spare_mu);
@@ -538,9 +571,7 @@ EngineStats Engine::Stats() const {
   return stats;
 }
 
-MachineLimits Engine::MeasureLimits() {
-  return MeasureMachineLimits(impl_->runner.team(), ActiveInstructionSet());
-}
+MachineLimits Engine::MeasureLimits() { return impl_->runner->MeasureLimits(); }
 
 const std::vector<HostTensor>& Engine::initial_tensors() const { return impl_->initial_tensors; }
 void Engine::DropInitialTensors() { impl_->initial_tensors.clear(); }

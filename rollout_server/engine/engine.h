@@ -30,6 +30,10 @@ namespace tandem::rollout {
 
 enum class ComputeDType { kFp32, kBf16 };
 
+// Where the forward runs. kCuda: the first GPU this process sees (CUDA_VISIBLE_DEVICES), in a build
+// of the cuda preset.
+enum class Device { kCpu, kCuda };
+
 // What becomes of groups that run when new weights are installed.
 enum class InFlight {
   kKeep,       // they go on over the KV they have; their next tokens are drawn under the new weights
@@ -41,6 +45,7 @@ enum class InFlight {
 std::string_view InFlightName(InFlight policy);  // "keep", ...
 
 struct EngineOptions {
+  Device device = Device::kCpu;
   Numerics numerics = Numerics::kFast;  // the other two are promises, checked at the start
   ComputeDType dtype = ComputeDType::kBf16;
   int64_t kv_capacity_tokens = 32768;
@@ -96,8 +101,10 @@ class StagedWeights {
 class Engine {
  public:
   // Loads config, tokenizer and weights (nearest cast to options.dtype) as version 0.
-  // Errors: those of ReadModelConfig, Tokenizer::Load, ReadModelTensors, CheckFaults, and of CheckInvariance
-  // unless options.numerics is kFast.
+  // Errors: those of ReadModelConfig, Tokenizer::Load, ReadModelTensors, CheckFaults, of
+  // CheckInvariance unless options.numerics is kFast, and of MakeCudaRunner (cuda/cuda_runner.h)
+  // when options.device is kCuda:
+  //   UNIMPLEMENTED  on that device: numerics other than kFast, faults
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const std::string& model_directory,
                                                         const EngineOptions& options);
   ~Engine();
@@ -148,7 +155,8 @@ class Engine {
   //                       the vocabulary, over the context;
   //                       segments (CheckSequences)
   //   RESOURCE_EXHAUSTED  no KV free
-  //   INTERNAL            a logit is NaN or +inf
+  //   INTERNAL            a logit is NaN or +inf; the device failed
+  //   UNIMPLEMENTED       on a CUDA device: precision or kv_quantisation
   absl::StatusOr<std::vector<SequenceScore>> Score(const std::vector<ScoreSequence>& sequences,
                                                    const ScoreOptions& options);
 

@@ -18,7 +18,7 @@ namespace tandem::rollout {
 
 // What Engine::Stage gives out while weights are faulty: the claimed weights, and their tensors for the history.
 struct StagedWithTensors : StagedWeights {
-  std::unique_ptr<ModelWeights> claimed;
+  std::unique_ptr<StagedWeights> claimed;
   std::vector<HostTensor> tensors;
 };
 

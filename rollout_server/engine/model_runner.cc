@@ -345,9 +345,23 @@ ModelRunner::Account ModelRunner::AccountOf(const ModelWeights& weights,
   return account;
 }
 
-void ModelRunner::Run(const ModelWeights& weights, std::span<const TokenInput> inputs,
-                      std::span<const int64_t> logits_rows, OnLogits on_logits,
-                      const SitePrecision& precision, const KvQuantisation& kv_quantisation) {
+absl::StatusOr<std::unique_ptr<StagedWeights>> ModelRunner::Pack(
+    const std::vector<HostTensor>& tensors, std::unique_ptr<StagedWeights> spare) const {
+  const DType dtype = dtype_ == ComputeDType::kBf16 ? DType::kBF16 : DType::kF32;
+  return PackModelWeights(
+      config_, tensors, dtype,
+      std::unique_ptr<ModelWeights>(static_cast<ModelWeights*>(spare.release())));
+}
+
+bool ModelRunner::Packed(const StagedWeights* weights) const {
+  return dynamic_cast<const ModelWeights*>(weights) != nullptr;
+}
+
+absl::Status ModelRunner::Run(const StagedWeights& packed, std::span<const TokenInput> inputs,
+                              std::span<const int64_t> logits_rows, OnLogits on_logits,
+                              const SitePrecision& precision,
+                              const KvQuantisation& kv_quantisation) {
+  const auto& weights = static_cast<const ModelWeights&>(packed);
   precision_ = precision;
   kv_quantisation_ = kv_quantisation;
   Prepare(inputs);
@@ -367,6 +381,7 @@ void ModelRunner::Run(const ModelWeights& weights, std::span<const TokenInput> i
     }
     RunHead(member, weights, logits_rows, on_logits);
   });
+  return absl::OkStatus();
 }
 
 void ModelRunner::CopyBlocks(std::span<const BlockCopy> copies) {

@@ -1,5 +1,5 @@
-// ModelRunner: the engine's own forward over a KV cache in blocks (arrow 2). It owns the cache; weights
-// come with each call, so that a swap between two steps is a pointer.
+// ModelRunner: the engine's own forward over a KV cache in blocks (arrow 2), on the CPU. It owns
+// the cache.
 //
 // The residual stream, norms, rotary, softmax and logits are fp32; with ComputeDType::kBf16 the weights
 // and the cache are bf16, and so are the inputs of all linear layers but the head, whose logits would be
@@ -15,52 +15,33 @@
 #include <span>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "common/base/thread_team.h"
 #include "common/model/forward_kernels.h"
 #include "common/model/model_config.h"
 #include "common/tensor/aligned_buffer.h"
 #include "common/tensor/instruction_set.h"
-#include "rollout_server/engine/engine.h"
 #include "rollout_server/engine/model_weights.h"
-#include "rollout_server/engine/scheduler.h"
-#include "rollout_server/engine/site_precision.h"
+#include "rollout_server/engine/token_runner.h"
 
 namespace tandem::rollout {
 
-// One token to compute. Its KV goes to `position` of the sequence with that block table; it attends to
-// positions 0..position.
-struct TokenInput {
-  int32_t token_id = 0;
-  int32_t position = 0;
-  const std::vector<BlockId>* blocks = nullptr;
-};
-
-class ModelRunner {
+class ModelRunner : public TokenRunner {
  public:
   // Allocates the cache: num_blocks blocks of KvBlockPool::kBlockTokens tokens.
   ModelRunner(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks, int num_threads,
               InstructionSet instruction_set);
 
-  // Computes `inputs` [N] and calls on_logits(i, logits [V] fp32) for the row inputs[logits_rows[i]],
-  // for every i, in no order and from several threads. Tokens of one sequence may come in one call,
-  // next to each other and in order of position;
-  // `precision` and `kv_quantisation` round at their sites.
-  using OnLogits = absl::FunctionRef<void(int64_t, std::span<const float>)>;
-  void Run(const ModelWeights& weights, std::span<const TokenInput> inputs,
-           std::span<const int64_t> logits_rows, OnLogits on_logits,
-           const SitePrecision& precision = {}, const KvQuantisation& kv_quantisation = {});
-
-  // Copies whole blocks, all layers.
-  void CopyBlocks(std::span<const BlockCopy> copies);
-
-  // What the last Run had to read (weights once, and the KV it attended to) and to multiply: the account
-  // that a machine's limits bound from below.
-  struct Account {
-    double bytes = 0, flops = 0;
-  };
-  const Account& account() const { return account_; }
-  ThreadTeam& team() { return team_; }
+  absl::StatusOr<std::unique_ptr<StagedWeights>> Pack(
+      const std::vector<HostTensor>& tensors, std::unique_ptr<StagedWeights> spare) const override;
+  bool Packed(const StagedWeights* weights) const override;
+  // Calls on_logits from several threads. OK always.
+  absl::Status Run(const StagedWeights& weights, std::span<const TokenInput> inputs,
+                   std::span<const int64_t> logits_rows, OnLogits on_logits,
+                   const SitePrecision& precision = {},
+                   const KvQuantisation& kv_quantisation = {}) override;
+  void CopyBlocks(std::span<const BlockCopy> copies) override;
+  Account account() const override { return account_; }
+  MachineLimits MeasureLimits() override { return MeasureMachineLimits(team_, set_); }
 
   int64_t cache_bytes() const { return keys_.size() + values_.size(); }
 

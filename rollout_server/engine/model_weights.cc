@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 
 namespace tandem::rollout {
 namespace {
@@ -149,9 +150,8 @@ int64_t ModelWeights::linear_bytes() const {
   return bytes;
 }
 
-absl::StatusOr<std::unique_ptr<ModelWeights>> PackModelWeights(
-    const ModelConfig& config, const std::vector<HostTensor>& tensors, DType dtype,
-    std::unique_ptr<ModelWeights> spare) {
+absl::Status CheckModelTensors(const ModelConfig& config, const std::vector<HostTensor>& tensors,
+                               DType dtype) {
   const std::vector<TensorSpec> want = ModelTensors(config, dtype);
   if (tensors.size() != want.size()) {
     return absl::InvalidArgumentError(
@@ -162,6 +162,13 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> PackModelWeights(
     return absl::InvalidArgumentError(absl::StrCat("tensor ", i, " is ", tensors[i].spec.ToString(),
                                                    ", want ", want[i].ToString()));
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<ModelWeights>> PackModelWeights(
+    const ModelConfig& config, const std::vector<HostTensor>& tensors, DType dtype,
+    std::unique_ptr<ModelWeights> spare) {
+  TANDEM_RETURN_IF_ERROR(CheckModelTensors(config, tensors, dtype));
   if (!spare) spare = std::make_unique<ModelWeights>();
   if (dtype == DType::kBF16) {
     PackAll<uint16_t>(config, tensors, *spare);

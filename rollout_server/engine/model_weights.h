@@ -38,10 +38,14 @@ struct ModelWeights : StagedWeights {
   int64_t linear_bytes() const;  // what one step reads
 };
 
+//   INVALID_ARGUMENT  a tensor has another name, shape or dtype than ModelTensors says
+absl::Status CheckModelTensors(const ModelConfig& config, const std::vector<HostTensor>& tensors,
+                               DType dtype);
+
 // Packs tensors of `dtype` (copies them: the source may be a staging buffer that is used again)
 // into `spare`, a version of the same model that nobody reads any more, or into fresh memory when
 // it is null.
-//   INVALID_ARGUMENT  a tensor has another name, shape or dtype than ModelTensors says
+// Errors: CheckModelTensors.
 absl::StatusOr<std::unique_ptr<ModelWeights>> PackModelWeights(
     const ModelConfig& config, const std::vector<HostTensor>& tensors, DType dtype,
     std::unique_ptr<ModelWeights> spare = nullptr);

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "rollout_server/engine/model_weights.h"
 #include "rollout_server/engine/sampler.h"
 
 namespace tandem::rollout {
@@ -31,7 +30,7 @@ struct Prediction {
 };
 
 struct Step {
-  const ModelWeights* weights = nullptr;
+  const StagedWeights* weights = nullptr;
   std::vector<TokenInput> inputs;
   std::vector<int64_t> rows;
   std::vector<Prediction> predictions;  // one for each row
@@ -98,10 +97,10 @@ class Batch {
   // A step is computed under one set of weights: that of its first lane.
   bool Joins(Lane& lane, Step& step) const {
     const std::vector<ScoreSegment>& segments = sequences_[lane.sequence].segments;
-    while (lane.segment < segments.size() && lane.next >= segments[lane.segment].end) ++lane.segment;
-    const auto* const weights = lane.segment < segments.size()
-                                    ? static_cast<const ModelWeights*>(segments[lane.segment].weights)
-                                    : context_.weights;
+    while (lane.segment < segments.size() && lane.next >= segments[lane.segment].end)
+      ++lane.segment;
+    const StagedWeights* const weights =
+        lane.segment < segments.size() ? segments[lane.segment].weights : context_.weights;
     if (step.weights == nullptr) step.weights = weights;
     return step.weights == weights;
   }
@@ -139,7 +138,7 @@ void Write(const ScoredToken& token, int64_t t, SequenceScore& score) {
 absl::Status Run(const ScoreContext& context, const std::vector<ScoreSequence>& sequences,
                  const ScoreOptions& options, const Step& step, std::vector<SequenceScore>& out) {
   std::vector<absl::Status> broken(step.rows.size());
-  context.runner->Run(
+  TANDEM_RETURN_IF_ERROR(context.runner->Run(
       *step.weights, step.inputs, step.rows,
       [&](int64_t row, std::span<const float> logits) {
         const auto& [s, position] = step.predictions[row];
@@ -152,7 +151,7 @@ absl::Status Run(const ScoreContext& context, const std::vector<ScoreSequence>& 
               absl::StrCat("sequence ", s, ", token ", t, ": ", token.status().message()));
         }
       },
-      options.precision, options.kv_quantisation);
+      options.precision, options.kv_quantisation));
   for (const absl::Status& status : broken) TANDEM_RETURN_IF_ERROR(status);
   return absl::OkStatus();
 }
@@ -164,7 +163,8 @@ SequenceScore Empty(size_t size) {
 
 }  // namespace
 
-absl::Status CheckSequences(const std::vector<ScoreSequence>& sequences, const ModelConfig& config) {
+absl::Status CheckSequences(const std::vector<ScoreSequence>& sequences, const ModelConfig& config,
+                            const TokenRunner& runner) {
   for (size_t s = 0; s < sequences.size(); ++s) {
     const int64_t size = static_cast<int64_t>(sequences[s].ids.size());
     if (size < 2 || size > config.max_position_embeddings) {
@@ -178,7 +178,7 @@ absl::Status CheckSequences(const std::vector<ScoreSequence>& sequences, const M
     }
     for (size_t i = 0; i < sequences[s].segments.size(); ++i) {
       const auto& segments = sequences[s].segments;
-      const bool staged = dynamic_cast<const ModelWeights*>(segments[i].weights) != nullptr;
+      const bool staged = runner.Packed(segments[i].weights);
       if (staged && segments[i].end > (i == 0 ? 0 : segments[i - 1].end)) continue;
       return absl::InvalidArgumentError(
           absl::StrCat("sequence ", s, ", segment ", i,

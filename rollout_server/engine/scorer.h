@@ -8,30 +8,31 @@
 
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
-#include "rollout_server/engine/model_runner.h"
 #include "rollout_server/engine/scheduler.h"
 #include "rollout_server/engine/score_options.h"
+#include "rollout_server/engine/token_runner.h"
 
 namespace tandem::rollout {
 
 struct ScoreContext {
-  ModelRunner* runner = nullptr;
-  const ModelWeights* weights = nullptr;
+  TokenRunner* runner = nullptr;
+  const StagedWeights* weights = nullptr;
   Scheduler* scheduler = nullptr;  // lends blocks nobody holds
   int64_t max_sequences = 0;       // decoded side by side
   int64_t max_step_tokens = 0;     // computed in one step, prompt chunks included
 };
 
-//   INVALID_ARGUMENT  T < 2 or over the context, num_prompt_tokens outside [0, T), an id outside the vocabulary,
-//                     segments that do not rise or whose weights are not staged here
-absl::Status CheckSequences(const std::vector<ScoreSequence>& sequences, const ModelConfig& config);
+//   INVALID_ARGUMENT  T < 2 or over the context, num_prompt_tokens outside [0, T), an id outside
+//                     the vocabulary, segments that do not rise or whose weights are not of `runner`
+absl::Status CheckSequences(const std::vector<ScoreSequence>& sequences, const ModelConfig& config,
+                            const TokenRunner& runner);
 
 // Of sequences that CheckSequences accepts, under options that ValidateScoreOptions accepts.
 //   RESOURCE_EXHAUSTED  a sequence needs more KV blocks than nobody holds
-//   INTERNAL            a logit is NaN or +inf
-absl::StatusOr<std::vector<SequenceScore>> ScoreSequences(const ScoreContext& context,
-                                                          const std::vector<ScoreSequence>& sequences,
-                                                          const ScoreOptions& options);
+//   INTERNAL            a logit is NaN or +inf; and what TokenRunner::Run says
+absl::StatusOr<std::vector<SequenceScore>> ScoreSequences(
+    const ScoreContext& context, const std::vector<ScoreSequence>& sequences,
+    const ScoreOptions& options);
 
 }  // namespace tandem::rollout
 

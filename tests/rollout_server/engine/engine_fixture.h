@@ -33,6 +33,8 @@ class EngineFixture : public ::testing::Test {
   }
   static void TearDownTestSuite() { directory_.reset(); }
 
+  static const std::string& directory() { return directory_->path(); }
+
   static EngineOptions Fp32() {
     EngineOptions options;
     options.dtype = ComputeDType::kFp32;

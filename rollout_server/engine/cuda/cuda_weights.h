@@ -1,0 +1,49 @@
+// CudaWeights: one version of the model on a CUDA device. Includes LibTorch.
+#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_CUDA_WEIGHTS_H_
+#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_CUDA_WEIGHTS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/model/model_config.h"
+#include "common/weights/host_tensor.h"
+#include "rollout_server/engine/engine.h"
+
+namespace tandem::rollout {
+
+struct CudaLinear {
+  at::Tensor weight;  // [O, I], the engine's dtype
+  at::Tensor bias;    // [O] fp32, or undefined
+};
+
+// Norms are fp32.
+struct CudaLayer {
+  at::Tensor input_norm, post_norm;  // [E]
+  at::Tensor q_norm, k_norm;         // [D], Qwen3 only
+  CudaLinear qkv;                    // E -> (H + 2 Hkv) D
+  CudaLinear o;                      // H D -> E
+  CudaLinear gate_up;                // E -> I gates, then I ups
+  CudaLinear down;                   // I -> E
+};
+
+struct CudaWeights : StagedWeights {
+  at::Tensor embedding;  // [V, E]
+  at::Tensor head;       // [V, E]; the embedding when they are tied
+  std::vector<CudaLayer> layers;
+  at::Tensor final_norm;  // [E]
+
+  int64_t layer_bytes() const;  // of the linear layers but the head
+};
+
+// `tensors`: of PackModelWeights' check. Copies them, into `spare`'s memory where it is not null,
+// on a stream of its own, and waits for it. Throws c10::Error.
+std::unique_ptr<CudaWeights> UploadWeights(const ModelConfig& config,
+                                           const std::vector<HostTensor>& tensors, DType dtype,
+                                           std::unique_ptr<CudaWeights> spare);
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_CUDA_WEIGHTS_H_

@@ -1,0 +1,11 @@
+#include "rollout_server/engine/cuda/cuda_runner.h"
+
+namespace tandem::rollout {
+
+absl::StatusOr<std::unique_ptr<TokenRunner>> MakeCudaRunner(const ModelConfig&, ComputeDType,
+                                                            int64_t) {
+  return absl::FailedPreconditionError(
+      "engine.device is cuda, and this build has no CUDA: build the cuda preset (docs/cuda.md)");
+}
+
+}  // namespace tandem::rollout

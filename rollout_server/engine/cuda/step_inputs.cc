@@ -1,0 +1,75 @@
+#include "rollout_server/engine/cuda/step_inputs.h"
+
+#include <algorithm>
+#include <map>
+
+namespace tandem::rollout::cuda {
+namespace {
+
+constexpr int64_t kBlock = KvBlockPool::kBlockTokens;
+
+int64_t SlotOf(const TokenInput& input, int64_t position) {
+  return (*input.blocks)[static_cast<size_t>(position / kBlock)] * kBlock + position % kBlock;
+}
+
+// Tokens [first, first + count) of the inputs are neighbours of one sequence.
+void AddRun(std::span<const TokenInput> inputs, int64_t first, int64_t count, bool flash,
+            std::vector<RowRange>& ranges) {
+  if (ranges.empty() || ranges.back().flash != flash) {
+    ranges.push_back({});
+    ranges.back().first = first;
+    ranges.back().flash = flash;
+  }
+  RowRange& range = ranges.back();
+  range.count += count;
+  if (!flash) return;
+  const TokenInput& last = inputs[static_cast<size_t>(first + count - 1)];
+  const int64_t context = last.position + 1;
+  for (int64_t p = 0; p < context; ++p) range.slots.push_back(SlotOf(last, p));
+  range.query_ends.push_back(static_cast<int32_t>(range.count));
+  range.key_ends.push_back(static_cast<int32_t>(range.slots.size()));
+  range.longest_query = std::max(range.longest_query, count);
+  range.longest_key = std::max(range.longest_key, context);
+}
+
+}  // namespace
+
+StepInputs LayOut(std::span<const TokenInput> inputs, int64_t flash_tokens) {
+  StepInputs step;
+  std::map<const std::vector<BlockId>*, int32_t> sequences;
+  std::vector<const std::vector<BlockId>*> tables;
+  for (const TokenInput& input : inputs) {
+    const auto [at, is_new] =
+        sequences.try_emplace(input.blocks, static_cast<int32_t>(tables.size()));
+    if (is_new) {
+      tables.push_back(input.blocks);
+      step.max_blocks = std::max(step.max_blocks, static_cast<int64_t>(input.blocks->size()));
+    }
+    step.ids.push_back(input.token_id);
+    step.positions.push_back(input.position);
+    step.sequences.push_back(at->second);
+    step.contexts.push_back(input.position + 1);
+    step.slots.push_back(SlotOf(input, input.position));
+    step.longest = std::max<int64_t>(step.longest, input.position + 1);
+    step.attended += input.position + 1;
+  }
+  step.block_tables.resize(tables.size() * static_cast<size_t>(step.max_blocks));
+  for (size_t t = 0; t < tables.size(); ++t) {
+    std::copy(tables[t]->begin(), tables[t]->end(),
+              step.block_tables.begin() + static_cast<int64_t>(t) * step.max_blocks);
+  }
+  const auto size = static_cast<int64_t>(inputs.size());
+  for (int64_t first = 0, end = 0; first < size; first = end) {
+    for (end = first + 1; end < size; ++end) {
+      const TokenInput &before = inputs[static_cast<size_t>(end - 1)],
+                       &next = inputs[static_cast<size_t>(end)];
+      if (next.blocks != before.blocks || next.position != before.position + 1) break;
+    }
+    step.kv_read += inputs[static_cast<size_t>(end - 1)].position + 1;
+    AddRun(inputs, first, end - first, flash_tokens > 0 && end - first >= flash_tokens,
+           step.ranges);
+  }
+  return step;
+}
+
+}  // namespace tandem::rollout::cuda

@@ -1,0 +1,41 @@
+// StepInputs: what the kernels of one step read besides weights and cache, laid out on the host.
+// Pure; free of LibTorch and CUDA.
+#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_STEP_INPUTS_H_
+#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_STEP_INPUTS_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "rollout_server/engine/token_runner.h"
+
+namespace tandem::rollout::cuda {
+
+// Neighbouring rows that attend in one way.
+struct RowRange {
+  int64_t first = 0, count = 0;
+  bool flash = false;
+  // With flash: runs of neighbouring tokens of a sequence, and where their contexts' KV is.
+  std::vector<int32_t> query_ends = {0};  // [runs + 1] cumulative
+  std::vector<int32_t> key_ends = {0};    // [runs + 1]
+  std::vector<int64_t> slots;             // [key_ends.back()]
+  int64_t longest_query = 0, longest_key = 0;
+};
+
+struct StepInputs {
+  std::vector<int32_t> ids, positions, sequences, contexts;  // [N]
+  std::vector<int64_t> slots;                                // [N]
+  std::vector<int32_t> block_tables;  // [S, max_blocks], 0 behind a sequence's last
+  int64_t max_blocks = 0;
+  int64_t longest = 0;  // of contexts
+  std::vector<RowRange> ranges;
+  double attended = 0;  // sum of contexts
+  double kv_read = 0;   // KV entries read: those of neighbouring tokens of a sequence once
+};
+
+// Runs of at least `flash_tokens` tokens attend by flash; 0: none do.
+StepInputs LayOut(std::span<const TokenInput> inputs, int64_t flash_tokens);
+
+}  // namespace tandem::rollout::cuda
+
+#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_STEP_INPUTS_H_

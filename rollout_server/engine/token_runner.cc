@@ -1,0 +1,28 @@
+#include "rollout_server/engine/token_runner.h"
+
+#include <algorithm>
+
+#include "rollout_server/engine/philox.h"
+
+namespace tandem::rollout {
+
+absl::StatusOr<SampledToken> DrawOnHost(const TokenDraw& draw, std::span<const float> logits) {
+  return SampleToken(logits, *draw.params, draw.forbidden,
+                     UniformDraw(draw.params->seed, draw.index, draw.position));
+}
+
+absl::Status TokenRunner::RunAndDraw(const StagedWeights& weights,
+                                     std::span<const TokenInput> inputs,
+                                     std::span<const int64_t> logits_rows,
+                                     std::span<const TokenDraw> draws,
+                                     std::span<absl::StatusOr<SampledToken>> tokens) {
+  return Run(weights, inputs, logits_rows, [&](int64_t row, std::span<const float> logits) {
+    const auto before = [](const TokenDraw& draw, int64_t r) { return draw.logits_row < r; };
+    auto draw = std::lower_bound(draws.begin(), draws.end(), row, before);
+    for (; draw != draws.end() && draw->logits_row == row; ++draw) {
+      tokens[static_cast<size_t>(draw - draws.begin())] = DrawOnHost(*draw, logits);
+    }
+  });
+}
+
+}  // namespace tandem::rollout

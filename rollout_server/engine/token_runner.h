@@ -1,0 +1,96 @@
+// TokenRunner: the engine's forward and its KV cache on one device (arrow 2): ModelRunner on the
+// CPU, cuda/cuda_runner.h on a GPU. Weights come with each call, so that a swap between two steps
+// is a pointer.
+//
+// Use from the engine thread only, but for Pack.
+#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_TOKEN_RUNNER_H_
+#define TANDEM_ROLLOUT_SERVER_ENGINE_TOKEN_RUNNER_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/tensor/machine_limits.h"
+#include "common/weights/host_tensor.h"
+#include "rollout_server/engine/engine.h"
+#include "rollout_server/engine/sampler.h"
+#include "rollout_server/engine/scheduler.h"
+#include "rollout_server/engine/site_precision.h"
+
+namespace tandem::rollout {
+
+// One token to compute. Its KV goes to `position` of the sequence with that block table; it attends
+// to positions 0..position.
+struct TokenInput {
+  int32_t token_id = 0;
+  int32_t position = 0;
+  const std::vector<BlockId>* blocks = nullptr;
+};
+
+// A token to be drawn from the logits of a row, as SampleToken with UniformDraw(params->seed,
+// index, position).
+struct TokenDraw {
+  int64_t logits_row = 0;  // of the call's logits_rows; a call's draws come in order of it
+  const SamplingParams* params = nullptr;
+  std::vector<int32_t> forbidden;
+  uint32_t index = 0;     // of the completion in its group
+  uint32_t position = 0;  // of the token in its completion
+};
+
+class TokenRunner {
+ public:
+  virtual ~TokenRunner() = default;
+
+  // Lays tensors out for Run, into `spare`'s memory if it is not null: weights of Pack that nobody
+  // reads any more. Copies them. Thread-safe, beside Run too.
+  //   INVALID_ARGUMENT    a tensor has another name, shape or dtype than ModelTensors says
+  //   RESOURCE_EXHAUSTED  no device memory
+  virtual absl::StatusOr<std::unique_ptr<StagedWeights>> Pack(
+      const std::vector<HostTensor>& tensors, std::unique_ptr<StagedWeights> spare) const = 0;
+
+  // Are these weights of Pack?
+  virtual bool Packed(const StagedWeights* weights) const = 0;
+
+  // Computes `inputs` [N] and calls on_logits(i, logits [V] fp32) for the row
+  // inputs[logits_rows[i]], for every i, in no order and maybe from several threads. Tokens of one
+  // sequence may come in one call, next to each other and in order of position; `precision` and
+  // `kv_quantisation` round at their sites.
+  //   UNIMPLEMENTED  this runner cannot round so
+  //   INTERNAL       the device failed
+  using OnLogits = absl::FunctionRef<void(int64_t, std::span<const float>)>;
+  virtual absl::Status Run(const StagedWeights& weights, std::span<const TokenInput> inputs,
+                           std::span<const int64_t> logits_rows, OnLogits on_logits,
+                           const SitePrecision& precision = {},
+                           const KvQuantisation& kv_quantisation = {}) = 0;
+
+  // As Run, then draws: tokens[i] is what draws[i] gives. Here by SampleToken on Run's logits.
+  // Errors as Run.
+  virtual absl::Status RunAndDraw(const StagedWeights& weights, std::span<const TokenInput> inputs,
+                                  std::span<const int64_t> logits_rows,
+                                  std::span<const TokenDraw> draws,
+                                  std::span<absl::StatusOr<SampledToken>> tokens);
+
+  // Copies whole blocks, all layers.
+  virtual void CopyBlocks(std::span<const BlockCopy> copies) = 0;
+
+  // What the last Run had to read (weights once, and the KV it attended to) and to multiply: the
+  // account that a machine's limits bound from below.
+  struct Account {
+    double bytes = 0, flops = 0;
+  };
+  virtual Account account() const = 0;
+
+  // Of the device, measured now.
+  virtual MachineLimits MeasureLimits() = 0;
+};
+
+// SampleToken for a draw from its row of logits.
+absl::StatusOr<SampledToken> DrawOnHost(const TokenDraw& draw, std::span<const float> logits);
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_TOKEN_RUNNER_H_

@@ -1,0 +1,140 @@
+// The engine on a CUDA device against the engine on the CPU: same model, same requests.
+#include <gtest/gtest.h>
+
+#include "tests/rollout_server/engine/engine_fixture.h"
+
+namespace tandem::rollout {
+namespace {
+
+using testing::FailsWith;
+using testing::IsOk;
+
+// Prompts of 40 tokens: chunks long enough for the flash kernels, contexts over several blocks.
+class CudaEngineTest : public EngineFixture {
+ protected:
+  static std::unique_ptr<Engine> On(Device device, ComputeDType dtype,
+                                    const std::string& directory) {
+    EngineOptions options = Fp32();
+    options.device = device;
+    options.dtype = dtype;
+    auto engine = Engine::Create(directory, options);
+    EXPECT_THAT(engine, IsOk());
+    return engine.ok() ? *std::move(engine) : nullptr;
+  }
+
+  static std::vector<SequenceScore> ScoresOf(Engine& engine, ScorePath path) {
+    std::vector<ScoreSequence> sequences(3);
+    for (int32_t s = 0; s < 3; ++s) {
+      sequences[s].ids = Prompt(40 + 30 * s, s);
+      sequences[s].num_prompt_tokens = 20;
+    }
+    ScoreOptions options;
+    options.path = path;
+    const auto scores = engine.Score(sequences, options);
+    EXPECT_THAT(scores, IsOk());
+    return scores.ok() ? *scores : std::vector<SequenceScore>{};
+  }
+
+  // Of a model of `config`: the log-probs of both devices, to `tolerance` nats each.
+  static void ExpectSameScores(const ModelConfig& config, ComputeDType dtype, double tolerance) {
+    const testing::TempDir directory;
+    ASSERT_THAT(testing::WriteTinyModel(directory.path(), TANDEM_SOURCE_DIR, config, 5), IsOk());
+    const auto cpu = On(Device::kCpu, dtype, directory.path()),
+               cuda = On(Device::kCuda, dtype, directory.path());
+    ASSERT_TRUE(cpu && cuda);
+    for (const ScorePath path : {ScorePath::kPrefill, ScorePath::kDecode}) {
+      const auto want = ScoresOf(*cpu, path), got = ScoresOf(*cuda, path);
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t s = 0; s < want.size(); ++s) {
+        for (size_t t = 20; t < want[s].logprobs.size(); ++t) {
+          ASSERT_NEAR(got[s].logprobs[t], want[s].logprobs[t], tolerance)
+              << "sequence " << s << ", token " << t;
+        }
+      }
+    }
+  }
+
+  static std::map<std::string, ModelConfig> Models() {
+    std::map<std::string, ModelConfig> models = {{"llama", testing::TinyModelConfig()}};
+    ModelConfig qwen2 = models["llama"];
+    qwen2.model_type = "qwen2";
+    qwen2.attention_qkv_bias = true;
+    qwen2.num_kv_heads = 1;
+    models["qwen2"] = qwen2;
+    ModelConfig qwen3 = models["llama"];
+    qwen3.model_type = "qwen3";
+    qwen3.qk_norm = true;
+    qwen3.head_dim = 64;
+    qwen3.tie_word_embeddings = false;
+    models["qwen3"] = qwen3;
+    return models;
+  }
+};
+
+TEST_F(CudaEngineTest, ScoresAsTheCpuDoesInFp32) {
+  for (const auto& [name, config] : Models()) {
+    SCOPED_TRACE(name);
+    ExpectSameScores(config, ComputeDType::kFp32, 2e-4);
+  }
+}
+
+TEST_F(CudaEngineTest, ScoresAsTheCpuDoesInBf16) {
+  for (const auto& [name, config] : Models()) {
+    SCOPED_TRACE(name);
+    ExpectSameScores(config, ComputeDType::kBf16, 0.15);
+  }
+}
+
+TEST_F(CudaEngineTest, DrawsTheSameTokensInFp32) {
+  Completions of_device[2];
+  for (const Device device : {Device::kCpu, Device::kCuda}) {
+    const auto engine = On(device, ComputeDType::kFp32, directory());
+    ASSERT_TRUE(engine);
+    for (GroupKey key = 1; key <= 3; ++key) ASSERT_THAT(engine->Add(Group(key, 40, 4, 24)), IsOk());
+    Completions& out = of_device[device == Device::kCuda];
+    while (engine->HasWork()) ASSERT_TRUE(StepInto(*engine, out));
+  }
+  int same = 0, all = 0;
+  for (const auto& [key, group] : of_device[0]) {
+    for (const auto& [index, want] : group) {
+      const FinishedCompletion& got = of_device[1][key][index];
+      ASSERT_EQ(got.token_ids.size(), want.token_ids.size());
+      for (size_t t = 0; t < want.token_ids.size() && got.token_ids[t] == want.token_ids[t]; ++t) {
+        EXPECT_NEAR(got.behaviour_logprobs[t], want.behaviour_logprobs[t], 2e-4);
+        EXPECT_NEAR(got.entropies[t], want.entropies[t], 1e-3);
+      }
+      same += got.token_ids == want.token_ids;
+      ++all;
+    }
+  }
+  // A uniform within rounding of the border between two tokens draws the other one, and all after
+  // it differ.
+  EXPECT_EQ(all, 12);
+  EXPECT_GE(same, 11);
+}
+
+TEST_F(CudaEngineTest, ServesNewWeightsAfterAnInstall) {
+  const auto engine = On(Device::kCuda, ComputeDType::kFp32, directory());
+  const auto before = ScoresOf(*engine, ScorePath::kPrefill);
+  for (const uint64_t seed :
+       {99, 11}) {  // others, then those of the directory again, into the spare's memory
+    auto staged = engine->Stage(testing::TinyModelTensors(testing::TinyModelConfig(), seed));
+    ASSERT_THAT(staged, IsOk());
+    engine->Install(*std::move(staged), WeightVersion(1));
+    const auto after = ScoresOf(*engine, ScorePath::kPrefill);
+    EXPECT_EQ(after[0].logprobs == before[0].logprobs, seed == kModelSeed);
+  }
+}
+
+TEST_F(CudaEngineTest, RefusesToRoundAtSites) {
+  const auto engine = On(Device::kCuda, ComputeDType::kFp32, directory());
+  ScoreOptions options;
+  options.precision.body_bits = 8;
+  ScoreSequence sequence;
+  sequence.ids = Prompt(10, 1);
+  EXPECT_THAT(engine->Score({sequence}, options),
+              FailsWith(absl::StatusCode::kUnimplemented, "use device cpu"));
+}
+
+}  // namespace
+}  // namespace tandem::rollout

@@ -1,0 +1,43 @@
+// What an engine says of `device: cuda` where there is none. CUDA_VISIBLE_DEVICES is empty here, in
+// every build.
+#include <gtest/gtest.h>
+
+#include "tests/rollout_server/engine/engine_fixture.h"
+
+namespace tandem::rollout {
+namespace {
+
+using testing::FailsWith;
+
+class DeviceRefusalTest : public EngineFixture {
+ protected:
+  static EngineOptions Cuda() {
+    EngineOptions options = Fp32();
+    options.device = Device::kCuda;
+    return options;
+  }
+};
+
+TEST_F(DeviceRefusalTest, NamesWhatIsMissing) {
+#ifdef TANDEM_CUDA
+  const char* const missing = "this machine has no CUDA device";
+#else
+  const char* const missing = "this build has no CUDA: build the cuda preset (docs/cuda.md)";
+#endif
+  EXPECT_THAT(Engine::Create(directory(), Cuda()),
+              FailsWith(absl::StatusCode::kFailedPrecondition, missing));
+}
+
+TEST_F(DeviceRefusalTest, RefusesPromisesOfTheCpuKernelsAndFaults) {
+  EngineOptions exact = Cuda();
+  exact.numerics = Numerics::kExact;
+  EXPECT_THAT(Engine::Create(directory(), exact),
+              FailsWith(absl::StatusCode::kUnimplemented, "numerics exact on a CUDA device"));
+  EngineOptions faulty = Cuda();
+  faulty.faults.temperature = 0.9;
+  EXPECT_THAT(Engine::Create(directory(), faulty),
+              FailsWith(absl::StatusCode::kUnimplemented, "injected faults on a CUDA device"));
+}
+
+}  // namespace
+}  // namespace tandem::rollout
