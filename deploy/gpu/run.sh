@@ -1,0 +1,179 @@
+#!/bin/bash
+# Takes the cuda build to a machine with a GPU and runs its tests and benchmarks there.
+#
+#   deploy/gpu/run.sh bundle [DIR]    here: packs build/cuda into DIR (build/gpu) as parts of at most 56 MiB.
+#                                     Programs are stripped; shared libraries the target may lack lie beside
+#                                     them; LibTorch and CUDA do not travel.
+#   deploy/gpu/run.sh on-target DIR   there, from the folder of the parts: unpacks them into DIR, finds LibTorch
+#                                     through python3 (torch 2.11.0+cu130), runs the tests of label gpu and the
+#                                     benchmarks, and writes results/DATE-DEVICE.md and .log into DIR.
+#   deploy/gpu/run.sh dry-run         here: bundle, then on-target without a device: all is unpacked and every
+#                                     program starts; tests that need a device are named and not run.
+#
+# QUICK=1 on the target: the tests, and the smallest model alone.
+set -euo pipefail
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+PART_BYTES=$((56 * 1024 * 1024))
+TESTS=(row_kernels_gpu_test paged_attention_gpu_test draw_kernel_gpu_test cuda_engine_test collective_worker)
+PROGRAMS=(tandem rollout_server trainer)
+PYTHON=${PYTHON:-python3}
+
+say() { echo "gpu: $*" >&2; }
+stop() { say "$*"; exit 2; }
+
+# Shared libraries that come neither with every Linux nor with LibTorch. The programs find them by their own
+# run path ($ORIGIN/../lib, cmake/cuda.cmake); libstdc++ is the target's, which must not be older than this one.
+foreign_libraries() {  # foreign_libraries PROGRAM...
+  ldd "$@" | sed -n 's/^\t[^ ]* => \(\/[^ ]*\) .*/\1/p' | sort -u |
+    grep -Ev '/(libc|libm|libdl|libpthread|librt|libresolv|libstdc\+\+|libgcc_s|ld-linux[^/]*|libgomp)\.so|/site-packages/'
+}
+
+bundle() {  # bundle OUT
+  local top out=$1 stage
+  top=$(cd "$HERE/../.." && pwd)
+  cd "$top"
+  local build=build/cuda program
+  for program in "${PROGRAMS[@]}"; do
+    [[ -x $build/bin/$program ]] || stop "$build/bin/$program is missing: make cuda"
+  done
+  stage=$(mktemp -d)
+  mkdir -p "$stage/bin" "$stage/lib" "$stage/tests/bench" "$stage/deploy"
+  for program in "${PROGRAMS[@]}"; do cp "$build/bin/$program" "$stage/bin/"; done
+  for program in "${TESTS[@]}"; do cp "$build/tests/$program" "$stage/bin/"; done
+  foreign_libraries "$stage"/bin/* | xargs -I{} cp -L {} "$stage/lib/"
+  strip "$stage"/bin/*
+  cp -r tests/bench/peers "$stage/tests/bench/"
+  cp tests/common/comm/collective_test.py "$stage/tests/"
+  cp -r deploy/gpu "$stage/deploy/"
+  mkdir -p "$stage/tests/testdata"
+  cp -r tests/testdata/qwen2-tokenizer tests/testdata/smollm2-tokenizer "$stage/tests/testdata/"
+  git describe --always --dirty=+ --abbrev=12 >"$stage/COMMIT" 2>/dev/null || echo unknown >"$stage/COMMIT"
+  echo "$top" >"$stage/SOURCE_DIR"
+  rm -rf "$out"
+  mkdir -p "$out"
+  tar -C "$stage" -cf - . | gzip -6 | split -b "$PART_BYTES" - "$out/tandem-gpu.part-"
+  cp "$HERE/run.sh" "$out/"
+  rm -rf "$stage"
+  (cd "$out" && sha256sum tandem-gpu.part-* >SHA256SUMS)
+  say "$(du -sh "$out" | cut -f1) in $(ls "$out"/tandem-gpu.part-* | wc -l) parts: $out"
+}
+
+# Sets LD_LIBRARY_PATH to the libraries of the target's own torch.
+find_libtorch() {
+  local found
+  found=$("$PYTHON" - <<'PY'
+import glob, os, torch
+if not torch.__version__.startswith("2.11.0+cu130"):
+    raise SystemExit(f"torch is {torch.__version__}, the programs were built against 2.11.0+cu130")
+top = os.path.dirname(torch.__file__)
+wheels = glob.glob(os.path.join(os.path.dirname(top), "nvidia", "*", "lib"))
+print(":".join([os.path.join(top, "lib"), *wheels]))
+PY
+  ) || stop "no LibTorch 2.11.0+cu130 through $PYTHON (set PYTHON)"
+  export LD_LIBRARY_PATH=$found${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+}
+
+device_name() {
+  "$PYTHON" -c 'import torch; print(torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none")'
+}
+
+# One line of the result page for each command: its name, seconds, and whether it passed.
+step() {  # step NAME COMMAND...
+  local name=$1 start outcome=passed
+  shift
+  start=$(date +%s)
+  { echo; echo "=== $name: $*"; } >>"$LOG"
+  "$@" >>"$LOG" 2>&1 || outcome="FAILED ($?)"
+  say "$name: $outcome"
+  echo "| $name | $outcome | $(($(date +%s) - start)) s |" >>"$PAGE"
+  [[ $outcome == passed ]] || FAILURES=$((FAILURES + 1))
+}
+
+run_tests() {  # the tests look for their data where they were built
+  local source test
+  source=$(cat SOURCE_DIR)
+  if [[ ! -e $source/tests/testdata ]]; then
+    mkdir -p "$source/tests"
+    ln -s "$PWD/tests/testdata" "$source/tests/testdata"
+  fi
+  for test in "${TESTS[@]}"; do
+    [[ $test == collective_worker ]] || step "$test" "bin/$test" --gtest_brief=1
+  done
+  step "collectives over NCCL, one rank" env TEST_BACKEND=nccl TANDEM_CUDA=ON TANDEM_TESTS="$PWD/bin" \
+    "$PYTHON" -m pytest -q -x -p no:cacheprovider -k one_rank tests/collective_test.py
+}
+
+bench_model() {  # bench_model SHAPE CASES
+  local model=models/$1
+  [[ -f $model/model.safetensors ]] ||
+    "$PYTHON" deploy/gpu/random_model.py "$1" "$model" --tokenizer tests/testdata/qwen2-tokenizer
+  step "bench Qwen2.5-$1" bin/tandem bench rollout --device cuda --model "$model" --cases "$2" \
+    --prompt-tokens 512 --new-tokens 128 --repeats 3 --peer transformers
+  { echo; echo "Qwen2.5-$1, random weights:"; echo '```'; tail -n 12 "$LOG"; echo '```'; } >>"$DETAILS"
+}
+
+no_device_is_named() {  # no_device_is_named MODEL
+  local said
+  said=$(bin/tandem bench rollout --device cuda --model "$1" --cases decode-1 2>&1 || true)
+  echo "$said"
+  [[ $said == *"this machine has no CUDA device"* ]]
+}
+
+on_target() {  # on_target DIR
+  local parts=$HERE dir=$1 device
+  mkdir -p "$dir"
+  (cd "$parts" && sha256sum --quiet -c SHA256SUMS) || stop "a part is broken"
+  cat "$parts"/tandem-gpu.part-* | tar -C "$dir" -xzf -
+  cd "$dir"
+  find_libtorch
+  device=$(device_name)
+  mkdir -p results
+  local stem
+  stem=results/$(date -u +%Y-%m-%d)-$(tr -c 'A-Za-z0-9\n' '-' <<<"$device" | tr A-Z a-z)
+  PAGE=$stem.md LOG=$stem.log DETAILS=$(mktemp) FAILURES=0
+  : >"$LOG"
+  {
+    echo "# On $device, $(date -u '+%Y-%m-%d %H:%M') UTC"
+    echo
+    echo "Build $(cat COMMIT); torch $("$PYTHON" -c 'import torch; print(torch.__version__)')."
+    echo "Command: \`deploy/gpu/run.sh on-target DIR\`. Output: $(basename "$LOG")."
+    echo
+    echo "| what | outcome | took |"
+    echo "|---|---|---|"
+  } >"$PAGE"
+  step "programs start" bin/tandem version
+  if [[ $device == none ]]; then
+    step "without a device the engine says so" no_device_is_named "$(tiny_model)"
+    for test in "${TESTS[@]}"; do echo "| $test | not run: no device | |" >>"$PAGE"; done
+  else
+    run_tests
+    bench_model 0.5b decode-1,decode-64,decode-256,prefill-8,first-token-8
+    if [[ -z ${QUICK:-} ]]; then
+      bench_model 1.5b decode-1,decode-64,decode-256,prefill-8
+      bench_model 7b decode-1,decode-64,prefill-8
+    fi
+  fi
+  cat "$DETAILS" >>"$PAGE"
+  rm -f "$DETAILS"
+  say "results: $dir/$PAGE"
+  cat "$PAGE"
+  [[ $FAILURES -eq 0 ]]
+}
+
+tiny_model() {
+  [[ -f models/tiny/model.safetensors ]] ||
+    "$PYTHON" deploy/gpu/random_model.py tiny models/tiny --tokenizer tests/testdata/qwen2-tokenizer >&2
+  echo models/tiny
+}
+
+case ${1:-} in
+  bundle) bundle "$(realpath -m "${2:-build/gpu}")" ;;
+  on-target) on_target "$(realpath -m "${2:?name a directory}")" ;;
+  dry-run)
+    scratch=$(mktemp -d)
+    trap 'rm -rf "$scratch"' EXIT
+    bundle "$scratch/parts"
+    CUDA_VISIBLE_DEVICES='' "$scratch/parts/run.sh" on-target "$scratch/target"
+    ;;
+  *) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+esac
