@@ -25,10 +25,11 @@ target_compile_options(torch::cudart INTERFACE
   "SHELL:-idirafter ${TANDEM_CUDA_TOOLKIT}/include"
   "SHELL:-idirafter ${TANDEM_CUDA_TOOLKIT}/include/cccl")
 target_link_libraries(torch::cudart INTERFACE ${TANDEM_CUDA_WHEELS}/cu13/lib/libcudart.so.13)
-# Old tags: a run path that also holds for what the libraries found by it need. ../lib is where
-# deploy/gpu/run.sh puts what a target may lack.
+# Old tags: a run path that also holds for what the libraries found by it need.
 target_link_options(torch::cudart INTERFACE -Wl,--disable-new-dtags
-  -Wl,-rpath,${TANDEM_CUDA_WHEELS}/cu13/lib "-Wl,-rpath,$ORIGIN/../lib")
+  -Wl,-rpath,${TANDEM_CUDA_WHEELS}/cu13/lib)
+# Where deploy/gpu/run.sh puts what a target may lack.
+set(CMAKE_BUILD_RPATH "$ORIGIN/../lib")
 
 add_library(torch::cuda INTERFACE IMPORTED)
 target_compile_options(torch::cuda INTERFACE "SHELL:-idirafter ${TANDEM_CUDA_WHEELS}/nccl/include")

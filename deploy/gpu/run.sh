@@ -112,6 +112,17 @@ bench_model() {  # bench_model SHAPE CASES
   { echo; echo "Qwen2.5-$1, random weights:"; echo '```'; tail -n 12 "$LOG"; echo '```'; } >>"$DETAILS"
 }
 
+libraries_are_found() {  # each of a program's: gRPC's beside it, LibTorch's on the target
+  local program found
+  for program in bin/*; do
+    found=$(ldd "$program")
+    if grep "not found" <<<"$found"; then return 1; fi
+    if grep -q libgrpc <<<"$found" && ! grep -q "$PWD/.*libgrpc" <<<"$found"; then
+      echo "$program takes gRPC from elsewhere" && return 1
+    fi
+  done
+}
+
 no_device_is_named() {  # no_device_is_named MODEL
   local said
   said=$(bin/tandem bench rollout --device cuda --model "$1" --cases decode-1 2>&1 || true)
@@ -141,6 +152,7 @@ on_target() {  # on_target DIR
     echo "| what | outcome | took |"
     echo "|---|---|---|"
   } >"$PAGE"
+  step "every library is found" libraries_are_found
   step "programs start" bin/tandem version
   if [[ $device == none ]]; then
     step "without a device the engine says so" no_device_is_named "$(tiny_model)"
