@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "common/comm/backends.h"
 #include "common/comm/collective.h"
 
 namespace tandem::comm {
@@ -29,6 +30,8 @@ Pending StartBroadcastBytes(Collective& group, std::span<std::byte> bytes, int r
 void AbortGroup(Collective& group, const std::string& reason) { group.Abort(reason); }
 
 std::string FlightRecord() {
+  std::string of_nccl = NcclFlightRecord();
+  if (!of_nccl.empty()) return of_nccl;
   return c10d::dump_fr_trace_json(/*includeCollectives=*/true, /*onlyActive=*/false);
 }
 

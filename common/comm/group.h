@@ -36,7 +36,8 @@ struct GroupOptions {
 absl::StatusOr<std::shared_ptr<Collective>> JoinGroup(Backend backend, const Store& store,
                                                       const GroupOptions& options);
 
-// `bytes` becomes the root's; as many at all ranks. Errors: those of the collective.
+// `bytes`, in host memory (so over Gloo), becomes the root's; as many at all ranks. Errors: those of
+// the collective.
 absl::Status BroadcastBytes(Collective& group, std::span<std::byte> bytes, int root);
 Pending StartBroadcastBytes(Collective& group, std::span<std::byte> bytes, int root);
 

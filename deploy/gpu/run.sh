@@ -39,6 +39,7 @@ bundle() {  # bundle OUT
   stage=$(mktemp -d)
   mkdir -p "$stage/bin" "$stage/lib" "$stage/tests/bench" "$stage/deploy"
   for program in "${PROGRAMS[@]}"; do cp "$build/bin/$program" "$stage/bin/"; done
+  cp "$build/bin/libtandem_push_member.so" "$stage/bin/"
   for program in "${TESTS[@]}"; do cp "$build/tests/$program" "$stage/bin/"; done
   foreign_libraries "$stage"/bin/* | xargs -I{} cp -L {} "$stage/lib/"
   strip "$stage"/bin/*

@@ -29,7 +29,7 @@ PushBenchResult Result() {
 TEST(PushBenchTest, RatesAreOfWeightsThatArrivedAndSharesOfBytesThatTravelled) {
   const std::string text = ToText(Result());
   EXPECT_THAT(text,
-              HasSubstr("0.500     (0.250 - 1.000)      5.0     0.40"));  // 2 x 100 MB in 0.5 s
+              HasSubstr("0.500   (0.250 - 1.000)      5.0     0.40"));  // 2 x 100 MB in 0.5 s
   EXPECT_THAT(text, HasSubstr("4 %    10.00"));  // 2 x 5 MB in 0.25 s of 1 GB/s; 0.5 s for 5e7
   EXPECT_THAT(text, HasSubstr("10.0%"));         // verification
   EXPECT_THAT(text, HasSubstr("2.00"));          // ms of pause
