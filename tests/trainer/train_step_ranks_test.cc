@@ -187,7 +187,8 @@ TEST(TrainStepRanksTest, AStepThatIsNotFiniteOnOneRankIsSkippedByAllAndTheNextIs
     if (!step.ok()) return step.status();
     before[rank] = DigestTensors((*step)->Masters());
     std::vector<ScoredGroup> groups = Groups(7);
-    groups[3].mutable_completions(1)->set_advantage(std::numeric_limits<float>::quiet_NaN());
+    // Thirteen tokens of it overflow.
+    groups[3].mutable_completions(0)->set_advantage(std::numeric_limits<float>::max());
     for (const auto& batch : {groups, Groups(8)}) {
       auto report = (*step)->Run(batch);
       if (!report.ok()) return report.status();
@@ -198,8 +199,8 @@ TEST(TrainStepRanksTest, AStepThatIsNotFiniteOnOneRankIsSkippedByAllAndTheNextIs
   };
   for (const absl::Status& status : OnRanks(3, train)) ASSERT_THAT(status, IsOk());
   for (size_t rank = 0; rank < 3; ++rank) {
-    EXPECT_NE(reports[rank][0].skip_reason.find("the loss is nan"), std::string::npos)
-        << reports[rank][0].skip_reason;
+    EXPECT_NE(reports[rank][0].skip_reason, "");
+    EXPECT_EQ(reports[rank][0].skip_reason, reports[0][0].skip_reason);
     EXPECT_EQ(skipped[rank], before[rank]);
     EXPECT_EQ(reports[rank][1].skip_reason, "");
     EXPECT_NE(after[rank], before[rank]);
