@@ -49,9 +49,11 @@ def run(config, *arguments, timeout=240):
 
 
 def steps(folder):
-    """The lines of metrics.jsonl that belong to train steps."""
+    """The lines of metrics.jsonl that belong to train steps. One that is being written has no end yet: a reader can
+    see the first pages of a write."""
     text = (folder / "runs" / "small" / "metrics.jsonl").read_text(encoding="utf-8")
-    return [line for line in map(json.loads, text.splitlines()) if "loss/total" in line]
+    whole = text[:text.rfind("\n") + 1]
+    return [line for line in map(json.loads, whole.splitlines()) if "loss/total" in line]
 
 
 def events(folder, kind):
