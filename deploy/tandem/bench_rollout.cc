@@ -195,6 +195,7 @@ void AddBenchCommand(CLI::App& app, Action& chosen) {
   AddBenchServeCommand(*bench, chosen);
   AddBenchTrainCommand(*bench, chosen);
   AddBenchPushCommand(*bench, chosen);
+  AddBenchSimulateCommand(*bench, chosen);
   auto flags = std::make_shared<BenchFlags>();
   CLI::App* sub = bench->add_subcommand(
       "rollout", "The rollout engine: prefill and decode, beside the machine's limits and peers");

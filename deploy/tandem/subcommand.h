@@ -31,6 +31,7 @@ void AddBenchCommand(CLI::App& app, Action& chosen);
 void AddBenchServeCommand(CLI::App& bench, Action& chosen);
 void AddBenchPushCommand(CLI::App& bench, Action& chosen);
 void AddBenchTrainCommand(CLI::App& bench, Action& chosen);
+void AddBenchSimulateCommand(CLI::App& bench, Action& chosen);
 
 // The drift lab.
 void AddDriftCommand(CLI::App& app, Action& chosen);

@@ -273,3 +273,49 @@ def test_sft_names_the_line_it_cannot_learn_from(model, tmp_path):
     done = tandem("sft", "--model", model, "--data", data, "--out", tmp_path / "out")
     assert done.returncode == 3
     assert f"{data}:2: " in done.stderr
+
+
+@pytest.mark.parametrize("arguments, said", [
+    (["--model", "8b"], "8b not in {7b,70b}"),
+    (["--gpus", "1"], "not in range 2 to 16384"),
+    (["--lengths", "normal:3"], "want fixed:N, uniform:LOW-HIGH or lognormal:MEAN:SIGMA:LIMIT"),
+    (["--split", "4"], "--split 4: want TRAINER:ROLLOUT"),
+    (["--split", "1:1", "--gpus", "8"], "--gpus excludes --split"),
+    (["--split", "2:6"], "Qwen2.5-7B on 2 trainer GPUs needs 79 GB of each, of 72"),
+    (["--model", "70b", "--split", "60:4"], "a multiple of 8 rollout GPUs"),
+    (["--constants", "/no/such.json"], "/no/such.json"),
+    (["--check", "/no/such/run"], "/no/such/run/metrics.jsonl"),
+    (["--fit", "x"], "--fit goes with --check"),
+])
+def test_a_simulation_that_makes_no_sense_is_refused(arguments, said):
+    done = tandem("bench", "simulate", *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_simulation_is_the_same_twice_and_says_that_it_is_one():
+    flags = ("--gpus", "8,32", "--model", "70b", "--prompts", "16", "--steps", "3")
+    done = tandem("bench", "simulate", *flags)
+    assert done.returncode == 0, done.stderr
+    assert "simulated, nothing of this was run" in done.stdout
+    assert "     8  does not fit: no room for a trainer and a server of 8 GPUs" in done.stdout
+    answer = tandem("bench", "simulate", *flags, "--json")
+    assert answer.stdout == tandem("bench", "simulate", *flags, "--json").stdout
+    assert [size["gpus"] for size in json.loads(answer.stdout)["sizes"]] == [8, 32]
+
+
+def test_a_run_is_held_against_its_simulation(tmp_path):
+    done = tandem("bench", "simulate", "--check", SOURCE / "tests/testdata/simulated_run", "--json",
+                  "--constants", SOURCE / "tests/testdata/simulated_run/constants.json")
+    assert done.returncode == 0, done.stderr
+    # 1.5 s of sampling, 3 of training and 0.5 of pushing (tests/deploy/simulate/run_check_test.cc);
+    # really 5 and 6.25 after the first step.
+    answer = json.loads(done.stdout)
+    assert [step["predicted"]["step"] for step in answer["steps"]] == pytest.approx([5, 5, 5])
+    assert answer["error"] == pytest.approx(10 / 11.25 - 1)
+    (tmp_path / "constants.json").write_text('{"train_tokens_per_second":{"value":3}}')
+    done = tandem("bench", "simulate", "--check", SOURCE / "tests/testdata/simulated_run",
+                  "--constants", tmp_path / "constants.json")
+    assert done.returncode == 2
+    assert 'train_tokens_per_second: no "source"' in done.stderr
