@@ -154,7 +154,7 @@ void AddWorkload(CLI::App* sub, SimulateFlags* flags) {
   sub->add_option("--staleness", workload.max_staleness, "trainer.max_staleness")
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
-  sub->add_option("--steps", workload.steps, "train steps; the first S + 1 fill the pipe")
+  sub->add_option("--steps", workload.steps, "train steps, after the S + 1 that fill the pipe")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   sub->add_option("--seed", workload.seed, "of the lengths")->capture_default_str();

@@ -64,7 +64,9 @@ def throughput(binary):
         axis.set_title(title, fontsize=10)
         tidy(axis)
     axes[0].set_ylabel("sampled and trained tok/s a GPU")
-    axes[1].legend(fontsize=8, ncols=2, loc="lower right", bbox_to_anchor=(1, 0.12))
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=8, ncols=6, loc="outside lower center",
+                  columnspacing=1)
     return figure
 
 
@@ -116,7 +118,7 @@ def ranges(binary):
     """What each assumption is worth."""
     figure, axes = pyplot.subplots(1, 2, figsize=(9.6, 4.2), layout="constrained")
     for axis, (model, (color, label)) in zip(axes, MODELS.items()):
-        answer = simulate(binary, "--model", model, "--gpus", 256, "--prompts", 2048, "--ranges")
+        answer = simulate(binary, "--model", model, "--gpus", 64, "--ranges")
         effects = answer["ranges"][:9][::-1]
         for row, effect in enumerate(effects):
             ends = effect["at_low"], effect["at_high"]
@@ -125,9 +127,10 @@ def ranges(binary):
                           xytext=(4, 0), textcoords="offset points", va="center", fontsize=7)
         axis.set_yticks(range(len(effects)), [effect["name"] for effect in effects], fontsize=8)
         axis.axvline(1, color="black", linewidth=0.8)
-        axis.margins(x=0.35)
-        axis.set_title(f"{label}, 256 GPUs, 2048 prompts a step", fontsize=10)
-        axis.set_xlabel("tok/s of the best split, over those of the built-in value")
+        ends = [end for effect in effects for end in (effect["at_low"], effect["at_high"], 1)]
+        axis.set_xlim(min(ends) - 0.03, max(ends) + 0.35 * (max(ends) - min(ends)) + 0.03)
+        axis.set_title(f"{label}, 64 GPUs, 512 prompts a step", fontsize=10)
+        axis.set_xlabel("tok/s, over those with the built-in value")
         tidy(axis)
     return figure
 

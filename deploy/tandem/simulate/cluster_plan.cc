@@ -145,7 +145,7 @@ absl::StatusOr<ClusterPlan> PlanCluster(const ModelShape& shape, int64_t trainer
     return absl::ResourceExhaustedError(
         absl::StrCat(shape.name, " leaves no room for KV on ", shape.tensor_parallel, " GPUs"));
   }
-  pair.steps = workload.steps;
+  pair.steps = workload.max_staleness + 1 + workload.steps;
   pair.prompts_per_step = workload.prompts;
   pair.max_staleness = workload.max_staleness;
   pair.servers = rollout_gpus / shape.tensor_parallel;

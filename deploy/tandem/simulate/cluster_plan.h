@@ -41,7 +41,8 @@ absl::StatusOr<ModelShape> NamedShape(const std::string& name);
 struct Workload {
   int64_t prompts = 512, group = 16, prompt_tokens = 512;
   std::string lengths = "lognormal:3000:0.8:16384";
-  int64_t max_staleness = 1, steps = 8;
+  int64_t max_staleness = 1;
+  int64_t steps = 6;  // after the S + 1 that fill the pipe
   uint64_t seed = 1;
   bool stream = false;  // weights by the stream, not the collective
   bool delta = true;

@@ -60,9 +60,7 @@ absl::StatusOr<SplitResult> RunSplit(const ModelShape& shape, int64_t trainer_gp
   out.sharding = plan.sharding;
   out.prompts = workload.prompts;
   // The pipe fills during the first S + 1 steps.
-  const auto settled =
-      std::min<size_t>(run.steps.size() - 1, static_cast<size_t>(workload.max_staleness) + 1);
-  out.step = MeanOf(run, settled);
+  out.step = MeanOf(run, static_cast<size_t>(workload.max_staleness) + 1);
   const double period = out.step.period();
   const auto tokens = static_cast<double>(out.step.sampled.tokens);
   out.tokens_per_second = tokens / period;
@@ -116,6 +114,12 @@ absl::StatusOr<SizeResult> RunSize(const ModelShape& shape, int64_t gpus, const 
   return out;
 }
 
+double SizeResult::most_tokens_per_second() const {
+  double most = 0;
+  for (const SplitResult& split : splits) most = std::max(most, split.tokens_per_second);
+  return most;
+}
+
 absl::StatusOr<std::vector<RangeEffect>> RunRanges(const ModelShape& shape, int64_t gpus,
                                                    const Workload& workload,
                                                    const Constants& constants) {
@@ -126,8 +130,7 @@ absl::StatusOr<std::vector<RangeEffect>> RunRanges(const ModelShape& shape, int6
     Constants other = constants;
     other.Set(constant.name, value);
     TANDEM_ASSIGN_OR_RETURN(const SizeResult then, RunSize(shape, gpus, workload, other));
-    return then.best() == nullptr ? 0
-                                  : then.best()->tokens_per_second / now.best()->tokens_per_second;
+    return then.most_tokens_per_second() / now.most_tokens_per_second();
   };
   for (const Constant& constant : constants.table()) {
     if (constant.high <= 0) continue;

@@ -41,16 +41,17 @@ struct SizeResult {
   std::string reason;               // without any: why the last did not fit
   // By tokens a second; of those within 1 %, the one with the fewest trainer GPUs.
   const SplitResult* best() const;
+  double most_tokens_per_second() const;  // of all splits; 0 without any
 };
 //   INVALID_ARGUMENT  lengths
 absl::StatusOr<SizeResult> RunSize(const ModelShape& shape, int64_t gpus, const Workload& workload,
                                    const Constants& constants);
 
-// What the best split's tokens a second become at the ends of each assumed range, one at a time.
+// What most_tokens_per_second becomes at the ends of each assumed range, one at a time.
 struct RangeEffect {
   std::string name;
   double low = 0, high = 0;        // of the constant
-  double at_low = 0, at_high = 0;  // tokens a second of the best split then, over those of now
+  double at_low = 0, at_high = 0;  // most tokens a second of a split then, over those of now
 };
 absl::StatusOr<std::vector<RangeEffect>> RunRanges(const ModelShape& shape, int64_t gpus,
                                                    const Workload& workload,
