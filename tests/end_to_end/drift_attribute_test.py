@@ -72,7 +72,7 @@ def test_a_bf16_server_is_split_over_cast_body_kv_and_head_in_shares_that_add_up
     found = parts(result)
     assert found["record"]["mean_abs_alone"]["value"] == 0, "the record is what the engine computes"
     assert found["path"]["mean_abs_alone"]["value"] == 0, "decode and prefill give the same bits here"
-    assert found["emulation"]["mean_abs_alone"]["value"] == 0, "fp32 rounded at the sites is bf16 here"
+    assert found["emulation"]["mean_abs_alone"]["value"] <= small_run.emulation_bound(), "fp32 rounded at the sites is bf16"
     for measure in ("square_share", "k3_share"):
         assert sum(part[measure]["value"] for part in found.values()) == pytest.approx(1, abs=1e-6)
     for name in ("cast", "body", "kv", "head"):

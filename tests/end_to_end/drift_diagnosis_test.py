@@ -68,7 +68,7 @@ def test_the_cause_is_found_in_a_bf16_engine_beside_its_own_precision(model, tmp
     table, result = attribute_run(tmp_path, model, {"temperature": 0.9}, engine={"dtype": "bf16"})
     expect(result, table, {"temperature": 0.9})
     parts = {part["part"]: part["mean_abs_alone"]["value"] for part in result["parts"]}
-    assert parts["record"] == 0 and parts["emulation"] == 0, table
+    assert parts["record"] == 0 and parts["emulation"] <= small_run.emulation_bound(), table
     assert parts["cast"] > 1e-4 and parts["body"] > 1e-4, table
 
 
