@@ -116,7 +116,7 @@ def test_a_server_killed_in_a_push_does_not_keep_the_others_from_it_and_comes_ba
         delivered(worker.ask("push 1"), [0, 1])
         usual = duration_of(worker, 2)
         version = 2
-        for _ in range(3):
+        for _ in range(2):
             victim = draw.randrange(2)
             timer = after(draw.uniform(0, usual), servers[victim].process.kill)
             version += 1
@@ -149,7 +149,7 @@ def test_a_trainer_killed_in_a_push_leaves_its_version_or_the_one_before_and_the
         servers = [stack.enter_context(serve(model)) for _ in range(2)]
         known = {}  # version -> digests
         version = 0
-        for _ in range(3):
+        for _ in range(2):
             with Worker(model, way, servers) as worker:
                 for i in range(2):
                     worker.claim(i)
