@@ -29,6 +29,10 @@ def parts(result):
     return {part["part"]: part for part in result["parts"]}
 
 
+BF16_RUN = {"engine": {"dtype": "bf16"}, "prompts_per_step": 8,
+            "sampling": {"temperature": 0.9, "max_new_tokens": 12}}
+
+
 @pytest.fixture(scope="module")
 def exact(model, tmp_path_factory):
     return small_run.capture_of(tmp_path_factory.mktemp("exact"), model, "--numerics", "exact", dtype="bf16",
@@ -37,8 +41,7 @@ def exact(model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bf16(model, tmp_path_factory):
-    return small_run.capture_of(tmp_path_factory.mktemp("bf16"), model, engine={"dtype": "bf16"},
-                                prompts_per_step=8, sampling={"temperature": 0.9, "max_new_tokens": 12})
+    return small_run.capture_of(tmp_path_factory.mktemp("bf16"), model, **BF16_RUN)
 
 
 def test_in_exact_mode_every_number_is_what_equals_have_and_there_is_nothing_to_explain(exact):
@@ -66,13 +69,21 @@ def test_in_fp32_on_both_sides_only_the_kernels_differ_and_no_fault_is_named(mod
     assert {cause["cause"] for cause in result["verdict"]["named"]} <= {"kernels", "layout"}
 
 
-def test_a_bf16_server_is_split_over_cast_body_kv_and_head_in_shares_that_add_up(bf16):
-    code, table, result = attribute(bf16, "--full")
+def test_the_bf16_instructions_of_the_processor_are_within_rounding_of_their_emulation(bf16):
+    code, table, result = attribute(bf16)
+    assert code == 0, table
+    emulation = parts(result)["emulation"]["mean_abs_alone"]["value"]
+    assert emulation < 1e-5 if small_run.has_native_bf16() else emulation == 0, table
+
+
+def test_a_bf16_server_is_split_over_cast_body_kv_and_head_in_shares_that_add_up(model, tmp_path, monkeypatch):
+    small_run.without_native_bf16(monkeypatch)
+    code, table, result = attribute(small_run.capture_of(tmp_path, model, **BF16_RUN), "--full")
     assert code == 0, table
     found = parts(result)
     assert found["record"]["mean_abs_alone"]["value"] == 0, "the record is what the engine computes"
     assert found["path"]["mean_abs_alone"]["value"] == 0, "decode and prefill give the same bits here"
-    assert found["emulation"]["mean_abs_alone"]["value"] <= small_run.emulation_bound(), "fp32 rounded at the sites is bf16"
+    assert found["emulation"]["mean_abs_alone"]["value"] == 0, "fp32 rounded at the sites is bf16 here"
     for measure in ("square_share", "k3_share"):
         assert sum(part[measure]["value"] for part in found.values()) == pytest.approx(1, abs=1e-6)
     for name in ("cast", "body", "kv", "head"):
