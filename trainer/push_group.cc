@@ -1,7 +1,5 @@
 #include "trainer/push_group.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -14,16 +12,11 @@
 #include "common/base/status_macros.h"
 #include "common/comm/group.h"
 #include "common/comm/push_seats.h"
+#include "common/comm/rendezvous.h"
 #include "common/weights/wire_buckets.h"
 
 namespace tandem::trainer {
 namespace {
-
-std::string SelfName() {
-  char host[256] = "localhost";
-  gethostname(host, sizeof(host) - 1);
-  return absl::StrCat(host, ":", getpid());
-}
 
 // One call to each of several servers, at the same time.
 class Calls {
@@ -122,17 +115,19 @@ std::vector<absl::Status> PushGroup::TryForm(std::span<WeightRemote* const> remo
   members_.clear();
   const absl::StatusOr<comm::Store> store = OpenStore();
   if (!store.ok()) return std::vector<absl::Status>(remotes.size(), store.status());
-  SeatOffer offer = {.membership = ++membership_,
-                     .store_host = options_.host,
-                     .store_port = store->port(),
-                     .members = {SelfName()},
-                     .deadline = absl::Seconds(options_.deadline_seconds)};
+  comm::PushSeatOffer offer = {.run_id = run_id_,
+                               .epoch = epoch_,
+                               .membership = ++membership_,
+                               .store_host = options_.host,
+                               .store_port = store->port(),
+                               .members = {comm::SelfName()},
+                               .deadline = absl::Seconds(options_.deadline_seconds)};
   for (const WeightRemote* const remote : remotes) offer.members.push_back(remote->address());
   const std::string name = comm::PushGroupName(run_id_, epoch_, offer.membership);
   Calls calls(remotes, [&, offer](WeightRemote& remote, size_t i) {
-    SeatOffer seat = offer;
+    comm::PushSeatOffer seat = offer;
     seat.rank = static_cast<int>(i) + 1;
-    return remote.JoinPushGroup(epoch_, seat);
+    return remote.JoinPushGroup(seat);
   });
   const comm::PushSeats seats(*store, name);
   absl::Status made = seats.WaitForAll(static_cast<int>(remotes.size()), offer.deadline,

@@ -226,10 +226,10 @@ absl::Status WeightRemote::SendChunks(const WeightPayload& payload, int64_t chun
   return impl_->FromGrpc(writer->Finish(), "PushChunks");
 }
 
-absl::Status WeightRemote::JoinPushGroup(int64_t epoch, const SeatOffer& offer) {
+absl::Status WeightRemote::JoinPushGroup(const comm::PushSeatOffer& offer) {
   wire::JoinPushGroupRequest request;
-  request.set_run_id(impl_->run_id);
-  request.set_epoch(epoch);
+  request.set_run_id(offer.run_id);
+  request.set_epoch(offer.epoch);
   request.set_membership(offer.membership);
   request.set_store_host(offer.store_host);
   request.set_store_port(offer.store_port);

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/weight_version.h"
+#include "common/comm/push_seat_offer.h"
 #include "common/weights/digest.h"
 #include "common/weights/host_tensor.h"
 #include "common/weights/tensor_delta.h"
@@ -47,16 +48,6 @@ struct CommitReply {
   double pause_ms = 0;  // how long no decode step could run
 };
 
-// A server's place in a push group (trainer/push_group.h).
-struct SeatOffer {
-  int64_t membership = 0;
-  std::string store_host;  // empty: where the server sees this process
-  int store_port = 0;
-  int rank = 0;
-  std::vector<std::string> members;
-  absl::Duration deadline;
-};
-
 class WeightRemote {
  public:
   // `timeout`: of a call that moves or makes weights. Does not wait for a connection.
@@ -77,7 +68,7 @@ class WeightRemote {
   absl::Status Begin(int64_t epoch, const WeightPayload& payload);
   // In chunks of `chunk_bytes`; adds what was sent to `num_bytes`.
   absl::Status SendChunks(const WeightPayload& payload, int64_t chunk_bytes, int64_t* num_bytes);
-  absl::Status JoinPushGroup(int64_t epoch, const SeatOffer& offer);
+  absl::Status JoinPushGroup(const comm::PushSeatOffer& offer);
   absl::Status ReceiveBuckets(int64_t epoch, int64_t membership, WeightVersion version,
                               int64_t bucket_bytes);
   absl::StatusOr<CommitReply> Commit(int64_t epoch, WeightVersion version,

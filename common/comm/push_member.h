@@ -5,30 +5,16 @@
 #define TANDEM_COMMON_COMM_PUSH_MEMBER_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "common/comm/pending.h"
+#include "common/comm/push_seat_offer.h"
 
 namespace tandem::comm {
-
-// A server's place in a push group.
-struct PushSeatOffer {
-  std::string run_id;
-  int64_t epoch = 0;
-  int64_t membership = 0;
-  std::string store_host;
-  int store_port = 0;
-  int rank = 0;                      // at least 1: 0 is the trainer
-  std::vector<std::string> members;  // of each rank, for messages
-  absl::Duration deadline;           // of an operation, and of meeting
-};
 
 // In a group. StartBroadcast: from one thread; Abort: from any.
 class PushMember {

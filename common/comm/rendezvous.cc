@@ -32,12 +32,6 @@ struct LaunchName {
   }
 };
 
-std::string SelfName() {
-  char host[256] = "localhost";
-  gethostname(host, sizeof(host) - 1);
-  return absl::StrCat(host, ":", getpid());
-}
-
 // Says what is waited for: after 5 s, 10 s, 20 s ...
 class Patience {
  public:
@@ -201,6 +195,12 @@ class Meeting {
 };
 
 }  // namespace
+
+std::string SelfName() {
+  char host[256] = "localhost";
+  gethostname(host, sizeof(host) - 1);
+  return absl::StrCat(host, ":", getpid());
+}
 
 absl::StatusOr<Rendezvous> Meet(const RendezvousOptions& options) { return Meeting(options).Run(); }
 

@@ -39,6 +39,9 @@ struct Rendezvous {
 //   UNAVAILABLE          rank 0's port is taken, or rank 0 went away
 absl::StatusOr<Rendezvous> Meet(const RendezvousOptions& options);
 
+// This process in messages: "host:pid".
+std::string SelfName();
+
 // "rank 3", "ranks 1, 2 and 7", "ranks 1, 2, 3 and 12 more".
 std::string RanksText(const std::vector<int>& ranks);
 
