@@ -1,11 +1,23 @@
 #include "trainer/bucket_plan.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace tandem::trainer {
 namespace {
 
 int64_t RoundUp(int64_t count, int64_t to) { return (count + to - 1) / to * to; }
+
+void Append(size_t parameter, int64_t size, BucketPlan& bucket) {
+  bucket.placements.push_back({parameter, bucket.num_elements, size});
+  bucket.num_elements += RoundUp(size, kBucketAlignment);
+}
+
+void PadForRanks(int num_ranks, std::vector<BucketPlan>& buckets) {
+  for (BucketPlan& bucket : buckets) {
+    bucket.num_elements = RoundUp(bucket.num_elements, kBucketAlignment * num_ranks);
+  }
+}
 
 }  // namespace
 
@@ -17,13 +29,30 @@ std::vector<BucketPlan> PlanBuckets(std::span<const int64_t> sizes, int num_rank
     if (buckets.empty() || buckets.back().num_elements + padded > max_elements) {
       buckets.emplace_back();
     }
-    BucketPlan& bucket = buckets.back();
-    bucket.placements.push_back({i, bucket.num_elements, sizes[i]});
-    bucket.num_elements += padded;
+    Append(i, sizes[i], buckets.back());
   }
-  for (BucketPlan& bucket : buckets) {
-    bucket.num_elements = RoundUp(bucket.num_elements, kBucketAlignment * num_ranks);
+  PadForRanks(num_ranks, buckets);
+  return buckets;
+}
+
+std::vector<BucketPlan> PlanStageBuckets(std::span<const int64_t> sizes,
+                                         std::span<const std::vector<size_t>> stages,
+                                         int num_ranks, std::vector<size_t>& of_stage) {
+  std::vector<BucketPlan> buckets;
+  std::vector<std::optional<size_t>> of_parameter(sizes.size());
+  of_stage.clear();
+  for (const std::vector<size_t>& stage : stages) {
+    size_t bucket = buckets.size();
+    for (const size_t parameter : stage) bucket = of_parameter[parameter].value_or(bucket);
+    if (bucket == buckets.size()) buckets.emplace_back();
+    for (const size_t parameter : stage) {
+      if (of_parameter[parameter].has_value()) continue;
+      of_parameter[parameter] = bucket;
+      Append(parameter, sizes[parameter], buckets[bucket]);
+    }
+    of_stage.push_back(bucket);
   }
+  PadForRanks(num_ranks, buckets);
   return buckets;
 }
 

@@ -15,6 +15,13 @@ namespace tandem::trainer {
 // their own would be aligned to.
 inline constexpr int64_t kBucketAlignment = 16;
 
+struct BucketOptions {
+  bool shard_parameters = false;  // each rank holds its part only
+  // At most, of parameters that are not sharded: larger ones are fewer operations, smaller ones
+  // begin earlier.
+  int64_t bucket_bytes = 25'000'000;
+};
+
 struct Placement {
   size_t parameter = 0;
   int64_t offset = 0;        // elements from the start of the bucket
@@ -39,6 +46,13 @@ struct Slice {
 // parameters included, or one parameter that is larger.
 std::vector<BucketPlan> PlanBuckets(std::span<const int64_t> sizes, int num_ranks,
                                     int64_t max_elements);
+
+// A bucket for each stage of a pass over the model (stages[s]: the parameters it uses), so that a
+// stage's parameters come together. Stages that share a parameter share their bucket. `of_stage`
+// gets the bucket of each.
+std::vector<BucketPlan> PlanStageBuckets(std::span<const int64_t> sizes,
+                                         std::span<const std::vector<size_t>> stages,
+                                         int num_ranks, std::vector<size_t>& of_stage);
 
 // What lies in the rank's equal part of the bucket, by place. Parts are in the order of ranks; one
 // may be padding only.

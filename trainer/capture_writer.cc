@@ -49,15 +49,29 @@ void BindOptions(OptionBinder& binder, CaptureOptions& options) {
 }
 
 // Weights do not change once they have a version: a file that is there already is of these.
-absl::Status CaptureWriter::WriteMasters(const std::vector<HostTensor>& masters,
+absl::Status CaptureWriter::WriteMasters(const std::vector<TensorSource>& masters,
                                          offpolicy::CapturedWeights& weights) const {
-  if (masters.empty()) return absl::OkStatus();
   weights.masters = absl::StrCat("../weights/", WeightsName(weights.version));
-  weights.masters_digest = CombinedDigest(DigestTensors(masters));
   const std::string path = absl::StrCat(directory_, "/weights/", WeightsName(weights.version));
-  if (fs::exists(path)) return absl::OkStatus();
-  TANDEM_RETURN_IF_ERROR(MakeDirectories(directory_ + "/weights"));
-  return WriteSafetensors(path, masters);
+  DigestMap digests;
+  std::vector<TensorSource> digested = masters;
+  for (TensorSource& source : digested) {
+    source.read = [&digests, read = source.read]() -> absl::StatusOr<HostTensor> {
+      TANDEM_ASSIGN_OR_RETURN(HostTensor tensor, read());
+      digests[tensor.spec.name] = Digest128(tensor.bytes);
+      return tensor;
+    };
+  }
+  if (fs::exists(path)) {
+    for (const TensorSource& source : digested) {
+      TANDEM_RETURN_IF_ERROR(source.read().status());
+    }
+  } else {
+    TANDEM_RETURN_IF_ERROR(MakeDirectories(directory_ + "/weights"));
+    TANDEM_RETURN_IF_ERROR(WriteSafetensors(path, digested));
+  }
+  weights.masters_digest = CombinedDigest(digests);
+  return absl::OkStatus();
 }
 
 absl::Status CaptureWriter::Write(offpolicy::CaptureManifest manifest,
@@ -78,7 +92,9 @@ absl::Status CaptureWriter::Write(offpolicy::CaptureManifest manifest,
     if (const RecentVersion* const known = recent.Find(version)) {
       weights.served = known->served;
       weights.rounding = known->rounding;
-      if (options_.weights) TANDEM_RETURN_IF_ERROR(WriteMasters(known->masters, weights));
+      if (options_.weights && known->masters.has_value()) {
+        TANDEM_RETURN_IF_ERROR(WriteMasters(known->masters->tensors, weights));
+      }
     }
     manifest.weights.push_back(std::move(weights));
   }

@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "common/base/options.h"
+#include "common/model/tensor_source.h"
 #include "common/offpolicy/capture.h"
-#include "common/weights/host_tensor.h"
 #include "proto/experience.pb.h"
 #include "trainer/group_capture.h"
 #include "trainer/recent_weights.h"
@@ -42,12 +42,13 @@ class CaptureWriter {
   // Writes captures/step_N of the batch that train step `manifest.step` consumed. Adds the weights of
   // the versions in it to the manifest, as far as `recent` has them.
   //   RESOURCE_EXHAUSTED, UNAVAILABLE  the disk; captures written before stay whole
+  //   any code of reading the masters
   absl::Status Write(offpolicy::CaptureManifest manifest,
                      const std::vector<experience::v1::ScoredGroup>& groups,
                      const ProximalLogprobs& proximal, const RecentWeights& recent);
 
  private:
-  absl::Status WriteMasters(const std::vector<HostTensor>& masters,
+  absl::Status WriteMasters(const std::vector<TensorSource>& masters,
                             offpolicy::CapturedWeights& weights) const;
   void RemoveStale() const;
 

@@ -172,7 +172,9 @@ absl::StatusOr<Checkpoint> LoadCheckpoint(const std::string& path,
   TANDEM_RETURN_IF_ERROR(AsDataLoss(weights.status()));
   auto optimizer = ReadSafetensors(path + "/" + kOptimizer);
   TANDEM_RETURN_IF_ERROR(AsDataLoss(optimizer.status()));
-  checkpoint.learner.weights = std::move(weights->tensors);
+  for (HostTensor& tensor : weights->tensors) {
+    checkpoint.learner.weights.push_back(Present(std::move(tensor)));
+  }
   for (HostTensor& tensor : optimizer->tensors) {
     checkpoint.learner.optimizer.push_back(Present(std::move(tensor)));
   }

@@ -56,7 +56,7 @@ ChosenLogprobs ChosenTokenLogprobs(const at::Tensor& hidden, const LinearLayer& 
   float* entropies = result.entropies.data_ptr<float>();
   float* lse = result.lse.data_ptr<float>();
   const InstructionSet set = ActiveInstructionSet();
-  const bool keep = keep_logits && num_rows <= kMaxKeptLogitRows;
+  const bool keep = keep_logits && num_rows * vocabulary <= kMaxKeptLogits;
   const int64_t chunk = keep ? num_rows : kLogitChunkRows;
   for (int64_t first = 0; first < num_rows; first += chunk) {
     const int64_t rows = std::min(chunk, num_rows - first);

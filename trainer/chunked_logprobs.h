@@ -14,9 +14,9 @@
 
 namespace tandem::trainer {
 
-// logits of R rows, kept whole for the backward pass when R is at most this: saves one of four
-// matrix products, and costs at most 512 vocabularies of memory.
-inline constexpr int64_t kMaxKeptLogitRows = 512;
+// Logits [R, V] are kept for the backward pass when they are at most so many: saves one of four
+// matrix products, and costs at most 400 MB.
+inline constexpr int64_t kMaxKeptLogits = 100'000'000;
 inline constexpr int64_t kLogitChunkRows = 256;
 
 struct ChosenLogprobs {

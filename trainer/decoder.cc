@@ -119,29 +119,37 @@ at::Tensor LayerBackward(const DecoderWeights& weights, const DecoderLayer& laye
 
 }  // namespace
 
-at::Tensor DecoderForward(const DecoderWeights& weights, const PackedRow& row, DecoderTape* tape) {
+at::Tensor DecoderForward(const DecoderWeights& weights, const PackedRow& row, DecoderTape* tape,
+                          const LayerWatch& watch) {
   const RotaryTable rotary = MakeRotaryTable(row.positions, weights.inverse_frequencies);
   if (tape != nullptr) tape->rotary = rotary;
+  watch.begin(kEmbedding);
   at::Tensor hidden = Embed(weights, row);
-  for (const DecoderLayer& layer : weights.layers) {
+  watch.end(kEmbedding);
+  for (size_t i = 0; i < weights.layers.size(); ++i) {
     LayerTape layer_tape;
-    hidden = LayerForward(weights, layer, row, rotary, std::move(hidden), layer_tape);
+    watch.begin(static_cast<int64_t>(i));
+    hidden = LayerForward(weights, weights.layers[i], row, rotary, std::move(hidden), layer_tape);
+    watch.end(static_cast<int64_t>(i));
     if (tape != nullptr) tape->layers.push_back(std::move(layer_tape));
   }
   return hidden;
 }
 
 void DecoderBackward(const DecoderWeights& weights, const PackedRow& row, DecoderTape& tape,
-                     at::Tensor hidden_grad, const std::function<void(int64_t layer)>& layer_done) {
+                     at::Tensor hidden_grad, const LayerWatch& watch) {
   while (!tape.layers.empty()) {
     const size_t index = tape.layers.size() - 1;
     const DecoderLayer& layer = weights.layers[index];
+    watch.begin(static_cast<int64_t>(index));
     hidden_grad =
         LayerBackward(weights, layer, row, tape.rotary, tape.layers.back(), std::move(hidden_grad));
+    watch.end(static_cast<int64_t>(index));
     tape.layers.pop_back();
-    layer_done(static_cast<int64_t>(index));
   }
+  watch.begin(kEmbedding);
   EmbedBackward(weights, row, hidden_grad);
+  watch.end(kEmbedding);
 }
 
 }  // namespace tandem::trainer

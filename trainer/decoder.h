@@ -50,13 +50,21 @@ struct DecoderTape {
   std::vector<LayerTape> layers;
 };
 
+inline constexpr int64_t kEmbedding = -1;
+
+// Called before and after what reads the weights of a layer, or those of the embedding.
+struct LayerWatch {
+  std::function<void(int64_t layer)> begin, end;
+};
+
 // Hidden states before the final norm, [T, E]. Fills `tape` unless it is null.
-at::Tensor DecoderForward(const DecoderWeights& weights, const PackedRow& row, DecoderTape* tape);
+at::Tensor DecoderForward(const DecoderWeights& weights, const PackedRow& row, DecoderTape* tape,
+                          const LayerWatch& watch);
 
 // Adds the gradients of every weight but the final norm and head. `hidden_grad` [T, E] is consumed,
-// and so is the tape, layer by layer from the last to the first; `layer_done` is called after each.
+// and so is the tape, layer by layer from the last to the first.
 void DecoderBackward(const DecoderWeights& weights, const PackedRow& row, DecoderTape& tape,
-                     at::Tensor hidden_grad, const std::function<void(int64_t layer)>& layer_done);
+                     at::Tensor hidden_grad, const LayerWatch& watch);
 
 }  // namespace tandem::trainer
 

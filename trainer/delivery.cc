@@ -98,7 +98,7 @@ absl::StatusOr<PushTotals> Delivery::Publish(WeightVersion version, CastWeights 
   published_ = true;
   cast_ = due.cast.numbers;
   client_->ExpireProofs();
-  publisher_->SetWeights(due.version, std::move(due.cast.tensors));
+  TANDEM_RETURN_IF_ERROR(publisher_->SetWeights(due.version, std::move(due.cast.tensors)));
   std::vector<int> servers;
   TANDEM_RETURN_IF_ERROR(ClaimBehind(&servers));
   for (int i = 0; i < client_->num_servers(); ++i) {

@@ -27,10 +27,10 @@ at::Tensor As(const at::Tensor& x, at::ScalarType dtype) {
   return x.scalar_type() == dtype ? x : x.to(dtype);
 }
 
-// What a product of the layer takes in: x rounded as the layer's dtype wants it.
-at::Tensor Operand(const LinearLayer& layer, const at::Tensor& x) {
+// What a product of the layer with `weight` takes in: x rounded as the weight's dtype wants it.
+at::Tensor Operand(const LinearLayer& layer, const at::Tensor& weight, const at::Tensor& x) {
   if (layer.round_inputs) return x.to(at::kBFloat16).to(at::kFloat);
-  return As(x, layer.weight.scalar_type());
+  return As(x, weight.scalar_type());
 }
 
 // MKL is the faster one for a transposed fp32 product on Intel's processors, oneDNN on others.
@@ -50,16 +50,18 @@ float* Data(const at::Tensor& x) { return x.data_ptr<float>(); }
 at::Tensor Linear(const LinearLayer& layer, const at::Tensor& x) {
   at::Tensor y = layer.exact != nullptr
                      ? ExactProduct(*layer.exact, x, layer.exact_rounds_inputs)
-                     : As(LinearForward(Operand(layer, x), layer.weight), at::kFloat);
+                     : As(LinearForward(Operand(layer, layer.weight, x), layer.weight), at::kFloat);
   if (layer.bias.defined()) y.add_(layer.bias);
   return y;
 }
 
 at::Tensor LinearBackward(const LinearLayer& layer, const at::Tensor& x, const at::Tensor& y_grad) {
-  const at::Tensor y_grad_operand = Operand(layer, y_grad);
-  AddWeightGrad(y_grad_operand, Operand(layer, x), layer.weight_grad);
+  const at::Tensor& weight =
+      layer.backward_weight.defined() ? layer.backward_weight : layer.weight;
+  const at::Tensor y_grad_operand = Operand(layer, weight, y_grad);
+  AddWeightGrad(y_grad_operand, Operand(layer, weight, x), layer.weight_grad);
   if (layer.bias.defined()) layer.bias_grad.add_(y_grad.sum(0));
-  return As(LinearForward(y_grad_operand, layer.weight.t()), at::kFloat);
+  return As(LinearForward(y_grad_operand, weight.t()), at::kFloat);
 }
 
 void AddWeightGrad(const at::Tensor& y_grad, const at::Tensor& x, const at::Tensor& grad) {

@@ -22,6 +22,9 @@ struct LinearLayer {
   at::Tensor weight;                  // [out, in] float32 or bfloat16
   at::Tensor bias;                    // [out] float32, or undefined
   at::Tensor weight_grad, bias_grad;  // float32, or undefined in a frozen policy
+  // The weight in bfloat16, for the backward products of a layer whose forward product is fp32;
+  // undefined: `weight`.
+  at::Tensor backward_weight;
   // bfloat16 values in a float32 weight: inputs are rounded to bfloat16 and multiplied in fp32. For
   // machines whose bfloat16 products are emulated, at a fifth of the speed.
   bool round_inputs = false;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "common/weights/host_tensor.h"
 #include "proto/experience.pb.h"
 #include "trainer/group_logprobs.h"
+#include "trainer/kept_masters.h"
 #include "trainer/weight_cast.h"
 
 namespace tandem::trainer {
@@ -33,15 +35,15 @@ struct LearnerReport {
 
 // Everything arrows 4 to 8 must find again to go on bitwise.
 struct LearnerState {
-  std::vector<HostTensor> weights;      // F32 masters, Hugging Face names
+  std::vector<TensorSource> weights;    // F32 masters, Hugging Face names
   std::vector<TensorSource> optimizer;  // moments in F32, by names of their own
   int64_t num_updates = 0;
 };
 
-// The weights that a score is under: the live masters, or F32 `masters` of another version; in bf16 as a
-// push sends them to a server when `as_bf16` is set.
+// The weights that a score is under: the live masters, or those kept before; in bf16 as a push
+// sends them to a server when `as_bf16` is set.
 struct ScoredWeights {
-  const std::vector<HostTensor>* masters = nullptr;
+  const KeptMasters* masters = nullptr;
   bool as_bf16 = false;
   Rounding rounding = Rounding::kNearest;  // of that version's cast
 };
@@ -54,6 +56,10 @@ class Learner {
   virtual absl::StatusOr<LearnerReport> Train(
       const std::vector<experience::v1::ScoredGroup>& groups, WeightVersion version) = 0;
 
+  // With several ranks all of them work on each of the methods below, as on Train, and errors of
+  // that are those of Train. What they give is read (TensorSource) one tensor at a time, from any
+  // thread: ranks that hold parts of it gather them then, and keep no copy.
+
   // Log-probs of the completions of `groups` that are not masked, as Train makes the proximal ones.
   // Changes nothing. Errors: those of packing; INTERNAL.
   virtual absl::StatusOr<GroupLogprobs> Score(
@@ -62,14 +68,16 @@ class Learner {
   // ||masters - those the run started from||: the model directory's, also after Restore.
   virtual absl::StatusOr<double> DistanceFromStart() const = 0;
 
+  // The masters as servers of `dtype` get them.
   virtual absl::StatusOr<CastWeights> Cast(DType dtype) = 0;
 
-  // The tensors may point into live weights: use them before the next Train. With several ranks the
-  // moments are gathered as they are read, from the thread of the loop; errors of that are those of
-  // Train, and nothing was changed.
+  // The masters as they are now, for later: a copy, shared out over the ranks.
+  virtual absl::StatusOr<KeptMasters> Keep() = 0;
+
+  // Live: to be read before the next Train.
   virtual absl::StatusOr<LearnerState> Save() = 0;
 
-  // Reads one moment at a time.
+  // Reads one tensor at a time.
   //   INVALID_ARGUMENT  a tensor is missing or of another shape
   virtual absl::Status Restore(const LearnerState& state) = 0;
 

@@ -99,25 +99,38 @@ absl::Status CheckSpec(const std::map<std::string, const TensorSpec*>& specs,
 }  // namespace
 
 AdamW::AdamW(const std::vector<NamedParameter>* parameters, const OptimizerOptions& options,
-             std::vector<Slice> slices)
-    : parameters_(parameters), options_(options), slices_(std::move(slices)) {
-  for (const Slice& slice : slices_) {
+             OwnSlices own)
+    : parameters_(parameters), options_(options), own_(std::move(own)) {
+  for (const Slice& slice : own_.slices) {
     moments_.push_back({at::zeros({slice.num_elements}), at::zeros({slice.num_elements}),
                         Decays((*parameters_)[slice.parameter])});
   }
 }
 
 AdamW::AdamW(const std::vector<NamedParameter>* parameters, const OptimizerOptions& options)
-    : AdamW(parameters, options, WholeSlices(*parameters)) {}
+    : AdamW(parameters, options, OwnSlices{WholeSlices(*parameters), {}, {}}) {}
+
+float* AdamW::Master(size_t slice) const {
+  if (!own_.masters.empty()) return own_.masters[slice].data_ptr<float>();
+  const Slice& own = own_.slices[slice];
+  return (*parameters_)[own.parameter].master.data_ptr<float>() + own.begin;
+}
+
+float* AdamW::Gradient(size_t slice) const {
+  if (!own_.gradients.empty()) return own_.gradients[slice].data_ptr<float>();
+  const Slice& own = own_.slices[slice];
+  const at::Tensor& grad = (*parameters_)[own.parameter].master.grad();
+  return grad.defined() ? grad.data_ptr<float>() + own.begin : nullptr;
+}
 
 double AdamW::SquaredGradNorm() const {
   double sum = 0;
-  for (const Slice& slice : slices_) {
-    const at::Tensor& grad = (*parameters_)[slice.parameter].master.grad();
-    if (!grad.defined()) continue;
-    const float* data = grad.const_data_ptr<float>() + slice.begin;
-    std::vector<double> partial(static_cast<size_t>((slice.num_elements + kBlock - 1) / kBlock));
-    ForEachBlock(slice.num_elements, [&](int64_t block, int64_t first, int64_t count) {
+  for (size_t i = 0; i < own_.slices.size(); ++i) {
+    const float* const data = Gradient(i);
+    if (data == nullptr) continue;
+    const int64_t size = own_.slices[i].num_elements;
+    std::vector<double> partial(static_cast<size_t>((size + kBlock - 1) / kBlock));
+    ForEachBlock(size, [&](int64_t block, int64_t first, int64_t count) {
       partial[static_cast<size_t>(block)] = SquaredNorm(data + first, count);
     });
     for (const double part : partial) sum += part;
@@ -148,17 +161,15 @@ OptimizerUpdate AdamW::Step(double squared_norm, double grad_scale) {
   c.step_size = static_cast<float>(result.learning_rate / (1 - std::pow(options_.beta1, t)));
   c.inverse_root_bias2 = static_cast<float>(1 / std::sqrt(1 - std::pow(options_.beta2, t)));
   c.epsilon = static_cast<float>(options_.epsilon);
-  for (size_t i = 0; i < slices_.size(); ++i) {
-    const at::Tensor& master = (*parameters_)[slices_[i].parameter].master;
-    at::Tensor& grad = master.mutable_grad();
-    if (!grad.defined()) grad = at::zeros_like(master.detach());
+  for (size_t i = 0; i < own_.slices.size(); ++i) {
+    const at::Tensor& master = (*parameters_)[own_.slices[i].parameter].master;
+    if (Gradient(i) == nullptr) master.mutable_grad() = at::zeros_like(master.detach());
     c.keep = moments_[i].decays
                  ? static_cast<float>(1 - result.learning_rate * options_.weight_decay)
                  : 1.0f;
-    float* p = master.data_ptr<float>() + slices_[i].begin;
-    float* g = grad.data_ptr<float>() + slices_[i].begin;
+    float *p = Master(i), *g = Gradient(i);
     float *m = moments_[i].exp_avg.data_ptr<float>(), *v = moments_[i].exp_avg_sq.data_ptr<float>();
-    ForEachBlock(slices_[i].num_elements, [&](int64_t, int64_t first, int64_t count) {
+    ForEachBlock(own_.slices[i].num_elements, [&](int64_t, int64_t first, int64_t count) {
       UpdateBlock(p + first, g + first, m + first, v + first, count, c);
     });
   }
@@ -166,6 +177,8 @@ OptimizerUpdate AdamW::Step(double squared_norm, double grad_scale) {
 }
 
 void AdamW::ZeroGrads() {
+  for (const at::Tensor& own : own_.gradients) own.zero_();
+  if (!own_.gradients.empty()) return;
   for (const NamedParameter& parameter : *parameters_) {
     at::Tensor& grad = parameter.master.mutable_grad();
     if (grad.defined()) grad.zero_();
@@ -173,9 +186,10 @@ void AdamW::ZeroGrads() {
 }
 
 std::pair<size_t, size_t> AdamW::SlicesOf(size_t parameter) const {
-  const auto range = std::ranges::equal_range(slices_, parameter, {}, &Slice::parameter);
-  return {static_cast<size_t>(range.begin() - slices_.begin()),
-          static_cast<size_t>(range.end() - slices_.begin())};
+  const std::vector<Slice>& slices = own_.slices;
+  const auto range = std::ranges::equal_range(slices, parameter, {}, &Slice::parameter);
+  return {static_cast<size_t>(range.begin() - slices.begin()),
+          static_cast<size_t>(range.end() - slices.begin())};
 }
 
 std::vector<TensorSource> AdamW::State(const Collect& collect) const {
@@ -228,7 +242,7 @@ absl::Status AdamW::Restore(const std::vector<TensorSource>& state, int64_t num_
     const auto [begin, end] = SlicesOf(parameter);
     for (size_t s = begin; s < end; ++s) {
       const at::Tensor& own = moments_[s].*moment;
-      std::memcpy(own.data_ptr(), whole->bytes.data() + slices_[s].begin * 4, own.nbytes());
+      std::memcpy(own.data_ptr(), whole->bytes.data() + own_.slices[s].begin * 4, own.nbytes());
     }
   }
   num_updates_ = num_updates;

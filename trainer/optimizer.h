@@ -31,12 +31,19 @@ struct OptimizerUpdate {
   double learning_rate = 0;
 };
 
+// What an optimizer updates of the parameters, and where it lies.
+struct OwnSlices {
+  std::vector<Slice> slices;  // sorted by parameter and place
+  // Of each slice, [num_elements] float32; empty: where the parameters have them.
+  std::vector<at::Tensor> masters, gradients;
+};
+
 class AdamW {
  public:
-  // Updates `slices`, sorted by parameter and place; without them every parameter whole.
-  // `parameters` must outlive this object and keep their storage.
+  // Updates `own`; without it every parameter whole. `parameters` must outlive this object, and all
+  // keep their storage.
   AdamW(const std::vector<NamedParameter>* parameters, const OptimizerOptions& options,
-        std::vector<Slice> slices);
+        OwnSlices own);
   AdamW(const std::vector<NamedParameter>* parameters, const OptimizerOptions& options);
 
   // Sum of the squares of the gradients in the slices. A parameter without a gradient counts as one
@@ -47,7 +54,7 @@ class AdamW {
   // SquaredGradNorm, summed over all ranks.
   OptimizerUpdate Step(double squared_norm, double grad_scale = 1);
 
-  // Of the parameters whole.
+  // Of the slices, and of the parameters whole where those are there.
   void ZeroGrads();
 
   // Given this rank's slices of a tensor that lies like `parameter`, [num_elements] float32 each,
@@ -74,12 +81,14 @@ class AdamW {
     bool decays = false;
   };
 
-  // Slices of the parameter: [first, second) of slices_.
+  // Slices of the parameter: [first, second) of the own ones.
   std::pair<size_t, size_t> SlicesOf(size_t parameter) const;
+  float* Master(size_t slice) const;
+  float* Gradient(size_t slice) const;  // null: none yet
 
   const std::vector<NamedParameter>* const parameters_;
   const OptimizerOptions options_;
-  const std::vector<Slice> slices_;
+  const OwnSlices own_;
   std::vector<Moments> moments_;  // of each slice
   int64_t num_updates_ = 0;
 };

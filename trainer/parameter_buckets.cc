@@ -2,7 +2,9 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/StorageImpl.h>
 
 #include <algorithm>
 #include <tuple>
@@ -32,11 +34,34 @@ absl::Status WaitForAll(std::vector<comm::Pending>& operations) {
   return first;
 }
 
+// The memory behind `tensor` and its views comes, or goes.
+void Store(const at::Tensor& tensor, bool there) {
+  const size_t bytes = there ? static_cast<size_t>(tensor.numel()) * tensor.element_size() : 0;
+  c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(storage->allocator()->allocate(bytes));
+  storage->set_nbytes(bytes);
+}
+
+// [stage] -> parameters that no later stage uses.
+std::vector<std::vector<size_t>> CompletedBy(const std::vector<std::vector<size_t>>& stages,
+                                             size_t num_parameters) {
+  std::vector<size_t> last(num_parameters, 0);
+  for (size_t s = 0; s < stages.size(); ++s) {
+    for (const size_t parameter : stages[s]) last[parameter] = s;
+  }
+  std::vector<std::vector<size_t>> completed(stages.size());
+  for (size_t i = 0; i < num_parameters; ++i) completed[last[i]].push_back(i);
+  return completed;
+}
+
 }  // namespace
 
 ParameterBuckets::ParameterBuckets(const std::vector<NamedParameter>* parameters,
-                                   comm::Collective* group, int64_t bucket_bytes)
-    : parameters_(parameters), group_(group != nullptr && group->size() > 1 ? group : nullptr) {
+                                   const std::vector<std::vector<size_t>>& stages,
+                                   comm::Collective* group, const BucketOptions& options)
+    : parameters_(parameters),
+      group_(group != nullptr && group->size() > 1 ? group : nullptr),
+      sharded_(group_ != nullptr && options.shard_parameters) {
   const at::NoGradGuard no_grad;
   std::vector<int64_t> sizes;
   for (const NamedParameter& parameter : *parameters) sizes.push_back(parameter.master.numel());
@@ -45,27 +70,50 @@ ParameterBuckets::ParameterBuckets(const std::vector<NamedParameter>* parameters
     for (size_t i = 0; i < sizes.size(); ++i) slices_[0].push_back({i, 0, sizes[i]});
     return;
   }
+  completed_ = CompletedBy(stages, sizes.size());
   bucket_of_.resize(sizes.size());
   slices_.resize(static_cast<size_t>(group_->size()));
-  for (BucketPlan& plan : PlanBuckets(sizes, group_->size(), bucket_bytes / 4)) {
-    const at::Tensor masters = at::zeros({plan.num_elements});
-    const at::Tensor gradients = at::zeros({plan.num_elements});
-    for (const Placement& placed : plan.placements) {
-      const at::Tensor& master = (*parameters)[placed.parameter].master;
-      const at::Tensor moved = ViewOf(masters, placed, master);
-      moved.copy_(master);
-      master.set_data(moved);
-      master.mutable_grad() = ViewOf(gradients, placed, master);
-      bucket_of_[placed.parameter] = buckets_.size();
-    }
+  std::vector<BucketPlan> plans =
+      sharded_ ? PlanStageBuckets(sizes, stages, group_->size(), bucket_of_stage_)
+               : PlanBuckets(sizes, group_->size(), options.bucket_bytes / 4);
+  for (BucketPlan& plan : plans) {
     for (size_t r = 0; r < slices_.size(); ++r) {
       const auto slices = SlicesOf(plan, group_->size(), static_cast<int>(r));
       slices_[r].insert(slices_[r].end(), slices.begin(), slices.end());
     }
     const size_t count = plan.placements.size();
-    buckets_.push_back({std::move(plan), masters, gradients, count});
+    buckets_.push_back({.plan = std::move(plan), .num_incomplete = count});
+    MoveInto(buckets_.size() - 1, (*parameters)[0].master.requires_grad());
   }
   for (std::vector<Slice>& of_rank : slices_) of_rank = Sorted(std::move(of_rank));
+}
+
+// Views are made while the memory is there. What a sharded bucket does not keep is not touched.
+void ParameterBuckets::MoveInto(size_t index, bool trainable) {
+  Bucket& bucket = buckets_[index];
+  const int64_t size = bucket.plan.num_elements;
+  bucket.masters = sharded_ ? at::empty({size}) : at::zeros({size});
+  if (trainable) bucket.gradients = sharded_ ? at::empty({size}) : at::zeros({size});
+  const int64_t part = size / group_->size(), begin = part * group_->rank();
+  bucket.own_masters = sharded_ ? at::zeros({part}) : OwnPart(bucket.masters);
+  if (trainable) bucket.own_gradients = sharded_ ? at::zeros({part}) : OwnPart(bucket.gradients);
+  for (const Placement& placed : bucket.plan.placements) {
+    const at::Tensor& master = (*parameters_)[placed.parameter].master;
+    const at::Tensor moved = ViewOf(bucket.masters, placed, master);
+    if (!sharded_) moved.copy_(master);
+    const int64_t from = std::max(begin, placed.offset);
+    const int64_t to = std::min(begin + part, placed.offset + placed.num_elements);
+    if (sharded_ && from < to) {
+      bucket.own_masters.narrow(0, from - begin, to - from)
+          .copy_(master.view(-1).narrow(0, from - placed.offset, to - from));
+    }
+    master.set_data(moved);
+    if (trainable) master.mutable_grad() = ViewOf(bucket.gradients, placed, master);
+    bucket_of_[placed.parameter] = index;
+  }
+  if (!sharded_) return;
+  Store(bucket.masters, false);
+  if (trainable) Store(bucket.gradients, false);
 }
 
 at::Tensor ParameterBuckets::OwnPart(const at::Tensor& of_bucket) const {
@@ -73,23 +121,140 @@ at::Tensor ParameterBuckets::OwnPart(const at::Tensor& of_bucket) const {
   return of_bucket.narrow(0, part * group_->rank(), part);
 }
 
+std::vector<at::Tensor> ParameterBuckets::OwnOf(at::Tensor Bucket::* parts, bool gradients) const {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> own;
+  for (const Slice& slice : own_slices()) {
+    const at::Tensor& master = (*parameters_)[slice.parameter].master;
+    if (group_ == nullptr) {
+      own.push_back((gradients ? master.grad() : master.detach()).view(-1));
+      continue;
+    }
+    const Bucket& bucket = buckets_[bucket_of_[slice.parameter]];
+    const auto placed =
+        std::ranges::find(bucket.plan.placements, slice.parameter, &Placement::parameter);
+    const int64_t begin = bucket.plan.num_elements / group_->size() * group_->rank();
+    own.push_back((bucket.*parts).narrow(0, placed->offset + slice.begin - begin,
+                                         slice.num_elements));
+  }
+  return own;
+}
+
+std::vector<at::Tensor> ParameterBuckets::OwnMasters() const {
+  return OwnOf(&Bucket::own_masters, /*gradients=*/false);
+}
+
+std::vector<at::Tensor> ParameterBuckets::OwnGradients() const {
+  return OwnOf(&Bucket::own_gradients, /*gradients=*/true);
+}
+
+void ParameterBuckets::SetStored(Bucket& bucket, bool masters, bool gradients) {
+  const int64_t bytes = bucket.plan.num_elements * 4;
+  if (masters != bucket.has_masters) {
+    Store(bucket.masters, masters);
+    gathered_bytes_ += masters ? bytes : -bytes;
+    bucket.has_masters = masters;
+  }
+  if (gradients != bucket.has_gradients) {
+    Store(bucket.gradients, gradients);
+    if (gradients) bucket.gradients.zero_();
+    gathered_bytes_ += gradients ? bytes : -bytes;
+    bucket.has_gradients = gradients;
+  }
+  peak_gathered_bytes_ = std::max(peak_gathered_bytes_, gathered_bytes_);
+}
+
+void ParameterBuckets::BeginGather(size_t index) {
+  Bucket& bucket = buckets_[index];
+  if (bucket.has_masters) return;
+  SetStored(bucket, true, bucket.has_gradients);
+  if (!failed_.ok()) {  // the pass goes on over something
+    bucket.masters.zero_();
+    return;
+  }
+  bucket.gathering = group_->StartAllGather(bucket.own_masters, bucket.masters);
+}
+
+void ParameterBuckets::Gather(size_t index) {
+  BeginGather(index);
+  Bucket& bucket = buckets_[index];
+  if (!bucket.gathering.has_value()) return;
+  const absl::Status gathered = bucket.gathering->Wait();
+  bucket.gathering.reset();
+  if (!gathered.ok()) bucket.masters.zero_();
+  failed_.Update(gathered);
+}
+
+void ParameterBuckets::Release(size_t index) {
+  Bucket& bucket = buckets_[index];
+  if (bucket.gathering.has_value()) Gather(index);
+  SetStored(bucket, false, bucket.has_gradients);
+}
+
+void ParameterBuckets::BeginStage(Pass pass, size_t stage) {
+  if (!sharded_) return;
+  const bool last = pass == Pass::kForward ? stage == 0 : stage + 1 == bucket_of_stage_.size();
+  const size_t next = last ? stage : pass == Pass::kForward ? stage - 1 : stage + 1;
+  const size_t wanted[] = {bucket_of_stage_[stage], bucket_of_stage_[next]};
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    if (buckets_[i].has_masters && i != wanted[0] && i != wanted[1]) Release(i);
+  }
+  BeginGather(wanted[0]);
+  BeginGather(wanted[1]);
+  Gather(wanted[0]);
+  if (pass == Pass::kForward) return;
+  if (sum_.has_value() && sum_->bucket == wanted[0]) FinishSum();
+  SetStored(buckets_[wanted[0]], true, true);
+}
+
+// The sum of one bucket is under way while the next stage is computed.
+void ParameterBuckets::EndStage(Pass pass, size_t stage) {
+  if (group_ == nullptr || pass == Pass::kForward) return;
+  if (!sharded_) {
+    if (last_pass_) ParametersAreComplete(stage);
+    return;
+  }
+  FinishSum();
+  const size_t index = bucket_of_stage_[stage];
+  Bucket& bucket = buckets_[index];
+  if (!failed_.ok()) return SetStored(bucket, bucket.has_masters, false);
+  const at::Tensor part = at::empty_like(bucket.own_gradients);
+  sum_.emplace(Sum{index, part, group_->StartReduceScatter(bucket.gradients, part)});
+}
+
+void ParameterBuckets::FinishSum() {
+  if (!sum_.has_value()) return;
+  Bucket& bucket = buckets_[sum_->bucket];
+  const absl::Status summed = sum_->under_way.Wait();
+  if (summed.ok()) bucket.own_gradients.add_(sum_->part);
+  failed_.Update(summed);
+  SetStored(bucket, bucket.has_masters, false);
+  sum_.reset();
+}
+
 void ParameterBuckets::BeginNext() {
   const at::Tensor& gradients = buckets_[under_way_.size()].gradients;
   under_way_.push_back(group_->StartReduceScatter(gradients, OwnPart(gradients)));
 }
 
-void ParameterBuckets::GradientIsComplete(size_t parameter) {
-  if (group_ == nullptr) return;
-  Bucket& completed = buckets_[bucket_of_[parameter]];
-  TANDEM_CHECK(completed.num_incomplete > 0);
-  --completed.num_incomplete;
+void ParameterBuckets::ParametersAreComplete(size_t stage) {
+  for (const size_t parameter : completed_[stage]) {
+    Bucket& completed = buckets_[bucket_of_[parameter]];
+    TANDEM_CHECK(completed.num_incomplete > 0);
+    --completed.num_incomplete;
+  }
   while (under_way_.size() < buckets_.size() && buckets_[under_way_.size()].num_incomplete == 0) {
     BeginNext();
   }
 }
 
 absl::Status ParameterBuckets::FinishGradients() {
+  last_pass_ = false;
   if (group_ == nullptr) return absl::OkStatus();
+  if (sharded_) {
+    FinishSum();
+    return failed_;
+  }
   while (under_way_.size() < buckets_.size()) BeginNext();
   TANDEM_RETURN_IF_ERROR(WaitForAll(under_way_));
   for (Bucket& bucket : buckets_) {
@@ -103,6 +268,10 @@ absl::Status ParameterBuckets::FinishGradients() {
 }
 
 absl::Status ParameterBuckets::ShareMasters() {
+  if (sharded_) {
+    for (size_t i = 0; i < buckets_.size(); ++i) Release(i);
+    return failed_;
+  }
   std::vector<comm::Pending> under_way;
   for (const Bucket& bucket : buckets_) {
     under_way.push_back(group_->StartAllGather(OwnPart(bucket.masters), bucket.masters));
@@ -110,16 +279,33 @@ absl::Status ParameterBuckets::ShareMasters() {
   return WaitForAll(under_way);
 }
 
+void ParameterBuckets::Load(size_t parameter, const float* whole) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor& master = (*parameters_)[parameter].master;
+  if (!sharded_) {
+    std::copy_n(whole, master.numel(), master.data_ptr<float>());
+    return;
+  }
+  Release(bucket_of_[parameter]);
+  const std::vector<at::Tensor> own = OwnMasters();
+  for (size_t s = 0; s < own.size(); ++s) {
+    const Slice& slice = own_slices()[s];
+    if (slice.parameter != parameter) continue;
+    std::copy_n(whole + slice.begin, slice.num_elements, own[s].data_ptr<float>());
+  }
+}
+
 absl::StatusOr<at::Tensor> ParameterBuckets::Collect(size_t parameter,
-                                                     const std::vector<at::Tensor>& own) const {
+                                                     const std::vector<at::Tensor>& own,
+                                                     at::ScalarType dtype) const {
   if (group_ == nullptr) return own.front();
   at::Tensor whole;
-  if (rank() == 0) whole = at::empty({(*parameters_)[parameter].master.numel()});
+  if (rank() == 0) whole = at::empty({(*parameters_)[parameter].master.numel()}, dtype);
   size_t next = 0;  // of the own ones
   for (size_t owner = 0; owner < slices_.size(); ++owner) {
     for (const Slice& slice : slices_[owner]) {
       if (slice.parameter != parameter) continue;
-      at::Tensor sent = owner == rank() ? own[next++] : at::empty({slice.num_elements});
+      at::Tensor sent = owner == rank() ? own[next++] : at::empty({slice.num_elements}, dtype);
       if (owner != 0) TANDEM_RETURN_IF_ERROR(group_->Broadcast(sent, static_cast<int>(owner)));
       if (rank() == 0) whole.narrow(0, slice.begin, slice.num_elements).copy_(sent);
     }

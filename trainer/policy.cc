@@ -40,15 +40,6 @@ void KeepFreedMemory() {
 #endif
 }
 
-absl::StatusOr<at::Tensor> MasterFromHost(const HostTensor& tensor) {
-  TANDEM_ASSIGN_OR_RETURN(const at::Tensor view, ViewAsTensor(tensor));
-  if (!view.is_floating_point()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(tensor.spec.ToString(), ": a parameter must have a float dtype"));
-  }
-  return view.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
-}
-
 // Tokens whose log-probs are wanted, and the rows that predict them.
 struct Targets {
   std::vector<int64_t> positions;  // where they stand in the row
@@ -161,7 +152,7 @@ struct Policy::Impl {
     at::Tensor* grad;
     LinearLayer* linear;  // set for a linear layer's weight
     bool is_head;         // whose product is fp32 whatever the compute dtype
-    int64_t stage;        // of the backward pass that adds to the gradient
+    size_t stage;         // of a pass that reads the weight and adds to the gradient
   };
 
   ModelConfig config;
@@ -172,22 +163,22 @@ struct Policy::Impl {
   std::vector<NamedParameter> parameters;
   DecoderWeights weights;
   std::vector<Use> uses;
-  bool weights_are_current = false;
-  // Stages of the backward pass: the head and the final norm, each layer from the last, the
-  // embedding.
-  int64_t binding_stage = 0;
-  std::vector<std::vector<size_t>>
-      completed_by;  // [stage] -> parameters that no later stage adds to
-  std::function<void(size_t)> on_complete;
+  size_t binding_stage = 0;
+  std::vector<std::vector<size_t>> stages;       // [stage] its parameters
+  std::vector<std::vector<size_t>> uses_of;      // [stage] its uses
+  std::vector<bool> is_current;                  // [stage] the weights of its uses are the masters'
+  PassWatch watch;
 
   absl::Status Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad,
                     LinearLayer* linear = nullptr, bool is_head = false);
   absl::Status BindLinear(const std::string& name, bool has_bias, LinearLayer& layer);
   absl::Status BindLayer(int64_t index, DecoderLayer& layer);
   absl::Status BindAll();
-  void FindCompletion();
-  void EndStage(int64_t stage) const;
-  void RefreshWeights();
+  void FindStages();
+  void BeginStage(Pass pass, size_t stage);
+  void EndStage(Pass pass, size_t stage);
+  LayerWatch Layers(Pass pass);
+  void RefreshWeight(const Use& use);
   at::Tensor AsPushed(const NamedParameter& parameter) const;
   void PrepareGrads();
   std::unique_ptr<ScoreTape> Forward(const PackedRow& row, Targets targets, double temperature,
@@ -238,11 +229,11 @@ absl::Status Policy::Impl::BindLayer(int64_t index, DecoderLayer& layer) {
 
 absl::Status Policy::Impl::BindAll() {
   const std::string embedding = "model.embed_tokens.weight";
-  binding_stage = config.num_layers + 1;
+  binding_stage = static_cast<size_t>(config.num_layers) + 1;
   TANDEM_RETURN_IF_ERROR(Bind(embedding, weights.embedding, weights.embedding_grad));
   weights.layers.resize(static_cast<size_t>(config.num_layers));
   for (int64_t i = 0; i < config.num_layers; ++i) {
-    binding_stage = config.num_layers - i;
+    binding_stage = static_cast<size_t>(config.num_layers - i);
     TANDEM_RETURN_IF_ERROR(BindLayer(i, weights.layers[static_cast<size_t>(i)]));
   }
   binding_stage = 0;
@@ -252,52 +243,76 @@ absl::Status Policy::Impl::BindAll() {
               weights.head.weight_grad, &weights.head, /*is_head=*/true);
 }
 
-// A parameter with several uses (a tied embedding) is complete after the last of them.
-void Policy::Impl::FindCompletion() {
-  std::vector<int64_t> last(parameters.size(), 0);
-  for (const Use& use : uses) last[use.parameter] = std::max(last[use.parameter], use.stage);
-  completed_by.resize(static_cast<size_t>(config.num_layers + 2));
-  for (size_t i = 0; i < last.size(); ++i) completed_by[static_cast<size_t>(last[i])].push_back(i);
-}
-
-void Policy::Impl::EndStage(int64_t stage) const {
-  if (on_complete == nullptr) return;
-  for (const size_t parameter : completed_by[static_cast<size_t>(stage)]) on_complete(parameter);
-}
-
-// The casts of bf16 mode are made here, once per weight change.
-void Policy::Impl::RefreshWeights() {
-  if (weights_are_current) return;
-  for (const Use& use : uses) {
-    const NamedParameter& parameter = parameters[use.parameter];
-    const at::Tensor master = parameter.master.detach();
-    const bool exact = numerics == Numerics::kExact;
-    const bool in_bf16 = dtype == ComputeDType::kBf16 && use.linear != nullptr && !use.is_head;
-    if (dtype == ComputeDType::kFp32 || (!exact && !in_bf16)) {
-      *use.weight = master;
-      if (exact && use.linear != nullptr) {
-        use.linear->exact = std::make_shared<const PackedMatrix>(PackWeight(master));
-      }
-      continue;
-    }
-    const at::Tensor cast = exact ? AsPushed(parameter) : master.to(at::kBFloat16);
-    if (exact && use.linear != nullptr) {
-      use.linear->exact = std::make_shared<const PackedMatrix>(PackWeight(cast));
-      use.linear->exact_rounds_inputs = !use.is_head;
-    }
-    if (in_bf16) use.linear->round_inputs = !HasFastBf16();
-    *use.weight = in_bf16 && HasFastBf16() ? cast : cast.to(at::kFloat);
+void Policy::Impl::FindStages() {
+  const auto count = static_cast<size_t>(config.num_layers + 2);
+  stages.resize(count);
+  uses_of.resize(count);
+  is_current.resize(count, false);
+  for (size_t i = 0; i < uses.size(); ++i) {
+    stages[uses[i].stage].push_back(uses[i].parameter);
+    uses_of[uses[i].stage].push_back(i);
   }
-  weights.exact_attention = numerics == Numerics::kExact;
-  weights.exact_bf16_kv = dtype == ComputeDType::kBf16;
-  weights_are_current = true;
+}
+
+// Casts and packed weights are made here, once per weight change.
+void Policy::Impl::BeginStage(Pass pass, size_t stage) {
+  if (watch.begin) watch.begin(pass, stage);
+  if (is_current[stage]) return;
+  for (const size_t use : uses_of[stage]) RefreshWeight(uses[use]);
+  is_current[stage] = true;
+}
+
+void Policy::Impl::EndStage(Pass pass, size_t stage) {
+  if (watch.masters_come_and_go) {
+    for (const size_t use : uses_of[stage]) {
+      *uses[use].weight = at::Tensor();
+      if (uses[use].linear == nullptr) continue;
+      uses[use].linear->exact.reset();
+      uses[use].linear->backward_weight.reset();
+    }
+    is_current[stage] = false;
+  }
+  if (watch.end) watch.end(pass, stage);
+}
+
+LayerWatch Policy::Impl::Layers(Pass pass) {
+  const auto stage = [this](int64_t layer) {
+    return static_cast<size_t>(config.num_layers - layer);  // after the layers: kEmbedding
+  };
+  return {[=, this](int64_t layer) { BeginStage(pass, stage(layer)); },
+          [=, this](int64_t layer) { EndStage(pass, stage(layer)); }};
+}
+
+// The head's logits are fp32; its gradients are made like those of other layers.
+void Policy::Impl::RefreshWeight(const Use& use) {
+  if (use.is_head && trainable && dtype == ComputeDType::kBf16 && HasFastBf16()) {
+    use.linear->backward_weight = parameters[use.parameter].master.detach().to(at::kBFloat16);
+  }
+  const NamedParameter& parameter = parameters[use.parameter];
+  const at::Tensor master = parameter.master.detach();
+  const bool exact = numerics == Numerics::kExact;
+  const bool in_bf16 = dtype == ComputeDType::kBf16 && use.linear != nullptr && !use.is_head;
+  if (dtype == ComputeDType::kFp32 || (!exact && !in_bf16)) {
+    *use.weight = master;
+    if (exact && use.linear != nullptr) {
+      use.linear->exact = std::make_shared<const PackedMatrix>(PackWeight(master));
+    }
+    return;
+  }
+  const at::Tensor cast = exact ? AsPushed(parameter) : master.to(at::kBFloat16);
+  if (exact && use.linear != nullptr) {
+    use.linear->exact = std::make_shared<const PackedMatrix>(PackWeight(cast));
+    use.linear->exact_rounds_inputs = !use.is_head;
+  }
+  if (in_bf16) use.linear->round_inputs = !HasFastBf16();
+  *use.weight = in_bf16 && HasFastBf16() ? cast : cast.to(at::kFloat);
 }
 
 // The parameter as a bf16 server has it.
 at::Tensor Policy::Impl::AsPushed(const NamedParameter& parameter) const {
   const at::Tensor master = parameter.master.detach();
   at::Tensor cast = at::empty_like(master, at::kBFloat16);
-  CastToBf16(parameter.name, master.const_data_ptr<float>(), master.numel(), rounding,
+  CastToBf16(parameter.name, /*first=*/0, master.const_data_ptr<float>(), master.numel(), rounding,
              static_cast<uint16_t*>(cast.data_ptr()));
   return cast;
 }
@@ -312,18 +327,20 @@ void Policy::Impl::PrepareGrads() {
 
 std::unique_ptr<ScoreTape> Policy::Impl::Forward(const PackedRow& row, Targets targets,
                                                  double temperature, bool with_gradient) {
-  RefreshWeights();
   auto tape = std::make_unique<ScoreTape>();
   tape->targets = std::move(targets);
   tape->temperature = temperature;
   if (with_gradient) tape->row = row;
   const at::Tensor hidden =
-      DecoderForward(weights, row, with_gradient ? &tape->decoder : nullptr);
+      DecoderForward(weights, row, with_gradient ? &tape->decoder : nullptr,
+                     Layers(Pass::kForward));
+  BeginStage(Pass::kForward, 0);
   tape->final_hidden = GatherRows(hidden, tape->targets.sources);
   tape->final_normed = RmsNorm(weights.final_norm, tape->final_hidden, config.rms_norm_eps);
   tape->chosen = ChosenTokenLogprobs(tape->final_normed.value, weights.head, tape->targets.tokens,
                                      temperature, /*keep_logits=*/with_gradient,
                                      tape->targets.support);
+  EndStage(Pass::kForward, 0);
   return tape;
 }
 
@@ -335,17 +352,17 @@ void Policy::Impl::Backward(ScoreTape& tape, const at::Tensor& logprobs_grad) {
   for (size_t i = 0; i < tape.targets.positions.size(); ++i) {
     to[i] = from[tape.targets.positions[i]];
   }
+  BeginStage(Pass::kBackward, 0);
   const at::Tensor normed_grad = ChosenTokenLogprobsBackward(
       tape.final_normed.value, weights.head, tape.targets.tokens, tape.temperature, tape.chosen,
       target_grad, tape.targets.support);
   at::Tensor final_grad;
   RmsNormBackward(weights.final_norm, tape.final_hidden, tape.final_normed.rstd, normed_grad,
                   final_grad);
-  EndStage(0);
+  EndStage(Pass::kBackward, 0);
   DecoderBackward(weights, tape.row, tape.decoder,
                   ScatterAddRows(final_grad, tape.targets.sources, tape.row.num_tokens()),
-                  [this](int64_t layer) { EndStage(config.num_layers - layer); });
-  EndStage(config.num_layers + 1);
+                  Layers(Pass::kBackward));
 }
 
 void Policy::Impl::AttachBackward(std::unique_ptr<ScoreTape> tape, at::Tensor& logprobs) {
@@ -357,13 +374,21 @@ void Policy::Impl::AttachBackward(std::unique_ptr<ScoreTape> tape, at::Tensor& l
   torch::autograd::impl::set_gradient_edge(logprobs, {node, 0});
 }
 
+absl::StatusOr<at::Tensor> AsMaster(const HostTensor& tensor) {
+  TANDEM_ASSIGN_OR_RETURN(const at::Tensor view, ViewAsTensor(tensor));
+  if (!view.is_floating_point()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(tensor.spec.ToString(), ": a parameter must have a float dtype"));
+  }
+  return view.to(at::kFloat).contiguous();
+}
+
 Policy::Policy(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Policy::~Policy() = default;
 
-absl::StatusOr<std::unique_ptr<Policy>> Policy::Create(const ModelConfig& config,
-                                                       const std::vector<HostTensor>& tensors,
-                                                       ComputeDType dtype, bool trainable,
-                                                       Numerics numerics) {
+absl::StatusOr<std::unique_ptr<Policy>> Policy::CreateUnfilled(const ModelConfig& config,
+                                                               ComputeDType dtype, bool trainable,
+                                                               Numerics numerics) {
   return CatchTorch("policy", [&]() -> absl::StatusOr<std::unique_ptr<Policy>> {
     if (trainable) KeepFreedMemory();
     auto impl = std::make_unique<Impl>();
@@ -373,15 +398,34 @@ absl::StatusOr<std::unique_ptr<Policy>> Policy::Create(const ModelConfig& config
     impl->numerics = numerics;
     impl->weights.config = config;
     impl->weights.inverse_frequencies = RotaryInverseFrequencies(config);
-    for (const HostTensor& tensor : tensors) {
-      TANDEM_ASSIGN_OR_RETURN(at::Tensor master, MasterFromHost(tensor));
+    impl->weights.exact_attention = numerics == Numerics::kExact;
+    impl->weights.exact_bf16_kv = dtype == ComputeDType::kBf16;
+    for (const TensorSpec& spec : ModelTensors(config, DType::kF32)) {
+      at::Tensor master = at::empty(spec.shape, at::kFloat);
       master.requires_grad_(trainable);
-      impl->parameters.push_back({tensor.spec.name, std::move(master)});
+      impl->parameters.push_back({spec.name, std::move(master)});
     }
     TANDEM_RETURN_IF_ERROR(impl->BindAll());
-    impl->FindCompletion();
+    impl->FindStages();
     return std::unique_ptr<Policy>(new Policy(std::move(impl)));
   });
+}
+
+absl::StatusOr<std::unique_ptr<Policy>> Policy::Create(const ModelConfig& config,
+                                                       const std::vector<HostTensor>& tensors,
+                                                       ComputeDType dtype, bool trainable,
+                                                       Numerics numerics) {
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Policy> policy,
+                          CreateUnfilled(config, dtype, trainable, numerics));
+  const std::vector<NamedParameter>& parameters = policy->parameters();
+  TANDEM_CHECK(tensors.size() == parameters.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(const at::Tensor values, AsMaster(tensors[i]));
+    TANDEM_CHECK(values.sizes() == parameters[i].master.sizes());
+    std::copy_n(values.const_data_ptr<float>(), values.numel(),
+                parameters[i].master.data_ptr<float>());
+  }
+  return policy;
 }
 
 absl::StatusOr<TokenScores> Policy::Score(const PackedRow& row, double temperature,
@@ -407,12 +451,21 @@ absl::StatusOr<TokenScores> Policy::Score(const PackedRow& row, double temperatu
 
 void Policy::WeightsChanged(Rounding rounding) {
   impl_->rounding = rounding;
-  impl_->weights_are_current = false;
+  impl_->is_current.assign(impl_->is_current.size(), false);
 }
 
-void Policy::OnGradientComplete(std::function<void(size_t parameter)> complete) {
-  impl_->on_complete = std::move(complete);
+void Policy::Watch(PassWatch watch) { impl_->watch = std::move(watch); }
+
+void Policy::Accompany(Pass pass) {
+  const size_t count = impl_->stages.size();
+  for (size_t i = 0; i < count; ++i) {
+    const size_t stage = pass == Pass::kForward ? count - 1 - i : i;
+    if (impl_->watch.begin) impl_->watch.begin(pass, stage);
+    if (impl_->watch.end) impl_->watch.end(pass, stage);
+  }
 }
+
+const std::vector<std::vector<size_t>>& Policy::stages() const { return impl_->stages; }
 
 const std::vector<NamedParameter>& Policy::parameters() const { return impl_->parameters; }
 

@@ -33,11 +33,30 @@ struct NamedParameter {
   at::Tensor master;  // fp32, contiguous; a leaf that requires grad (except in a frozen policy)
 };
 
+// The tensor as fp32, contiguous: a view of its bytes where they are that already.
+//   INVALID_ARGUMENT  not of a float dtype
+absl::StatusOr<at::Tensor> AsMaster(const HostTensor& tensor);
+
 // Per-token results, [T] in the row's order; entries where the row has no target token are 0.
 struct TokenScores {
   at::Tensor
       logprobs;  // [T] float32 of the tempered distribution; has a gradient in Score(.., true)
   at::Tensor entropies;  // [T] float32, detached
+};
+
+// A pass over the model goes through its stages: forward from the embedding to the head, backward
+// from the head to the embedding. Stages are counted as backward comes to them: 0 the head and the
+// final norm, then the layers from the last, at the end the embedding.
+enum class Pass { kForward, kBackward };
+
+// What is told of a pass, from the thread that makes it.
+struct PassWatch {
+  // Before a stage reads its parameters' masters, or writes their gradients; after it did. After a
+  // backward stage nothing more is added in this pass to the gradients of parameters that no later
+  // stage uses.
+  std::function<void(Pass pass, size_t stage)> begin, end;
+  // Masters are there only from begin to end: nothing that was made of them is kept.
+  bool masters_come_and_go = false;
 };
 
 class Policy {
@@ -49,6 +68,10 @@ class Policy {
                                                         const std::vector<HostTensor>& tensors,
                                                         ComputeDType dtype, bool trainable,
                                                         Numerics numerics = Numerics::kFast);
+  // The same with masters that hold nothing yet: whoever fills them calls WeightsChanged.
+  static absl::StatusOr<std::unique_ptr<Policy>> CreateUnfilled(const ModelConfig& config,
+                                                                ComputeDType dtype, bool trainable,
+                                                                Numerics numerics);
   ~Policy();
 
   // Log-probs of row.token_ids[t] given what it may attend to, where row.is_target[t], over
@@ -63,12 +86,14 @@ class Policy {
   // kExact; weights that were never updated are cast to nearest, as a server does when it loads them.
   void WeightsChanged(Rounding rounding = Rounding::kNearest);
 
-  // From now on a backward pass calls `complete(i)`, from the thread of backward(), as soon as it
-  // will add no more to the gradient of parameters()[i]: once for every parameter, those of the
-  // head first, then layer by layer from the last, the embedding at the end (a head that is tied to
-  // it too). A row without targets has no backward pass. Null: nobody is told.
-  void OnGradientComplete(std::function<void(size_t parameter)> complete);
+  // Told of every stage of every pass from now on. A row without targets has no passes.
+  void Watch(PassWatch watch);
 
+  // The stages of a pass without a row: for who watches, where other ranks have one more.
+  void Accompany(Pass pass);
+
+  // [stage] the parameters it uses. A head that is tied to the embedding is in the first and last.
+  const std::vector<std::vector<size_t>>& stages() const;
   const std::vector<NamedParameter>& parameters() const;
   const ModelConfig& config() const;
 

@@ -1,7 +1,12 @@
 #include "trainer/policy_learner.h"
 
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <memory>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics_self_test.h"
@@ -15,19 +20,42 @@ namespace {
 
 using experience::v1::ScoredGroup;
 
-// F32 masters as a push sends them to a bf16 server.
-std::vector<HostTensor> AsBf16(const std::vector<HostTensor>& masters, Rounding rounding) {
+HostTensor NewTensor(const TensorSpec& spec) {
+  auto values = std::make_shared<std::vector<float>>(static_cast<size_t>(spec.num_elements()));
+  return {spec, std::as_bytes(std::span(*values)), values};
+}
+
+float* Values(const HostTensor& own) {  // of a NewTensor, or its copy
+  return reinterpret_cast<float*>(const_cast<std::byte*>(own.bytes.data()));
+}
+
+HostTensor CopyOf(const HostTensor& tensor) {
+  HostTensor copy = NewTensor(tensor.spec);
+  std::ranges::copy(tensor.bytes, reinterpret_cast<std::byte*>(Values(copy)));
+  return copy;
+}
+
+// F32 masters as a push sends them to a bf16 server, in F32.
+std::vector<HostTensor> AsBf16(const std::vector<TensorPart>& masters, Rounding rounding) {
   std::vector<HostTensor> cast;
-  for (const HostTensor& tensor : masters) {
-    const int64_t count = tensor.spec.num_elements();
-    auto values = std::make_shared<std::vector<uint16_t>>(static_cast<size_t>(count));
-    CastToBf16(tensor.spec.name, reinterpret_cast<const float*>(tensor.bytes.data()), count, rounding,
-               values->data());
-    cast.push_back({{tensor.spec.name, DType::kBF16, tensor.spec.shape},
-                    std::as_bytes(std::span(*values)),
-                    values});
+  std::vector<uint16_t> bits;
+  for (const TensorPart& part : masters) {
+    const HostTensor& own = part.values;
+    bits.resize(static_cast<size_t>(own.spec.num_elements()));
+    CastToBf16(own.spec.name, part.first, reinterpret_cast<const float*>(own.bytes.data()),
+               own.spec.num_elements(), rounding, bits.data());
+    float* const widened = Values(cast.emplace_back(NewTensor(own.spec)));
+    for (size_t i = 0; i < bits.size(); ++i) {
+      widened[i] = std::bit_cast<float>(static_cast<uint32_t>(bits[i]) << 16);
+    }
   }
   return cast;
+}
+
+std::vector<HostTensor> ValuesOf(const std::vector<TensorPart>& parts) {
+  std::vector<HostTensor> values;
+  for (const TensorPart& part : parts) values.push_back(part.values);
+  return values;
 }
 
 class PolicyLearner : public Learner {
@@ -35,7 +63,7 @@ class PolicyLearner : public Learner {
   // `start`: views of the model directory's tensors, in ModelTensors order.
   PolicyLearner(std::unique_ptr<TrainStep> step, const WeightCastOptions& cast,
                 std::vector<HostTensor> start)
-      : step_(std::move(step)), caster_(cast), start_(std::move(start)) {}
+      : step_(std::move(step)), cast_(cast), start_(std::move(start)) {}
 
   absl::StatusOr<LearnerReport> Train(const std::vector<ScoredGroup>& groups,
                                       WeightVersion version) override {
@@ -59,20 +87,46 @@ class PolicyLearner : public Learner {
   absl::StatusOr<GroupLogprobs> Score(const std::vector<ScoredGroup>& groups,
                                       const ScoredWeights& weights) override {
     if (weights.masters == nullptr && !weights.as_bf16) return step_->Score(groups);
-    const std::vector<HostTensor> masters =
-        weights.masters == nullptr ? step_->Masters() : *weights.masters;
-    return step_->Score(groups, weights.as_bf16 ? AsBf16(masters, weights.rounding) : masters,
-                        weights.rounding);
+    std::vector<TensorPart> own = step_->OwnMasters();
+    std::shared_ptr<const std::vector<HostTensor>> kept;
+    if (weights.masters != nullptr) {
+      kept = kept_[weights.masters->number].lock();
+      TANDEM_CHECK(kept != nullptr && kept->size() == own.size());
+      for (size_t i = 0; i < own.size(); ++i) own[i].values = (*kept)[i];
+    }
+    return step_->ScoreUnder(
+        weights.as_bf16 ? AsBf16(own, weights.rounding) : ValuesOf(own), weights.rounding, groups);
   }
 
   absl::StatusOr<double> DistanceFromStart() const override { return step_->DistanceFrom(start_); }
 
+  // Weights that were never updated are cast as a server casts them when it loads the directory:
+  // then it has them already, and the first push is not made.
   absl::StatusOr<CastWeights> Cast(DType dtype) override {
-    // Weights that were never updated are cast as a server casts them when it loads the directory:
-    // then it has them already, and the first push is not made.
-    const std::vector<HostTensor> masters = step_->Masters();
-    return step_->num_updates() == 0 ? caster_.CastNearest(masters, dtype)
-                                     : caster_.Cast(masters, dtype);
+    CastWeights cast = {.rounding = step_->num_updates() == 0 ? Rounding::kNearest
+                                                              : cast_.rounding};
+    TANDEM_ASSIGN_OR_RETURN(CastParts parts,
+                            caster_.Cast(step_->HeldMasters(), dtype, cast.rounding));
+    if (step_->sharded()) {
+      std::vector<double> sums;
+      for (const double* const sum : parts.sums.all()) sums.push_back(*sum);
+      TANDEM_RETURN_IF_ERROR(step_->SumValues(std::span(sums)));
+      for (size_t i = 0; i < sums.size(); ++i) *parts.sums.all()[i] = sums[i];
+      cast.tensors = step_->Gathered(std::move(parts.tensors));
+    } else {
+      for (HostTensor& tensor : parts.tensors) cast.tensors.push_back(Present(std::move(tensor)));
+    }
+    cast.numbers = parts.sums.Numbers();
+    return cast;
+  }
+
+  absl::StatusOr<KeptMasters> Keep() override {
+    std::vector<HostTensor> copies;
+    for (const TensorPart& part : step_->OwnMasters()) copies.push_back(CopyOf(part.values));
+    const auto owner = std::make_shared<const std::vector<HostTensor>>(std::move(copies));
+    std::erase_if(kept_, [](const auto& kept) { return kept.second.expired(); });
+    kept_[++num_kept_] = owner;
+    return KeptMasters{num_kept_, step_->Gathered(*owner), owner};
   }
 
   absl::StatusOr<LearnerState> Save() override {
@@ -88,8 +142,12 @@ class PolicyLearner : public Learner {
 
  private:
   const std::unique_ptr<TrainStep> step_;
+  const WeightCastOptions cast_;
   WeightCaster caster_;
   const std::vector<HostTensor> start_;
+  // By number, while someone owns them: of each slice of this rank.
+  std::map<int64_t, std::weak_ptr<const std::vector<HostTensor>>> kept_;
+  int64_t num_kept_ = 0;
 };
 
 }  // namespace
@@ -99,11 +157,13 @@ absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const std::string& 
                                                              const AdvantageOptions& advantage,
                                                              double temperature,
                                                              int64_t max_new_tokens,
-                                                             comm::Collective* ranks) {
+                                                             comm::Collective* ranks,
+                                                             bool shard_parameters) {
   TrainStep::UseThreads(options.num_threads);
   TrainStepSetup setup = {
       .dtype = options.dtype, .numerics = options.numerics, .rounding = options.cast.rounding,
-      .temperature = temperature, .advantage = advantage, .ranks = ranks};
+      .temperature = temperature, .advantage = advantage, .ranks = ranks,
+      .buckets = {.shard_parameters = shard_parameters}};
   TANDEM_ASSIGN_OR_RETURN(setup.config, ReadModelConfig(model_directory));
   if (options.numerics == Numerics::kExact) {
     TANDEM_RETURN_IF_ERROR(CheckInvariance(setup.config, ActiveInstructionSet()));

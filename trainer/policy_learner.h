@@ -19,14 +19,15 @@ namespace tandem::trainer {
 
 // Loads the model directory as fp32 masters. `advantage` is that of arrow 3, `temperature` that of
 // the trained policy, `max_new_tokens` the longest completion it may see, `ranks` who trains together
-// (null: alone; must outlive the learner).
+// (null: alone; must outlive the learner), with `shard_parameters` each a part of the weights.
 // Errors: those of ReadModelConfig, ReadModelTensors and MatchModelTensors.
 absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const std::string& model_directory,
                                                              const LearnerOptions& options,
                                                              const AdvantageOptions& advantage,
                                                              double temperature,
                                                              int64_t max_new_tokens,
-                                                             comm::Collective* ranks = nullptr);
+                                                             comm::Collective* ranks = nullptr,
+                                                             bool shard_parameters = false);
 
 }  // namespace tandem::trainer
 

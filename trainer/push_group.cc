@@ -54,15 +54,30 @@ class Calls {
   std::vector<std::thread> threads_;
 };
 
-void Fill(const WeightPayload& payload, const Bucket& bucket, std::vector<std::byte>& bytes) {
-  bytes.resize(static_cast<size_t>(bucket.num_bytes));
-  std::byte* at = bytes.data();
-  for (const BucketSlice& slice : bucket.slices) {
-    const std::span<const std::byte> from = payload.wire(static_cast<size_t>(slice.tensor));
-    std::memcpy(at, from.data() + slice.offset, static_cast<size_t>(slice.length));
-    at += slice.length;
+// Copies buckets together, one after the other; a tensor that goes on in the next one is read once.
+class BucketFiller {
+ public:
+  explicit BucketFiller(const WeightPayload& payload) : payload_(payload) {}
+
+  absl::Status Fill(const Bucket& bucket, std::vector<std::byte>& bytes) {
+    bytes.resize(static_cast<size_t>(bucket.num_bytes));
+    std::byte* at = bytes.data();
+    for (const BucketSlice& slice : bucket.slices) {
+      if (slice.tensor != tensor_) {
+        TANDEM_ASSIGN_OR_RETURN(from_, payload_.wire(static_cast<size_t>(slice.tensor)));
+        tensor_ = slice.tensor;
+      }
+      std::memcpy(at, from_.bytes.data() + slice.offset, static_cast<size_t>(slice.length));
+      at += slice.length;
+    }
+    return absl::OkStatus();
   }
-}
+
+ private:
+  const WeightPayload& payload_;
+  int32_t tensor_ = -1;
+  WireBytes from_;
+};
 
 }  // namespace
 
@@ -155,11 +170,14 @@ absl::Status PushGroup::Broadcast(const WeightPayload& payload) {
   const std::vector<Bucket> buckets = PlanBuckets(payload.wire_sizes(), options_.bucket_bytes);
   // While one bucket is sent the next one is copied.
   std::array<std::vector<std::byte>, 2> bytes;
-  if (!buckets.empty()) Fill(payload, buckets[0], bytes[0]);
+  BucketFiller filler(payload);
+  if (!buckets.empty()) TANDEM_RETURN_IF_ERROR(filler.Fill(buckets[0], bytes[0]));
   for (size_t i = 0; i < buckets.size(); ++i) {
     comm::Pending sent = comm::StartBroadcastBytes(*group_, bytes[i % 2], /*root=*/0);
-    if (i + 1 < buckets.size()) Fill(payload, buckets[i + 1], bytes[(i + 1) % 2]);
+    absl::Status filled;
+    if (i + 1 < buckets.size()) filled = filler.Fill(buckets[i + 1], bytes[(i + 1) % 2]);
     TANDEM_RETURN_IF_ERROR(sent.Wait());
+    TANDEM_RETURN_IF_ERROR(filled);
   }
   return absl::OkStatus();
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <future>
+#include <iterator>
 #include <map>
 #include <string>
 #include <thread>
@@ -10,8 +11,10 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/base/log.h"
+#include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/comm/group.h"
 #include "proto/experience.pb.h"
@@ -71,9 +74,9 @@ absl::StatusOr<HostTensor> ReceiveTensor(comm::Collective& group, const TensorSp
   return HostTensor{spec, *bytes, bytes};
 }
 
-// The optimizer's `state` to all, one tensor at a time in the order of `wanted`.
-absl::Status SendState(comm::Collective& group, const std::vector<TensorSource>& state,
-                       const std::vector<TensorSource>& wanted) {
+// `state` to all, one tensor at a time in the order of `wanted`.
+absl::Status SendTensors(comm::Collective& group, const std::vector<TensorSource>& state,
+                         const std::vector<TensorSource>& wanted) {
   std::map<std::string, const TensorSource*> by_name;
   for (const TensorSource& source : state) by_name[source.spec.name] = &source;
   for (const TensorSource& source : wanted) {
@@ -83,6 +86,28 @@ absl::Status SendState(comm::Collective& group, const std::vector<TensorSource>&
   return absl::OkStatus();
 }
 
+// Sets of tensors that the ranks hold parts of have numbers, the same on all: kLive is Save's
+// masters and moments, later ones are made by orders to cast and to keep.
+constexpr int64_t kLive = 0;
+
+// Sets that nobody on rank 0 can read any more: the others are told with the next order.
+class Dropped {
+ public:
+  void Add(int64_t set) {
+    MutexLock lock(&mu_);
+    sets_.push_back(set);
+  }
+  std::vector<int64_t> Take() {
+    MutexLock lock(&mu_);
+    return std::exchange(sets_, {});
+  }
+
+ private:
+  Mutex mu_;
+  std::vector<int64_t> sets_ ABSL_GUARDED_BY(mu_);
+};
+
+// Every method has the others do the same, in one order over all threads.
 class LeadingLearner : public Learner {
  public:
   LeadingLearner(std::unique_ptr<Learner> own, const Ranks& ranks)
@@ -90,7 +115,10 @@ class LeadingLearner : public Learner {
   // The store may end with this process: the others get to read the order first. Those who cannot
   // be told any more find out by themselves.
   ~LeadingLearner() override {
-    if (!Order("end").ok() || lost_) return;
+    {
+      MutexLock lock(&mu_);
+      if (!Order("end").ok() || lost_) return;
+    }
     const absl::Time end = absl::Now() + kLongestFarewell;
     for (int rank = 1; rank < ranks_.size; ++rank) {
       const auto left = std::max(end - absl::Now(), absl::ZeroDuration());
@@ -100,66 +128,129 @@ class LeadingLearner : public Learner {
 
   absl::StatusOr<LearnerReport> Train(const std::vector<ScoredGroup>& groups,
                                       WeightVersion version) override {
-    std::string bytes = Serialize(groups);
-    TANDEM_RETURN_IF_ERROR(Order(absl::StrCat("train ", version.value, " ", bytes.size())));
-    TANDEM_RETURN_IF_ERROR(Lost(comm::BroadcastBytes(*ranks_.group, BytesOf(bytes), 0)));
-    absl::StatusOr<LearnerReport> report = own_->Train(groups, version);
-    if (report.ok()) return report;
-    return Lost(report.status());
+    MutexLock lock(&mu_);
+    TANDEM_RETURN_IF_ERROR(OrderWith(absl::StrCat("train ", version.value), groups));
+    return Known(own_->Train(groups, version));
   }
 
-  absl::Status Restore(const LearnerState& state) override {
-    TANDEM_RETURN_IF_ERROR(own_->Restore(state));
-    TANDEM_RETURN_IF_ERROR(Order(absl::StrCat("restore ", state.num_updates)));
-    TANDEM_ASSIGN_OR_RETURN(const LearnerState saved, own_->Save());
-    for (const HostTensor& tensor : saved.weights) {
-      TANDEM_RETURN_IF_ERROR(Lost(SendTensor(*ranks_.group, tensor)));
-    }
-    return Lost(SendState(*ranks_.group, state.optimizer, saved.optimizer));
+  absl::StatusOr<GroupLogprobs> Score(const std::vector<ScoredGroup>& groups,
+                                      const ScoredWeights& weights) override {
+    MutexLock lock(&mu_);
+    const int64_t kept = weights.masters == nullptr ? 0 : weights.masters->number;
+    TANDEM_RETURN_IF_ERROR(OrderWith(absl::StrCat("score ", kept, " ", int{weights.as_bf16}, " ",
+                                                  static_cast<int>(weights.rounding)),
+                                     groups));
+    return Known(own_->Score(groups, weights));
   }
 
-  // Moments are gathered one at a time, each by an order of its own: whoever reads them may stop in
-  // the middle.
+  absl::StatusOr<double> DistanceFromStart() const override {
+    MutexLock lock(&mu_);
+    TANDEM_RETURN_IF_ERROR(Order("distance"));
+    return Known(own_->DistanceFromStart());
+  }
+
+  // Where each rank has all masters this one casts them.
+  absl::StatusOr<CastWeights> Cast(DType dtype) override {
+    MutexLock lock(&mu_);
+    if (!ranks_.shard_parameters) return own_->Cast(dtype);
+    TANDEM_RETURN_IF_ERROR(Order(absl::StrCat("cast ", std::string(DTypeName(dtype)))));
+    TANDEM_ASSIGN_OR_RETURN(CastWeights cast, Known(own_->Cast(dtype)));
+    ReadByOrder(NewSet(nullptr), 0, cast.tensors);
+    return cast;
+  }
+
+  absl::StatusOr<KeptMasters> Keep() override {
+    MutexLock lock(&mu_);
+    TANDEM_RETURN_IF_ERROR(Order("keep"));
+    TANDEM_ASSIGN_OR_RETURN(KeptMasters kept, Known(own_->Keep()));
+    kept.owner = NewSet(kept.owner);
+    ReadByOrder(kept.owner, 0, kept.tensors);
+    return kept;
+  }
+
   absl::StatusOr<LearnerState> Save() override {
+    MutexLock lock(&mu_);
     TANDEM_ASSIGN_OR_RETURN(LearnerState state, own_->Save());
-    for (size_t i = 0; i < state.optimizer.size(); ++i) {
-      auto& read = state.optimizer[i].read;
-      read = [this, i, own = std::move(read)]() -> absl::StatusOr<HostTensor> {
-        TANDEM_RETURN_IF_ERROR(Order(absl::StrCat("gather ", i)));
-        absl::StatusOr<HostTensor> tensor = own();
-        if (tensor.ok()) return tensor;
-        return Lost(tensor.status());
-      };
-    }
+    const auto live = std::make_shared<const int64_t>(kLive);
+    if (ranks_.shard_parameters) ReadByOrder(live, 0, state.weights);
+    ReadByOrder(live, state.weights.size(), state.optimizer);
     return state;
   }
 
-  // What changes nothing is rank 0's alone.
-  absl::StatusOr<GroupLogprobs> Score(const std::vector<ScoredGroup>& groups,
-                                      const ScoredWeights& weights) override {
-    return own_->Score(groups, weights);
+  absl::Status Restore(const LearnerState& state) override {
+    MutexLock lock(&mu_);
+    TANDEM_RETURN_IF_ERROR(own_->Restore(state));
+    TANDEM_RETURN_IF_ERROR(Order(absl::StrCat("restore ", state.num_updates)));
+    TANDEM_ASSIGN_OR_RETURN(const LearnerState saved, own_->Save());
+    TANDEM_RETURN_IF_ERROR(Lost(SendTensors(*ranks_.group, state.weights, saved.weights)));
+    return Lost(SendTensors(*ranks_.group, state.optimizer, saved.optimizer));
   }
-  absl::StatusOr<double> DistanceFromStart() const override { return own_->DistanceFromStart(); }
-  absl::StatusOr<CastWeights> Cast(DType dtype) override { return own_->Cast(dtype); }
+
   int64_t num_parameters() const override { return own_->num_parameters(); }
   std::string library_version() const override { return own_->library_version(); }
 
  private:
   // The loop knows UNAVAILABLE as a server that is lost.
-  absl::Status Lost(absl::Status status) {
+  absl::Status Lost(absl::Status status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     lost_ = lost_ || !status.ok();
     return absl::IsUnavailable(status) ? WithExitCode(std::move(status), ExitCode::kRankLost)
                                        : status;
   }
+  template <typename T>
+  absl::StatusOr<T> Known(absl::StatusOr<T> result) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (result.ok()) return result;
+    return Lost(result.status());
+  }
 
-  absl::Status Order(const std::string& head) {
+  absl::Status Order(const std::string& head) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    for (const int64_t set : dropped_->Take()) {
+      TANDEM_RETURN_IF_ERROR(
+          Lost(ranks_.store.Set(NameOf(++number_), absl::StrCat("drop ", set))));
+    }
     return Lost(ranks_.store.Set(NameOf(++number_), head));
+  }
+
+  // With groups, whose size comes last in the head.
+  absl::Status OrderWith(const std::string& head, const std::vector<ScoredGroup>& groups)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    std::string bytes = Serialize(groups);
+    TANDEM_RETURN_IF_ERROR(Order(absl::StrCat(head, " ", bytes.size())));
+    return Lost(comm::BroadcastBytes(*ranks_.group, BytesOf(bytes), 0));
+  }
+
+  // Dropped when the last copy of what it gives goes; `of_own` lives as long.
+  std::shared_ptr<const int64_t> NewSet(std::shared_ptr<const void> of_own)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return {new int64_t(++num_sets_), [dropped = dropped_, of_own](const int64_t* set) {
+              dropped->Add(*set);
+              delete set;
+            }};
+  }
+
+  // Tensors `first` and on of a set are gathered one at a time, each by an order of its own:
+  // whoever reads them may stop in the middle.
+  void ReadByOrder(const std::shared_ptr<const void>& set, size_t first,
+                   std::vector<TensorSource>& sources) {
+    const int64_t number = *static_cast<const int64_t*>(set.get());
+    for (size_t i = 0; i < sources.size(); ++i) {
+      auto& read = sources[i].read;
+      const std::string head = absl::StrCat("read ", number, " ", first + i);
+      read = [this, set, head, own = std::move(read)]() -> absl::StatusOr<HostTensor> {
+        MutexLock lock(&mu_);
+        TANDEM_RETURN_IF_ERROR(Order(head));
+        return Known(own());
+      };
+    }
   }
 
   const std::unique_ptr<Learner> own_;
   const Ranks ranks_;
-  int64_t number_ = 0;
-  bool lost_ = false;  // a step failed: who is left may not answer
+  const std::shared_ptr<Dropped> dropped_ = std::make_shared<Dropped>();
+  mutable Mutex mu_;
+  mutable int64_t number_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t num_sets_ ABSL_GUARDED_BY(mu_) = kLive;
+  // A step failed: who is left may not answer.
+  mutable bool lost_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 // Waits for an order. The store is asked by a thread of its own, so that rank 0 may hang and this
@@ -187,48 +278,107 @@ absl::StatusOr<std::string> NextOrder(const Ranks& ranks, int64_t number, const 
   }
 }
 
-absl::Status TrainAsOrdered(Learner& own, const Ranks& ranks,
-                            const std::vector<std::string>& words) {
-  WeightVersion version;
-  int64_t size = 0;
-  if (words.size() != 3 || !absl::SimpleAtoi(words[1], &version.value) ||
-      !absl::SimpleAtoi(words[2], &size)) {
-    return absl::InternalError(absl::StrCat("an order of ", words.size(), " words"));
-  }
-  std::string bytes(static_cast<size_t>(size), '\0');
-  TANDEM_RETURN_IF_ERROR(comm::BroadcastBytes(*ranks.group, BytesOf(bytes), 0));
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<ScoredGroup> groups, Parse(bytes));
-  return own.Train(groups, version).status();
-}
+// One of the other ranks: does what it is told.
+class Follower {
+ public:
+  Follower(Learner& own, const Ranks& ranks) : own_(own), ranks_(ranks) {}
 
-absl::Status RestoreAsOrdered(Learner& own, const Ranks& ranks,
-                              const std::vector<std::string>& words) {
-  TANDEM_ASSIGN_OR_RETURN(LearnerState state, own.Save());
-  if (words.size() != 2 || !absl::SimpleAtoi(words[1], &state.num_updates)) {
-    return absl::InternalError("an order to restore without its number");
+  absl::Status Do(const std::vector<std::string>& words) {
+    std::vector<int64_t> numbers(words.size() - 1);
+    for (size_t i = 1; i < words.size(); ++i) {
+      if (words[0] == "cast" || absl::SimpleAtoi(words[i], &numbers[i - 1])) continue;
+      return Unknown(words);
+    }
+    const std::string& what = words[0];
+    if (what == "train" && numbers.size() == 2) return Train({numbers[0]}, numbers[1]);
+    if (what == "score" && numbers.size() == 4) return Score(numbers);
+    if (what == "distance") return own_.DistanceFromStart().status();
+    if (what == "cast" && words.size() == 2) return Cast(words[1]);
+    if (what == "keep") return Keep();
+    if (what == "read" && numbers.size() == 2) return Read(numbers[0], numbers[1]);
+    if (what == "restore" && numbers.size() == 1) return Restore(numbers[0]);
+    if (what != "drop" || numbers.size() != 1) return Unknown(words);
+    sets_.erase(numbers[0]);
+    return absl::OkStatus();
   }
-  for (HostTensor& tensor : state.weights) {
-    TANDEM_ASSIGN_OR_RETURN(tensor, ReceiveTensor(*ranks.group, tensor.spec));
-  }
-  for (TensorSource& source : state.optimizer) {
-    source.read = [&ranks, spec = source.spec] { return ReceiveTensor(*ranks.group, spec); };
-  }
-  return own.Restore(state);
-}
 
-// `sources`: the own state's, made when they are first asked for.
-absl::Status GatherAsOrdered(Learner& own, const std::vector<std::string>& words,
-                             std::vector<TensorSource>& sources) {
-  if (sources.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(LearnerState state, own.Save());
-    sources = std::move(state.optimizer);
+ private:
+  struct Set {
+    std::vector<TensorSource> tensors;
+    std::shared_ptr<const void> owner;
+  };
+
+  static absl::Status Unknown(const std::vector<std::string>& words) {
+    return absl::InternalError(
+        absl::StrCat("rank 0 ordered \"", absl::StrJoin(words, " "), "\", which is unknown here"));
   }
-  size_t index = 0;
-  if (words.size() != 2 || !absl::SimpleAtoi(words[1], &index) || index >= sources.size()) {
-    return absl::InternalError("an order to gather a tensor that is not there");
+
+  absl::StatusOr<std::vector<ScoredGroup>> Groups(int64_t size) {
+    std::string bytes(static_cast<size_t>(size), '\0');
+    TANDEM_RETURN_IF_ERROR(comm::BroadcastBytes(*ranks_.group, BytesOf(bytes), 0));
+    return Parse(bytes);
   }
-  return sources[index].read().status();
-}
+
+  absl::Status Train(WeightVersion version, int64_t size) {
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<ScoredGroup> groups, Groups(size));
+    return own_.Train(groups, version).status();
+  }
+
+  absl::Status Score(const std::vector<int64_t>& numbers) {
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<ScoredGroup> groups, Groups(numbers[3]));
+    const KeptMasters kept = {.number = numbers[0]};
+    return own_
+        .Score(groups, {.masters = numbers[0] == 0 ? nullptr : &kept,
+                        .as_bf16 = numbers[1] != 0,
+                        .rounding = static_cast<Rounding>(numbers[2])})
+        .status();
+  }
+
+  absl::Status Cast(const std::string& name) {
+    TANDEM_ASSIGN_OR_RETURN(const DType dtype, DTypeFromName(name));
+    TANDEM_ASSIGN_OR_RETURN(CastWeights cast, own_.Cast(dtype));
+    sets_[++num_sets_] = {std::move(cast.tensors), nullptr};
+    return absl::OkStatus();
+  }
+
+  absl::Status Keep() {
+    TANDEM_ASSIGN_OR_RETURN(KeptMasters kept, own_.Keep());
+    sets_[++num_sets_] = {std::move(kept.tensors), kept.owner};
+    return absl::OkStatus();
+  }
+
+  absl::Status Read(int64_t set, int64_t index) {
+    if (set == kLive && !sets_.contains(kLive)) {
+      TANDEM_ASSIGN_OR_RETURN(LearnerState state, own_.Save());
+      std::vector<TensorSource>& live = sets_[kLive].tensors;
+      live = std::move(state.weights);
+      std::ranges::move(state.optimizer, std::back_inserter(live));
+    }
+    const auto found = sets_.find(set);
+    if (found == sets_.end() || index < 0 ||
+        index >= static_cast<int64_t>(found->second.tensors.size())) {
+      return absl::InternalError(absl::StrCat("rank 0 reads tensor ", index, " of set ", set,
+                                              ", which is not there"));
+    }
+    return found->second.tensors[static_cast<size_t>(index)].read().status();
+  }
+
+  absl::Status Restore(int64_t num_updates) {
+    TANDEM_ASSIGN_OR_RETURN(LearnerState state, own_.Save());
+    state.num_updates = num_updates;
+    for (std::vector<TensorSource>* const sources : {&state.weights, &state.optimizer}) {
+      for (TensorSource& source : *sources) {
+        source.read = [this, spec = source.spec] { return ReceiveTensor(*ranks_.group, spec); };
+      }
+    }
+    return own_.Restore(state);
+  }
+
+  Learner& own_;
+  const Ranks& ranks_;
+  std::map<int64_t, Set> sets_;
+  int64_t num_sets_ = kLive;
+};
 
 }  // namespace
 
@@ -237,15 +387,13 @@ std::unique_ptr<Learner> LeadRanks(std::unique_ptr<Learner> own, const Ranks& ra
 }
 
 absl::Status FollowOrders(Learner& own, const Ranks& ranks, const StopSignal& stop) {
-  std::vector<TensorSource> sources;
+  Follower follower(own, ranks);
   for (int64_t number = 1;; ++number) {
     TANDEM_ASSIGN_OR_RETURN(const std::string order, NextOrder(ranks, number, stop));
     const std::vector<std::string> words = absl::StrSplit(order, ' ');
     log::Debug("an order of rank 0", {{"number", number}, {"order", order}});
     if (words[0] == "end") return ranks.store.Set(EndOf(ranks.rank), "");
-    TANDEM_RETURN_IF_ERROR(words[0] == "train"    ? TrainAsOrdered(own, ranks, words)
-                           : words[0] == "gather" ? GatherAsOrdered(own, words, sources)
-                                                  : RestoreAsOrdered(own, ranks, words));
+    TANDEM_RETURN_IF_ERROR(follower.Do(words));
   }
 }
 

@@ -1,5 +1,5 @@
 // RankOrders: what rank 0, which runs the loop, has the other ranks do: train on the same groups,
-// take the same weights, give their part of the optimizer's state, end. Between orders the others
+// score, take the same weights, give their parts of weights and optimizer state, end. Between orders the others
 // wait as long as rank 0 collects rollouts.
 //
 // An order's head (what, and how many bytes) goes through the store, which can be waited on without
@@ -29,9 +29,10 @@ struct Ranks {
   comm::Store store;
   // How long rank 0 may be silent while the others wait for an order.
   absl::Duration patience = absl::Minutes(1);
+  bool shard_parameters = false;  // what each holds of the weights is a part
 };
 
-// Rank 0: `own`, with what changes weights done by all. When it is destroyed the others end.
+// Rank 0: `own`, with the work done by all. Thread-safe as far as it is read from. When it is destroyed the others end.
 std::unique_ptr<Learner> LeadRanks(std::unique_ptr<Learner> own, const Ranks& ranks);
 
 // The others: does as rank 0 says until it says to end (OK), or `stop`.

@@ -1,17 +1,8 @@
 #include "trainer/recent_weights.h"
 
-#include <cstddef>
-#include <memory>
+#include "common/base/status_macros.h"
 
 namespace tandem::trainer {
-namespace {
-
-HostTensor CopyOf(const HostTensor& tensor) {
-  auto bytes = std::make_shared<std::vector<std::byte>>(tensor.bytes.begin(), tensor.bytes.end());
-  return {tensor.spec, *bytes, bytes};
-}
-
-}  // namespace
 
 bool RecentWeights::MayBeNeeded(int64_t version) const {
   for (int64_t step = version + 1; step <= version + 1 + reach_; ++step) {
@@ -20,12 +11,13 @@ bool RecentWeights::MayBeNeeded(int64_t version) const {
   return false;
 }
 
-void RecentWeights::Remember(WeightVersion version, const std::vector<HostTensor>& masters,
-                             const std::string& rounding) {
+absl::Status RecentWeights::Remember(WeightVersion version, const std::string& rounding,
+                                     const Keep& keep) {
   std::erase_if(versions_, [&](const auto& kept) { return kept.first < version.value - reach_; });
   RecentVersion& kept = versions_[version.value] = {.rounding = rounding};
-  if (!MayBeNeeded(version.value)) return;
-  for (const HostTensor& tensor : masters) kept.masters.push_back(CopyOf(tensor));
+  if (!MayBeNeeded(version.value)) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(kept.masters, keep());
+  return absl::OkStatus();
 }
 
 void RecentWeights::NoteServed(WeightVersion version, const DigestMap& served) {

@@ -44,7 +44,7 @@ int RunTrainer(TrainerOptions options, TrainerContext context) {
   if (!team.ok()) return Fail(team.status(), ExitCodeOf(team.status()));
   auto learner = CreatePolicyLearner(options.model, options.learner, options.advantage,
                                      options.sampling.temperature, options.sampling.max_new_tokens,
-                                     (*team)->group());
+                                     (*team)->group(), options.ranks.shard_parameters);
   if (!learner.ok()) return Fail(learner.status(), ExitCode::kBadModelOrData);
   if ((*team)->rank() > 0) {
     const absl::Status end = (*team)->Follow(**learner, stop);

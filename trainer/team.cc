@@ -46,8 +46,11 @@ struct Team::Members {
   std::shared_ptr<comm::Collective> group;
   int size = 1;
   absl::Duration patience;
+  bool shard_parameters = false;
 
-  Ranks ranks() const { return {rank, size, group.get(), met->store, patience}; }
+  Ranks ranks() const {
+    return {rank, size, group.get(), met->store, patience, shard_parameters};
+  }
 };
 
 Team::Team(std::unique_ptr<Members> members) : members_(std::move(members)) {}
@@ -60,6 +63,7 @@ absl::StatusOr<std::unique_ptr<Team>> Team::Join(const comm::RankEnvironment& se
   auto members = std::make_unique<Members>();
   members->rank = self.rank;
   members->patience = absl::Seconds(options.silence_seconds);
+  members->shard_parameters = options.shard_parameters;
   if (self.world_size == 1) return std::unique_ptr<Team>(new Team(std::move(members)));
   auto met = comm::Meet({.self = self,
                          .job = run_name,

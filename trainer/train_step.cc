@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -24,8 +25,7 @@
 #include "trainer/drift_record.h"
 #include "trainer/kl_reward.h"
 #include "trainer/optimizer.h"
-#include "trainer/parameter_buckets.h"
-#include "trainer/policy.h"
+#include "trainer/placed_policy.h"
 #include "trainer/policy_loss.h"
 #include "trainer/rank_team.h"
 #include "trainer/step_sums.h"
@@ -57,10 +57,11 @@ struct TrainStep::Impl {
   Rounding rounding = Rounding::kDither;
   AdvantageOptions advantage;
   std::optional<PolicyLossOptions> kl_reward;  // kl_place reward; then `options` has no KL term
-  std::unique_ptr<Policy> policy, reference;
+  std::unique_ptr<PlacedPolicy> policy, reference;
   std::unique_ptr<AdamW> optimizer;
   RankTeam team{nullptr};
-  std::unique_ptr<ParameterBuckets> buckets;
+  comm::Collective* ranks = nullptr;
+  BucketOptions buckets;
 
   // Of the batch that is being trained, by microbatch.
   struct BatchState {
@@ -76,16 +77,26 @@ struct TrainStep::Impl {
   absl::StatusOr<ExperienceBatch> Pack(std::span<const experience::v1::ScoredGroup> groups) const {
     return PackBatch(groups, {.microbatch_tokens = options.microbatch_tokens,
                               .num_minibatches = options.num_minibatches,
-                              .vocab_size = policy->config().vocab_size,
+                              .vocab_size = policy->policy().config().vocab_size,
                               .num_ranks = team.size()});
   }
+  absl::StatusOr<std::unique_ptr<PlacedPolicy>> Place(const ModelConfig& config,
+                                                      const std::vector<HostTensor>& weights,
+                                                      bool trainable) const;
+  absl::StatusOr<GroupLogprobs> Score(PlacedPolicy& frozen,
+                                      std::span<const experience::v1::ScoredGroup> groups);
   bool NeedsProximalPass(const ExperienceBatch& batch) const;
   bool IsOwn(size_t microbatch, const BatchState& state) const {
     return state.rank_of[microbatch] == team.rank();
   }
   absl::Status ShareRows(const Minibatch& rows, const BatchState& state,
                          std::vector<at::Tensor>& of_rows);
-  absl::StatusOr<at::Tensor> ScoreFrozen(Policy& frozen, const Microbatch& micro) const;
+  std::vector<std::optional<size_t>> Passes(const Minibatch& rows, const BatchState& state) const;
+  Minibatch AllRows(const BatchState& state) const {
+    return {0, static_cast<int64_t>(state.batch->microbatches.size())};
+  }
+  absl::Status ScoreFrozen(PlacedPolicy& frozen, const Minibatch& rows, const BatchState& state,
+                           std::vector<at::Tensor>& of_rows) const;
   absl::Status ScoreProximal(BatchState& state);
   absl::Status PoolWeights(BatchState& state) const;
   absl::Status PoolSecondMoments(const Minibatch& mini, BatchState& state);
@@ -112,11 +123,34 @@ bool TrainStep::Impl::NeedsProximalPass(const ExperienceBatch& batch) const {
                              offpolicy::HasFilters(options.correction));
 }
 
-absl::StatusOr<at::Tensor> TrainStep::Impl::ScoreFrozen(Policy& frozen,
-                                                        const Microbatch& micro) const {
-  TANDEM_ASSIGN_OR_RETURN(const TokenScores scores,
-                          frozen.Score(micro.row, temperature, /*with_gradient=*/false));
-  return scores.logprobs;
+// The microbatches of this rank, in order, and nothing where another rank has more of them.
+std::vector<std::optional<size_t>> TrainStep::Impl::Passes(const Minibatch& rows,
+                                                           const BatchState& state) const {
+  std::vector<size_t> counts(static_cast<size_t>(team.size()), 0);
+  std::vector<std::optional<size_t>> passes;
+  for (auto m = static_cast<size_t>(rows.begin); m < static_cast<size_t>(rows.end); ++m) {
+    ++counts[static_cast<size_t>(state.rank_of[m])];
+    if (IsOwn(m, state)) passes.emplace_back(m);
+  }
+  passes.resize(*std::ranges::max_element(counts));
+  return passes;
+}
+
+// Own rows without a gradient: [T] each.
+absl::Status TrainStep::Impl::ScoreFrozen(PlacedPolicy& frozen, const Minibatch& rows,
+                                          const BatchState& state,
+                                          std::vector<at::Tensor>& of_rows) const {
+  for (const std::optional<size_t> m : Passes(rows, state)) {
+    if (!m.has_value()) {
+      TANDEM_RETURN_IF_ERROR(frozen.Accompany(Pass::kForward));
+      continue;
+    }
+    TANDEM_ASSIGN_OR_RETURN(const TokenScores scores,
+                            frozen.Score(state.batch->microbatches[*m].row, temperature,
+                                         /*with_gradient=*/false));
+    of_rows[*m] = scores.logprobs;
+  }
+  return absl::OkStatus();
 }
 
 // Rows of [rows.begin, rows.end) that other ranks computed.
@@ -132,12 +166,8 @@ absl::Status TrainStep::Impl::ShareRows(const Minibatch& rows, const BatchState&
 
 // Before the first update, over the whole batch: later the weights are not the proximal ones any more.
 absl::Status TrainStep::Impl::ScoreProximal(BatchState& state) {
-  const auto count = static_cast<int64_t>(state.batch->microbatches.size());
-  for (size_t m = 0; m < state.batch->microbatches.size(); ++m) {
-    if (!IsOwn(m, state)) continue;
-    TANDEM_ASSIGN_OR_RETURN(state.proximal[m], ScoreFrozen(*policy, state.batch->microbatches[m]));
-  }
-  return ShareRows({0, count}, state, state.proximal);
+  TANDEM_RETURN_IF_ERROR(ScoreFrozen(*policy, AllRows(state), state, state.proximal));
+  return ShareRows(AllRows(state), state, state.proximal);
 }
 
 // The mean weight of the whole batch, so that it is the same for every split into microbatches.
@@ -163,10 +193,7 @@ absl::Status TrainStep::Impl::PoolSecondMoments(const Minibatch& mini, BatchStat
   }
   std::vector<double> squares;
   std::vector<at::Tensor> target(state.batch->microbatches.size());
-  for (auto m = static_cast<size_t>(mini.begin); m < static_cast<size_t>(mini.end); ++m) {
-    if (!IsOwn(m, state)) continue;
-    TANDEM_ASSIGN_OR_RETURN(target[m], ScoreFrozen(*policy, state.batch->microbatches[m]));
-  }
+  TANDEM_RETURN_IF_ERROR(ScoreFrozen(*policy, mini, state, target));
   TANDEM_RETURN_IF_ERROR(ShareRows(mini, state, target));
   for (auto m = static_cast<size_t>(mini.begin); m < static_cast<size_t>(mini.end); ++m) {
     if (!state.proximal[m].defined()) state.proximal[m] = target[m];
@@ -183,12 +210,7 @@ absl::Status TrainStep::Impl::PoolSecondMoments(const Minibatch& mini, BatchStat
 // Needs the proximal log-probs of the whole batch: a group's advantages depend on all its members.
 absl::Status TrainStep::Impl::ChargeKl(ExperienceBatch& batch, BatchState& state,
                                        StepReport& report) {
-  for (size_t m = 0; m < batch.microbatches.size(); ++m) {
-    if (!IsOwn(m, state)) continue;
-    TANDEM_ASSIGN_OR_RETURN(state.reference[m], ScoreFrozen(*reference, batch.microbatches[m]));
-  }
-  const auto count = static_cast<int64_t>(batch.microbatches.size());
-  TANDEM_RETURN_IF_ERROR(ShareRows({0, count}, state, state.reference));
+  TANDEM_RETURN_IF_ERROR(ShareRows(AllRows(state), state, state.reference));
   return CatchTorch("KL in the reward", [&] {
     report.kl_penalty =
         PenaliseRewards(state.proximal, state.reference, *kl_reward, advantage, batch);
@@ -202,7 +224,7 @@ absl::StatusOr<MinibatchSums> TrainStep::Impl::AccumulateGradients(const Minibat
   MinibatchSums sums;
   TANDEM_RETURN_IF_ERROR(AccumulateMicrobatches(mini, state, sums));
   const double computed = MonotonicSeconds();
-  TANDEM_RETURN_IF_ERROR(buckets->FinishGradients());
+  TANDEM_RETURN_IF_ERROR(policy->buckets().FinishGradients());
   report.times.gradient_sum_wait_s += MonotonicSeconds() - computed;
   TANDEM_RETURN_IF_ERROR(SumOverRanks(team, sums));
   AddTokens(sums.tokens, report.loss);
@@ -221,18 +243,17 @@ absl::StatusOr<MinibatchSums> TrainStep::Impl::AccumulateGradients(const Minibat
 // any rows, they are left to FinishGradients.
 absl::Status TrainStep::Impl::AccumulateMicrobatches(const Minibatch& mini, BatchState& state,
                                                      MinibatchSums& minibatch) {
-  std::vector<size_t> own;
-  for (auto m = static_cast<size_t>(mini.begin); m < static_cast<size_t>(mini.end); ++m) {
-    if (IsOwn(m, state)) own.push_back(m);
-  }
-  for (const size_t m : own) {
-    if (m == own.back()) {
-      policy->OnGradientComplete(
-          [this](size_t parameter) { buckets->GradientIsComplete(parameter); });
+  const std::vector<std::optional<size_t>> passes = Passes(mini, state);
+  for (size_t i = 0; i < passes.size(); ++i) {
+    if (!passes[i].has_value()) {
+      TANDEM_RETURN_IF_ERROR(policy->Accompany(Pass::kForward));
+      TANDEM_RETURN_IF_ERROR(policy->Accompany(Pass::kBackward));
+      continue;
     }
-    TANDEM_RETURN_IF_ERROR(AccumulateMicrobatch(m, state, minibatch));
+    const bool last = i + 1 == passes.size() || !passes[i + 1].has_value();
+    if (last) policy->buckets().ExpectLastPass();
+    TANDEM_RETURN_IF_ERROR(AccumulateMicrobatch(*passes[i], state, minibatch));
   }
-  policy->OnGradientComplete(nullptr);
   return absl::OkStatus();
 }
 
@@ -264,9 +285,6 @@ absl::Status TrainStep::Impl::AccumulateMicrobatch(size_t index, BatchState& sta
   TANDEM_ASSIGN_OR_RETURN(const TokenScores target,
                           policy->Score(micro.row, temperature, /*with_gradient=*/true));
   if (!state.proximal[index].defined()) state.proximal[index] = target.logprobs.detach().clone();
-  if (reference != nullptr && !state.reference[index].defined()) {
-    TANDEM_ASSIGN_OR_RETURN(state.reference[index], ScoreFrozen(*reference, micro));
-  }
   TANDEM_ASSIGN_OR_RETURN(Correction correction, Correct(index, state));
   offpolicy::DivideWeights(state.weight_divisor, correction);
   const bool all = options.correction.denominator == offpolicy::DenominatorKind::kAll;
@@ -292,7 +310,7 @@ absl::Status TrainStep::Impl::AccumulateMicrobatch(size_t index, BatchState& sta
 absl::StatusOr<OptimizerUpdate> TrainStep::Impl::UpdateMasters(double grad_scale) {
   TANDEM_ASSIGN_OR_RETURN(const double squares, team.SumInOrder(optimizer->SquaredGradNorm()));
   const OptimizerUpdate update = optimizer->Step(squares, grad_scale);
-  if (!update.skipped) TANDEM_RETURN_IF_ERROR(buckets->ShareMasters());
+  if (!update.skipped) TANDEM_RETURN_IF_ERROR(policy->buckets().ShareMasters());
   return update;
 }
 
@@ -318,7 +336,7 @@ absl::Status TrainStep::Impl::Update(const MinibatchSums& sums, StepReport& repo
   loss.total += sums.total / denominator;
   loss.denominator += sums.denominator;
   if (reason.empty()) {
-    policy->WeightsChanged(rounding);
+    policy->policy().WeightsChanged(rounding);
     return absl::OkStatus();
   }
   optimizer->ZeroGrads();
@@ -379,6 +397,10 @@ absl::StatusOr<StepReport> TrainStep::Run(std::span<const experience::v1::Scored
 
   // 5. batch -> proximal log-probs, under the weights this step starts from
   if (impl_->NeedsProximalPass(batch)) TANDEM_RETURN_IF_ERROR(impl_->ScoreProximal(state));
+  if (impl_->reference != nullptr) {
+    TANDEM_RETURN_IF_ERROR(
+        impl_->ScoreFrozen(*impl_->reference, impl_->AllRows(state), state, state.reference));
+  }
   if (impl_->kl_reward.has_value()) {
     TANDEM_RETURN_IF_ERROR(impl_->ChargeKl(batch, state, report));
   }
@@ -427,71 +449,114 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
     impl->kl_reward = options.loss;
     impl->options.loss.kl_coefficient = 0;
   }
-  TANDEM_ASSIGN_OR_RETURN(impl->policy, Policy::Create(setup.config, setup.weights, setup.dtype,
-                                                       /*trainable=*/true, setup.numerics));
+  impl->ranks = setup.ranks;
+  impl->buckets = setup.buckets;
+  TANDEM_ASSIGN_OR_RETURN(impl->policy, impl->Place(setup.config, setup.weights,
+                                                    /*trainable=*/true));
   if (!setup.reference_weights.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(impl->reference,
-                            Policy::Create(setup.config, setup.reference_weights, setup.dtype,
-                                           /*trainable=*/false, setup.numerics));
+    TANDEM_ASSIGN_OR_RETURN(impl->reference, impl->Place(setup.config, setup.reference_weights,
+                                                         /*trainable=*/false));
   }
-  impl->buckets = std::make_unique<ParameterBuckets>(&impl->policy->parameters(), setup.ranks,
-                                                     setup.bucket_bytes);
-  impl->optimizer = std::make_unique<AdamW>(&impl->policy->parameters(), options.optimizer,
-                                            impl->buckets->own_slices());
+  const ParameterBuckets& buckets = impl->policy->buckets();
+  OwnSlices own = {.slices = buckets.own_slices()};
+  if (buckets.sharded()) {
+    own.masters = buckets.OwnMasters();
+    own.gradients = buckets.OwnGradients();
+  }
+  impl->optimizer = std::make_unique<AdamW>(&impl->policy->policy().parameters(),
+                                            options.optimizer, std::move(own));
   return std::unique_ptr<TrainStep>(new TrainStep(std::move(impl)));
 }
 
-absl::StatusOr<GroupLogprobs> TrainStep::Score(
-    std::span<const experience::v1::ScoredGroup> groups, const std::vector<HostTensor>& tensors,
-    Rounding rounding) const {
-  std::unique_ptr<Policy> other;
-  if (!tensors.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(other, Policy::Create(impl_->policy->config(), tensors, impl_->dtype,
-                                                  /*trainable=*/false, impl_->numerics));
-    other->WeightsChanged(rounding);
-  }
-  Policy& policy = other == nullptr ? *impl_->policy : *other;
-  TANDEM_ASSIGN_OR_RETURN(const ExperienceBatch batch, impl_->Pack(groups));
+absl::StatusOr<std::unique_ptr<PlacedPolicy>> TrainStep::Impl::Place(
+    const ModelConfig& config, const std::vector<HostTensor>& weights, bool trainable) const {
+  TANDEM_ASSIGN_OR_RETURN(auto placed, PlacedPolicy::Create(config, dtype, trainable, numerics,
+                                                            ranks, buckets));
+  std::vector<TensorSource> sources;
+  for (const HostTensor& tensor : weights) sources.push_back(Present(tensor));
+  TANDEM_RETURN_IF_ERROR(placed->Fill(sources));
+  return placed;
+}
+
+absl::StatusOr<GroupLogprobs> TrainStep::Impl::Score(
+    PlacedPolicy& frozen, std::span<const experience::v1::ScoredGroup> groups) {
+  TANDEM_ASSIGN_OR_RETURN(const ExperienceBatch batch, Pack(groups));
+  BatchState state;
+  state.batch = &batch;
+  state.rank_of = AssignRanks(batch, team.size());
+  std::vector<at::Tensor> of_rows(batch.microbatches.size());
+  TANDEM_RETURN_IF_ERROR(ScoreFrozen(frozen, AllRows(state), state, of_rows));
+  TANDEM_RETURN_IF_ERROR(ShareRows(AllRows(state), state, of_rows));
   GroupLogprobs logprobs(groups.size());
-  for (const Microbatch& micro : batch.microbatches) {
-    TANDEM_ASSIGN_OR_RETURN(const at::Tensor of_row, impl_->ScoreFrozen(policy, micro));
-    TakeRow(batch, micro, AsSpan(of_row), logprobs);
+  for (size_t m = 0; m < of_rows.size(); ++m) {
+    TakeRow(batch, batch.microbatches[m], AsSpan(of_rows[m]), logprobs);
   }
   return logprobs;
 }
 
+absl::StatusOr<GroupLogprobs> TrainStep::Score(
+    std::span<const experience::v1::ScoredGroup> groups) {
+  return impl_->Score(*impl_->policy, groups);
+}
+
+absl::StatusOr<GroupLogprobs> TrainStep::ScoreUnder(
+    std::span<const HostTensor> own_masters, Rounding rounding,
+    std::span<const experience::v1::ScoredGroup> groups) {
+  TANDEM_ASSIGN_OR_RETURN(
+      const auto other,
+      PlacedPolicy::Create(impl_->policy->policy().config(), impl_->dtype, /*trainable=*/false,
+                           impl_->numerics, impl_->ranks, impl_->buckets));
+  TANDEM_RETURN_IF_ERROR(other->FillOwn(own_masters));
+  other->policy().WeightsChanged(rounding);
+  return impl_->Score(*other, groups);
+}
+
 absl::StatusOr<double> TrainStep::DistanceFrom(const std::vector<HostTensor>& tensors) const {
-  const std::vector<NamedParameter>& parameters = impl_->policy->parameters();
+  const std::vector<NamedParameter>& parameters = impl_->policy->policy().parameters();
   if (tensors.size() != parameters.size()) {
     return absl::InvalidArgumentError(absl::StrCat(tensors.size(), " tensors, the policy has ",
                                                    parameters.size()));
   }
+  const ParameterBuckets& buckets = impl_->policy->buckets();
+  const std::vector<at::Tensor> own = buckets.OwnMasters();
   double squares = 0;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    TANDEM_ASSIGN_OR_RETURN(const at::Tensor other, ViewAsTensor(tensors[i]));
+  for (size_t i = 0; i < own.size(); ++i) {
+    const Slice& slice = buckets.own_slices()[i];
+    TANDEM_ASSIGN_OR_RETURN(const at::Tensor other, AsMaster(tensors[slice.parameter]));
     TANDEM_RETURN_IF_ERROR(CatchTorch("distance of weights", [&] {
-      const at::Tensor step = at::sub(parameters[i].master.detach(), other);
+      const at::Tensor step =
+          at::sub(own[i], other.view(-1).narrow(0, slice.begin, slice.num_elements));
       squares += step.square().sum(at::kDouble).item<double>();
     }));
   }
-  return std::sqrt(squares);
+  TANDEM_ASSIGN_OR_RETURN(const double sum, impl_->team.SumInOrder(squares));
+  return std::sqrt(sum);
 }
 
-std::vector<HostTensor> TrainStep::Masters() const {
-  std::vector<HostTensor> masters;
-  for (const NamedParameter& parameter : impl_->policy->parameters()) {
-    const at::Tensor view = parameter.master.detach();
-    const auto* bytes = static_cast<const std::byte*>(view.const_data_ptr());
-    masters.push_back({.spec = {parameter.name, DType::kF32, view.sizes().vec()},
-                       .bytes = {bytes, view.nbytes()},
-                       .owner = std::make_shared<at::Tensor>(view)});
-  }
+std::vector<TensorPart> TrainStep::OwnMasters() const { return impl_->policy->OwnMasters(); }
+
+std::vector<TensorPart> TrainStep::HeldMasters() const { return impl_->policy->HeldMasters(); }
+
+std::vector<TensorSource> TrainStep::Gathered(std::vector<HostTensor> own) const {
+  return impl_->policy->Gathered(std::move(own));
+}
+
+std::vector<TensorSource> TrainStep::Masters() const {
+  std::vector<TensorSource> masters;
+  std::vector<HostTensor> held;
+  for (TensorPart& part : HeldMasters()) held.push_back(std::move(part.values));
+  if (sharded()) return Gathered(std::move(held));
+  for (HostTensor& tensor : held) masters.push_back(Present(std::move(tensor)));
   return masters;
 }
 
+bool TrainStep::sharded() const { return impl_->policy->buckets().sharded(); }
+
+absl::Status TrainStep::SumValues(std::span<double> values) { return impl_->team.Sum(values); }
+
 std::vector<TensorSource> TrainStep::OptimizerState() const {
   return impl_->optimizer->State([this](size_t parameter, const std::vector<at::Tensor>& own) {
-    return impl_->buckets->Collect(parameter, own);
+    return impl_->policy->buckets().Collect(parameter, own);
   });
 }
 
@@ -499,28 +564,18 @@ int64_t TrainStep::num_updates() const { return impl_->optimizer->num_updates();
 
 int64_t TrainStep::num_parameters() const {
   int64_t count = 0;
-  for (const NamedParameter& parameter : impl_->policy->parameters()) {
+  for (const NamedParameter& parameter : impl_->policy->policy().parameters()) {
     count += parameter.master.numel();
   }
   return count;
 }
 
-absl::Status TrainStep::Restore(const std::vector<HostTensor>& masters,
+absl::Status TrainStep::Restore(const std::vector<TensorSource>& masters,
                                 const std::vector<TensorSource>& optimizer_state,
                                 int64_t num_updates) {
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<HostTensor> matched,
-                          MatchModelTensors(impl_->policy->config(), masters));
-  for (const HostTensor& tensor : matched) {
-    if (tensor.spec.dtype == DType::kF32) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("saved master ", tensor.spec.ToString(), " must be F32"));
-  }
+  TANDEM_RETURN_IF_ERROR(impl_->policy->Restore(masters));
   TANDEM_RETURN_IF_ERROR(impl_->optimizer->Restore(optimizer_state, num_updates));
-  for (size_t i = 0; i < matched.size(); ++i) {
-    const NamedParameter& parameter = impl_->policy->parameters()[i];
-    std::memcpy(parameter.master.data_ptr(), matched[i].bytes.data(), matched[i].bytes.size());
-  }
-  impl_->policy->WeightsChanged(num_updates == 0 ? Rounding::kNearest : impl_->rounding);
+  impl_->policy->policy().WeightsChanged(num_updates == 0 ? Rounding::kNearest : impl_->rounding);
   return absl::OkStatus();
 }
 

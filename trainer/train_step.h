@@ -14,7 +14,8 @@
 //
 // Use from one thread. Memory: masters and gradients in fp32, and two moments divided by the number
 // of ranks; another copy of the weights for the reference, and for bf16 its cast; activations of
-// one microbatch.
+// one microbatch. With sharded parameters all of these but the activations are divided by the ranks,
+// and two layers are there whole.
 #ifndef TANDEM_TRAINER_TRAIN_STEP_H_
 #define TANDEM_TRAINER_TRAIN_STEP_H_
 
@@ -31,6 +32,7 @@
 #include "common/model/tensor_source.h"
 #include "common/weights/host_tensor.h"
 #include "trainer/advantages.h"
+#include "trainer/bucket_plan.h"
 #include "trainer/compute_dtype.h"
 #include "trainer/experience_batch.h"
 #include "trainer/group_logprobs.h"
@@ -58,9 +60,7 @@ struct TrainStepSetup {
   // The ranks that make the step together, each with the same setup, options and groups; null: alone.
   // Must outlive the step.
   comm::Collective* ranks = nullptr;
-  // Of gradients that ranks sum in one operation: larger ones are fewer, smaller ones begin
-  // earlier.
-  int64_t bucket_bytes = 25'000'000;
+  BucketOptions buckets;
 };
 
 class TrainStep {
@@ -82,32 +82,52 @@ class TrainStep {
   absl::StatusOr<StepReport> Run(std::span<const experience::v1::ScoredGroup> groups,
                                  WeightVersion version = {});
 
+  // All ranks call each of the methods below in the same order, but for OwnMasters, HeldMasters and
+  // the numbers; UNAVAILABLE where another rank is lost.
+
   // Log-probs of the completions that are not masked, at the temperature of the trained policy and over
-  // the supports they carry: under the live weights, or under `tensors` (any float dtype, ModelTensors
-  // order) where there are some; `rounding` is then that of kExact's cast. Nothing changes.
-  //   INVALID_ARGUMENT, FAILED_PRECONDITION  of PackBatch and Policy::Create
+  // the supports they carry, under the live weights. Nothing changes.
+  //   INVALID_ARGUMENT, FAILED_PRECONDITION  of PackBatch
   //   INTERNAL                               a kernel failed
-  absl::StatusOr<GroupLogprobs> Score(std::span<const experience::v1::ScoredGroup> groups,
-                                      const std::vector<HostTensor>& tensors = {},
-                                      Rounding rounding = Rounding::kNearest) const;
+  absl::StatusOr<GroupLogprobs> Score(std::span<const experience::v1::ScoredGroup> groups);
+  // The same under other masters, as OwnMasters gave them (F32, each rank its own); `rounding` is
+  // that of kExact's cast.
+  absl::StatusOr<GroupLogprobs> ScoreUnder(std::span<const HostTensor> own_masters,
+                                           Rounding rounding,
+                                           std::span<const experience::v1::ScoredGroup> groups);
 
   // ||masters - tensors||, over all elements; ModelTensors order, any float dtype.
   absl::StatusOr<double> DistanceFrom(const std::vector<HostTensor>& tensors) const;
 
-  // F32 views of the masters in ModelTensors order. They change with the next Run.
-  std::vector<HostTensor> Masters() const;
-  // The optimizer's moments, in F32, as they are when they are read, until the next Run. Ranks hold
-  // parts of them: all read the same ones in the same order, and what is read is whole on rank 0
-  // and without bytes elsewhere (or UNAVAILABLE). The step must outlive them.
+  // F32 views of the masters that change with the next Run: this rank's slices of them, and all
+  // that it holds (the same when sharded, else whole, in ModelTensors order).
+  std::vector<TensorPart> OwnMasters() const;
+  std::vector<TensorPart> HeldMasters() const;
+  bool sharded() const;
+
+  // Whole tensors of which each rank has slices, `own`, of one dtype (F32 or BF16), named and in the
+  // order of OwnMasters. All ranks read the same ones in the same order; what is read is whole on
+  // rank 0 and without bytes elsewhere. The step must outlive them.
+  std::vector<TensorSource> Gathered(std::vector<HostTensor> own) const;
+
+  // F32 masters in ModelTensors order, as they are when they are read, until the next Run: Gathered
+  // when sharded, else whole on every rank.
+  std::vector<TensorSource> Masters() const;
+  // The optimizer's moments, in F32, likewise, gathered.
   std::vector<TensorSource> OptimizerState() const;
+
+  // Each value becomes its sum over the ranks.
+  absl::Status SumValues(std::span<double> values);
+
   int64_t num_updates() const;
   int64_t num_parameters() const;
 
-  // Takes weights and optimizer state back, whole on every rank; moments are read one at a time, in
-  // the order given. Whatever number of ranks they come from. The reference stays as it is.
+  // Takes weights and optimizer state back: tensors are read one at a time, masters first, in
+  // ModelTensors order, then moments in the order given, each whole on every rank. Whatever number of ranks they come from. The reference
+  // stays as it is.
   //   INVALID_ARGUMENT  a tensor is missing or of another shape or dtype (named)
-  //   any code of read  the optimizer's state is unknown
-  absl::Status Restore(const std::vector<HostTensor>& masters,
+  //   any code of read  what is held is unknown
+  absl::Status Restore(const std::vector<TensorSource>& masters,
                        const std::vector<TensorSource>& optimizer_state, int64_t num_updates);
 
   // Threads of the kernels, for the whole process; 0: one per core.

@@ -103,9 +103,9 @@ absl::StatusOr<bool> Trainer::Impl::TrainOn(const StepExperience& step, MetricsL
 
 // The weights of `version`, and what a later capture may need of them.
 absl::Status Trainer::Impl::Publish(CastWeights cast, PushTotals* totals) {
-  TANDEM_ASSIGN_OR_RETURN(const LearnerState state, learner->Save());
-  recent->Remember(version, state.weights,
-                   server_dtype == DType::kBF16 ? std::string(RoundingName(cast.rounding)) : "none");
+  TANDEM_RETURN_IF_ERROR(recent->Remember(
+      version, server_dtype == DType::kBF16 ? std::string(RoundingName(cast.rounding)) : "none",
+      [this] { return learner->Keep(); }));
   TANDEM_ASSIGN_OR_RETURN(*totals, delivery->Publish(version, std::move(cast)));
   recent->NoteServed(publisher->version(), publisher->digests());
   return absl::OkStatus();

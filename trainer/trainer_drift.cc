@@ -245,11 +245,11 @@ absl::Status Trainer::Impl::ScoreUnder(int64_t drawn_by, const StepExperience& s
                                        StepSplit* split) {
   const RecentVersion* const weights = recent->Find(drawn_by);
   const bool now = drawn_by == version.value;
-  if (weights == nullptr || (!now && weights->masters.empty())) return absl::OkStatus();
+  if (weights == nullptr || (!now && !weights->masters.has_value())) return absl::OkStatus();
   const std::vector<size_t> places = split->GroupsOf(drawn_by);
   std::vector<ScoredGroup> groups;
   for (const size_t place : places) groups.push_back(step.groups[place]);
-  ScoredWeights under = {.masters = now ? nullptr : &weights->masters, .rounding = RoundingOf(*weights)};
+  ScoredWeights under = {.masters = now ? nullptr : &*weights->masters, .rounding = RoundingOf(*weights)};
   if (!now) {
     TANDEM_ASSIGN_OR_RETURN(const GroupLogprobs masters, learner->Score(groups, under));
     split->Take(StepSplit::kMasters, drawn_by, places, masters);

@@ -22,14 +22,13 @@ inline float Widen(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
-// What one cast did, in sums that add up over blocks.
-struct Sums {
-  int64_t changed = 0;
-  double update = 0, lost = 0, arrived = 0;
-};
+void Add(CastSums of, CastSums& sums) {
+  const std::vector<double*> from = of.all(), to = sums.all();
+  for (size_t i = 0; i < to.size(); ++i) *to[i] += *from[i];
+}
 
 void Compare(const float* master, const float* last_master, const float* cast,
-             const float* last_cast, int64_t count, Sums& sums) {
+             const float* last_cast, int64_t count, CastSums& sums) {
   int64_t changed = 0;
   double update = 0, lost = 0, arrived = 0;
   for (int64_t i = 0; i < count; ++i) {
@@ -40,10 +39,7 @@ void Compare(const float* master, const float* last_master, const float* cast,
     lost += (moved - sent) * (moved - sent);
     arrived += moved * sent;
   }
-  sums.changed += changed;
-  sums.update += update;
-  sums.lost += lost;
-  sums.arrived += arrived;
+  Add({static_cast<double>(count), static_cast<double>(changed), update, lost, arrived}, sums);
 }
 
 void WidenBlock(const std::byte* bytes, DType dtype, int64_t first, int64_t count, float* out) {
@@ -80,13 +76,14 @@ const float* Floats(const HostTensor& tensor) {
   return reinterpret_cast<const float*>(tensor.bytes.data());
 }
 
-// Casts one tensor and, when there is one before it, compares.
-Sums CastTensor(const HostTensor& master, Rounding rounding, const HostTensor& result,
-                const float* last_master, const HostTensor* last_cast) {
+// Casts one and, when there is one before it, compares.
+CastSums CastPart(const TensorPart& part, Rounding rounding, const HostTensor& result,
+                  const float* last_master, const HostTensor* last_cast) {
+  const HostTensor& master = part.values;
   const int64_t count = master.spec.num_elements();
   const uint64_t name_hash = DitherNameHash(master.spec.name);
   const int64_t num_blocks = (count + kBlock - 1) / kBlock;
-  std::vector<Sums> sums(static_cast<size_t>(num_blocks));
+  std::vector<CastSums> sums(static_cast<size_t>(num_blocks));
   auto* out = const_cast<std::byte*>(result.bytes.data());  // made by NewTensor, not shared yet
   at::parallel_for(0, num_blocks, 1, [&](int64_t begin, int64_t end) {
     std::vector<float> now(kBlock), before(kBlock);
@@ -96,7 +93,8 @@ Sums CastTensor(const HostTensor& master, Rounding rounding, const HostTensor& r
       if (result.spec.dtype == DType::kF32) {
         std::memcpy(out + first * 4, from, static_cast<size_t>(size) * 4);
       } else {
-        CastBlock(from, name_hash, first, size, rounding, reinterpret_cast<uint16_t*>(out) + first);
+        CastBlock(from, name_hash, part.first + first, size, rounding,
+                  reinterpret_cast<uint16_t*>(out) + first);
       }
       if (last_cast == nullptr) continue;
       WidenBlock(out, result.spec.dtype, first, size, now.data());
@@ -105,17 +103,12 @@ Sums CastTensor(const HostTensor& master, Rounding rounding, const HostTensor& r
               sums[static_cast<size_t>(b)]);
     }
   });
-  Sums total;
-  for (const Sums& part : sums) {
-    total.changed += part.changed;
-    total.update += part.update;
-    total.lost += part.lost;
-    total.arrived += part.arrived;
-  }
+  CastSums total;
+  for (const CastSums& of_block : sums) Add(of_block, total);
   return total;
 }
 
-absl::Status CheckMasters(std::span<const HostTensor> masters, DType dtype,
+absl::Status CheckMasters(std::span<const TensorPart> masters, DType dtype,
                           const std::vector<HostTensor>& last_cast) {
   if (dtype != DType::kF32 && dtype != DType::kBF16) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -126,11 +119,11 @@ absl::Status CheckMasters(std::span<const HostTensor> masters, DType dtype,
         absl::StrCat("cast of ", masters.size(), " tensors after ", last_cast.size()));
   }
   for (size_t i = 0; i < masters.size(); ++i) {
-    const TensorSpec& spec = masters[i].spec;
+    const TensorSpec& spec = masters[i].values.spec;
     const bool as_before = last_cast.empty() || (last_cast[i].spec.name == spec.name &&
                                                  last_cast[i].spec.shape == spec.shape);
     if (spec.dtype != DType::kF32 || !as_before ||
-        static_cast<int64_t>(masters[i].bytes.size()) != spec.num_bytes()) {
+        static_cast<int64_t>(masters[i].values.bytes.size()) != spec.num_bytes()) {
       return absl::InvalidArgumentError(
           absl::StrCat(spec.ToString(), " is not the F32 master that was cast before"));
     }
@@ -151,52 +144,37 @@ std::string_view RoundingName(Rounding rounding) {
   return rounding == Rounding::kNearest ? "nearest" : "dither";
 }
 
-void CastToBf16(std::string_view name, const float* masters, int64_t count, Rounding rounding,
-                uint16_t* out) {
+void CastToBf16(std::string_view name, int64_t first, const float* masters, int64_t count,
+                Rounding rounding, uint16_t* out) {
   const uint64_t name_hash = DitherNameHash(name);
   at::parallel_for(0, count, kBlock, [&](int64_t begin, int64_t end) {
-    CastBlock(masters + begin, name_hash, begin, end - begin, rounding, out + begin);
+    CastBlock(masters + begin, name_hash, first + begin, end - begin, rounding, out + begin);
   });
 }
 
-WeightCaster::WeightCaster(const WeightCastOptions& options) : options_(options) {}
-
-absl::StatusOr<CastWeights> WeightCaster::Cast(std::span<const HostTensor> masters, DType dtype) {
-  return CastWith(masters, dtype, options_.rounding);
+CastNumbers CastSums::Numbers() const {
+  if (num_elements == 0) return {};
+  return {.changed_share = changed / num_elements,
+          .update_norm = std::sqrt(update),
+          .lost_norm = std::sqrt(lost),
+          .arrived_share = update > 0 ? arrived / update : 1};
 }
 
-absl::StatusOr<CastWeights> WeightCaster::CastNearest(std::span<const HostTensor> masters,
-                                                      DType dtype) {
-  return CastWith(masters, dtype, Rounding::kNearest);
-}
-
-absl::StatusOr<CastWeights> WeightCaster::CastWith(std::span<const HostTensor> masters, DType dtype,
-                                                   Rounding rounding) {
+absl::StatusOr<CastParts> WeightCaster::Cast(std::span<const TensorPart> masters, DType dtype,
+                                             Rounding rounding) {
   TANDEM_RETURN_IF_ERROR(CheckMasters(masters, dtype, last_cast_));
   const bool first = last_cast_.empty();
   if (first) last_masters_.resize(masters.size());
-  CastWeights result = {.rounding = rounding};
-  Sums sums;
-  int64_t num_elements = 0;
+  CastParts result;
   for (size_t i = 0; i < masters.size(); ++i) {
-    const HostTensor tensor = NewTensor(masters[i].spec, dtype);
-    const Sums part = CastTensor(masters[i], rounding, tensor, last_masters_[i].data(),
-                                 first ? nullptr : &last_cast_[i]);
-    sums.changed += part.changed;
-    sums.update += part.update;
-    sums.lost += part.lost;
-    sums.arrived += part.arrived;
-    num_elements += masters[i].spec.num_elements();
-    const float* floats = Floats(masters[i]);
-    last_masters_[i].assign(floats, floats + masters[i].spec.num_elements());
+    const HostTensor& master = masters[i].values;
+    const HostTensor tensor = NewTensor(master.spec, dtype);
+    const CastSums sums = CastPart(masters[i], rounding, tensor, last_masters_[i].data(),
+                                   first ? nullptr : &last_cast_[i]);
+    Add(sums, result.sums);
+    const float* floats = Floats(master);
+    last_masters_[i].assign(floats, floats + master.spec.num_elements());
     result.tensors.push_back(tensor);
-  }
-  if (!first) {
-    result.numbers = {
-        .changed_share = static_cast<double>(sums.changed) / static_cast<double>(num_elements),
-        .update_norm = std::sqrt(sums.update),
-        .lost_norm = std::sqrt(sums.lost),
-        .arrived_share = sums.update > 0 ? sums.arrived / sums.update : 1};
   }
   last_cast_ = result.tensors;
   return result;

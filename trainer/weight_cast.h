@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/options.h"
+#include "common/model/tensor_source.h"
 #include "common/weights/host_tensor.h"
 
 namespace tandem::trainer {
@@ -26,9 +27,9 @@ struct WeightCastOptions {
 };
 void BindOptions(OptionBinder& binder, WeightCastOptions& options);
 
-// One tensor's masters [count] as a push sends them to a bf16 server. Parallel.
-void CastToBf16(std::string_view name, const float* masters, int64_t count, Rounding rounding,
-                uint16_t* out);
+// Masters [count] of a tensor from element `first` on, as a push sends them to a bf16 server. Parallel.
+void CastToBf16(std::string_view name, int64_t first, const float* masters, int64_t count,
+                Rounding rounding, uint16_t* out);
 
 // What a cast did to an update u = masters - masters at the cast before, of which the servers see
 // s = cast - cast before. Of the first cast everything is new: 1, 0, 0, 1.
@@ -40,29 +41,42 @@ struct CastNumbers {
   double arrived_share = 1;
 };
 
-struct CastWeights {
+// What CastNumbers are made of: adds up over tensors, and over ranks that cast slices of them.
+struct CastSums {
+  double num_elements = 0, changed = 0;  // 0 elements: a first cast
+  double update = 0, lost = 0, arrived = 0;
+
+  std::vector<double*> all() { return {&num_elements, &changed, &update, &lost, &arrived}; }
+  CastNumbers Numbers() const;
+};
+
+// Part of a tensor, or all of it.
+struct TensorPart {
+  HostTensor values;  // of the tensor's name; [num_elements] where it is a part
+  int64_t first = 0;  // element of the tensor
+};
+
+struct CastParts {
   std::vector<HostTensor> tensors;  // names, shapes and order of the masters; own memory
+  CastSums sums;
+};
+
+// A version as servers get it.
+struct CastWeights {
+  std::vector<TensorSource> tensors;       // names, shapes and order of the masters
   Rounding rounding = Rounding::kNearest;  // of a cast to kBF16
   CastNumbers numbers;
 };
 
 class WeightCaster {
  public:
-  explicit WeightCaster(const WeightCastOptions& options);
-
-  // Casts F32 `masters` to kF32 (a copy) or kBF16, and remembers both for the next call's numbers.
+  // Casts F32 `masters` to kF32 (a copy) or kBF16, and remembers both for the next call's sums. The
+  // nearest cast is what a server makes of a directory at load; version 0 is made by it.
   //   INVALID_ARGUMENT  another dtype, or other tensors than the call before
-  absl::StatusOr<CastWeights> Cast(std::span<const HostTensor> masters, DType dtype);
-
-  // The nearest cast that a server makes of a directory at load: what `Cast` is compared with next.
-  // Version 0 is made by this.
-  absl::StatusOr<CastWeights> CastNearest(std::span<const HostTensor> masters, DType dtype);
+  absl::StatusOr<CastParts> Cast(std::span<const TensorPart> masters, DType dtype,
+                                 Rounding rounding);
 
  private:
-  absl::StatusOr<CastWeights> CastWith(std::span<const HostTensor> masters, DType dtype,
-                                       Rounding rounding);
-
-  const WeightCastOptions options_;
   std::vector<std::vector<float>> last_masters_;
   std::vector<HostTensor> last_cast_;
 };

@@ -47,7 +47,7 @@ void SideBySide(size_t count, const Work& work) {
 // A version, and what the next one may be a delta over.
 struct HeldVersion {
   WeightVersion version;
-  std::vector<HostTensor> tensors;
+  std::vector<TensorSource> tensors;
   DigestMap digests;
 };
 
@@ -183,30 +183,46 @@ absl::Status WeightPublisher::Claim(int server) {
   return absl::OkStatus();
 }
 
-void WeightPublisher::SetWeights(WeightVersion version, std::vector<HostTensor> tensors) {
-  const HeldVersion base = std::move(impl_->held);
+absl::Status WeightPublisher::SetWeights(WeightVersion version, std::vector<TensorSource> tensors) {
+  const std::vector<TensorSource>& base = impl_->held.tensors;
   const size_t count = tensors.size();
-  const bool wants_delta = impl_->options.delta && base.tensors.size() == count;
+  const bool wants_delta = impl_->options.delta && base.size() == count;
   std::vector<std::string> digests(count);
   std::vector<TensorDelta> deltas(wants_delta ? count : 0);
+  std::vector<absl::Status> read(count);
+  const auto digest = [&](size_t i) -> absl::Status {
+    TANDEM_ASSIGN_OR_RETURN(const HostTensor tensor, tensors[i].read());
+    digests[i] = Digest128(tensor.bytes);
+    if (!wants_delta) return absl::OkStatus();
+    TANDEM_ASSIGN_OR_RETURN(const HostTensor before, base[i].read());
+    deltas[i] = MakeDelta(before, tensor);
+    return absl::OkStatus();
+  };
   ThreadTeam team(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
   team.Run([&](ThreadTeam::Member& member) {
     member.ForEach(static_cast<int64_t>(count), [&](int64_t place) {
-      const auto i = static_cast<size_t>(place);
-      digests[i] = Digest128(tensors[i].bytes);
-      if (wants_delta) deltas[i] = MakeDelta(base.tensors[i], tensors[i]);
+      read[static_cast<size_t>(place)] = digest(static_cast<size_t>(place));
     });
   });
+  for (const absl::Status& status : read) TANDEM_RETURN_IF_ERROR(status);
   const bool all_dense = std::ranges::all_of(
       deltas, [](const TensorDelta& delta) { return delta.encoding == TensorEncoding::kDense; });
   if (all_dense) deltas.clear();
+  impl_->base_version = impl_->held.version;
+  impl_->base_digests = impl_->held.digests;
+  impl_->deltas = std::move(deltas);
   impl_->held = {version, std::move(tensors), {}};
   for (size_t i = 0; i < count; ++i) {
     impl_->held.digests[impl_->held.tensors[i].spec.name] = std::move(digests[i]);
   }
-  impl_->base_version = base.version;
-  impl_->base_digests = base.digests;
-  impl_->deltas = std::move(deltas);
+  return absl::OkStatus();
+}
+
+absl::Status WeightPublisher::SetWeights(WeightVersion version,
+                                         const std::vector<HostTensor>& tensors) {
+  std::vector<TensorSource> sources;
+  for (const HostTensor& tensor : tensors) sources.push_back(Present(tensor));
+  return SetWeights(version, std::move(sources));
 }
 
 WeightPayload WeightPublisher::Impl::Payload(bool as_delta) const {
@@ -409,7 +425,7 @@ WeightVersion WeightPublisher::version() const { return impl_->held.version; }
 const DigestMap& WeightPublisher::digests() const { return impl_->held.digests; }
 int64_t WeightPublisher::num_bytes() const {
   int64_t sum = 0;
-  for (const HostTensor& tensor : impl_->held.tensors) sum += tensor.spec.num_bytes();
+  for (const TensorSource& tensor : impl_->held.tensors) sum += tensor.spec.num_bytes();
   return sum;
 }
 

@@ -8,7 +8,8 @@
 //
 // Owns the claim on the servers (run id, epoch, lease), renews it from a thread, and gives it back
 // at the end. Keeps the tensors of the last version, so that a server that comes late can get them.
-// Publish, PushTo, Verify: from one thread. Memory: one copy of the cast weights, and the deltas.
+// Publish, PushTo, Verify: from one thread. Memory: the deltas; the weights are read when they are
+// sent, tensor by tensor, and where they are kept is up to who made the sources.
 #ifndef TANDEM_TRAINER_WEIGHT_PUBLISHER_H_
 #define TANDEM_TRAINER_WEIGHT_PUBLISHER_H_
 
@@ -22,6 +23,7 @@
 #include "common/base/options.h"
 #include "common/base/weight_version.h"
 #include "common/weights/digest.h"
+#include "common/model/tensor_source.h"
 #include "common/weights/host_tensor.h"
 #include "trainer/push_group.h"
 
@@ -75,9 +77,12 @@ class WeightPublisher {
   //   FAILED_PRECONDITION  another run owns it (named)
   absl::Status Claim(int server);
 
-  // Takes `tensors` as the weights of `version` from here on, and finds what changed since those
-  // before. Sends nothing.
-  void SetWeights(WeightVersion version, std::vector<HostTensor> tensors);
+  // Takes `tensors` as the weights of `version` from here on, reads each of them once for its digest
+  // (and those before, for what changed) and again for every push that sends it whole; from several
+  // threads. Sends nothing. Errors of reading: the weights before stay.
+  absl::Status SetWeights(WeightVersion version, std::vector<TensorSource> tensors);
+  // The same of tensors that are there.
+  absl::Status SetWeights(WeightVersion version, const std::vector<HostTensor>& tensors);
 
   // Sends the weights set last to a claimed server, unless it has them already, and checks the
   // digests it then runs. A failed attempt is aborted and made again.

@@ -66,15 +66,21 @@ struct Stubs {
 
 }  // namespace
 
-std::span<const std::byte> WeightPayload::wire(size_t i) const {
-  if (!base || deltas[i].encoding == TensorEncoding::kDense) return tensors[i].bytes;
-  return deltas[i].bytes;
+absl::StatusOr<WireBytes> WeightPayload::wire(size_t i) const {
+  if (base && deltas[i].encoding != TensorEncoding::kDense) return WireBytes{deltas[i].bytes, nullptr};
+  TANDEM_ASSIGN_OR_RETURN(const HostTensor tensor, tensors[i].read());
+  return WireBytes{tensor.bytes, tensor.owner};
+}
+
+int64_t WeightPayload::wire_size(size_t i) const {
+  if (!base || deltas[i].encoding == TensorEncoding::kDense) return tensors[i].spec.num_bytes();
+  return static_cast<int64_t>(deltas[i].bytes.size());
 }
 
 std::vector<int64_t> WeightPayload::wire_sizes() const {
   std::vector<int64_t> sizes;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    sizes.push_back(static_cast<int64_t>(wire(i).size()));
+    sizes.push_back(wire_size(i));
   }
   return sizes;
 }
@@ -180,7 +186,7 @@ absl::Status WeightRemote::Begin(int64_t epoch, const WeightPayload& payload) {
   request.set_run_id(impl_->run_id);
   request.set_epoch(epoch);
   request.mutable_manifest()->set_version(payload.version.value);
-  for (const HostTensor& tensor : payload.tensors) {
+  for (const TensorSource& tensor : payload.tensors) {
     wire::TensorSpec* const spec = request.mutable_manifest()->add_tensors();
     spec->set_name(tensor.spec.name);
     spec->set_dtype(std::string(DTypeName(tensor.spec.dtype)));
@@ -191,7 +197,7 @@ absl::Status WeightRemote::Begin(int64_t epoch, const WeightPayload& payload) {
     for (size_t i = 0; i < payload.tensors.size(); ++i) {
       wire::TensorForm* const form = request.mutable_delta()->add_forms();
       form->set_encoding(ToWire(payload.deltas[i].encoding));
-      form->set_num_bytes(static_cast<int64_t>(payload.wire(i).size()));
+      form->set_num_bytes(payload.wire_size(i));
     }
   }
   wire::BeginUpdateResponse response;
@@ -211,7 +217,13 @@ absl::Status WeightRemote::SendChunks(const WeightPayload& payload, int64_t chun
   chunk.set_version(payload.version.value);
   bool writable = true;
   for (size_t i = 0; i < payload.tensors.size() && writable; ++i) {
-    const std::span<const std::byte> bytes = payload.wire(i);
+    const absl::StatusOr<WireBytes> wire = payload.wire(i);
+    if (!wire.ok()) {
+      context.TryCancel();
+      writer->Finish();
+      return wire.status();
+    }
+    const std::span<const std::byte> bytes = wire->bytes;
     chunk.set_tensor_index(static_cast<int32_t>(i));
     for (size_t offset = 0; offset < bytes.size() && writable;) {
       const size_t size = std::min(static_cast<size_t>(chunk_bytes), bytes.size() - offset);

@@ -16,7 +16,7 @@
 #include "common/base/weight_version.h"
 #include "common/comm/push_seat_offer.h"
 #include "common/weights/digest.h"
-#include "common/weights/host_tensor.h"
+#include "common/model/tensor_source.h"
 #include "common/weights/tensor_delta.h"
 
 namespace tandem::trainer {
@@ -30,15 +30,22 @@ struct RemoteWeights {
   DType dtype = DType::kF32;
 };
 
+// What is sent of one tensor; `owner` keeps the bytes.
+struct WireBytes {
+  std::span<const std::byte> bytes;
+  std::shared_ptr<const void> owner;
+};
+
 // One version as it travels: its tensors, or what changed in them since `base`.
 struct WeightPayload {
   WeightVersion version;
-  std::span<const HostTensor> tensors;       // of the version: the manifest
+  std::span<const TensorSource> tensors;     // of the version: the manifest
   std::optional<WeightVersion> base;         // none: all dense
   std::span<const TensorDelta> deltas = {};  // with a base: of each tensor
 
-  // What is sent of tensor `i`.
-  std::span<const std::byte> wire(size_t i) const;
+  // What is sent of tensor `i`. Errors of reading it.
+  absl::StatusOr<WireBytes> wire(size_t i) const;
+  int64_t wire_size(size_t i) const;
   std::vector<int64_t> wire_sizes() const;
 };
 

@@ -160,7 +160,7 @@ class Pusher {
   absl::StatusOr<PushTimes> Push(std::vector<HostTensor> tensors, bool warm_up) {
     PushTimes times;
     const double start = MonotonicSeconds();
-    publisher_->SetWeights({++version_}, std::move(tensors));
+    TANDEM_RETURN_IF_ERROR(publisher_->SetWeights({++version_}, tensors));
     times.prepare_seconds = MonotonicSeconds() - start;
     const std::vector<trainer::ServerPush> pushes = publisher_->Publish(all_);
     for (const trainer::ServerPush& push : pushes) {

@@ -65,13 +65,13 @@ absl::Status Measure(comm::Collective& group, const std::string& model, int64_t 
   const auto tensors = MatchModelTensors(config, ReadModelTensors(model).value()).value();
   const auto policy =
       Policy::Create(config, tensors, ComputeDType::kFp32, /*trainable=*/true).value();
-  ParameterBuckets buckets(&policy->parameters(), &group, kBucketBytes);
+  ParameterBuckets buckets(&policy->parameters(), policy->stages(), &group,
+                           {.bucket_bytes = kBucketBytes});
   const PackedRow row = MakeRow(num_tokens, config.vocab_size);
+  policy->Watch({.end = [&](Pass pass, size_t stage) { buckets.EndStage(pass, stage); }});
   for (int64_t i = 0; i < 2 * (repeats + 1); ++i) {
     const bool during = i % 2 == 1;
-    policy->OnGradientComplete(
-        during ? [&](size_t parameter) { buckets.GradientIsComplete(parameter); }
-               : std::function<void(size_t)>());
+    if (during) buckets.ExpectLastPass();
     if (absl::Status met = group.Barrier(); !met.ok()) return met;
     const double start = MonotonicSeconds();
     policy->Score(row, 1.0, /*with_gradient=*/true)->logprobs.sum().backward();

@@ -80,7 +80,8 @@ class Worker {
   }
 
   json Push(int64_t version) {
-    publisher_.SetWeights({version}, WeightsOf(model_, version));
+    const absl::Status set = publisher_.SetWeights({version}, WeightsOf(model_, version));
+    if (!set.ok()) return set.ToString();
     json answer = json::object();
     for (const trainer::ServerPush& push : publisher_.Publish({claimed_.begin(), claimed_.end()})) {
       answer[std::to_string(push.server)] = {{"status", push.status.ToString()},

@@ -82,6 +82,40 @@ def test_two_ranks_and_two_servers_with_weights_in_broadcasts_learn_what_one_of_
     assert set(digests_of_two) == set(digests_of_one) == {1, 2, 3}
 
 
+def test_ranks_that_hold_parts_of_the_weights_learn_and_measure_what_one_rank_does(model, tmp_path):
+    """With everything that reads weights: casts for a bf16 server, probes, the split, captures, checkpoints, resume."""
+    def learn(name, num_ranks, *arguments, steps=4, **ranks):
+        config = write_config(tmp_path / name, model, num_ranks, steps=steps, checkpoint={"every": 2}, ranks=ranks,
+                              probe={"every": 1, "completions": 8}, split={"every": 2}, capture={"every": 2})
+        settings = json.loads(config.read_text())
+        # invariant: a completion does not depend on what it is sampled beside.
+        settings["server"]["engine"].update(numerics="invariant", dtype="bf16")
+        config.write_text(json.dumps(settings))
+        code, output = small_run.run(config, *arguments)
+        assert code == 0, output
+        return small_run.steps(tmp_path / name), tmp_path / name / "runs" / "small"
+
+    alone, run_of_one = learn("one", 1)
+    sharded = {"shard_parameters": True}
+    learn("parts", 2, steps=2, **sharded)
+    parts, run_of_parts = learn("parts", 2, "--resume", **sharded)
+    expect_same_learning(parts, alone)
+    # Null after a resume: there is no push before it.
+    measured = [name for name in alone[-1]
+                if re.match(r"drift/(probe|split)/", name) and name != "drift/probe/push_distance"]
+    assert len(measured) > 10
+    for ours, expected in zip(parts, alone):
+        for name in measured:
+            if isinstance(expected.get(name), float):
+                assert ours[name] == pytest.approx(expected[name], rel=0.05, abs=2e-4), name
+    files = ["checkpoints/step_4/model.safetensors", "captures/weights/v_3.safetensors", "captures/weights/v_2.safetensors"]
+    for file in files:
+        ours, expected = load_file(run_of_parts / file), load_file(run_of_one / file)
+        assert ours.keys() == expected.keys()
+        for name, values in expected.items():
+            assert abs(ours[name] - values).max() < 1e-6, f"{file}: {name}"
+
+
 def test_a_run_of_two_ranks_goes_on_where_it_was_saved(model, tmp_path):
     whole = train(tmp_path / "whole", model, 2, steps=4)
     train(tmp_path / "cut", model, 2, steps=2, checkpoint={"every": 2})

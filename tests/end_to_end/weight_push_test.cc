@@ -150,7 +150,7 @@ class WeightPushTest : public ::testing::TestWithParam<Kind> {
 
   std::vector<ServerPush> Publish(int64_t version, const Weights& weights,
                                   const std::vector<int>& servers) {
-    publisher_->SetWeights({version}, weights.tensors());
+    EXPECT_THAT(publisher_->SetWeights({version}, weights.tensors()), IsOk());
     return publisher_->Publish(servers);
   }
 
@@ -262,7 +262,7 @@ TEST_P(WeightPushTest, ADamagedByteIsFoundAndTheVersionBeforeServes) {
   Publish(1, first, {0, 1});
   // All of it changed, so that w travels dense in a delta push too.
   const Weights second = Moved(first, 1);
-  publisher_->SetWeights({2}, second.tensors());
+  ASSERT_THAT(publisher_->SetWeights({2}, second.tensors()), IsOk());
   // After the digests were made.
   (*second.bytes[2])[12'345] ^= std::byte{1};
   for (const ServerPush& push : publisher_->Publish({0, 1})) {

@@ -36,7 +36,7 @@ Checkpoint AtStep(int64_t step) {
           .run_id = "run-7",
           .seed = 11,
           .identity = kIdentity,
-          .learner = {.weights = {Tensor("w", {value, 2})},
+          .learner = {.weights = {Present(Tensor("w", {value, 2}))},
                       .optimizer = {Present(Tensor("exp_avg.w", {3, value}))},
                       .num_updates = 2 * step}};
 }
@@ -71,7 +71,7 @@ TEST_F(CheckpointTest, GivesEverythingBack) {
   EXPECT_EQ(checkpoint.run_id, "run-7");
   EXPECT_EQ(checkpoint.seed, 11u);
   EXPECT_EQ(checkpoint.learner.num_updates, 8);
-  EXPECT_EQ(First(checkpoint.learner.weights[0]), 4);
+  EXPECT_EQ(First(*checkpoint.learner.weights[0].read()), 4);
   EXPECT_EQ(checkpoint.learner.optimizer[0].spec.name, "exp_avg.w");
   EXPECT_EQ(First(*checkpoint.learner.optimizer[0].read()), 3);
   EXPECT_TRUE(loaded->refused.empty());

@@ -110,7 +110,8 @@ TEST(AdamWTest, TwoPartsMakeTheUpdateOfTheWhole) {
       .learning_rate = 1e-2, .weight_decay = 0.1, .max_grad_norm = 0.5};
   std::vector<NamedParameter> whole = Parameters(), parts = Parameters();
   AdamW of_whole(&whole, options);
-  AdamW first(&parts, options, {{0, 0, 20}}), second(&parts, options, {{0, 20, 15}, {1, 0, 7}});
+  AdamW first(&parts, options, {.slices = {{0, 0, 20}}});
+  AdamW second(&parts, options, {.slices = {{0, 20, 15}, {1, 0, 7}}});
   for (int step = 0; step < 3; ++step) {
     SetGradients(whole, step);
     SetGradients(parts, step);

@@ -30,6 +30,10 @@ std::vector<NamedParameter> Parameters() {
   return parameters;
 }
 
+// As a backward pass comes to them: the last one first.
+const std::vector<std::vector<size_t>> kStages = {{2}, {1}, {0}};
+constexpr size_t StageOf(size_t parameter) { return 2 - parameter; }
+
 at::Tensor& GradientOf(const NamedParameter& parameter) { return parameter.master.mutable_grad(); }
 
 float Element(const at::Tensor& tensor, int64_t index) {
@@ -67,10 +71,11 @@ TEST(ParameterBucketsTest, SumsAreMadeWhileLaterGradientsAreStillToCome) {
   const int64_t before = NumDone();
   for (const absl::Status& status : OnRanks(2, [&](comm::Collective& group) {
          const std::vector<NamedParameter> parameters = Parameters();
-         ParameterBuckets buckets(&parameters, &group, 64);
+         ParameterBuckets buckets(&parameters, kStages, &group, {.bucket_bytes = 64});
          const auto own = static_cast<float>(group.rank() + 1);
          GradientOf(parameters[2]).fill_(own);
-         buckets.GradientIsComplete(2);
+         buckets.ExpectLastPass();
+         buckets.EndStage(Pass::kBackward, StageOf(2));
          EXPECT_TRUE(WaitUntilDone(before + 2)) << "one for each rank";
          GradientOf(parameters[1]).fill_(own);
          GradientOf(parameters[0]).fill_(10 * own);
@@ -90,12 +95,13 @@ TEST(ParameterBucketsTest, SumsAreMadeWhileLaterGradientsAreStillToCome) {
 TEST(ParameterBucketsTest, BucketsAreSummedInOneOrderWhateverTheOrderOfGradients) {
   for (const absl::Status& status : OnRanks(2, [](comm::Collective& group) {
          const std::vector<NamedParameter> parameters = Parameters();
-         ParameterBuckets buckets(&parameters, &group, 64);
+         ParameterBuckets buckets(&parameters, kStages, &group, {.bucket_bytes = 64});
          const auto [own, other] = PlacesOf(group);
          for (int update = 1; update <= 3; ++update) {
+           if (group.rank() == 0) buckets.ExpectLastPass();
            for (size_t i = 0; i < 3; ++i) {
              GradientOf(parameters[i]).fill_(static_cast<float>(i) + 1);
-             if (group.rank() == 0) buckets.GradientIsComplete(i);
+             if (group.rank() == 0) buckets.EndStage(Pass::kBackward, StageOf(i));
            }
            if (absl::Status finished = buckets.FinishGradients(); !finished.ok()) return finished;
            for (size_t i = 0; i < 3; ++i) {
@@ -114,7 +120,7 @@ TEST(ParameterBucketsTest, EveryElementOfAMasterComesFromItsOwner) {
   for (
       const absl::Status& status : OnRanks(2, [](comm::Collective& group) {
         const std::vector<NamedParameter> parameters = Parameters();
-        ParameterBuckets buckets(&parameters, &group, 64);
+        ParameterBuckets buckets(&parameters, kStages, &group, {.bucket_bytes = 64});
         EXPECT_EQ(Element(parameters[1].master, 39), 1) << "what it was before";
         EXPECT_EQ(buckets.own_slices()[1], (group.rank() == 0 ? Slice{1, 0, 32} : Slice{1, 32, 8}));
         parameters[1].master.detach().fill_(static_cast<float>(group.rank() + 7));
@@ -132,7 +138,7 @@ TEST(ParameterBucketsTest, EveryElementOfAMasterComesFromItsOwner) {
 TEST(ParameterBucketsTest, RankZeroCollectsWhatEachRankHasAPartOf) {
   for (const absl::Status& status : OnRanks(2, [](comm::Collective& group) {
          const std::vector<NamedParameter> parameters = Parameters();
-         ParameterBuckets buckets(&parameters, &group, 64);
+         ParameterBuckets buckets(&parameters, kStages, &group, {.bucket_bytes = 64});
          const Slice& slice = buckets.own_slices()[2];
          const at::Tensor part =
              at::arange(slice.begin, slice.begin + slice.num_elements, at::kFloat);
@@ -150,14 +156,120 @@ TEST(ParameterBucketsTest, RankZeroCollectsWhatEachRankHasAPartOf) {
 
 TEST(ParameterBucketsTest, ARankAloneKeepsItsGradientsAsTheyAreAndOwnsEverything) {
   const std::vector<NamedParameter> parameters = Parameters();
-  ParameterBuckets buckets(&parameters, nullptr, 64);
+  ParameterBuckets buckets(&parameters, kStages, nullptr, {.bucket_bytes = 64});
   EXPECT_FALSE(GradientOf(parameters[0]).defined());
   GradientOf(parameters[0]) = at::full({4, 10}, 7.0f);
-  buckets.GradientIsComplete(0);
+  buckets.ExpectLastPass();
+  buckets.EndStage(Pass::kBackward, StageOf(0));
   EXPECT_THAT(buckets.FinishGradients(), IsOk());
   EXPECT_THAT(buckets.ShareMasters(), IsOk());
   EXPECT_EQ(Element(GradientOf(parameters[0]), 39), 7);
   EXPECT_EQ(buckets.own_slices(), (std::vector<Slice>{{0, 0, 40}, {1, 0, 40}, {2, 0, 40}}));
+}
+
+// Element i of parameter p is 100 p + i.
+std::vector<NamedParameter> Counted() {
+  std::vector<NamedParameter> parameters;
+  for (int p = 0; p < 3; ++p) {
+    const at::Tensor values = at::arange(100 * p, 100 * p + 40, at::kFloat).view({4, 10});
+    parameters.push_back({std::string(1, static_cast<char>('a' + p)), values.clone().requires_grad_(true)});
+  }
+  return parameters;
+}
+
+constexpr BucketOptions kSharded = {.shard_parameters = true};
+constexpr int64_t kBucketBytes = 64 * 4;  // 40 elements and padding to 2 x 32
+
+TEST(ParameterBucketsTest, AShardedParameterIsWholeFromItsStagesBeginToTheOneAfterTheNext) {
+  for (const absl::Status& status : OnRanks(2, [](comm::Collective& group) {
+         const std::vector<NamedParameter> parameters = Counted();
+         ParameterBuckets buckets(&parameters, kStages, &group, kSharded);
+         const auto is_there = [&](size_t i) { return parameters[i].master.storage().nbytes() > 0; };
+         for (size_t i = 0; i < 3; ++i) EXPECT_FALSE(is_there(i));
+         // Forward: stage 2 (parameter 0) first.
+         for (size_t stage = 3; stage-- > 0;) {
+           const size_t parameter = 2 - stage;
+           buckets.BeginStage(Pass::kForward, stage);
+           EXPECT_TRUE(parameters[parameter].master.detach().equal(Counted()[parameter].master.detach()));
+           EXPECT_TRUE(parameter == 0 || !is_there(parameter - 1)) << "let go";
+           buckets.EndStage(Pass::kForward, stage);
+         }
+         EXPECT_EQ(buckets.peak_gathered_bytes(), 2 * kBucketBytes) << "this stage's and the next's";
+         const absl::Status dropped = buckets.ShareMasters();
+         EXPECT_FALSE(is_there(2));
+         return dropped;
+       })) {
+    EXPECT_THAT(status, IsOk());
+  }
+}
+
+// Two backward passes; rank r adds r + 1 in each: 2 * (1 + 2).
+TEST(ParameterBucketsTest, GradientsOfShardedParametersAddUpOverPassesAndRanksAtTheirOwner) {
+  for (const absl::Status& status : OnRanks(2, [](comm::Collective& group) {
+         const std::vector<NamedParameter> parameters = Counted();
+         ParameterBuckets buckets(&parameters, kStages, &group, kSharded);
+         for (int pass = 0; pass < 2; ++pass) {
+           for (size_t stage = 0; stage < 3; ++stage) {
+             buckets.BeginStage(Pass::kBackward, stage);
+             const NamedParameter& parameter = parameters[2 - stage];
+             EXPECT_EQ(Element(GradientOf(parameter), 39), 0) << "begins at zero";
+             GradientOf(parameter).add_(static_cast<float>(group.rank() + 1));
+             buckets.EndStage(Pass::kBackward, stage);
+           }
+         }
+         const absl::Status finished = buckets.FinishGradients();
+         const std::vector<at::Tensor> own = buckets.OwnGradients();
+         EXPECT_EQ(own.size(), 3u);
+         for (const at::Tensor& gradient : own) {
+           EXPECT_TRUE(gradient.equal(at::full({gradient.numel()}, 6.0f)));
+         }
+         EXPECT_EQ(parameters[0].master.grad().storage().nbytes(), 0u);
+         EXPECT_LE(buckets.peak_gathered_bytes(), 4 * kBucketBytes);
+         return finished;
+       })) {
+    EXPECT_THAT(status, IsOk());
+  }
+}
+
+TEST(ParameterBucketsTest, AnOwnersChangeIsWhatAllGatherNext) {
+  for (const absl::Status& status : OnRanks(2, [](comm::Collective& group) {
+         const std::vector<NamedParameter> parameters = Counted();
+         ParameterBuckets buckets(&parameters, kStages, &group, kSharded);
+         buckets.BeginStage(Pass::kForward, 1);
+         for (const at::Tensor& own : buckets.OwnMasters()) own.add_(0.5);
+         if (absl::Status shared = buckets.ShareMasters(); !shared.ok()) return shared;
+         buckets.BeginStage(Pass::kForward, 1);
+         EXPECT_TRUE(parameters[1].master.detach().equal(Counted()[1].master.detach().add(0.5)));
+         std::vector<float> loaded(40, 7);
+         buckets.Load(1, loaded.data());
+         buckets.BeginStage(Pass::kForward, 1);
+         EXPECT_TRUE(parameters[1].master.detach().equal(at::full({4, 10}, 7.0f)));
+         return buckets.ShareMasters();
+       })) {
+    EXPECT_THAT(status, IsOk());
+  }
+}
+
+// A head that is tied to the embedding: parameter 0 in the first and the last stage.
+TEST(ParameterBucketsTest, AParameterOfTwoStagesGetsBothGradients) {
+  const std::vector<std::vector<size_t>> tied = {{2, 0}, {1}, {0}};
+  for (const absl::Status& status : OnRanks(2, [&](comm::Collective& group) {
+         const std::vector<NamedParameter> parameters = Counted();
+         ParameterBuckets buckets(&parameters, tied, &group, kSharded);
+         for (size_t stage = 0; stage < 3; ++stage) {
+           buckets.BeginStage(Pass::kBackward, stage);
+           for (const size_t i : tied[stage]) GradientOf(parameters[i]).add_(1);
+           buckets.EndStage(Pass::kBackward, stage);
+         }
+         const absl::Status finished = buckets.FinishGradients();
+         for (size_t s = 0; s < buckets.own_slices().size(); ++s) {
+           const float want = buckets.own_slices()[s].parameter == 0 ? 4 : 2;
+           EXPECT_EQ(Element(buckets.OwnGradients()[s], 0), want);
+         }
+         return finished;
+       })) {
+    EXPECT_THAT(status, IsOk());
+  }
 }
 
 }  // namespace

@@ -87,11 +87,20 @@ TEST_P(PolicyVariantTest, TellsOfEachGradientOnceAndWhenNothingMoreIsAddedToIt) 
   policy->Score(OneGroup({kLong}), 1.0, true)->logprobs.sum().backward();
   std::vector<at::Tensor> told(parameters.size());
   std::vector<std::string> order;
-  policy->OnGradientComplete([&](size_t i) {
-    EXPECT_FALSE(told[i].defined()) << parameters[i].name;
-    told[i] = parameters[i].master.grad().clone();
-    order.push_back(parameters[i].name);
-  });
+  const auto& stages = policy->stages();
+  const auto is_last = [&](size_t i, size_t stage) {
+    return std::none_of(stages.begin() + static_cast<int64_t>(stage) + 1, stages.end(),
+                        [&](const auto& later) { return std::ranges::count(later, i) > 0; });
+  };
+  policy->Watch({.end = [&](Pass pass, size_t stage) {
+    if (pass == Pass::kForward) return;
+    for (const size_t i : stages[stage]) {
+      if (!is_last(i, stage)) continue;
+      EXPECT_FALSE(told[i].defined()) << parameters[i].name;
+      told[i] = parameters[i].master.grad().clone();
+      order.push_back(parameters[i].name);
+    }
+  }});
   policy->Score(OneGroup({kShort}), 1.0, true)->logprobs.sum().backward();
   ASSERT_EQ(order.size(), parameters.size());
   for (size_t i = 0; i < parameters.size(); ++i) {

@@ -60,12 +60,16 @@ class CountingLearner : public Learner {
   }
   absl::StatusOr<double> DistanceFromStart() const override { return static_cast<double>(updates_); }
   absl::StatusOr<CastWeights> Cast(DType) override {
-    return CastWeights{.tensors = {Tensor("w", static_cast<float>(updates_))},
+    return CastWeights{.tensors = {Present(Tensor("w", static_cast<float>(updates_)))},
                        .numbers = {.changed_share = 1, .update_norm = 1}};
   }
+  absl::StatusOr<KeptMasters> Keep() override {
+    return KeptMasters{1, {Present(Tensor("w", static_cast<float>(updates_)))}, nullptr};
+  }
   absl::StatusOr<LearnerState> Save() override {
-    return LearnerState{
-        {Tensor("w", static_cast<float>(updates_))}, {Present(Tensor("m", 0))}, updates_};
+    return LearnerState{{Present(Tensor("w", static_cast<float>(updates_)))},
+                        {Present(Tensor("m", 0))},
+                        updates_};
   }
   absl::Status Restore(const LearnerState& state) override {
     updates_ = state.num_updates;

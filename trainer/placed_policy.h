@@ -1,0 +1,75 @@
+// PlacedPolicy: a policy whose parameters lie in buckets over the ranks that train together: the
+// passes, and masters as they are held here, given out and taken in. Used by train_step.cc.
+//
+// All ranks make the same passes in the same order when the parameters are sharded: Accompany where
+// one has no row. Use from one thread at a time.
+#ifndef TANDEM_TRAINER_PLACED_POLICY_H_
+#define TANDEM_TRAINER_PLACED_POLICY_H_
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/comm/collective.h"
+#include "common/model/model_config.h"
+#include "common/model/numerics.h"
+#include "common/model/tensor_source.h"
+#include "trainer/compute_dtype.h"
+#include "trainer/parameter_buckets.h"
+#include "trainer/policy.h"
+#include "trainer/weight_cast.h"
+
+namespace tandem::trainer {
+
+class PlacedPolicy {
+ public:
+  // Null group: alone. Masters are to be filled before the first pass. Errors: Policy::Create's.
+  static absl::StatusOr<std::unique_ptr<PlacedPolicy>> Create(const ModelConfig& config,
+                                                              ComputeDType dtype, bool trainable,
+                                                              Numerics numerics,
+                                                              comm::Collective* group,
+                                                              const BucketOptions& options);
+
+  Policy& policy() { return *policy_; }
+  ParameterBuckets& buckets() { return buckets_; }
+
+  // As Policy::Score; errors of gathering parameters too. After a backward pass ask
+  // buckets().failure().
+  absl::StatusOr<TokenScores> Score(const PackedRow& row, double temperature, bool with_gradient);
+  // Where another rank scores a row, or goes back over it. Nothing with parameters that are not
+  // sharded.
+  absl::Status Accompany(Pass pass);
+
+  // Whole tensors in ModelTensors order, of any float dtype, read one at a time, the same on all
+  // ranks.
+  //   INVALID_ARGUMENT  not of a float dtype;  any code of read
+  absl::Status Fill(std::span<const TensorSource> tensors);
+  // The same of saved masters: F32, found by name, read in ModelTensors order.
+  //   INVALID_ARGUMENT  one is missing or of another shape or dtype (named): nothing was changed
+  absl::Status Restore(std::span<const TensorSource> saved);
+  // What OwnMasters gave, here or of another policy of the ranks; each rank its own.
+  absl::Status FillOwn(std::span<const HostTensor> own);
+
+  // Views of the masters that are this rank's, F32: of its slices, by parameter and place.
+  std::vector<TensorPart> OwnMasters() const;
+  // Of all that are held here: the same when sharded, else every tensor whole.
+  std::vector<TensorPart> HeldMasters() const;
+
+  // Whole tensors of which each rank has its slices: `own`, of one dtype (F32 or BF16), named and in
+  // the order of OwnMasters. Reading is for all ranks, in the same order: whole on rank 0, without
+  // bytes elsewhere. This object must outlive them.
+  std::vector<TensorSource> Gathered(std::vector<HostTensor> own) const;
+
+ private:
+  PlacedPolicy(std::unique_ptr<Policy> policy, comm::Collective* group,
+               const BucketOptions& options);
+
+  const std::unique_ptr<Policy> policy_;
+  ParameterBuckets buckets_;
+};
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_PLACED_POLICY_H_
