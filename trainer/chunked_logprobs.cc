@@ -45,7 +45,7 @@ float InverseTemperature(double temperature) { return 1.0f / static_cast<float>(
 
 ChosenLogprobs ChosenTokenLogprobs(const at::Tensor& hidden, const LinearLayer& head,
                                    const std::vector<int64_t>& tokens, double temperature,
-                                   bool keep_logits, Supports support) {
+                                   int64_t max_kept_logits, Supports support) {
   const int64_t num_rows = hidden.size(0), vocabulary = head.weight.size(0);
   const float inverse_temperature = InverseTemperature(temperature);
   ChosenLogprobs result{at::empty({num_rows}, hidden.options()),
@@ -56,7 +56,7 @@ ChosenLogprobs ChosenTokenLogprobs(const at::Tensor& hidden, const LinearLayer& 
   float* entropies = result.entropies.data_ptr<float>();
   float* lse = result.lse.data_ptr<float>();
   const InstructionSet set = ActiveInstructionSet();
-  const bool keep = keep_logits && num_rows * vocabulary <= kMaxKeptLogits;
+  const bool keep = num_rows * vocabulary <= max_kept_logits;
   const int64_t chunk = keep ? num_rows : kLogitChunkRows;
   for (int64_t first = 0; first < num_rows; first += chunk) {
     const int64_t rows = std::min(chunk, num_rows - first);

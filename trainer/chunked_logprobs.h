@@ -14,9 +14,6 @@
 
 namespace tandem::trainer {
 
-// Logits [R, V] are kept for the backward pass when they are at most so many: saves one of four
-// matrix products, and costs at most 400 MB.
-inline constexpr int64_t kMaxKeptLogits = 100'000'000;
 inline constexpr int64_t kLogitChunkRows = 256;
 
 struct ChosenLogprobs {
@@ -27,12 +24,13 @@ struct ChosenLogprobs {
 };
 
 // log softmax(hidden head^T / temperature)[tokens] per row. hidden [R, E] and head's weight [V, E]
-// float32; `keep_logits` allows keeping them.
+// float32; at most `max_kept_logits` are kept for the backward pass, all or none: saves one of its
+// products.
 // Row r's softmax is over support[r] where that has ids; no elements: over all, everywhere.
 using Supports = std::span<const std::span<const int32_t>>;
 ChosenLogprobs ChosenTokenLogprobs(const at::Tensor& hidden, const LinearLayer& head,
                                    const std::vector<int64_t>& tokens, double temperature,
-                                   bool keep_logits, Supports support = {});
+                                   int64_t max_kept_logits, Supports support = {});
 
 // Gradient of `hidden` from that of the log-probs, [R]; adds that of `head` to its weight_grad. Once only
 // per result: kept logits are overwritten.

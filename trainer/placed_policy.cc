@@ -114,9 +114,9 @@ std::vector<TensorPart> PlacedPolicy::HeldMasters() const {
   return parts;
 }
 
-std::vector<TensorSource> PlacedPolicy::Gathered(std::vector<HostTensor> own) const {
+std::vector<TensorSource> PlacedPolicy::Gathered(std::vector<HostTensor> own,
+                                                 DType dtype) const {
   const auto slices = std::make_shared<const std::vector<HostTensor>>(std::move(own));
-  const DType dtype = slices->empty() ? DType::kF32 : slices->front().spec.dtype;
   std::vector<TensorSource> sources;
   for (size_t i = 0; i < policy_->parameters().size(); ++i) {
     const NamedParameter& parameter = policy_->parameters()[i];

@@ -57,10 +57,10 @@ class PlacedPolicy {
   // Of all that are held here: the same when sharded, else every tensor whole.
   std::vector<TensorPart> HeldMasters() const;
 
-  // Whole tensors of which each rank has its slices: `own`, of one dtype (F32 or BF16), named and in
-  // the order of OwnMasters. Reading is for all ranks, in the same order: whole on rank 0, without
+  // Whole tensors of `dtype`, F32 or BF16, of which each rank has its slices: `own`, named and in the
+  // order of OwnMasters. Reading is for all ranks, in the same order: whole on rank 0, without
   // bytes elsewhere. This object must outlive them.
-  std::vector<TensorSource> Gathered(std::vector<HostTensor> own) const;
+  std::vector<TensorSource> Gathered(std::vector<HostTensor> own, DType dtype) const;
 
  private:
   PlacedPolicy(std::unique_ptr<Policy> policy, comm::Collective* group,

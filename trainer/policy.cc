@@ -28,6 +28,9 @@
 namespace tandem::trainer {
 namespace {
 
+// 400 MB of a row's logits, between its forward and backward pass.
+constexpr int64_t kMaxKeptLogits = 100'000'000;
+
 // A row's activations are freed and allocated anew each time. Left alone, glibc gives such memory back
 // and the kernel clears it again, which costs 7 % of a forward and backward pass. For the whole process.
 void KeepFreedMemory() {
@@ -338,7 +341,7 @@ std::unique_ptr<ScoreTape> Policy::Impl::Forward(const PackedRow& row, Targets t
   tape->final_hidden = GatherRows(hidden, tape->targets.sources);
   tape->final_normed = RmsNorm(weights.final_norm, tape->final_hidden, config.rms_norm_eps);
   tape->chosen = ChosenTokenLogprobs(tape->final_normed.value, weights.head, tape->targets.tokens,
-                                     temperature, /*keep_logits=*/with_gradient,
+                                     temperature, with_gradient ? kMaxKeptLogits : 0,
                                      tape->targets.support);
   EndStage(Pass::kForward, 0);
   return tape;
@@ -418,8 +421,11 @@ absl::StatusOr<std::unique_ptr<Policy>> Policy::Create(const ModelConfig& config
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Policy> policy,
                           CreateUnfilled(config, dtype, trainable, numerics));
   const std::vector<NamedParameter>& parameters = policy->parameters();
-  TANDEM_CHECK(tensors.size() == parameters.size());
-  for (size_t i = 0; i < tensors.size(); ++i) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (i >= tensors.size() || tensors[i].spec.name != parameters[i].name) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor ", i, " of the model must be ", parameters[i].name));
+    }
     TANDEM_ASSIGN_OR_RETURN(const at::Tensor values, AsMaster(tensors[i]));
     TANDEM_CHECK(values.sizes() == parameters[i].master.sizes());
     std::copy_n(values.const_data_ptr<float>(), values.numel(),

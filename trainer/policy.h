@@ -64,6 +64,7 @@ class Policy {
   // Tensors of any float dtype, in ModelTensors order (MatchModelTensors), become fp32 masters. With
   // Numerics::kExact the forward runs the engine's kernels over the masters as a push sends them to a
   // server of `dtype`, and gradients go straight through the cast to the masters.
+  //   INVALID_ARGUMENT  a tensor is missing (named) or of no float dtype
   static absl::StatusOr<std::unique_ptr<Policy>> Create(const ModelConfig& config,
                                                         const std::vector<HostTensor>& tensors,
                                                         ComputeDType dtype, bool trainable,

@@ -112,7 +112,7 @@ class PolicyLearner : public Learner {
       for (const double* const sum : parts.sums.all()) sums.push_back(*sum);
       TANDEM_RETURN_IF_ERROR(step_->SumValues(std::span(sums)));
       for (size_t i = 0; i < sums.size(); ++i) *parts.sums.all()[i] = sums[i];
-      cast.tensors = step_->Gathered(std::move(parts.tensors));
+      cast.tensors = step_->Gathered(std::move(parts.tensors), dtype);
     } else {
       for (HostTensor& tensor : parts.tensors) cast.tensors.push_back(Present(std::move(tensor)));
     }
@@ -126,7 +126,7 @@ class PolicyLearner : public Learner {
     const auto owner = std::make_shared<const std::vector<HostTensor>>(std::move(copies));
     std::erase_if(kept_, [](const auto& kept) { return kept.second.expired(); });
     kept_[++num_kept_] = owner;
-    return KeptMasters{num_kept_, step_->Gathered(*owner), owner};
+    return KeptMasters{num_kept_, step_->Gathered(*owner, DType::kF32), owner};
   }
 
   absl::StatusOr<LearnerState> Save() override {

@@ -537,15 +537,15 @@ std::vector<TensorPart> TrainStep::OwnMasters() const { return impl_->policy->Ow
 
 std::vector<TensorPart> TrainStep::HeldMasters() const { return impl_->policy->HeldMasters(); }
 
-std::vector<TensorSource> TrainStep::Gathered(std::vector<HostTensor> own) const {
-  return impl_->policy->Gathered(std::move(own));
+std::vector<TensorSource> TrainStep::Gathered(std::vector<HostTensor> own, DType dtype) const {
+  return impl_->policy->Gathered(std::move(own), dtype);
 }
 
 std::vector<TensorSource> TrainStep::Masters() const {
   std::vector<TensorSource> masters;
   std::vector<HostTensor> held;
   for (TensorPart& part : HeldMasters()) held.push_back(std::move(part.values));
-  if (sharded()) return Gathered(std::move(held));
+  if (sharded()) return Gathered(std::move(held), DType::kF32);
   for (HostTensor& tensor : held) masters.push_back(Present(std::move(tensor)));
   return masters;
 }

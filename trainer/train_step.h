@@ -105,10 +105,10 @@ class TrainStep {
   std::vector<TensorPart> HeldMasters() const;
   bool sharded() const;
 
-  // Whole tensors of which each rank has slices, `own`, of one dtype (F32 or BF16), named and in the
-  // order of OwnMasters. All ranks read the same ones in the same order; what is read is whole on
+  // Whole tensors of `dtype`, F32 or BF16, of which each rank has slices: `own`, named and in the order
+  // of OwnMasters. All ranks read the same ones in the same order; what is read is whole on
   // rank 0 and without bytes elsewhere. The step must outlive them.
-  std::vector<TensorSource> Gathered(std::vector<HostTensor> own) const;
+  std::vector<TensorSource> Gathered(std::vector<HostTensor> own, DType dtype) const;
 
   // F32 masters in ModelTensors order, as they are when they are read, until the next Run: Gathered
   // when sharded, else whole on every rank.

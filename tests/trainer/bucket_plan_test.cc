@@ -45,5 +45,27 @@ TEST(BucketPlanTest, ARankMayOwnNothingButPadding) {
   EXPECT_TRUE(SlicesOf(buckets[0], 4, 3).empty());
 }
 
+TEST(BucketPlanTest, AStagesParametersLieTogetherInItsBucket) {
+  std::vector<size_t> of_stage;
+  const std::vector<std::vector<size_t>> stages = {{3}, {1, 2}, {0}};
+  const auto buckets = PlanStageBuckets(std::vector<int64_t>{5, 20, 16, 7}, stages, 2, of_stage);
+  ASSERT_EQ(buckets.size(), 3u);
+  EXPECT_EQ(of_stage, (std::vector<size_t>{0, 1, 2}));
+  ASSERT_EQ(buckets[1].placements.size(), 2u);
+  EXPECT_EQ(buckets[1].placements[1].parameter, 2u);
+  EXPECT_EQ(buckets[1].placements[1].offset, 32);
+  EXPECT_EQ(buckets[1].num_elements, 64) << "48 and padding to 2 x 32";
+}
+
+// Parameter 0 is the embedding and the head.
+TEST(BucketPlanTest, StagesThatShareAParameterShareTheirBucket) {
+  std::vector<size_t> of_stage;
+  const std::vector<std::vector<size_t>> stages = {{2, 0}, {1}, {0}};
+  const auto buckets = PlanStageBuckets(std::vector<int64_t>{40, 20, 16}, stages, 1, of_stage);
+  ASSERT_EQ(buckets.size(), 2u);
+  EXPECT_EQ(of_stage, (std::vector<size_t>{0, 1, 0}));
+  EXPECT_EQ(buckets[0].placements.size(), 2u) << "each once";
+}
+
 }  // namespace
 }  // namespace tandem::trainer

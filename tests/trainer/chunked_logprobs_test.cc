@@ -11,6 +11,7 @@ namespace tandem::trainer {
 namespace {
 
 constexpr int64_t kVocabulary = 1500;  // more than one block of the sum
+constexpr int64_t kKeepAll = 1'000'000'000;  // logits
 
 struct Case {
   at::Tensor hidden, head;
@@ -34,7 +35,7 @@ TEST(ChunkedLogprobsTest, Bug32LogSoftmaxIsNotIn16Bits) {
   // A head of one column makes the logits whatever we want.
   const at::Tensor row = at::randn({49152}) * 3;
   const at::Tensor hidden = at::ones({1, 1});
-  const ChosenLogprobs got = ChosenTokenLogprobs(hidden, {.weight = row.view({49152, 1})}, {7}, 1, false);
+  const ChosenLogprobs got = ChosenTokenLogprobs(hidden, {.weight = row.view({49152, 1})}, {7}, 1, 0);
   const at::Tensor logprobs = at::log_softmax(row.to(at::kDouble), 0);
   EXPECT_NEAR(got.logprobs[0].item<double>(), logprobs[7].item<double>(), 2e-6);
   EXPECT_NEAR(got.entropies[0].item<double>(),
@@ -42,22 +43,22 @@ TEST(ChunkedLogprobsTest, Bug32LogSoftmaxIsNotIn16Bits) {
 }
 
 TEST(ChunkedLogprobsTest, ChunksAndKeptLogitsGiveTheSameNumbers) {
-  // 600 rows: over the limit for kept logits, three chunks, the last one not full.
+  // 600 rows: three chunks, the last one not full.
   const Case c = MakeCase(600, 1);
-  const ChosenLogprobs chunked = ChosenTokenLogprobs(c.hidden, {.weight = c.head}, c.tokens, 0.7, true);
+  const ChosenLogprobs chunked = ChosenTokenLogprobs(c.hidden, {.weight = c.head}, c.tokens, 0.7, 600 * kVocabulary - 1);
   EXPECT_FALSE(chunked.kept_logits.defined());
   const at::Tensor expected = ExactLogprobs(c, 0.7, at::mm(c.hidden, c.head.t()));
   EXPECT_LT((chunked.logprobs - expected).abs().max().item<double>(), 2e-5);
   const ChosenLogprobs kept =
       ChosenTokenLogprobs(c.hidden.slice(0, 0, 100).contiguous(), {.weight = c.head},
-                          {c.tokens.begin(), c.tokens.begin() + 100}, 0.7, true);
+                          {c.tokens.begin(), c.tokens.begin() + 100}, 0.7, 100 * kVocabulary);
   EXPECT_TRUE(kept.kept_logits.defined());
   EXPECT_LT((kept.logprobs - expected.slice(0, 0, 100)).abs().max().item<double>(), 2e-5);
 }
 
 TEST(ChunkedLogprobsTest, AUniformHeadHasEntropyLogVAndLogprobMinusLogV) {
   const at::Tensor hidden = at::ones({2, 8}), head = at::ones({kVocabulary, 8});
-  const ChosenLogprobs result = ChosenTokenLogprobs(hidden, {.weight = head}, {0, 7}, 1.0, false);
+  const ChosenLogprobs result = ChosenTokenLogprobs(hidden, {.weight = head}, {0, 7}, 1.0, 0);
   EXPECT_NEAR(result.logprobs[1].item<double>(), -std::log(1500.0), 1e-6);
   EXPECT_NEAR(result.entropies[0].item<double>(), std::log(1500.0), 1e-5);
 }
@@ -70,7 +71,7 @@ TEST_P(ChunkedLogprobsGradientTest, AgreesWithAutogradInDoublePrecision) {
   const at::Tensor upstream = at::randn({GetParam()});
   const at::Tensor head_grad = at::zeros_like(c.head);
   const LinearLayer layer{.weight = c.head, .weight_grad = head_grad};
-  ChosenLogprobs result = ChosenTokenLogprobs(c.hidden, layer, c.tokens, 0.7, true);
+  ChosenLogprobs result = ChosenTokenLogprobs(c.hidden, layer, c.tokens, 0.7, kKeepAll);
   const at::Tensor hidden_grad =
       ChosenTokenLogprobsBackward(c.hidden, layer, c.tokens, 0.7, result, upstream);
   const at::Tensor hidden = c.hidden.to(at::kDouble).requires_grad_(true);
@@ -88,7 +89,7 @@ TEST(ChunkedLogprobsTest, ASupportRenormalisesAndOnlyItsLogitsGetAGradient) {
   const at::Tensor hidden = at::ones({2, 1});
   const std::vector<int32_t> ids = {1, 3};
   const std::vector<std::span<const int32_t>> support = {ids, {}};  // the second row has none
-  ChosenLogprobs result = ChosenTokenLogprobs(hidden, head, {3, 3}, 1, true, support);
+  ChosenLogprobs result = ChosenTokenLogprobs(hidden, head, {3, 3}, 1, kKeepAll, support);
   EXPECT_NEAR(result.logprobs[0].item<double>(), std::log(2.0 / 3), 1e-6);
   EXPECT_NEAR(result.logprobs[1].item<double>(), std::log(0.4), 1e-6);
   EXPECT_NEAR(result.entropies[0].item<double>(),

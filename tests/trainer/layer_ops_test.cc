@@ -52,6 +52,16 @@ TEST(LinearTest, GradientsOfInputWeightAndBiasAgreeWithDifferences) {
   ExpectGradient(f, layer.bias, layer.bias_grad);
 }
 
+// 1 + 2^-9 is 1 in bf16, and 3 + 2^-7 is 3. The forward product knows better.
+TEST(LinearTest, TheBackwardWeightsDtypeIsThatOfBothBackwardProducts) {
+  const at::Tensor weight = at::full({1, 1}, 1 + 0x1p-9f);
+  LinearLayer layer{weight, {}, at::zeros({1, 1}), {}, weight.to(at::kBFloat16)};
+  const at::Tensor x = at::full({1, 1}, 3 + 0x1p-7f);
+  EXPECT_EQ(Linear(layer, x).item<float>(), (1 + 0x1p-9f) * (3 + 0x1p-7f));
+  EXPECT_EQ(LinearBackward(layer, x, at::full({1, 1}, 2.0f)).item<float>(), 2.0f);
+  EXPECT_EQ(layer.weight_grad.item<float>(), 6.0f);
+}
+
 TEST(LinearTest, AddsToTheGradientThatIsThere) {
   LinearLayer layer{Random({3, 2}, 1), {}, at::zeros({3, 2}), {}};
   const at::Tensor x = Random({4, 2}, 2), y_grad = Random({4, 3}, 3);

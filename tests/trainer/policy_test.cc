@@ -227,7 +227,7 @@ TEST(PolicyTest, NamesTheTensorThatIsMissing) {
   std::vector<HostTensor> tensors = ToyWeights(config);
   tensors.pop_back();
   EXPECT_THAT(Policy::Create(config, tensors, ComputeDType::kFp32, true),
-              FailsWith(absl::StatusCode::kInvalidArgument, "no tensor model.norm.weight"));
+              FailsWith(absl::StatusCode::kInvalidArgument, "must be model.norm.weight"));
 }
 
 }  // namespace
