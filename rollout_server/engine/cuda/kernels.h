@@ -1,4 +1,4 @@
-// Kernels of the engine's forward on a CUDA device, around the linear layers (arrow 2). They
+// Kernels of the engine's forward on a CUDA device (arrow 2). They
 // compute what common/model/forward_kernels.h computes, in the same precision: the residual stream,
 // norms, rotary, softmax and sums are fp32, and what the next linear layer multiplies is stored as
 // its weights are.
@@ -76,6 +76,19 @@ void SwiGlu(const float* gate_up, const float* bias, int64_t rows, int64_t width
 void GatherKv(const void* keys, const void* values, Element kv, const int64_t* slots,
               int64_t tokens, int64_t kv_heads, int64_t head_dim, void* out_keys, void* out_values,
               Stream stream);
+
+// out [N, O] fp32 = x [N, I] times weight [O, I] transposed, both of `element`, I % 8 == 0. An
+// output is one chain of fp32 fused multiply-adds from 0 on, in rising order of I: fmaf(x[n, i],
+// weight[o, i], sum). Plain cores, no tensor cores: for numerics that promise the same bits in any
+// company.
+struct Matmul {
+  const void* x = nullptr;
+  const void* weight = nullptr;
+  Element element = Element::kFp32;
+  int64_t rows = 0, inner = 0, outer = 0;  // N, I, O
+  float* out = nullptr;
+};
+void RunMatmul(const Matmul& task, Stream stream);
 
 // Contexts are cut into chunks of so many tokens, whatever the batch; their parts are added up in
 // order.

@@ -1,0 +1,25 @@
+// CheckRowsAlone: does a kernel give a row the same bits alone and in company? Pure.
+#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_ROWS_ALONE_H_
+#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_ROWS_ALONE_H_
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+
+namespace tandem::rollout::cuda {
+
+// compute(first, count): the bytes of rows [first, first + count), equally many for each, computed
+// together. Compares all `rows` of one call with each row of a call of its own, and with calls of
+// 3 and 17 rows.
+//   FAILED_PRECONDITION  a row's bytes differ; names `kernel` and the row
+//   INTERNAL             a call gave another number of bytes
+absl::Status CheckRowsAlone(
+    std::string_view kernel, int64_t rows,
+    absl::FunctionRef<std::vector<uint8_t>(int64_t first, int64_t count)> compute);
+
+}  // namespace tandem::rollout::cuda
+
+#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_ROWS_ALONE_H_
