@@ -14,7 +14,8 @@
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 PART_BYTES=$((56 * 1024 * 1024))
-TESTS=(row_kernels_gpu_test paged_attention_gpu_test draw_kernel_gpu_test cuda_engine_test collective_worker)
+TESTS=(row_kernels_gpu_test matmul_kernel_gpu_test paged_attention_gpu_test draw_kernel_gpu_test
+       cuda_engine_gpu_test cuda_invariance_gpu_test collective_worker)
 PROGRAMS=(tandem rollout_server trainer)
 PYTHON=${PYTHON:-python3}
 
@@ -104,13 +105,20 @@ run_tests() {  # the tests look for their data where they were built
     "$PYTHON" -m pytest -q -x -p no:cacheprovider -k one_rank tests/collective_test.py
 }
 
-bench_model() {  # bench_model SHAPE CASES
-  local model=models/$1
+bench_model() {  # bench_model SHAPE CASES [FLAG...]
+  local model=models/$1 cases=$2 name="Qwen2.5-$1${3:+ ${*:3}}"
   [[ -f $model/model.safetensors ]] ||
     "$PYTHON" deploy/gpu/random_model.py "$1" "$model" --tokenizer tests/testdata/qwen2-tokenizer
-  step "bench Qwen2.5-$1" bin/tandem bench rollout --device cuda --model "$model" --cases "$2" \
-    --prompt-tokens 512 --new-tokens 128 --repeats 3 --peer transformers
-  { echo; echo "Qwen2.5-$1, random weights:"; echo '```'; tail -n 12 "$LOG"; echo '```'; } >>"$DETAILS"
+  step "bench $name" bin/tandem bench rollout --device cuda --model "$model" --cases "$cases" \
+    --prompt-tokens 512 --new-tokens 128 --repeats 3 "${@:3}"
+  { echo; echo "$name, random weights:"; echo '```'; tail -n 12 "$LOG"; echo '```'; } >>"$DETAILS"
+}
+
+cublas_rows() {  # cublas_rows FLAG...: the table, into the page too
+  local table
+  table=$("$PYTHON" deploy/gpu/cublas_rows.py "$@") || return
+  echo "$table"
+  { echo; echo "Rows of cuBLAS's products beside the same rows alone:"; echo; echo "$table"; } >>"$DETAILS"
 }
 
 libraries_are_found() {  # each of a program's: gRPC's beside it, LibTorch's on the target
@@ -157,13 +165,19 @@ on_target() {  # on_target DIR
   step "programs start" bin/tandem version
   if [[ $device == none ]]; then
     step "without a device the engine says so" no_device_is_named "$(tiny_model)"
+    step "cublas_rows.py, on the CPU" cublas_rows --shapes tiny --rows 2,5 --device cpu
     for test in "${TESTS[@]}"; do echo "| $test | not run: no device | |" >>"$PAGE"; done
   else
     run_tests
-    bench_model 0.5b decode-1,decode-64,decode-256,prefill-8,first-token-8
+    bench_model 0.5b decode-1,decode-64,decode-256,prefill-8,first-token-8 --peer transformers
+    bench_model 0.5b decode-1,decode-64,decode-256 --no-cuda-graphs
+    bench_model 0.5b decode-1,decode-64,prefill-8 --numerics fast,invariant
+    step "do rows of cuBLAS keep their bits" cublas_rows --shapes 0.5b
     if [[ -z ${QUICK:-} ]]; then
-      bench_model 1.5b decode-1,decode-64,decode-256,prefill-8
-      bench_model 7b decode-1,decode-64,prefill-8
+      bench_model 1.5b decode-1,decode-64,decode-256,prefill-8 --peer transformers
+      bench_model 7b decode-1,decode-64,prefill-8 --peer transformers
+      bench_model 7b decode-1,decode-64 --numerics fast,invariant
+      step "do rows of cuBLAS keep their bits, larger" cublas_rows --shapes 1.5b,7b
     fi
   fi
   cat "$DETAILS" >>"$PAGE"

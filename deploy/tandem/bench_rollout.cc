@@ -25,6 +25,7 @@ namespace {
 struct BenchFlags {
   std::string model;
   std::string device = "cpu", dtype = "bf16";
+  bool cuda_graphs = true;
   std::vector<Numerics> numerics = {Numerics::kFast};
   std::vector<std::string> cases = {"decode-1",  "decode-8",  "decode-32",
                                     "decode-64", "prefill-8", "first-token-8"};
@@ -95,6 +96,7 @@ absl::StatusOr<std::unique_ptr<rollout::Engine>> MakeEngine(const BenchFlags& fl
   rollout::EngineOptions options;
   if (flags.device == "cuda") {
     options.device = rollout::Device::kCuda;
+    options.cuda_graphs = flags.cuda_graphs;
     options.max_step_tokens = kCudaStepTokens;
   }
   options.dtype =
@@ -203,6 +205,8 @@ void AddBenchCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--device", flags->device, "where the forward runs (docs/cuda.md)")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
+  sub->add_flag("--cuda-graphs,!--no-cuda-graphs", flags->cuda_graphs,
+                "with --device cuda: replay steps of decodes as CUDA graphs (on)");
   sub->add_option("--dtype", flags->dtype, "compute dtype")
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();

@@ -123,6 +123,8 @@ std::string_view InFlightName(InFlight policy) {
 void BindOptions(OptionBinder& binder, EngineOptions& options) {
   binder.Choice<Device>("device", &options.device, {{"cpu", Device::kCpu}, {"cuda", Device::kCuda}},
                         "where the forward runs; cuda needs a build of the cuda preset and a GPU");
+  binder.Flag("cuda_graphs", &options.cuda_graphs,
+              "on a GPU: replay steps of decodes alone as CUDA graphs; off to look for a fault");
   binder.Choice<ComputeDType>("dtype", &options.dtype,
                               {{"fp32", ComputeDType::kFp32}, {"bf16", ComputeDType::kBf16}},
                               "compute type of weights, linear layers and KV cache");
@@ -202,15 +204,19 @@ Engine::~Engine() = default;
 
 absl::Status Engine::Impl::MakeRunner() {
   if (options.device == Device::kCuda) {
-    if (options.numerics != Numerics::kFast) {
-      return absl::UnimplementedError(absl::StrCat(
-          "numerics ", std::string(NumericsName(options.numerics)),
-          " on a CUDA device: cuBLAS's results depend on the batch; use fast, or device cpu"));
+    if (options.numerics == Numerics::kExact) {
+      return absl::UnimplementedError(
+          "numerics exact on a CUDA device: the trainer has no forward there that could give its bits; "
+          "use invariant or fast, or device cpu");
     }
     if (!(options.faults == EngineFaults{})) {
       return absl::UnimplementedError("injected faults on a CUDA device: use device cpu");
     }
-    TANDEM_ASSIGN_OR_RETURN(runner, MakeCudaRunner(config, options.dtype, num_blocks));
+    TANDEM_ASSIGN_OR_RETURN(
+        runner, MakeCudaRunner(config, {.dtype = options.dtype,
+                                        .num_blocks = num_blocks,
+                                        .invariant = options.numerics == Numerics::kInvariant,
+                                        .graphs = options.cuda_graphs}));
     return absl::OkStatus();
   }
   try {

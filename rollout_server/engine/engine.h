@@ -46,6 +46,7 @@ std::string_view InFlightName(InFlight policy);  // "keep", ...
 
 struct EngineOptions {
   Device device = Device::kCpu;
+  bool cuda_graphs = true;  // of steps of decodes; no matter on the CPU
   Numerics numerics = Numerics::kFast;  // the other two are promises, checked at the start
   ComputeDType dtype = ComputeDType::kBf16;
   int64_t kv_capacity_tokens = 32768;
@@ -104,7 +105,7 @@ class Engine {
   // Errors: those of ReadModelConfig, Tokenizer::Load, ReadModelTensors, CheckFaults, of
   // CheckInvariance unless options.numerics is kFast, and of MakeCudaRunner (cuda/cuda_runner.h)
   // when options.device is kCuda:
-  //   UNIMPLEMENTED  on that device: numerics other than kFast, faults
+  //   UNIMPLEMENTED  on that device: numerics kExact, faults
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const std::string& model_directory,
                                                         const EngineOptions& options);
   ~Engine();

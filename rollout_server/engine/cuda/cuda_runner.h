@@ -2,13 +2,16 @@
 //
 // Precision as on the CPU (model_runner.h): the residual stream, norms, rotary, softmax and logits
 // are fp32; with ComputeDType::kBf16 weights, cache and the inputs of linear layers are bf16,
-// products fp32. The head multiplies inputs of 16 significand bits, as two bf16 parts. Linear
-// layers are cuBLAS's, whose results depend on how many rows there are; everything else does not.
+// products fp32. The head multiplies inputs of 16 significand bits, as two bf16 parts.
 //
-// Chunks of prompts in bf16 attend through the flash kernels of LibTorch; single tokens, and
-// everything in fp32, through paged attention (kernels.h). Tokens are drawn on the device: what
-// comes back is an id and six floats for each, unless a call asks for the support or the most
-// likely ids, which takes its rows of logits to the host.
+// Linear layers are cuBLAS's, whose results depend on how many rows there are, and prompts in bf16
+// attend through the flash kernels of LibTorch; everything else computes each row by itself. With
+// numerics `invariant` so do linear layers and prompts: by RunMatmul and paged attention
+// (kernels.h), slower.
+//
+// Tokens are drawn on the device: what comes back is an id and six floats for each, unless a call
+// asks for the support or the most likely ids, which takes its rows of logits to the host. A step
+// of decodes alone is one CUDA graph (decode_step.h).
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_CUDA_RUNNER_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_CUDA_RUNNER_H_
 
@@ -21,15 +24,25 @@
 
 namespace tandem::rollout {
 
-// On the first device this process sees. Allocates the cache: num_blocks blocks of
-// KvBlockPool::kBlockTokens tokens.
-//   FAILED_PRECONDITION  this build has no CUDA, or this machine no device
+struct CudaRunnerOptions {
+  ComputeDType dtype = ComputeDType::kBf16;
+  int64_t num_blocks = 0;  // of the cache, KvBlockPool::kBlockTokens tokens each
+  bool invariant = false;  // a row's bits do not depend on the rows beside it; checked at the start
+  bool graphs = true;      // replay steps of decodes as CUDA graphs
+};
+
+// On the first device this process sees. Allocates the cache.
+//   FAILED_PRECONDITION  this build has no CUDA, or this machine no device; invariant: a kernel
+//   gives
+//                        other bits in company
 //   UNIMPLEMENTED        a shape the kernels have not: head_dim over 256 or no multiple of 8, a
-//   hidden size
-//                        that is no multiple of 4, a vocabulary over 2^20
+//   hidden size that
+//                        is no multiple of 4, a vocabulary over 2^20; invariant: a size of a linear
+//                        layer's input that is no multiple of 8
 //   RESOURCE_EXHAUSTED   no device memory for the cache
+//   INTERNAL             the device failed
 absl::StatusOr<std::unique_ptr<TokenRunner>> MakeCudaRunner(const ModelConfig& config,
-                                                            ComputeDType dtype, int64_t num_blocks);
+                                                            const CudaRunnerOptions& options);
 
 }  // namespace tandem::rollout
 

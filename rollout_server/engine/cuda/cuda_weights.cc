@@ -3,14 +3,15 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
+#include <c10/core/StreamGuard.h>
 
+#include <atomic>
 #include <map>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "rollout_server/engine/cuda/device_ops.h"
 
 namespace tandem::rollout {
 namespace {
@@ -28,7 +29,7 @@ class Uploader {
     shape[0] = 0;
     for (const std::string& name : names) shape[0] += tensors_.at(name)->spec.shape[0];
     if (!to.defined() || to.sizes() != at::IntArrayRef(shape)) {
-      to = at::empty(shape, at::TensorOptions().dtype(type_).device(at::kCUDA));
+      to = at::empty(shape, cuda::On(type_));
     }
     int64_t first = 0;
     for (const std::string& name : names) {
@@ -86,6 +87,11 @@ class Uploader {
 
 }  // namespace
 
+uint64_t CudaWeights::NextPlace() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
+
 int64_t CudaWeights::layer_bytes() const {
   int64_t bytes = 0;
   for (const CudaLayer& layer : layers) {
@@ -101,8 +107,8 @@ std::unique_ptr<CudaWeights> UploadWeights(const ModelConfig& config,
                                            std::unique_ptr<CudaWeights> spare) {
   const c10::InferenceMode inference;
   // Beside the engine thread's stream: a push does not hold its steps up.
-  const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
-  const c10::cuda::CUDAStreamGuard guard(stream);
+  const c10::Stream stream = cuda::StreamOfUploads();
+  const c10::StreamGuard guard(stream);
   if (!spare) spare = std::make_unique<CudaWeights>();
   const Uploader uploader(tensors, dtype);
   uploader.Stack({"model.embed_tokens.weight"}, spare->embedding);
@@ -116,7 +122,7 @@ std::unique_ptr<CudaWeights> UploadWeights(const ModelConfig& config,
     uploader.Layer(config, i, spare->layers[static_cast<size_t>(i)]);
   }
   uploader.Floats({"model.norm.weight"}, spare->final_norm);
-  stream.synchronize();
+  cuda::Wait(stream);
   return spare;
 }
 

@@ -30,12 +30,20 @@ struct CudaLayer {
 };
 
 struct CudaWeights : StagedWeights {
+  // Of the memory the tensors lie in: they never move while this lives, and no other weights of the
+  // process have had the number. A graph that reads them is good for what is installed here later
+  // too.
+  const uint64_t place = NextPlace();
+
   at::Tensor embedding;  // [V, E]
   at::Tensor head;       // [V, E]; the embedding when they are tied
   std::vector<CudaLayer> layers;
   at::Tensor final_norm;  // [E]
 
   int64_t layer_bytes() const;  // of the linear layers but the head
+
+ private:
+  static uint64_t NextPlace();
 };
 
 // `tensors`: of PackModelWeights' check. Copies them, into `spare`'s memory where it is not null,

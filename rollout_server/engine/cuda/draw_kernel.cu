@@ -411,6 +411,7 @@ __global__ void __launch_bounds__(kThreads)
                Drawn* drawn) {
   __shared__ Shared shared;
   const Draw draw = draws[blockIdx.x];
+  if (draw.row < 0) return;
   Row row(logits + draw.row * vocabulary, vocabulary, draw, forbidden, shared);
   row.Run(drawn[blockIdx.x]);
 }

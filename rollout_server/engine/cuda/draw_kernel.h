@@ -16,7 +16,7 @@ struct Draw {
   uint64_t seed = 0;  // the uniform is UniformDraw(seed, index, position) of philox.h
   uint32_t index = 0;
   uint32_t position = 0;
-  int32_t row = 0;        // of the logits
+  int32_t row = 0;        // of the logits; -1: a padded draw, which gives nothing
   float temperature = 1;  // as SamplingParams, and so the next three
   int32_t top_k = 0;
   float top_p = 1;
@@ -43,7 +43,8 @@ struct Drawn {
 
 inline constexpr int64_t kLargestVocabulary = int64_t{1} << 20;
 
-// drawn[i] is what draws[i] gives, from logits [R, V] fp32. All pointers are of the device.
+// drawn[i] is what draws[i] gives, and stays where that is nothing, from logits [R, V] fp32. All
+// pointers are of the device.
 void DrawTokens(const float* logits, int64_t vocabulary, const Draw* draws, int64_t num_draws,
                 const int32_t* forbidden, Drawn* drawn, Stream stream);
 

@@ -2,8 +2,8 @@
 
 namespace tandem::rollout {
 
-absl::StatusOr<std::unique_ptr<TokenRunner>> MakeCudaRunner(const ModelConfig&, ComputeDType,
-                                                            int64_t) {
+absl::StatusOr<std::unique_ptr<TokenRunner>> MakeCudaRunner(const ModelConfig&,
+                                                            const CudaRunnerOptions&) {
   return absl::FailedPreconditionError(
       "engine.device is cuda, and this build has no CUDA: build the cuda preset (docs/cuda.md)");
 }

@@ -22,14 +22,14 @@ void AddRun(std::span<const TokenInput> inputs, int64_t first, int64_t count, bo
   }
   RowRange& range = ranges.back();
   range.count += count;
-  if (!flash) return;
   const TokenInput& last = inputs[static_cast<size_t>(first + count - 1)];
   const int64_t context = last.position + 1;
+  range.longest_key = std::max(range.longest_key, context);
+  if (!flash) return;
   for (int64_t p = 0; p < context; ++p) range.slots.push_back(SlotOf(last, p));
   range.query_ends.push_back(static_cast<int32_t>(range.count));
   range.key_ends.push_back(static_cast<int32_t>(range.slots.size()));
   range.longest_query = std::max(range.longest_query, count);
-  range.longest_key = std::max(range.longest_key, context);
 }
 
 }  // namespace
@@ -50,7 +50,6 @@ StepInputs LayOut(std::span<const TokenInput> inputs, int64_t flash_tokens) {
     step.sequences.push_back(at->second);
     step.contexts.push_back(input.position + 1);
     step.slots.push_back(SlotOf(input, input.position));
-    step.longest = std::max<int64_t>(step.longest, input.position + 1);
     step.attended += input.position + 1;
   }
   step.block_tables.resize(tables.size() * static_cast<size_t>(step.max_blocks));

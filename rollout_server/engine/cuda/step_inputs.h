@@ -15,11 +15,12 @@ namespace tandem::rollout::cuda {
 struct RowRange {
   int64_t first = 0, count = 0;
   bool flash = false;
+  int64_t longest_key = 0;  // of contexts
   // With flash: runs of neighbouring tokens of a sequence, and where their contexts' KV is.
   std::vector<int32_t> query_ends = {0};  // [runs + 1] cumulative
   std::vector<int32_t> key_ends = {0};    // [runs + 1]
   std::vector<int64_t> slots;             // [key_ends.back()]
-  int64_t longest_query = 0, longest_key = 0;
+  int64_t longest_query = 0;
 };
 
 struct StepInputs {
@@ -27,7 +28,6 @@ struct StepInputs {
   std::vector<int64_t> slots;                                // [N]
   std::vector<int32_t> block_tables;  // [S, max_blocks], 0 behind a sequence's last
   int64_t max_blocks = 0;
-  int64_t longest = 0;  // of contexts
   std::vector<RowRange> ranges;
   double attended = 0;  // sum of contexts
   double kv_read = 0;   // KV entries read: those of neighbouring tokens of a sequence once

@@ -175,5 +175,13 @@ TEST(DrawTokens, SaysWhichRowsAreBrokenAndWhichHaveNothingLeft) {
   EXPECT_EQ(drawn[4].state, DrawState::kDrawn);
 }
 
+TEST(DrawTokens, LeaveWhatStandsThereForAPaddedDraw) {
+  const std::vector<float> logits = Normal(2 * 64, 3);
+  const std::vector<Drawn> drawn = DrawAll(logits, 64, {{.row = 0}, {.row = -1}, {.row = 1}});
+  EXPECT_NE(drawn[0].id, -7);
+  EXPECT_EQ(drawn[1].id, -7);
+  EXPECT_NE(drawn[2].id, -7);
+}
+
 }  // namespace
 }  // namespace tandem::rollout::cuda

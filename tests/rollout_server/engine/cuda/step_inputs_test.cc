@@ -33,11 +33,11 @@ TEST(StepInputs, PutEachTokenIntoItsSlotAndEachSequenceIntoTheTable) {
               ElementsAre(2 * 16 + 1, 5 * 16, 9 * 16 + 15, 4 * 16, 4 * 16 + 1, 3 * 16, 3 * 16 + 1));
   EXPECT_EQ(step.max_blocks, 3);
   EXPECT_THAT(step.block_tables, ElementsAre(7, 2, 0, 5, 0, 0, 9, 4, 1, 3, 0, 0));
-  EXPECT_EQ(step.longest, 18);
   EXPECT_EQ(step.attended, 18 + 1 + 16 + 17 + 18 + 1 + 2);
   EXPECT_EQ(step.kv_read, 18 + 1 + 18 + 2);
   ASSERT_EQ(step.ranges.size(), 1u);
   EXPECT_EQ(step.ranges[0].count, 7);
+  EXPECT_EQ(step.ranges[0].longest_key, 18);
   EXPECT_FALSE(step.ranges[0].flash);
 }
 
@@ -70,6 +70,7 @@ TEST(StepInputs, LeaveShorterRunsToPagedAttention) {
   EXPECT_TRUE(step.ranges[1].flash);
   EXPECT_EQ(step.ranges[1].count, 3);
   EXPECT_FALSE(step.ranges[2].flash);
+  EXPECT_EQ(step.ranges[2].longest_key, 2);
   EXPECT_EQ(step.ranges[2].first, 5);
   EXPECT_EQ(step.ranges[2].count, 2);
 }

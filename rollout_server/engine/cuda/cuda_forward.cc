@@ -1,0 +1,210 @@
+#include "rollout_server/engine/cuda/cuda_forward.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "rollout_server/engine/cuda/device_ops.h"
+#include "rollout_server/engine/kv_block_pool.h"
+
+namespace tandem::rollout {
+namespace {
+
+using cuda::CurrentStream;
+using cuda::Element;
+using cuda::On;
+
+constexpr int64_t kScratchFloats = int64_t{1} << 26;  // of paged attention, at most for many rows
+
+const float* Floats(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
+}
+
+}  // namespace
+
+CudaForward::CudaForward(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks,
+                         bool own_products)
+    : config_(config),
+      type_(dtype == ComputeDType::kBf16 ? at::kBFloat16 : at::kFloat),
+      element_(dtype == ComputeDType::kBf16 ? Element::kBf16 : Element::kFp32),
+      own_products_(own_products) {
+  cache_ = at::zeros({2 * config.num_layers, num_blocks, config.num_kv_heads,
+                      KvBlockPool::kBlockTokens, config.head_dim},
+                     On(type_));
+  const std::vector<float> frequencies = RotaryInverseFrequencies(config);
+  frequencies_ = at::empty({config.head_dim / 2}, On(at::kFloat));
+  frequencies_.copy_(at::from_blob(const_cast<float*>(frequencies.data()), {config.head_dim / 2}));
+}
+
+CudaForward::Residual CudaForward::Layers(const CudaWeights& weights,
+                                          const DeviceInputs& inputs) const {
+  const int64_t n = inputs.ids.numel();
+  Residual residual = {at::empty({n, config_.hidden_size}, On(at::kFloat)), {}, nullptr};
+  cuda::Embed(weights.embedding.const_data_ptr(), element_, inputs.ids.const_data_ptr<int32_t>(), n,
+              config_.hidden_size, residual.hidden.data_ptr<float>(), CurrentStream());
+  for (size_t i = 0; i < weights.layers.size(); ++i) {
+    const CudaLayer& layer = weights.layers[i];
+    at::Tensor normed = Norm(residual, layer.input_norm);
+    const at::Tensor attended =
+        Attend(static_cast<int64_t>(i), layer, Multiply(normed, layer.qkv.weight), inputs);
+    residual.delta = Multiply(attended, layer.o.weight);
+    residual.bias = &layer.o.bias;
+    normed = Norm(residual, layer.post_norm);
+    const at::Tensor gate_up = Multiply(normed, layer.gate_up.weight);
+    at::Tensor activated = at::empty({n, config_.intermediate_size}, On(type_));
+    cuda::SwiGlu(Floats(gate_up), Floats(layer.gate_up.bias), n, config_.intermediate_size,
+                 activated.data_ptr(), element_, CurrentStream());
+    residual.delta = Multiply(activated, layer.down.weight);
+    residual.bias = &layer.down.bias;
+  }
+  return residual;
+}
+
+// x [N, I] times weight [O, I] transposed, in fp32.
+at::Tensor CudaForward::Multiply(const at::Tensor& x, const at::Tensor& weight) const {
+  if (!own_products_) return cuda::Product(x, weight);
+  at::Tensor out = at::empty({x.size(0), weight.size(0)}, On(at::kFloat));
+  cuda::RunMatmul({.x = x.const_data_ptr(),
+                   .weight = weight.const_data_ptr(),
+                   .element = element_,
+                   .rows = x.size(0),
+                   .inner = x.size(1),
+                   .outer = weight.size(0),
+                   .out = out.data_ptr<float>()},
+                  CurrentStream());
+  return out;
+}
+
+// hidden += delta + bias; its norm.
+at::Tensor CudaForward::Norm(Residual& residual, const at::Tensor& weight) const {
+  const int64_t rows = residual.hidden.size(0);
+  at::Tensor normed = at::empty({rows, config_.hidden_size}, On(type_));
+  cuda::RunAddNorm({.hidden = residual.hidden.data_ptr<float>(),
+                    .delta = Floats(residual.delta),
+                    .bias = residual.bias == nullptr ? nullptr : Floats(*residual.bias),
+                    .weight = Floats(weight),
+                    .eps = static_cast<float>(config_.rms_norm_eps),
+                    .rows = rows,
+                    .width = config_.hidden_size,
+                    .normed = normed.data_ptr(),
+                    .element = element_},
+                   CurrentStream());
+  return normed;
+}
+
+at::Tensor CudaForward::Attend(int64_t index, const CudaLayer& layer, const at::Tensor& qkv,
+                               const DeviceInputs& inputs) const {
+  const int64_t n = qkv.size(0), heads = config_.num_heads, d = config_.head_dim;
+  const at::Tensor keys = cache_[2 * index], values = cache_[2 * index + 1];
+  const bool any_flash = std::any_of(inputs.ranges.begin(), inputs.ranges.end(),
+                                     [](const DeviceRange& range) { return range.flash; });
+  at::Tensor queries = at::empty({n, heads, d}, On(at::kFloat)), rounded;
+  if (any_flash) rounded = at::empty({n, heads, d}, On(at::kBFloat16));
+  cuda::RunRotateStore(
+      {.qkv = Floats(qkv),
+       .bias = Floats(layer.qkv.bias),
+       .q_norm = Floats(layer.q_norm),
+       .k_norm = Floats(layer.k_norm),
+       .eps = static_cast<float>(config_.rms_norm_eps),
+       .inverse_frequencies = Floats(frequencies_),
+       .positions = inputs.positions.const_data_ptr<int32_t>(),
+       .slots = inputs.slots.const_data_ptr<int64_t>(),
+       .rows = n,
+       .heads = heads,
+       .kv_heads = config_.num_kv_heads,
+       .head_dim = d,
+       .queries = queries.data_ptr<float>(),
+       .queries_bf16 = any_flash ? static_cast<uint16_t*>(rounded.data_ptr()) : nullptr,
+       .keys = keys.data_ptr(),
+       .values = values.data_ptr(),
+       .kv = element_},
+      CurrentStream());
+  at::Tensor out = at::empty({n, heads * d}, On(type_));
+  for (const DeviceRange& range : inputs.ranges) {
+    if (range.flash) {
+      AttendFlash(range, keys, values, rounded, out);
+    } else {
+      AttendPaged(range, inputs, keys, values, queries, out);
+    }
+  }
+  return out;
+}
+
+// Row by row, as many at once as scratch memory is for.
+void CudaForward::AttendPaged(const DeviceRange& range, const DeviceInputs& inputs,
+                              const at::Tensor& keys, const at::Tensor& values,
+                              const at::Tensor& queries, at::Tensor& out) const {
+  const int64_t heads = config_.num_heads, d = config_.head_dim;
+  const int64_t each = cuda::AttentionScratch(1, heads, d, range.longest_key);
+  const int64_t together = std::clamp<int64_t>(kScratchFloats / each, 1, range.count);
+  at::Tensor scratch = at::empty({together * each}, On(at::kFloat));
+  for (int64_t first = range.first; first < range.first + range.count; first += together) {
+    cuda::RunPagedAttention({.queries = Floats(queries) + first * heads * d,
+                             .keys = keys.const_data_ptr(),
+                             .values = values.const_data_ptr(),
+                             .kv = element_,
+                             .block_tables = inputs.block_tables.const_data_ptr<int32_t>(),
+                             .sequences = inputs.sequences.const_data_ptr<int32_t>() + first,
+                             .contexts = inputs.contexts.const_data_ptr<int32_t>() + first,
+                             .rows = std::min(together, range.first + range.count - first),
+                             .heads = heads,
+                             .kv_heads = config_.num_kv_heads,
+                             .head_dim = d,
+                             .max_blocks = inputs.max_blocks,
+                             .longest = range.longest_key,
+                             .scratch = scratch.data_ptr<float>(),
+                             .out = static_cast<char*>(out.data_ptr()) +
+                                    first * heads * d * cuda::ElementBytes(element_),
+                             .element = element_},
+                            CurrentStream());
+  }
+}
+
+// Runs of a prompt against their contexts.
+void CudaForward::AttendFlash(const DeviceRange& range, const at::Tensor& keys,
+                              const at::Tensor& values, const at::Tensor& queries,
+                              at::Tensor& out) const {
+  const int64_t tokens = range.slots.numel();
+  at::Tensor context_keys = at::empty({tokens, config_.num_kv_heads, config_.head_dim}, On(type_));
+  at::Tensor context_values = at::empty_like(context_keys);
+  cuda::GatherKv(keys.const_data_ptr(), values.const_data_ptr(), element_,
+                 range.slots.const_data_ptr<int64_t>(), tokens, config_.num_kv_heads,
+                 config_.head_dim, context_keys.data_ptr(), context_values.data_ptr(),
+                 CurrentStream());
+  const at::Tensor attended = cuda::FlashAttention(
+      {queries.narrow(0, range.first, range.count), context_keys, context_values, range.query_ends,
+       range.key_ends, range.longest_query, range.longest_key});
+  out.narrow(0, range.first, range.count).copy_(attended.reshape({range.count, -1}));
+}
+
+at::Tensor CudaForward::Logits(const CudaWeights& weights, Residual& residual,
+                               const at::Tensor& rows) const {
+  const int64_t n = rows.numel();
+  const bool split = element_ == Element::kBf16;
+  at::Tensor normed = at::empty({split ? 2 * n : n, config_.hidden_size}, On(type_));
+  cuda::RunAddNorm({.hidden = residual.hidden.data_ptr<float>(),
+                    .delta = Floats(residual.delta),
+                    .bias = residual.bias == nullptr ? nullptr : Floats(*residual.bias),
+                    .weight = Floats(weights.final_norm),
+                    .eps = static_cast<float>(config_.rms_norm_eps),
+                    .chosen = rows.const_data_ptr<int64_t>(),
+                    .rows = n,
+                    .width = config_.hidden_size,
+                    .normed = normed.data_ptr(),
+                    .element = element_,
+                    .rest = split ? normed.narrow(0, n, n).data_ptr() : nullptr},
+                   CurrentStream());
+  at::Tensor logits = Multiply(normed, weights.head);
+  if (!split) return logits;
+  logits.narrow(0, 0, n).add_(logits.narrow(0, n, n));
+  return logits.narrow(0, 0, n);
+}
+
+void CudaForward::CopyBlock(int64_t from, int64_t to) {
+  cache_.select(1, to).copy_(cache_.select(1, from));
+}
+
+}  // namespace tandem::rollout

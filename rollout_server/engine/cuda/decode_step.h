@@ -1,0 +1,71 @@
+// When a step is nothing but decodes and so may run as a CUDA graph, which graph that is, and the
+// bytes it reads. Pure; free of LibTorch and CUDA.
+//
+// A graph is a step of one padded size put down once: the same kernels on the same memory. So all
+// that differs between two steps is data in that memory (Fill), and all that a launch depends on is
+// in the key. Padded rows have no context, write no KV and draw nothing; what they compute is read
+// by nobody.
+#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DECODE_STEP_H_
+#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DECODE_STEP_H_
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "rollout_server/engine/cuda/draw_kernel.h"
+#include "rollout_server/engine/token_runner.h"
+
+namespace tandem::rollout::cuda {
+
+inline constexpr int64_t kLogitsRows = 64;  // rows of logits that exist at once
+// Larger steps run as they come: their kernels take longer than it takes to launch them.
+inline constexpr int64_t kMaxGraphRows = 512;
+inline constexpr int64_t kMaxGraphChunks = 128;  // of kAttentionChunk tokens of context
+inline constexpr int64_t kForbiddenEach = 8;     // forbidden ids for each row, on average
+
+// What a graph depends on; besides it the model and the cache, which stay where they are.
+struct GraphKey {
+  int64_t rows = 0;      // padded
+  int64_t chunks = 0;    // padded; no context has more
+  uint64_t weights = 0;  // CudaWeights::place
+  auto operator<=>(const GraphKey&) const = default;
+};
+
+// 1, 2, 4, 8 and multiples of 8, of 16 from 64 on, of 64 from 256 on: at most 1/5 is padding from
+// 32 rows on.
+int64_t PaddedRows(int64_t rows);
+int64_t PaddedChunks(int64_t longest_context);  // a power of two
+
+// Can the device draw it? A draw with its support or its most likely ids is drawn on the host.
+bool DrawnOnDevice(const SamplingParams& params);
+
+// The graph of this step, or nothing: when a row is not drawn from exactly once, a draw is the
+// host's, or the step is over one of the sizes above.
+std::optional<GraphKey> GraphOf(std::span<const TokenInput> inputs,
+                                std::span<const int64_t> logits_rows,
+                                std::span<const TokenDraw> draws, uint64_t weights);
+
+// Where the arrays of a graph's inputs begin, in bytes from the first; each at a multiple of 16.
+struct DecodeLayout {
+  int64_t max_blocks = 0;
+  size_t ids = 0, positions = 0, sequences = 0, contexts = 0;  // [rows] int32
+  size_t slots = 0, logits_rows = 0;                           // [rows] int64
+  size_t block_tables = 0;                                     // [rows, max_blocks] int32
+  size_t draws = 0;      // [rows] Draw, each of its row within its kLogitsRows
+  size_t forbidden = 0;  // [rows kForbiddenEach] int32
+  size_t bytes = 0;
+};
+DecodeLayout LayoutOf(const GraphKey& key);
+
+// The inputs of a step that has this key, as its graph reads them.
+void Fill(const GraphKey& key, std::span<const TokenInput> inputs, std::span<const TokenDraw> draws,
+          std::span<std::byte> to);
+
+// As the kernel reads it; its forbidden ids begin at `first_forbidden` of the call's.
+Draw AsDraw(const TokenDraw& draw, int64_t row, size_t first_forbidden);
+
+}  // namespace tandem::rollout::cuda
+
+#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DECODE_STEP_H_

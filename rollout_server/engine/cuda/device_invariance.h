@@ -1,0 +1,19 @@
+// CheckDeviceInvariance: do the kernels keep, on this very device, the promise behind numerics
+// `invariant`? Each is run on rows alone and in company and must give the same bytes
+// (rows_alone.h); as CheckInvariance (common/model/numerics_self_test.h) does with the CPU's.
+#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_INVARIANCE_H_
+#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_INVARIANCE_H_
+
+#include "absl/status/status.h"
+#include "common/model/model_config.h"
+#include "rollout_server/engine/cuda/kernels.h"
+
+namespace tandem::rollout {
+
+// At the sizes of `config`, on the current stream. Throws c10::Error when the device fails.
+//   FAILED_PRECONDITION  a kernel gave other bits in company (named, with the sizes)
+absl::Status CheckDeviceInvariance(const ModelConfig& config, cuda::Element element);
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_INVARIANCE_H_

@@ -1,0 +1,190 @@
+// Numerics `invariant` on a CUDA device, and CUDA graphs: the same completions, byte for byte, in
+// any company, by chunks, after a preemption, and whether steps of decodes are replayed or run as
+// they come. A model of a small vocabulary, so that emulated kernels are done in seconds.
+#include <gtest/gtest.h>
+
+#include "common/tensor/nearest_cast.h"
+#include "tests/rollout_server/engine/engine_fixture.h"
+
+namespace tandem::rollout {
+namespace {
+
+using testing::FailsWith;
+using testing::IsOk;
+
+ModelConfig SmallVocabulary() {
+  ModelConfig config = testing::TinyModelConfig();
+  config.vocab_size = 600;
+  config.eos_token_ids = {0};
+  config.max_position_embeddings = 512;
+  return config;
+}
+
+class CudaInvarianceTest : public EngineFixture,
+                           public ::testing::WithParamInterface<ComputeDType> {
+ protected:
+  static void SetUpTestSuite() {
+    directory_ = std::make_unique<testing::TempDir>();
+    ASSERT_THAT(testing::WriteTinyModel(directory_->path(), TANDEM_SOURCE_DIR, SmallVocabulary(),
+                                        kModelSeed),
+                IsOk());
+  }
+  static void TearDownTestSuite() { directory_.reset(); }
+
+  static EngineOptions Options() {
+    EngineOptions options = Fp32();
+    options.device = Device::kCuda;
+    options.numerics = Numerics::kInvariant;
+    options.dtype = GetParam();
+    return options;
+  }
+
+  static std::unique_ptr<Engine> Make(const EngineOptions& options) {
+    auto engine = Engine::Create(directory_->path(), options);
+    EXPECT_THAT(engine, IsOk());
+    return engine.ok() ? *std::move(engine) : nullptr;
+  }
+
+  static GroupRequest Small(GroupKey key, int32_t prompt, int32_t members, int32_t new_tokens) {
+    GroupRequest request = Group(key, prompt, members, new_tokens);
+    for (int32_t& id : request.prompt) id = id % 600;
+    return request;
+  }
+
+  // Prompts of 5 to 19 tokens, two members each.
+  static std::vector<GroupRequest> Groups() {
+    std::vector<GroupRequest> groups;
+    for (int i = 1; i <= 3; ++i) groups.push_back(Small(i, 7 * i - 2, 2, 7));
+    groups[1].sampling.top_p = 0.9f;
+    groups[2].sampling.temperature = 0.7f;
+    return groups;
+  }
+
+  // As a push brings them.
+  static std::vector<HostTensor> Tensors(const Engine& engine, uint64_t seed) {
+    std::vector<HostTensor> tensors;
+    for (const HostTensor& tensor : testing::TinyModelTensors(SmallVocabulary(), seed)) {
+      auto cast = CastNearest(tensor, engine.weight_dtype());
+      EXPECT_THAT(cast, IsOk());
+      if (cast.ok()) tensors.push_back(*std::move(cast));
+    }
+    return tensors;
+  }
+
+  static Completions Generate(const EngineOptions& options, std::vector<GroupRequest> groups) {
+    const auto engine = Make(options);
+    for (GroupRequest& group : groups) EXPECT_THAT(engine->Add(std::move(group)), IsOk());
+    return RunToEnd(*engine);
+  }
+
+  static void ExpectSameBytes(const Completions& got, const Completions& want) {
+    for (const auto& [key, members] : want) {
+      ASSERT_TRUE(got.contains(key)) << key;
+      for (const auto& [index, completion] : members) {
+        const FinishedCompletion& other = got.at(key).at(index);
+        SCOPED_TRACE(::testing::Message() << "group " << key << ", member " << index);
+        ASSERT_EQ(other.token_ids, completion.token_ids);
+        ASSERT_EQ(other.behaviour_logprobs, completion.behaviour_logprobs);
+        ASSERT_EQ(other.raw_logprobs, completion.raw_logprobs);
+        ASSERT_EQ(other.entropies, completion.entropies);
+        ASSERT_EQ(other.logprob_second_moments, completion.logprob_second_moments);
+      }
+    }
+  }
+
+  inline static std::unique_ptr<testing::TempDir> directory_;
+};
+
+TEST_P(CudaInvarianceTest, ACompletionDoesNotDependOnItsCompany) {
+  Completions alone;
+  for (GroupRequest& group : Groups()) alone.merge(Generate(Options(), {std::move(group)}));
+  ASSERT_EQ(alone.size(), 3u);
+  std::vector<GroupRequest> groups = Groups();
+  ExpectSameBytes(Generate(Options(), groups), alone);
+  for (int i = 0; i < 5; ++i) groups.push_back(Small(100 + i, 11 + i, 7, 3));  // 41 rows of decodes
+  ExpectSameBytes(Generate(Options(), groups), alone);
+}
+
+TEST_P(CudaInvarianceTest, ACompletionDoesNotDependOnChunksOfPrompts) {
+  const Completions want = Generate(Options(), Groups());
+  EngineOptions options = Options();
+  options.max_step_tokens = 9;
+  options.max_batch_sequences = 8;
+  ExpectSameBytes(Generate(options, Groups()), want);
+}
+
+TEST_P(CudaInvarianceTest, ACompletionDoesNotDependOnGraphs) {
+  std::vector<GroupRequest> groups = Groups();
+  groups.push_back(Small(4, 253, 1, 7));  // its contexts grow past a chunk of attention
+  const Completions want = Generate(Options(), groups);
+  EngineOptions options = Options();
+  options.cuda_graphs = false;
+  ExpectSameBytes(Generate(options, groups), want);
+}
+
+// The first token of a sequence whose KV was computed anew comes out of a prompt's rows.
+TEST_P(CudaInvarianceTest, ACompletionDoesNotDependOnRecomputedKv) {
+  EngineOptions options = Options();
+  options.in_flight = InFlight::kRecompute;
+  const Completions want = Generate(options, Groups());
+  const auto engine = Make(options);
+  for (GroupRequest& group : Groups()) ASSERT_THAT(engine->Add(std::move(group)), IsOk());
+  Completions got;
+  for (int step = 0; step < 4; ++step) ASSERT_TRUE(StepInto(*engine, got));
+  auto same = engine->Stage(Tensors(*engine, kModelSeed));
+  ASSERT_THAT(same, IsOk());
+  engine->Install(*std::move(same), WeightVersion(1));
+  got.merge(RunToEnd(*engine));
+  ExpectSameBytes(got, want);
+  EXPECT_EQ(got.at(3).at(1).version_spans.size(), 2u);
+}
+
+// Weights go to and fro between two places, then to a third; graphs of each are there or not.
+TEST_P(CudaInvarianceTest, AReplayReadsTheWeightsThatServe) {
+  Completions of[2];
+  for (const bool graphs : {false, true}) {
+    EngineOptions options = Options();
+    options.cuda_graphs = graphs;
+    const auto engine = Make(options);
+    for (GroupRequest& group : Groups()) ASSERT_THAT(engine->Add(std::move(group)), IsOk());
+    Completions& out = of[graphs];
+    for (uint64_t version = 1; engine->HasWork(); ++version) {
+      ASSERT_TRUE(StepInto(*engine, out));
+      auto staged = engine->Stage(Tensors(*engine, 40 + version));
+      ASSERT_THAT(staged, IsOk());
+      if (version == 5) {  // given up, and the memory with it
+        staged = engine->Stage(Tensors(*engine, 40 + version));
+        ASSERT_THAT(staged, IsOk());
+      }
+      engine->Install(*std::move(staged), WeightVersion(version));
+    }
+  }
+  ExpectSameBytes(of[1], of[0]);
+  EXPECT_GT(of[1].at(1).at(0).version_spans.size(), 3u);
+}
+
+// A draw that is recorded in full is made on the host; the step then has no graph.
+TEST_P(CudaInvarianceTest, GraphsAndStepsWithoutTakeTurns) {
+  std::vector<GroupRequest> groups = Groups();
+  groups.push_back(Small(9, 6, 1, 4));
+  groups.back().sampling.top_logprobs = 3;
+  const Completions got = Generate(Options(), groups);
+  ExpectSameBytes(got, Generate(Options(), Groups()));
+  EXPECT_EQ(got.at(9).at(0).top.size(), 4u);
+}
+
+TEST_P(CudaInvarianceTest, ExactIsRefused) {
+  EngineOptions options = Options();
+  options.numerics = Numerics::kExact;
+  EXPECT_THAT(Engine::Create(directory_->path(), options),
+              FailsWith(absl::StatusCode::kUnimplemented, "numerics exact on a CUDA device"));
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, CudaInvarianceTest,
+                         ::testing::Values(ComputeDType::kFp32, ComputeDType::kBf16),
+                         [](const auto& info) {
+                           return info.param == ComputeDType::kFp32 ? "fp32" : "bf16";
+                         });
+
+}  // namespace
+}  // namespace tandem::rollout
