@@ -3,6 +3,9 @@
 // they come. A model of a small vocabulary, so that emulated kernels are done in seconds.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "common/tensor/nearest_cast.h"
 #include "tests/rollout_server/engine/engine_fixture.h"
 
@@ -99,10 +102,17 @@ TEST_P(CudaInvarianceTest, ACompletionDoesNotDependOnItsCompany) {
   Completions alone;
   for (GroupRequest& group : Groups()) alone.merge(Generate(Options(), {std::move(group)}));
   ASSERT_EQ(alone.size(), 3u);
-  std::vector<GroupRequest> groups = Groups();
-  ExpectSameBytes(Generate(Options(), groups), alone);
-  for (int i = 0; i < 5; ++i) groups.push_back(Small(100 + i, 11 + i, 7, 3));  // 41 rows of decodes
-  ExpectSameBytes(Generate(Options(), groups), alone);
+  ExpectSameBytes(Generate(Options(), Groups()), alone);
+  // Behind 63 others, so that their logits are of two slices.
+  EngineOptions options = Options();
+  options.max_batch_sequences = 80;
+  options.kv_capacity_tokens = 4096;
+  std::vector<GroupRequest> groups;
+  for (int i = 0; i < 9; ++i) groups.push_back(Small(100 + i, 5 + i, 7, 4));
+  std::ranges::move(Groups(), std::back_inserter(groups));
+  const Completions together = Generate(options, groups);
+  ExpectSameBytes(together, alone);
+  EXPECT_GT(std::ranges::max(together.at(1).at(0).decode_batch_sizes), 64);
 }
 
 TEST_P(CudaInvarianceTest, ACompletionDoesNotDependOnChunksOfPrompts) {
