@@ -149,6 +149,28 @@ TEST_P(CudaInvarianceTest, ACompletionDoesNotDependOnRecomputedKv) {
   EXPECT_EQ(got.at(3).at(1).version_spans.size(), 2u);
 }
 
+// Both by the sampler of the CPU, over logits of prompt rows or of decodes; the record is the
+// kernel's, whose sums are in another order.
+TEST_P(CudaInvarianceTest, AScoreHasTheSameBitsByEitherPathAndTheRecordIsTheSameToRounding) {
+  const auto engine = Make(Options());
+  const GroupRequest group = Small(3, 19, 2, 7);
+  ASSERT_THAT(engine->Add(group), IsOk());
+  const Completions drawn = RunToEnd(*engine);
+  const FinishedCompletion& completion = drawn.at(3).at(1);
+  std::vector<int32_t> ids = group.prompt;
+  ids.insert(ids.end(), completion.token_ids.begin(), completion.token_ids.end());
+  std::vector<float> of_path[2];
+  for (const ScorePath path : {ScorePath::kPrefill, ScorePath::kDecode}) {
+    const auto scores = engine->Score({{ids}}, {.path = path});
+    ASSERT_THAT(scores, IsOk());
+    of_path[path == ScorePath::kDecode] = (*scores)[0].logprobs;
+  }
+  ASSERT_EQ(of_path[0], of_path[1]);
+  for (size_t t = 0; t < completion.token_ids.size(); ++t) {
+    EXPECT_NEAR(of_path[0][group.prompt.size() + t], completion.behaviour_logprobs[t], 2e-6) << t;
+  }
+}
+
 // Weights go to and fro between two places, then to a third; graphs of each are there or not.
 TEST_P(CudaInvarianceTest, AReplayReadsTheWeightsThatServe) {
   Completions of[2];
