@@ -80,6 +80,20 @@ class CudaInvarianceTest : public EngineFixture,
     return RunToEnd(*engine);
   }
 
+  // Each of the groups with nothing beside it. Drawn once for a dtype.
+  static const Completions& Alone() {
+    static auto* const of_dtype = new std::map<ComputeDType, Completions>;
+    Completions& alone = (*of_dtype)[GetParam()];
+    if (!alone.empty()) return alone;
+    const auto engine = Make(Options());
+    for (GroupRequest& group : Groups()) {
+      EXPECT_THAT(engine->Add(std::move(group)), IsOk());
+      alone.merge(RunToEnd(*engine));
+    }
+    EXPECT_EQ(alone.size(), 3u);
+    return alone;
+  }
+
   static void ExpectSameBytes(const Completions& got, const Completions& want) {
     for (const auto& [key, members] : want) {
       ASSERT_TRUE(got.contains(key)) << key;
@@ -99,10 +113,7 @@ class CudaInvarianceTest : public EngineFixture,
 };
 
 TEST_P(CudaInvarianceTest, ACompletionDoesNotDependOnItsCompany) {
-  Completions alone;
-  for (GroupRequest& group : Groups()) alone.merge(Generate(Options(), {std::move(group)}));
-  ASSERT_EQ(alone.size(), 3u);
-  ExpectSameBytes(Generate(Options(), Groups()), alone);
+  ExpectSameBytes(Generate(Options(), Groups()), Alone());
   // Behind 63 others, so that their logits are of two slices.
   EngineOptions options = Options();
   options.max_batch_sequences = 80;
@@ -111,16 +122,15 @@ TEST_P(CudaInvarianceTest, ACompletionDoesNotDependOnItsCompany) {
   for (int i = 0; i < 9; ++i) groups.push_back(Small(100 + i, 5 + i, 7, 4));
   std::ranges::move(Groups(), std::back_inserter(groups));
   const Completions together = Generate(options, groups);
-  ExpectSameBytes(together, alone);
+  ExpectSameBytes(together, Alone());
   EXPECT_GT(std::ranges::max(together.at(1).at(0).decode_batch_sizes), 64);
 }
 
 TEST_P(CudaInvarianceTest, ACompletionDoesNotDependOnChunksOfPrompts) {
-  const Completions want = Generate(Options(), Groups());
   EngineOptions options = Options();
   options.max_step_tokens = 9;
   options.max_batch_sequences = 8;
-  ExpectSameBytes(Generate(options, Groups()), want);
+  ExpectSameBytes(Generate(options, Groups()), Alone());
 }
 
 TEST_P(CudaInvarianceTest, ACompletionDoesNotDependOnGraphs) {
@@ -136,7 +146,6 @@ TEST_P(CudaInvarianceTest, ACompletionDoesNotDependOnGraphs) {
 TEST_P(CudaInvarianceTest, ACompletionDoesNotDependOnRecomputedKv) {
   EngineOptions options = Options();
   options.in_flight = InFlight::kRecompute;
-  const Completions want = Generate(options, Groups());
   const auto engine = Make(options);
   for (GroupRequest& group : Groups()) ASSERT_THAT(engine->Add(std::move(group)), IsOk());
   Completions got;
@@ -145,7 +154,7 @@ TEST_P(CudaInvarianceTest, ACompletionDoesNotDependOnRecomputedKv) {
   ASSERT_THAT(same, IsOk());
   engine->Install(*std::move(same), WeightVersion(1));
   got.merge(RunToEnd(*engine));
-  ExpectSameBytes(got, want);
+  ExpectSameBytes(got, Alone());
   EXPECT_EQ(got.at(3).at(1).version_spans.size(), 2u);
 }
 
@@ -201,7 +210,7 @@ TEST_P(CudaInvarianceTest, GraphsAndStepsWithoutTakeTurns) {
   groups.push_back(Small(9, 6, 1, 4));
   groups.back().sampling.top_logprobs = 3;
   const Completions got = Generate(Options(), groups);
-  ExpectSameBytes(got, Generate(Options(), Groups()));
+  ExpectSameBytes(got, Alone());
   EXPECT_EQ(got.at(9).at(0).top.size(), 4u);
 }
 
