@@ -62,9 +62,10 @@ at::Tensor NormAndRotateBackward(const NormLayer& norm, int64_t num_heads,
   return raw_grad;
 }
 
-at::Tensor LayerForward(const DecoderWeights& weights, const DecoderLayer& layer,
-                        const PackedRow& row, const RotaryTable& rotary, at::Tensor hidden,
-                        LayerTape& tape) {
+// Everything of a layer but its last product.
+LayerTape LayerForward(const DecoderWeights& weights, const DecoderLayer& layer,
+                       const PackedRow& row, const RotaryTable& rotary, at::Tensor hidden) {
+  LayerTape tape;
   const ModelConfig& config = weights.config;
   Normed normed = RmsNorm(layer.input_norm, hidden, config.rms_norm_eps);
   tape.input = std::move(hidden);
@@ -84,6 +85,10 @@ at::Tensor LayerForward(const DecoderWeights& weights, const DecoderLayer& layer
   tape.middle_rstd = std::move(normed.rstd);
   tape.gate = Linear(layer.gate_proj, normed.value);
   tape.up = Linear(layer.up_proj, normed.value);
+  return tape;
+}
+
+at::Tensor LayerOutput(const DecoderLayer& layer, const LayerTape& tape) {
   return Linear(layer.down_proj, SwiGluValue(tape.gate, tape.up)).add_(tape.middle);
 }
 
@@ -127,11 +132,14 @@ at::Tensor DecoderForward(const DecoderWeights& weights, const PackedRow& row, D
   at::Tensor hidden = Embed(weights, row);
   watch.end(kEmbedding);
   for (size_t i = 0; i < weights.layers.size(); ++i) {
-    LayerTape layer_tape;
+    const DecoderLayer& layer = weights.layers[i];
     watch.begin(static_cast<int64_t>(i));
-    hidden = LayerForward(weights, weights.layers[i], row, rotary, std::move(hidden), layer_tape);
+    LayerTape layer_tape = LayerForward(weights, layer, row, rotary, std::move(hidden));
+    hidden = LayerOutput(layer, layer_tape);
     watch.end(static_cast<int64_t>(i));
-    if (tape != nullptr) tape->layers.push_back(std::move(layer_tape));
+    if (tape == nullptr) continue;
+    if (tape->inputs_only) layer_tape = LayerTape{.input = std::move(layer_tape.input)};
+    tape->layers.push_back(std::move(layer_tape));
   }
   return hidden;
 }
@@ -141,9 +149,13 @@ void DecoderBackward(const DecoderWeights& weights, const PackedRow& row, Decode
   while (!tape.layers.empty()) {
     const size_t index = tape.layers.size() - 1;
     const DecoderLayer& layer = weights.layers[index];
+    LayerTape& layer_tape = tape.layers.back();
     watch.begin(static_cast<int64_t>(index));
+    if (tape.inputs_only) {
+      layer_tape = LayerForward(weights, layer, row, tape.rotary, std::move(layer_tape.input));
+    }
     hidden_grad =
-        LayerBackward(weights, layer, row, tape.rotary, tape.layers.back(), std::move(hidden_grad));
+        LayerBackward(weights, layer, row, tape.rotary, layer_tape, std::move(hidden_grad));
     watch.end(static_cast<int64_t>(index));
     tape.layers.pop_back();
   }

@@ -47,6 +47,8 @@ struct LayerTape {
 
 struct DecoderTape {
   RotaryTable rotary;
+  // Only `input` is kept of a layer, and the backward pass makes the rest of it again.
+  bool inputs_only = false;
   std::vector<LayerTape> layers;
 };
 

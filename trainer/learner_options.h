@@ -17,6 +17,7 @@ struct LearnerOptions {
   ComputeDType dtype = ComputeDType::kFp32;
   Numerics numerics = Numerics::kFast;
   int64_t num_threads = 0;            // 0: the cores of the machine
+  bool checkpoint_activations = false;
   bool measure_reference_kl = false;  // also without a KL term in the loss
   TrainStepOptions step;
   WeightCastOptions cast;  // bound beside the push it belongs to

@@ -171,6 +171,7 @@ struct Policy::Impl {
   std::vector<std::vector<size_t>> uses_of;      // [stage] its uses
   std::vector<bool> is_current;                  // [stage] the weights of its uses are the masters'
   PassWatch watch;
+  bool checkpoint_activations = false;
 
   absl::Status Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad,
                     LinearLayer* linear = nullptr, bool is_head = false);
@@ -334,6 +335,7 @@ std::unique_ptr<ScoreTape> Policy::Impl::Forward(const PackedRow& row, Targets t
   tape->targets = std::move(targets);
   tape->temperature = temperature;
   if (with_gradient) tape->row = row;
+  tape->decoder.inputs_only = checkpoint_activations;
   const at::Tensor hidden =
       DecoderForward(weights, row, with_gradient ? &tape->decoder : nullptr,
                      Layers(Pass::kForward));
@@ -458,6 +460,10 @@ absl::StatusOr<TokenScores> Policy::Score(const PackedRow& row, double temperatu
 void Policy::WeightsChanged(Rounding rounding) {
   impl_->rounding = rounding;
   impl_->is_current.assign(impl_->is_current.size(), false);
+}
+
+void Policy::CheckpointActivations(bool checkpoint) {
+  impl_->checkpoint_activations = checkpoint;
 }
 
 void Policy::Watch(PassWatch watch) { impl_->watch = std::move(watch); }

@@ -163,7 +163,8 @@ absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const std::string& 
   TrainStepSetup setup = {
       .dtype = options.dtype, .numerics = options.numerics, .rounding = options.cast.rounding,
       .temperature = temperature, .advantage = advantage, .ranks = ranks,
-      .buckets = {.shard_parameters = shard_parameters}};
+      .buckets = {.shard_parameters = shard_parameters},
+      .checkpoint_activations = options.checkpoint_activations};
   TANDEM_ASSIGN_OR_RETURN(setup.config, ReadModelConfig(model_directory));
   if (options.numerics == Numerics::kExact) {
     TANDEM_RETURN_IF_ERROR(CheckInvariance(setup.config, ActiveInstructionSet()));

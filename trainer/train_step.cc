@@ -453,6 +453,7 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
   impl->buckets = setup.buckets;
   TANDEM_ASSIGN_OR_RETURN(impl->policy, impl->Place(setup.config, setup.weights,
                                                     /*trainable=*/true));
+  impl->policy->policy().CheckpointActivations(setup.checkpoint_activations);
   if (!setup.reference_weights.empty()) {
     TANDEM_ASSIGN_OR_RETURN(impl->reference, impl->Place(setup.config, setup.reference_weights,
                                                          /*trainable=*/false));

@@ -61,6 +61,7 @@ struct TrainStepSetup {
   // Must outlive the step.
   comm::Collective* ranks = nullptr;
   BucketOptions buckets;
+  bool checkpoint_activations = false;  // Policy::CheckpointActivations
 };
 
 class TrainStep {

@@ -1,10 +1,12 @@
 // trainer_bench: tokens per second of the policy's forward and backward pass. trainer_bench.py runs
 // it beside transformers on the same tokens.
 //
-//   trainer_bench MODEL_DIR fp32|bf16[+exact] NUM_SEQUENCES TOKENS_EACH REPEATS [packed PROMPT_TOKENS]
+//   trainer_bench MODEL_DIR fp32|bf16[+exact][+checkpointed] NUM_SEQUENCES TOKENS_EACH REPEATS
+//                 [packed PROMPT_TOKENS]
 //
 // Without `packed` every sequence stands on its own; with it they share a prompt of that many
-// tokens. `+exact` times numerics exact too, in turn with fast.
+// tokens. `+exact` times numerics exact too, in turn with fast; `+checkpointed` keeps only the inputs
+// of layers between the passes.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
@@ -16,6 +18,7 @@
 #include <vector>
 
 #include "common/base/passive_threads.h"
+#include "common/base/peak_memory.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
 #include "trainer/packed_rows.h"
@@ -27,7 +30,7 @@ namespace {
 struct Arguments {
   std::string model;
   ComputeDType dtype = ComputeDType::kFp32;
-  bool with_exact = false;
+  bool with_exact = false, checkpointed = false;
   int64_t num_sequences = 8, tokens_each = 64, repeats = 3, prompt_tokens = 0;
 };
 
@@ -90,6 +93,7 @@ int Run(const Arguments& arguments) {
   if (arguments.with_exact) contenders[1].numerics = Numerics::kExact;
   for (Contender& one : contenders) {
     one.policy = Policy::Create(config, tensors, arguments.dtype, /*trainable=*/true, one.numerics).value();
+    one.policy->CheckpointActivations(arguments.checkpointed);
   }
   const PackedRow row = MakeRow(arguments, config.vocab_size);
   for (int64_t i = 0; i <= arguments.repeats; ++i) {
@@ -97,9 +101,10 @@ int Run(const Arguments& arguments) {
   }
   const auto tokens = static_cast<double>(arguments.num_sequences * arguments.tokens_each);
   std::printf("{\"tokens\":%.0f,\"packed_tokens\":%lld,\"forward_s\":%.6f,\"total_s\":%.6f,"
-              "\"tokens_per_s\":%.2f",
+              "\"tokens_per_s\":%.2f,\"peak_bytes\":%lld",
               tokens, static_cast<long long>(row.num_tokens()), contenders[0].forward,
-              contenders[0].both, tokens / contenders[0].both);
+              contenders[0].both, tokens / contenders[0].both,
+              static_cast<long long>(PeakMemoryBytes()));
   if (arguments.with_exact) {
     std::printf(",\"exact_forward_s\":%.6f,\"exact_total_s\":%.6f,\"exact_over_fast\":%.3f",
                 contenders[1].forward, contenders[1].both, contenders[1].both / contenders[0].both);
@@ -115,14 +120,15 @@ int main(int argc, char** argv) {
   tandem::EnsurePassiveThreads(argc, argv);
   if (argc != 6 && argc != 8) {
     std::fprintf(stderr,
-                 "trainer_bench MODEL_DIR fp32|bf16[+exact] NUM_SEQUENCES TOKENS_EACH REPEATS "
-                 "[packed PROMPT_TOKENS]\n");
+                 "trainer_bench MODEL_DIR fp32|bf16[+exact][+checkpointed] NUM_SEQUENCES TOKENS_EACH "
+                 "REPEATS [packed PROMPT_TOKENS]\n");
     return 2;
   }
   tandem::trainer::Arguments arguments;
   arguments.model = argv[1];
   const std::string dtype = argv[2];
-  arguments.with_exact = dtype.ends_with("+exact");
+  arguments.with_exact = dtype.find("+exact") != std::string::npos;
+  arguments.checkpointed = dtype.find("+checkpointed") != std::string::npos;
   arguments.dtype = dtype.starts_with("bf16") ? tandem::trainer::ComputeDType::kBf16
                                                    : tandem::trainer::ComputeDType::kFp32;
   arguments.num_sequences = std::stoll(argv[3]);

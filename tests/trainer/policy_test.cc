@@ -115,6 +115,18 @@ TEST_P(PolicyVariantTest, TellsOfEachGradientOnceAndWhenNothingMoreIsAddedToIt) 
   EXPECT_EQ(order.back(), "model.embed_tokens.weight");
 }
 
+TEST_P(PolicyVariantTest, CheckpointedActivationsGiveTheSameGradientsBitForBit) {
+  const auto kept = MakePolicy(Variant(GetParam())), again = MakePolicy(Variant(GetParam()));
+  again->CheckpointActivations(true);
+  for (const auto& policy : {kept.get(), again.get()}) {
+    policy->Score(OneGroup({kLong, kShort}), 0.9, true)->logprobs.sum().backward();
+  }
+  for (size_t i = 0; i < kept->parameters().size(); ++i) {
+    EXPECT_TRUE(kept->parameters()[i].master.grad().equal(again->parameters()[i].master.grad()))
+        << kept->parameters()[i].name;
+  }
+}
+
 TEST_P(PolicyVariantTest, EveryGradientAgreesWithDifferences) {
   const auto policy = MakePolicy(Variant(GetParam()));
   const PackedRow row = OneGroup({kLong, kShort});

@@ -389,6 +389,15 @@ TEST(TrainStepTest, SkipsAStepInWhichEveryTokenIsRefused) {
   EXPECT_NE(report->skip_reason.find("every token"), std::string::npos);
 }
 
+TEST(TrainStepTest, CheckpointedActivationsMakeTheSameStepBitForBit) {
+  TrainStepSetup setup{.config = ToyConfig(), .checkpoint_activations = true};
+  setup.weights = ToyWeights(setup.config);
+  const auto checkpointed = TrainStep::Create(setup, TrainStepOptions()).value();
+  const auto kept = MakeStep(TrainStepOptions());
+  for (const auto& step : {checkpointed.get(), kept.get()}) ASSERT_THAT(step->Run(Groups()), IsOk());
+  EXPECT_EQ(Digests(*checkpointed), Digests(*kept));
+}
+
 TEST(TrainStepTest, GoesOnBitwiseFromASavedState) {
   TrainStepOptions options;
   options.optimizer.learning_rate = 1e-3;
