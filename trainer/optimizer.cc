@@ -108,16 +108,16 @@ AdamW::AdamW(const std::vector<NamedParameter>* parameters, const OptimizerOptio
 }
 
 AdamW::AdamW(const std::vector<NamedParameter>* parameters, const OptimizerOptions& options)
-    : AdamW(parameters, options, OwnSlices{WholeSlices(*parameters), {}, {}}) {}
+    : AdamW(parameters, options, OwnSlices{.slices = WholeSlices(*parameters)}) {}
 
 float* AdamW::Master(size_t slice) const {
-  if (!own_.masters.empty()) return own_.masters[slice].data_ptr<float>();
+  if (own_.apart) return own_.masters[slice].data_ptr<float>();
   const Slice& own = own_.slices[slice];
   return (*parameters_)[own.parameter].master.data_ptr<float>() + own.begin;
 }
 
 float* AdamW::Gradient(size_t slice) const {
-  if (!own_.gradients.empty()) return own_.gradients[slice].data_ptr<float>();
+  if (own_.apart) return own_.gradients[slice].data_ptr<float>();
   const Slice& own = own_.slices[slice];
   const at::Tensor& grad = (*parameters_)[own.parameter].master.grad();
   return grad.defined() ? grad.data_ptr<float>() + own.begin : nullptr;
@@ -178,7 +178,7 @@ OptimizerUpdate AdamW::Step(double squared_norm, double grad_scale) {
 
 void AdamW::ZeroGrads() {
   for (const at::Tensor& own : own_.gradients) own.zero_();
-  if (!own_.gradients.empty()) return;
+  if (own_.apart) return;
   for (const NamedParameter& parameter : *parameters_) {
     at::Tensor& grad = parameter.master.mutable_grad();
     if (grad.defined()) grad.zero_();

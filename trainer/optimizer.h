@@ -34,7 +34,9 @@ struct OptimizerUpdate {
 // What an optimizer updates of the parameters, and where it lies.
 struct OwnSlices {
   std::vector<Slice> slices;  // sorted by parameter and place
-  // Of each slice, [num_elements] float32; empty: where the parameters have them.
+  // Sharded: masters and gradients of the slices lie apart, [num_elements] float32 each. Otherwise
+  // they are where the parameters have them, and these have no elements.
+  bool apart = false;
   std::vector<at::Tensor> masters, gradients;
 };
 

@@ -1,7 +1,5 @@
 #include "trainer/placed_policy.h"
 
-#include <ATen/ops/empty.h>
-
 #include <cstring>
 #include <map>
 #include <string>

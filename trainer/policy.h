@@ -84,7 +84,7 @@ class Policy {
   absl::StatusOr<TokenScores> Score(const PackedRow& row, double temperature, bool with_gradient);
 
   // From now on a pass with a gradient keeps only the input of each layer, and its backward pass
-  // makes the rest again, bit for bit: about a tenth of the memory for a third more time.
+  // makes the rest again, bit for bit: about a tenth of the memory for a quarter more time.
   void CheckpointActivations(bool checkpoint);
 
   // To be called after masters changed: drops the casts. `rounding` is that of the next push, for

@@ -19,7 +19,6 @@
 #include "common/offpolicy/loss_scales.h"
 #include "common/offpolicy/peer_metrics.h"
 #include "common/offpolicy/policy_objective.h"
-#include "common/tensor/host_tensor_conversion.h"
 #include "common/tensor/torch_status.h"
 #include "trainer/correction_tensors.h"
 #include "trainer/drift_record.h"
@@ -461,6 +460,7 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
   const ParameterBuckets& buckets = impl->policy->buckets();
   OwnSlices own = {.slices = buckets.own_slices()};
   if (buckets.sharded()) {
+    own.apart = true;
     own.masters = buckets.OwnMasters();
     own.gradients = buckets.OwnGradients();
   }

@@ -104,6 +104,19 @@ TEST(AdamWTest, GoesOnBitwiseFromASavedState) {
   EXPECT_TRUE(straight[0].master.equal(resumed[0].master));
 }
 
+// Of sharded parameters, whose whole gradients are not there.
+TEST(AdamWTest, ARankThatOwnsNoSliceTouchesNothing) {
+  std::vector<NamedParameter> p = Parameters();
+  const at::Tensor before = p[0].master.detach().clone();
+  SetGradients(p, 1);
+  AdamW optimizer(&p, {.learning_rate = 1}, {.apart = true});
+  EXPECT_EQ(optimizer.SquaredGradNorm(), 0);
+  EXPECT_FALSE(optimizer.Step(1).skipped);
+  EXPECT_TRUE(optimizer.Step(std::numeric_limits<double>::quiet_NaN()).skipped);
+  EXPECT_TRUE(p[0].master.detach().equal(before));
+  EXPECT_NE(p[0].master.grad().abs().max().item<float>(), 0);
+}
+
 // 35 elements of "matrix" and 7 of "norm", cut at 20: each part sees the norm of both.
 TEST(AdamWTest, TwoPartsMakeTheUpdateOfTheWhole) {
   const OptimizerOptions options = {

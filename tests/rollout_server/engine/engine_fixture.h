@@ -21,6 +21,22 @@ namespace tandem::rollout {
 // Completions by group, then by index.
 using Completions = std::map<GroupKey, std::map<int32_t, FinishedCompletion>>;
 
+// Every completion of `want`: ids, log-probs, entropies and moments, bit for bit.
+inline void ExpectSameBytes(const Completions& got, const Completions& want) {
+  for (const auto& [key, members] : want) {
+    ASSERT_TRUE(got.contains(key)) << key;
+    for (const auto& [index, completion] : members) {
+      const FinishedCompletion& other = got.at(key).at(index);
+      SCOPED_TRACE(::testing::Message() << "group " << key << ", member " << index);
+      ASSERT_EQ(other.token_ids, completion.token_ids);
+      ASSERT_EQ(other.behaviour_logprobs, completion.behaviour_logprobs);
+      ASSERT_EQ(other.raw_logprobs, completion.raw_logprobs);
+      ASSERT_EQ(other.entropies, completion.entropies);
+      ASSERT_EQ(other.logprob_second_moments, completion.logprob_second_moments);
+    }
+  }
+}
+
 class EngineFixture : public ::testing::Test {
  protected:
   static constexpr uint64_t kModelSeed = 11;

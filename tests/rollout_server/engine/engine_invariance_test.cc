@@ -33,21 +33,6 @@ class EngineInvarianceTest : public EngineFixture,
     return groups;
   }
 
-  static void ExpectSameBytes(const Completions& got, const Completions& want) {
-    for (const auto& [key, members] : want) {
-      ASSERT_TRUE(got.contains(key)) << key;
-      for (const auto& [index, completion] : members) {
-        const FinishedCompletion& other = got.at(key).at(index);
-        SCOPED_TRACE(::testing::Message() << "group " << key << ", member " << index);
-        ASSERT_EQ(other.token_ids, completion.token_ids);
-        ASSERT_EQ(other.behaviour_logprobs, completion.behaviour_logprobs);
-        ASSERT_EQ(other.raw_logprobs, completion.raw_logprobs);
-        ASSERT_EQ(other.entropies, completion.entropies);
-        ASSERT_EQ(other.logprob_second_moments, completion.logprob_second_moments);
-      }
-    }
-  }
-
   // Each group in an engine of its own.
   static Completions Alone(const EngineOptions& options) {
     Completions out;

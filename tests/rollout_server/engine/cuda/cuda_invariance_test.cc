@@ -94,21 +94,6 @@ class CudaInvarianceTest : public EngineFixture,
     return alone;
   }
 
-  static void ExpectSameBytes(const Completions& got, const Completions& want) {
-    for (const auto& [key, members] : want) {
-      ASSERT_TRUE(got.contains(key)) << key;
-      for (const auto& [index, completion] : members) {
-        const FinishedCompletion& other = got.at(key).at(index);
-        SCOPED_TRACE(::testing::Message() << "group " << key << ", member " << index);
-        ASSERT_EQ(other.token_ids, completion.token_ids);
-        ASSERT_EQ(other.behaviour_logprobs, completion.behaviour_logprobs);
-        ASSERT_EQ(other.raw_logprobs, completion.raw_logprobs);
-        ASSERT_EQ(other.entropies, completion.entropies);
-        ASSERT_EQ(other.logprob_second_moments, completion.logprob_second_moments);
-      }
-    }
-  }
-
   inline static std::unique_ptr<testing::TempDir> directory_;
 };
 
