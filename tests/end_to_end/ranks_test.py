@@ -202,8 +202,9 @@ def is_alive(pid):
         return False
 
 
-def test_a_rank_that_is_killed_ends_the_run_with_its_own_exit_code_and_nothing_is_left(long_run):
-    run = long_run()
+@pytest.mark.parametrize("parts", [False, True], ids=["whole", "parts"])
+def test_a_rank_that_is_killed_ends_the_run_with_its_own_exit_code_and_nothing_is_left(long_run, parts):
+    run = long_run(shard_parameters=parts)
     pids = [run.pid_of(0), run.pid_of(1)]
     os.kill(pids[1], signal.SIGKILL)
     code, output = run.end()
@@ -221,14 +222,15 @@ def test_rank_0_that_is_killed_ends_the_others(long_run):
     wait_until(lambda: not any(map(is_alive, pids)), "a rank is left")
 
 
-def test_a_rank_that_hangs_is_named_within_the_deadline_and_the_flight_record_is_written(long_run):
-    run = long_run(deadline_seconds=3)
+@pytest.mark.parametrize("parts", [False, True], ids=["whole", "parts"])
+def test_a_rank_that_hangs_is_named_within_the_deadline_and_the_flight_record_is_written(long_run, parts):
+    run = long_run(deadline_seconds=3, shard_parameters=parts)
     pid = run.pid_of(1)
     os.kill(pid, signal.SIGSTOP)
     code, output = run.end()
     assert code == RANK_LOST, output
-    assert re.search(r"(all_reduce|broadcast) \d+ of group train .* failed after .* \(deadline 3.0 s\): rank 1 "
-                     rf"\(\S+:{pid}\) is silent: dead, stopped or cut off", output), output
+    assert re.search(r"(all_reduce|broadcast|all_gather|reduce_scatter) \d+ of group train .* failed after .* "
+                     rf"\(deadline 3.0 s\): rank 1 \(\S+:{pid}\) is silent: dead, stopped or cut off", output), output
     record = json.loads((run.folder / "runs" / "small" / "flight_rank_0.json").read_text())
     assert record["entries"]
     wait_until(lambda: not is_alive(pid), "the rank that hung is left")
