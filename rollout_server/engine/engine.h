@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/options.h"
 #include "common/base/weight_version.h"
+#include "common/model/device.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"
 #include "common/tensor/machine_limits.h"
@@ -29,10 +30,6 @@
 namespace tandem::rollout {
 
 enum class ComputeDType { kFp32, kBf16 };
-
-// Where the forward runs. kCuda: the first GPU this process sees (CUDA_VISIBLE_DEVICES), in a build
-// of the cuda preset.
-enum class Device { kCpu, kCuda };
 
 // What becomes of groups that run when new weights are installed.
 enum class InFlight {
