@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "common/base/check.h"
 #include "trainer/vector_math.h"
 
 namespace tandem::trainer {
@@ -128,23 +127,6 @@ void TimesTransposed(const float* rows, int64_t row_stride, int64_t num_rows, in
 }
 
 }  // namespace
-
-std::vector<std::span<const Segment>> SplitByPrompt(std::span<const Segment> segments) {
-  std::vector<std::span<const Segment>> parts;
-  size_t begin = 0;
-  for (size_t i = 0; i < segments.size(); ++i) {
-    const bool starts_part = segments[i].prefix_begin == segments[i].prefix_end;
-    if (starts_part) {
-      if (i > begin) parts.push_back(segments.subspan(begin, i - begin));
-      begin = i;
-    } else {
-      TANDEM_CHECK(i > begin && segments[i].prefix_begin == segments[begin].begin &&
-                   segments[i].prefix_end == segments[begin].end);
-    }
-  }
-  if (begin < segments.size()) parts.push_back(segments.subspan(begin));
-  return parts;
-}
 
 void AttendForward(std::span<const Segment> part, int64_t kv_head, const AttentionShape& shape,
                    const AttentionForwardArgs& args) {

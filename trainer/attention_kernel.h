@@ -32,10 +32,6 @@ struct AttentionBackwardArgs {
   float *q_grad, *k_grad, *v_grad;  // overwritten
 };
 
-// The row's segments by prompt: each part starts with a segment without prefix, and the prefix of
-// every other segment of the part is that first segment.
-std::vector<std::span<const Segment>> SplitByPrompt(std::span<const Segment> segments);
-
 // One part of the row and one key-value head. Calls for different (part, head) touch disjoint
 // memory.
 void AttendForward(std::span<const Segment> part, int64_t kv_head, const AttentionShape& shape,

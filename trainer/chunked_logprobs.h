@@ -7,14 +7,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "trainer/layer_ops.h"
 
 namespace tandem::trainer {
-
-inline constexpr int64_t kLogitChunkRows = 256;
 
 struct ChosenLogprobs {
   at::Tensor logprobs;     // [R] float32
@@ -23,21 +20,20 @@ struct ChosenLogprobs {
   at::Tensor kept_logits;  // [R, V] or undefined; the backward pass overwrites it
 };
 
-// log softmax(hidden head^T / temperature)[tokens] per row. hidden [R, E] and head's weight [V, E]
-// float32; at most `max_kept_logits` are kept for the backward pass, all or none: saves one of its
+// log softmax(hidden head^T / temperature)[tokens] per row. hidden [R, E] float32, head's weight
+// [V, E]; at most `max_kept_logits` are kept for the backward pass, all or none: saves one of its
 // products.
-// Row r's softmax is over support[r] where that has ids; no elements: over all, everywhere.
-using Supports = std::span<const std::span<const int32_t>>;
-ChosenLogprobs ChosenTokenLogprobs(const at::Tensor& hidden, const LinearLayer& head,
-                                   const std::vector<int64_t>& tokens, double temperature,
-                                   int64_t max_kept_logits, Supports support = {});
+ChosenLogprobs ChosenTokenLogprobs(const LayerOps& ops, const at::Tensor& hidden,
+                                   const LinearLayer& head, const std::vector<int64_t>& tokens,
+                                   double temperature, int64_t max_kept_logits,
+                                   Supports support = {});
 
-// Gradient of `hidden` from that of the log-probs, [R]; adds that of `head` to its weight_grad. Once only
-// per result: kept logits are overwritten.
-at::Tensor ChosenTokenLogprobsBackward(const at::Tensor& hidden, const LinearLayer& head,
-                                       const std::vector<int64_t>& tokens, double temperature,
-                                       ChosenLogprobs& result, const at::Tensor& logprobs_grad,
-                                       Supports support = {});
+// Gradient of `hidden` from that of the log-probs, [R]; adds that of `head` to its weight_grad.
+// Once only per result: kept logits are overwritten.
+at::Tensor ChosenTokenLogprobsBackward(const LayerOps& ops, const at::Tensor& hidden,
+                                       const LinearLayer& head, const std::vector<int64_t>& tokens,
+                                       double temperature, ChosenLogprobs& result,
+                                       const at::Tensor& logprobs_grad, Supports support = {});
 
 }  // namespace tandem::trainer
 

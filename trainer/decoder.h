@@ -1,6 +1,6 @@
 // Decoder: the transformer between token ids and final hidden states, forward and hand-written
-// backward over one packed row. What Policy holds; written in layer_ops. The residual stream is
-// fp32. Gradients are added to the `*_grad` tensors. Use from one thread.
+// backward over one packed row. What Policy holds; written in LayerOps. Gradients are added to the
+// `*_grad` tensors. Use from one thread.
 #ifndef TANDEM_TRAINER_DECODER_H_
 #define TANDEM_TRAINER_DECODER_H_
 
@@ -29,9 +29,7 @@ struct DecoderWeights {
   at::Tensor embedding, embedding_grad;    // [V, E] float32
   std::vector<DecoderLayer> layers;
   NormLayer final_norm;
-  LinearLayer head;            // [V, E] float32; the embedding's when tied
-  // Attention in the engine's blocks (`exact` mode), over keys and values rounded as its cache does.
-  bool exact_attention = false, exact_bf16_kv = false;
+  LinearLayer head;  // [V, E]; the embedding's when tied
 };
 
 // What the backward pass of one layer needs. Values that are cheap to make again (norms' outputs,
@@ -60,13 +58,13 @@ struct LayerWatch {
 };
 
 // Hidden states before the final norm, [T, E]. Fills `tape` unless it is null.
-at::Tensor DecoderForward(const DecoderWeights& weights, const PackedRow& row, DecoderTape* tape,
-                          const LayerWatch& watch);
+at::Tensor DecoderForward(const LayerOps& ops, const DecoderWeights& weights, const PackedRow& row,
+                          DecoderTape* tape, const LayerWatch& watch);
 
 // Adds the gradients of every weight but the final norm and head. `hidden_grad` [T, E] is consumed,
 // and so is the tape, layer by layer from the last to the first.
-void DecoderBackward(const DecoderWeights& weights, const PackedRow& row, DecoderTape& tape,
-                     at::Tensor hidden_grad, const LayerWatch& watch);
+void DecoderBackward(const LayerOps& ops, const DecoderWeights& weights, const PackedRow& row,
+                     DecoderTape& tape, at::Tensor hidden_grad, const LayerWatch& watch);
 
 }  // namespace tandem::trainer
 

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::trainer {
@@ -79,6 +80,23 @@ PackedRow SingleSequenceRow(std::span<const int32_t> token_ids) {
   row.is_target[0] = false;
   row.segments.push_back({.begin = 0, .end = row.num_tokens()});
   return row;
+}
+
+std::vector<std::span<const Segment>> SplitByPrompt(std::span<const Segment> segments) {
+  std::vector<std::span<const Segment>> parts;
+  size_t begin = 0;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const bool starts_part = segments[i].prefix_begin == segments[i].prefix_end;
+    if (starts_part) {
+      if (i > begin) parts.push_back(segments.subspan(begin, i - begin));
+      begin = i;
+    } else {
+      TANDEM_CHECK(i > begin && segments[i].prefix_begin == segments[begin].begin &&
+                   segments[i].prefix_end == segments[begin].end);
+    }
+  }
+  if (begin < segments.size()) parts.push_back(segments.subspan(begin));
+  return parts;
 }
 
 }  // namespace tandem::trainer

@@ -52,6 +52,10 @@ absl::StatusOr<PackedRow> PackRow(std::span<const GroupTokens> groups);
 // One sequence as a row of its own in which every token but the first is a target (for scoring).
 PackedRow SingleSequenceRow(std::span<const int32_t> token_ids);
 
+// The row's segments by prompt: each part starts with a segment without prefix, and the prefix of
+// every other segment of the part is that first segment.
+std::vector<std::span<const Segment>> SplitByPrompt(std::span<const Segment> segments);
+
 }  // namespace tandem::trainer
 
 #endif  // TANDEM_TRAINER_PACKED_ROWS_H_

@@ -22,6 +22,8 @@
 #include "common/tensor/linear.h"
 #include "common/tensor/torch_status.h"
 #include "trainer/chunked_logprobs.h"
+#include "trainer/cpu_layer_ops.h"
+#include "trainer/cuda/device_layer_ops.h"
 #include "trainer/decoder.h"
 #include "trainer/exact_ops.h"
 
@@ -31,8 +33,9 @@ namespace {
 // 400 MB of a row's logits, between its forward and backward pass.
 constexpr int64_t kMaxKeptLogits = 100'000'000;
 
-// A row's activations are freed and allocated anew each time. Left alone, glibc gives such memory back
-// and the kernel clears it again, which costs 7 % of a forward and backward pass. For the whole process.
+// A row's activations are freed and allocated anew each time. Left alone, glibc gives such memory
+// back and the kernel clears it again, which costs 7 % of a forward and backward pass. For the
+// whole process.
 void KeepFreedMemory() {
 #ifdef __GLIBC__
   static const bool once = [] {
@@ -72,39 +75,26 @@ absl::StatusOr<Targets> FindTargets(const PackedRow& row, int64_t vocabulary) {
   return targets;
 }
 
-at::Tensor GatherRows(const at::Tensor& rows, const std::vector<int64_t>& indices) {
-  const int64_t width = rows.size(1);
-  at::Tensor result = at::empty({static_cast<int64_t>(indices.size()), width}, rows.options());
-  const float* from = rows.const_data_ptr<float>();
-  float* to = result.data_ptr<float>();
-  for (size_t i = 0; i < indices.size(); ++i) {
-    std::copy_n(from + indices[i] * width, width, to + static_cast<int64_t>(i) * width);
-  }
-  return result;
-}
-
-// Completions of a group share the row of the prompt's last token: rows add up, in target order.
-at::Tensor ScatterAddRows(const at::Tensor& values, const std::vector<int64_t>& indices,
-                          int64_t num_rows) {
-  const int64_t width = values.size(1);
-  at::Tensor result = at::zeros({num_rows, width}, values.options());
-  const float* from = values.const_data_ptr<float>();
-  float* to = result.data_ptr<float>();
-  for (size_t i = 0; i < indices.size(); ++i) {
-    for (int64_t e = 0; e < width; ++e) {
-      to[indices[i] * width + e] += from[static_cast<int64_t>(i) * width + e];
-    }
-  }
-  return result;
-}
-
+// On the host, wherever the values are.
 at::Tensor SpreadOverRow(const at::Tensor& values, const std::vector<int64_t>& positions,
                          int64_t num_tokens) {
-  at::Tensor result = at::zeros({num_tokens}, values.options());
-  const float* from = values.const_data_ptr<float>();
+  at::Tensor result = at::zeros({num_tokens});
+  const at::Tensor on_host = values.cpu();
+  const float* from = on_host.const_data_ptr<float>();
   float* to = result.data_ptr<float>();
   for (size_t i = 0; i < positions.size(); ++i) to[positions[i]] = from[i];
   return result;
+}
+
+absl::StatusOr<std::unique_ptr<LayerOps>> MakeOps(ComputeDType dtype, Numerics numerics,
+                                                  Device device) {
+  const bool exact = numerics == Numerics::kExact;
+  if (device == Device::kCpu) {
+    if (exact) return std::make_unique<ExactCpuLayerOps>(dtype == ComputeDType::kBf16);
+    return std::make_unique<CpuLayerOps>();
+  }
+  if (!exact) return MakeDeviceLayerOps(dtype);
+  return absl::UnimplementedError("numerics exact is not there for a trainer on a device");
 }
 
 // Everything one scored row keeps for its backward pass.
@@ -159,6 +149,8 @@ struct Policy::Impl {
   };
 
   ModelConfig config;
+  std::unique_ptr<LayerOps> ops;
+  Device device = Device::kCpu;
   ComputeDType dtype = ComputeDType::kFp32;
   bool trainable = false;
   Numerics numerics = Numerics::kFast;
@@ -167,9 +159,9 @@ struct Policy::Impl {
   DecoderWeights weights;
   std::vector<Use> uses;
   size_t binding_stage = 0;
-  std::vector<std::vector<size_t>> stages;       // [stage] its parameters
-  std::vector<std::vector<size_t>> uses_of;      // [stage] its uses
-  std::vector<bool> is_current;                  // [stage] the weights of its uses are the masters'
+  std::vector<std::vector<size_t>> stages;   // [stage] its parameters
+  std::vector<std::vector<size_t>> uses_of;  // [stage] its uses
+  std::vector<bool> is_current;              // [stage] the weights of its uses are the masters'
   PassWatch watch;
   bool checkpoint_activations = false;
 
@@ -183,6 +175,7 @@ struct Policy::Impl {
   void EndStage(Pass pass, size_t stage);
   LayerWatch Layers(Pass pass);
   void RefreshWeight(const Use& use);
+  void RefreshWeightOnDevice(const Use& use);
   at::Tensor AsPushed(const NamedParameter& parameter) const;
   void PrepareGrads();
   std::unique_ptr<ScoreTape> Forward(const PackedRow& row, Targets targets, double temperature,
@@ -241,8 +234,9 @@ absl::Status Policy::Impl::BindAll() {
     TANDEM_RETURN_IF_ERROR(BindLayer(i, weights.layers[static_cast<size_t>(i)]));
   }
   binding_stage = 0;
-  TANDEM_RETURN_IF_ERROR(Bind("model.norm.weight", weights.final_norm.weight,
-                              weights.final_norm.weight_grad));
+  TANDEM_RETURN_IF_ERROR(
+      Bind("model.norm.weight", weights.final_norm.weight, weights.final_norm.weight_grad));
+  weights.final_norm.in_fp32 = true;
   return Bind(config.tie_word_embeddings ? embedding : "lm_head.weight", weights.head.weight,
               weights.head.weight_grad, &weights.head, /*is_head=*/true);
 }
@@ -287,8 +281,16 @@ LayerWatch Policy::Impl::Layers(Pass pass) {
           [=, this](int64_t layer) { EndStage(pass, stage(layer)); }};
 }
 
+// The embedding, norms and biases are read as they are.
+void Policy::Impl::RefreshWeightOnDevice(const Use& use) {
+  const at::Tensor master = parameters[use.parameter].master.detach();
+  const bool in_bf16 = dtype == ComputeDType::kBf16 && use.linear != nullptr;
+  *use.weight = in_bf16 ? master.to(at::kBFloat16) : master;
+}
+
 // The head's logits are fp32; its gradients are made like those of other layers.
 void Policy::Impl::RefreshWeight(const Use& use) {
+  if (device == Device::kCuda) return RefreshWeightOnDevice(use);
   if (use.is_head && trainable && dtype == ComputeDType::kBf16 && HasFastBf16()) {
     use.linear->backward_weight = parameters[use.parameter].master.detach().to(at::kBFloat16);
   }
@@ -336,22 +338,21 @@ std::unique_ptr<ScoreTape> Policy::Impl::Forward(const PackedRow& row, Targets t
   tape->temperature = temperature;
   if (with_gradient) tape->row = row;
   tape->decoder.inputs_only = checkpoint_activations;
-  const at::Tensor hidden =
-      DecoderForward(weights, row, with_gradient ? &tape->decoder : nullptr,
-                     Layers(Pass::kForward));
+  const at::Tensor hidden = DecoderForward(
+      *ops, weights, row, with_gradient ? &tape->decoder : nullptr, Layers(Pass::kForward));
   BeginStage(Pass::kForward, 0);
-  tape->final_hidden = GatherRows(hidden, tape->targets.sources);
-  tape->final_normed = RmsNorm(weights.final_norm, tape->final_hidden, config.rms_norm_eps);
-  tape->chosen = ChosenTokenLogprobs(tape->final_normed.value, weights.head, tape->targets.tokens,
-                                     temperature, with_gradient ? kMaxKeptLogits : 0,
-                                     tape->targets.support);
+  tape->final_hidden = ops->TakeRows(hidden, tape->targets.sources);
+  tape->final_normed = ops->RmsNorm(weights.final_norm, tape->final_hidden, config.rms_norm_eps);
+  tape->chosen =
+      ChosenTokenLogprobs(*ops, tape->final_normed.value, weights.head, tape->targets.tokens,
+                          temperature, with_gradient ? kMaxKeptLogits : 0, tape->targets.support);
   EndStage(Pass::kForward, 0);
   return tape;
 }
 
 void Policy::Impl::Backward(ScoreTape& tape, const at::Tensor& logprobs_grad) {
   PrepareGrads();
-  at::Tensor target_grad = at::empty_like(tape.chosen.logprobs);
+  at::Tensor target_grad = at::empty({tape.chosen.logprobs.numel()});
   const float* from = logprobs_grad.const_data_ptr<float>();
   float* to = target_grad.data_ptr<float>();
   for (size_t i = 0; i < tape.targets.positions.size(); ++i) {
@@ -359,14 +360,14 @@ void Policy::Impl::Backward(ScoreTape& tape, const at::Tensor& logprobs_grad) {
   }
   BeginStage(Pass::kBackward, 0);
   const at::Tensor normed_grad = ChosenTokenLogprobsBackward(
-      tape.final_normed.value, weights.head, tape.targets.tokens, tape.temperature, tape.chosen,
-      target_grad, tape.targets.support);
+      *ops, tape.final_normed.value, weights.head, tape.targets.tokens, tape.temperature,
+      tape.chosen, target_grad.to(ops->device()), tape.targets.support);
   at::Tensor final_grad;
-  RmsNormBackward(weights.final_norm, tape.final_hidden, tape.final_normed.rstd, normed_grad,
-                  final_grad);
+  ops->RmsNormBackward(weights.final_norm, tape.final_hidden, tape.final_normed.rstd, normed_grad,
+                       final_grad);
   EndStage(Pass::kBackward, 0);
-  DecoderBackward(weights, tape.row, tape.decoder,
-                  ScatterAddRows(final_grad, tape.targets.sources, tape.row.num_tokens()),
+  DecoderBackward(*ops, weights, tape.row, tape.decoder,
+                  ops->SpreadRows(final_grad, tape.targets.sources, tape.row.num_tokens()),
                   Layers(Pass::kBackward));
 }
 
@@ -393,20 +394,21 @@ Policy::~Policy() = default;
 
 absl::StatusOr<std::unique_ptr<Policy>> Policy::CreateUnfilled(const ModelConfig& config,
                                                                ComputeDType dtype, bool trainable,
-                                                               Numerics numerics) {
+                                                               Numerics numerics, Device device) {
   return CatchTorch("policy", [&]() -> absl::StatusOr<std::unique_ptr<Policy>> {
-    if (trainable) KeepFreedMemory();
+    if (trainable && device == Device::kCpu) KeepFreedMemory();
     auto impl = std::make_unique<Impl>();
+    TANDEM_ASSIGN_OR_RETURN(impl->ops, MakeOps(dtype, numerics, device));
+    impl->device = device;
     impl->config = config;
     impl->dtype = dtype;
     impl->trainable = trainable;
     impl->numerics = numerics;
     impl->weights.config = config;
     impl->weights.inverse_frequencies = RotaryInverseFrequencies(config);
-    impl->weights.exact_attention = numerics == Numerics::kExact;
-    impl->weights.exact_bf16_kv = dtype == ComputeDType::kBf16;
     for (const TensorSpec& spec : ModelTensors(config, DType::kF32)) {
-      at::Tensor master = at::empty(spec.shape, at::kFloat);
+      at::Tensor master =
+          at::empty(spec.shape, at::TensorOptions(at::kFloat).device(impl->ops->device()));
       master.requires_grad_(trainable);
       impl->parameters.push_back({spec.name, std::move(master)});
     }
@@ -419,9 +421,9 @@ absl::StatusOr<std::unique_ptr<Policy>> Policy::CreateUnfilled(const ModelConfig
 absl::StatusOr<std::unique_ptr<Policy>> Policy::Create(const ModelConfig& config,
                                                        const std::vector<HostTensor>& tensors,
                                                        ComputeDType dtype, bool trainable,
-                                                       Numerics numerics) {
+                                                       Numerics numerics, Device device) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Policy> policy,
-                          CreateUnfilled(config, dtype, trainable, numerics));
+                          CreateUnfilled(config, dtype, trainable, numerics, device));
   const std::vector<NamedParameter>& parameters = policy->parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (i >= tensors.size() || tensors[i].spec.name != parameters[i].name) {
@@ -430,8 +432,8 @@ absl::StatusOr<std::unique_ptr<Policy>> Policy::Create(const ModelConfig& config
     }
     TANDEM_ASSIGN_OR_RETURN(const at::Tensor values, AsMaster(tensors[i]));
     TANDEM_CHECK(values.sizes() == parameters[i].master.sizes());
-    std::copy_n(values.const_data_ptr<float>(), values.numel(),
-                parameters[i].master.data_ptr<float>());
+    const at::NoGradGuard no_grad;
+    parameters[i].master.copy_(values);
   }
   return policy;
 }
@@ -449,9 +451,8 @@ absl::StatusOr<TokenScores> Policy::Score(const PackedRow& row, double temperatu
     }
     std::unique_ptr<ScoreTape> tape =
         impl_->Forward(row, std::move(targets), temperature, with_gradient);
-    TokenScores scores{
-        SpreadOverRow(tape->chosen.logprobs, tape->targets.positions, num_tokens),
-        SpreadOverRow(tape->chosen.entropies, tape->targets.positions, num_tokens)};
+    TokenScores scores{SpreadOverRow(tape->chosen.logprobs, tape->targets.positions, num_tokens),
+                       SpreadOverRow(tape->chosen.entropies, tape->targets.positions, num_tokens)};
     if (with_gradient) impl_->AttachBackward(std::move(tape), scores.logprobs);
     return scores;
   });
@@ -462,9 +463,7 @@ void Policy::WeightsChanged(Rounding rounding) {
   impl_->is_current.assign(impl_->is_current.size(), false);
 }
 
-void Policy::CheckpointActivations(bool checkpoint) {
-  impl_->checkpoint_activations = checkpoint;
-}
+void Policy::CheckpointActivations(bool checkpoint) { impl_->checkpoint_activations = checkpoint; }
 
 void Policy::Watch(PassWatch watch) { impl_->watch = std::move(watch); }
 

@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/model/device.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"
 #include "common/weights/host_tensor.h"
@@ -37,7 +38,8 @@ struct NamedParameter {
 //   INVALID_ARGUMENT  not of a float dtype
 absl::StatusOr<at::Tensor> AsMaster(const HostTensor& tensor);
 
-// Per-token results, [T] in the row's order; entries where the row has no target token are 0.
+// Per-token results, on the host, [T] in the row's order; entries where the row has no target token
+// are 0.
 struct TokenScores {
   at::Tensor
       logprobs;  // [T] float32 of the tempered distribution; has a gradient in Score(.., true)
@@ -61,24 +63,30 @@ struct PassWatch {
 
 class Policy {
  public:
-  // Tensors of any float dtype, in ModelTensors order (MatchModelTensors), become fp32 masters. With
-  // Numerics::kExact the forward runs the engine's kernels over the masters as a push sends them to a
-  // server of `dtype`, and gradients go straight through the cast to the masters.
+  // Tensors of any float dtype, in ModelTensors order (MatchModelTensors), become fp32 masters.
+  // With Numerics::kExact the forward runs the engine's kernels over the masters as a push sends
+  // them to a server of `dtype`, and gradients go straight through the cast to the masters. On a
+  // device, masters and gradients lie there, and the head takes bf16 in too: its inputs as two
+  // parts, 16 significand bits.
   //   INVALID_ARGUMENT  a tensor is missing (named) or of no float dtype
+  //   FAILED_PRECONDITION  a device in a build without CUDA
+  //   UNIMPLEMENTED     kExact on a device
   static absl::StatusOr<std::unique_ptr<Policy>> Create(const ModelConfig& config,
                                                         const std::vector<HostTensor>& tensors,
                                                         ComputeDType dtype, bool trainable,
-                                                        Numerics numerics = Numerics::kFast);
+                                                        Numerics numerics = Numerics::kFast,
+                                                        Device device = Device::kCpu);
   // The same with masters that hold nothing yet: whoever fills them calls WeightsChanged.
   static absl::StatusOr<std::unique_ptr<Policy>> CreateUnfilled(const ModelConfig& config,
                                                                 ComputeDType dtype, bool trainable,
-                                                                Numerics numerics);
+                                                                Numerics numerics,
+                                                                Device device = Device::kCpu);
   ~Policy();
 
   // Log-probs of row.token_ids[t] given what it may attend to, where row.is_target[t], over
-  // row.support[t] where it has one. Logits are divided by `temperature`. fp32 logits exist for a chunk of rows at a time only. With a
-  // gradient, backward() of what is made of the log-probs adds to the masters' grad(), once per
-  // result, and the policy must outlive it.
+  // row.support[t] where it has one. Logits are divided by `temperature`. fp32 logits exist for a
+  // chunk of rows at a time only. With a gradient, backward() of what is made of the log-probs adds
+  // to the masters' grad(), once per result, and the policy must outlive it.
   //   INVALID_ARGUMENT  an id outside the vocabulary; a target with nothing before it
   //   INTERNAL          a kernel failed (message from LibTorch)
   absl::StatusOr<TokenScores> Score(const PackedRow& row, double temperature, bool with_gradient);
@@ -88,7 +96,8 @@ class Policy {
   void CheckpointActivations(bool checkpoint);
 
   // To be called after masters changed: drops the casts. `rounding` is that of the next push, for
-  // kExact; weights that were never updated are cast to nearest, as a server does when it loads them.
+  // kExact; weights that were never updated are cast to nearest, as a server does when it loads
+  // them.
   void WeightsChanged(Rounding rounding = Rounding::kNearest);
 
   // Told of every stage of every pass from now on. A row without targets has no passes.

@@ -95,7 +95,7 @@ absl::StatusOr<std::unique_ptr<rollout::Engine>> MakeEngine(const BenchFlags& fl
                                                             const std::vector<BenchCase>& cases) {
   rollout::EngineOptions options;
   if (flags.device == "cuda") {
-    options.device = rollout::Device::kCuda;
+    options.device = Device::kCuda;
     options.cuda_graphs = flags.cuda_graphs;
     options.max_step_tokens = kCudaStepTokens;
   }

@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <tuple>
 
 #include "tests/support/status_matchers.h"
+#include "tests/trainer/test_devices.h"
 #include "tests/trainer/toy_model.h"
 
 namespace tandem::trainer {
@@ -35,8 +38,11 @@ ModelConfig Variant(int number) {
 }
 
 std::unique_ptr<Policy> MakePolicy(const ModelConfig& config,
-                                   ComputeDType dtype = ComputeDType::kFp32) {
-  return Policy::Create(config, ToyWeights(config), dtype, /*trainable=*/true).value();
+                                   ComputeDType dtype = ComputeDType::kFp32,
+                                   Device device = Device::kCpu) {
+  return Policy::Create(config, ToyWeights(config), dtype, /*trainable=*/true, Numerics::kFast,
+                        device)
+      .value();
 }
 
 PackedRow OneGroup(const std::vector<std::vector<int32_t>>& completions) {
@@ -53,10 +59,17 @@ at::Tensor Targets(const Policy&, const TokenScores& scores, const PackedRow& ro
   return scores.logprobs.index_select(0, at::tensor(places, at::kLong));
 }
 
-class PolicyVariantTest : public ::testing::TestWithParam<int> {};
+class PolicyVariantTest : public ::testing::TestWithParam<std::tuple<Device, int>> {
+ protected:
+  Device device() const { return std::get<0>(GetParam()); }
+  ModelConfig config() const { return Variant(std::get<1>(GetParam())); }
+  std::unique_ptr<Policy> Make() const {
+    return MakePolicy(config(), ComputeDType::kFp32, device());
+  }
+};
 
 TEST_P(PolicyVariantTest, APromptSharedByItsCompletionsScoresLikeSeparateRows) {
-  const auto policy = MakePolicy(Variant(GetParam()));
+  const auto policy = Make();
   const PackedRow together = OneGroup({kLong, kShort});
   const at::Tensor shared = Targets(*policy, *policy->Score(together, 1.0, true), together);
   std::vector<at::Tensor> apart;
@@ -68,7 +81,7 @@ TEST_P(PolicyVariantTest, APromptSharedByItsCompletionsScoresLikeSeparateRows) {
 }
 
 TEST_P(PolicyVariantTest, GradientsOfAPackedRowAreThoseOfSeparateRows) {
-  const auto packed = MakePolicy(Variant(GetParam())), separate = MakePolicy(Variant(GetParam()));
+  const auto packed = Make(), separate = Make();
   packed->Score(OneGroup({kLong, kShort}), 1.0, true)->logprobs.sum().backward();
   for (const auto& completion : {kLong, kShort}) {
     separate->Score(OneGroup({completion}), 1.0, true)->logprobs.sum().backward();
@@ -82,7 +95,7 @@ TEST_P(PolicyVariantTest, GradientsOfAPackedRowAreThoseOfSeparateRows) {
 
 // Two rows: the gradients of the second add to those of the first. Head, then layers from the last.
 TEST_P(PolicyVariantTest, TellsOfEachGradientOnceAndWhenNothingMoreIsAddedToIt) {
-  const auto policy = MakePolicy(Variant(GetParam()));
+  const auto policy = Make();
   const std::vector<NamedParameter>& parameters = policy->parameters();
   policy->Score(OneGroup({kLong}), 1.0, true)->logprobs.sum().backward();
   std::vector<at::Tensor> told(parameters.size());
@@ -116,7 +129,7 @@ TEST_P(PolicyVariantTest, TellsOfEachGradientOnceAndWhenNothingMoreIsAddedToIt) 
 }
 
 TEST_P(PolicyVariantTest, CheckpointedActivationsGiveTheSameGradientsBitForBit) {
-  const auto kept = MakePolicy(Variant(GetParam())), again = MakePolicy(Variant(GetParam()));
+  const auto kept = Make(), again = Make();
   again->CheckpointActivations(true);
   for (const auto& policy : {kept.get(), again.get()}) {
     policy->Score(OneGroup({kLong, kShort}), 0.9, true)->logprobs.sum().backward();
@@ -128,7 +141,7 @@ TEST_P(PolicyVariantTest, CheckpointedActivationsGiveTheSameGradientsBitForBit) 
 }
 
 TEST_P(PolicyVariantTest, EveryGradientAgreesWithDifferences) {
-  const auto policy = MakePolicy(Variant(GetParam()));
+  const auto policy = Make();
   const PackedRow row = OneGroup({kLong, kShort});
   const auto score = [&] {
     return policy->Score(row, 0.9, false)->logprobs.to(at::kDouble).sum().item<double>();
@@ -137,7 +150,7 @@ TEST_P(PolicyVariantTest, EveryGradientAgreesWithDifferences) {
   for (const NamedParameter& parameter : policy->parameters()) {
     const at::Tensor master = parameter.master.detach(), saved = master.clone();
     at::manual_seed(17);
-    const at::Tensor direction = at::randn_like(saved);
+    const at::Tensor direction = at::randn(saved.sizes()).to(saved.device());
     const auto at_step = [&](double step) {
       master.copy_(saved + step * direction);
       return score();
@@ -153,7 +166,52 @@ TEST_P(PolicyVariantTest, EveryGradientAgreesWithDifferences) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(LlamaQwen2Qwen3Biases, PolicyVariantTest, ::testing::Values(0, 1, 2, 3));
+// The same passes as the CPU's, by other kernels.
+TEST_P(PolicyVariantTest, LogprobsAndGradientsAreTheCpus) {
+  const auto here = Make(), on_cpu = MakePolicy(config());
+  const PackedRow row = OneGroup({kLong, kShort});
+  const TokenScores got = here->Score(row, 0.9, true).value();
+  const TokenScores expected = on_cpu->Score(row, 0.9, true).value();
+  EXPECT_TRUE(got.logprobs.is_cpu() && got.entropies.is_cpu());
+  EXPECT_LT((got.logprobs - expected.logprobs).abs().max().item<float>(), 1e-5f);
+  EXPECT_LT((got.entropies - expected.entropies).abs().max().item<float>(), 1e-5f);
+  got.logprobs.sum().backward();
+  expected.logprobs.sum().backward();
+  for (size_t i = 0; i < here->parameters().size(); ++i) {
+    const at::Tensor a = here->parameters()[i].master.grad().cpu();
+    const at::Tensor b = on_cpu->parameters()[i].master.grad();
+    EXPECT_LT((a - b).abs().max().item<float>(), 5e-5f) << here->parameters()[i].name;
+  }
+}
+
+// In bfloat16 the two round at different places: activations on a device, products on the CPU.
+// Gradients are as near to those of fp32 as the CPU's are, to a factor.
+TEST_P(PolicyVariantTest, Bf16GradientsAreAsNearToFp32AsTheCpus) {
+  ModelConfig wide = config();
+  wide.head_dim = 8;  // what flash attention takes
+  const PackedRow row = OneGroup({kLong, kShort});
+  const auto gradients = [&](ComputeDType dtype, Device where) {
+    const auto policy = MakePolicy(wide, dtype, where);
+    policy->Score(row, 0.9, true)->logprobs.sum().backward();
+    std::vector<at::Tensor> flat;
+    for (const NamedParameter& p : policy->parameters()) {
+      flat.push_back(p.master.grad().cpu().flatten());
+    }
+    return at::cat(flat);
+  };
+  const at::Tensor exact = gradients(ComputeDType::kFp32, Device::kCpu);
+  const auto error = [&](const at::Tensor& of) {
+    return ((of - exact).norm() / exact.norm()).item<double>();
+  };
+  const double on_cpu = error(gradients(ComputeDType::kBf16, Device::kCpu));
+  const double here = error(gradients(ComputeDType::kBf16, device()));
+  EXPECT_GT(here, 1e-4);
+  EXPECT_LT(here, 3 * on_cpu);
+}
+
+INSTANTIATE_TEST_SUITE_P(LlamaQwen2Qwen3Biases, PolicyVariantTest,
+                         ::testing::Combine(::testing::ValuesIn(testing::TestDevices()),
+                                            ::testing::Values(0, 1, 2, 3)));
 
 TEST(PolicyTest, Bug09LogprobsAreOfTheTokenItselfAndNotOfItsNeighbour) {
   const ModelConfig config = SuccessorConfig();

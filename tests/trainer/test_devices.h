@@ -1,0 +1,27 @@
+// Where a test of the policy runs: on the CPU, and by the operations of a device. Those run on the
+// CPU too, with tests/support/cpu_as_device.cc, and on a GPU in the programs of label gpu.
+#ifndef TANDEM_TESTS_TRAINER_TEST_DEVICES_H_
+#define TANDEM_TESTS_TRAINER_TEST_DEVICES_H_
+
+#include <string>
+#include <vector>
+
+#include "common/model/device.h"
+
+namespace tandem::testing {
+
+inline std::vector<Device> TestDevices() {
+#if defined(TANDEM_ON_GPU)
+  return {Device::kCuda};
+#elif defined(TANDEM_CUDA)
+  return {Device::kCpu};
+#else
+  return {Device::kCpu, Device::kCuda};
+#endif
+}
+
+inline std::string NameOf(Device device) { return device == Device::kCpu ? "Cpu" : "Device"; }
+
+}  // namespace tandem::testing
+
+#endif  // TANDEM_TESTS_TRAINER_TEST_DEVICES_H_

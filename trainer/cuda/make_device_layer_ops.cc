@@ -1,0 +1,12 @@
+#include <c10/cuda/CUDAFunctions.h>
+
+#include "trainer/cuda/device_layer_ops.h"
+
+namespace tandem::trainer {
+
+absl::StatusOr<std::unique_ptr<LayerOps>> MakeDeviceLayerOps(ComputeDType dtype) {
+  return std::make_unique<DeviceLayerOps>(at::Device(at::kCUDA, c10::cuda::current_device()),
+                                          dtype);
+}
+
+}  // namespace tandem::trainer

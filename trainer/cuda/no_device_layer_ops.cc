@@ -1,0 +1,10 @@
+#include "trainer/cuda/device_layer_ops.h"
+
+namespace tandem::trainer {
+
+absl::StatusOr<std::unique_ptr<LayerOps>> MakeDeviceLayerOps(ComputeDType) {
+  return absl::FailedPreconditionError(
+      "trainer.device is cuda, and this build has no CUDA: build the cuda preset (docs/cuda.md)");
+}
+
+}  // namespace tandem::trainer
