@@ -24,7 +24,7 @@ at::Tensor HostBytes(int64_t size) { return at::empty({size}, On(at::kByte)); }
 
 c10::Stream StreamOfSteps() { return c10::Stream(c10::Stream::DEFAULT, c10::Device(c10::kCPU)); }
 c10::Stream StreamOfUploads() { return StreamOfSteps(); }
-Stream CurrentStream() { return nullptr; }
+tandem::cuda::Stream CurrentStream() { return nullptr; }
 void Wait(const c10::Stream&) {}
 
 at::Tensor Product(const at::Tensor& x, const at::Tensor& weight) {

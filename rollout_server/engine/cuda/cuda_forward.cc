@@ -14,8 +14,8 @@ namespace tandem::rollout {
 namespace {
 
 using cuda::CurrentStream;
-using cuda::Element;
 using cuda::On;
+using tandem::cuda::Element;
 
 constexpr int64_t kScratchFloats = int64_t{1} << 26;  // of paged attention, at most for many rows
 
@@ -43,8 +43,9 @@ CudaForward::Residual CudaForward::Layers(const CudaWeights& weights,
                                           const DeviceInputs& inputs) const {
   const int64_t n = inputs.ids.numel();
   Residual residual = {at::empty({n, config_.hidden_size}, On(at::kFloat)), {}, nullptr};
-  cuda::Embed(weights.embedding.const_data_ptr(), element_, inputs.ids.const_data_ptr<int32_t>(), n,
-              config_.hidden_size, residual.hidden.data_ptr<float>(), CurrentStream());
+  tandem::cuda::Embed(weights.embedding.const_data_ptr(), element_,
+                      inputs.ids.const_data_ptr<int32_t>(), n, config_.hidden_size,
+                      residual.hidden.data_ptr<float>(), CurrentStream());
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     const CudaLayer& layer = weights.layers[i];
     at::Tensor normed = Norm(residual, layer.input_norm);
@@ -55,8 +56,8 @@ CudaForward::Residual CudaForward::Layers(const CudaWeights& weights,
     normed = Norm(residual, layer.post_norm);
     const at::Tensor gate_up = Multiply(normed, layer.gate_up.weight);
     at::Tensor activated = at::empty({n, config_.intermediate_size}, On(type_));
-    cuda::SwiGlu(Floats(gate_up), Floats(layer.gate_up.bias), n, config_.intermediate_size,
-                 activated.data_ptr(), element_, CurrentStream());
+    tandem::cuda::SwiGlu(Floats(gate_up), Floats(layer.gate_up.bias), n, config_.intermediate_size,
+                         activated.data_ptr(), element_, CurrentStream());
     residual.delta = Multiply(activated, layer.down.weight);
     residual.bias = &layer.down.bias;
   }
@@ -67,14 +68,14 @@ CudaForward::Residual CudaForward::Layers(const CudaWeights& weights,
 at::Tensor CudaForward::Multiply(const at::Tensor& x, const at::Tensor& weight) const {
   if (!own_products_) return cuda::Product(x, weight);
   at::Tensor out = at::empty({x.size(0), weight.size(0)}, On(at::kFloat));
-  cuda::RunMatmul({.x = x.const_data_ptr(),
-                   .weight = weight.const_data_ptr(),
-                   .element = element_,
-                   .rows = x.size(0),
-                   .inner = x.size(1),
-                   .outer = weight.size(0),
-                   .out = out.data_ptr<float>()},
-                  CurrentStream());
+  tandem::cuda::RunMatmul({.x = x.const_data_ptr(),
+                           .weight = weight.const_data_ptr(),
+                           .element = element_,
+                           .rows = x.size(0),
+                           .inner = x.size(1),
+                           .outer = weight.size(0),
+                           .out = out.data_ptr<float>()},
+                          CurrentStream());
   return out;
 }
 
@@ -82,16 +83,16 @@ at::Tensor CudaForward::Multiply(const at::Tensor& x, const at::Tensor& weight) 
 at::Tensor CudaForward::Norm(Residual& residual, const at::Tensor& weight) const {
   const int64_t rows = residual.hidden.size(0);
   at::Tensor normed = at::empty({rows, config_.hidden_size}, On(type_));
-  cuda::RunAddNorm({.hidden = residual.hidden.data_ptr<float>(),
-                    .delta = Floats(residual.delta),
-                    .bias = residual.bias == nullptr ? nullptr : Floats(*residual.bias),
-                    .weight = Floats(weight),
-                    .eps = static_cast<float>(config_.rms_norm_eps),
-                    .rows = rows,
-                    .width = config_.hidden_size,
-                    .normed = normed.data_ptr(),
-                    .element = element_},
-                   CurrentStream());
+  tandem::cuda::RunAddNorm({.hidden = residual.hidden.data_ptr<float>(),
+                            .delta = Floats(residual.delta),
+                            .bias = residual.bias == nullptr ? nullptr : Floats(*residual.bias),
+                            .weight = Floats(weight),
+                            .eps = static_cast<float>(config_.rms_norm_eps),
+                            .rows = rows,
+                            .width = config_.hidden_size,
+                            .normed = normed.data_ptr(),
+                            .element = element_},
+                           CurrentStream());
   return normed;
 }
 
@@ -103,7 +104,7 @@ at::Tensor CudaForward::Attend(int64_t index, const CudaLayer& layer, const at::
                                      [](const DeviceRange& range) { return range.flash; });
   at::Tensor queries = at::empty({n, heads, d}, On(at::kFloat)), rounded;
   if (any_flash) rounded = at::empty({n, heads, d}, On(at::kBFloat16));
-  cuda::RunRotateStore(
+  tandem::cuda::RunRotateStore(
       {.qkv = Floats(qkv),
        .bias = Floats(layer.qkv.bias),
        .q_norm = Floats(layer.q_norm),
@@ -138,28 +139,29 @@ void CudaForward::AttendPaged(const DeviceRange& range, const DeviceInputs& inpu
                               const at::Tensor& keys, const at::Tensor& values,
                               const at::Tensor& queries, at::Tensor& out) const {
   const int64_t heads = config_.num_heads, d = config_.head_dim;
-  const int64_t each = cuda::AttentionScratch(1, heads, d, range.longest_key);
+  const int64_t each = tandem::cuda::AttentionScratch(1, heads, d, range.longest_key);
   const int64_t together = std::clamp<int64_t>(kScratchFloats / each, 1, range.count);
   at::Tensor scratch = at::empty({together * each}, On(at::kFloat));
   for (int64_t first = range.first; first < range.first + range.count; first += together) {
-    cuda::RunPagedAttention({.queries = Floats(queries) + first * heads * d,
-                             .keys = keys.const_data_ptr(),
-                             .values = values.const_data_ptr(),
-                             .kv = element_,
-                             .block_tables = inputs.block_tables.const_data_ptr<int32_t>(),
-                             .sequences = inputs.sequences.const_data_ptr<int32_t>() + first,
-                             .contexts = inputs.contexts.const_data_ptr<int32_t>() + first,
-                             .rows = std::min(together, range.first + range.count - first),
-                             .heads = heads,
-                             .kv_heads = config_.num_kv_heads,
-                             .head_dim = d,
-                             .max_blocks = inputs.max_blocks,
-                             .longest = range.longest_key,
-                             .scratch = scratch.data_ptr<float>(),
-                             .out = static_cast<char*>(out.data_ptr()) +
-                                    first * heads * d * cuda::ElementBytes(element_),
-                             .element = element_},
-                            CurrentStream());
+    tandem::cuda::RunPagedAttention(
+        {.queries = Floats(queries) + first * heads * d,
+         .keys = keys.const_data_ptr(),
+         .values = values.const_data_ptr(),
+         .kv = element_,
+         .block_tables = inputs.block_tables.const_data_ptr<int32_t>(),
+         .sequences = inputs.sequences.const_data_ptr<int32_t>() + first,
+         .contexts = inputs.contexts.const_data_ptr<int32_t>() + first,
+         .rows = std::min(together, range.first + range.count - first),
+         .heads = heads,
+         .kv_heads = config_.num_kv_heads,
+         .head_dim = d,
+         .max_blocks = inputs.max_blocks,
+         .longest = range.longest_key,
+         .scratch = scratch.data_ptr<float>(),
+         .out = static_cast<char*>(out.data_ptr()) +
+                first * heads * d * tandem::cuda::ElementBytes(element_),
+         .element = element_},
+        CurrentStream());
   }
 }
 
@@ -170,10 +172,10 @@ void CudaForward::AttendFlash(const DeviceRange& range, const at::Tensor& keys,
   const int64_t tokens = range.slots.numel();
   at::Tensor context_keys = at::empty({tokens, config_.num_kv_heads, config_.head_dim}, On(type_));
   at::Tensor context_values = at::empty_like(context_keys);
-  cuda::GatherKv(keys.const_data_ptr(), values.const_data_ptr(), element_,
-                 range.slots.const_data_ptr<int64_t>(), tokens, config_.num_kv_heads,
-                 config_.head_dim, context_keys.data_ptr(), context_values.data_ptr(),
-                 CurrentStream());
+  tandem::cuda::GatherKv(keys.const_data_ptr(), values.const_data_ptr(), element_,
+                         range.slots.const_data_ptr<int64_t>(), tokens, config_.num_kv_heads,
+                         config_.head_dim, context_keys.data_ptr(), context_values.data_ptr(),
+                         CurrentStream());
   const at::Tensor attended = cuda::FlashAttention(
       {queries.narrow(0, range.first, range.count), context_keys, context_values, range.query_ends,
        range.key_ends, range.longest_query, range.longest_key});
@@ -185,18 +187,18 @@ at::Tensor CudaForward::Logits(const CudaWeights& weights, Residual& residual,
   const int64_t n = rows.numel();
   const bool split = element_ == Element::kBf16;
   at::Tensor normed = at::empty({split ? 2 * n : n, config_.hidden_size}, On(type_));
-  cuda::RunAddNorm({.hidden = residual.hidden.data_ptr<float>(),
-                    .delta = Floats(residual.delta),
-                    .bias = residual.bias == nullptr ? nullptr : Floats(*residual.bias),
-                    .weight = Floats(weights.final_norm),
-                    .eps = static_cast<float>(config_.rms_norm_eps),
-                    .chosen = rows.const_data_ptr<int64_t>(),
-                    .rows = n,
-                    .width = config_.hidden_size,
-                    .normed = normed.data_ptr(),
-                    .element = element_,
-                    .rest = split ? normed.narrow(0, n, n).data_ptr() : nullptr},
-                   CurrentStream());
+  tandem::cuda::RunAddNorm({.hidden = residual.hidden.data_ptr<float>(),
+                            .delta = Floats(residual.delta),
+                            .bias = residual.bias == nullptr ? nullptr : Floats(*residual.bias),
+                            .weight = Floats(weights.final_norm),
+                            .eps = static_cast<float>(config_.rms_norm_eps),
+                            .chosen = rows.const_data_ptr<int64_t>(),
+                            .rows = n,
+                            .width = config_.hidden_size,
+                            .normed = normed.data_ptr(),
+                            .element = element_,
+                            .rest = split ? normed.narrow(0, n, n).data_ptr() : nullptr},
+                           CurrentStream());
   at::Tensor logits = Multiply(normed, weights.head);
   if (!split) return logits;
   logits.narrow(0, 0, n).add_(logits.narrow(0, n, n));

@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/cuda/kernels.h"
 #include "common/model/model_config.h"
 #include "rollout_server/engine/cuda/cuda_weights.h"
-#include "rollout_server/engine/cuda/kernels.h"
 
 namespace tandem::rollout {
 
@@ -49,7 +49,7 @@ class CudaForward {
 
   void CopyBlock(int64_t from, int64_t to);  // all layers
 
-  cuda::Element element() const { return element_; }
+  tandem::cuda::Element element() const { return element_; }
 
  private:
   at::Tensor Multiply(const at::Tensor& x, const at::Tensor& weight) const;
@@ -63,7 +63,7 @@ class CudaForward {
 
   const ModelConfig config_;
   const at::ScalarType type_;
-  const cuda::Element element_;
+  const tandem::cuda::Element element_;
   const bool own_products_;
   at::Tensor cache_;        // [2 L, blocks, Hkv, 16, D]: keys and values of each layer
   at::Tensor frequencies_;  // [D / 2] fp32

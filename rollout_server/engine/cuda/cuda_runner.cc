@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/cuda/kernels.h"
 #include "common/tensor/torch_status.h"
 #include "rollout_server/engine/cuda/cuda_forward.h"
 #include "rollout_server/engine/cuda/cuda_weights.h"
@@ -27,16 +28,15 @@
 #include "rollout_server/engine/cuda/device_ops.h"
 #include "rollout_server/engine/cuda/draw_kernel.h"
 #include "rollout_server/engine/cuda/graph_cache.h"
-#include "rollout_server/engine/cuda/kernels.h"
 #include "rollout_server/engine/cuda/step_inputs.h"
 #include "rollout_server/engine/model_weights.h"
 
 namespace tandem::rollout {
 namespace {
 
-using cuda::Element;
 using cuda::kLogitsRows;
 using cuda::On;
+using tandem::cuda::Element;
 
 constexpr int64_t kFlashTokens = 8;  // shorter runs of prompt attend row by row
 constexpr size_t kMostGraphs = 128;
@@ -166,7 +166,7 @@ class CudaRunner : public TokenRunner {
       const c10::StreamGuard on_stream(stream_);
       work();
       cuda::Wait(stream_);
-      if (const char* const error = cuda::KernelError())
+      if (const char* const error = tandem::cuda::KernelError())
         TORCH_CHECK(false, "a kernel failed: ", error);
     });
   }
@@ -213,7 +213,7 @@ class CudaRunner : public TokenRunner {
 
   Account AccountOf(const CudaWeights& weights, double rows, double num_logits, double attended,
                     double kv_read) const {
-    const double each = static_cast<double>(cuda::ElementBytes(element()));
+    const double each = static_cast<double>(tandem::cuda::ElementBytes(element()));
     const double head = static_cast<double>(config_.hidden_size * config_.vocab_size);
     const double layers = static_cast<double>(weights.layer_bytes());
     const double head_values = static_cast<double>(config_.num_layers * config_.head_dim);
@@ -285,7 +285,7 @@ void CudaRunner::PaddedStep(const CudaWeights& weights, const cuda::GraphKey& ke
   inputs.ranges.push_back({.first = 0,
                            .count = key.rows,
                            .longest_query = 1,
-                           .longest_key = key.chunks * cuda::kAttentionChunk});
+                           .longest_key = key.chunks * tandem::cuda::kAttentionChunk});
   const at::Tensor rows = memory_.View(layout.logits_rows, key.rows, at::kLong);
   const auto* const base = memory_.inputs.const_data_ptr<uint8_t>();
   const auto* const draws = reinterpret_cast<const cuda::Draw*>(base + layout.draws);

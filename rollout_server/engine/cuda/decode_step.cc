@@ -26,8 +26,8 @@ int64_t PaddedRows(int64_t rows) {
 }
 
 int64_t PaddedChunks(int64_t longest_context) {
-  const int64_t chunks =
-      Up(std::max<int64_t>(longest_context, 1), kAttentionChunk) / kAttentionChunk;
+  const int64_t chunks = Up(std::max<int64_t>(longest_context, 1), tandem::cuda::kAttentionChunk) /
+                         tandem::cuda::kAttentionChunk;
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(chunks)));
 }
 
@@ -56,7 +56,7 @@ std::optional<GraphKey> GraphOf(std::span<const TokenInput> inputs,
 
 DecodeLayout LayoutOf(const GraphKey& key) {
   DecodeLayout layout;
-  layout.max_blocks = key.chunks * (kAttentionChunk / kBlock);
+  layout.max_blocks = key.chunks * (tandem::cuda::kAttentionChunk / kBlock);
   const auto rows = static_cast<size_t>(key.rows);
   const auto take = [&](size_t each) {
     const size_t begin = layout.bytes;

@@ -21,8 +21,8 @@ namespace tandem::rollout {
 namespace {
 
 using cuda::CurrentStream;
-using cuda::Element;
 using cuda::On;
+using tandem::cuda::Element;
 
 constexpr int64_t kProductRows = 70;      // more than one tile of either shape
 constexpr int64_t kProductColumns = 150;  // at most: tiles and a rest
@@ -67,14 +67,14 @@ absl::Status CheckProduct(int64_t inner, int64_t outer, Element element) {
   return cuda::CheckRowsAlone(absl::StrCat("a product over ", inner, " inputs"), kProductRows,
                               [&](int64_t first, int64_t count) {
                                 at::Tensor out = at::empty({count, outer}, On(at::kFloat));
-                                cuda::RunMatmul({.x = Row(x, first, inner),
-                                                 .weight = weight.const_data_ptr(),
-                                                 .element = element,
-                                                 .rows = count,
-                                                 .inner = inner,
-                                                 .outer = outer,
-                                                 .out = out.data_ptr<float>()},
-                                                CurrentStream());
+                                tandem::cuda::RunMatmul({.x = Row(x, first, inner),
+                                                         .weight = weight.const_data_ptr(),
+                                                         .element = element,
+                                                         .rows = count,
+                                                         .inner = inner,
+                                                         .outer = outer,
+                                                         .out = out.data_ptr<float>()},
+                                                        CurrentStream());
                                 return BytesOf(out);
                               });
 }
@@ -87,21 +87,21 @@ absl::Status CheckNorm(const ModelConfig& config, Element element) {
   return cuda::CheckRowsAlone(
       absl::StrCat("a norm over ", width), kRows, [&](int64_t first, int64_t count) {
         at::Tensor out = at::empty({count, width}, On(TypeOf(element)));
-        cuda::RunAddNorm({.hidden = hidden.data_ptr<float>() + first * width,
-                          .weight = weight.const_data_ptr<float>(),
-                          .eps = 1e-5f,
-                          .rows = count,
-                          .width = width,
-                          .normed = out.data_ptr(),
-                          .element = element},
-                         CurrentStream());
+        tandem::cuda::RunAddNorm({.hidden = hidden.data_ptr<float>() + first * width,
+                                  .weight = weight.const_data_ptr<float>(),
+                                  .eps = 1e-5f,
+                                  .rows = count,
+                                  .width = width,
+                                  .normed = out.data_ptr(),
+                                  .element = element},
+                                 CurrentStream());
         return BytesOf(out);
       });
 }
 
 // Contexts that end before, at and behind the border of a chunk, over blocks in a falling order.
 absl::Status CheckAttention(const ModelConfig& config, Element element) {
-  constexpr int64_t kChunk = cuda::kAttentionChunk, kBlocks = 3 * kChunk / kKvBlockTokens;
+  constexpr int64_t kChunk = tandem::cuda::kAttentionChunk, kBlocks = 3 * kChunk / kKvBlockTokens;
   std::vector<int32_t> contexts = {1, 16, kChunk - 1, kChunk, kChunk + 1, 2 * kChunk + 40};
   for (int32_t more = 1; contexts.size() < 18; ++more) contexts.push_back(37 * more);
   const auto rows = static_cast<int64_t>(contexts.size());
@@ -116,10 +116,10 @@ absl::Status CheckAttention(const ModelConfig& config, Element element) {
   return cuda::CheckRowsAlone("attention", rows, [&](int64_t first, int64_t count) {
     const int64_t longest =
         *std::max_element(contexts.begin() + first, contexts.begin() + first + count);
-    at::Tensor scratch =
-        at::empty({cuda::AttentionScratch(count, config.num_heads, d, longest)}, On(at::kFloat));
+    at::Tensor scratch = at::empty(
+        {tandem::cuda::AttentionScratch(count, config.num_heads, d, longest)}, On(at::kFloat));
     at::Tensor out = at::empty({count, width}, On(TypeOf(element)));
-    cuda::RunPagedAttention(
+    tandem::cuda::RunPagedAttention(
         {.queries = queries.const_data_ptr<float>() + first * width,
          .keys = keys.const_data_ptr(),
          .values = values.const_data_ptr(),
@@ -175,7 +175,8 @@ absl::Status CheckDeviceInvariance(const ModelConfig& config, Element element) {
   TANDEM_RETURN_IF_ERROR(CheckNorm(config, element));
   TANDEM_RETURN_IF_ERROR(CheckAttention(config, element));
   TANDEM_RETURN_IF_ERROR(CheckDraws(config));
-  if (const char* const error = cuda::KernelError()) TORCH_CHECK(false, "a kernel failed: ", error);
+  if (const char* const error = tandem::cuda::KernelError())
+    TORCH_CHECK(false, "a kernel failed: ", error);
   return absl::OkStatus();
 }
 

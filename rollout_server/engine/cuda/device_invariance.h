@@ -5,14 +5,14 @@
 #define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_INVARIANCE_H_
 
 #include "absl/status/status.h"
+#include "common/cuda/kernels.h"
 #include "common/model/model_config.h"
-#include "rollout_server/engine/cuda/kernels.h"
 
 namespace tandem::rollout {
 
 // At the sizes of `config`, on the current stream. Throws c10::Error when the device fails.
 //   FAILED_PRECONDITION  a kernel gave other bits in company (named, with the sizes)
-absl::Status CheckDeviceInvariance(const ModelConfig& config, cuda::Element element);
+absl::Status CheckDeviceInvariance(const ModelConfig& config, tandem::cuda::Element element);
 
 }  // namespace tandem::rollout
 

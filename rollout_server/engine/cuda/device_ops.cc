@@ -25,7 +25,7 @@ at::Tensor HostBytes(int64_t size) {
 c10::Stream StreamOfSteps() { return c10::cuda::getStreamFromPool(/*isHighPriority=*/true); }
 c10::Stream StreamOfUploads() { return c10::cuda::getStreamFromPool(/*isHighPriority=*/false); }
 
-Stream CurrentStream() { return c10::cuda::getCurrentCUDAStream().stream(); }
+tandem::cuda::Stream CurrentStream() { return c10::cuda::getCurrentCUDAStream().stream(); }
 void Wait(const c10::Stream& stream) { c10::cuda::CUDAStream(stream).synchronize(); }
 
 at::Tensor Product(const at::Tensor& x, const at::Tensor& weight) {

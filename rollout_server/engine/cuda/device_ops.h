@@ -12,7 +12,7 @@
 #include <functional>
 #include <memory>
 
-#include "rollout_server/engine/cuda/kernels.h"
+#include "common/cuda/kernels.h"
 
 namespace tandem::rollout::cuda {
 
@@ -26,7 +26,7 @@ at::Tensor HostBytes(
 // Neither is the default stream, on which nothing can be captured.
 c10::Stream StreamOfSteps();
 c10::Stream StreamOfUploads();
-Stream CurrentStream();  // of this thread, for kernels
+tandem::cuda::Stream CurrentStream();  // of this thread, for kernels
 void Wait(const c10::Stream& stream);
 
 // x [N, I] times weight [O, I] transposed, fp32 [N, O], by cuBLAS: the bits of a row may depend on

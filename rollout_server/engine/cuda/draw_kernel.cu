@@ -4,11 +4,13 @@
 // uniform.
 //
 // Every sum is in an order fixed by the vocabulary, or of integers.
-#include "rollout_server/engine/cuda/device.h"
+#include "common/cuda/device.h"
 #include "rollout_server/engine/cuda/draw_kernel.h"
 
 namespace tandem::rollout::cuda {
 namespace {
+
+using namespace tandem::cuda;  // device.h
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / kWarp;
@@ -419,7 +421,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void DrawTokens(const float* logits, int64_t vocabulary, const Draw* draws, int64_t num_draws,
-                const int32_t* forbidden, Drawn* drawn, Stream stream) {
+                const int32_t* forbidden, Drawn* drawn, tandem::cuda::Stream stream) {
   if (num_draws == 0) return;
   TANDEM_LAUNCH(DrawKernel, GridOf(num_draws), kThreads, stream, logits, vocabulary, draws,
                 forbidden, drawn);

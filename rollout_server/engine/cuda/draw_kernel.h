@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "rollout_server/engine/cuda/kernels.h"
+#include "common/cuda/kernels.h"
 
 namespace tandem::rollout::cuda {
 
@@ -46,7 +46,7 @@ inline constexpr int64_t kLargestVocabulary = int64_t{1} << 20;
 // drawn[i] is what draws[i] gives, and stays where that is nothing, from logits [R, V] fp32. All
 // pointers are of the device.
 void DrawTokens(const float* logits, int64_t vocabulary, const Draw* draws, int64_t num_draws,
-                const int32_t* forbidden, Drawn* drawn, Stream stream);
+                const int32_t* forbidden, Drawn* drawn, tandem::cuda::Stream stream);
 
 }  // namespace tandem::rollout::cuda
 

@@ -87,7 +87,7 @@ TEST(DecodeStep, HasNoGraphWhenADrawIsTheHosts) {
 
 TEST(DecodeStep, HasNoGraphOverItsSizes) {
   Example longest;
-  longest.inputs[0].position = kMaxGraphChunks * kAttentionChunk - 1;
+  longest.inputs[0].position = kMaxGraphChunks * tandem::cuda::kAttentionChunk - 1;
   EXPECT_NE(longest.Graph(), std::nullopt);
   longest.inputs[0].position += 1;
   EXPECT_EQ(longest.Graph(), std::nullopt);

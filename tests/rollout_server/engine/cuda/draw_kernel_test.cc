@@ -8,10 +8,13 @@
 
 #include "rollout_server/engine/philox.h"
 #include "rollout_server/engine/sampler.h"
-#include "tests/rollout_server/engine/cuda/device_memory.h"
+#include "tests/support/device_memory.h"
 
 namespace tandem::rollout::cuda {
 namespace {
+
+using tandem::cuda::DeviceArray;
+using tandem::cuda::Normal;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 

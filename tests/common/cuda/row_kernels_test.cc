@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "common/model/forward_kernels.h"
-#include "tests/rollout_server/engine/cuda/device_memory.h"
+#include "tests/support/device_memory.h"
 
-namespace tandem::rollout::cuda {
+namespace tandem::cuda {
 namespace {
 
 const ForwardKernels& Cpu() { return ForwardKernelsFor(InstructionSet::kScalar); }
@@ -242,4 +242,4 @@ TYPED_TEST(RowKernels, GatherKvTakesTokensOutOfTheirBlocks) {
 }
 
 }  // namespace
-}  // namespace tandem::rollout::cuda
+}  // namespace tandem::cuda

@@ -1,8 +1,8 @@
 // Embedding, norm, rotary with KV write, SwiGLU, and KV gathered for LibTorch's attention.
+#include "common/cuda/device.h"
 #include "common/model/forward_kernels.h"
-#include "rollout_server/engine/cuda/device.h"
 
-namespace tandem::rollout::cuda {
+namespace tandem::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -250,4 +250,4 @@ void GatherKv(const void* keys, const void* values, Element kv, const int64_t* s
   }
 }
 
-}  // namespace tandem::rollout::cuda
+}  // namespace tandem::cuda

@@ -1,7 +1,7 @@
 // Memory of what runs the kernels of a test: the GPU, or the CPU where they are emulated
 // (tests/support/cuda_emulator.h). One test source for both.
-#ifndef TANDEM_TESTS_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_MEMORY_H_
-#define TANDEM_TESTS_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_MEMORY_H_
+#ifndef TANDEM_TESTS_SUPPORT_DEVICE_MEMORY_H_
+#define TANDEM_TESTS_SUPPORT_DEVICE_MEMORY_H_
 
 #include <gtest/gtest.h>
 
@@ -20,10 +20,10 @@
 #include <cstring>
 #endif
 
+#include "common/cuda/kernels.h"
 #include "common/tensor/bf16_rounding.h"
-#include "rollout_server/engine/cuda/kernels.h"
 
-namespace tandem::rollout::cuda {
+namespace tandem::cuda {
 
 // An array on the device. Read waits for the kernels before it. On the CPU it ends where a page
 // begins that nobody may touch, so that a kernel that runs past it is found.
@@ -116,6 +116,6 @@ inline void ExpectClose(const std::vector<float>& got, const std::vector<float>&
   }
 }
 
-}  // namespace tandem::rollout::cuda
+}  // namespace tandem::cuda
 
-#endif  // TANDEM_TESTS_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_MEMORY_H_
+#endif  // TANDEM_TESTS_SUPPORT_DEVICE_MEMORY_H_

@@ -2,8 +2,8 @@
 //
 // nvcc compiles them. Tests compile them for the CPU as well, with tests/support/cuda_emulator.h in
 // place of CUDA's headers, so they use no more of CUDA than that knows.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_H_
+#ifndef TANDEM_COMMON_CUDA_DEVICE_H_
+#define TANDEM_COMMON_CUDA_DEVICE_H_
 
 #ifndef TANDEM_EMULATED_CUDA
 #include <cuda_runtime.h>
@@ -13,9 +13,9 @@
 
 #include <cstdint>
 
-#include "rollout_server/engine/cuda/kernels.h"
+#include "common/cuda/kernels.h"
 
-namespace tandem::rollout::cuda {
+namespace tandem::cuda {
 
 inline constexpr unsigned kAllLanes = 0xffffffff;
 inline constexpr int kWarp = 32;
@@ -103,6 +103,6 @@ __device__ inline T BlockSum(T x, T* shared) {
   return sum;
 }
 
-}  // namespace tandem::rollout::cuda
+}  // namespace tandem::cuda
 
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_H_
+#endif  // TANDEM_COMMON_CUDA_DEVICE_H_

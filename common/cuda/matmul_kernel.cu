@@ -3,9 +3,9 @@
 // memory as fp32, and every thread adds to sums of its own, one fused multiply-add after the other.
 // So a sum's order is that of the inner dimension, whatever the tile, and tiles may follow the
 // number of rows.
-#include "rollout_server/engine/cuda/device.h"
+#include "common/cuda/device.h"
 
-namespace tandem::rollout::cuda {
+namespace tandem::cuda {
 namespace {
 
 // A tile: kRows x kColumns outputs, kDepth of the inner dimension a step; a thread has kEachRow x
@@ -133,4 +133,4 @@ void RunMatmul(const Matmul& task, Stream stream) {
   }
 }
 
-}  // namespace tandem::rollout::cuda
+}  // namespace tandem::cuda

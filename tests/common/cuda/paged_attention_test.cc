@@ -7,9 +7,9 @@
 #include <numeric>
 
 #include "common/model/forward_kernels.h"
-#include "tests/rollout_server/engine/cuda/device_memory.h"
+#include "tests/support/device_memory.h"
 
-namespace tandem::rollout::cuda {
+namespace tandem::cuda {
 namespace {
 
 struct Shape {
@@ -187,4 +187,4 @@ TYPED_TEST(PagedAttentionOf, ARowHasTheSameBitsAloneAndInCompany) {
 }
 
 }  // namespace
-}  // namespace tandem::rollout::cuda
+}  // namespace tandem::cuda

@@ -1,20 +1,20 @@
-// Kernels of the engine's forward on a CUDA device (arrow 2). They
-// compute what common/model/forward_kernels.h computes, in the same precision: the residual stream,
-// norms, rotary, softmax and sums are fp32, and what the next linear layer multiplies is stored as
-// its weights are.
+// Kernels of a forward on a CUDA device: the engine's (arrow 2), and what the trainer shares with
+// it. They compute what common/model/forward_kernels.h computes, in the same precision: the
+// residual stream, norms, rotary, softmax and sums are fp32, and what the next linear layer
+// multiplies is stored as its weights are.
 //
 // Raw device pointers, contiguous unless said; a call puts the kernel on the stream and returns. A
 // row's result depends on that row alone, bit by bit: sums are in an order fixed by the row's own
 // length. Sizes: the vocabulary is at most 2^20; rows and blocks are what int64_t indexes. Free of
 // LibTorch and of CUDA headers. Thread-safe.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_KERNELS_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_KERNELS_H_
+#ifndef TANDEM_COMMON_CUDA_KERNELS_H_
+#define TANDEM_COMMON_CUDA_KERNELS_H_
 
 #include <cstdint>
 
 struct CUstream_st;
 
-namespace tandem::rollout::cuda {
+namespace tandem::cuda {
 
 using Stream = CUstream_st*;  // cudaStream_t
 
@@ -114,6 +114,6 @@ struct PagedAttention {
 int64_t AttentionScratch(int64_t rows, int64_t heads, int64_t head_dim, int64_t longest);
 void RunPagedAttention(const PagedAttention& task, Stream stream);
 
-}  // namespace tandem::rollout::cuda
+}  // namespace tandem::cuda
 
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_KERNELS_H_
+#endif  // TANDEM_COMMON_CUDA_KERNELS_H_

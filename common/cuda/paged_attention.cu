@@ -9,10 +9,10 @@
 // second row finds them in L2; nothing here reads them only once.
 #include <algorithm>
 
+#include "common/cuda/device.h"
 #include "common/model/forward_kernels.h"
-#include "rollout_server/engine/cuda/device.h"
 
-namespace tandem::rollout::cuda {
+namespace tandem::cuda {
 namespace {
 
 constexpr int kThreads = 128;
@@ -265,4 +265,4 @@ void RunPagedAttention(const PagedAttention& task, Stream stream) {
   }
 }
 
-}  // namespace tandem::rollout::cuda
+}  // namespace tandem::cuda

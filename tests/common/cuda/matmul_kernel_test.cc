@@ -3,9 +3,9 @@
 
 #include <cmath>
 
-#include "tests/rollout_server/engine/cuda/device_memory.h"
+#include "tests/support/device_memory.h"
 
-namespace tandem::rollout::cuda {
+namespace tandem::cuda {
 namespace {
 
 template <typename T>
@@ -84,4 +84,4 @@ TYPED_TEST(MatmulKernel, GivesARowTheSameBitsAloneAndInCompany) {
 }
 
 }  // namespace
-}  // namespace tandem::rollout::cuda
+}  // namespace tandem::cuda
