@@ -148,6 +148,7 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
           {.run_id = request->run_id(),
            .epoch = request->epoch(),
            .membership = request->membership(),
+           .backend = request->over_nccl() ? comm::Backend::kNccl : comm::Backend::kGloo,
            .store_host = request->store_host().empty() ? PeerHost(peer) : request->store_host(),
            .store_port = request->store_port(),
            .rank = request->rank(),

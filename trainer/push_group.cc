@@ -86,6 +86,10 @@ void BindOptions(OptionBinder& binder, PushGroupOptions& options) {
               "of the trainer, where servers meet it; empty: where its calls come from");
   binder.Integer("port", &options.port, {.min = 0, .max = 65535}, "",
                  "of the store they meet at; 0: any free one");
+  binder.Choice(
+      "backend", &options.backend, {{"gloo", comm::Backend::kGloo}, {"nccl", comm::Backend::kNccl}},
+      "nccl: between GPUs, one for the trainer and one for each server; needs builds of the "
+      "cuda preset");
   binder.Number("deadline_seconds", &options.deadline_seconds, {.min = 1}, "s",
                 "of one bucket, and of making a group; then the servers get the stream");
   binder.Integer("bucket_bytes", &options.bucket_bytes, {.min = 1 << 16, .max = 1 << 30}, "bytes",
@@ -133,6 +137,7 @@ std::vector<absl::Status> PushGroup::TryForm(std::span<WeightRemote* const> remo
   comm::PushSeatOffer offer = {.run_id = run_id_,
                                .epoch = epoch_,
                                .membership = ++membership_,
+                               .backend = options_.backend,
                                .store_host = options_.host,
                                .store_port = store->port(),
                                .members = {comm::SelfName()},
@@ -149,7 +154,7 @@ std::vector<absl::Status> PushGroup::TryForm(std::span<WeightRemote* const> remo
                                        [&] { return calls.failed(); });
   if (made.ok()) {
     auto group =
-        comm::JoinGroup(comm::Backend::kGloo, *store, {name, 0, offer.members, offer.deadline});
+        comm::JoinGroup(options_.backend, *store, {name, 0, offer.members, offer.deadline});
     made = group.status();
     if (group.ok()) group_ = *std::move(group);
   }

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/options.h"
+#include "common/comm/backend.h"
 #include "common/comm/store.h"
 #include "trainer/weight_remote.h"
 
@@ -28,6 +29,7 @@ namespace tandem::trainer {
 struct PushGroupOptions {
   std::string host;  // of this process, for servers; empty: where they see its calls come from
   int64_t port = 0;  // of the store they meet at; 0: any free one
+  comm::Backend backend = comm::Backend::kGloo;
   double deadline_seconds = 30;
   int64_t bucket_bytes = int64_t{32} << 20;
 };

@@ -370,6 +370,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& o
   const RunMode mode = context.mode;
   impl->context = std::move(context);
   TANDEM_RETURN_IF_ERROR(WithExitCode(CheckOptions(options), ExitCode::kUsage));
+  TANDEM_RETURN_IF_ERROR(WithExitCode(CheckBuild(options.push), ExitCode::kBadModelOrData));
   auto rewards = RewardFunction::Create(options.reward);
   TANDEM_RETURN_IF_ERROR(WithExitCode(rewards.status(), ExitCode::kUsage));
   impl->rewards = *std::move(rewards);

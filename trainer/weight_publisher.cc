@@ -11,6 +11,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread_team.h"
+#include "common/comm/group.h"
 #include "trainer/weight_remote.h"
 
 namespace tandem::trainer {
@@ -119,6 +120,15 @@ void BindOptions(OptionBinder& binder, WeightPublisherOptions& options) {
                  "fault for tests: claim this version was delivered without sending it; 0: off");
   binder.Section("group", "of transport collective (docs/weight_push.md)",
                  [&](OptionBinder& b) { BindOptions(b, options.group); });
+}
+
+absl::Status CheckBuild(const WeightPublisherOptions& options) {
+  const bool wants_nccl = options.transport == PushTransport::kCollective &&
+                          options.group.backend == comm::Backend::kNccl;
+  if (!wants_nccl || comm::HasNccl()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "trainer.push.group.backend is nccl, and this build has no CUDA: build the cuda preset "
+      "(docs/cuda.md)");
 }
 
 WeightPublisher::WeightPublisher(const std::vector<std::string>& addresses,

@@ -22,8 +22,8 @@
 #include "absl/status/statusor.h"
 #include "common/base/options.h"
 #include "common/base/weight_version.h"
-#include "common/weights/digest.h"
 #include "common/model/tensor_source.h"
+#include "common/weights/digest.h"
 #include "common/weights/host_tensor.h"
 #include "trainer/push_group.h"
 
@@ -43,6 +43,10 @@ struct WeightPublisherOptions {
   PushGroupOptions group;               // of kCollective
 };
 void BindOptions(OptionBinder& binder, WeightPublisherOptions& options);
+
+// Has this build what the options ask for?
+//   FAILED_PRECONDITION  it has no NCCL
+absl::Status CheckBuild(const WeightPublisherOptions& options);
 
 // One server's part of a push.
 struct ServerPush {
@@ -77,9 +81,9 @@ class WeightPublisher {
   //   FAILED_PRECONDITION  another run owns it (named)
   absl::Status Claim(int server);
 
-  // Takes `tensors` as the weights of `version` from here on, reads each of them once for its digest
-  // (and those before, for what changed) and again for every push that sends it whole; from several
-  // threads. Sends nothing. Errors of reading: the weights before stay.
+  // Takes `tensors` as the weights of `version` from here on, reads each of them once for its
+  // digest (and those before, for what changed) and again for every push that sends it whole; from
+  // several threads. Sends nothing. Errors of reading: the weights before stay.
   absl::Status SetWeights(WeightVersion version, std::vector<TensorSource> tensors);
   // The same of tensors that are there.
   absl::Status SetWeights(WeightVersion version, const std::vector<HostTensor>& tensors);

@@ -245,6 +245,7 @@ absl::Status WeightRemote::JoinPushGroup(const comm::PushSeatOffer& offer) {
   request.set_membership(offer.membership);
   request.set_store_host(offer.store_host);
   request.set_store_port(offer.store_port);
+  request.set_over_nccl(offer.backend == comm::Backend::kNccl);
   request.set_rank(offer.rank);
   for (const std::string& member : offer.members) request.add_members(member);
   request.set_deadline_ms(absl::ToInt64Milliseconds(offer.deadline));

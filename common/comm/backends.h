@@ -17,9 +17,6 @@ namespace tandem::comm {
 c10::intrusive_ptr<c10d::Backend> MakeGloo(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                            int size, std::chrono::milliseconds deadline);
 
-// Is NCCL in this build? In the cuda preset alone.
-bool HasNccl();
-
 // There is no device for the backend to work on.
 class NoDevice : public std::runtime_error {
  public:

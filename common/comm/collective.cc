@@ -24,7 +24,9 @@ c10d::ReduceOp OpOf(Reduction reduction) {
 
 struct Collective::Group {
   Group(Store under, const GroupOptions& wanted)
-      : store(std::move(under)), options(wanted), roll_call(store, options.members, options.rank, options.lag) {}
+      : store(std::move(under)),
+        options(wanted),
+        roll_call(store, options.members, options.rank, options.lag) {}
 
   // NCCL's threads and communicator end here, quietly. Gloo's end with the object.
   ~Group() {
@@ -137,6 +139,9 @@ Collective::~Collective() = default;
 int Collective::rank() const { return group_->options.rank; }
 int Collective::size() const { return static_cast<int>(group_->options.members.size()); }
 const std::string& Collective::name() const { return group_->options.name; }
+at::Device Collective::device() const {
+  return group_->backend->getBoundDeviceId().value_or(at::Device(at::kCPU));
+}
 
 Pending Collective::StartAllReduce(at::Tensor tensor, Reduction reduction) {
   const auto bytes = static_cast<int64_t>(tensor.nbytes());

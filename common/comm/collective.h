@@ -37,6 +37,7 @@ class Collective {
   int rank() const;
   int size() const;
   const std::string& name() const;
+  at::Device device() const;  // that tensors must be on
 
   // Of all:
   //   UNAVAILABLE  the operation failed or took longer than the deadline; the message says which

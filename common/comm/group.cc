@@ -1,5 +1,6 @@
 #include "common/comm/group.h"
 
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <torch/csrc/distributed/c10d/FlightRecorder.hpp>
 
@@ -23,8 +24,18 @@ absl::Status BroadcastBytes(Collective& group, std::span<std::byte> bytes, int r
 
 Pending StartBroadcastBytes(Collective& group, std::span<std::byte> bytes, int root) {
   if (bytes.empty()) return Pending([] { return absl::OkStatus(); });
-  return group.StartBroadcast(
-      at::from_blob(bytes.data(), {static_cast<int64_t>(bytes.size())}, at::kByte), root);
+  const at::Tensor host =
+      at::from_blob(bytes.data(), {static_cast<int64_t>(bytes.size())}, at::kByte);
+  if (group.device().is_cpu()) return group.StartBroadcast(host, root);
+  const bool is_root = group.rank() == root;
+  const at::Tensor staged = is_root ? host.to(group.device())
+                                    : at::empty_like(host, host.options().device(group.device()));
+  const auto sent = std::make_shared<Pending>(group.StartBroadcast(staged, root));
+  return Pending([sent, staged, host, is_root]() -> absl::Status {
+    const absl::Status status = sent->Wait();
+    if (status.ok() && !is_root) host.copy_(staged);
+    return status;
+  });
 }
 
 void AbortGroup(Collective& group, const std::string& reason) { group.Abort(reason); }

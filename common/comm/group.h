@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/comm/backend.h"
 #include "common/comm/pending.h"
 #include "common/comm/roll_call.h"
 #include "common/comm/store.h"
@@ -19,8 +20,6 @@
 namespace tandem::comm {
 
 class Collective;
-
-enum class Backend { kGloo, kNccl };
 
 struct GroupOptions {
   std::string name;  // no two groups of a store have the same
@@ -31,15 +30,20 @@ struct GroupOptions {
 };
 
 // All members call it, and wait for each other until the deadline.
-//   UNAVAILABLE    not all came (the message says who), or the store is gone
-//   UNIMPLEMENTED  this build has no NCCL
+//   UNAVAILABLE          not all came (the message says who), or the store is gone
+//   UNIMPLEMENTED        this build has no NCCL
+//   FAILED_PRECONDITION  NCCL on a machine without a CUDA device
 absl::StatusOr<std::shared_ptr<Collective>> JoinGroup(Backend backend, const Store& store,
                                                       const GroupOptions& options);
 
-// `bytes`, in host memory (so over Gloo), becomes the root's; as many at all ranks. Errors: those of
-// the collective.
+// `bytes`, in host memory, becomes the root's; as many at all ranks, and there until the wait is
+// over. Over NCCL they go through memory of this process's current device. Errors: those of the
+// collective.
 absl::Status BroadcastBytes(Collective& group, std::span<std::byte> bytes, int root);
 Pending StartBroadcastBytes(Collective& group, std::span<std::byte> bytes, int root);
+
+// Is NCCL in this build? In the cuda preset alone.
+bool HasNccl();
 
 // As Collective::Abort.
 void AbortGroup(Collective& group, const std::string& reason);

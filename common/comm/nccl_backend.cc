@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/comm/backends.h"
+#include "common/comm/group.h"
 
 namespace tandem::comm {
 

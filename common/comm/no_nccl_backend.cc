@@ -1,4 +1,5 @@
 #include "common/comm/backends.h"
+#include "common/comm/group.h"
 
 namespace tandem::comm {
 

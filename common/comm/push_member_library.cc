@@ -30,7 +30,7 @@ absl::Status Join(const PushSeatOffer& offer, std::unique_ptr<PushMember>* membe
   TANDEM_RETURN_IF_ERROR(PushSeats(*store, name).Take(offer.rank, offer.deadline));
   TANDEM_ASSIGN_OR_RETURN(
       std::shared_ptr<Collective> group,
-      JoinGroup(Backend::kGloo, *store, {name, offer.rank, offer.members, offer.deadline, {}}));
+      JoinGroup(offer.backend, *store, {name, offer.rank, offer.members, offer.deadline, {}}));
   *member = std::make_unique<CollectiveMember>(std::move(group));
   return absl::OkStatus();
 }

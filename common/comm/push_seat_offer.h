@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/comm/backend.h"
 
 namespace tandem::comm {
 
@@ -15,6 +16,7 @@ struct PushSeatOffer {
   std::string run_id;
   int64_t epoch = 0;
   int64_t membership = 0;
+  Backend backend = Backend::kGloo;
   std::string store_host;  // empty: where the server sees the offer come from
   int store_port = 0;
   int rank = 0;                      // at least 1: 0 is the trainer

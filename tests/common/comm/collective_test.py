@@ -77,7 +77,7 @@ def ranks():
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_every_operation_gives_the_values_of_its_definition_at_every_rank(ranks, world):
-    words = ["all_reduce", "all_reduce_max", f"broadcast:{world - 1}", "all_gather", "reduce_scatter", "barrier",
+    words = ["all_reduce", "all_reduce_max", f"broadcast:{world - 1}", f"bytes:{world - 1}", "all_gather", "reduce_scatter", "barrier",
              "start:5", "large:2"]
     outcomes = [rank.end() for rank in ranks(*[words] * world)]
     total, last = sum(range(world)), world - 1
@@ -86,6 +86,7 @@ def test_every_operation_gives_the_values_of_its_definition_at_every_rank(ranks,
         assert found["all_reduce"] == f"{total} {total + world} {total + 2 * world}"
         assert found["all_reduce_max"] == f"{last} {last + 1} {last + 2}"
         assert found[f"broadcast:{last}"] == f"{last} {last + 1} {last + 2}"
+        assert found[f"bytes:{last}"] == " ".join([str(10 + last)] * 3)
         gathered = [value for rank in range(world) for value in (rank, rank + 1, rank + 2)]
         assert found["all_gather"] == " ".join(map(str, gathered[:8]))
         assert found["reduce_scatter"] == f"{2 * r * world} {(2 * r + 1) * world}"

@@ -24,9 +24,11 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/comm/backends.h"
 #include "common/comm/collective.h"
+#include "common/comm/group.h"
 #include "common/comm/rendezvous.h"
 
 namespace tandem::comm {
@@ -81,6 +83,16 @@ struct Worker {
     return Outcome(group->AllGather(Own(), all), all);
   }
 
+  // Bytes of the host, whatever memory the backend works in.
+  std::string SendBytes(int root) {
+    std::vector<std::byte> bytes(3, static_cast<std::byte>(10 + group->rank()));
+    const absl::Status status = BroadcastBytes(*group, bytes, root);
+    if (!status.ok()) return status.ToString();
+    return absl::StrJoin(bytes, " ", [](std::string* out, std::byte byte) {
+      absl::StrAppend(out, static_cast<int>(byte));
+    });
+  }
+
   // Rank r gets sum over ranks of [2 r, 2 r + 1].
   std::string Scatter() {
     at::Tensor all = at::arange(2 * group->size(), Floats());
@@ -112,6 +124,7 @@ struct Worker {
     if (what == "all_reduce") return Outcome(group->AllReduce(own), own);
     if (what == "all_reduce_max") return Outcome(group->AllReduce(own, Reduction::kMax), own);
     if (what == "broadcast") return Outcome(group->Broadcast(own, number()), own);
+    if (what == "bytes") return SendBytes(number());
     if (what == "all_gather") return Gather();
     if (what == "reduce_scatter") return Scatter();
     if (what == "barrier") return group->Barrier().ToString();
