@@ -6,13 +6,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/tensor/host_tensor_conversion.h"
+#include "trainer/fused_update.h"
 #include "trainer/vector_math.h"
 
 namespace tandem::trainer {
@@ -72,14 +73,6 @@ std::vector<Slice> WholeSlices(const std::vector<NamedParameter>& parameters) {
   return slices;
 }
 
-HostTensor View(TensorSpec spec, const at::Tensor& tensor) {
-  if (!tensor.defined()) return {.spec = std::move(spec), .bytes = {}, .owner = nullptr};
-  const auto* bytes = static_cast<const std::byte*>(tensor.const_data_ptr());
-  return {.spec = std::move(spec),
-          .bytes = {bytes, tensor.nbytes()},
-          .owner = std::make_shared<at::Tensor>(tensor)};
-}
-
 // Names of the state's tensors of a parameter, and what they are the moments of.
 std::string FirstOf(const NamedParameter& parameter) { return "exp_avg." + parameter.name; }
 std::string SecondOf(const NamedParameter& parameter) { return "exp_avg_sq." + parameter.name; }
@@ -99,35 +92,48 @@ absl::Status CheckSpec(const std::map<std::string, const TensorSpec*>& specs,
 }  // namespace
 
 AdamW::AdamW(const std::vector<NamedParameter>* parameters, const OptimizerOptions& options,
-             OwnSlices own)
-    : parameters_(parameters), options_(options), own_(std::move(own)) {
+             OwnSlices own, UpdateLoops loops)
+    : parameters_(parameters), options_(options), own_(std::move(own)), loops_(loops) {
   for (const Slice& slice : own_.slices) {
-    moments_.push_back({at::zeros({slice.num_elements}), at::zeros({slice.num_elements}),
-                        Decays((*parameters_)[slice.parameter])});
+    const NamedParameter& parameter = (*parameters_)[slice.parameter];
+    const auto zeros = [&] { return at::zeros({slice.num_elements}, parameter.master.options()); };
+    moments_.push_back({zeros(), zeros(), Decays(parameter)});
   }
 }
 
 AdamW::AdamW(const std::vector<NamedParameter>* parameters, const OptimizerOptions& options)
     : AdamW(parameters, options, OwnSlices{.slices = WholeSlices(*parameters)}) {}
 
-float* AdamW::Master(size_t slice) const {
-  if (own_.apart) return own_.masters[slice].data_ptr<float>();
+at::Tensor AdamW::Master(size_t slice) const {
+  if (own_.apart) return own_.masters[slice];
   const Slice& own = own_.slices[slice];
-  return (*parameters_)[own.parameter].master.data_ptr<float>() + own.begin;
+  const at::Tensor& master = (*parameters_)[own.parameter].master;
+  return master.detach().view(-1).narrow(0, own.begin, own.num_elements);
 }
 
-float* AdamW::Gradient(size_t slice) const {
-  if (own_.apart) return own_.gradients[slice].data_ptr<float>();
+at::Tensor AdamW::Gradient(size_t slice) const {
+  if (own_.apart) return own_.gradients[slice];
   const Slice& own = own_.slices[slice];
   const at::Tensor& grad = (*parameters_)[own.parameter].master.grad();
-  return grad.defined() ? grad.data_ptr<float>() + own.begin : nullptr;
+  return grad.defined() ? grad.detach().view(-1).narrow(0, own.begin, own.num_elements) : grad;
+}
+
+bool AdamW::OwnLoops() const {
+  return loops_ == UpdateLoops::kByDevice &&
+         (parameters_->empty() || (*parameters_)[0].master.is_cpu());
 }
 
 double AdamW::SquaredGradNorm() const {
   double sum = 0;
+  std::vector<at::Tensor> gradients;
   for (size_t i = 0; i < own_.slices.size(); ++i) {
-    const float* const data = Gradient(i);
-    if (data == nullptr) continue;
+    const at::Tensor gradient = Gradient(i);
+    if (!gradient.defined()) continue;
+    if (!OwnLoops()) {
+      gradients.push_back(gradient);
+      continue;
+    }
+    const float* const data = gradient.const_data_ptr<float>();
     const int64_t size = own_.slices[i].num_elements;
     std::vector<double> partial(static_cast<size_t>((size + kBlock - 1) / kBlock));
     ForEachBlock(size, [&](int64_t block, int64_t first, int64_t count) {
@@ -135,7 +141,7 @@ double AdamW::SquaredGradNorm() const {
     });
     for (const double part : partial) sum += part;
   }
-  return sum;
+  return sum + SumOfSquares(gradients);
 }
 
 OptimizerUpdate AdamW::Step(double squared_norm, double grad_scale) {
@@ -147,33 +153,58 @@ OptimizerUpdate AdamW::Step(double squared_norm, double grad_scale) {
     ZeroGrads();
     return result;
   }
-  double scale = grad_scale;
+  FusedCoefficients c = {.learning_rate = result.learning_rate,
+                         .beta1 = options_.beta1,
+                         .beta2 = options_.beta2,
+                         .epsilon = options_.epsilon,
+                         .weight_decay = options_.weight_decay,
+                         .gradient_scale = grad_scale,
+                         .num_updates = ++num_updates_};
   if (options_.max_grad_norm > 0 && result.grad_norm > options_.max_grad_norm) {
     result.clipped = true;
-    scale *= options_.max_grad_norm / (result.grad_norm + 1e-6);
+    c.gradient_scale *= options_.max_grad_norm / (result.grad_norm + 1e-6);
   }
-  ++num_updates_;
-  const auto t = static_cast<double>(num_updates_);
-  Coefficients c;
-  c.grad_scale = static_cast<float>(scale);
-  c.beta1 = static_cast<float>(options_.beta1);
-  c.beta2 = static_cast<float>(options_.beta2);
-  c.step_size = static_cast<float>(result.learning_rate / (1 - std::pow(options_.beta1, t)));
-  c.inverse_root_bias2 = static_cast<float>(1 / std::sqrt(1 - std::pow(options_.beta2, t)));
-  c.epsilon = static_cast<float>(options_.epsilon);
   for (size_t i = 0; i < own_.slices.size(); ++i) {
     const at::Tensor& master = (*parameters_)[own_.slices[i].parameter].master;
-    if (Gradient(i) == nullptr) master.mutable_grad() = at::zeros_like(master.detach());
-    c.keep = moments_[i].decays
-                 ? static_cast<float>(1 - result.learning_rate * options_.weight_decay)
-                 : 1.0f;
-    float *p = Master(i), *g = Gradient(i);
-    float *m = moments_[i].exp_avg.data_ptr<float>(), *v = moments_[i].exp_avg_sq.data_ptr<float>();
-    ForEachBlock(own_.slices[i].num_elements, [&](int64_t, int64_t first, int64_t count) {
-      UpdateBlock(p + first, g + first, m + first, v + first, count, c);
-    });
+    if (!Gradient(i).defined()) master.mutable_grad() = at::zeros_like(master.detach());
+    if (OwnLoops()) UpdateByOwnLoops(i, c);
   }
+  if (!OwnLoops()) UpdateByLibTorch(c);
   return result;
+}
+
+void AdamW::UpdateByOwnLoops(size_t slice, const FusedCoefficients& f) {
+  const Moments& moments = moments_[slice];
+  const auto t = static_cast<double>(f.num_updates);
+  Coefficients c;
+  c.grad_scale = static_cast<float>(f.gradient_scale);
+  c.beta1 = static_cast<float>(f.beta1);
+  c.beta2 = static_cast<float>(f.beta2);
+  c.step_size = static_cast<float>(f.learning_rate / (1 - std::pow(f.beta1, t)));
+  c.inverse_root_bias2 = static_cast<float>(1 / std::sqrt(1 - std::pow(f.beta2, t)));
+  c.epsilon = static_cast<float>(f.epsilon);
+  c.keep = moments.decays ? static_cast<float>(1 - f.learning_rate * f.weight_decay) : 1.0f;
+  float *p = Master(slice).data_ptr<float>(), *g = Gradient(slice).data_ptr<float>();
+  float *m = moments.exp_avg.data_ptr<float>(), *v = moments.exp_avg_sq.data_ptr<float>();
+  ForEachBlock(own_.slices[slice].num_elements, [&](int64_t, int64_t first, int64_t count) {
+    UpdateBlock(p + first, g + first, m + first, v + first, count, c);
+  });
+}
+
+// What decays, then what does not.
+void AdamW::UpdateByLibTorch(FusedCoefficients c) {
+  for (const bool decays : {true, false}) {
+    FusedTensors tensors;
+    for (size_t i = 0; i < moments_.size(); ++i) {
+      if (moments_[i].decays != decays) continue;
+      tensors.masters.push_back(Master(i));
+      tensors.gradients.push_back(Gradient(i));
+      tensors.exp_avg.push_back(moments_[i].exp_avg);
+      tensors.exp_avg_sq.push_back(moments_[i].exp_avg_sq);
+    }
+    if (!decays) c.weight_decay = 0;
+    FusedAdamW(tensors, c);
+  }
 }
 
 void AdamW::ZeroGrads() {
@@ -205,7 +236,10 @@ std::vector<TensorSource> AdamW::State(const Collect& collect) const {
         for (size_t s = begin; s < end; ++s) own.push_back(moments_[s].*moment);
         auto whole = collect(i, own);
         if (!whole.ok()) return whole.status();
-        return View(spec, *whole);
+        if (!whole->defined()) return HostTensor{spec, {}, nullptr};
+        absl::StatusOr<HostTensor> tensor = ToHostTensor(spec.name, *whole);
+        if (tensor.ok()) tensor->spec = spec;
+        return tensor;
       };
       state.push_back({spec, read});
     }
@@ -239,10 +273,12 @@ absl::Status AdamW::Restore(const std::vector<TensorSource>& state, int64_t num_
     const absl::StatusOr<HostTensor> whole = source.read();
     if (!whole.ok()) return whole.status();
     TANDEM_CHECK(static_cast<int64_t>(whole->bytes.size()) == source.spec.num_bytes());
+    const absl::StatusOr<at::Tensor> values = ViewAsTensor(*whole);
+    if (!values.ok()) return values.status();
     const auto [begin, end] = SlicesOf(parameter);
     for (size_t s = begin; s < end; ++s) {
-      const at::Tensor& own = moments_[s].*moment;
-      std::memcpy(own.data_ptr(), whole->bytes.data() + own_.slices[s].begin * 4, own.nbytes());
+      const Slice& slice = own_.slices[s];
+      (moments_[s].*moment).copy_(values->view(-1).narrow(0, slice.begin, slice.num_elements));
     }
   }
   num_updates_ = num_updates;

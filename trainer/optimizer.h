@@ -4,7 +4,7 @@
 // them that are this rank's; the moments of others are not held. The same update as
 // torch.optim.AdamW after clip_grad_norm_. Gradients are zero afterwards. The norm is summed in a
 // fixed order: the result does not depend on the number of threads. Use from one thread. Memory:
-// two fp32 numbers per element of the slices.
+// two fp32 numbers per element of the slices, on the masters' device.
 #ifndef TANDEM_TRAINER_OPTIMIZER_H_
 #define TANDEM_TRAINER_OPTIMIZER_H_
 
@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "common/model/tensor_source.h"
 #include "trainer/bucket_plan.h"
+#include "trainer/fused_update.h"
 #include "trainer/optimizer_options.h"
 #include "trainer/policy.h"
 
@@ -40,13 +41,19 @@ struct OwnSlices {
   std::vector<at::Tensor> masters, gradients;
 };
 
+// Whose loops update: our own where the masters lie on the CPU and LibTorch's elsewhere, or
+// LibTorch's. They agree to rounding.
+enum class UpdateLoops { kByDevice, kLibTorch };
+
 class AdamW {
  public:
   // Updates `own`; without it every parameter whole. `parameters` must outlive this object, and all
-  // keep their storage.
+  // keep their storage. Throws c10::Error where the device has no memory for the moments.
   AdamW(const std::vector<NamedParameter>* parameters, const OptimizerOptions& options,
-        OwnSlices own);
+        OwnSlices own, UpdateLoops loops = UpdateLoops::kByDevice);
   AdamW(const std::vector<NamedParameter>* parameters, const OptimizerOptions& options);
+
+  // Of the next two: c10::Error where a kernel of a device failed.
 
   // Sum of the squares of the gradients in the slices. A parameter without a gradient counts as one
   // of zeros.
@@ -60,13 +67,14 @@ class AdamW {
   void ZeroGrads();
 
   // Given this rank's slices of a tensor that lies like `parameter`, [num_elements] float32 each,
-  // the whole of it on the rank that wants it, undefined elsewhere.
+  // the whole of it in host memory on the rank that wants it, undefined elsewhere.
   using Collect = std::function<absl::StatusOr<at::Tensor>(size_t parameter,
                                                            const std::vector<at::Tensor>& own)>;
 
   // Moments in F32: "exp_avg.<name>" and "exp_avg_sq.<name>" for every parameter, in their order.
   // What read() gives comes from `collect`, is without bytes where that is undefined, and may
-  // change with the next Step. This object must outlive them.
+  // change with the next Step (it does where it is a view of moments on the CPU). This object must
+  // outlive them.
   std::vector<TensorSource> State(const Collect& collect) const;
   int64_t num_updates() const { return num_updates_; }
   int64_t state_bytes() const;  // held here
@@ -85,12 +93,16 @@ class AdamW {
 
   // Slices of the parameter: [first, second) of the own ones.
   std::pair<size_t, size_t> SlicesOf(size_t parameter) const;
-  float* Master(size_t slice) const;
-  float* Gradient(size_t slice) const;  // null: none yet
+  at::Tensor Master(size_t slice) const;    // [num_elements]
+  at::Tensor Gradient(size_t slice) const;  // [num_elements], or undefined: none yet
+  bool OwnLoops() const;
+  void UpdateByOwnLoops(size_t slice, const FusedCoefficients& c);
+  void UpdateByLibTorch(FusedCoefficients c);
 
   const std::vector<NamedParameter>* const parameters_;
   const OptimizerOptions options_;
   const OwnSlices own_;
+  const UpdateLoops loops_;
   std::vector<Moments> moments_;  // of each slice
   int64_t num_updates_ = 0;
 };

@@ -1,22 +1,27 @@
 #include "trainer/optimizer.h"
 
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 #include <torch/optim/adamw.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
 #include "tests/support/status_matchers.h"
+#include "tests/trainer/test_device.h"
 
 namespace tandem::trainer {
 namespace {
 
 using ::tandem::testing::FailsWith;
 using ::tandem::testing::IsOk;
+using ::tandem::testing::OnDevice;
 
 std::vector<NamedParameter> Parameters() {
   at::manual_seed(7);
@@ -24,11 +29,19 @@ std::vector<NamedParameter> Parameters() {
           {"norm", at::randn({7}).requires_grad_(true)}};
 }
 
+std::vector<NamedParameter> ParametersOnDevice() {
+  std::vector<NamedParameter> parameters = Parameters();
+  for (NamedParameter& p : parameters) {
+    p.master = OnDevice(p.master.detach()).requires_grad_(true);
+  }
+  return parameters;
+}
+
 void SetGradients(const std::vector<NamedParameter>& parameters, int step) {
   at::manual_seed(100 + step);
   for (const NamedParameter& p : parameters) {
     at::Tensor master = p.master;
-    master.mutable_grad() = at::randn(p.master.sizes()) * (step + 1);
+    master.mutable_grad() = (at::randn(p.master.sizes()) * (step + 1)).to(master.device());
   }
 }
 
@@ -36,7 +49,8 @@ void SetGradients(const std::vector<NamedParameter>& parameters, int step) {
 OptimizerUpdate Step(AdamW& optimizer) { return optimizer.Step(optimizer.SquaredGradNorm()); }
 
 std::vector<TensorSource> StateOf(const AdamW& optimizer) {
-  return optimizer.State([](size_t, const std::vector<at::Tensor>& own) { return own.at(0); });
+  return optimizer.State(
+      [](size_t, const std::vector<at::Tensor>& own) { return own.at(0).cpu(); });
 }
 
 TEST(AdamWTest, AgreesWithLibTorchOverTenUpdatesWithWeightDecay) {
@@ -140,6 +154,64 @@ TEST(AdamWTest, TwoPartsMakeTheUpdateOfTheWhole) {
   EXPECT_EQ(of_whole.state_bytes(), 42 * 8);
   EXPECT_EQ(first.state_bytes(), 20 * 8);
   EXPECT_EQ(second.state_bytes(), 22 * 8);
+}
+
+// What a device runs, on the CPU: LibTorch's loops beside our own, over slices, with weight decay
+// and with clipped and scaled gradients.
+TEST(AdamWTest, LibTorchsLoopsMakeOurUpdate) {
+  const OptimizerOptions options = {
+      .learning_rate = 1e-2, .weight_decay = 0.1, .max_grad_norm = 0.5};
+  std::vector<NamedParameter> ours = Parameters(), theirs = ParametersOnDevice();
+  AdamW own(&ours, options);
+  const OwnSlices cut = {.slices = {{0, 0, 20}, {0, 20, 15}, {1, 0, 7}}};
+  AdamW fused(&theirs, options, cut, UpdateLoops::kLibTorch);
+  for (int step = 0; step < 6; ++step) {
+    SetGradients(ours, step);
+    SetGradients(theirs, step);
+    const double squares = own.SquaredGradNorm();
+    EXPECT_NEAR(fused.SquaredGradNorm(), squares, 1e-6 * squares);
+    const double scale = step % 2 == 0 ? 0.25 : 1e-3;  // clipped, and not
+    EXPECT_EQ(own.Step(squares, scale).clipped, step % 2 == 0);
+    EXPECT_EQ(fused.Step(squares, scale).clipped, step % 2 == 0);
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_LT((ours[i].master - theirs[i].master.cpu()).abs().max().item<float>(), 1e-6f) << step;
+      EXPECT_TRUE(theirs[i].master.grad().equal(at::zeros_like(theirs[i].master)));
+    }
+  }
+  EXPECT_EQ(fused.num_updates(), 6);
+}
+
+TEST(AdamWTest, ASavedStateGoesOnWhereverItIsRestored) {
+  std::vector<NamedParameter> ours = Parameters(), theirs = ParametersOnDevice();
+  AdamW before(&theirs, {.learning_rate = 1e-2}, {.slices = {{0, 0, 35}, {1, 0, 7}}},
+               UpdateLoops::kLibTorch);
+  SetGradients(theirs, 1);
+  Step(before);
+  AdamW after(&ours, {.learning_rate = 1e-2});
+  ASSERT_THAT(after.Restore(StateOf(before), 1), IsOk());
+  AdamW back(&theirs, {.learning_rate = 1e-2}, {.slices = {{0, 0, 35}, {1, 0, 7}}},
+             UpdateLoops::kLibTorch);
+  ASSERT_THAT(back.Restore(StateOf(after), 1), IsOk());
+  const auto first = StateOf(before), last = StateOf(back);
+  for (size_t i = 0; i < first.size(); ++i) {
+    const HostTensor a = first[i].read().value(), b = last[i].read().value();
+    EXPECT_EQ(a.spec, b.spec);
+    EXPECT_TRUE(std::ranges::equal(a.bytes, b.bytes)) << a.spec.name;
+  }
+}
+
+TEST(AdamWTest, LibTorchsLoopsSkipAndMakeMissingGradients) {
+  std::vector<NamedParameter> p = Parameters();
+  const at::Tensor matrix = p[0].master.detach().clone();
+  AdamW optimizer(&p, {.learning_rate = 1}, {.slices = {{0, 0, 35}, {1, 0, 7}}},
+                  UpdateLoops::kLibTorch);
+  EXPECT_EQ(optimizer.SquaredGradNorm(), 0);
+  EXPECT_TRUE(optimizer.Step(std::numeric_limits<double>::infinity()).skipped);
+  EXPECT_EQ(optimizer.num_updates(), 0);
+  p[1].master.mutable_grad() = at::ones({7});
+  EXPECT_FALSE(Step(optimizer).skipped);
+  EXPECT_TRUE(p[0].master.detach().equal(matrix)) << "no gradient, no decay";
+  EXPECT_TRUE(p[0].master.grad().equal(at::zeros({5, 7})));
 }
 
 TEST(AdamWTest, RefusesAStateThatLacksAMoment) {
