@@ -6,6 +6,10 @@ void BindOptions(OptionBinder& binder, LearnerOptions& options) {
   binder.Choice("dtype", &options.dtype,
                 {{"fp32", ComputeDType::kFp32}, {"bf16", ComputeDType::kBf16}},
                 "of linear layers and attention; masters, norms and log-softmax are always fp32");
+  binder.Choice(
+      "device", &options.device, {{"cpu", Device::kCpu}, {"cuda", Device::kCuda}},
+      "where the policy computes and its parameters lie; cuda needs a build of the cuda preset "
+      "and a GPU for each rank of a machine");
   BindNumerics(binder, &options.numerics,
                "exact: the forward gives the rollout servers' bits at equal weights, when they have the "
                "same dtype; fast and invariant: the trainer's own best kernels");

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "common/base/options.h"
+#include "common/model/device.h"
 #include "common/model/numerics.h"
 #include "trainer/compute_dtype.h"
 #include "trainer/train_step_options.h"
@@ -15,6 +16,7 @@ namespace tandem::trainer {
 
 struct LearnerOptions {
   ComputeDType dtype = ComputeDType::kFp32;
+  Device device = Device::kCpu;
   Numerics numerics = Numerics::kFast;
   int64_t num_threads = 0;            // 0: the cores of the machine
   bool checkpoint_activations = false;

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/StorageImpl.h>
 
 #include <algorithm>
@@ -34,8 +35,14 @@ absl::Status WaitForAll(std::vector<comm::Pending>& operations) {
   return first;
 }
 
+comm::Collective* GroupOfParameters(const RankGroups& groups) {
+  if (groups.values == nullptr || groups.values->size() == 1) return nullptr;
+  return groups.parameters == nullptr ? groups.values : groups.parameters;
+}
+
 // The memory behind `tensor` and its views comes, or goes.
 void Store(const at::Tensor& tensor, bool there) {
+  const c10::DeviceGuard guard(tensor.device());  // allocators of devices take the current one
   const size_t bytes = there ? static_cast<size_t>(tensor.numel()) * tensor.element_size() : 0;
   c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
   storage->set_data_ptr_noswap(storage->allocator()->allocate(bytes));
@@ -58,9 +65,10 @@ std::vector<std::vector<size_t>> CompletedBy(const std::vector<std::vector<size_
 
 ParameterBuckets::ParameterBuckets(const std::vector<NamedParameter>* parameters,
                                    const std::vector<std::vector<size_t>>& stages,
-                                   comm::Collective* group, const BucketOptions& options)
+                                   const RankGroups& groups, const BucketOptions& options)
     : parameters_(parameters),
-      group_(group != nullptr && group->size() > 1 ? group : nullptr),
+      group_(GroupOfParameters(groups)),
+      values_(groups.values),
       sharded_(group_ != nullptr && options.shard_parameters) {
   const at::NoGradGuard no_grad;
   std::vector<int64_t> sizes;
@@ -92,11 +100,16 @@ ParameterBuckets::ParameterBuckets(const std::vector<NamedParameter>* parameters
 void ParameterBuckets::MoveInto(size_t index, bool trainable) {
   Bucket& bucket = buckets_[index];
   const int64_t size = bucket.plan.num_elements;
-  bucket.masters = sharded_ ? at::empty({size}) : at::zeros({size});
-  if (trainable) bucket.gradients = sharded_ ? at::empty({size}) : at::zeros({size});
+  const at::TensorOptions like = (*parameters_)[0].master.options();
+  const auto whole = [&] { return sharded_ ? at::empty({size}, like) : at::zeros({size}, like); };
+  bucket.masters = whole();
+  if (trainable) bucket.gradients = whole();
   const int64_t part = size / group_->size(), begin = part * group_->rank();
-  bucket.own_masters = sharded_ ? at::zeros({part}) : OwnPart(bucket.masters);
-  if (trainable) bucket.own_gradients = sharded_ ? at::zeros({part}) : OwnPart(bucket.gradients);
+  const auto own = [&](const at::Tensor& of_bucket) {
+    return sharded_ ? at::zeros({part}, like) : OwnPart(of_bucket);
+  };
+  bucket.own_masters = own(bucket.masters);
+  if (trainable) bucket.own_gradients = own(bucket.gradients);
   for (const Placement& placed : bucket.plan.placements) {
     const at::Tensor& master = (*parameters_)[placed.parameter].master;
     const at::Tensor moved = ViewOf(bucket.masters, placed, master);
@@ -146,6 +159,21 @@ std::vector<at::Tensor> ParameterBuckets::OwnMasters() const {
 
 std::vector<at::Tensor> ParameterBuckets::OwnGradients() const {
   return OwnOf(&Bucket::own_gradients, /*gradients=*/true);
+}
+
+int64_t ParameterBuckets::HeldBytes(bool gradients) const {
+  int64_t elements = 0;
+  if (group_ == nullptr) {
+    for (const NamedParameter& parameter : *parameters_) {
+      const bool there = !gradients || parameter.master.grad().defined();
+      if (there) elements += parameter.master.numel();
+    }
+  }
+  for (const Bucket& bucket : buckets_) {
+    const at::Tensor& own = gradients ? bucket.own_gradients : bucket.own_masters;
+    if (own.defined()) elements += sharded_ ? own.numel() : bucket.plan.num_elements;
+  }
+  return elements * 4;
 }
 
 void ParameterBuckets::SetStored(Bucket& bucket, bool masters, bool gradients) {
@@ -279,11 +307,11 @@ absl::Status ParameterBuckets::ShareMasters() {
   return WaitForAll(under_way);
 }
 
-void ParameterBuckets::Load(size_t parameter, const float* whole) {
+void ParameterBuckets::Load(size_t parameter, const at::Tensor& whole) {
   const at::NoGradGuard no_grad;
-  const at::Tensor& master = (*parameters_)[parameter].master;
+  const at::Tensor values = whole.view(-1);
   if (!sharded_) {
-    std::copy_n(whole, master.numel(), master.data_ptr<float>());
+    (*parameters_)[parameter].master.detach().view(-1).copy_(values);
     return;
   }
   Release(bucket_of_[parameter]);
@@ -291,22 +319,23 @@ void ParameterBuckets::Load(size_t parameter, const float* whole) {
   for (size_t s = 0; s < own.size(); ++s) {
     const Slice& slice = own_slices()[s];
     if (slice.parameter != parameter) continue;
-    std::copy_n(whole + slice.begin, slice.num_elements, own[s].data_ptr<float>());
+    own[s].copy_(values.narrow(0, slice.begin, slice.num_elements));
   }
 }
 
 absl::StatusOr<at::Tensor> ParameterBuckets::Collect(size_t parameter,
                                                      const std::vector<at::Tensor>& own,
                                                      at::ScalarType dtype) const {
-  if (group_ == nullptr) return own.front();
+  if (group_ == nullptr) return own.front().cpu();
   at::Tensor whole;
   if (rank() == 0) whole = at::empty({(*parameters_)[parameter].master.numel()}, dtype);
   size_t next = 0;  // of the own ones
   for (size_t owner = 0; owner < slices_.size(); ++owner) {
     for (const Slice& slice : slices_[owner]) {
       if (slice.parameter != parameter) continue;
-      at::Tensor sent = owner == rank() ? own[next++] : at::empty({slice.num_elements}, dtype);
-      if (owner != 0) TANDEM_RETURN_IF_ERROR(group_->Broadcast(sent, static_cast<int>(owner)));
+      at::Tensor sent =
+          owner == rank() ? own[next++].cpu() : at::empty({slice.num_elements}, dtype);
+      if (owner != 0) TANDEM_RETURN_IF_ERROR(values_->Broadcast(sent, static_cast<int>(owner)));
       if (rank() == 0) whole.narrow(0, slice.begin, slice.num_elements).copy_(sent);
     }
   }

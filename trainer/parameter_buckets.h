@@ -14,9 +14,9 @@
 //               backward stage. All ranks make the same passes (Policy::Accompany).
 //
 // Operations begin in one order on all ranks, whatever their rows. Use from one thread at a time.
-// Memory: replicated, what masters and gradients had before; sharded, that divided by the ranks, and
-// at most two whole buckets of masters and two of gradients. Operations under way hold what c10d
-// copies.
+// Memory: replicated, what masters and gradients had before; sharded, that divided by the ranks,
+// and at most two whole buckets of masters and two of gradients. Operations under way hold what
+// c10d copies. All of it lies where the masters lie when this is made.
 #ifndef TANDEM_TRAINER_PARAMETER_BUCKETS_H_
 #define TANDEM_TRAINER_PARAMETER_BUCKETS_H_
 
@@ -32,6 +32,7 @@
 #include "common/comm/collective.h"
 #include "trainer/bucket_plan.h"
 #include "trainer/policy.h"
+#include "trainer/rank_groups.h"
 
 namespace tandem::trainer {
 
@@ -39,11 +40,11 @@ class ParameterBuckets {
  public:
   // With a group of several: masters move into buckets, gradients (of masters that require them)
   // become zeros that lie alike, and both keep this storage; sharded, it is there only while a pass
-  // needs it. To be made before the first pass. Null, or alone: nothing is moved, and nothing is
-  // ever sent. `stages`: of a backward pass, the parameters each one uses. `parameters` and `group`
-  // must outlive this object.
+  // needs it. To be made before the first pass. Alone: nothing is moved, and nothing is ever sent.
+  // `stages`: of a backward pass, the parameters each one uses. `parameters` and the groups must
+  // outlive this object.
   ParameterBuckets(const std::vector<NamedParameter>* parameters,
-                   const std::vector<std::vector<size_t>>& stages, comm::Collective* group,
+                   const std::vector<std::vector<size_t>>& stages, const RankGroups& groups,
                    const BucketOptions& options);
 
   // What this rank updates: by parameter, then by place. Alone: every parameter whole.
@@ -53,6 +54,9 @@ class ParameterBuckets {
   std::vector<at::Tensor> OwnGradients() const;
 
   bool sharded() const { return sharded_; }
+  // Masters and gradients that are held here for good, in bytes.
+  int64_t master_bytes() const { return HeldBytes(/*gradients=*/false); }
+  int64_t gradient_bytes() const { return HeldBytes(/*gradients=*/true); }
   // Whole masters and gradients of sharded buckets that were there at the same time, at most.
   int64_t peak_gathered_bytes() const { return peak_gathered_bytes_; }
 
@@ -77,13 +81,13 @@ class ParameterBuckets {
   // Own masters changed: every one becomes its owner's, or is gathered again when it is needed.
   absl::Status ShareMasters();
 
-  // `whole` [num_elements] float32 becomes the parameter's master, as far as it is held here. To be
-  // called with the same on all ranks; replicated, ShareMasters need not follow.
-  void Load(size_t parameter, const float* whole);
+  // `whole`, the parameter's elements in float32 on any device, becomes its master, as far as it is
+  // held here. To be called with the same on all ranks; replicated, ShareMasters need not follow.
+  void Load(size_t parameter, const at::Tensor& whole);
 
   // A tensor that lies like `parameter` and of which each rank has own_slices(): `own`, in that
-  // order, each [num_elements] of one dtype. Whole on rank 0, [master.numel()]; undefined elsewhere.
-  // Sends one slice at a time.
+  // order, each [num_elements] of one dtype, on any device. On the host: whole on rank 0,
+  // [master.numel()]; undefined elsewhere. Sends one slice at a time.
   absl::StatusOr<at::Tensor> Collect(size_t parameter, const std::vector<at::Tensor>& own,
                                      at::ScalarType dtype = at::kFloat) const;
 
@@ -107,6 +111,7 @@ class ParameterBuckets {
   size_t rank() const { return group_ == nullptr ? 0 : static_cast<size_t>(group_->rank()); }
   at::Tensor OwnPart(const at::Tensor& of_bucket) const;
   std::vector<at::Tensor> OwnOf(at::Tensor Bucket::* parts, bool gradients) const;
+  int64_t HeldBytes(bool gradients) const;
   void MoveInto(size_t bucket, bool trainable);
   void BeginNext();
   void ParametersAreComplete(size_t stage);
@@ -117,7 +122,8 @@ class ParameterBuckets {
   void SetStored(Bucket& bucket, bool masters, bool gradients);
 
   const std::vector<NamedParameter>* const parameters_;
-  comm::Collective* const group_;  // null when alone
+  comm::Collective* const group_;   // of parameters; null when alone
+  comm::Collective* const values_;  // of host tensors
   const bool sharded_;
   std::vector<Bucket> buckets_;
   std::vector<size_t> bucket_of_;               // [parameter]

@@ -1,6 +1,7 @@
 #include "trainer/placed_policy.h"
 
-#include <cstring>
+#include <ATen/ops/sub.h>
+
 #include <map>
 #include <string>
 #include <utility>
@@ -9,34 +10,26 @@
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/tensor/host_tensor_conversion.h"
+#include "common/tensor/torch_status.h"
 
 namespace tandem::trainer {
-namespace {
-
-HostTensor View(const std::string& name, const at::Tensor& values) {
-  const auto* bytes = static_cast<const std::byte*>(values.const_data_ptr());
-  return {.spec = {name, DType::kF32, values.sizes().vec()},
-          .bytes = {bytes, values.nbytes()},
-          .owner = std::make_shared<at::Tensor>(values)};
-}
-
-}  // namespace
-
-PlacedPolicy::PlacedPolicy(std::unique_ptr<Policy> policy, comm::Collective* group,
+PlacedPolicy::PlacedPolicy(std::unique_ptr<Policy> policy, const RankGroups& groups,
                            const BucketOptions& options)
     : policy_(std::move(policy)),
-      buckets_(&policy_->parameters(), policy_->stages(), group, options) {
+      buckets_(&policy_->parameters(), policy_->stages(), groups, options) {
   policy_->Watch({[this](Pass pass, size_t stage) { buckets_.BeginStage(pass, stage); },
                   [this](Pass pass, size_t stage) { buckets_.EndStage(pass, stage); },
                   buckets_.sharded()});
 }
 
 absl::StatusOr<std::unique_ptr<PlacedPolicy>> PlacedPolicy::Create(
-    const ModelConfig& config, ComputeDType dtype, bool trainable, Numerics numerics,
-    comm::Collective* group, const BucketOptions& options) {
+    const ModelConfig& config, ComputeDType dtype, bool trainable, Numerics numerics, Device,
+    const RankGroups& groups, const BucketOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Policy> policy,
                           Policy::CreateUnfilled(config, dtype, trainable, numerics));
-  return std::unique_ptr<PlacedPolicy>(new PlacedPolicy(std::move(policy), group, options));
+  return CatchTorch("memory of parameters", [&] {
+    return std::unique_ptr<PlacedPolicy>(new PlacedPolicy(std::move(policy), groups, options));
+  });
 }
 
 absl::StatusOr<TokenScores> PlacedPolicy::Score(const PackedRow& row, double temperature,
@@ -47,7 +40,9 @@ absl::StatusOr<TokenScores> PlacedPolicy::Score(const PackedRow& row, double tem
 }
 
 absl::Status PlacedPolicy::Accompany(Pass pass) {
-  if (buckets_.sharded()) policy_->Accompany(pass);
+  if (buckets_.sharded()) {
+    TANDEM_RETURN_IF_ERROR(CatchTorch("pass without a row", [&] { policy_->Accompany(pass); }));
+  }
   return buckets_.failure();
 }
 
@@ -57,7 +52,7 @@ absl::Status PlacedPolicy::Fill(std::span<const TensorSource> tensors) {
     TANDEM_ASSIGN_OR_RETURN(const HostTensor tensor, tensors[i].read());
     TANDEM_ASSIGN_OR_RETURN(const at::Tensor whole, AsMaster(tensor));
     TANDEM_CHECK(whole.numel() == policy_->parameters()[i].master.numel());
-    buckets_.Load(i, whole.const_data_ptr<float>());
+    TANDEM_RETURN_IF_ERROR(CatchTorch("masters", [&] { buckets_.Load(i, whole); }));
   }
   policy_->WeightsChanged();
   return absl::OkStatus();
@@ -87,29 +82,84 @@ absl::Status PlacedPolicy::FillOwn(std::span<const HostTensor> own) {
   TANDEM_CHECK(own.size() == masters.size());
   for (size_t i = 0; i < own.size(); ++i) {
     TANDEM_CHECK(own[i].bytes.size() == masters[i].nbytes());
-    std::memcpy(masters[i].data_ptr(), own[i].bytes.data(), own[i].bytes.size());
+    TANDEM_ASSIGN_OR_RETURN(const at::Tensor values, ViewAsTensor(own[i]));
+    TANDEM_RETURN_IF_ERROR(CatchTorch("masters", [&] { masters[i].copy_(values.view(-1)); }));
   }
   policy_->WeightsChanged();
   return buckets_.ShareMasters();
 }
 
-std::vector<TensorPart> PlacedPolicy::OwnMasters() const {
+absl::StatusOr<std::vector<TensorPart>> PlacedPolicy::OwnMasters() const {
   const std::vector<at::Tensor> masters = buckets_.OwnMasters();
   std::vector<TensorPart> parts;
   for (size_t i = 0; i < masters.size(); ++i) {
     const Slice& slice = buckets_.own_slices()[i];
-    parts.push_back({View(policy_->parameters()[slice.parameter].name, masters[i]), slice.begin});
+    TANDEM_ASSIGN_OR_RETURN(HostTensor values,
+                            ToHostTensor(policy_->parameters()[slice.parameter].name, masters[i]));
+    parts.push_back({std::move(values), slice.begin});
   }
   return parts;
 }
 
-std::vector<TensorPart> PlacedPolicy::HeldMasters() const {
+absl::StatusOr<std::vector<TensorPart>> PlacedPolicy::HeldMasters() const {
   if (buckets_.sharded()) return OwnMasters();
   std::vector<TensorPart> parts;
   for (const NamedParameter& parameter : policy_->parameters()) {
-    parts.push_back({View(parameter.name, parameter.master.detach()), 0});
+    TANDEM_ASSIGN_OR_RETURN(HostTensor whole, ToHostTensor(parameter.name, parameter.master));
+    parts.push_back({std::move(whole), 0});
   }
   return parts;
+}
+
+absl::StatusOr<std::vector<TensorPart>> PlacedPolicy::CopyOwnMasters() const {
+  const std::vector<at::Tensor> masters = buckets_.OwnMasters();
+  std::vector<TensorPart> copies;
+  for (size_t i = 0; i < masters.size(); ++i) {
+    const Slice& slice = buckets_.own_slices()[i];
+    TANDEM_ASSIGN_OR_RETURN(HostTensor values,
+                            ToHostTensor(policy_->parameters()[slice.parameter].name,
+                                         masters[i].is_cpu() ? masters[i].clone() : masters[i]));
+    copies.push_back({std::move(values), slice.begin});
+  }
+  return copies;
+}
+
+std::vector<TensorSource> PlacedPolicy::Masters() const {
+  std::vector<TensorSource> sources;
+  for (size_t i = 0; i < policy_->parameters().size(); ++i) {
+    const NamedParameter& parameter = policy_->parameters()[i];
+    const TensorSpec spec = {parameter.name, DType::kF32, parameter.master.sizes().vec()};
+    sources.push_back({spec, [this, i, spec]() -> absl::StatusOr<HostTensor> {
+                         if (!buckets_.sharded())
+                           return ToHostTensor(spec.name, policy_->parameters()[i].master);
+                         std::vector<at::Tensor> own;
+                         const std::vector<at::Tensor> all = buckets_.OwnMasters();
+                         for (size_t s = 0; s < all.size(); ++s) {
+                           if (buckets_.own_slices()[s].parameter == i) own.push_back(all[s]);
+                         }
+                         return Collect(i, spec, own);
+                       }});
+  }
+  return sources;
+}
+
+absl::StatusOr<double> PlacedPolicy::SquaredDistance(std::span<const HostTensor> tensors) const {
+  if (tensors.size() != policy_->parameters().size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(tensors.size(), " tensors, the policy has ", policy_->parameters().size()));
+  }
+  const std::vector<at::Tensor> own = buckets_.OwnMasters();
+  double squares = 0;
+  for (size_t i = 0; i < own.size(); ++i) {
+    const Slice& slice = buckets_.own_slices()[i];
+    TANDEM_ASSIGN_OR_RETURN(const at::Tensor other, AsMaster(tensors[slice.parameter]));
+    TANDEM_RETURN_IF_ERROR(CatchTorch("distance of weights", [&] {
+      const at::Tensor step =
+          at::sub(own[i].cpu(), other.view(-1).narrow(0, slice.begin, slice.num_elements));
+      squares += step.square().sum(at::kDouble).item<double>();
+    }));
+  }
+  return squares;
 }
 
 std::vector<TensorSource> PlacedPolicy::Gathered(std::vector<HostTensor> own,
@@ -125,15 +175,20 @@ std::vector<TensorSource> PlacedPolicy::Gathered(std::vector<HostTensor> own,
         if (buckets_.own_slices()[s].parameter != i) continue;
         TANDEM_ASSIGN_OR_RETURN(of_parameter.emplace_back(), ViewAsTensor((*slices)[s]));
       }
-      const auto type = spec.dtype == DType::kF32 ? at::kFloat : at::kBFloat16;
-      TANDEM_ASSIGN_OR_RETURN(const at::Tensor whole, buckets_.Collect(i, of_parameter, type));
-      if (!whole.defined()) return HostTensor{spec, {}, nullptr};
-      HostTensor tensor = View(spec.name, whole.contiguous());
-      tensor.spec = spec;
-      return tensor;
+      return Collect(i, spec, of_parameter);
     }});
   }
   return sources;
+}
+
+absl::StatusOr<HostTensor> PlacedPolicy::Collect(size_t parameter, const TensorSpec& spec,
+                                                 const std::vector<at::Tensor>& own) const {
+  TANDEM_ASSIGN_OR_RETURN(const at::ScalarType type, ToScalarType(spec.dtype));
+  TANDEM_ASSIGN_OR_RETURN(const at::Tensor whole, buckets_.Collect(parameter, own, type));
+  if (!whole.defined()) return HostTensor{spec, {}, nullptr};
+  TANDEM_ASSIGN_OR_RETURN(HostTensor tensor, ToHostTensor(spec.name, whole));
+  tensor.spec = spec;
+  return tensor;
 }
 
 }  // namespace tandem::trainer

@@ -1,6 +1,9 @@
 // PlacedPolicy: a policy whose parameters lie in buckets over the ranks that train together: the
 // passes, and masters as they are held here, given out and taken in. Used by train_step.cc.
 //
+// Parameters, their gradients and all that a pass makes lie on one device; what is given out and
+// taken in lies on the host.
+//
 // All ranks make the same passes in the same order when the parameters are sharded: Accompany where
 // one has no row. Use from one thread at a time.
 #ifndef TANDEM_TRAINER_PLACED_POLICY_H_
@@ -12,28 +15,31 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/comm/collective.h"
+#include "common/model/device.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"
 #include "common/model/tensor_source.h"
 #include "trainer/compute_dtype.h"
 #include "trainer/parameter_buckets.h"
 #include "trainer/policy.h"
+#include "trainer/rank_groups.h"
 #include "trainer/weight_cast.h"
 
 namespace tandem::trainer {
 
 class PlacedPolicy {
  public:
-  // Null group: alone. Masters are to be filled before the first pass. Errors: Policy::Create's.
+  // Masters are to be filled before the first pass. `groups` must outlive this object. Errors:
+  // Policy::Create's.
   static absl::StatusOr<std::unique_ptr<PlacedPolicy>> Create(const ModelConfig& config,
                                                               ComputeDType dtype, bool trainable,
-                                                              Numerics numerics,
-                                                              comm::Collective* group,
+                                                              Numerics numerics, Device device,
+                                                              const RankGroups& groups,
                                                               const BucketOptions& options);
 
   Policy& policy() { return *policy_; }
   ParameterBuckets& buckets() { return buckets_; }
+  const ParameterBuckets& buckets() const { return buckets_; }
 
   // As Policy::Score; errors of gathering parameters too. After a backward pass ask
   // buckets().failure().
@@ -52,10 +58,23 @@ class PlacedPolicy {
   // What OwnMasters gave, here or of another policy of the ranks; each rank its own.
   absl::Status FillOwn(std::span<const HostTensor> own);
 
-  // Views of the masters that are this rank's, F32: of its slices, by parameter and place.
-  std::vector<TensorPart> OwnMasters() const;
+  // The masters that are this rank's, F32: of its slices, by parameter and place. On the CPU views,
+  // which change with the masters; from another device copies, made here.
+  //   INTERNAL  the device failed
+  absl::StatusOr<std::vector<TensorPart>> OwnMasters() const;
   // Of all that are held here: the same when sharded, else every tensor whole.
-  std::vector<TensorPart> HeldMasters() const;
+  absl::StatusOr<std::vector<TensorPart>> HeldMasters() const;
+  // OwnMasters in memory of their own on every device.
+  absl::StatusOr<std::vector<TensorPart>> CopyOwnMasters() const;
+
+  // The masters in ModelTensors order, F32, as they are when they are read: Gathered when sharded,
+  // else whole on every rank. From another device than the CPU one tensor at a time is on the host.
+  // This object must outlive them.
+  std::vector<TensorSource> Masters() const;
+
+  // ||masters - tensors||^2 over the slices of this rank; ModelTensors order, any float dtype.
+  //   INVALID_ARGUMENT  not as many tensors, or of no float dtype;  INTERNAL  the device failed
+  absl::StatusOr<double> SquaredDistance(std::span<const HostTensor> tensors) const;
 
   // Whole tensors of `dtype`, F32 or BF16, of which each rank has its slices: `own`, named and in the
   // order of OwnMasters. Reading is for all ranks, in the same order: whole on rank 0, without
@@ -63,8 +82,11 @@ class PlacedPolicy {
   std::vector<TensorSource> Gathered(std::vector<HostTensor> own, DType dtype) const;
 
  private:
-  PlacedPolicy(std::unique_ptr<Policy> policy, comm::Collective* group,
+  PlacedPolicy(std::unique_ptr<Policy> policy, const RankGroups& groups,
                const BucketOptions& options);
+  // On rank 0, of what each rank has own_slices(): `own`, on any device.
+  absl::StatusOr<HostTensor> Collect(size_t parameter, const TensorSpec& spec,
+                                     const std::vector<at::Tensor>& own) const;
 
   const std::unique_ptr<Policy> policy_;
   ParameterBuckets buckets_;

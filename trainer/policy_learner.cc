@@ -1,17 +1,19 @@
 #include "trainer/policy_learner.h"
 
-#include <algorithm>
 #include <bit>
 #include <map>
 #include <memory>
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/log.h"
+#include "common/base/peak_memory.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics_self_test.h"
 #include "common/model/safetensors.h"
 #include "common/tensor/instruction_set.h"
+#include "trainer/cuda_device.h"
 #include "trainer/libtorch_version.h"
 #include "trainer/train_step.h"
 
@@ -27,12 +29,6 @@ HostTensor NewTensor(const TensorSpec& spec) {
 
 float* Values(const HostTensor& own) {  // of a NewTensor, or its copy
   return reinterpret_cast<float*>(const_cast<std::byte*>(own.bytes.data()));
-}
-
-HostTensor CopyOf(const HostTensor& tensor) {
-  HostTensor copy = NewTensor(tensor.spec);
-  std::ranges::copy(tensor.bytes, reinterpret_cast<std::byte*>(Values(copy)));
-  return copy;
 }
 
 // F32 masters as a push sends them to a bf16 server, in F32.
@@ -58,16 +54,48 @@ std::vector<HostTensor> ValuesOf(const std::vector<TensorPart>& parts) {
   return values;
 }
 
+// What the first step took, where it can be told apart.
+void SayMemory(const StepReport& report) {
+  const HeldMemory& held = report.memory;
+  const int64_t moments = report.optimizer.state_bytes;
+  if (!held.device.has_value()) {
+    log::Info("memory of the first step", {{"masters_bytes", held.masters},
+                                           {"gradients_bytes", held.gradients},
+                                           {"moments_bytes", moments},
+                                           {"reference_bytes", held.reference},
+                                           {"process_peak_bytes", PeakMemoryBytes()}});
+    return;
+  }
+  log::Info("memory of the first step on the device",
+            {{"masters_bytes", held.masters},
+             {"gradients_bytes", held.gradients},
+             {"moments_bytes", moments},
+             {"reference_bytes", held.reference},
+             {"activations_and_casts_bytes", TransientBytes(report)},
+             {"peak_bytes", held.device->allocated},
+             {"reserved_bytes", held.device->reserved},
+             {"device_bytes", TotalCudaMemory()}});
+}
+
 class PolicyLearner : public Learner {
  public:
   // `start`: views of the model directory's tensors, in ModelTensors order.
-  PolicyLearner(std::unique_ptr<TrainStep> step, const WeightCastOptions& cast,
+  PolicyLearner(std::unique_ptr<TrainStep> step, const LearnerOptions& options,
                 std::vector<HostTensor> start)
-      : step_(std::move(step)), cast_(cast), start_(std::move(start)) {}
+      : step_(std::move(step)),
+        device_(options.device),
+        cast_(options.cast),
+        start_(std::move(start)) {}
 
   absl::StatusOr<LearnerReport> Train(const std::vector<ScoredGroup>& groups,
                                       WeightVersion version) override {
+    if (device_ == Device::kCuda) ResetPeakCudaMemory();
     TANDEM_ASSIGN_OR_RETURN(StepReport report, step_->Run(groups, version));
+    if (device_ == Device::kCuda) {
+      const CudaPeaks peaks = PeakCudaMemory();
+      report.memory.device = DevicePeaks{peaks.allocated, peaks.reserved};
+    }
+    if (!std::exchange(said_memory_, true)) SayMemory(report);
     LearnerReport numbers;
     numbers.skip_reason = report.skip_reason;
     numbers.metrics = NamedNumbers(report);
@@ -87,13 +115,7 @@ class PolicyLearner : public Learner {
   absl::StatusOr<GroupLogprobs> Score(const std::vector<ScoredGroup>& groups,
                                       const ScoredWeights& weights) override {
     if (weights.masters == nullptr && !weights.as_bf16) return step_->Score(groups);
-    std::vector<TensorPart> own = step_->OwnMasters();
-    std::shared_ptr<const std::vector<HostTensor>> kept;
-    if (weights.masters != nullptr) {
-      kept = kept_[weights.masters->number].lock();
-      TANDEM_CHECK(kept != nullptr && kept->size() == own.size());
-      for (size_t i = 0; i < own.size(); ++i) own[i].values = (*kept)[i];
-    }
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorPart> own, MastersOf(weights));
     return step_->ScoreUnder(
         weights.as_bf16 ? AsBf16(own, weights.rounding) : ValuesOf(own), weights.rounding, groups);
   }
@@ -105,8 +127,8 @@ class PolicyLearner : public Learner {
   absl::StatusOr<CastWeights> Cast(DType dtype) override {
     CastWeights cast = {.rounding = step_->num_updates() == 0 ? Rounding::kNearest
                                                               : cast_.rounding};
-    TANDEM_ASSIGN_OR_RETURN(CastParts parts,
-                            caster_.Cast(step_->HeldMasters(), dtype, cast.rounding));
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorPart> held, step_->HeldMasters());
+    TANDEM_ASSIGN_OR_RETURN(CastParts parts, caster_.Cast(held, dtype, cast.rounding));
     if (step_->sharded()) {
       std::vector<double> sums;
       for (const double* const sum : parts.sums.all()) sums.push_back(*sum);
@@ -121,12 +143,11 @@ class PolicyLearner : public Learner {
   }
 
   absl::StatusOr<KeptMasters> Keep() override {
-    std::vector<HostTensor> copies;
-    for (const TensorPart& part : step_->OwnMasters()) copies.push_back(CopyOf(part.values));
-    const auto owner = std::make_shared<const std::vector<HostTensor>>(std::move(copies));
+    TANDEM_ASSIGN_OR_RETURN(std::vector<TensorPart> copies, step_->CopyOwnMasters());
+    const auto owner = std::make_shared<const std::vector<TensorPart>>(std::move(copies));
     std::erase_if(kept_, [](const auto& kept) { return kept.second.expired(); });
     kept_[++num_kept_] = owner;
-    return KeptMasters{num_kept_, step_->Gathered(*owner, DType::kF32), owner};
+    return KeptMasters{num_kept_, step_->Gathered(ValuesOf(*owner), DType::kF32), owner};
   }
 
   absl::StatusOr<LearnerState> Save() override {
@@ -141,30 +162,42 @@ class PolicyLearner : public Learner {
   std::string library_version() const override { return LibTorchVersion(); }
 
  private:
+  // This rank's part of them.
+  absl::StatusOr<std::vector<TensorPart>> MastersOf(const ScoredWeights& weights) {
+    if (weights.masters == nullptr) return step_->OwnMasters();
+    const auto kept = kept_[weights.masters->number].lock();
+    TANDEM_CHECK(kept != nullptr);
+    return *kept;
+  }
+
   const std::unique_ptr<TrainStep> step_;
+  const Device device_;
   const WeightCastOptions cast_;
   WeightCaster caster_;
   const std::vector<HostTensor> start_;
   // By number, while someone owns them: of each slice of this rank.
-  std::map<int64_t, std::weak_ptr<const std::vector<HostTensor>>> kept_;
+  std::map<int64_t, std::weak_ptr<const std::vector<TensorPart>>> kept_;
   int64_t num_kept_ = 0;
+  bool said_memory_ = false;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const std::string& model_directory,
-                                                             const LearnerOptions& options,
-                                                             const AdvantageOptions& advantage,
-                                                             double temperature,
-                                                             int64_t max_new_tokens,
-                                                             comm::Collective* ranks,
-                                                             bool shard_parameters) {
+absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(
+    const std::string& model_directory, const LearnerOptions& options,
+    const AdvantageOptions& advantage, double temperature, int64_t max_new_tokens,
+    const RankGroups& ranks, bool shard_parameters) {
   TrainStep::UseThreads(options.num_threads);
-  TrainStepSetup setup = {
-      .dtype = options.dtype, .numerics = options.numerics, .rounding = options.cast.rounding,
-      .temperature = temperature, .advantage = advantage, .ranks = ranks,
-      .buckets = {.shard_parameters = shard_parameters},
-      .checkpoint_activations = options.checkpoint_activations};
+  TrainStepSetup setup = {.dtype = options.dtype,
+                          .numerics = options.numerics,
+                          .device = options.device,
+                          .rounding = options.cast.rounding,
+                          .temperature = temperature,
+                          .advantage = advantage,
+                          .ranks = ranks.values,
+                          .parameter_ranks = ranks.parameters,
+                          .buckets = {.shard_parameters = shard_parameters},
+                          .checkpoint_activations = options.checkpoint_activations};
   TANDEM_ASSIGN_OR_RETURN(setup.config, ReadModelConfig(model_directory));
   if (options.numerics == Numerics::kExact) {
     TANDEM_RETURN_IF_ERROR(CheckInvariance(setup.config, ActiveInstructionSet()));
@@ -178,7 +211,7 @@ absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const std::string& 
     setup.reference_weights = setup.weights;
   }
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TrainStep> step, TrainStep::Create(setup, step_options));
-  return std::make_unique<PolicyLearner>(std::move(step), options.cast, std::move(setup.weights));
+  return std::make_unique<PolicyLearner>(std::move(step), options, std::move(setup.weights));
 }
 
 }  // namespace tandem::trainer

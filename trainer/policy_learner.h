@@ -10,24 +10,20 @@
 #include "trainer/advantages.h"
 #include "trainer/learner.h"
 #include "trainer/learner_options.h"
-
-namespace tandem::comm {
-class Collective;
-}
+#include "trainer/rank_groups.h"
 
 namespace tandem::trainer {
 
 // Loads the model directory as fp32 masters. `advantage` is that of arrow 3, `temperature` that of
-// the trained policy, `max_new_tokens` the longest completion it may see, `ranks` who trains together
-// (null: alone; must outlive the learner), with `shard_parameters` each a part of the weights.
-// Errors: those of ReadModelConfig, ReadModelTensors and MatchModelTensors.
-absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const std::string& model_directory,
-                                                             const LearnerOptions& options,
-                                                             const AdvantageOptions& advantage,
-                                                             double temperature,
-                                                             int64_t max_new_tokens,
-                                                             comm::Collective* ranks = nullptr,
-                                                             bool shard_parameters = false);
+// the trained policy, `max_new_tokens` the longest completion it may see, `ranks` who trains
+// together (must outlive the learner), with `shard_parameters` each a part of the weights. On a
+// device it is this thread's current one (ChooseDevice), and the learner reports the device's
+// memory. Errors: those of ReadModelConfig, ReadModelTensors, MatchModelTensors and
+// TrainStep::Create.
+absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(
+    const std::string& model_directory, const LearnerOptions& options,
+    const AdvantageOptions& advantage, double temperature, int64_t max_new_tokens,
+    const RankGroups& ranks = {}, bool shard_parameters = false);
 
 }  // namespace tandem::trainer
 

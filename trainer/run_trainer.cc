@@ -10,6 +10,7 @@
 #include "common/base/exit_codes.h"
 #include "common/base/stop_signal.h"
 #include "common/comm/rank_environment.h"
+#include "trainer/device_choice.h"
 #include "trainer/policy_learner.h"
 #include "trainer/run_error.h"
 #include "trainer/team.h"
@@ -27,6 +28,8 @@ int Fail(const absl::Status& status, ExitCode code) {
 int RunTrainer(TrainerOptions options, TrainerContext context) {
   const auto self = comm::ReadRankEnvironment(comm::ProcessEnvironment());
   if (!self.ok()) return Fail(self.status(), ExitCode::kUsage);
+  const absl::Status chosen = ChooseDevice(options.learner.device, self->local_rank);
+  if (!chosen.ok()) return Fail(chosen, ExitCode::kBadModelOrData);
   const bool alone = self->world_size == 1;
   if (options.learner.num_threads == 0 && self->local_world_size > 1) {
     const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
@@ -40,11 +43,12 @@ int RunTrainer(TrainerOptions options, TrainerContext context) {
   if (!log.ok()) return Fail(log, ExitCode::kStorage);
   const StopSignal stop;
   context.stop = &stop;
-  const auto team = Team::Join(*self, options.ranks, options.run_name, context.resolved_config);
+  const auto team = Team::Join(*self, options.ranks, options.learner.device, options.run_name,
+                               context.resolved_config);
   if (!team.ok()) return Fail(team.status(), ExitCodeOf(team.status()));
   auto learner = CreatePolicyLearner(options.model, options.learner, options.advantage,
                                      options.sampling.temperature, options.sampling.max_new_tokens,
-                                     (*team)->group(), options.ranks.shard_parameters);
+                                     (*team)->groups(), options.ranks.shard_parameters);
   if (!learner.ok()) return Fail(learner.status(), ExitCode::kBadModelOrData);
   if ((*team)->rank() > 0) {
     const absl::Status end = (*team)->Follow(**learner, stop);

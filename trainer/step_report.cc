@@ -69,6 +69,13 @@ void CorrectionNumbers::AddShare(double advantage, int64_t length, bool kept, do
   }
 }
 
+int64_t TransientBytes(const StepReport& report) {
+  const HeldMemory& memory = report.memory;
+  if (!memory.device.has_value()) return 0;
+  return memory.device->allocated - memory.masters - memory.gradients - memory.reference -
+         report.optimizer.state_bytes;
+}
+
 std::vector<std::pair<std::string, double>> NamedNumbers(const StepReport& report) {
   auto numbers = offpolicy::NamedDriftMetrics(report.drift);
   const auto add = [&](const char* name, double value) { numbers.emplace_back(name, value); };
@@ -112,6 +119,14 @@ std::vector<std::pair<std::string, double>> NamedNumbers(const StepReport& repor
   add("optimizer/grad_clipped", report.optimizer.grad_clipped ? 1 : 0);
   add("optimizer/skipped_updates", static_cast<double>(report.optimizer.skipped_updates));
   add("optimizer/state_bytes", static_cast<double>(report.optimizer.state_bytes));
+  add("memory/masters_bytes", static_cast<double>(report.memory.masters));
+  add("memory/gradients_bytes", static_cast<double>(report.memory.gradients));
+  add("memory/reference_bytes", static_cast<double>(report.memory.reference));
+  if (report.memory.device.has_value()) {
+    add("memory/device_peak_bytes", static_cast<double>(report.memory.device->allocated));
+    add("memory/device_reserved_bytes", static_cast<double>(report.memory.device->reserved));
+    add("memory/device_transient_bytes", static_cast<double>(TransientBytes(report)));
+  }
   add("time/pack", report.times.pack_s);
   add("time/proximal", report.times.proximal_s);
   add("time/update", report.times.update_s);

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,6 +60,17 @@ struct OptimizerNumbers {
   int64_t state_bytes = 0;  // of moments that this rank holds
 };
 
+// Of a device's allocator during a step, in bytes: handed out, and taken from the device, at most.
+struct DevicePeaks {
+  int64_t allocated = 0, reserved = 0;
+};
+
+// Bytes of parameters that this rank holds from step to step; moments: OptimizerNumbers.
+struct HeldMemory {
+  int64_t masters = 0, gradients = 0, reference = 0;
+  std::optional<DevicePeaks> device;  // where they lie on one; filled in by the learner
+};
+
 struct StepTimes {
   double pack_s = 0, proximal_s = 0, update_s = 0;
   double gradient_sum_wait_s = 0;  // of update_s: for other ranks, after the own backward passes
@@ -73,6 +85,7 @@ struct StepReport {
   CorrectionNumbers correction;
   LossNumbers loss;
   OptimizerNumbers optimizer;
+  HeldMemory memory;
   double advantage_mean = 0, advantage_var = 0;  // over trained completions
   double kl_penalty = 0;  // kl_place reward: taken off a completion's reward, mean
   StepTimes times;
@@ -81,6 +94,10 @@ struct StepReport {
   // [group in the span][completion][token]; empty for masked completions.
   std::vector<std::vector<std::vector<float>>> proximal_logprobs;
 };
+
+// Of the peak on the device, what is not held from step to step: activations, casts and, of sharded
+// parameters, what is gathered. 0 without a device.
+int64_t TransientBytes(const StepReport& report);
 
 // ("correction/mean_weight", value) ...: everything but histograms and advantage/, in a fixed
 // order.

@@ -44,6 +44,7 @@ struct Team::Members {
   int rank = 0;
   std::optional<comm::Rendezvous> met;
   std::shared_ptr<comm::Collective> group;
+  std::shared_ptr<comm::Collective> parameter_group;  // null: `group`
   int size = 1;
   absl::Duration patience;
   bool shard_parameters = false;
@@ -57,7 +58,7 @@ Team::Team(std::unique_ptr<Members> members) : members_(std::move(members)) {}
 Team::~Team() = default;
 
 absl::StatusOr<std::unique_ptr<Team>> Team::Join(const comm::RankEnvironment& self,
-                                                 const RankOptions& options,
+                                                 const RankOptions& options, Device device,
                                                  const std::string& run_name,
                                                  const std::string& resolved_config) {
   auto members = std::make_unique<Members>();
@@ -72,24 +73,36 @@ absl::StatusOr<std::unique_ptr<Team>> Team::Join(const comm::RankEnvironment& se
   if (!met.ok()) return WithExitCode(met.status(), ExitCode::kRankLost);
   members->met = *std::move(met);
   TANDEM_RETURN_IF_ERROR(Lost(CheckConfiguration(*members->met, self, resolved_config)));
-  auto group =
-      comm::JoinGroup(comm::Backend::kGloo, members->met->store,
-                      {.name = "train",
-                       .rank = self.rank,
-                       .members = members->met->members,
-                       .deadline = absl::Seconds(options.deadline_seconds),
-                       .lag = {absl::Seconds(options.lag_seconds), [](const std::string& text) {
-                                 log::Warning("ranks wait", {{"reason", text}});
-                               }}});
+  const auto join = [&](comm::Backend backend, const std::string& name) {
+    return comm::JoinGroup(
+        backend, members->met->store,
+        {.name = name,
+         .rank = self.rank,
+         .members = members->met->members,
+         .deadline = absl::Seconds(options.deadline_seconds),
+         .lag = {absl::Seconds(options.lag_seconds), [](const std::string& text) {
+                   log::Warning("ranks wait", {{"reason", text}});
+                 }}});
+  };
+  auto group = join(comm::Backend::kGloo, "train");
   if (!group.ok()) return Lost(group.status());
   members->group = *std::move(group);
+  if (device == Device::kCuda) {
+    auto of_parameters = join(comm::Backend::kNccl, "parameters");
+    if (!of_parameters.ok()) {
+      return WithExitCode(Lost(of_parameters.status()), ExitCode::kBadModelOrData);
+    }
+    members->parameter_group = *std::move(of_parameters);
+  }
   members->size = self.world_size;
   return std::unique_ptr<Team>(new Team(std::move(members)));
 }
 
 int Team::rank() const { return members_->rank; }
 int Team::size() const { return members_->size; }
-comm::Collective* Team::group() const { return members_->group.get(); }
+RankGroups Team::groups() const {
+  return {.values = members_->group.get(), .parameters = members_->parameter_group.get()};
+}
 
 std::unique_ptr<Learner> Team::Lead(std::unique_ptr<Learner> own) const {
   return alone() ? std::move(own) : LeadRanks(std::move(own), members_->ranks());

@@ -10,23 +10,23 @@
 #include "absl/status/statusor.h"
 #include "common/base/stop_signal.h"
 #include "common/comm/rank_environment.h"
+#include "common/model/device.h"
 #include "trainer/learner.h"
+#include "trainer/rank_groups.h"
 #include "trainer/rank_options.h"
-
-namespace tandem::comm {
-class Collective;
-}
 
 namespace tandem::trainer {
 
 class Team {
  public:
   // Meets the other ranks of this launch. Waits. `run_name` and the resolved configuration must be
-  // those of rank 0. Errors carry their exit code.
-  //   kUsage     variables of the launcher that do not fit; another configuration than rank 0's
-  //   kRankLost  not all ranks came
+  // those of rank 0. With kCuda the ranks are joined by NCCL too, each on its thread's current
+  // device. Errors carry their exit code.
+  //   kUsage           variables of the launcher do not fit; a configuration that is not rank 0's
+  //   kRankLost        not all ranks came
+  //   kBadModelOrData  NCCL: this build has none, or the device cannot be used
   static absl::StatusOr<std::unique_ptr<Team>> Join(const comm::RankEnvironment& self,
-                                                    const RankOptions& options,
+                                                    const RankOptions& options, Device device,
                                                     const std::string& run_name,
                                                     const std::string& resolved_config);
   ~Team();
@@ -35,8 +35,8 @@ class Team {
   int size() const;
   bool alone() const { return size() == 1; }
 
-  // For CreatePolicyLearner; null when alone.
-  comm::Collective* group() const;
+  // For CreatePolicyLearner; null groups when alone.
+  RankGroups groups() const;
 
   // Rank 0: the learner of all. Must not outlive the team.
   std::unique_ptr<Learner> Lead(std::unique_ptr<Learner> own) const;

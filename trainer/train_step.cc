@@ -53,13 +53,14 @@ struct TrainStep::Impl {
   double temperature = 1;
   ComputeDType dtype = ComputeDType::kFp32;
   Numerics numerics = Numerics::kFast;
+  Device device = Device::kCpu;
   Rounding rounding = Rounding::kDither;
   AdvantageOptions advantage;
   std::optional<PolicyLossOptions> kl_reward;  // kl_place reward; then `options` has no KL term
   std::unique_ptr<PlacedPolicy> policy, reference;
   std::unique_ptr<AdamW> optimizer;
   RankTeam team{nullptr};
-  comm::Collective* ranks = nullptr;
+  RankGroups ranks;
   BucketOptions buckets;
 
   // Of the batch that is being trained, by microbatch.
@@ -79,9 +80,14 @@ struct TrainStep::Impl {
                               .vocab_size = policy->policy().config().vocab_size,
                               .num_ranks = team.size()});
   }
+  absl::StatusOr<std::unique_ptr<PlacedPolicy>> Unfilled(const ModelConfig& config,
+                                                         bool trainable) const {
+    return PlacedPolicy::Create(config, dtype, trainable, numerics, device, ranks, buckets);
+  }
   absl::StatusOr<std::unique_ptr<PlacedPolicy>> Place(const ModelConfig& config,
                                                       const std::vector<HostTensor>& weights,
                                                       bool trainable) const;
+  absl::Status MakeOptimizer(const OptimizerOptions& of_optimizer);
   absl::StatusOr<GroupLogprobs> Score(PlacedPolicy& frozen,
                                       std::span<const experience::v1::ScoredGroup> groups);
   bool NeedsProximalPass(const ExperienceBatch& batch) const;
@@ -307,8 +313,13 @@ absl::Status TrainStep::Impl::AccumulateMicrobatch(size_t index, BatchState& sta
 
 // Each rank updates its slices of the masters, by the norm of all.
 absl::StatusOr<OptimizerUpdate> TrainStep::Impl::UpdateMasters(double grad_scale) {
-  TANDEM_ASSIGN_OR_RETURN(const double squares, team.SumInOrder(optimizer->SquaredGradNorm()));
-  const OptimizerUpdate update = optimizer->Step(squares, grad_scale);
+  TANDEM_ASSIGN_OR_RETURN(const double own, CatchTorch("norm of gradients", [&] {
+                            return optimizer->SquaredGradNorm();
+                          }));
+  TANDEM_ASSIGN_OR_RETURN(const double squares, team.SumInOrder(own));
+  TANDEM_ASSIGN_OR_RETURN(const OptimizerUpdate update, CatchTorch("optimizer", [&] {
+                            return optimizer->Step(squares, grad_scale);
+                          }));
   if (!update.skipped) TANDEM_RETURN_IF_ERROR(policy->buckets().ShareMasters());
   return update;
 }
@@ -369,6 +380,9 @@ void TrainStep::Impl::Finish(std::span<const experience::v1::ScoredGroup> groups
   loss.has_reference = reference != nullptr;
   if (report.optimizer.skipped_updates < loss.num_updates) report.skip_reason.clear();
   report.optimizer.state_bytes = optimizer->state_bytes();
+  report.memory.masters = policy->buckets().master_bytes();
+  report.memory.gradients = policy->buckets().gradient_bytes();
+  if (reference != nullptr) report.memory.reference = reference->buckets().master_bytes();
   report.num_tokens = state.batch->num_trained_tokens;
   AddAdvantages(*state.batch, report);
   report.proximal_logprobs.resize(groups.size());
@@ -441,6 +455,7 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
   impl->temperature = setup.temperature;
   impl->dtype = setup.dtype;
   impl->numerics = setup.numerics;
+  impl->device = setup.device;
   impl->rounding = setup.rounding;
   impl->advantage = setup.advantage;
   impl->team = RankTeam(setup.ranks);
@@ -448,7 +463,7 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
     impl->kl_reward = options.loss;
     impl->options.loss.kl_coefficient = 0;
   }
-  impl->ranks = setup.ranks;
+  impl->ranks = {setup.ranks, setup.parameter_ranks};
   impl->buckets = setup.buckets;
   TANDEM_ASSIGN_OR_RETURN(impl->policy, impl->Place(setup.config, setup.weights,
                                                     /*trainable=*/true));
@@ -457,22 +472,27 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
     TANDEM_ASSIGN_OR_RETURN(impl->reference, impl->Place(setup.config, setup.reference_weights,
                                                          /*trainable=*/false));
   }
-  const ParameterBuckets& buckets = impl->policy->buckets();
-  OwnSlices own = {.slices = buckets.own_slices()};
-  if (buckets.sharded()) {
-    own.apart = true;
-    own.masters = buckets.OwnMasters();
-    own.gradients = buckets.OwnGradients();
-  }
-  impl->optimizer = std::make_unique<AdamW>(&impl->policy->policy().parameters(),
-                                            options.optimizer, std::move(own));
+  TANDEM_RETURN_IF_ERROR(impl->MakeOptimizer(options.optimizer));
   return std::unique_ptr<TrainStep>(new TrainStep(std::move(impl)));
+}
+
+absl::Status TrainStep::Impl::MakeOptimizer(const OptimizerOptions& of_optimizer) {
+  const ParameterBuckets& parts = policy->buckets();
+  OwnSlices own = {.slices = parts.own_slices()};
+  if (parts.sharded()) {
+    own.apart = true;
+    own.masters = parts.OwnMasters();
+    own.gradients = parts.OwnGradients();
+  }
+  return CatchTorch("moments of the optimizer", [&] {
+    optimizer =
+        std::make_unique<AdamW>(&policy->policy().parameters(), of_optimizer, std::move(own));
+  });
 }
 
 absl::StatusOr<std::unique_ptr<PlacedPolicy>> TrainStep::Impl::Place(
     const ModelConfig& config, const std::vector<HostTensor>& weights, bool trainable) const {
-  TANDEM_ASSIGN_OR_RETURN(auto placed, PlacedPolicy::Create(config, dtype, trainable, numerics,
-                                                            ranks, buckets));
+  TANDEM_ASSIGN_OR_RETURN(auto placed, Unfilled(config, trainable));
   std::vector<TensorSource> sources;
   for (const HostTensor& tensor : weights) sources.push_back(Present(tensor));
   TANDEM_RETURN_IF_ERROR(placed->Fill(sources));
@@ -503,53 +523,34 @@ absl::StatusOr<GroupLogprobs> TrainStep::Score(
 absl::StatusOr<GroupLogprobs> TrainStep::ScoreUnder(
     std::span<const HostTensor> own_masters, Rounding rounding,
     std::span<const experience::v1::ScoredGroup> groups) {
-  TANDEM_ASSIGN_OR_RETURN(
-      const auto other,
-      PlacedPolicy::Create(impl_->policy->policy().config(), impl_->dtype, /*trainable=*/false,
-                           impl_->numerics, impl_->ranks, impl_->buckets));
+  TANDEM_ASSIGN_OR_RETURN(const auto other,
+                          impl_->Unfilled(impl_->policy->policy().config(), /*trainable=*/false));
   TANDEM_RETURN_IF_ERROR(other->FillOwn(own_masters));
   other->policy().WeightsChanged(rounding);
   return impl_->Score(*other, groups);
 }
 
 absl::StatusOr<double> TrainStep::DistanceFrom(const std::vector<HostTensor>& tensors) const {
-  const std::vector<NamedParameter>& parameters = impl_->policy->policy().parameters();
-  if (tensors.size() != parameters.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(tensors.size(), " tensors, the policy has ",
-                                                   parameters.size()));
-  }
-  const ParameterBuckets& buckets = impl_->policy->buckets();
-  const std::vector<at::Tensor> own = buckets.OwnMasters();
-  double squares = 0;
-  for (size_t i = 0; i < own.size(); ++i) {
-    const Slice& slice = buckets.own_slices()[i];
-    TANDEM_ASSIGN_OR_RETURN(const at::Tensor other, AsMaster(tensors[slice.parameter]));
-    TANDEM_RETURN_IF_ERROR(CatchTorch("distance of weights", [&] {
-      const at::Tensor step =
-          at::sub(own[i], other.view(-1).narrow(0, slice.begin, slice.num_elements));
-      squares += step.square().sum(at::kDouble).item<double>();
-    }));
-  }
+  TANDEM_ASSIGN_OR_RETURN(const double squares, impl_->policy->SquaredDistance(tensors));
   TANDEM_ASSIGN_OR_RETURN(const double sum, impl_->team.SumInOrder(squares));
   return std::sqrt(sum);
 }
 
-std::vector<TensorPart> TrainStep::OwnMasters() const { return impl_->policy->OwnMasters(); }
-
-std::vector<TensorPart> TrainStep::HeldMasters() const { return impl_->policy->HeldMasters(); }
+absl::StatusOr<std::vector<TensorPart>> TrainStep::OwnMasters() const {
+  return impl_->policy->OwnMasters();
+}
+absl::StatusOr<std::vector<TensorPart>> TrainStep::HeldMasters() const {
+  return impl_->policy->HeldMasters();
+}
+absl::StatusOr<std::vector<TensorPart>> TrainStep::CopyOwnMasters() const {
+  return impl_->policy->CopyOwnMasters();
+}
 
 std::vector<TensorSource> TrainStep::Gathered(std::vector<HostTensor> own, DType dtype) const {
   return impl_->policy->Gathered(std::move(own), dtype);
 }
 
-std::vector<TensorSource> TrainStep::Masters() const {
-  std::vector<TensorSource> masters;
-  std::vector<HostTensor> held;
-  for (TensorPart& part : HeldMasters()) held.push_back(std::move(part.values));
-  if (sharded()) return Gathered(std::move(held), DType::kF32);
-  for (HostTensor& tensor : held) masters.push_back(Present(std::move(tensor)));
-  return masters;
-}
+std::vector<TensorSource> TrainStep::Masters() const { return impl_->policy->Masters(); }
 
 bool TrainStep::sharded() const { return impl_->policy->buckets().sharded(); }
 

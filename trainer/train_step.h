@@ -14,8 +14,9 @@
 //
 // Use from one thread. Memory: masters and gradients in fp32, and two moments divided by the number
 // of ranks; another copy of the weights for the reference, and for bf16 its cast; activations of
-// one microbatch. With sharded parameters all of these but the activations are divided by the ranks,
-// and two layers are there whole.
+// one microbatch. All of that lies on the device; batches, log-probs and what the methods give and
+// take are on the host. With sharded parameters all of these but the activations are divided by the
+// ranks, and two layers are there whole.
 #ifndef TANDEM_TRAINER_TRAIN_STEP_H_
 #define TANDEM_TRAINER_TRAIN_STEP_H_
 
@@ -27,6 +28,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/weight_version.h"
+#include "common/model/device.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"
 #include "common/model/tensor_source.h"
@@ -50,6 +52,7 @@ struct TrainStepSetup {
   ModelConfig config;
   ComputeDType dtype = ComputeDType::kFp32;
   Numerics numerics = Numerics::kFast;
+  Device device = Device::kCpu;           // of kCuda this thread's current one
   Rounding rounding = Rounding::kDither;  // of pushes: what kExact computes with
   double temperature = 1;           // of the sampler: all log-probs are of the tempered policy
   AdvantageOptions advantage;       // of arrow 3, used again by kl_place reward
@@ -60,6 +63,8 @@ struct TrainStepSetup {
   // The ranks that make the step together, each with the same setup, options and groups; null: alone.
   // Must outlive the step.
   comm::Collective* ranks = nullptr;
+  // The same ranks, for tensors on the device; null: as `ranks`.
+  comm::Collective* parameter_ranks = nullptr;
   BucketOptions buckets;
   bool checkpoint_activations = false;  // Policy::CheckpointActivations
 };
@@ -67,6 +72,7 @@ struct TrainStepSetup {
 class TrainStep {
  public:
   //   INVALID_ARGUMENT  CheckOptions; kl_coefficient without a reference; weights that do not fit
+  //   INTERNAL          the device has no memory for them, or failed
   static absl::StatusOr<std::unique_ptr<TrainStep>> Create(const TrainStepSetup& setup,
                                                            const TrainStepOptions& options);
   ~TrainStep();
@@ -100,10 +106,13 @@ class TrainStep {
   // ||masters - tensors||, over all elements; ModelTensors order, any float dtype.
   absl::StatusOr<double> DistanceFrom(const std::vector<HostTensor>& tensors) const;
 
-  // F32 views of the masters that change with the next Run: this rank's slices of them, and all
-  // that it holds (the same when sharded, else whole, in ModelTensors order).
-  std::vector<TensorPart> OwnMasters() const;
-  std::vector<TensorPart> HeldMasters() const;
+  // F32 masters until the next Run (on the CPU views that change with it, from a device copies):
+  // this rank's slices of them, and all that it holds (the same when sharded, else whole, in
+  // ModelTensors order). INTERNAL: the device failed.
+  absl::StatusOr<std::vector<TensorPart>> OwnMasters() const;
+  absl::StatusOr<std::vector<TensorPart>> HeldMasters() const;
+  // OwnMasters in memory of their own, for good.
+  absl::StatusOr<std::vector<TensorPart>> CopyOwnMasters() const;
   bool sharded() const;
 
   // Whole tensors of `dtype`, F32 or BF16, of which each rank has slices: `own`, named and in the order

@@ -76,6 +76,7 @@ void BindOptions(OptionBinder& binder, TrainerOptions& options);
 //   INVALID_ARGUMENT  no model, data or server; training with top-k, top-p, min-p or
 //   min_new_tokens; a
 //                     deterministic run with max_staleness
+//   UNIMPLEMENTED     numerics exact on a CUDA device
 absl::Status CheckOptions(const TrainerOptions& options);
 
 // The plan of a run in a few lines, for --dry-run.

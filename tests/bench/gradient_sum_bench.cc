@@ -65,7 +65,7 @@ absl::Status Measure(comm::Collective& group, const std::string& model, int64_t 
   const auto tensors = MatchModelTensors(config, ReadModelTensors(model).value()).value();
   const auto policy =
       Policy::Create(config, tensors, ComputeDType::kFp32, /*trainable=*/true).value();
-  ParameterBuckets buckets(&policy->parameters(), policy->stages(), &group,
+  ParameterBuckets buckets(&policy->parameters(), policy->stages(), {&group},
                            {.bucket_bytes = kBucketBytes});
   const PackedRow row = MakeRow(num_tokens, config.vocab_size);
   policy->Watch({.end = [&](Pass pass, size_t stage) { buckets.EndStage(pass, stage); }});

@@ -17,6 +17,7 @@
 namespace tandem::trainer {
 namespace {
 
+using ::tandem::testing::FailsWith;
 using ::tandem::testing::IsOk;
 using ::tandem::testing::OnRanks;
 
@@ -71,7 +72,7 @@ TEST(ParameterBucketsTest, SumsAreMadeWhileLaterGradientsAreStillToCome) {
   const int64_t before = NumDone();
   for (const absl::Status& status : OnRanks(2, [&](comm::Collective& group) {
          const std::vector<NamedParameter> parameters = Parameters();
-         ParameterBuckets buckets(&parameters, kStages, &group, {.bucket_bytes = 64});
+         ParameterBuckets buckets(&parameters, kStages, {&group}, {.bucket_bytes = 64});
          const auto own = static_cast<float>(group.rank() + 1);
          GradientOf(parameters[2]).fill_(own);
          buckets.ExpectLastPass();
@@ -95,7 +96,7 @@ TEST(ParameterBucketsTest, SumsAreMadeWhileLaterGradientsAreStillToCome) {
 TEST(ParameterBucketsTest, BucketsAreSummedInOneOrderWhateverTheOrderOfGradients) {
   for (const absl::Status& status : OnRanks(2, [](comm::Collective& group) {
          const std::vector<NamedParameter> parameters = Parameters();
-         ParameterBuckets buckets(&parameters, kStages, &group, {.bucket_bytes = 64});
+         ParameterBuckets buckets(&parameters, kStages, {&group}, {.bucket_bytes = 64});
          const auto [own, other] = PlacesOf(group);
          for (int update = 1; update <= 3; ++update) {
            if (group.rank() == 0) buckets.ExpectLastPass();
@@ -120,7 +121,7 @@ TEST(ParameterBucketsTest, EveryElementOfAMasterComesFromItsOwner) {
   for (
       const absl::Status& status : OnRanks(2, [](comm::Collective& group) {
         const std::vector<NamedParameter> parameters = Parameters();
-        ParameterBuckets buckets(&parameters, kStages, &group, {.bucket_bytes = 64});
+        ParameterBuckets buckets(&parameters, kStages, {&group}, {.bucket_bytes = 64});
         EXPECT_EQ(Element(parameters[1].master, 39), 1) << "what it was before";
         EXPECT_EQ(buckets.own_slices()[1], (group.rank() == 0 ? Slice{1, 0, 32} : Slice{1, 32, 8}));
         parameters[1].master.detach().fill_(static_cast<float>(group.rank() + 7));
@@ -138,7 +139,7 @@ TEST(ParameterBucketsTest, EveryElementOfAMasterComesFromItsOwner) {
 TEST(ParameterBucketsTest, RankZeroCollectsWhatEachRankHasAPartOf) {
   for (const absl::Status& status : OnRanks(2, [](comm::Collective& group) {
          const std::vector<NamedParameter> parameters = Parameters();
-         ParameterBuckets buckets(&parameters, kStages, &group, {.bucket_bytes = 64});
+         ParameterBuckets buckets(&parameters, kStages, {&group}, {.bucket_bytes = 64});
          const Slice& slice = buckets.own_slices()[2];
          const at::Tensor part =
              at::arange(slice.begin, slice.begin + slice.num_elements, at::kFloat);
@@ -156,7 +157,7 @@ TEST(ParameterBucketsTest, RankZeroCollectsWhatEachRankHasAPartOf) {
 
 TEST(ParameterBucketsTest, ARankAloneKeepsItsGradientsAsTheyAreAndOwnsEverything) {
   const std::vector<NamedParameter> parameters = Parameters();
-  ParameterBuckets buckets(&parameters, kStages, nullptr, {.bucket_bytes = 64});
+  ParameterBuckets buckets(&parameters, kStages, {}, {.bucket_bytes = 64});
   EXPECT_FALSE(GradientOf(parameters[0]).defined());
   GradientOf(parameters[0]) = at::full({4, 10}, 7.0f);
   buckets.ExpectLastPass();
@@ -183,7 +184,7 @@ constexpr int64_t kBucketBytes = 64 * 4;  // 40 elements and padding to 2 x 32
 TEST(ParameterBucketsTest, AShardedParameterIsWholeFromItsStagesBeginToTheOneAfterTheNext) {
   for (const absl::Status& status : OnRanks(2, [](comm::Collective& group) {
          const std::vector<NamedParameter> parameters = Counted();
-         ParameterBuckets buckets(&parameters, kStages, &group, kSharded);
+         ParameterBuckets buckets(&parameters, kStages, {&group}, kSharded);
          const auto is_there = [&](size_t i) { return parameters[i].master.storage().nbytes() > 0; };
          for (size_t i = 0; i < 3; ++i) EXPECT_FALSE(is_there(i));
          // Forward: stage 2 (parameter 0) first.
@@ -207,7 +208,7 @@ TEST(ParameterBucketsTest, AShardedParameterIsWholeFromItsStagesBeginToTheOneAft
 TEST(ParameterBucketsTest, GradientsOfShardedParametersAddUpOverPassesAndRanksAtTheirOwner) {
   for (const absl::Status& status : OnRanks(2, [](comm::Collective& group) {
          const std::vector<NamedParameter> parameters = Counted();
-         ParameterBuckets buckets(&parameters, kStages, &group, kSharded);
+         ParameterBuckets buckets(&parameters, kStages, {&group}, kSharded);
          for (int pass = 0; pass < 2; ++pass) {
            for (size_t stage = 0; stage < 3; ++stage) {
              buckets.BeginStage(Pass::kBackward, stage);
@@ -234,14 +235,13 @@ TEST(ParameterBucketsTest, GradientsOfShardedParametersAddUpOverPassesAndRanksAt
 TEST(ParameterBucketsTest, AnOwnersChangeIsWhatAllGatherNext) {
   for (const absl::Status& status : OnRanks(2, [](comm::Collective& group) {
          const std::vector<NamedParameter> parameters = Counted();
-         ParameterBuckets buckets(&parameters, kStages, &group, kSharded);
+         ParameterBuckets buckets(&parameters, kStages, {&group}, kSharded);
          buckets.BeginStage(Pass::kForward, 1);
          for (const at::Tensor& own : buckets.OwnMasters()) own.add_(0.5);
          if (absl::Status shared = buckets.ShareMasters(); !shared.ok()) return shared;
          buckets.BeginStage(Pass::kForward, 1);
          EXPECT_TRUE(parameters[1].master.detach().equal(Counted()[1].master.detach().add(0.5)));
-         std::vector<float> loaded(40, 7);
-         buckets.Load(1, loaded.data());
+         buckets.Load(1, at::full({4, 10}, 7.0f));
          buckets.BeginStage(Pass::kForward, 1);
          EXPECT_TRUE(parameters[1].master.detach().equal(at::full({4, 10}, 7.0f)));
          return buckets.ShareMasters();
@@ -255,7 +255,7 @@ TEST(ParameterBucketsTest, AParameterOfTwoStagesGetsBothGradients) {
   const std::vector<std::vector<size_t>> tied = {{2, 0}, {1}, {0}};
   for (const absl::Status& status : OnRanks(2, [&](comm::Collective& group) {
          const std::vector<NamedParameter> parameters = Counted();
-         ParameterBuckets buckets(&parameters, tied, &group, kSharded);
+         ParameterBuckets buckets(&parameters, tied, {&group}, kSharded);
          for (size_t stage = 0; stage < 3; ++stage) {
            buckets.BeginStage(Pass::kBackward, stage);
            for (const size_t i : tied[stage]) GradientOf(parameters[i]).add_(1);
@@ -267,6 +267,69 @@ TEST(ParameterBucketsTest, AParameterOfTwoStagesGetsBothGradients) {
            EXPECT_EQ(Element(buckets.OwnGradients()[s], 0), want);
          }
          return finished;
+       })) {
+    EXPECT_THAT(status, IsOk());
+  }
+}
+
+// On a device parameters go over NCCL, and host tensors cannot: here both are Gloo, and one of them
+// is called off.
+TEST(ParameterBucketsTest, ParametersGoOverTheirGroupAndValuesOverTheOther) {
+  for (const BucketOptions& options : {BucketOptions{.bucket_bytes = 64}, kSharded}) {
+    for (const absl::Status& status : OnRanks(2, 2, [&](const testing::Groups& groups) {
+           const std::vector<NamedParameter> parameters = Counted();
+           ParameterBuckets buckets(&parameters, kStages,
+                                    {.values = groups[0].get(), .parameters = groups[1].get()},
+                                    options);
+           const auto moved = [&] {
+             const absl::Status shared = buckets.ShareMasters();
+             buckets.BeginStage(Pass::kForward, 1);
+             return shared.ok() ? buckets.failure() : shared;
+           };
+           const auto collected = [&] {
+             std::vector<at::Tensor> own;
+             const std::vector<at::Tensor> masters = buckets.OwnMasters();
+             for (size_t s = 0; s < masters.size(); ++s) {
+               if (buckets.own_slices()[s].parameter == 1) own.push_back(masters[s]);
+             }
+             return buckets.Collect(1, own);
+           };
+           const auto whole = collected();
+           if (!whole.ok()) return whole.status();
+           if (groups[0]->rank() == 0) {
+             EXPECT_TRUE(whole->equal(Counted()[1].master.detach().view(-1)));
+           }
+           if (absl::Status barrier = groups[1]->Barrier(); !barrier.ok()) return barrier;
+           groups[0]->Abort("values");
+           EXPECT_THAT(collected(), FailsWith(absl::StatusCode::kAborted, "values"));
+           EXPECT_THAT(moved(), IsOk());
+           if (absl::Status barrier = groups[1]->Barrier(); !barrier.ok()) return barrier;
+           groups[1]->Abort("parameters");
+           EXPECT_THAT(moved(), FailsWith(absl::StatusCode::kAborted, "parameters"));
+           return absl::OkStatus();
+         })) {
+      EXPECT_THAT(status, IsOk());
+    }
+  }
+}
+
+// 3 parameters of 40 floats; on two ranks a bucket of 64 bytes holds one of them and padding to 64.
+TEST(ParameterBucketsTest, CountsWhatIsHeldForGood) {
+  const std::vector<NamedParameter> alone = Counted();
+  const ParameterBuckets of_one(&alone, kStages, {}, {});
+  EXPECT_EQ(of_one.master_bytes(), 3 * 40 * 4);
+  EXPECT_EQ(of_one.gradient_bytes(), 0);
+  GradientOf(alone[1]) = at::full({4, 10}, 1.0f);
+  EXPECT_EQ(of_one.gradient_bytes(), 40 * 4);
+  for (const absl::Status& status : OnRanks(2, [&](comm::Collective& group) {
+         const std::vector<NamedParameter> whole = Counted(), parts = Counted();
+         const ParameterBuckets replicated(&whole, kStages, {&group}, {.bucket_bytes = 64});
+         const ParameterBuckets sharded(&parts, kStages, {&group}, kSharded);
+         EXPECT_EQ(replicated.master_bytes(), 3 * kBucketBytes);
+         EXPECT_EQ(replicated.gradient_bytes(), 3 * kBucketBytes);
+         EXPECT_EQ(sharded.master_bytes(), 3 * kBucketBytes / 2);
+         EXPECT_EQ(sharded.gradient_bytes(), 3 * kBucketBytes / 2);
+         return absl::OkStatus();
        })) {
     EXPECT_THAT(status, IsOk());
   }

@@ -3,6 +3,7 @@
 #define TANDEM_TESTS_TRAINER_RANK_THREADS_H_
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,17 +13,26 @@
 
 namespace tandem::testing {
 
-// body(group) on each of `num_ranks` threads; what each returned, by rank.
-inline std::vector<absl::Status> OnRanks(
-    int num_ranks, const std::function<absl::Status(comm::Collective&)>& body) {
+using Groups = std::vector<std::unique_ptr<comm::Collective>>;
+
+// body(groups) on each of `num_ranks` threads, that are joined by `num_groups`; what each returned,
+// by rank.
+inline std::vector<absl::Status> OnRanks(int num_ranks, size_t num_groups,
+                                         const std::function<absl::Status(const Groups&)>& body) {
   const auto store = comm::Store::Host(0).value();
   const auto run = [&](int rank) -> absl::Status {
     comm::GroupOptions group{.name = "train", .rank = rank, .deadline = absl::Seconds(60)};
     for (int r = 0; r < num_ranks; ++r) group.members.push_back("thread:" + std::to_string(r));
     auto connection = comm::Store::Connect("127.0.0.1", store.port(), absl::Seconds(10));
     if (!connection.ok()) return connection.status();
-    auto team = comm::Collective::Make(comm::Backend::kGloo, *connection, group);
-    return team.ok() ? body(**team) : team.status();
+    Groups groups;
+    while (groups.size() < num_groups) {
+      auto team = comm::Collective::Make(comm::Backend::kGloo, *connection, group);
+      if (!team.ok()) return team.status();
+      groups.push_back(*std::move(team));
+      group.name += "'";
+    }
+    return body(groups);
   };
   std::vector<absl::Status> statuses(static_cast<size_t>(num_ranks));
   std::vector<std::thread> threads;
@@ -31,6 +41,12 @@ inline std::vector<absl::Status> OnRanks(
   }
   for (std::thread& thread : threads) thread.join();
   return statuses;
+}
+
+// The same with one group.
+inline std::vector<absl::Status> OnRanks(
+    int num_ranks, const std::function<absl::Status(comm::Collective&)>& body) {
+  return OnRanks(num_ranks, 1, [&](const Groups& groups) { return body(*groups[0]); });
 }
 
 }  // namespace tandem::testing

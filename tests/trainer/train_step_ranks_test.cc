@@ -370,12 +370,9 @@ TEST(TrainStepRanksTest, ScoresAreThoseOfOneRank) {
            TrainStepSetup setup{.config = ToyConfig(), .ranks = &team, .buckets = Buckets(sharded)};
            setup.weights = ToyWeights(setup.config);
            auto step = TrainStep::Create(setup, Options(40)).value();
+           const std::vector<TensorPart> copies = step->CopyOwnMasters().value();
            std::vector<HostTensor> kept;
-           for (const TensorPart& part : step->OwnMasters()) {
-             auto copy = std::make_shared<std::vector<std::byte>>(part.values.bytes.begin(),
-                                                                  part.values.bytes.end());
-             kept.push_back({part.values.spec, *copy, copy});
-           }
+           for (const TensorPart& part : copies) kept.push_back(part.values);
            if (const auto report = step->Run(Groups(1)); !report.ok()) return report.status();
            auto now = step->Score(Groups(2));
            auto before = step->ScoreUnder(kept, Rounding::kNearest, Groups(2));
@@ -429,7 +426,11 @@ TEST(TrainStepRanksTest, EachRankHoldsItsShareOfTheMoments) {
   setup.weights = ToyWeights(setup.config);
   const auto whole = TrainStep::Create(setup, Options(1000)).value();
   const int64_t total = 8 * whole->num_parameters();
-  EXPECT_EQ(whole->Run(Groups(1))->optimizer.state_bytes, total);
+  const StepReport of_one = whole->Run(Groups(1)).value();
+  EXPECT_EQ(of_one.optimizer.state_bytes, total);
+  EXPECT_EQ(of_one.memory.masters, total / 2);
+  EXPECT_EQ(of_one.memory.gradients, total / 2);
+  EXPECT_EQ(of_one.memory.reference, 0);
   for (const int num_ranks : {2, 4}) {
     int64_t sum = 0;
     for (const RankOutcome& rank : TrainOnRanks(num_ranks, Options(1000))) {

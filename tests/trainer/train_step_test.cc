@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <optional>
 #include <random>
 
 #include "common/offpolicy/correction_method.h"
@@ -85,7 +86,8 @@ void ExpectSameGradients(const TrainStep& a, const TrainStep& b, double factor =
 // Of one rank: the masters as they are held.
 std::vector<HostTensor> MastersOf(const TrainStep& step) {
   std::vector<HostTensor> masters;
-  for (const TensorPart& part : step.HeldMasters()) masters.push_back(part.values);
+  const std::vector<TensorPart> held = step.HeldMasters().value();
+  for (const TensorPart& part : held) masters.push_back(part.values);
   return masters;
 }
 
@@ -467,6 +469,27 @@ TEST(TrainStepScore, LiveScoresAreTheProximalLogProbsOfTheStepThatFollows) {
   const auto again = step->ScoreUnder(ToyWeights(ToyConfig()), Rounding::kNearest, groups);
   ASSERT_THAT(again, IsOk());
   EXPECT_EQ(*again, *before);
+}
+
+TEST(StepReport, TellsWhatADeviceHeldFromWhatPassed) {
+  StepReport report;
+  report.memory = {.masters = 400, .gradients = 300, .reference = 20};
+  report.optimizer.state_bytes = 1000;
+  const auto number = [&](const std::string& name) -> std::optional<double> {
+    for (const auto& [of, value] : NamedNumbers(report)) {
+      if (of == name) return value;
+    }
+    return std::nullopt;
+  };
+  EXPECT_EQ(number("memory/masters_bytes"), 400);
+  EXPECT_EQ(number("memory/gradients_bytes"), 300);
+  EXPECT_EQ(number("memory/reference_bytes"), 20);
+  EXPECT_EQ(number("memory/device_peak_bytes"), std::nullopt);
+  EXPECT_EQ(TransientBytes(report), 0);
+  report.memory.device = DevicePeaks{.allocated = 5000, .reserved = 6000};
+  EXPECT_EQ(number("memory/device_peak_bytes"), 5000);
+  EXPECT_EQ(number("memory/device_reserved_bytes"), 6000);
+  EXPECT_EQ(number("memory/device_transient_bytes"), 5000 - 400 - 300 - 20 - 1000);
 }
 
 TEST(TrainStepScore, TheDistanceIsThatOfAllElements) {
