@@ -104,6 +104,17 @@ def test_a_bad_set_is_refused_before_anything_starts(config, tmp_path, assignmen
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_device_that_is_not_there_is_refused_before_a_run_is_opened(config, tmp_path):
+    on_device = [TRAINER, "--config", config, "--servers", "127.0.0.1:1", "--set", "trainer.device=cuda"]
+    code, output = call(*on_device, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert code == 3, output
+    assert "trainer.device is cuda, and this " in output
+    code, output = call(*on_device, "--numerics", "exact")
+    assert code == 2, output
+    assert "trainer.numerics exact with trainer.device cuda" in output
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.parametrize("program, flag, nearest", [(SERVER, "--modle", "--model"), (TRAINER, "--resum", "--resume"),
                                                      (TANDEM, "--verison", "--version")])
 def test_a_wrong_flag_is_a_usage_error_that_names_the_nearest(program, flag, nearest):
