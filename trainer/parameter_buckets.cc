@@ -4,8 +4,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
-#include <c10/core/DeviceGuard.h>
-#include <c10/core/StorageImpl.h>
 
 #include <algorithm>
 #include <tuple>
@@ -13,6 +11,7 @@
 
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "trainer/tensor_memory.h"
 
 namespace tandem::trainer {
 namespace {
@@ -38,15 +37,6 @@ absl::Status WaitForAll(std::vector<comm::Pending>& operations) {
 comm::Collective* GroupOfParameters(const RankGroups& groups) {
   if (groups.values == nullptr || groups.values->size() == 1) return nullptr;
   return groups.parameters == nullptr ? groups.values : groups.parameters;
-}
-
-// The memory behind `tensor` and its views comes, or goes.
-void Store(const at::Tensor& tensor, bool there) {
-  const c10::DeviceGuard guard(tensor.device());  // allocators of devices take the current one
-  const size_t bytes = there ? static_cast<size_t>(tensor.numel()) * tensor.element_size() : 0;
-  c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
-  storage->set_data_ptr_noswap(storage->allocator()->allocate(bytes));
-  storage->set_nbytes(bytes);
 }
 
 // [stage] -> parameters that no later stage uses.
@@ -75,7 +65,10 @@ ParameterBuckets::ParameterBuckets(const std::vector<NamedParameter>* parameters
   for (const NamedParameter& parameter : *parameters) sizes.push_back(parameter.master.numel());
   if (group_ == nullptr) {
     slices_.resize(1);
-    for (size_t i = 0; i < sizes.size(); ++i) slices_[0].push_back({i, 0, sizes[i]});
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      slices_[0].push_back({i, 0, sizes[i]});
+      if (!IsStored((*parameters)[i].master)) trainer::SetStored((*parameters)[i].master, true);
+    }
     return;
   }
   completed_ = CompletedBy(stages, sizes.size());
@@ -113,10 +106,11 @@ void ParameterBuckets::MoveInto(size_t index, bool trainable) {
   for (const Placement& placed : bucket.plan.placements) {
     const at::Tensor& master = (*parameters_)[placed.parameter].master;
     const at::Tensor moved = ViewOf(bucket.masters, placed, master);
-    if (!sharded_) moved.copy_(master);
+    const bool has_values = IsStored(master);
+    if (!sharded_ && has_values) moved.copy_(master);
     const int64_t from = std::max(begin, placed.offset);
     const int64_t to = std::min(begin + part, placed.offset + placed.num_elements);
-    if (sharded_ && from < to) {
+    if (sharded_ && has_values && from < to) {
       bucket.own_masters.narrow(0, from - begin, to - from)
           .copy_(master.view(-1).narrow(0, from - placed.offset, to - from));
     }
@@ -125,8 +119,8 @@ void ParameterBuckets::MoveInto(size_t index, bool trainable) {
     bucket_of_[placed.parameter] = index;
   }
   if (!sharded_) return;
-  Store(bucket.masters, false);
-  if (trainable) Store(bucket.gradients, false);
+  trainer::SetStored(bucket.masters, false);
+  if (trainable) trainer::SetStored(bucket.gradients, false);
 }
 
 at::Tensor ParameterBuckets::OwnPart(const at::Tensor& of_bucket) const {
@@ -134,7 +128,7 @@ at::Tensor ParameterBuckets::OwnPart(const at::Tensor& of_bucket) const {
   return of_bucket.narrow(0, part * group_->rank(), part);
 }
 
-std::vector<at::Tensor> ParameterBuckets::OwnOf(at::Tensor Bucket::* parts, bool gradients) const {
+std::vector<at::Tensor> ParameterBuckets::OwnOf(at::Tensor Bucket::*parts, bool gradients) const {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> own;
   for (const Slice& slice : own_slices()) {
@@ -147,8 +141,8 @@ std::vector<at::Tensor> ParameterBuckets::OwnOf(at::Tensor Bucket::* parts, bool
     const auto placed =
         std::ranges::find(bucket.plan.placements, slice.parameter, &Placement::parameter);
     const int64_t begin = bucket.plan.num_elements / group_->size() * group_->rank();
-    own.push_back((bucket.*parts).narrow(0, placed->offset + slice.begin - begin,
-                                         slice.num_elements));
+    own.push_back(
+        (bucket.*parts).narrow(0, placed->offset + slice.begin - begin, slice.num_elements));
   }
   return own;
 }
@@ -179,12 +173,12 @@ int64_t ParameterBuckets::HeldBytes(bool gradients) const {
 void ParameterBuckets::SetStored(Bucket& bucket, bool masters, bool gradients) {
   const int64_t bytes = bucket.plan.num_elements * 4;
   if (masters != bucket.has_masters) {
-    Store(bucket.masters, masters);
+    trainer::SetStored(bucket.masters, masters);
     gathered_bytes_ += masters ? bytes : -bytes;
     bucket.has_masters = masters;
   }
   if (gradients != bucket.has_gradients) {
-    Store(bucket.gradients, gradients);
+    trainer::SetStored(bucket.gradients, gradients);
     if (gradients) bucket.gradients.zero_();
     gathered_bytes_ += gradients ? bytes : -bytes;
     bucket.has_gradients = gradients;

@@ -38,11 +38,11 @@ namespace tandem::trainer {
 
 class ParameterBuckets {
  public:
-  // With a group of several: masters move into buckets, gradients (of masters that require them)
-  // become zeros that lie alike, and both keep this storage; sharded, it is there only while a pass
-  // needs it. To be made before the first pass. Alone: nothing is moved, and nothing is ever sent.
-  // `stages`: of a backward pass, the parameters each one uses. `parameters` and the groups must
-  // outlive this object.
+  // Masters without memory get it. With a group of several: masters move into buckets, gradients
+  // (of masters that require them) become zeros that lie alike, and both keep this storage;
+  // sharded, it is there only while a pass needs it. To be made before the first pass. Alone:
+  // nothing is moved, and nothing is ever sent. `stages`: of a backward pass, the parameters each
+  // one uses. `parameters` and the groups must outlive this object.
   ParameterBuckets(const std::vector<NamedParameter>* parameters,
                    const std::vector<std::vector<size_t>>& stages, const RankGroups& groups,
                    const BucketOptions& options);
@@ -110,7 +110,7 @@ class ParameterBuckets {
 
   size_t rank() const { return group_ == nullptr ? 0 : static_cast<size_t>(group_->rank()); }
   at::Tensor OwnPart(const at::Tensor& of_bucket) const;
-  std::vector<at::Tensor> OwnOf(at::Tensor Bucket::* parts, bool gradients) const;
+  std::vector<at::Tensor> OwnOf(at::Tensor Bucket::*parts, bool gradients) const;
   int64_t HeldBytes(bool gradients) const;
   void MoveInto(size_t bucket, bool trainable);
   void BeginNext();

@@ -23,10 +23,10 @@ PlacedPolicy::PlacedPolicy(std::unique_ptr<Policy> policy, const RankGroups& gro
 }
 
 absl::StatusOr<std::unique_ptr<PlacedPolicy>> PlacedPolicy::Create(
-    const ModelConfig& config, ComputeDType dtype, bool trainable, Numerics numerics, Device,
+    const ModelConfig& config, ComputeDType dtype, bool trainable, Numerics numerics, Device device,
     const RankGroups& groups, const BucketOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Policy> policy,
-                          Policy::CreateUnfilled(config, dtype, trainable, numerics));
+                          Policy::CreateUnfilled(config, dtype, trainable, numerics, device));
   return CatchTorch("memory of parameters", [&] {
     return std::unique_ptr<PlacedPolicy>(new PlacedPolicy(std::move(policy), groups, options));
   });
@@ -69,8 +69,8 @@ absl::Status PlacedPolicy::Restore(std::span<const TensorSource> saved) {
     }
     const TensorSource& source = *found->second;
     if (source.spec != spec) {
-      return absl::InvalidArgumentError(absl::StrCat("saved master ", source.spec.ToString(),
-                                                     " must be ", spec.ToString()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("saved master ", source.spec.ToString(), " must be ", spec.ToString()));
     }
     in_order.push_back(source);
   }
@@ -162,21 +162,21 @@ absl::StatusOr<double> PlacedPolicy::SquaredDistance(std::span<const HostTensor>
   return squares;
 }
 
-std::vector<TensorSource> PlacedPolicy::Gathered(std::vector<HostTensor> own,
-                                                 DType dtype) const {
+std::vector<TensorSource> PlacedPolicy::Gathered(std::vector<HostTensor> own, DType dtype) const {
   const auto slices = std::make_shared<const std::vector<HostTensor>>(std::move(own));
   std::vector<TensorSource> sources;
   for (size_t i = 0; i < policy_->parameters().size(); ++i) {
     const NamedParameter& parameter = policy_->parameters()[i];
     const TensorSpec spec = {parameter.name, dtype, parameter.master.sizes().vec()};
     sources.push_back({spec, [this, slices, i, spec]() -> absl::StatusOr<HostTensor> {
-      std::vector<at::Tensor> of_parameter;
-      for (size_t s = 0; s < slices->size(); ++s) {
-        if (buckets_.own_slices()[s].parameter != i) continue;
-        TANDEM_ASSIGN_OR_RETURN(of_parameter.emplace_back(), ViewAsTensor((*slices)[s]));
-      }
-      return Collect(i, spec, of_parameter);
-    }});
+                         std::vector<at::Tensor> of_parameter;
+                         for (size_t s = 0; s < slices->size(); ++s) {
+                           if (buckets_.own_slices()[s].parameter != i) continue;
+                           TANDEM_ASSIGN_OR_RETURN(of_parameter.emplace_back(),
+                                                   ViewAsTensor((*slices)[s]));
+                         }
+                         return Collect(i, spec, of_parameter);
+                       }});
   }
   return sources;
 }

@@ -26,6 +26,7 @@
 #include "trainer/cuda/device_layer_ops.h"
 #include "trainer/decoder.h"
 #include "trainer/exact_ops.h"
+#include "trainer/tensor_memory.h"
 
 namespace tandem::trainer {
 namespace {
@@ -409,6 +410,7 @@ absl::StatusOr<std::unique_ptr<Policy>> Policy::CreateUnfilled(const ModelConfig
     for (const TensorSpec& spec : ModelTensors(config, DType::kF32)) {
       at::Tensor master =
           at::empty(spec.shape, at::TensorOptions(at::kFloat).device(impl->ops->device()));
+      SetStored(master, false);
       master.requires_grad_(trainable);
       impl->parameters.push_back({spec.name, std::move(master)});
     }
@@ -433,6 +435,7 @@ absl::StatusOr<std::unique_ptr<Policy>> Policy::Create(const ModelConfig& config
     TANDEM_ASSIGN_OR_RETURN(const at::Tensor values, AsMaster(tensors[i]));
     TANDEM_CHECK(values.sizes() == parameters[i].master.sizes());
     const at::NoGradGuard no_grad;
+    SetStored(parameters[i].master, true);
     parameters[i].master.copy_(values);
   }
   return policy;

@@ -76,7 +76,8 @@ class Policy {
                                                         ComputeDType dtype, bool trainable,
                                                         Numerics numerics = Numerics::kFast,
                                                         Device device = Device::kCpu);
-  // The same with masters that hold nothing yet: whoever fills them calls WeightsChanged.
+  // The same with masters that have no memory yet (tensor_memory.h): whoever gives it and fills
+  // them calls WeightsChanged.
   static absl::StatusOr<std::unique_ptr<Policy>> CreateUnfilled(const ModelConfig& config,
                                                                 ComputeDType dtype, bool trainable,
                                                                 Numerics numerics,
