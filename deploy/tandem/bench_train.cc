@@ -18,6 +18,9 @@ namespace tandem::front {
 namespace {
 
 absl::Status Train(const TrainBench& bench, bool json) {
+  if (bench.device == "cuda" && !bench.peer.empty()) {
+    return absl::InvalidArgumentError("--peer trains on the CPU: leave out --device cuda");
+  }
   TANDEM_RETURN_IF_ERROR(CheckModelDirectory(bench.model));
   LiveLine live;
   const auto result = RunTrainBench(
@@ -47,6 +50,9 @@ void AddBenchTrainCommand(CLI::App& bench, Action& chosen) {
       ->capture_default_str();
   sub->add_option("--server-dtype", flags->server_dtype, "of the rollout server")
       ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str();
+  sub->add_option("--device", flags->device, "where server and trainer compute")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   const auto count = [&](const char* name, int64_t& value, const char* help) {
     sub->add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();

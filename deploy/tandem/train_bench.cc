@@ -58,13 +58,16 @@ absl::Status WriteData(const TrainBench& bench, const std::string& path) {
 // take.
 json RunFileOf(const TrainBench& bench, const std::string& data) {
   return {{"launch", {{"num_servers", 1}}},
-          {"server", {{"model", bench.model}, {"engine", {{"dtype", bench.server_dtype}}}}},
+          {"server",
+           {{"model", bench.model},
+            {"engine", {{"dtype", bench.server_dtype}, {"device", bench.device}}}}},
           {"trainer",
            {{"model", bench.model},
             {"run", {{"out", bench.out}, {"name", "run"}}},
             {"seed", 1},
             {"steps", bench.steps + kWarmUp},
             {"dtype", bench.dtype},
+            {"device", bench.device},
             {"prompts_per_step", bench.prompts},
             {"completions_per_prompt", bench.group},
             {"sampling", {{"temperature", 1}, {"max_new_tokens", bench.new_tokens}}},
@@ -134,7 +137,9 @@ absl::StatusOr<TrainResult> ReadTrainSteps(const std::string& metrics_path, int6
          .train_seconds = seconds("time/pack") + seconds("time/proximal") + seconds("time/update"),
          .trained_tokens = line->value("loss/num_tokens", int64_t{0}),
          .row_tokens = line->value("loss/num_row_tokens", int64_t{0})});
-    result.peak_bytes = std::max(result.peak_bytes, line->value("memory/peak_bytes", int64_t{0}));
+    const char* const peak = line->contains("memory/device_peak_bytes") ? "memory/device_peak_bytes"
+                                                                        : "memory/peak_bytes";
+    result.peak_bytes = std::max(result.peak_bytes, line->value(peak, int64_t{0}));
   }
   return result;
 }
@@ -147,8 +152,10 @@ absl::StatusOr<TrainBenchResult> RunTrainBench(
   const double matrices = config.tie_word_embeddings ? 1 : 2;
   result.head_flops = 2 * head;
   result.body_flops = 2 * (static_cast<double>(NumParameters(config)) - matrices * head);
-  ThreadTeam team(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
-  result.limits = MeasureMachineLimits(team, ActiveInstructionSet());
+  if (bench.device == "cpu") {
+    ThreadTeam team(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+    result.limits = MeasureMachineLimits(team, ActiveInstructionSet());
+  }
   TANDEM_RETURN_IF_ERROR(MakeDirectories(bench.out));
   const std::string data = bench.out + "/train.jsonl";
   TANDEM_RETURN_IF_ERROR(WriteData(bench, data));

@@ -18,6 +18,7 @@ struct TrainBench {
   std::string model;           // Hugging Face directory
   std::string dtype = "fp32";  // of the trainer's arithmetic, and the peer's
   std::string server_dtype = "bf16";
+  std::string device = "cpu";  // of both sides: "cpu", or "cuda"
   int64_t prompts = 8, group = 8;  // of a step
   int64_t prompt_tokens = 24;      // of each prompt, about
   int64_t new_tokens = 16;         // of each completion, at most
@@ -38,14 +39,14 @@ struct TrainStepTimes {
 struct TrainResult {
   std::string engine;  // "tandem", "trl (microbatch 16)"
   std::vector<TrainStepTimes> steps;
-  int64_t peak_bytes = 0;  // of the training process
+  int64_t peak_bytes = 0;  // of the training process; on a device, of its memory there
 };
 
 struct TrainBenchResult {
   // Multiply-adds of one token through the model, times two: without the embedding and the head,
   // and of the head.
   double body_flops = 0, head_flops = 0;
-  MachineLimits limits;
+  MachineLimits limits;  // of the cores; on a device not measured: 0
   TrainResult ours;
   std::optional<TrainResult> peer;
 };

@@ -54,11 +54,11 @@ double Ratio(const TrainBenchResult& result, const Part& part) {
 
 std::string ToText(const TrainBench& bench, const TrainBenchResult& result) {
   std::string out = absl::StrFormat(
-      "%d prompts of about %d tokens x %d completions of at most %d, trainer %s, server %s; "
+      "%d prompts of about %d tokens x %d completions of at most %d, trainer %s, server %s, on %s; "
       "machine: "
       "%.0f GFLOP/s fp32, %.0f bf16\n%-9s %-24s %9s %19s %14s %11s %9s %s\n",
       bench.prompts, bench.prompt_tokens, bench.group, bench.new_tokens, bench.dtype,
-      bench.server_dtype, result.limits.flops_per_second / 1e9,
+      bench.server_dtype, bench.device, result.limits.flops_per_second / 1e9,
       result.limits.bf16_flops_per_second / 1e9, "part", "engine", "median s", "(least - most)",
       "trained tokens", "peak memory", "of limit", "tandem over it, per trained token");
   for (const Part& part : kParts) {
@@ -73,8 +73,8 @@ std::string ToText(const TrainBench& bench, const TrainBenchResult& result) {
           static_cast<double>(one.peak_bytes) / 1e9, limit, ratio);
     };
     const bool is_train = part.seconds == &TrainStepTimes::train_seconds;
-    line(result.ours, is_train ? absl::StrFormat("%.0f %%", 100 * LimitShare(bench, result)) : "",
-         "");
+    const double share = is_train ? LimitShare(bench, result) : 0;
+    line(result.ours, share > 0 ? absl::StrFormat("%.0f %%", 100 * share) : "", "");
     if (result.peer) line(*result.peer, "", absl::StrFormat("%.2fx", Ratio(result, part)));
   }
   return out;
@@ -84,6 +84,7 @@ std::string ToJson(const TrainBench& bench, const TrainBenchResult& result) {
   nlohmann::json out = {{"benchmark", "train"},
                         {"dtype", bench.dtype},
                         {"server_dtype", bench.server_dtype},
+                        {"device", bench.device},
                         {"prompts", bench.prompts},
                         {"group", bench.group},
                         {"prompt_tokens", bench.prompt_tokens},
