@@ -43,7 +43,8 @@ target_link_options(torch::cuda INTERFACE
   # What torch_cuda itself needs is found by its own run path when it is loaded.
   -Wl,--allow-shlib-undefined -Wl,-rpath-link,${TORCH_ROOT}/lib)
 
-set(TANDEM_NVCC_FLAGS -std=c++20 -O3 -Xcompiler=-fPIC,-Wall,-Wextra,-Wno-unused-parameter
+# --expt-relaxed-constexpr: a kernel may call the CPU's constexpr functions.
+set(TANDEM_NVCC_FLAGS -std=c++20 -O3 --expt-relaxed-constexpr -Xcompiler=-fPIC,-Wall,-Wextra,-Wno-unused-parameter
     -Werror=all-warnings -lineinfo -I${PROJECT_SOURCE_DIR} -ccbin ${CMAKE_CXX_COMPILER})
 foreach(architecture IN LISTS TANDEM_CUDA_ARCHITECTURES)
   list(APPEND TANDEM_NVCC_FLAGS -gencode arch=compute_${architecture},code=sm_${architecture})

@@ -27,7 +27,8 @@ __device__ inline float Widen(uint16_t bits) {
   return __uint_as_float(static_cast<uint32_t>(bits) << 16);
 }
 
-// To nearest even; NaN stays NaN.
+// To nearest even; NaN stays NaN. Past the largest bf16 lies infinity, which NearestBf16 of
+// common/tensor/bf16_rounding.h, for weights, does not give.
 __device__ inline uint16_t NearestBf16(float x) {
   const uint32_t bits = __float_as_uint(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40u);

@@ -1,6 +1,6 @@
 // fp32 -> bfloat16 bits, one element at a time: the pushes' cast, exported models, the engine's KV
-// cache. Inline and branch-free, so that loops over them vectorise. Pure; the same bits on every
-// machine.
+// cache. Inline and branch-free, so that loops over them vectorise; constexpr, so that kernels may
+// call them (nvcc's --expt-relaxed-constexpr). Pure; the same bits on every machine.
 //
 //   nearest  to nearest, ties to even: an update below half a unit in the last place is swallowed
 //   dither   each element has a fixed threshold in [0, 1) units, from a hash of tensor name and
@@ -18,7 +18,7 @@
 namespace tandem {
 
 // Adds `added`, in 65536ths of a unit, and cuts off.
-inline uint16_t CutToBf16(float value, uint32_t added) {
+constexpr uint16_t CutToBf16(float value, uint32_t added) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const bool is_finite = (bits & 0x7f800000u) != 0x7f800000u;
   const uint32_t rounded = (bits + added) >> 16;
@@ -27,7 +27,7 @@ inline uint16_t CutToBf16(float value, uint32_t added) {
   return static_cast<uint16_t>(is_finite ? finite : (bits >> 16) | nan_bit);
 }
 
-inline uint16_t NearestBf16(float value) {
+constexpr uint16_t NearestBf16(float value) {
   return CutToBf16(value, 0x7fffu + ((std::bit_cast<uint32_t>(value) >> 16) & 1u));
 }
 
@@ -39,7 +39,7 @@ inline uint64_t DitherNameHash(std::string_view name) {
 }
 
 // Uniform in [0, 65536) (splitmix64's mixing).
-inline uint32_t DitherThreshold(uint64_t name_hash, uint64_t index) {
+constexpr uint32_t DitherThreshold(uint64_t name_hash, uint64_t index) {
   uint64_t x = name_hash + index * 0x9e3779b97f4a7c15ull;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
@@ -48,7 +48,7 @@ inline uint32_t DitherThreshold(uint64_t name_hash, uint64_t index) {
 
 // The low 16 bits are the remainder in 65536ths of a unit. Adding 65535 - threshold carries exactly
 // when remainder > threshold: with a uniform threshold, with probability remainder / 65536.
-inline uint16_t DitherBf16(float value, uint64_t name_hash, uint64_t index) {
+constexpr uint16_t DitherBf16(float value, uint64_t name_hash, uint64_t index) {
   return CutToBf16(value, 65535u - DitherThreshold(name_hash, index));
 }
 
