@@ -1,7 +1,10 @@
-// The trainer's operations for a device, on the CPU: takes the place of what makes them for a GPU.
+// The trainer's operations for a device, on the CPU with emulated kernels: takes the place of what
+// makes them for a GPU.
 #include "trainer/cuda/device_layer_ops.h"
 
 namespace tandem::trainer {
+
+cuda::Stream CurrentStream() { return nullptr; }
 
 absl::StatusOr<std::unique_ptr<LayerOps>> MakeDeviceLayerOps(ComputeDType dtype) {
   return std::make_unique<DeviceLayerOps>(at::kCPU, dtype);

@@ -20,6 +20,12 @@ inline std::vector<Device> TestDevices() {
 #endif
 }
 
+inline std::vector<Device> TestDevicesButTheCpu() {
+  std::vector<Device> devices = TestDevices();
+  std::erase(devices, Device::kCpu);
+  return devices;
+}
+
 inline std::string NameOf(Device device) { return device == Device::kCpu ? "Cpu" : "Device"; }
 
 }  // namespace tandem::testing

@@ -4,7 +4,6 @@
 #include <ATen/TensorOperators.h>
 
 #include <cstring>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -36,10 +35,10 @@ at::Tensor ByHeads(const at::Tensor& x, const HeadCounts& heads) {
   return x.view({x.size(0), -1, heads.head_dim});
 }
 
-// Rows of a packed row, neighbours where they are: then nothing is copied.
-class Rows {
+// Tokens of a packed row, neighbours where they are: then nothing is copied.
+class Tokens {
  public:
-  Rows(std::vector<int64_t> indices, const at::Device& device)
+  Tokens(std::vector<int64_t> indices, const at::Device& device)
       : first_(indices.front()), count_(static_cast<int64_t>(indices.size())) {
     if (indices.back() - first_ + 1 == count_) return;
     indices_ = at::tensor(indices, at::kLong).to(device);
@@ -108,8 +107,14 @@ Attention Merged(const Attention& of, const Attention& with) {
   return {share(of).add_(share(with)), lse};
 }
 
-// As the server divides: in fp32.
-float InverseTemperature(double temperature) { return 1.0f / static_cast<float>(temperature); }
+cuda::Element ElementOf(const at::Tensor& x) {
+  return x.scalar_type() == at::kBFloat16 ? cuda::Element::kBf16 : cuda::Element::kFp32;
+}
+
+void CheckLaunch(const char* kernel) {
+  const char* const error = cuda::KernelError();
+  TORCH_CHECK(error == nullptr, "kernel of ", kernel, ": ", error);
+}
 
 }  // namespace
 
@@ -158,28 +163,45 @@ at::Tensor DeviceLayerOps::LinearBackward(const LinearLayer& layer, const at::Te
 }
 
 Normed DeviceLayerOps::RmsNorm(const NormLayer& layer, const at::Tensor& x, double eps) const {
-  const at::Tensor rows = Widened(x).view({-1, layer.weight.size(0)});
-  const at::Tensor rstd = rows.square().mean(1).add_(eps).rsqrt_();
-  const at::Tensor value = (rows * rstd.unsqueeze(1)).mul_(layer.weight);
-  return {As(value, layer.in_fp32 ? at::kFloat : type_).view(x.sizes()), rstd};
+  const int64_t width = layer.weight.size(0), rows = x.numel() / width;
+  const at::ScalarType type = layer.in_fp32 ? at::kFloat : type_;
+  Normed result{at::empty(x.sizes(), On(type)), at::empty({rows}, On(at::kFloat))};
+  cuda::RunNorm({.x = x.const_data_ptr(),
+                 .weight = layer.weight.const_data_ptr<float>(),
+                 .eps = static_cast<float>(eps),
+                 .rows = rows,
+                 .width = width,
+                 .value = result.value.data_ptr(),
+                 .rstd = result.rstd.data_ptr<float>(),
+                 .x_element = ElementOf(x),
+                 .value_element = ElementOf(result.value)},
+                CurrentStream());
+  CheckLaunch("norm");
+  return result;
 }
 
 void DeviceLayerOps::RmsNormBackward(const NormLayer& layer, const at::Tensor& x,
                                      const at::Tensor& rstd, const at::Tensor& value_grad,
                                      at::Tensor& x_grad) const {
-  const int64_t width = layer.weight.size(0);
-  const at::Tensor scale = rstd.unsqueeze(1);
-  const at::Tensor normed = Widened(x).view({-1, width}) * scale;
-  const at::Tensor grad = Widened(value_grad).view({-1, width});
-  layer.weight_grad.add_((grad * normed).sum(0));
-  at::Tensor weighted = grad * layer.weight;
-  const at::Tensor along = (weighted * normed).mean(1, /*keepdim=*/true);
-  const at::Tensor result = weighted.sub_(normed * along).mul_(scale).view(x.sizes());
-  if (x_grad.defined()) {
-    x_grad.add_(result);
-  } else {
-    x_grad = As(result, x.scalar_type());
-  }
+  const int64_t width = layer.weight.size(0), rows = x.numel() / width;
+  const bool accumulate = x_grad.defined();
+  if (!accumulate) x_grad = at::empty_like(x);
+  at::Tensor scratch = at::empty({cuda::NormScratch(rows, width)}, On(at::kFloat));
+  cuda::RunNormBackward({.value_grad = value_grad.const_data_ptr(),
+                         .x = x.const_data_ptr(),
+                         .weight = layer.weight.const_data_ptr<float>(),
+                         .rstd = rstd.const_data_ptr<float>(),
+                         .rows = rows,
+                         .width = width,
+                         .accumulate = accumulate,
+                         .x_grad = x_grad.data_ptr(),
+                         .weight_grad = layer.weight_grad.data_ptr<float>(),
+                         .scratch = scratch.data_ptr<float>(),
+                         .value_grad_element = ElementOf(value_grad),
+                         .x_element = ElementOf(x),
+                         .x_grad_element = ElementOf(x_grad)},
+                        CurrentStream());
+  CheckLaunch("norm, backward");
 }
 
 RotaryTable DeviceLayerOps::MakeRotaryTable(std::span<const int32_t> positions,
@@ -192,27 +214,43 @@ RotaryTable DeviceLayerOps::MakeRotaryTable(std::span<const int32_t> positions,
 
 void DeviceLayerOps::Rotate(at::Tensor& x, int64_t num_heads, const RotaryTable& table,
                             bool backward) const {
-  const int64_t half = table.cosine.size(1);
-  const at::Tensor halves = Widened(x).view({-1, num_heads, 2, half});
-  const at::Tensor cosine = table.cosine.unsqueeze(1);
-  const at::Tensor sine = (backward ? table.minus_sine : table.sine).unsqueeze(1);
-  const at::Tensor a = halves.select(2, 0), b = halves.select(2, 1);
-  x.view({-1, num_heads, 2, half})
-      .copy_(at::stack({a * cosine - b * sine, b * cosine + a * sine}, 2));
+  cuda::RunRotary({.in = x.const_data_ptr(),
+                   .cosine = table.cosine.const_data_ptr<float>(),
+                   .sine = table.sine.const_data_ptr<float>(),
+                   .rows = x.size(0),
+                   .heads = num_heads,
+                   .head_dim = 2 * table.cosine.size(1),
+                   .backward = backward,
+                   .out = x.data_ptr(),
+                   .in_element = ElementOf(x),
+                   .out_element = ElementOf(x)},
+                  CurrentStream());
+  CheckLaunch("rotary");
 }
 
 at::Tensor DeviceLayerOps::SwiGlu(const at::Tensor& gate, const at::Tensor& up) const {
-  return As(at::silu(Widened(gate)).mul_(up), gate.scalar_type());
+  at::Tensor out = at::empty_like(gate);
+  cuda::RunSwiGlu({.gate = gate.const_data_ptr(),
+                   .up = up.const_data_ptr(),
+                   .count = gate.numel(),
+                   .out = out.data_ptr(),
+                   .in_element = ElementOf(gate),
+                   .out_element = ElementOf(out)},
+                  CurrentStream());
+  CheckLaunch("SwiGLU");
+  return out;
 }
 
 void DeviceLayerOps::SwiGluBackward(const at::Tensor& out_grad, at::Tensor& gate,
                                     at::Tensor& up) const {
-  const at::Tensor g = Widened(gate), grad = Widened(out_grad);
-  const at::Tensor sigmoid = at::sigmoid(g);
-  const at::Tensor silu = g * sigmoid;
-  const at::Tensor slope = sigmoid + silu * (1 - sigmoid);
-  gate.copy_(slope.mul_(grad).mul_(up));
-  up.copy_(grad * silu);
+  cuda::RunSwiGluBackward({.out_grad = out_grad.const_data_ptr(),
+                           .gate = gate.data_ptr(),
+                           .up = up.data_ptr(),
+                           .count = gate.numel(),
+                           .out_grad_element = ElementOf(out_grad),
+                           .in_element = ElementOf(gate)},
+                          CurrentStream());
+  CheckLaunch("SwiGLU, backward");
 }
 
 Attention DeviceLayerOps::Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
@@ -222,7 +260,7 @@ Attention DeviceLayerOps::Attend(const at::Tensor& q, at::Tensor& k, at::Tensor&
   const RowParts parts = PartsOf(segments);
   Attention whole = AttendRuns(queries, keys, values, parts.own);
   if (!parts.completions.empty()) {
-    const Rows rows(parts.completions, device_), prompts(parts.prompts, device_);
+    const Tokens rows(parts.completions, device_), prompts(parts.prompts, device_);
     const Attention over_prompts = AttendRuns(rows.Take(queries), prompts.Take(keys),
                                               prompts.Take(values), parts.over_prompts);
     const Attention merged = Merged({rows.Take(whole.out), rows.Take(whole.lse, 1)}, over_prompts);
@@ -244,7 +282,7 @@ AttentionGrads DeviceLayerOps::AttendBackward(const at::Tensor& q, const at::Ten
   AttentionGrads grads =
       AttendRunsBackward(grad, queries, keys, values, {out, attention.lse}, parts.own);
   if (!parts.completions.empty()) {
-    const Rows rows(parts.completions, device_), prompts(parts.prompts, device_);
+    const Tokens rows(parts.completions, device_), prompts(parts.prompts, device_);
     const AttentionGrads over_prompts = AttendRunsBackward(
         rows.Take(grad), rows.Take(queries), prompts.Take(keys), prompts.Take(values),
         {rows.Take(out), rows.Take(attention.lse, 1)}, parts.over_prompts);
@@ -265,50 +303,69 @@ at::Tensor DeviceLayerOps::Logits(const LinearLayer& head, const at::Tensor& hid
   return logits;
 }
 
-// [R, V] true where a logit is outside its row's support; undefined: nowhere.
-at::Tensor DeviceLayerOps::SupportMask(Supports support, int64_t vocabulary) const {
-  if (support.empty()) return {};
-  const auto rows = static_cast<int64_t>(support.size());
-  at::Tensor outside = at::zeros({rows, vocabulary}, at::kBool);
-  for (int64_t r = 0; r < rows; ++r) {
-    const auto ids = support[static_cast<size_t>(r)];
-    if (ids.empty()) continue;
-    bool* const row = outside.data_ptr<bool>() + r * vocabulary;
-    std::fill_n(row, vocabulary, true);
-    for (const int32_t id : ids) row[id] = false;
+struct DeviceLayerOps::Rows {
+  at::Tensor tokens;                        // [R]
+  at::Tensor support_offsets, support_ids;  // undefined: no row has a support
+};
+
+DeviceLayerOps::Rows DeviceLayerOps::UploadRows(std::span<const int64_t> tokens,
+                                                Supports support) const {
+  Rows rows{Upload(tokens, at::kLong), {}, {}};
+  if (support.empty()) return rows;
+  std::vector<int64_t> offsets = {0};
+  std::vector<int32_t> ids;
+  for (const std::span<const int32_t> of_row : support) {
+    ids.insert(ids.end(), of_row.begin(), of_row.end());
+    offsets.push_back(static_cast<int64_t>(ids.size()));
   }
-  return outside.to(device_);
+  rows.support_offsets = Upload(std::span<const int64_t>(offsets), at::kLong);
+  rows.support_ids = Upload(std::span<const int32_t>(ids), at::kInt);
+  return rows;
+}
+
+cuda::LogitRows DeviceLayerOps::LogitRowsOf(const at::Tensor& logits, const Rows& rows,
+                                            double temperature) const {
+  cuda::LogitRows of = {.logits = logits.const_data_ptr<float>(),
+                        .tokens = rows.tokens.const_data_ptr<int64_t>(),
+                        .rows = logits.size(0),
+                        .vocabulary = logits.size(1),
+                        // As the server divides: in fp32.
+                        .inverse_temperature = 1.0f / static_cast<float>(temperature)};
+  if (rows.support_ids.defined()) {
+    of.support_offsets = rows.support_offsets.const_data_ptr<int64_t>();
+    of.support_ids = rows.support_ids.const_data_ptr<int32_t>();
+  }
+  return of;
 }
 
 RowLogprobs DeviceLayerOps::Logprobs(const at::Tensor& logits, std::span<const int64_t> tokens,
                                      double temperature, Supports support) const {
-  const at::Tensor outside = SupportMask(support, logits.size(1));
-  at::Tensor tempered = logits * InverseTemperature(temperature);
-  if (outside.defined()) {
-    tempered.masked_fill_(outside, -std::numeric_limits<double>::infinity());
-  }
-  const at::Tensor largest = tempered.amax(1, /*keepdim=*/true);
-  tempered.sub_(largest);
-  const at::Tensor shares = tempered.exp();
-  const at::Tensor mass = shares.sum(1);
-  const at::Tensor log_mass = mass.log();
-  const at::Tensor chosen = tempered.gather(1, Upload(tokens, at::kLong).unsqueeze(1)).squeeze(1);
-  if (outside.defined()) tempered.masked_fill_(outside, 0);  // 0 of them is not 0 times infinity
-  const at::Tensor mean = tempered.mul_(shares).sum(1).div_(mass);
-  return {chosen - log_mass, log_mass - mean, largest.squeeze(1) + log_mass};
+  const Rows rows = UploadRows(tokens, support);
+  const auto numbers = [&] { return at::empty({logits.size(0)}, On(at::kFloat)); };
+  RowLogprobs result{numbers(), numbers(), numbers()};
+  cuda::RunTokenLogprobs({.of = LogitRowsOf(logits, rows, temperature),
+                          .logprobs = result.logprobs.data_ptr<float>(),
+                          .entropies = result.entropies.data_ptr<float>(),
+                          .lse = result.lse.data_ptr<float>()},
+                         CurrentStream());
+  CheckLaunch("log-probs");
+  return result;
 }
 
 at::Tensor DeviceLayerOps::LogprobsBackward(at::Tensor logits, std::span<const int64_t> tokens,
                                             double temperature, Supports support,
                                             const at::Tensor& lse,
                                             const at::Tensor& logprobs_grad) const {
-  const float inverse_temperature = InverseTemperature(temperature);
-  const at::Tensor outside = SupportMask(support, logits.size(1));
-  const at::Tensor scale = (logprobs_grad * inverse_temperature).unsqueeze(1);
-  logits.mul_(inverse_temperature).sub_(lse.unsqueeze(1)).exp_().mul_(-scale);
-  if (outside.defined()) logits.masked_fill_(outside, 0);
-  const at::Tensor index = Upload(tokens, at::kLong).unsqueeze(1);
-  return logits.scatter_(1, index, logits.gather(1, index) + scale);
+  const Rows rows = UploadRows(tokens, support);
+  at::Tensor grad = type_ == at::kFloat ? logits : at::empty(logits.sizes(), On(type_));
+  cuda::RunTokenLogprobsBackward({.of = LogitRowsOf(logits, rows, temperature),
+                                  .lse = lse.const_data_ptr<float>(),
+                                  .logprobs_grad = logprobs_grad.const_data_ptr<float>(),
+                                  .logits_grad = grad.data_ptr(),
+                                  .element = ElementOf(grad)},
+                                 CurrentStream());
+  CheckLaunch("log-probs, backward");
+  return grad;
 }
 
 }  // namespace tandem::trainer

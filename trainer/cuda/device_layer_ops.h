@@ -1,4 +1,5 @@
-// DeviceLayerOps: LayerOps on a GPU. Activations are of the dtype that linear layers compute in,
+// DeviceLayerOps: LayerOps on a GPU: products by cuBLAS, attention by run_attention.h, the rest by
+// training_kernels.h. Activations are of the dtype that linear layers compute in,
 // and so are their gradients; norms, rotary, softmax and log-probs compute in fp32. Attention's lse
 // is [H, T].
 //
@@ -11,13 +12,14 @@
 
 #include "absl/status/statusor.h"
 #include "trainer/compute_dtype.h"
+#include "trainer/cuda/training_kernels.h"
 #include "trainer/layer_ops.h"
 
 namespace tandem::trainer {
 
 class DeviceLayerOps : public LayerOps {
  public:
-  // `device` may be the CPU: for tests.
+  // `device` may be the CPU where the kernels are emulated: for tests.
   DeviceLayerOps(at::Device device, ComputeDType dtype)
       : device_(device), type_(dtype == ComputeDType::kBf16 ? at::kBFloat16 : at::kFloat) {}
 
@@ -60,11 +62,16 @@ class DeviceLayerOps : public LayerOps {
   }
   template <typename T>
   at::Tensor Upload(std::span<const T> values, at::ScalarType type) const;
-  at::Tensor SupportMask(Supports support, int64_t vocabulary) const;
+  struct Rows;  // what the kernels of log-probs read beside the logits
+  Rows UploadRows(std::span<const int64_t> tokens, Supports support) const;
+  cuda::LogitRows LogitRowsOf(const at::Tensor& logits, const Rows& rows, double temperature) const;
 
   const at::Device device_;
   const at::ScalarType type_;
 };
+
+// Where kernels are put: this thread's current stream.
+cuda::Stream CurrentStream();
 
 // On this process's current CUDA device.
 //   FAILED_PRECONDITION  a build without CUDA

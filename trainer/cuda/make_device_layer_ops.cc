@@ -1,8 +1,11 @@
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
 
 #include "trainer/cuda/device_layer_ops.h"
 
 namespace tandem::trainer {
+
+cuda::Stream CurrentStream() { return c10::cuda::getCurrentCUDAStream().stream(); }
 
 absl::StatusOr<std::unique_ptr<LayerOps>> MakeDeviceLayerOps(ComputeDType dtype) {
   return std::make_unique<DeviceLayerOps>(at::Device(at::kCUDA, c10::cuda::current_device()),
