@@ -87,13 +87,30 @@ at::Tensor SpreadOverRow(const at::Tensor& values, const std::vector<int64_t>& p
   return result;
 }
 
-absl::StatusOr<std::unique_ptr<LayerOps>> MakeOps(ComputeDType dtype, Numerics numerics,
-                                                  Device device) {
+// What the kernels of a device take.
+absl::Status CheckSizes(const ModelConfig& config, ComputeDType dtype) {
+  const bool flash = dtype == ComputeDType::kBf16;
+  if (flash && (config.head_dim % 8 != 0 || config.head_dim > 256)) {
+    return absl::UnimplementedError(absl::StrCat(
+        "trainer.device cuda in bf16 with heads of ", config.head_dim,
+        " elements: flash attention takes multiples of 8 up to 256; use dtype fp32 or device cpu"));
+  }
+  if (config.hidden_size > cuda::kMaxNormWidth) {
+    return absl::UnimplementedError(absl::StrCat("trainer.device cuda with a hidden size of ",
+                                                 config.hidden_size, ": the norm kernels take ",
+                                                 cuda::kMaxNormWidth, " at most"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<LayerOps>> MakeOps(const ModelConfig& config, ComputeDType dtype,
+                                                  Numerics numerics, Device device) {
   const bool exact = numerics == Numerics::kExact;
   if (device == Device::kCpu) {
     if (exact) return std::make_unique<ExactCpuLayerOps>(dtype == ComputeDType::kBf16);
     return std::make_unique<CpuLayerOps>();
   }
+  TANDEM_RETURN_IF_ERROR(CheckSizes(config, dtype));
   if (!exact) return MakeDeviceLayerOps(dtype);
   return absl::UnimplementedError("numerics exact is not there for a trainer on a device");
 }
@@ -399,7 +416,7 @@ absl::StatusOr<std::unique_ptr<Policy>> Policy::CreateUnfilled(const ModelConfig
   return CatchTorch("policy", [&]() -> absl::StatusOr<std::unique_ptr<Policy>> {
     if (trainable && device == Device::kCpu) KeepFreedMemory();
     auto impl = std::make_unique<Impl>();
-    TANDEM_ASSIGN_OR_RETURN(impl->ops, MakeOps(dtype, numerics, device));
+    TANDEM_ASSIGN_OR_RETURN(impl->ops, MakeOps(config, dtype, numerics, device));
     impl->device = device;
     impl->config = config;
     impl->dtype = dtype;

@@ -17,6 +17,7 @@ PART_BYTES=$((56 * 1024 * 1024))
 TESTS=(row_kernels_gpu_test matmul_kernel_gpu_test paged_attention_gpu_test draw_kernel_gpu_test
        norm_kernels_gpu_test activation_kernels_gpu_test logprob_kernels_gpu_test cast_kernel_gpu_test
        cuda_engine_gpu_test cuda_invariance_gpu_test fused_update_gpu_test optimizer_gpu_test
+       layer_ops_gpu_test chunked_logprobs_gpu_test policy_gpu_test train_step_device_gpu_test
        collective_worker)
 PROGRAMS=(tandem rollout_server trainer)
 PYTHON=${PYTHON:-python3}
@@ -116,6 +117,15 @@ bench_model() {  # bench_model SHAPE CASES [FLAG...]
   { echo; echo "$name, random weights:"; echo '```'; tail -n 12 "$LOG"; echo '```'; } >>"$DETAILS"
 }
 
+train_model() {  # train_model SHAPE [FLAG...]: GRPO steps, server and trainer on the same device
+  local model=models/$1 name="GRPO steps of Qwen2.5-$1${2:+ ${*:2}}"
+  [[ -f $model/model.safetensors ]] ||
+    "$PYTHON" deploy/gpu/random_model.py "$1" "$model" --tokenizer tests/testdata/qwen2-tokenizer
+  step "$name" bin/tandem bench train --device cuda --model "$model" --dtype bf16 --steps 10 --out "runs/train-$1" \
+    --prompts 16 --group 8 --prompt-tokens 256 --new-tokens 128 "${@:2}"
+  { echo; echo "$name, random weights:"; echo '```'; tail -n 4 "$LOG"; echo '```'; } >>"$DETAILS"
+}
+
 cublas_rows() {  # cublas_rows FLAG...: the table, into the page too
   local table
   table=$("$PYTHON" deploy/gpu/cublas_rows.py "$@") || return
@@ -139,6 +149,11 @@ no_device_is_named() {  # no_device_is_named MODEL
   said=$(bin/tandem bench rollout --device cuda --model "$1" --cases decode-1 2>&1 || true)
   echo "$said"
   [[ $said == *"this machine has no CUDA device"* ]]
+}
+
+no_device_is_named_by_the_pair() {  # no_device_is_named_by_the_pair MODEL
+  if bin/tandem bench train --device cuda --model "$1" --steps 1 --out runs/refused; then return 1; fi
+  grep -rh "this machine has no CUDA device" runs/refused
 }
 
 on_target() {  # on_target DIR
@@ -167,6 +182,7 @@ on_target() {  # on_target DIR
   step "programs start" bin/tandem version
   if [[ $device == none ]]; then
     step "without a device the engine says so" no_device_is_named "$(tiny_model)"
+    step "without a device the pair says so" no_device_is_named_by_the_pair "$(tiny_model)"
     step "cublas_rows.py, on the CPU" cublas_rows --shapes tiny --rows 2,5 --device cpu
     for test in "${TESTS[@]}"; do echo "| $test | not run: no device | |" >>"$PAGE"; done
   else
@@ -174,6 +190,7 @@ on_target() {  # on_target DIR
     bench_model 0.5b decode-1,decode-64,decode-256,prefill-8,first-token-8 --peer transformers
     bench_model 0.5b decode-1,decode-64,decode-256 --no-cuda-graphs
     bench_model 0.5b decode-1,decode-64,prefill-8 --numerics fast,invariant
+    train_model 0.5b
     step "do rows of cuBLAS keep their bits" cublas_rows --shapes 0.5b
     if [[ -z ${QUICK:-} ]]; then
       bench_model 1.5b decode-1,decode-64,decode-256,prefill-8 --peer transformers

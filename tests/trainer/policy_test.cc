@@ -292,6 +292,12 @@ TEST(PolicyTest, ARowWithoutTargetsScoresNothing) {
   EXPECT_EQ(scores->logprobs.item<float>(), 0);
 }
 
+TEST(PolicyTest, RefusesHeadsThatFlashAttentionDoesNotTake) {
+  EXPECT_THAT(Policy::CreateUnfilled(ToyConfig(), ComputeDType::kBf16, true, Numerics::kFast,
+                                     Device::kCuda),
+              FailsWith(absl::StatusCode::kUnimplemented, "heads of 6 elements"));
+}
+
 TEST(PolicyTest, NamesTheTensorThatIsMissing) {
   const ModelConfig config = ToyConfig();
   std::vector<HostTensor> tensors = ToyWeights(config);
