@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
-#include "common/tensor/instruction_set.h"
 #include "common/weights/digest.h"
 
 namespace tandem::rollout {
@@ -56,7 +55,7 @@ absl::StatusOr<LoadedEngine> LoadModelEngine(const std::string& directory,
   model.path = directory;
   model.dtype = options.dtype == ComputeDType::kBf16 ? "bf16" : "fp32";
   model.numerics = NumericsName(options.numerics);
-  model.instruction_set = InstructionSetName(ActiveInstructionSet());
+  model.instruction_set = engine->kernels();
   model.in_flight = InFlightName(options.in_flight);
   model.injected = DescribeFaults(options.faults);
   model.vocab_size = config.vocab_size;

@@ -332,4 +332,12 @@ at::Tensor CpuLayerOps::LogprobsBackward(at::Tensor logits, std::span<const int6
   return logits;
 }
 
+at::Tensor CpuLayerOps::CastToBf16(const std::string& name, const at::Tensor& master,
+                                   Rounding rounding) const {
+  at::Tensor cast = at::empty_like(master, at::kBFloat16);
+  trainer::CastToBf16(name, /*first=*/0, Data(master), master.numel(), rounding,
+                      static_cast<uint16_t*>(cast.data_ptr()));
+  return cast;
+}
+
 }  // namespace tandem::trainer

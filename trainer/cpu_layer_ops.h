@@ -43,6 +43,8 @@ class CpuLayerOps : public LayerOps {
   at::Tensor LogprobsBackward(at::Tensor logits, std::span<const int64_t> tokens,
                               double temperature, Supports support, const at::Tensor& lse,
                               const at::Tensor& logprobs_grad) const override;
+  at::Tensor CastToBf16(const std::string& name, const at::Tensor& master,
+                        Rounding rounding) const override;
 };
 
 // With attention in the engine's blocks (exact_ops.h); linear layers whose `exact` is set are the

@@ -1,6 +1,7 @@
 #include "trainer/cuda_device.h"
 
 #include <ATen/Context.h>
+#include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 
@@ -24,6 +25,8 @@ absl::Status UseCudaDevice(int index) {
   });
   return used.ok() ? used : absl::FailedPreconditionError(used.message());
 }
+
+std::string CudaDeviceName() { return at::cuda::getCurrentDeviceProperties()->name; }
 
 CudaPeaks PeakCudaMemory() {
   const auto stats = allocator::getDeviceStats(c10::cuda::current_device());

@@ -4,6 +4,7 @@
 #define TANDEM_TRAINER_CUDA_DEVICE_H_
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -19,6 +20,9 @@ absl::StatusOr<int> CountCudaDevices();
 //   UNIMPLEMENTED        this build has no CUDA
 //   FAILED_PRECONDITION  the device cannot be used (message from LibTorch)
 absl::Status UseCudaDevice(int index);
+
+// Of this thread's device, as its driver names it; empty without CUDA. UseCudaDevice was called.
+std::string CudaDeviceName();
 
 // Of this thread's device, by LibTorch's allocator: what it handed out and what it took from the
 // device, in bytes, at most since the last reset. Both contain what is held all the time. Not

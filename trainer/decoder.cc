@@ -14,19 +14,14 @@ at::Tensor AddResidual(at::Tensor y, const at::Tensor& residual) {
   return y.scalar_type() == at::kFloat ? y.add_(residual) : residual.add(y);
 }
 
-// Norm of each head's query or key (Qwen3), then the rotary embedding. `raw` and `rstd` are kept
-// for the backward pass when the model has the norm.
+// `raw` and `rstd` are kept for the backward pass when the model has the norm.
 at::Tensor NormAndRotate(const LayerOps& ops, const NormLayer& norm, double eps, int64_t num_heads,
                          const RotaryTable& rotary, at::Tensor projected, at::Tensor& raw,
                          at::Tensor& rstd) {
-  if (norm.weight.defined()) {
-    raw = std::move(projected);
-    Normed normed = ops.RmsNorm(norm, raw, eps);
-    projected = std::move(normed.value);
-    rstd = std::move(normed.rstd);
-  }
-  ops.Rotate(projected, num_heads, rotary, /*backward=*/false);
-  return projected;
+  if (norm.weight.defined()) raw = projected;
+  RotatedHeads heads = ops.NormAndRotate(norm, eps, num_heads, rotary, std::move(projected));
+  rstd = std::move(heads.rstd);
+  return heads.value;
 }
 
 at::Tensor NormAndRotateBackward(const LayerOps& ops, const NormLayer& norm, int64_t num_heads,

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/tensor/instruction_set.h"
 #include "trainer/cuda_device.h"
 
 namespace tandem::trainer {
@@ -31,6 +32,11 @@ absl::Status ChooseDevice(Device device, int local_rank) {
   TANDEM_RETURN_IF_ERROR(Named(count.status()));
   TANDEM_RETURN_IF_ERROR(Named(CheckDeviceCount(*count, local_rank)));
   return Named(UseCudaDevice(local_rank));
+}
+
+std::string KernelsOf(Device device) {
+  if (device == Device::kCuda) return absl::StrCat("cuda ", CudaDeviceName());
+  return std::string(InstructionSetName(ActiveInstructionSet()));
 }
 
 }  // namespace tandem::trainer

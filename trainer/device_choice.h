@@ -2,6 +2,8 @@
 #ifndef TANDEM_TRAINER_DEVICE_CHOICE_H_
 #define TANDEM_TRAINER_DEVICE_CHOICE_H_
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "common/model/device.h"
 
@@ -12,6 +14,9 @@ namespace tandem::trainer {
 //   UNIMPLEMENTED        this build has no CUDA
 //   FAILED_PRECONDITION  CheckDeviceCount; the device cannot be used
 absl::Status ChooseDevice(Device device, int local_rank);
+
+// What this rank's kernels are made for, as a server names its own: "avx512", "cuda NVIDIA H100".
+std::string KernelsOf(Device device);
 
 // Each rank of a machine has a device of its own.
 //   FAILED_PRECONDITION  this one has none

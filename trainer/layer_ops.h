@@ -16,10 +16,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "common/tensor/packed_matrix.h"
 #include "trainer/packed_rows.h"
+#include "trainer/weight_cast.h"
 
 namespace tandem::trainer {
 
@@ -52,6 +54,14 @@ struct Normed {
 // Cosines and sines of the row's positions, [T, D / 2] float32.
 struct RotaryTable {
   at::Tensor cosine, sine, minus_sine;  // the last turns gradients back
+  // What they were made of, where an implementation's kernels make them again.
+  at::Tensor positions, inverse_frequencies;  // [T] int32, [D / 2] float32
+};
+
+// A projection's heads as attention takes them.
+struct RotatedHeads {
+  at::Tensor value;  // [T, H * D]
+  at::Tensor rstd;   // [T * H] of the norm; undefined without one
 };
 
 struct HeadCounts {
@@ -106,6 +116,10 @@ class LayerOps {
 
   virtual RotaryTable MakeRotaryTable(std::span<const int32_t> positions,
                                       std::span<const float> inverse_frequencies) const = 0;
+  // Norm of each head's query or key (Qwen3; a layer without a weight: none), then the rotary
+  // embedding. May overwrite `projected` [T, H * D] when there is no norm.
+  virtual RotatedHeads NormAndRotate(const NormLayer& norm, double eps, int64_t num_heads,
+                                     const RotaryTable& table, at::Tensor projected) const;
   // In place.
   virtual void Rotate(at::Tensor& x, int64_t num_heads, const RotaryTable& table,
                       bool backward) const = 0;
@@ -137,6 +151,10 @@ class LayerOps {
   virtual at::Tensor LogprobsBackward(at::Tensor logits, std::span<const int64_t> tokens,
                                       double temperature, Supports support, const at::Tensor& lse,
                                       const at::Tensor& logprobs_grad) const = 0;
+
+  // The master of a parameter as a push sends it to a bf16 server: weight_cast.h, bit for bit.
+  virtual at::Tensor CastToBf16(const std::string& name, const at::Tensor& master,
+                                Rounding rounding) const = 0;
 };
 
 }  // namespace tandem::trainer

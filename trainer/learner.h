@@ -83,6 +83,8 @@ class Learner {
 
   virtual int64_t num_parameters() const = 0;
   virtual std::string library_version() const = 0;  // of LibTorch
+  // What its kernels are made for, as a server names its own: "avx512", "cuda NVIDIA H100".
+  virtual std::string kernels() const = 0;
 };
 
 }  // namespace tandem::trainer

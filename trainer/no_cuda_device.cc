@@ -8,6 +8,7 @@ absl::StatusOr<int> CountCudaDevices() {
 
 absl::Status UseCudaDevice(int) { return CountCudaDevices().status(); }
 
+std::string CudaDeviceName() { return {}; }
 CudaPeaks PeakCudaMemory() { return {}; }
 void ResetPeakCudaMemory() {}
 int64_t TotalCudaMemory() { return 0; }

@@ -88,12 +88,18 @@ at::Tensor SpreadOverRow(const at::Tensor& values, const std::vector<int64_t>& p
 }
 
 // What the kernels of a device take.
-absl::Status CheckSizes(const ModelConfig& config, ComputeDType dtype) {
-  const bool flash = dtype == ComputeDType::kBf16;
+absl::Status CheckSizes(const ModelConfig& config, ComputeDType dtype, bool exact) {
+  const bool flash = dtype == ComputeDType::kBf16 || exact;
   if (flash && (config.head_dim % 8 != 0 || config.head_dim > 256)) {
     return absl::UnimplementedError(absl::StrCat(
-        "trainer.device cuda in bf16 with heads of ", config.head_dim,
-        " elements: flash attention takes multiples of 8 up to 256; use dtype fp32 or device cpu"));
+        "trainer.device cuda in bf16 or with numerics exact, and heads of ", config.head_dim,
+        " elements: its attention takes multiples of 8 up to 256; use dtype fp32 or device cpu"));
+  }
+  if (exact && (config.hidden_size % 8 != 0 || config.intermediate_size % 8 != 0)) {
+    return absl::UnimplementedError(
+        absl::StrCat("trainer.device cuda with numerics exact and linear layers of ",
+                     config.hidden_size, " and ", config.intermediate_size,
+                     " inputs: its products take multiples of 8; use device cpu"));
   }
   if (config.hidden_size > cuda::kMaxNormWidth) {
     return absl::UnimplementedError(absl::StrCat("trainer.device cuda with a hidden size of ",
@@ -110,9 +116,8 @@ absl::StatusOr<std::unique_ptr<LayerOps>> MakeOps(const ModelConfig& config, Com
     if (exact) return std::make_unique<ExactCpuLayerOps>(dtype == ComputeDType::kBf16);
     return std::make_unique<CpuLayerOps>();
   }
-  TANDEM_RETURN_IF_ERROR(CheckSizes(config, dtype));
-  if (!exact) return MakeDeviceLayerOps(dtype);
-  return absl::UnimplementedError("numerics exact is not there for a trainer on a device");
+  TANDEM_RETURN_IF_ERROR(CheckSizes(config, dtype, exact));
+  return MakeDeviceLayerOps(dtype, exact);
 }
 
 // Everything one scored row keeps for its backward pass.
@@ -194,7 +199,9 @@ struct Policy::Impl {
   LayerWatch Layers(Pass pass);
   void RefreshWeight(const Use& use);
   void RefreshWeightOnDevice(const Use& use);
-  at::Tensor AsPushed(const NamedParameter& parameter) const;
+  at::Tensor AsPushed(const NamedParameter& parameter) const {
+    return ops->CastToBf16(parameter.name, parameter.master.detach(), rounding);
+  }
   void PrepareGrads();
   std::unique_ptr<ScoreTape> Forward(const PackedRow& row, Targets targets, double temperature,
                                      bool with_gradient);
@@ -299,11 +306,21 @@ LayerWatch Policy::Impl::Layers(Pass pass) {
           [=, this](int64_t layer) { EndStage(pass, stage(layer)); }};
 }
 
-// The embedding, norms and biases are read as they are.
+// The embedding, norms and biases are read in fp32; for kExact, with the values that a server has.
 void Policy::Impl::RefreshWeightOnDevice(const Use& use) {
-  const at::Tensor master = parameters[use.parameter].master.detach();
-  const bool in_bf16 = dtype == ComputeDType::kBf16 && use.linear != nullptr;
-  *use.weight = in_bf16 ? master.to(at::kBFloat16) : master;
+  const NamedParameter& parameter = parameters[use.parameter];
+  const at::Tensor master = parameter.master.detach();
+  if (dtype == ComputeDType::kFp32) {
+    *use.weight = master;
+    return;
+  }
+  const bool exact = numerics == Numerics::kExact;
+  if (use.linear == nullptr && !exact) {
+    *use.weight = master;
+    return;
+  }
+  const at::Tensor cast = exact ? AsPushed(parameter) : master.to(at::kBFloat16);
+  *use.weight = use.linear != nullptr ? cast : cast.to(at::kFloat);
 }
 
 // The head's logits are fp32; its gradients are made like those of other layers.
@@ -330,15 +347,6 @@ void Policy::Impl::RefreshWeight(const Use& use) {
   }
   if (in_bf16) use.linear->round_inputs = !HasFastBf16();
   *use.weight = in_bf16 && HasFastBf16() ? cast : cast.to(at::kFloat);
-}
-
-// The parameter as a bf16 server has it.
-at::Tensor Policy::Impl::AsPushed(const NamedParameter& parameter) const {
-  const at::Tensor master = parameter.master.detach();
-  at::Tensor cast = at::empty_like(master, at::kBFloat16);
-  CastToBf16(parameter.name, /*first=*/0, master.const_data_ptr<float>(), master.numel(), rounding,
-             static_cast<uint16_t*>(cast.data_ptr()));
-  return cast;
 }
 
 void Policy::Impl::PrepareGrads() {

@@ -70,7 +70,7 @@ class Policy {
   // parts, 16 significand bits.
   //   INVALID_ARGUMENT  a tensor is missing (named) or of no float dtype
   //   FAILED_PRECONDITION  a device in a build without CUDA
-  //   UNIMPLEMENTED     kExact on a device; sizes that its kernels do not take
+  //   UNIMPLEMENTED     sizes that the kernels of a device do not take
   static absl::StatusOr<std::unique_ptr<Policy>> Create(const ModelConfig& config,
                                                         const std::vector<HostTensor>& tensors,
                                                         ComputeDType dtype, bool trainable,

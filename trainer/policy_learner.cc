@@ -14,6 +14,7 @@
 #include "common/model/safetensors.h"
 #include "common/tensor/instruction_set.h"
 #include "trainer/cuda_device.h"
+#include "trainer/device_choice.h"
 #include "trainer/libtorch_version.h"
 #include "trainer/train_step.h"
 
@@ -116,8 +117,8 @@ class PolicyLearner : public Learner {
                                       const ScoredWeights& weights) override {
     if (weights.masters == nullptr && !weights.as_bf16) return step_->Score(groups);
     TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorPart> own, MastersOf(weights));
-    return step_->ScoreUnder(
-        weights.as_bf16 ? AsBf16(own, weights.rounding) : ValuesOf(own), weights.rounding, groups);
+    return step_->ScoreUnder(weights.as_bf16 ? AsBf16(own, weights.rounding) : ValuesOf(own),
+                             weights.rounding, groups);
   }
 
   absl::StatusOr<double> DistanceFromStart() const override { return step_->DistanceFrom(start_); }
@@ -125,8 +126,8 @@ class PolicyLearner : public Learner {
   // Weights that were never updated are cast as a server casts them when it loads the directory:
   // then it has them already, and the first push is not made.
   absl::StatusOr<CastWeights> Cast(DType dtype) override {
-    CastWeights cast = {.rounding = step_->num_updates() == 0 ? Rounding::kNearest
-                                                              : cast_.rounding};
+    CastWeights cast = {.rounding =
+                            step_->num_updates() == 0 ? Rounding::kNearest : cast_.rounding};
     TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorPart> held, step_->HeldMasters());
     TANDEM_ASSIGN_OR_RETURN(CastParts parts, caster_.Cast(held, dtype, cast.rounding));
     if (step_->sharded()) {
@@ -160,6 +161,7 @@ class PolicyLearner : public Learner {
 
   int64_t num_parameters() const override { return step_->num_parameters(); }
   std::string library_version() const override { return LibTorchVersion(); }
+  std::string kernels() const override { return KernelsOf(device_); }
 
  private:
   // This rank's part of them.
@@ -199,7 +201,8 @@ absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(
                           .buckets = {.shard_parameters = shard_parameters},
                           .checkpoint_activations = options.checkpoint_activations};
   TANDEM_ASSIGN_OR_RETURN(setup.config, ReadModelConfig(model_directory));
-  if (options.numerics == Numerics::kExact) {
+  // On a device the server checks its own kernels, which are these.
+  if (options.numerics == Numerics::kExact && options.device == Device::kCpu) {
     TANDEM_RETURN_IF_ERROR(CheckInvariance(setup.config, ActiveInstructionSet()));
   }
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadModelTensors(model_directory));

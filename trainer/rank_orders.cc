@@ -188,6 +188,7 @@ class LeadingLearner : public Learner {
 
   int64_t num_parameters() const override { return own_->num_parameters(); }
   std::string library_version() const override { return own_->library_version(); }
+  std::string kernels() const override { return own_->kernels(); }
 
  private:
   // The loop knows UNAVAILABLE as a server that is lost.

@@ -7,7 +7,7 @@
 namespace tandem::trainer {
 
 absl::Status CheckServerNumerics(const rollout::v1::GetInfoResponse& info, Numerics numerics,
-                                 ComputeDType dtype, InstructionSet set) {
+                                 ComputeDType dtype, const std::string& kernels) {
   if (numerics != Numerics::kExact) return absl::OkStatus();
   if (info.numerics() != NumericsName(Numerics::kExact)) {
     return absl::InvalidArgumentError(
@@ -16,15 +16,16 @@ absl::Status CheckServerNumerics(const rollout::v1::GetInfoResponse& info, Numer
   }
   const std::string own_dtype = dtype == ComputeDType::kBf16 ? "bf16" : "fp32";
   if (info.dtype() != own_dtype) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("it computes in ", info.dtype(), ", the trainer in ", own_dtype,
-                     ": numerics exact needs trainer.dtype and server.engine.dtype to be the same"));
-  }
-  const std::string own_set(InstructionSetName(set));
-  if (info.instruction_set() != own_set) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "its kernels use ", info.instruction_set(), ", the trainer's ", own_set,
-        ": numerics exact needs the same; set TANDEM_INSTRUCTION_SET to the lesser one on both sides"));
+        "it computes in ", info.dtype(), ", the trainer in ", own_dtype,
+        ": numerics exact needs trainer.dtype and server.engine.dtype to be the same"));
+  }
+  if (info.instruction_set() != kernels) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("its kernels use ", info.instruction_set(), ", the trainer's ", kernels,
+                     ": numerics exact needs the same; set TANDEM_INSTRUCTION_SET to the lesser "
+                     "one on both sides, or "
+                     "server.engine.device and trainer.device to the same kind of device"));
   }
   return absl::OkStatus();
 }

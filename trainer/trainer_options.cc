@@ -124,12 +124,6 @@ absl::Status CheckOptions(const TrainerOptions& options) {
         "trainer.push.hold_back_versions): with more, what a group is sampled from depends on "
         "timing");
   }
-  if (options.learner.device == Device::kCuda && options.learner.numerics == Numerics::kExact) {
-    return absl::UnimplementedError(
-        "trainer.numerics exact with trainer.device cuda: the trainer has no forward there that "
-        "gives "
-        "a server's bits; use fast or invariant, or device cpu");
-  }
   TrainStepOptions step = options.learner.step;
   int64_t& constant_length = step.loss.objective.constant_length;
   if (constant_length == 0) constant_length = sampling.max_new_tokens;

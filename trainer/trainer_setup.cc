@@ -13,7 +13,6 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
-#include "common/tensor/instruction_set.h"
 #include "common/weights/digest.h"
 #include "trainer/run_card.h"
 #include "trainer/run_error.h"
@@ -68,14 +67,13 @@ absl::Status Trainer::Impl::OpenRun(RunMode mode) {
   TANDEM_ASSIGN_OR_RETURN(run, RunDirectory::Open(options.out, options.run_name, mode));
   run_id = NewRunId(options.run_name);
   if (mode == RunMode::kResume) TANDEM_RETURN_IF_ERROR(Restore());
-  buffer = std::make_unique<ExperienceBuffer>(options.max_staleness, options.prompts_per_step,
-                                              options.completions_per_prompt,
-                                              buffer == nullptr ? 0 : buffer->next_step(),
-                                              options.push.hold_back_versions);
+  buffer = std::make_unique<ExperienceBuffer>(
+      options.max_staleness, options.prompts_per_step, options.completions_per_prompt,
+      buffer == nullptr ? 0 : buffer->next_step(), options.push.hold_back_versions);
   captures = std::make_unique<CaptureWriter>(run->path() + "/captures", options.capture,
                                              options.max_staleness);
-  recent = std::make_unique<RecentWeights>(
-      captures->Reach(), [this](int64_t step, int64_t of_version) {
+  recent =
+      std::make_unique<RecentWeights>(captures->Reach(), [this](int64_t step, int64_t of_version) {
         // The split needs no copy of the weights a step starts from: the trainer has them then.
         const int64_t lag = step - 1 - of_version;
         return captures->NeedsMasters(step) ||
@@ -126,12 +124,13 @@ absl::Status Trainer::Impl::ConnectServers() {
     client_options.groups_in_flight = std::max(client_options.groups_in_flight,
                                                (options.prompts_per_step + servers - 1) / servers);
   }
-  drift.scorer = std::make_unique<ServerScorer>(options.servers, options.client.call_timeout_seconds);
+  drift.scorer =
+      std::make_unique<ServerScorer>(options.servers, options.client.call_timeout_seconds);
   client = std::make_unique<RolloutClient>(
       options.servers, run_id, client_options,
       [this](const rollout::v1::GetInfoResponse& info) {
         return CheckServerNumerics(info, options.learner.numerics, options.learner.dtype,
-                                   ActiveInstructionSet());
+                                   learner->kernels());
       },
       [this](const rollout::v1::GenerateGroupRequest& request, FinishedGroup* group) {
         group->replay = ReplayWhenDrawn(request, *group);
@@ -173,7 +172,7 @@ absl::Status Trainer::Impl::WriteCard() {
                   .num_parameters = learner->num_parameters(),
                   .trainer_dtype = options.learner.dtype == ComputeDType::kBf16 ? "bf16" : "fp32",
                   .trainer_numerics = std::string(NumericsName(options.learner.numerics)),
-                  .trainer_instruction_set = std::string(InstructionSetName(ActiveInstructionSet())),
+                  .trainer_instruction_set = learner->kernels(),
                   .threads = options.learner.num_threads > 0
                                  ? options.learner.num_threads
                                  : static_cast<int64_t>(std::thread::hardware_concurrency()),
@@ -184,13 +183,18 @@ absl::Status Trainer::Impl::WriteCard() {
   for (int i = 0; i < client->num_servers(); ++i) {
     const auto info = client->info(i);
     if (!info.has_value()) continue;
-    card.servers.push_back({client->address(i), info->dtype(),
-                            CombinedDigest(publisher->digests()), info->numerics(),
-                            info->instruction_set(), info->in_flight(), version.value,
+    card.servers.push_back({client->address(i),
+                            info->dtype(),
+                            CombinedDigest(publisher->digests()),
+                            info->numerics(),
+                            info->instruction_set(),
+                            info->in_flight(),
+                            version.value,
                             {info->injected().begin(), info->injected().end()}});
     if (info->injected().empty()) continue;
-    log::Warning("a rollout server injects faults on purpose (drift.inject)",
-                 {{"server", client->address(i)}, {"faults", absl::StrJoin(info->injected(), "; ")}});
+    log::Warning(
+        "a rollout server injects faults on purpose (drift.inject)",
+        {{"server", client->address(i)}, {"faults", absl::StrJoin(info->injected(), "; ")}});
   }
   return WithExitCode(run->WriteRunCard(ToJson(card)), ExitCode::kStorage);
 }
@@ -216,8 +220,7 @@ offpolicy::CaptureManifest Trainer::Impl::DescribeCapture(int64_t step) const {
                    .min_new_tokens = static_cast<int32_t>(sampling.min_new_tokens),
                    .max_new_tokens = static_cast<int32_t>(sampling.max_new_tokens)},
       .trainer = {options.learner.dtype == ComputeDType::kBf16 ? "bf16" : "fp32",
-                  std::string(NumericsName(options.learner.numerics)),
-                  std::string(InstructionSetName(ActiveInstructionSet())),
+                  std::string(NumericsName(options.learner.numerics)), learner->kernels(),
                   learner->library_version(), options.learner.step.microbatch_tokens}};
   for (int i = 0; i < client->num_servers(); ++i) {
     if (const auto info = client->info(i)) {

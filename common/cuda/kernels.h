@@ -67,6 +67,19 @@ struct RotateStore {
 };
 void RunRotateStore(const RotateStore& task, Stream stream);
 
+// What RunRotateStore does to heads of queries (before they are scaled) or keys, with its bits: for a
+// backward pass that wants them as they are.
+struct RotateHeads {
+  const float* in = nullptr;    // [N, H, D], with biases
+  const float* norm = nullptr;  // [D], or null
+  float eps = 0;
+  const float* inverse_frequencies = nullptr;  // [D / 2]
+  const int32_t* positions = nullptr;          // [N]
+  int64_t rows = 0, heads = 0, head_dim = 0;   // N, H, D <= 256
+  float* out = nullptr;                        // [N, H, D]
+};
+void RunRotateHeads(const RotateHeads& task, Stream stream);
+
 // out [N, I] = gate sigmoid(gate) up, of gate_up [N, 2 I] (gates, then ups) + bias [2 I] (or null).
 void SwiGlu(const float* gate_up, const float* bias, int64_t rows, int64_t width, void* out,
             Element element, Stream stream);

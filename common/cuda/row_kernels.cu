@@ -118,17 +118,24 @@ __device__ void RotateHead(Head& head, const float* cosines, const float* sines,
   }
 }
 
-template <typename Kv>
-__global__ void RotateStoreKernel(RotateStore task) {
-  constexpr int kMaxHalf = 128;
-  __shared__ float cosines[kMaxHalf], sines[kMaxHalf];
-  const int64_t row = blockIdx.x, d = task.head_dim, slot = task.slots[row];
-  for (int64_t i = threadIdx.x; i < d / 2; i += blockDim.x) {
-    const float angle = static_cast<float>(task.positions[row]) * task.inverse_frequencies[i];
+constexpr int kMaxHalf = 128;
+
+// Of a row's position, for all threads.
+__device__ void FillAngles(int32_t position, const float* inverse_frequencies, int64_t head_dim,
+                           float* cosines, float* sines) {
+  for (int64_t i = threadIdx.x; i < head_dim / 2; i += blockDim.x) {
+    const float angle = static_cast<float>(position) * inverse_frequencies[i];
     cosines[i] = cosf(angle);
     sines[i] = sinf(angle);
   }
   __syncthreads();
+}
+
+template <typename Kv>
+__global__ void RotateStoreKernel(RotateStore task) {
+  __shared__ float cosines[kMaxHalf], sines[kMaxHalf];
+  const int64_t row = blockIdx.x, d = task.head_dim, slot = task.slots[row];
+  FillAngles(task.positions[row], task.inverse_frequencies, d, cosines, sines);
   const int64_t all_heads = task.heads + 2 * task.kv_heads;
   const float scale = 1.0f / sqrtf(static_cast<float>(d));
   for (int64_t h = threadIdx.x / kWarp; h < all_heads; h += kWarps) {
@@ -152,6 +159,19 @@ __global__ void RotateStoreKernel(RotateStore task) {
     const int64_t block = slot / kKvBlockTokens, place = slot % kKvBlockTokens;
     Kv* cache = static_cast<Kv*>(is_key ? task.keys : task.values);
     StoreHead(head, d, cache + ((block * task.kv_heads + kv_head) * kKvBlockTokens + place) * d);
+  }
+}
+
+__global__ void RotateHeadsKernel(RotateHeads task) {
+  __shared__ float cosines[kMaxHalf], sines[kMaxHalf];
+  const int64_t row = blockIdx.x, d = task.head_dim;
+  FillAngles(task.positions[row], task.inverse_frequencies, d, cosines, sines);
+  for (int64_t h = threadIdx.x / kWarp; h < task.heads; h += kWarps) {
+    const int64_t at = (row * task.heads + h) * d;
+    Head head = LoadHead(task.in + at, nullptr, d);
+    if (task.norm != nullptr) NormHead(head, task.norm, d, task.eps);
+    RotateHead(head, cosines, sines, d, 1.0f);
+    StoreHead(head, d, task.out + at);
   }
 }
 
@@ -223,6 +243,11 @@ void RunRotateStore(const RotateStore& task, Stream stream) {
   } else {
     TANDEM_LAUNCH(RotateStoreKernel<float>, GridOf(task.rows), kThreads, stream, task);
   }
+}
+
+void RunRotateHeads(const RotateHeads& task, Stream stream) {
+  if (task.rows == 0) return;
+  TANDEM_LAUNCH(RotateHeadsKernel, GridOf(task.rows), kThreads, stream, task);
 }
 
 void SwiGlu(const float* gate_up, const float* bias, int64_t rows, int64_t width, void* out,

@@ -34,7 +34,8 @@ namespace tandem::rollout {
 namespace {
 
 struct StepInputs {
-  std::vector<TokenInput> stale;  // faults.stale_prefix_fraction: computed first, under the weights before
+  std::vector<TokenInput>
+      stale;  // faults.stale_prefix_fraction: computed first, under the weights before
   std::vector<TokenInput> tokens;
   std::vector<int64_t> logits_rows;
   std::vector<Sequence*> draws;     // sequences that get a token, in order of their row of logits
@@ -204,18 +205,13 @@ Engine::~Engine() = default;
 
 absl::Status Engine::Impl::MakeRunner() {
   if (options.device == Device::kCuda) {
-    if (options.numerics == Numerics::kExact) {
-      return absl::UnimplementedError(
-          "numerics exact on a CUDA device: the trainer has no forward there that could give its bits; "
-          "use invariant or fast, or device cpu");
-    }
     if (!(options.faults == EngineFaults{})) {
       return absl::UnimplementedError("injected faults on a CUDA device: use device cpu");
     }
     TANDEM_ASSIGN_OR_RETURN(
         runner, MakeCudaRunner(config, {.dtype = options.dtype,
                                         .num_blocks = num_blocks,
-                                        .invariant = options.numerics == Numerics::kInvariant,
+                                        .invariant = options.numerics != Numerics::kFast,
                                         .graphs = options.cuda_graphs}));
     return absl::OkStatus();
   }
@@ -418,7 +414,8 @@ absl::Status Engine::Impl::Compute(const StepPlan& plan, const StepInputs& input
   const KvQuantisation kv_quantisation = options.faults.kv_quantisation();
   if (!inputs.stale.empty()) {
     for (const Work& work : plan.work) {  // as a hit in the prefix cache would be flagged
-      if (HasStalePrefix(*work.group)) work.group->num_prompt_tokens_found = work.group->prompt_size() - 1;
+      if (HasStalePrefix(*work.group))
+        work.group->num_prompt_tokens_found = work.group->prompt_size() - 1;
     }
     TANDEM_RETURN_IF_ERROR(runner->Run(
         *faulty->before(), inputs.stale, {}, [](int64_t, std::span<const float>) {}, precision,
@@ -477,7 +474,8 @@ absl::StatusOr<std::vector<EngineEvent>> Engine::Step() {
   const double drawn = MonotonicSeconds();
   for (size_t i = 0; i < tokens.size(); ++i) {
     Sequence* sequence = inputs.draws[i];
-    Append(*sequence, *std::move(tokens[i]), impl.version, static_cast<int32_t>(tokens.size()), drawn);
+    Append(*sequence, *std::move(tokens[i]), impl.version, static_cast<int32_t>(tokens.size()),
+           drawn);
     TANDEM_ASSIGN_OR_RETURN(const std::optional<FinishReason> reason,
                             impl.FinishReasonOf(*sequence));
     if (reason) TANDEM_RETURN_IF_ERROR(impl.Emit(sequence, *reason, events));
@@ -493,8 +491,8 @@ absl::StatusOr<std::vector<EngineEvent>> Engine::Step() {
   return events;
 }
 
-absl::StatusOr<std::vector<SequenceScore>> Engine::Score(const std::vector<ScoreSequence>& sequences,
-                                                         const ScoreOptions& options) {
+absl::StatusOr<std::vector<SequenceScore>> Engine::Score(
+    const std::vector<ScoreSequence>& sequences, const ScoreOptions& options) {
   Impl& impl = *impl_;
   TANDEM_RETURN_IF_ERROR(ValidateScoreOptions(options));
   TANDEM_RETURN_IF_ERROR(CheckSequences(sequences, impl.config, *impl.runner));
@@ -578,6 +576,7 @@ EngineStats Engine::Stats() const {
 }
 
 MachineLimits Engine::MeasureLimits() { return impl_->runner->MeasureLimits(); }
+std::string Engine::kernels() const { return impl_->runner->kernels(); }
 
 const std::vector<HostTensor>& Engine::initial_tensors() const { return impl_->initial_tensors; }
 void Engine::DropInitialTensors() { impl_->initial_tensors.clear(); }

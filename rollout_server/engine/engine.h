@@ -168,6 +168,9 @@ class Engine {
   // Of this machine with this engine's threads, measured now. Use between two steps.
   MachineLimits MeasureLimits();
 
+  // What the forward's kernels are made for: "avx512", "cuda NVIDIA H100".
+  std::string kernels() const;
+
   // The tensors of version 0 as served (cast to the engine dtype), Hugging Face layout: for digests.
   const std::vector<HostTensor>& initial_tensors() const;
   void DropInitialTensors();  // frees them once digested

@@ -42,6 +42,7 @@ class ModelRunner : public TokenRunner {
   void CopyBlocks(std::span<const BlockCopy> copies) override;
   Account account() const override { return account_; }
   MachineLimits MeasureLimits() override { return MeasureMachineLimits(team_, set_); }
+  std::string kernels() const override { return std::string(InstructionSetName(set_)); }
 
   int64_t cache_bytes() const { return keys_.size() + values_.size(); }
 

@@ -86,6 +86,10 @@ class TokenRunner {
 
   // Of the device, measured now.
   virtual MachineLimits MeasureLimits() = 0;
+
+  // What the kernels are made for: the same name, the same bits in one build. "avx512",
+  // "cuda NVIDIA H100".
+  virtual std::string kernels() const = 0;
 };
 
 // SampleToken for a draw from its row of logits.

@@ -109,9 +109,10 @@ def test_a_device_that_is_not_there_is_refused_before_a_run_is_opened(config, tm
     code, output = call(*on_device, env={"CUDA_VISIBLE_DEVICES": ""})
     assert code == 3, output
     assert "trainer.device is cuda, and this " in output
-    code, output = call(*on_device, "--numerics", "exact")
-    assert code == 2, output
-    assert "trainer.numerics exact with trainer.device cuda" in output
+    code, output = call(TRAINER, "--config", config, "--servers", "127.0.0.1:1", "--set",
+                        "trainer.push.transport=collective", "--set", "trainer.push.group.backend=nccl")
+    assert code == 3, output
+    assert "trainer.push.group.backend is nccl, and this build has no CUDA" in output
     assert not (tmp_path / "runs").exists()
 
 

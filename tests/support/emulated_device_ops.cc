@@ -18,6 +18,7 @@
 namespace tandem::rollout::cuda {
 
 int DeviceCount() { return 1; }
+std::string DeviceName() { return "emulated"; }
 
 at::TensorOptions On(at::ScalarType type) { return at::TensorOptions().dtype(type); }
 at::Tensor HostBytes(int64_t size) { return at::empty({size}, On(at::kByte)); }

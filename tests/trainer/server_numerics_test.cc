@@ -21,7 +21,7 @@ rollout::v1::GetInfoResponse Info(const char* numerics, const char* dtype, const
 }
 
 absl::Status Check(const rollout::v1::GetInfoResponse& info) {
-  return CheckServerNumerics(info, Numerics::kExact, ComputeDType::kBf16, InstructionSet::kAvx2);
+  return CheckServerNumerics(info, Numerics::kExact, ComputeDType::kBf16, "avx2");
 }
 
 TEST(CheckServerNumerics, ExactWantsTheSamePromiseDtypeAndInstructions) {
@@ -31,12 +31,14 @@ TEST(CheckServerNumerics, ExactWantsTheSamePromiseDtypeAndInstructions) {
   EXPECT_THAT(Check(Info("exact", "fp32", "avx2")), FailsWith(kInvalid, "it computes in fp32"));
   EXPECT_THAT(Check(Info("exact", "bf16", "avx512")),
               FailsWith(kInvalid, "TANDEM_INSTRUCTION_SET"));
+  EXPECT_THAT(Check(Info("exact", "bf16", "cuda NVIDIA H100")),
+              FailsWith(kInvalid, "trainer.device to the same kind"));
 }
 
 TEST(CheckServerNumerics, TheOtherModesTakeAnyServer) {
   for (const Numerics numerics : {Numerics::kFast, Numerics::kInvariant}) {
     EXPECT_THAT(CheckServerNumerics(Info("fast", "fp32", "scalar"), numerics, ComputeDType::kBf16,
-                                    InstructionSet::kAvx512),
+                                    "avx512"),
                 IsOk());
   }
 }

@@ -53,19 +53,6 @@ TEST(TrainerOptions, PeersAreThoseThatAreKnownAndEachOnce) {
                                                "metrics.peer_names: \"trl\" is there twice"));
 }
 
-TEST(TrainerOptions, ExactIsForTheCpu) {
-  TrainerOptions options = Valid();
-  options.learner.device = Device::kCuda;
-  EXPECT_THAT(CheckOptions(options), IsOk());
-  options.learner.numerics = Numerics::kInvariant;
-  EXPECT_THAT(CheckOptions(options), IsOk());
-  options.learner.numerics = Numerics::kExact;
-  EXPECT_THAT(CheckOptions(options), FailsWith(absl::StatusCode::kUnimplemented,
-                                               "trainer.numerics exact with trainer.device cuda"));
-  options.learner.device = Device::kCpu;
-  EXPECT_THAT(CheckOptions(options), IsOk());
-}
-
 TEST(TrainerOptions, WhatIsMissingIsNamed) {
   TrainerOptions options = Valid();
   options.model.clear();

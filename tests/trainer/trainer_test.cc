@@ -77,6 +77,7 @@ class CountingLearner : public Learner {
   }
   int64_t num_parameters() const override { return 4; }
   std::string library_version() const override { return "none"; }
+  std::string kernels() const override { return "none"; }
 
   bool skip = false;
 

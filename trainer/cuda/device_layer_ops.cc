@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/tensor/bf16_rounding.h"
+#include "trainer/cuda/launch.h"
 #include "trainer/cuda/run_attention.h"
 
 namespace tandem::trainer {
@@ -107,15 +109,6 @@ Attention Merged(const Attention& of, const Attention& with) {
   return {share(of).add_(share(with)), lse};
 }
 
-cuda::Element ElementOf(const at::Tensor& x) {
-  return x.scalar_type() == at::kBFloat16 ? cuda::Element::kBf16 : cuda::Element::kFp32;
-}
-
-void CheckLaunch(const char* kernel) {
-  const char* const error = cuda::KernelError();
-  TORCH_CHECK(error == nullptr, "kernel of ", kernel, ": ", error);
-}
-
 }  // namespace
 
 template <typename T>
@@ -125,6 +118,10 @@ at::Tensor DeviceLayerOps::Upload(std::span<const T> values, at::ScalarType type
   std::memcpy(host.data_ptr(), values.data(), values.size_bytes());
   return host.to(device_);
 }
+
+template at::Tensor DeviceLayerOps::Upload(std::span<const int32_t>, at::ScalarType) const;
+template at::Tensor DeviceLayerOps::Upload(std::span<const int64_t>, at::ScalarType) const;
+template at::Tensor DeviceLayerOps::Upload(std::span<const float>, at::ScalarType) const;
 
 at::Tensor DeviceLayerOps::Embed(const at::Tensor& table, std::span<const int32_t> ids) const {
   return table.index_select(0, Upload(ids, at::kInt));
@@ -366,6 +363,19 @@ at::Tensor DeviceLayerOps::LogprobsBackward(at::Tensor logits, std::span<const i
                                  CurrentStream());
   CheckLaunch("log-probs, backward");
   return grad;
+}
+
+at::Tensor DeviceLayerOps::CastToBf16(const std::string& name, const at::Tensor& master,
+                                      Rounding rounding) const {
+  at::Tensor cast = at::empty(master.sizes(), On(at::kBFloat16));
+  cuda::RunWeightCast({.masters = master.const_data_ptr<float>(),
+                       .count = master.numel(),
+                       .dither = rounding == Rounding::kDither,
+                       .name_hash = DitherNameHash(name),
+                       .out = static_cast<uint16_t*>(cast.data_ptr())},
+                      CurrentStream());
+  CheckLaunch("cast");
+  return cast;
 }
 
 }  // namespace tandem::trainer

@@ -55,13 +55,18 @@ class DeviceLayerOps : public LayerOps {
   at::Tensor LogprobsBackward(at::Tensor logits, std::span<const int64_t> tokens,
                               double temperature, Supports support, const at::Tensor& lse,
                               const at::Tensor& logprobs_grad) const override;
+  at::Tensor CastToBf16(const std::string& name, const at::Tensor& master,
+                        Rounding rounding) const override;
 
- private:
+ protected:
+  at::ScalarType type() const { return type_; }  // of activations
   at::TensorOptions On(at::ScalarType type) const {
     return at::TensorOptions().dtype(type).device(device_);
   }
   template <typename T>
   at::Tensor Upload(std::span<const T> values, at::ScalarType type) const;
+
+ private:
   struct Rows;  // what the kernels of log-probs read beside the logits
   Rows UploadRows(std::span<const int64_t> tokens, Supports support) const;
   cuda::LogitRows LogitRowsOf(const at::Tensor& logits, const Rows& rows, double temperature) const;
@@ -70,12 +75,10 @@ class DeviceLayerOps : public LayerOps {
   const at::ScalarType type_;
 };
 
-// Where kernels are put: this thread's current stream.
-cuda::Stream CurrentStream();
-
-// On this process's current CUDA device.
+// On this process's current CUDA device; `exact`: ExactDeviceOps (exact_device_ops.h).
 //   FAILED_PRECONDITION  a build without CUDA
-absl::StatusOr<std::unique_ptr<LayerOps>> MakeDeviceLayerOps(ComputeDType dtype);
+absl::StatusOr<std::unique_ptr<LayerOps>> MakeDeviceLayerOps(ComputeDType dtype,
+                                                             bool exact = false);
 
 }  // namespace tandem::trainer
 

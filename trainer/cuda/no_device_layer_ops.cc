@@ -2,7 +2,7 @@
 
 namespace tandem::trainer {
 
-absl::StatusOr<std::unique_ptr<LayerOps>> MakeDeviceLayerOps(ComputeDType) {
+absl::StatusOr<std::unique_ptr<LayerOps>> MakeDeviceLayerOps(ComputeDType, bool) {
   return absl::FailedPreconditionError(
       "trainer.device is cuda, and this build has no CUDA: build the cuda preset (docs/cuda.md)");
 }

@@ -154,6 +154,7 @@ class CudaRunner : public TokenRunner {
 
   Account account() const override { return account_; }
   MachineLimits MeasureLimits() override;
+  std::string kernels() const override { return absl::StrCat("cuda ", cuda::DeviceName()); }
 
   Element element() const { return forward_->element(); }
 

@@ -1,5 +1,6 @@
 #include "rollout_server/engine/cuda/device_ops.h"
 
+#include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/empty.h>
@@ -12,6 +13,7 @@
 namespace tandem::rollout::cuda {
 
 int DeviceCount() { return c10::cuda::device_count(); }
+std::string DeviceName() { return at::cuda::getCurrentDeviceProperties()->name; }
 
 at::TensorOptions On(at::ScalarType type) {
   return at::TensorOptions().dtype(type).device(at::kCUDA);

@@ -11,12 +11,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "common/cuda/kernels.h"
 
 namespace tandem::rollout::cuda {
 
 int DeviceCount();
+std::string DeviceName();  // of the one that is used
 
 at::TensorOptions On(at::ScalarType type);  // memory of the device
 at::Tensor HostBytes(

@@ -1,0 +1,20 @@
+#include "trainer/layer_ops.h"
+
+#include <utility>
+
+namespace tandem::trainer {
+
+RotatedHeads LayerOps::NormAndRotate(const NormLayer& norm, double eps, int64_t num_heads,
+                                     const RotaryTable& table, at::Tensor projected) const {
+  RotatedHeads heads;
+  if (norm.weight.defined()) {
+    Normed normed = RmsNorm(norm, projected, eps);
+    heads = {std::move(normed.value), std::move(normed.rstd)};
+  } else {
+    heads.value = std::move(projected);
+  }
+  Rotate(heads.value, num_heads, table, /*backward=*/false);
+  return heads;
+}
+
+}  // namespace tandem::trainer
