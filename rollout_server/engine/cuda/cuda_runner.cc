@@ -86,6 +86,7 @@ DeviceInputs ToDevice(const cuda::StepInputs& step) {
 struct GraphMemory {
   at::Tensor host_inputs, inputs;  // bytes, as DecodeLayout says
   at::Tensor drawn, host_drawn;    // [kMaxGraphRows] Drawn
+  at::Tensor kept;                 // [kMaxGraphRows, KeptWords(V)] of draws that record a support
 
   at::Tensor View(size_t begin, int64_t count, at::ScalarType type) const {
     const auto bytes = count * static_cast<int64_t>(c10::elementSize(type));
@@ -106,7 +107,8 @@ class CudaRunner : public TokenRunner {
     const auto bytes = static_cast<int64_t>(largest.bytes);
     const auto drawn = cuda::kMaxGraphRows * static_cast<int64_t>(sizeof(cuda::Drawn));
     memory_ = {cuda::HostBytes(bytes), at::zeros({bytes}, On(at::kByte)),
-               at::zeros({drawn}, On(at::kByte)), cuda::HostBytes(drawn)};
+               at::zeros({drawn}, On(at::kByte)), cuda::HostBytes(drawn),
+               at::zeros({cuda::kMaxGraphRows, cuda::KeptWords(config.vocab_size)}, On(at::kInt))};
     cuda::Wait(stream_);
   }
 
@@ -207,8 +209,7 @@ class CudaRunner : public TokenRunner {
     }
   }
 
-  // Those of `draws` that are of these rows. The ones that record more than a kernel does are drawn
-  // on the host.
+  // Those of `draws` that are of these rows. The most likely ids are found on the host.
   void Draw(int64_t first, const at::Tensor& logits, std::span<const TokenDraw> draws,
             std::span<absl::StatusOr<SampledToken>> tokens) const;
 
@@ -267,11 +268,24 @@ absl::StatusOr<SampledToken> TokenOf(const cuda::Drawn& drawn) {
   return token;
 }
 
-absl::StatusOr<SampledToken> TokenAt(const at::Tensor& host_drawn, size_t i) {
+uint32_t* KeptOf(const at::Tensor& kept) {
+  return kept.defined() ? static_cast<uint32_t*>(kept.data_ptr()) : nullptr;
+}
+
+// Draw i of a call; row i of `host_kept` has its support, where it records one.
+absl::StatusOr<SampledToken> TokenAt(const at::Tensor& host_drawn, const at::Tensor& host_kept,
+                                     size_t i, const TokenDraw& draw) {
   cuda::Drawn one;
   std::memcpy(&one, host_drawn.const_data_ptr<uint8_t>() + i * sizeof(one), sizeof(one));
-  return TokenOf(one);
+  TANDEM_ASSIGN_OR_RETURN(SampledToken token, TokenOf(one));
+  if (cuda::RecordsSupport(*draw.params)) {
+    const auto words = static_cast<size_t>(host_kept.size(1));
+    token.support = cuda::KeptIds({KeptOf(host_kept) + i * words, words});
+  }
+  return token;
 }
+
+bool RecordsSupport(const TokenDraw& draw) { return cuda::RecordsSupport(*draw.params); }
 
 void CudaRunner::PaddedStep(const CudaWeights& weights, const cuda::GraphKey& key) const {
   const cuda::DecodeLayout layout = cuda::LayoutOf(key);
@@ -297,7 +311,7 @@ void CudaRunner::PaddedStep(const CudaWeights& weights, const cuda::GraphKey& ke
     const int64_t count = std::min(kLogitsRows, key.rows - first);
     const at::Tensor logits = forward_->Logits(weights, residual, rows.narrow(0, first, count));
     cuda::DrawTokens(logits.const_data_ptr<float>(), config_.vocab_size, draws + first, count,
-                     forbidden, drawn + first, cuda::CurrentStream());
+                     forbidden, drawn + first, KeptOf(memory_.kept), cuda::CurrentStream());
   }
 }
 
@@ -333,8 +347,27 @@ void CudaRunner::Decode(const CudaWeights& weights, const cuda::GraphKey& key,
     graphs_.Add(key, Record(weights, key));
   }
   memory_.host_drawn.copy_(memory_.drawn, /*non_blocking=*/true);
+  at::Tensor kept;
+  if (std::ranges::any_of(draws, RecordsSupport)) {
+    kept = memory_.kept.narrow(0, 0, static_cast<int64_t>(draws.size())).to(at::kCPU);
+  }
   cuda::Wait(stream_);
-  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = TokenAt(memory_.host_drawn, i);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = TokenAt(memory_.host_drawn, kept, i, draws[i]);
+  }
+}
+
+// The most likely ids, with log-probs of the host's sums, to a token drawn on the device.
+void AddTop(const TokenDraw& draw, const at::Tensor& logits, absl::StatusOr<SampledToken>& token) {
+  if (draw.params->top_logprobs == 0 || !token.ok()) return;
+  const at::Tensor host = logits.to(at::kCPU);
+  absl::StatusOr<SampledToken> of_host =
+      DrawOnHost(draw, {host.const_data_ptr<float>(), static_cast<size_t>(host.numel())});
+  if (of_host.ok()) {
+    token->top = std::move(of_host->top);
+  } else {
+    token = of_host.status();
+  }
 }
 
 void CudaRunner::Draw(int64_t first, const at::Tensor& logits, std::span<const TokenDraw> draws,
@@ -342,19 +375,16 @@ void CudaRunner::Draw(int64_t first, const at::Tensor& logits, std::span<const T
   std::vector<cuda::Draw> tasks;
   std::vector<size_t> of_task;
   std::vector<int32_t> forbidden;
+  bool supports = false;
   for (size_t i = 0; i < draws.size(); ++i) {
     const TokenDraw& draw = draws[i];
     const int64_t row = draw.logits_row - first;
     if (row < 0 || row >= logits.size(0)) continue;
-    if (!cuda::DrawnOnDevice(*draw.params)) {
-      const at::Tensor host = logits[row].to(at::kCPU);
-      tokens[i] =
-          DrawOnHost(draw, {host.const_data_ptr<float>(), static_cast<size_t>(host.numel())});
-      continue;
-    }
-    tasks.push_back(cuda::AsDraw(draw, row, forbidden.size()));
+    const auto task = static_cast<int64_t>(tasks.size());
+    tasks.push_back(cuda::AsDraw(draw, row, forbidden.size(), task));
     forbidden.insert(forbidden.end(), draw.forbidden.begin(), draw.forbidden.end());
     of_task.push_back(i);
+    supports = supports || RecordsSupport(draw);
   }
   const auto size = static_cast<int64_t>(tasks.size());
   if (size == 0) return;
@@ -362,12 +392,21 @@ void CudaRunner::Draw(int64_t first, const at::Tensor& logits, std::span<const T
       UploadBytes(tasks.data(), size * static_cast<int64_t>(sizeof(cuda::Draw)), at::kByte);
   const at::Tensor banned = Upload(forbidden);
   at::Tensor drawn = at::empty({size * static_cast<int64_t>(sizeof(cuda::Drawn))}, On(at::kByte));
+  at::Tensor kept;
+  if (supports) kept = at::empty({size, cuda::KeptWords(config_.vocab_size)}, On(at::kInt));
   cuda::DrawTokens(logits.const_data_ptr<float>(), config_.vocab_size,
                    static_cast<const cuda::Draw*>(on_device.const_data_ptr()), size,
                    banned.numel() == 0 ? nullptr : banned.const_data_ptr<int32_t>(),
-                   static_cast<cuda::Drawn*>(drawn.data_ptr()), cuda::CurrentStream());
+                   static_cast<cuda::Drawn*>(drawn.data_ptr()), KeptOf(kept),
+                   cuda::CurrentStream());
   const at::Tensor host = drawn.to(at::kCPU);  // waits
-  for (size_t t = 0; t < of_task.size(); ++t) tokens[of_task[t]] = TokenAt(host, t);
+  if (supports) kept = kept.to(at::kCPU);
+  for (size_t t = 0; t < of_task.size(); ++t) {
+    const TokenDraw& draw = draws[of_task[t]];
+    absl::StatusOr<SampledToken>& token = tokens[of_task[t]];
+    token = TokenAt(host, kept, t, draw);
+    AddTop(draw, logits[draw.logits_row - first], token);
+  }
 }
 
 // Seconds of the fastest of several runs of `work`, all of it on the stream.

@@ -9,9 +9,10 @@
 // numerics `invariant` so do linear layers and prompts: by RunMatmul and paged attention
 // (kernels.h), slower.
 //
-// Tokens are drawn on the device: what comes back is an id and six floats for each, unless a call
-// asks for the support or the most likely ids, which takes its rows of logits to the host. A step
-// of decodes alone is one CUDA graph (decode_step.h).
+// Tokens are drawn on the device: what comes back is an id and six floats for each, and a bit for
+// each id of the vocabulary where a filter is on and the support is asked for. The most likely ids
+// are found on the host, in its rows of logits, with log-probs of the host's sums. A step of
+// decodes alone is one CUDA graph (decode_step.h).
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_CUDA_RUNNER_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_CUDA_RUNNER_H_
 

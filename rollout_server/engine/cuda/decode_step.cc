@@ -31,8 +31,9 @@ int64_t PaddedChunks(int64_t longest_context) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(chunks)));
 }
 
-bool DrawnOnDevice(const SamplingParams& params) {
-  return !params.return_support && params.top_logprobs == 0;
+bool RecordsSupport(const SamplingParams& params) {
+  const bool filtered = params.top_k > 0 || params.top_p < 1 || params.min_p > 0;
+  return params.return_support && filtered && params.temperature > 0;
 }
 
 std::optional<GraphKey> GraphOf(std::span<const TokenInput> inputs,
@@ -45,7 +46,7 @@ std::optional<GraphKey> GraphOf(std::span<const TokenInput> inputs,
   for (int64_t i = 0; i < rows; ++i) {
     const TokenDraw& draw = draws[static_cast<size_t>(i)];
     if (logits_rows[static_cast<size_t>(i)] != i || draw.logits_row != i) return std::nullopt;
-    if (!DrawnOnDevice(*draw.params)) return std::nullopt;
+    if (draw.params->top_logprobs > 0) return std::nullopt;
     longest = std::max<int64_t>(longest, inputs[static_cast<size_t>(i)].position + 1);
     forbidden += static_cast<int64_t>(draw.forbidden.size());
   }
@@ -98,7 +99,8 @@ void Fill(const GraphKey& key, std::span<const TokenInput> inputs, std::span<con
     const auto needed = static_cast<int64_t>(input.position / kBlock + 1);
     std::copy(blocks.begin(), blocks.begin() + needed,
               block_tables.begin() + static_cast<int64_t>(i * used));
-    drawn[i] = AsDraw(draws[i], static_cast<int64_t>(i) % kLogitsRows, forbidden.size());
+    const auto row = static_cast<int64_t>(i);
+    drawn[i] = AsDraw(draws[i], row % kLogitsRows, forbidden.size(), row);
     forbidden.insert(forbidden.end(), draws[i].forbidden.begin(), draws[i].forbidden.end());
   }
   Put(ids, layout.ids, to);
@@ -112,7 +114,7 @@ void Fill(const GraphKey& key, std::span<const TokenInput> inputs, std::span<con
   Put(forbidden, layout.forbidden, to);
 }
 
-Draw AsDraw(const TokenDraw& draw, int64_t row, size_t first_forbidden) {
+Draw AsDraw(const TokenDraw& draw, int64_t row, size_t first_forbidden, int64_t kept_row) {
   return {.seed = draw.params->seed,
           .index = draw.index,
           .position = draw.position,
@@ -122,7 +124,18 @@ Draw AsDraw(const TokenDraw& draw, int64_t row, size_t first_forbidden) {
           .top_p = draw.params->top_p,
           .min_p = draw.params->min_p,
           .first_forbidden = static_cast<int32_t>(first_forbidden),
-          .num_forbidden = static_cast<int32_t>(draw.forbidden.size())};
+          .num_forbidden = static_cast<int32_t>(draw.forbidden.size()),
+          .kept_row = RecordsSupport(*draw.params) ? static_cast<int32_t>(kept_row) : -1};
+}
+
+std::vector<int32_t> KeptIds(std::span<const uint32_t> words) {
+  std::vector<int32_t> ids;
+  for (size_t w = 0; w < words.size(); ++w) {
+    for (uint32_t left = words[w]; left != 0; left &= left - 1) {
+      ids.push_back(static_cast<int32_t>(w * 32) + std::countr_zero(left));
+    }
+  }
+  return ids;
 }
 
 }  // namespace tandem::rollout::cuda

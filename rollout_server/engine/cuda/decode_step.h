@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "rollout_server/engine/cuda/draw_kernel.h"
 #include "rollout_server/engine/token_runner.h"
@@ -38,11 +39,11 @@ struct GraphKey {
 int64_t PaddedRows(int64_t rows);
 int64_t PaddedChunks(int64_t longest_context);  // a power of two
 
-// Can the device draw it? A draw with its support or its most likely ids is drawn on the host.
-bool DrawnOnDevice(const SamplingParams& params);
+// Does a draw have a support to record: is it asked for, and is a filter on?
+bool RecordsSupport(const SamplingParams& params);
 
-// The graph of this step, or nothing: when a row is not drawn from exactly once, a draw is the
-// host's, or the step is over one of the sizes above.
+// The graph of this step, or nothing: when a row is not drawn from exactly once, a draw records the
+// most likely ids, which the host finds in its logits, or the step is over one of the sizes above.
 std::optional<GraphKey> GraphOf(std::span<const TokenInput> inputs,
                                 std::span<const int64_t> logits_rows,
                                 std::span<const TokenDraw> draws, uint64_t weights);
@@ -63,8 +64,12 @@ DecodeLayout LayoutOf(const GraphKey& key);
 void Fill(const GraphKey& key, std::span<const TokenInput> inputs, std::span<const TokenDraw> draws,
           std::span<std::byte> to);
 
-// As the kernel reads it; its forbidden ids begin at `first_forbidden` of the call's.
-Draw AsDraw(const TokenDraw& draw, int64_t row, size_t first_forbidden);
+// As the kernel reads it; its forbidden ids begin at `first_forbidden` of the call's. A support
+// goes to row `kept_row` of `kept`.
+Draw AsDraw(const TokenDraw& draw, int64_t row, size_t first_forbidden, int64_t kept_row);
+
+// The ids of a row of `kept`, rising.
+std::vector<int32_t> KeptIds(std::span<const uint32_t> words);
 
 }  // namespace tandem::rollout::cuda
 

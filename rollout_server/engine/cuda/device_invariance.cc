@@ -156,7 +156,7 @@ absl::Status CheckDraws(const ModelConfig& config) {
     at::Tensor drawn = Copied(empty);
     cuda::DrawTokens(logits.const_data_ptr<float>(), config.vocab_size,
                      static_cast<const cuda::Draw*>(tasks.const_data_ptr()) + first, count, nullptr,
-                     static_cast<cuda::Drawn*>(drawn.data_ptr()), CurrentStream());
+                     static_cast<cuda::Drawn*>(drawn.data_ptr()), nullptr, CurrentStream());
     return BytesOf(drawn);
   });
 }

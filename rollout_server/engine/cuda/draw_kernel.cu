@@ -4,26 +4,15 @@
 // uniform.
 //
 // Every sum is in an order fixed by the vocabulary, or of integers.
-#include "common/cuda/device.h"
+#include "common/cuda/row_distribution.h"
 #include "rollout_server/engine/cuda/draw_kernel.h"
 
 namespace tandem::rollout::cuda {
 namespace {
 
-using namespace tandem::cuda;  // device.h
+using namespace tandem::cuda;  // row_distribution.h, device.h
 
-constexpr int kThreads = 512;
-constexpr int kWarps = kThreads / kWarp;
-constexpr int kMaxSegments = 512;
 constexpr int kDigits = 2048;  // 11 bits
-constexpr float kInfinity = __builtin_huge_valf();
-
-// Ids of a segment: a multiple of the warp, such that kMaxSegments of them are enough.
-__host__ __device__ inline int SegmentSize(int64_t vocabulary) {
-  constexpr int64_t kLeast = 1024;
-  const int64_t each = kLeast * kMaxSegments;
-  return static_cast<int>(kLeast * ((vocabulary + each - 1) / each));
-}
 
 // Philox4x32-10 and UniformDraw, as philox.h.
 __device__ double Uniform(uint64_t seed, uint32_t index, uint32_t position) {
@@ -48,23 +37,15 @@ __device__ uint32_t Ordered(float x) {
   return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-// Of e^y, e^y y, e^y y^2. Without initialisers: shared memory has none.
-struct Sums {
-  double mass, first, second;
-};
-
 struct Shared {
   union {
     struct {
       unsigned long long weight[kDigits];
       unsigned int count[kDigits];
     } digits;
-    double segment_mass[kMaxSegments];
+    double segment_mass[kMaxRowSegments];
   };
-  Sums sums[kWarps];
-  float largest[kWarps], allowed_largest[kWarps];
-  int32_t id[kWarps];
-  int32_t broken[kWarps];
+  RowShared row;
   int found;  // digit
   unsigned long long above;
 };
@@ -84,21 +65,24 @@ class Row {
         size_(static_cast<int>(vocabulary)),
         draw_(draw),
         forbidden_(forbidden + draw.first_forbidden),
-        shared_(shared),
-        inverse_temperature_(draw.temperature == 0 ? 1.0f : 1.0f / draw.temperature) {}
+        shared_(shared) {}
 
-  __device__ void Run(Drawn& out) {
-    FindLargest();
-    if (broken_ || !isfinite(raw_largest_)) return Finish(out, DrawState::kBroken);
-    if (largest_ == -kInfinity) return Finish(out, DrawState::kNothingLeft);
-    if (draw_.temperature == 0) return Greedy(out);
+  __device__ void Run(uint32_t* kept_words, Drawn& out) {
+    const RowLargest largest = FindLargest(
+        logits_, size_, [&](int id) { return Allowed(id); }, shared_.row);
+    if (largest.broken) return Finish(out, DrawState::kBroken);
+    if (largest.of_allowed == -kRowInfinity) return Finish(out, DrawState::kNothingLeft);
+    raw_ = {largest.of_all, 1.0f};
+    if (draw_.temperature == 0) return Greedy(largest.id, out);
+    scale_ = {largest.of_allowed, 1.0f / draw_.temperature};
     const bool filtered = draw_.top_k > 0 || draw_.top_p < 1 || draw_.min_p > 0;
     const bool untouched = !filtered && draw_.num_forbidden == 0 && draw_.temperature == 1.0f;
-    const Sums whole = SumSegments([&](float logit, int id) { return AllowedTerm(logit, id); });
-    Sums kept = whole;
+    const RowSums whole = Sum([&](float logit, int id) { return AllowedTerm(logit, id); });
+    RowSums kept = whole;
     if (filtered) {
       FindCuts();
-      kept = SumSegments([&](float logit, int id) { return KeptTerm(logit, id); });
+      kept = Sum([&](float logit, int id) { return KeptTerm(logit, id); });
+      if (draw_.kept_row >= 0) WriteKept(kept_words + draw_.kept_row * KeptWords(size_));
     }
     const double target = Uniform(draw_.seed, draw_.index, draw_.position) * kept.mass;
     const int id =
@@ -106,12 +90,11 @@ class Row {
                  : Pick(target, [&](float logit, int i) { return AllowedTerm(logit, i).mass; });
     __syncthreads();
     double raw_mass = kept.mass;
-    if (!untouched) raw_mass = SumSegments([&](float logit, int) { return RawTerm(logit); }).mass;
+    if (!untouched) raw_mass = Sum([&](float logit, int) { return raw_.Term(logit); }).mass;
     if (threadIdx.x != 0) return;
     out.id = id;
-    Describe(kept, inverse_temperature_, largest_, id, out);
-    out.raw_logprob = untouched ? out.behaviour_logprob
-                                : static_cast<float>(logits_[id] - raw_largest_ - log(raw_mass));
+    Describe(kept, scale_, id, out);
+    out.raw_logprob = untouched ? out.behaviour_logprob : raw_.LogProb(logits_[id], log(raw_mass));
     out.kept_mass = filtered ? static_cast<float>(fmin(1.0, kept.mass / whole.mass)) : 1.0f;
     out.state = DrawState::kDrawn;
   }
@@ -122,22 +105,20 @@ class Row {
   }
 
   // The largest logit, the lowest id on ties; what is recorded is of the untouched distribution.
-  __device__ void Greedy(Drawn& out) {
-    const Sums raw = SumSegments([&](float logit, int) { return RawTerm(logit); });
+  __device__ void Greedy(int id, Drawn& out) {
+    const RowSums raw = Sum([&](float logit, int) { return raw_.Term(logit); });
     if (threadIdx.x != 0) return;
-    out.id = largest_id_;
-    Describe(raw, 1.0f, raw_largest_, largest_id_, out);
+    out.id = id;
+    Describe(raw, raw_, id, out);
     out.raw_logprob = out.behaviour_logprob;
     out.kept_mass = 1;
     out.state = DrawState::kDrawn;
   }
 
-  __device__ void Describe(const Sums& sums, float inverse_temperature, float largest, int id,
-                           Drawn& out) const {
+  __device__ void Describe(const RowSums& sums, const RowScale& scale, int id, Drawn& out) const {
     const double log_mass = log(sums.mass), first = sums.first / sums.mass;
-    out.behaviour_logprob = static_cast<float>(
-        (logits_[id] - largest) * static_cast<double>(inverse_temperature) - log_mass);
-    out.entropy = static_cast<float>(fmax(0.0, log_mass - first));
+    out.behaviour_logprob = scale.LogProb(logits_[id], log_mass);
+    out.entropy = EntropyOf(sums, log_mass);
     out.logprob_second_moment = static_cast<float>(
         fmax(0.0, sums.second / sums.mass - 2 * log_mass * first + log_mass * log_mass));
   }
@@ -149,108 +130,32 @@ class Row {
     return true;
   }
 
-  __device__ void FindLargest() {
-    float raw = -kInfinity, largest = -kInfinity;
-    int id = size_;
-    int broken = 0;
-    for (int i = static_cast<int>(threadIdx.x); i < size_; i += kThreads) {
-      const float logit = logits_[i];
-      broken |= isnan(logit);
-      raw = fmaxf(raw, logit);
-      if (logit > largest && Allowed(i)) {  // ids rise, so the first of equals stays
-        largest = logit;
-        id = i;
-      }
-    }
-    for (int step = kWarp / 2; step > 0; step /= 2) {
-      raw = fmaxf(raw, __shfl_xor_sync(kAllLanes, raw, step));
-      broken |= __shfl_xor_sync(kAllLanes, broken, step);
-      const float other = __shfl_xor_sync(kAllLanes, largest, step);
-      const int other_id = __shfl_xor_sync(kAllLanes, id, step);
-      if (other > largest || (other == largest && other_id < id)) {
-        largest = other;
-        id = other_id;
-      }
-    }
-    if (threadIdx.x % kWarp == 0) {
-      const unsigned warp = threadIdx.x / kWarp;
-      shared_.largest[warp] = raw;
-      shared_.allowed_largest[warp] = largest;
-      shared_.id[warp] = id;
-      shared_.broken[warp] = broken;
-    }
-    __syncthreads();
-    raw_largest_ = largest_ = -kInfinity;
-    largest_id_ = size_;
-    broken_ = false;
-    for (int w = 0; w < kWarps; ++w) {
-      raw_largest_ = fmaxf(raw_largest_, shared_.largest[w]);
-      broken_ = broken_ || shared_.broken[w] != 0;
-      const float other = shared_.allowed_largest[w];
-      if (other > largest_ || (other == largest_ && shared_.id[w] < largest_id_)) {
-        largest_ = other;
-        largest_id_ = shared_.id[w];
-      }
-    }
+  template <typename TermOf>
+  __device__ RowSums Sum(const TermOf& term_of) const {
+    return SumRow(logits_, size_, term_of, shared_.segment_mass, shared_.row);
   }
-
-  // Below e^-87 a term is nothing next to the largest, which is 1.
-  static __device__ Sums Term(float y) {
-    if (!(y >= -87.0f)) return {};
-    const float e = expf(y);
-    return {e, e * y, e * y * y};
-  }
-  __device__ Sums RawTerm(float logit) const { return Term(logit - raw_largest_); }
-  __device__ Sums AllowedTerm(float logit, int id) const {
-    const Sums term = Term((logit - largest_) * inverse_temperature_);
-    return term.mass > 0 && Allowed(id) ? term : Sums{};
+  __device__ RowSums AllowedTerm(float logit, int id) const {
+    const RowSums term = scale_.Term(logit);
+    return term.mass > 0 && Allowed(id) ? term : RowSums{};
   }
 
   __device__ bool Kept(float logit, int id) const {
     const uint64_t key = static_cast<uint64_t>(Ordered(logit)) << 32 | static_cast<uint32_t>(id);
-    return logit > -kInfinity && top_k_.keeps(key) && top_p_.keeps(key) &&
-           Tempered(logit) >= least_ && Allowed(id);
+    return logit > -kRowInfinity && top_k_.keeps(key) && top_p_.keeps(key) &&
+           scale_.Y(logit) >= least_ && Allowed(id);
   }
-  __device__ double Tempered(float logit) const {
-    return (logit - largest_) * static_cast<double>(inverse_temperature_);
-  }
-  __device__ Sums KeptTerm(float logit, int id) const {
-    if (!Kept(logit, id)) return {};
-    const double y = Tempered(logit), e = exp(y);
-    return {e, e * y, e * y * y};
+  __device__ RowSums KeptTerm(float logit, int id) const {
+    return Kept(logit, id) ? scale_.WideTerm(logit) : RowSums{};
   }
 
-  // Of all ids, and segment by segment into shared_.segment_mass. A warp takes whole segments.
-  template <typename TermOf>
-  __device__ Sums SumSegments(const TermOf& term_of) {
-    const int segment = SegmentSize(size_), lane = static_cast<int>(threadIdx.x) % kWarp;
-    const int warp = static_cast<int>(threadIdx.x) / kWarp;
-    Sums all = {};
-    for (int s = warp; s * segment < size_; s += kWarps) {
-      const int end = min(size_, (s + 1) * segment);
-      Sums sums = {};
-      for (int id = s * segment + lane; id < end; id += kWarp) {
-        const Sums term = term_of(logits_[id], id);
-        sums.mass += term.mass;
-        sums.first += term.first;
-        sums.second += term.second;
-      }
-      const double mass = WarpSum(sums.mass);
-      all.mass += mass;
-      all.first += WarpSum(sums.first);
-      all.second += WarpSum(sums.second);
-      if (lane == 0) shared_.segment_mass[s] = mass;
+  // Id i is bit i % 32 of word i / 32.
+  __device__ void WriteKept(uint32_t* words) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    for (int first = static_cast<int>(threadIdx.x) - lane; first < size_; first += kRowThreads) {
+      const int id = first + lane;
+      const unsigned bits = __ballot_sync(kAllLanes, id < size_ && Kept(logits_[id], id));
+      if (lane == 0) words[first / kWarp] = bits;
     }
-    if (lane == 0) shared_.sums[warp] = all;
-    __syncthreads();
-    all = {};
-    for (int w = 0; w < kWarps; ++w) {
-      all.mass += shared_.sums[w].mass;
-      all.first += shared_.sums[w].first;
-      all.second += shared_.sums[w].second;
-    }
-    __syncthreads();
-    return all;
   }
 
   // The first id at which the cumulative mass passes `target`, else the last one with mass. Of warp
@@ -272,7 +177,7 @@ class Row {
     }
     if (s < 0) {
       s = last_with_mass;
-      target = kInfinity;
+      target = kRowInfinity;
     }
     int last = s * segment;
     for (int begin = s * segment; begin < min(size_, (s + 1) * segment); begin += kWarp) {
@@ -294,11 +199,11 @@ class Row {
 
   __device__ void FindCuts() {
     top_k_ = top_p_ = Cut{};
-    least_ = -static_cast<double>(kInfinity);
+    least_ = -static_cast<double>(kRowInfinity);
     if (draw_.top_k > 0 && draw_.top_k < size_) {
       // Ties stay: the last digits are those of the logit.
       const auto one = [&](float logit, int id) -> unsigned long long {
-        return logit > -kInfinity && Allowed(id);
+        return logit > -kRowInfinity && Allowed(id);
       };
       top_k_ = FindCut(one, static_cast<double>(draw_.top_k), /*last_shift=*/32);
     }
@@ -311,7 +216,7 @@ class Row {
                    : 0ull;
       };
       unsigned long long total = 0;
-      for (int id = static_cast<int>(threadIdx.x); id < size_; id += kThreads) {
+      for (int id = static_cast<int>(threadIdx.x); id < size_; id += kRowThreads) {
         total += mass(logits_[id], id);
       }
       total = BlockSum(total, &shared_.digits.weight[0]);
@@ -331,12 +236,12 @@ class Row {
     while (prefix_shift > last_shift) {
       const int shift = max(last_shift, prefix_shift - 11);
       const int bins = 1 << (prefix_shift - shift);
-      for (int i = static_cast<int>(threadIdx.x); i < kDigits; i += kThreads) {
+      for (int i = static_cast<int>(threadIdx.x); i < kDigits; i += kRowThreads) {
         shared_.digits.weight[i] = 0;
         shared_.digits.count[i] = 0;
       }
       __syncthreads();
-      for (int id = static_cast<int>(threadIdx.x); id < size_; id += kThreads) {
+      for (int id = static_cast<int>(threadIdx.x); id < size_; id += kRowThreads) {
         const float logit = logits_[id];
         const uint64_t key =
             static_cast<uint64_t>(Ordered(logit)) << 32 | static_cast<uint32_t>(id);
@@ -400,31 +305,29 @@ class Row {
   const Draw& draw_;
   const int32_t* const forbidden_;
   Shared& shared_;
-  const float inverse_temperature_;
-  float raw_largest_ = 0, largest_ = 0;  // of all ids; of those allowed
-  int largest_id_ = 0;
-  bool broken_ = false;
+  RowScale raw_ = {}, scale_ = {};  // of the untouched logits; of those allowed, tempered
   Cut top_k_, top_p_;
   double least_ = 0;  // of y, by min-p
 };
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRowThreads)
     DrawKernel(const float* logits, int64_t vocabulary, const Draw* draws, const int32_t* forbidden,
-               Drawn* drawn) {
+               Drawn* drawn, uint32_t* kept) {
   __shared__ Shared shared;
   const Draw draw = draws[blockIdx.x];
   if (draw.row < 0) return;
   Row row(logits + draw.row * vocabulary, vocabulary, draw, forbidden, shared);
-  row.Run(drawn[blockIdx.x]);
+  row.Run(kept, drawn[blockIdx.x]);
 }
 
 }  // namespace
 
 void DrawTokens(const float* logits, int64_t vocabulary, const Draw* draws, int64_t num_draws,
-                const int32_t* forbidden, Drawn* drawn, tandem::cuda::Stream stream) {
+                const int32_t* forbidden, Drawn* drawn, uint32_t* kept,
+                tandem::cuda::Stream stream) {
   if (num_draws == 0) return;
-  TANDEM_LAUNCH(DrawKernel, GridOf(num_draws), kThreads, stream, logits, vocabulary, draws,
-                forbidden, drawn);
+  TANDEM_LAUNCH(DrawKernel, GridOf(num_draws), kRowThreads, stream, logits, vocabulary, draws,
+                forbidden, drawn, kept);
 }
 
 }  // namespace tandem::rollout::cuda

@@ -22,6 +22,7 @@ struct Draw {
   float top_p = 1;
   float min_p = 0;
   int32_t first_forbidden = 0, num_forbidden = 0;  // of the call's forbidden ids
+  int32_t kept_row = -1;  // of the call's `kept`, for the ids that filters left; -1: not asked for
 };
 
 enum class DrawState : int32_t {
@@ -43,10 +44,16 @@ struct Drawn {
 
 inline constexpr int64_t kLargestVocabulary = int64_t{1} << 20;
 
-// drawn[i] is what draws[i] gives, and stays where that is nothing, from logits [R, V] fp32. All
-// pointers are of the device.
+// Words of a row of `kept`: id i is bit i % 32 of word i / 32.
+constexpr int64_t KeptWords(int64_t vocabulary) { return (vocabulary + 31) / 32; }
+
+// drawn[i] is what draws[i] gives, and stays where that is nothing, from logits [R, V] fp32; the
+// row of `kept` [*, KeptWords(V)] that it names gets the ids that top-k, top-p and min-p left, and
+// stays where none of them is on or the draw is greedy. All pointers are of the device; `kept` may
+// be null where no draw names a row.
 void DrawTokens(const float* logits, int64_t vocabulary, const Draw* draws, int64_t num_draws,
-                const int32_t* forbidden, Drawn* drawn, tandem::cuda::Stream stream);
+                const int32_t* forbidden, Drawn* drawn, uint32_t* kept,
+                tandem::cuda::Stream stream);
 
 }  // namespace tandem::rollout::cuda
 

@@ -125,6 +125,51 @@ TEST_F(CudaEngineTest, DrawsTheSameTokensInFp32) {
   EXPECT_GE(same, 11);
 }
 
+// What is asked for beside the token changes neither the token nor its record: those are of the
+// device in every case.
+TEST_F(CudaEngineTest, RecordsTheSameWhateverElseIsAskedFor) {
+  std::vector<Completions> runs;
+  for (int asked = 0; asked < 4; ++asked) {
+    const auto engine = On(Device::kCuda, ComputeDType::kFp32, directory());
+    ASSERT_TRUE(engine);
+    for (GroupKey key = 1; key <= 2; ++key) {
+      GroupRequest group = Group(key, 20, 2, 8);
+      group.sampling.temperature = 0.8f;
+      if (key == 2) group.sampling.top_p = 0.7f;
+      group.sampling.return_support = (asked & 1) != 0;
+      group.sampling.top_logprobs = (asked & 2) != 0 ? 3 : 0;
+      ASSERT_THAT(engine->Add(std::move(group)), IsOk());
+    }
+    Completions& out = runs.emplace_back();
+    while (engine->HasWork()) ASSERT_TRUE(StepInto(*engine, out));
+  }
+  for (size_t asked = 0; asked < runs.size(); ++asked) {
+    for (const auto& [key, group] : runs[0]) {
+      for (const auto& [index, want] : group) {
+        const FinishedCompletion& got = runs[asked][key][index];
+        EXPECT_EQ(got.token_ids, want.token_ids);
+        EXPECT_EQ(got.behaviour_logprobs, want.behaviour_logprobs);
+        EXPECT_EQ(got.entropies, want.entropies);
+        EXPECT_EQ(got.kept_mass, want.kept_mass);
+        ASSERT_EQ(got.support.size(), (asked & 1) != 0 ? got.token_ids.size() : 0);
+        ASSERT_EQ(got.top.size(), (asked & 2) != 0 ? got.token_ids.size() : 0);
+        for (size_t t = 0; t < got.support.size(); ++t) {
+          EXPECT_EQ(got.support[t].empty(), key == 1);
+          if (key == 1) continue;
+          EXPECT_TRUE(std::ranges::is_sorted(got.support[t]));
+          EXPECT_TRUE(std::ranges::binary_search(got.support[t], got.token_ids[t]));
+        }
+        for (size_t t = 0; t < got.top.size(); ++t) {
+          for (const TopLogprob& top : got.top[t]) {
+            if (top.id != got.token_ids[t]) continue;
+            EXPECT_NEAR(top.logprob, got.behaviour_logprobs[t], 4e-6);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_F(CudaEngineTest, ServesNewWeightsAfterAnInstall) {
   const auto engine = On(Device::kCuda, ComputeDType::kFp32, directory());
   const auto before = ScoresOf(*engine, ScorePath::kPrefill);

@@ -73,7 +73,7 @@ TEST(DecodeStep, HasNoGraphWhenARowIsNotDrawnFromExactlyOnce) {
   EXPECT_EQ(GraphOf({}, {}, {}, 1), std::nullopt);
 }
 
-TEST(DecodeStep, HasNoGraphWhenADrawIsTheHosts) {
+TEST(DecodeStep, HasNoGraphWhenTheHostLooksForTheMostLikelyIds) {
   Example example;
   SamplingParams recorded = example.plain;
   recorded.top_logprobs = 5;
@@ -82,7 +82,27 @@ TEST(DecodeStep, HasNoGraphWhenADrawIsTheHosts) {
   recorded.top_logprobs = 0;
   EXPECT_NE(example.Graph(), std::nullopt);
   recorded.return_support = true;
-  EXPECT_EQ(example.Graph(), std::nullopt);
+  recorded.top_p = 0.9f;
+  EXPECT_NE(example.Graph(), std::nullopt);
+}
+
+TEST(DecodeStep, RecordsASupportWhereItIsAskedForAndAFilterIsOn) {
+  EXPECT_FALSE(RecordsSupport({.return_support = true}));
+  EXPECT_FALSE(RecordsSupport({.top_k = 5}));
+  EXPECT_FALSE(RecordsSupport({.temperature = 0, .top_k = 5, .return_support = true}));
+  EXPECT_TRUE(RecordsSupport({.top_k = 5, .return_support = true}));
+  EXPECT_TRUE(RecordsSupport({.top_p = 0.9f, .return_support = true}));
+  EXPECT_TRUE(RecordsSupport({.min_p = 0.1f, .return_support = true}));
+  const SamplingParams params = {.top_k = 5, .return_support = true}, plain;
+  TokenDraw draw = {.params = &params};
+  EXPECT_EQ(AsDraw(draw, 2, 0, 7).kept_row, 7);
+  draw.params = &plain;
+  EXPECT_EQ(AsDraw(draw, 2, 0, 7).kept_row, -1);
+}
+
+TEST(DecodeStep, ReadsIdsOutOfBits) {
+  EXPECT_THAT(KeptIds(std::vector<uint32_t>{0x80000001u, 0, 0x6u}), ElementsAre(0, 31, 65, 66));
+  EXPECT_THAT(KeptIds({}), ElementsAre());
 }
 
 TEST(DecodeStep, HasNoGraphOverItsSizes) {

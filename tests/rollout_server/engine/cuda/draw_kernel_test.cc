@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <limits>
 #include <string>
 
@@ -18,16 +19,40 @@ using tandem::cuda::Normal;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-std::vector<Drawn> DrawAll(const std::vector<float>& logits, int64_t vocabulary,
-                           const std::vector<Draw>& draws,
-                           const std::vector<int32_t>& forbidden = {}) {
+struct Outcome {
+  std::vector<Drawn> drawn;
+  std::vector<uint32_t> kept;  // [D, KeptWords(V)]
+};
+
+constexpr uint32_t kUntouched = 0xabcdef01u;
+
+Outcome Draws(const std::vector<float>& logits, int64_t vocabulary, const std::vector<Draw>& draws,
+              const std::vector<int32_t>& forbidden = {}) {
   const DeviceArray<float> d_logits(logits);
   const DeviceArray<Draw> d_draws(draws);
   const DeviceArray<int32_t> d_forbidden(forbidden);
   const DeviceArray<Drawn> drawn(draws.size(), Drawn{.id = -7});
+  const DeviceArray<uint32_t> kept(draws.size() * static_cast<size_t>(KeptWords(vocabulary)),
+                                   kUntouched);
   DrawTokens(d_logits.data(), vocabulary, d_draws.data(), static_cast<int64_t>(draws.size()),
-             d_forbidden.data(), drawn.data(), nullptr);
-  return drawn.Read();
+             d_forbidden.data(), drawn.data(), kept.data(), nullptr);
+  return {drawn.Read(), kept.Read()};
+}
+
+std::vector<Drawn> DrawAll(const std::vector<float>& logits, int64_t vocabulary,
+                           const std::vector<Draw>& draws,
+                           const std::vector<int32_t>& forbidden = {}) {
+  return Draws(logits, vocabulary, draws, forbidden).drawn;
+}
+
+// Row `row` of `kept`.
+std::vector<int32_t> KeptAt(const Outcome& outcome, int64_t vocabulary, size_t row) {
+  const auto words = static_cast<size_t>(KeptWords(vocabulary));
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < words * 32; ++i) {
+    if (outcome.kept[row * words + i / 32] >> (i % 32) & 1) ids.push_back(static_cast<int32_t>(i));
+  }
+  return ids;
 }
 
 SamplingParams ParamsOf(const Draw& draw) {
@@ -158,6 +183,44 @@ TEST(DrawTokens, DoesNotDrawWhatIsForbidden) {
   for (const Drawn& one : DrawAll(logits, 400, draws, forbidden)) {
     EXPECT_NE(one.id, 13);
     EXPECT_NE(one.id, 14);
+  }
+}
+
+TEST(DrawTokens, TellsWhichIdsTheFiltersLeft) {
+  for (const int64_t vocabulary : {5, 64, 1000, 5003}) {
+    SCOPED_TRACE(vocabulary);
+    const std::vector<float> logits = Normal(static_cast<size_t>(vocabulary), 9, 2);
+    const std::vector<int32_t> forbidden = {1, 3};
+    std::vector<Draw> draws = Settings(1);
+    for (size_t i = 0; i < draws.size(); ++i) {
+      draws[i].num_forbidden = i % 2 == 0 ? 2 : 0;
+      draws[i].kept_row = static_cast<int32_t>(draws.size() - 1 - i);
+    }
+    const Outcome got = Draws(logits, vocabulary, draws, forbidden);
+    for (size_t i = 0; i < draws.size(); ++i) {
+      SCOPED_TRACE(i);
+      const SamplingParams params = ParamsOf(draws[i]);
+      const auto own = std::span(forbidden).first(static_cast<size_t>(draws[i].num_forbidden));
+      const auto want = SampleToken(logits, params, own, 0.5);
+      ASSERT_TRUE(want.ok());
+      const auto row = static_cast<size_t>(draws[i].kept_row);
+      if (want->support.empty()) {  // no filter, or greedy
+        EXPECT_EQ(got.kept[row * static_cast<size_t>(KeptWords(vocabulary))], kUntouched);
+      } else {
+        EXPECT_EQ(KeptAt(got, vocabulary, row), want->support);
+      }
+    }
+  }
+}
+
+TEST(DrawTokens, DrawTheSameWhetherOrNotTheyTellWhatWasLeft) {
+  const std::vector<float> logits = Normal(1000, 9, 2);
+  std::vector<Draw> draws = Settings(1);
+  const std::vector<Drawn> untold = DrawAll(logits, 1000, draws);
+  for (Draw& draw : draws) draw.kept_row = 0;
+  const std::vector<Drawn> told = DrawAll(logits, 1000, draws);
+  for (size_t i = 0; i < draws.size(); ++i) {
+    EXPECT_EQ(std::memcmp(&told[i], &untold[i], sizeof(Drawn)), 0) << i;
   }
 }
 
