@@ -335,16 +335,19 @@ cuda::LogitRows DeviceLayerOps::LogitRowsOf(const at::Tensor& logits, const Rows
   return of;
 }
 
+void DeviceLayerOps::RunLogprobs(const cuda::TokenLogprobs& task) const {
+  cuda::RunTokenLogprobs(task, CurrentStream());
+}
+
 RowLogprobs DeviceLayerOps::Logprobs(const at::Tensor& logits, std::span<const int64_t> tokens,
                                      double temperature, Supports support) const {
   const Rows rows = UploadRows(tokens, support);
   const auto numbers = [&] { return at::empty({logits.size(0)}, On(at::kFloat)); };
   RowLogprobs result{numbers(), numbers(), numbers()};
-  cuda::RunTokenLogprobs({.of = LogitRowsOf(logits, rows, temperature),
-                          .logprobs = result.logprobs.data_ptr<float>(),
-                          .entropies = result.entropies.data_ptr<float>(),
-                          .lse = result.lse.data_ptr<float>()},
-                         CurrentStream());
+  RunLogprobs({.of = LogitRowsOf(logits, rows, temperature),
+               .logprobs = result.logprobs.data_ptr<float>(),
+               .entropies = result.entropies.data_ptr<float>(),
+               .lse = result.lse.data_ptr<float>()});
   CheckLaunch("log-probs");
   return result;
 }

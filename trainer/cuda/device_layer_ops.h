@@ -63,6 +63,7 @@ class DeviceLayerOps : public LayerOps {
   at::TensorOptions On(at::ScalarType type) const {
     return at::TensorOptions().dtype(type).device(device_);
   }
+  virtual void RunLogprobs(const cuda::TokenLogprobs& task) const;
   template <typename T>
   at::Tensor Upload(std::span<const T> values, at::ScalarType type) const;
 

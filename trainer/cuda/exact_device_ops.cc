@@ -218,4 +218,8 @@ at::Tensor ExactDeviceOps::Logits(const LinearLayer& head, const at::Tensor& hid
   return Product(first, head.weight).add_(Product(rest, head.weight));
 }
 
+void ExactDeviceOps::RunLogprobs(const cuda::TokenLogprobs& task) const {
+  cuda::RunExactLogprobs(task, CurrentStream());
+}
+
 }  // namespace tandem::trainer

@@ -32,6 +32,9 @@ class ExactDeviceOps : public DeviceLayerOps {
                                 const HeadCounts& heads) const override;
   at::Tensor Logits(const LinearLayer& head, const at::Tensor& hidden) const override;
 
+ protected:
+  void RunLogprobs(const cuda::TokenLogprobs& task) const override;
+
  private:
   at::Tensor Product(const at::Tensor& x, const at::Tensor& weight) const;
 };

@@ -5,6 +5,7 @@
 // the row. Four neighbouring logits go to one thread, whatever the row's address, so sums are in an
 // order fixed by the row's length.
 #include "common/cuda/pieces.h"
+#include "trainer/cuda/row_support.h"
 #include "trainer/cuda/training_kernels.h"
 
 namespace tandem::trainer::cuda {
@@ -20,17 +21,6 @@ constexpr float kLowest = -3.402823466e38f;  // of finite floats
 
 // Below e^-87 a term is nothing next to the largest, which is 1.
 constexpr float kLeastExponent = -87.0f;
-
-// Which ids the softmax of a row is over; count 0: all.
-struct Support {
-  const int32_t* ids = nullptr;
-  int64_t count = 0;
-};
-__device__ Support SupportOf(const LogitRows& rows, int64_t row) {
-  if (rows.support_offsets == nullptr) return {};
-  const int64_t begin = rows.support_offsets[row];
-  return {rows.support_ids + begin, rows.support_offsets[row + 1] - begin};
-}
 
 // Of e^y and e^y y with y = (logit - largest) inverse_temperature.
 class Sums {
@@ -157,25 +147,11 @@ struct RowGrad {
   }
 };
 
-// The first of `support`'s ids that is not below `id`.
-__device__ int64_t FirstFrom(const Support& support, int64_t id) {
-  int64_t begin = 0, end = support.count;
-  while (begin < end) {
-    const int64_t middle = (begin + end) / 2;
-    if (support.ids[middle] < id) {
-      begin = middle + 1;
-    } else {
-      end = middle;
-    }
-  }
-  return begin;
-}
-
 // Eight columns of a row with a support: reads only the logits in it.
 __device__ Eight GradOver(const Support& support, const RowGrad& grad, const float* logits,
                           int64_t column) {
   Eight out = {};
-  int64_t at = FirstFrom(support, column);
+  int64_t at = FirstFrom(support.ids, 0, support.count, column);
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     if (at >= support.count || support.ids[at] != column + i) continue;

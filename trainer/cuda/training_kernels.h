@@ -110,6 +110,16 @@ struct TokenLogprobs {
 };
 void RunTokenLogprobs(const TokenLogprobs& task, Stream stream);
 
+// The same numbers by the passes and in the order of DrawTokens
+// (rollout_server/engine/cuda/draw_kernel.h): given the logits a token was drawn from, logprobs and
+// entropies have the bits of the draw's behaviour_logprob and entropy, on the device model and in
+// the build that drew it. inverse_temperature is 1.0f / the draw's temperature in float, 1 of a
+// greedy draw. A row without a support is of a draw without filters and without forbidden ids, or
+// a greedy one; a support is that of a draw with filters, all of it, whatever was forbidden. A
+// draw with forbidden ids and no filters has no support, and cannot be had. Reads the logits
+// twice; a NaN or +inf anywhere in the row makes all three NaN, as the draw refuses it.
+void RunExactLogprobs(const TokenLogprobs& task, Stream stream);
+
 // logits_grad[r, v] = logprobs_grad[r] inverse_temperature ([v = token] - p_v), 0 outside the
 // support.
 struct TokenLogprobsBackward {
