@@ -19,6 +19,7 @@ TESTS=(row_kernels_gpu_test matmul_kernel_gpu_test paged_attention_gpu_test draw
        exact_logprob_kernel_gpu_test cast_kernel_gpu_test
        cuda_engine_gpu_test cuda_invariance_gpu_test fused_update_gpu_test optimizer_gpu_test
        layer_ops_gpu_test chunked_logprobs_gpu_test policy_gpu_test train_step_device_gpu_test
+       exact_device_gpu_test
        collective_worker)
 PROGRAMS=(tandem rollout_server trainer)
 PYTHON=${PYTHON:-python3}
@@ -127,6 +128,17 @@ train_model() {  # train_model SHAPE [FLAG...]: GRPO steps, server and trainer o
   { echo; echo "$name, random weights:"; echo '```'; tail -n 4 "$LOG"; echo '```'; } >>"$DETAILS"
 }
 
+exact_null() {  # no token's log-prob may differ between the two sides
+  bin/tandem bench train --device cuda --numerics exact --model models/0.5b --dtype bf16 --steps 3 --out runs/exact \
+    --prompts 4 --group 4 --prompt-tokens 64 --new-tokens 32 &&
+    "$PYTHON" - <<'PY'
+import json
+deltas = [json.loads(line)["drift/max_abs_delta"] for line in open("runs/exact/run/metrics.jsonl")]
+print("largest abs(delta) of each step:", deltas)
+raise SystemExit(len(deltas) != 4 or any(deltas))
+PY
+}
+
 cublas_rows() {  # cublas_rows FLAG...: the table, into the page too
   local table
   table=$("$PYTHON" deploy/gpu/cublas_rows.py "$@") || return
@@ -192,6 +204,7 @@ on_target() {  # on_target DIR
     bench_model 0.5b decode-1,decode-64,decode-256 --no-cuda-graphs
     bench_model 0.5b decode-1,decode-64,prefill-8 --numerics fast,invariant
     train_model 0.5b
+    step "the exact null: delta is 0.0 for every token" exact_null
     step "do rows of cuBLAS keep their bits" cublas_rows --shapes 0.5b
     if [[ -z ${QUICK:-} ]]; then
       bench_model 1.5b decode-1,decode-64,decode-256,prefill-8 --peer transformers

@@ -54,6 +54,9 @@ void AddBenchTrainCommand(CLI::App& bench, Action& chosen) {
   sub->add_option("--device", flags->device, "where server and trainer compute")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
+  sub->add_option("--numerics", flags->numerics, "of server and trainer; exact needs equal dtypes")
+      ->check(CLI::IsMember({"fast", "exact"}))
+      ->capture_default_str();
   const auto count = [&](const char* name, int64_t& value, const char* help) {
     sub->add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
   };

@@ -57,27 +57,30 @@ absl::Status WriteData(const TrainBench& bench, const std::string& path) {
 // Half of the completions are rewarded, whatever they say; the loss is the one the peer is told to
 // take.
 json RunFileOf(const TrainBench& bench, const std::string& data) {
-  return {{"launch", {{"num_servers", 1}}},
-          {"server",
-           {{"model", bench.model},
-            {"engine", {{"dtype", bench.server_dtype}, {"device", bench.device}}}}},
-          {"trainer",
-           {{"model", bench.model},
-            {"run", {{"out", bench.out}, {"name", "run"}}},
-            {"seed", 1},
-            {"steps", bench.steps + kWarmUp},
-            {"dtype", bench.dtype},
-            {"device", bench.device},
-            {"prompts_per_step", bench.prompts},
-            {"completions_per_prompt", bench.group},
-            {"sampling", {{"temperature", 1}, {"max_new_tokens", bench.new_tokens}}},
-            {"data", {{"train", data}, {"chat", false}}},
-            {"reward", {{"weights", {{"format", 1}}}, {"format", "(?s).*[a-m]"}}},
-            {"loss", {{"normalisation", "constant"}, {"constant_length", bench.new_tokens}}},
-            {"optimizer", {{"learning_rate", 1e-6}, {"max_grad_norm", 1}}},
-            {"probe", {{"every", 0}}},
-            {"eval", {{"every", 0}, {"at_start", false}, {"at_end", false}}},
-            {"checkpoint", {{"every", 0}, {"at_end", false}}}}}};
+  return {
+      {"launch", {{"num_servers", 1}}},
+      {"server",
+       {{"model", bench.model},
+        {"engine",
+         {{"dtype", bench.server_dtype}, {"device", bench.device}, {"numerics", bench.numerics}}}}},
+      {"trainer",
+       {{"model", bench.model},
+        {"run", {{"out", bench.out}, {"name", "run"}}},
+        {"seed", 1},
+        {"steps", bench.steps + kWarmUp},
+        {"dtype", bench.dtype},
+        {"device", bench.device},
+        {"numerics", bench.numerics},
+        {"prompts_per_step", bench.prompts},
+        {"completions_per_prompt", bench.group},
+        {"sampling", {{"temperature", 1}, {"max_new_tokens", bench.new_tokens}}},
+        {"data", {{"train", data}, {"chat", false}}},
+        {"reward", {{"weights", {{"format", 1}}}, {"format", "(?s).*[a-m]"}}},
+        {"loss", {{"normalisation", "constant"}, {"constant_length", bench.new_tokens}}},
+        {"optimizer", {{"learning_rate", 1e-6}, {"max_grad_norm", 1}}},
+        {"probe", {{"every", 0}}},
+        {"eval", {{"every", 0}, {"at_start", false}, {"at_end", false}}},
+        {"checkpoint", {{"every", 0}, {"at_end", false}}}}}};
 }
 
 absl::StatusOr<TrainResult> RunPair(const TrainBench& bench, const std::string& data) {

@@ -54,11 +54,12 @@ double Ratio(const TrainBenchResult& result, const Part& part) {
 
 std::string ToText(const TrainBench& bench, const TrainBenchResult& result) {
   std::string out = absl::StrFormat(
-      "%d prompts of about %d tokens x %d completions of at most %d, trainer %s, server %s, on %s; "
+      "%d prompts of about %d tokens x %d completions of at most %d, trainer %s, server %s, on %s, "
+      "%s; "
       "machine: "
       "%.0f GFLOP/s fp32, %.0f bf16\n%-9s %-24s %9s %19s %14s %11s %9s %s\n",
       bench.prompts, bench.prompt_tokens, bench.group, bench.new_tokens, bench.dtype,
-      bench.server_dtype, bench.device, result.limits.flops_per_second / 1e9,
+      bench.server_dtype, bench.device, bench.numerics, result.limits.flops_per_second / 1e9,
       result.limits.bf16_flops_per_second / 1e9, "part", "engine", "median s", "(least - most)",
       "trained tokens", "peak memory", "of limit", "tandem over it, per trained token");
   for (const Part& part : kParts) {
@@ -85,6 +86,7 @@ std::string ToJson(const TrainBench& bench, const TrainBenchResult& result) {
                         {"dtype", bench.dtype},
                         {"server_dtype", bench.server_dtype},
                         {"device", bench.device},
+                        {"numerics", bench.numerics},
                         {"prompts", bench.prompts},
                         {"group", bench.group},
                         {"prompt_tokens", bench.prompt_tokens},
