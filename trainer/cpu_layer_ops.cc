@@ -242,12 +242,12 @@ void CpuLayerOps::SwiGluBackward(const at::Tensor& out_grad, at::Tensor& gate,
 }
 
 Attention CpuLayerOps::Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
-                              std::span<const Segment> segments, const HeadCounts& heads) const {
+                              const AttentionPlan& plan, const HeadCounts& heads) const {
   Attention result{at::empty_like(q), at::empty({q.size(0), heads.num_heads}, q.options())};
   const AttentionShape shape{heads.num_heads, heads.num_kv_heads, heads.head_dim,
                              1.0f / std::sqrt(static_cast<float>(heads.head_dim))};
   const AttentionForwardArgs args{Data(q), Data(k), Data(v), Data(result.out), Data(result.lse)};
-  const auto parts = SplitByPrompt(segments);
+  const auto parts = SplitByPrompt(plan.segments);
   const int64_t tasks = static_cast<int64_t>(parts.size()) * heads.num_kv_heads;
   at::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -259,8 +259,7 @@ Attention CpuLayerOps::Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
 
 AttentionGrads CpuLayerOps::AttendBackward(const at::Tensor& q, const at::Tensor& k,
                                            const at::Tensor& v, const Attention& attention,
-                                           const at::Tensor& out_grad,
-                                           std::span<const Segment> segments,
+                                           const at::Tensor& out_grad, const AttentionPlan& plan,
                                            const HeadCounts& heads) const {
   AttentionGrads grads{at::empty_like(q), at::empty_like(k), at::empty_like(v)};
   const AttentionShape shape{heads.num_heads, heads.num_kv_heads, heads.head_dim,
@@ -268,7 +267,7 @@ AttentionGrads CpuLayerOps::AttendBackward(const at::Tensor& q, const at::Tensor
   const AttentionBackwardArgs args{
       Data(q),        Data(k),       Data(v),       Data(attention.out), Data(attention.lse),
       Data(out_grad), Data(grads.q), Data(grads.k), Data(grads.v)};
-  const auto parts = SplitByPrompt(segments);
+  const auto parts = SplitByPrompt(plan.segments);
   const int64_t tasks = static_cast<int64_t>(parts.size()) * heads.num_kv_heads;
   at::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -279,9 +278,8 @@ AttentionGrads CpuLayerOps::AttendBackward(const at::Tensor& q, const at::Tensor
 }
 
 Attention ExactCpuLayerOps::Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
-                                   std::span<const Segment> segments,
-                                   const HeadCounts& heads) const {
-  return ExactAttention(q, k, v, segments, heads, bf16_kv_);
+                                   const AttentionPlan& plan, const HeadCounts& heads) const {
+  return ExactAttention(q, k, v, plan.segments, heads, bf16_kv_);
 }
 
 RowLogprobs CpuLayerOps::Logprobs(const at::Tensor& logits, std::span<const int64_t> tokens,

@@ -28,12 +28,11 @@ class CpuLayerOps : public LayerOps {
               bool backward) const override;
   at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up) const override;
   void SwiGluBackward(const at::Tensor& out_grad, at::Tensor& gate, at::Tensor& up) const override;
-  Attention Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
-                   std::span<const Segment> segments, const HeadCounts& heads) const override;
+  Attention Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v, const AttentionPlan& plan,
+                   const HeadCounts& heads) const override;
   AttentionGrads AttendBackward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                 const Attention& attention, const at::Tensor& out_grad,
-                                std::span<const Segment> segments,
-                                const HeadCounts& heads) const override;
+                                const AttentionPlan& plan, const HeadCounts& heads) const override;
   at::Tensor Logits(const LinearLayer& head, const at::Tensor& hidden) const override {
     return Linear(head, hidden);
   }
@@ -53,8 +52,8 @@ class ExactCpuLayerOps : public CpuLayerOps {
  public:
   // `bf16_kv`: keys and values are rounded as the engine's cache stores them.
   explicit ExactCpuLayerOps(bool bf16_kv) : bf16_kv_(bf16_kv) {}
-  Attention Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
-                   std::span<const Segment> segments, const HeadCounts& heads) const override;
+  Attention Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v, const AttentionPlan& plan,
+                   const HeadCounts& heads) const override;
 
  private:
   const bool bf16_kv_;

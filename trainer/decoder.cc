@@ -36,19 +36,18 @@ at::Tensor NormAndRotateBackward(const LayerOps& ops, const NormLayer& norm, int
 
 // Everything of a layer but its last product.
 LayerTape LayerForward(const LayerOps& ops, const DecoderWeights& weights,
-                       const DecoderLayer& layer, const PackedRow& row, const RotaryTable& rotary,
-                       at::Tensor hidden) {
+                       const DecoderLayer& layer, const RowTables& tables, at::Tensor hidden) {
   LayerTape tape;
   const ModelConfig& config = weights.config;
   Normed normed = ops.RmsNorm(layer.input_norm, hidden, config.rms_norm_eps);
   tape.input = std::move(hidden);
   tape.input_rstd = std::move(normed.rstd);
-  tape.q = NormAndRotate(ops, layer.q_norm, config.rms_norm_eps, config.num_heads, rotary,
+  tape.q = NormAndRotate(ops, layer.q_norm, config.rms_norm_eps, config.num_heads, tables.rotary,
                          ops.Linear(layer.q_proj, normed.value), tape.q_raw, tape.q_rstd);
-  tape.k = NormAndRotate(ops, layer.k_norm, config.rms_norm_eps, config.num_kv_heads, rotary,
+  tape.k = NormAndRotate(ops, layer.k_norm, config.rms_norm_eps, config.num_kv_heads, tables.rotary,
                          ops.Linear(layer.k_proj, normed.value), tape.k_raw, tape.k_rstd);
   tape.v = ops.Linear(layer.v_proj, normed.value);
-  tape.attention = ops.Attend(tape.q, tape.k, tape.v, row.segments, Heads(config));
+  tape.attention = ops.Attend(tape.q, tape.k, tape.v, *tables.attention, Heads(config));
   tape.middle = AddResidual(ops.Linear(layer.o_proj, tape.attention.out), tape.input);
 
   normed = ops.RmsNorm(layer.post_attention_norm, tape.middle, config.rms_norm_eps);
@@ -64,8 +63,8 @@ at::Tensor LayerOutput(const LayerOps& ops, const DecoderLayer& layer, const Lay
 
 // Gradient of the layer's input from that of its output.
 at::Tensor LayerBackward(const LayerOps& ops, const DecoderWeights& weights,
-                         const DecoderLayer& layer, const PackedRow& row, const RotaryTable& rotary,
-                         LayerTape& tape, at::Tensor grad) {
+                         const DecoderLayer& layer, const RowTables& tables, LayerTape& tape,
+                         at::Tensor grad) {
   const ModelConfig& config = weights.config;
   {
     const at::Tensor activation_grad =
@@ -80,11 +79,11 @@ at::Tensor LayerBackward(const LayerOps& ops, const DecoderWeights& weights,
   }
   const at::Tensor attention_grad = ops.LinearBackward(layer.o_proj, tape.attention.out, grad);
   AttentionGrads qkv = ops.AttendBackward(tape.q, tape.k, tape.v, tape.attention, attention_grad,
-                                          row.segments, Heads(config));
-  const at::Tensor q_grad = NormAndRotateBackward(ops, layer.q_norm, config.num_heads, rotary,
-                                                  qkv.q, tape.q_raw, tape.q_rstd);
-  const at::Tensor k_grad = NormAndRotateBackward(ops, layer.k_norm, config.num_kv_heads, rotary,
-                                                  qkv.k, tape.k_raw, tape.k_rstd);
+                                          *tables.attention, Heads(config));
+  const at::Tensor q_grad = NormAndRotateBackward(ops, layer.q_norm, config.num_heads,
+                                                  tables.rotary, qkv.q, tape.q_raw, tape.q_rstd);
+  const at::Tensor k_grad = NormAndRotateBackward(ops, layer.k_norm, config.num_kv_heads,
+                                                  tables.rotary, qkv.k, tape.k_raw, tape.k_rstd);
   const at::Tensor normed = ops.RmsNorm(layer.input_norm, tape.input, config.rms_norm_eps).value;
   at::Tensor normed_grad = ops.LinearBackward(layer.q_proj, normed, q_grad);
   normed_grad.add_(ops.LinearBackward(layer.k_proj, normed, k_grad));
@@ -97,15 +96,16 @@ at::Tensor LayerBackward(const LayerOps& ops, const DecoderWeights& weights,
 
 at::Tensor DecoderForward(const LayerOps& ops, const DecoderWeights& weights, const PackedRow& row,
                           DecoderTape* tape, const LayerWatch& watch) {
-  const RotaryTable rotary = ops.MakeRotaryTable(row.positions, weights.inverse_frequencies);
-  if (tape != nullptr) tape->rotary = rotary;
+  const RowTables tables = {ops.MakeRotaryTable(row.positions, weights.inverse_frequencies),
+                            ops.PlanAttention(row.segments)};
+  if (tape != nullptr) tape->tables = tables;
   watch.begin(kEmbedding);
   at::Tensor hidden = ops.Embed(weights.embedding, row.token_ids);
   watch.end(kEmbedding);
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     const DecoderLayer& layer = weights.layers[i];
     watch.begin(static_cast<int64_t>(i));
-    LayerTape layer_tape = LayerForward(ops, weights, layer, row, rotary, std::move(hidden));
+    LayerTape layer_tape = LayerForward(ops, weights, layer, tables, std::move(hidden));
     hidden = LayerOutput(ops, layer, layer_tape);
     watch.end(static_cast<int64_t>(i));
     if (tape == nullptr) continue;
@@ -123,10 +123,10 @@ void DecoderBackward(const LayerOps& ops, const DecoderWeights& weights, const P
     LayerTape& layer_tape = tape.layers.back();
     watch.begin(static_cast<int64_t>(index));
     if (tape.inputs_only) {
-      layer_tape = LayerForward(ops, weights, layer, row, tape.rotary, std::move(layer_tape.input));
+      layer_tape = LayerForward(ops, weights, layer, tape.tables, std::move(layer_tape.input));
     }
     hidden_grad =
-        LayerBackward(ops, weights, layer, row, tape.rotary, layer_tape, std::move(hidden_grad));
+        LayerBackward(ops, weights, layer, tape.tables, layer_tape, std::move(hidden_grad));
     watch.end(static_cast<int64_t>(index));
     tape.layers.pop_back();
   }

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "common/model/model_config.h"
@@ -43,8 +44,14 @@ struct LayerTape {
   at::Tensor gate, up;             // [T, intermediate]
 };
 
-struct DecoderTape {
+// What every layer reads of a row, made once.
+struct RowTables {
   RotaryTable rotary;
+  std::shared_ptr<const AttentionPlan> attention;
+};
+
+struct DecoderTape {
+  RowTables tables;
   // Only `input` is kept of a layer, and the backward pass makes the rest of it again.
   bool inputs_only = false;
   std::vector<LayerTape> layers;

@@ -17,4 +17,9 @@ RotatedHeads LayerOps::NormAndRotate(const NormLayer& norm, double eps, int64_t 
   return heads;
 }
 
+std::shared_ptr<const AttentionPlan> LayerOps::PlanAttention(
+    std::span<const Segment> segments) const {
+  return std::make_shared<const AttentionPlan>(segments);
+}
+
 }  // namespace tandem::trainer

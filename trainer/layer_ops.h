@@ -64,6 +64,13 @@ struct RotatedHeads {
   at::Tensor rstd;   // [T * H] of the norm; undefined without one
 };
 
+// Which tokens of a packed row attend to which, as an implementation reads it in every layer.
+struct AttentionPlan {
+  explicit AttentionPlan(std::span<const Segment> of) : segments(of.begin(), of.end()) {}
+  virtual ~AttentionPlan() = default;
+  const std::vector<Segment> segments;
+};
+
 struct HeadCounts {
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
 };
@@ -129,14 +136,17 @@ class LayerOps {
   virtual void SwiGluBackward(const at::Tensor& out_grad, at::Tensor& gate,
                               at::Tensor& up) const = 0;
 
+  // To be handed to Attend and AttendBackward of the same implementation.
+  virtual std::shared_ptr<const AttentionPlan> PlanAttention(
+      std::span<const Segment> segments) const;
+
   // q [T, H * D], k and v [T, KV * D], after the rotary embedding. k and v may be rounded: they are
   // to be handed to the backward pass as they are left.
   virtual Attention Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
-                           std::span<const Segment> segments, const HeadCounts& heads) const = 0;
+                           const AttentionPlan& plan, const HeadCounts& heads) const = 0;
   virtual AttentionGrads AttendBackward(const at::Tensor& q, const at::Tensor& k,
                                         const at::Tensor& v, const Attention& attention,
-                                        const at::Tensor& out_grad,
-                                        std::span<const Segment> segments,
+                                        const at::Tensor& out_grad, const AttentionPlan& plan,
                                         const HeadCounts& heads) const = 0;
 
   // hidden [R, E] float32 -> logits [R, V] float32. Backward: LinearBackward.

@@ -175,7 +175,7 @@ at::Tensor SlowAttention(const at::Tensor& q, const at::Tensor& k, const at::Ten
 
 TEST_P(LayerOpsTest, InAttentionEachTokenSeesItsPromptAndItsOwnPast) {
   at::Tensor q = Random({121, 24}, 1), k = Random({121, 12}, 2), v = Random({121, 12}, 3);
-  const Attention attention = ops_->Attend(q, k, v, kSegments, kHeads);
+  const Attention attention = ops_->Attend(q, k, v, *ops_->PlanAttention(kSegments), kHeads);
   const at::Tensor expected = SlowAttention(q, k, v).to(at::kFloat);
   EXPECT_LT((attention.out - expected).abs().max().item<float>(), 2e-6f);
 }
@@ -183,9 +183,9 @@ TEST_P(LayerOpsTest, InAttentionEachTokenSeesItsPromptAndItsOwnPast) {
 TEST_P(LayerOpsTest, InAttentionGradientsAgreeWithThoseOfTheDefinition) {
   at::Tensor q = Random({121, 24}, 1), k = Random({121, 12}, 2), v = Random({121, 12}, 3);
   const at::Tensor out_grad = Random({121, 24}, 4);
-  const Attention attention = ops_->Attend(q, k, v, kSegments, kHeads);
+  const Attention attention = ops_->Attend(q, k, v, *ops_->PlanAttention(kSegments), kHeads);
   const AttentionGrads grads =
-      ops_->AttendBackward(q, k, v, attention, out_grad, kSegments, kHeads);
+      ops_->AttendBackward(q, k, v, attention, out_grad, *ops_->PlanAttention(kSegments), kHeads);
   const at::Tensor q2 = q.clone().requires_grad_(true), k2 = k.clone().requires_grad_(true),
                    v2 = v.clone().requires_grad_(true);
   (SlowAttention(q2, k2, v2) * out_grad.to(at::kDouble)).sum().backward();
@@ -197,10 +197,12 @@ TEST_P(LayerOpsTest, InAttentionGradientsAgreeWithThoseOfTheDefinition) {
 TEST_P(LayerOpsTest, InAttentionGradientsAgreeWithDifferences) {
   at::Tensor q = Random({121, 24}, 5), k = Random({121, 12}, 6), v = Random({121, 12}, 7);
   const at::Tensor out_grad = Random({121, 24}, 8);
-  const Attention attention = ops_->Attend(q, k, v, kSegments, kHeads);
+  const Attention attention = ops_->Attend(q, k, v, *ops_->PlanAttention(kSegments), kHeads);
   const AttentionGrads grads =
-      ops_->AttendBackward(q, k, v, attention, out_grad, kSegments, kHeads);
-  const auto f = [&] { return Weighted(ops_->Attend(q, k, v, kSegments, kHeads).out, out_grad); };
+      ops_->AttendBackward(q, k, v, attention, out_grad, *ops_->PlanAttention(kSegments), kHeads);
+  const auto f = [&] {
+    return Weighted(ops_->Attend(q, k, v, *ops_->PlanAttention(kSegments), kHeads).out, out_grad);
+  };
   ExpectGradient(f, q, grads.q);
   ExpectGradient(f, k, grads.k);
   ExpectGradient(f, v, grads.v);
@@ -230,7 +232,7 @@ TEST_P(Bf16DeviceOpsTest, AttentionAndItsGradientsAreNearTheDefinitions) {
   };
   at::Tensor q = rounded(32, 1), k = rounded(16, 2), v = rounded(16, 3);
   const at::Tensor out_grad = rounded(32, 4);
-  const Attention attention = ops_->Attend(q, k, v, kSegments, heads);
+  const Attention attention = ops_->Attend(q, k, v, *ops_->PlanAttention(kSegments), heads);
   const at::Tensor q2 = q.to(at::kDouble).requires_grad_(true),
                    k2 = k.to(at::kDouble).requires_grad_(true),
                    v2 = v.to(at::kDouble).requires_grad_(true);
@@ -238,11 +240,13 @@ TEST_P(Bf16DeviceOpsTest, AttentionAndItsGradientsAreNearTheDefinitions) {
   EXPECT_EQ(attention.out.scalar_type(), at::kBFloat16);
   EXPECT_LT(RelativeError(attention.out, expected.detach()), 4e-3);
   (expected * out_grad.to(at::kDouble)).sum().backward();
-  const AttentionGrads grads = ops_->AttendBackward(q, k, v, attention, out_grad, kSegments, heads);
+  const AttentionGrads grads =
+      ops_->AttendBackward(q, k, v, attention, out_grad, *ops_->PlanAttention(kSegments), heads);
   EXPECT_LT(RelativeError(grads.q, q2.grad()), 1e-2);
   EXPECT_LT(RelativeError(grads.k, k2.grad()), 1e-2);
   EXPECT_LT(RelativeError(grads.v, v2.grad()), 1e-2);
-  const AttentionGrads again = ops_->AttendBackward(q, k, v, attention, out_grad, kSegments, heads);
+  const AttentionGrads again =
+      ops_->AttendBackward(q, k, v, attention, out_grad, *ops_->PlanAttention(kSegments), heads);
   EXPECT_TRUE(grads.q.equal(again.q) && grads.k.equal(again.k) && grads.v.equal(again.v));
 }
 

@@ -37,67 +37,8 @@ at::Tensor ByHeads(const at::Tensor& x, const HeadCounts& heads) {
   return x.view({x.size(0), -1, heads.head_dim});
 }
 
-// Tokens of a packed row, neighbours where they are: then nothing is copied.
-class Tokens {
- public:
-  Tokens(std::vector<int64_t> indices, const at::Device& device)
-      : first_(indices.front()), count_(static_cast<int64_t>(indices.size())) {
-    if (indices.back() - first_ + 1 == count_) return;
-    indices_ = at::tensor(indices, at::kLong).to(device);
-  }
-
-  at::Tensor Take(const at::Tensor& x, int64_t dim = 0) const {
-    return indices_.defined() ? x.index_select(dim, indices_) : x.narrow(dim, first_, count_);
-  }
-  void Put(const at::Tensor& values, at::Tensor x, int64_t dim = 0) const {
-    if (indices_.defined()) {
-      x.index_copy_(dim, indices_, values);
-    } else {
-      x.narrow(dim, first_, count_).copy_(values);
-    }
-  }
-  void Add(const at::Tensor& values, at::Tensor x) const {
-    if (indices_.defined()) {
-      x.index_copy_(0, indices_, x.index_select(0, indices_).add_(values));
-    } else {
-      x.narrow(0, first_, count_).add_(values);
-    }
-  }
-
- private:
-  const int64_t first_, count_;
-  at::Tensor indices_;  // undefined: neighbours
-};
-
-// A packed row's attention in two parts: every segment over itself, causal; and the completions of
-// each prompt, as one run of queries, over the prompt.
-struct RowParts {
-  AttentionRuns own{.causal = true};
-  AttentionRuns over_prompts;
-  std::vector<int64_t> completions, prompts;  // rows of the second part's queries and keys
-};
-
 void AppendRange(int64_t begin, int64_t end, std::vector<int64_t>& rows) {
   for (int64_t t = begin; t < end; ++t) rows.push_back(t);
-}
-
-RowParts PartsOf(std::span<const Segment> segments) {
-  RowParts parts;
-  int64_t end = 0;
-  for (const Segment& segment : segments) {
-    TORCH_CHECK(segment.begin == end, "segments of a packed row lie one after the other");
-    end = segment.end;
-    parts.own.query_ends.push_back(static_cast<int32_t>(end));
-  }
-  parts.own.key_ends = parts.own.query_ends;
-  for (const auto& part : SplitByPrompt(segments)) {
-    if (part.size() == 1) continue;
-    AppendRange(part[1].begin, part.back().end, parts.completions);
-    AppendRange(part[0].begin, part[0].end, parts.prompts);
-    parts.over_prompts.query_ends.push_back(static_cast<int32_t>(parts.completions.size()));
-    parts.over_prompts.key_ends.push_back(static_cast<int32_t>(parts.prompts.size()));
-  }
-  return parts;
 }
 
 // of[t] += with[t] as softmax over the keys of both: `of` becomes the whole.
@@ -110,6 +51,29 @@ Attention Merged(const Attention& of, const Attention& with) {
 }
 
 }  // namespace
+
+DeviceAttentionPlan::DeviceAttentionPlan(std::span<const Segment> of, const at::Device& device)
+    : AttentionPlan(of) {
+  std::vector<int32_t> segment_ends, completion_ends, prompt_ends;
+  std::vector<int64_t> of_completions, of_prompts;
+  for (const Segment& segment : segments) {
+    TORCH_CHECK(segment.begin == (segment_ends.empty() ? 0 : segment_ends.back()),
+                "segments of a packed row lie one after the other");
+    segment_ends.push_back(static_cast<int32_t>(segment.end));
+  }
+  for (const auto& part : SplitByPrompt(segments)) {
+    if (part.size() == 1) continue;
+    AppendRange(part[1].begin, part.back().end, of_completions);
+    AppendRange(part[0].begin, part[0].end, of_prompts);
+    completion_ends.push_back(static_cast<int32_t>(of_completions.size()));
+    prompt_ends.push_back(static_cast<int32_t>(of_prompts.size()));
+  }
+  own = AttentionRuns(segment_ends, segment_ends, /*causal=*/true, device);
+  if (of_completions.empty()) return;
+  over_prompts = AttentionRuns(completion_ends, prompt_ends, /*causal=*/false, device);
+  completions.emplace(of_completions, device);
+  prompts.emplace(of_prompts, device);
+}
 
 template <typename T>
 at::Tensor DeviceLayerOps::Upload(std::span<const T> values, at::ScalarType type) const {
@@ -250,14 +214,19 @@ void DeviceLayerOps::SwiGluBackward(const at::Tensor& out_grad, at::Tensor& gate
   CheckLaunch("SwiGLU, backward");
 }
 
+std::shared_ptr<const AttentionPlan> DeviceLayerOps::PlanAttention(
+    std::span<const Segment> segments) const {
+  return std::make_shared<const DeviceAttentionPlan>(segments, device_);
+}
+
 Attention DeviceLayerOps::Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
-                                 std::span<const Segment> segments, const HeadCounts& heads) const {
+                                 const AttentionPlan& plan, const HeadCounts& heads) const {
+  const auto& parts = static_cast<const DeviceAttentionPlan&>(plan);
   const at::Tensor queries = ByHeads(q, heads), keys = ByHeads(k, heads),
                    values = ByHeads(v, heads);
-  const RowParts parts = PartsOf(segments);
   Attention whole = AttendRuns(queries, keys, values, parts.own);
-  if (!parts.completions.empty()) {
-    const Tokens rows(parts.completions, device_), prompts(parts.prompts, device_);
+  if (parts.completions.has_value()) {
+    const TokenSelection &rows = *parts.completions, &prompts = *parts.prompts;
     const Attention over_prompts = AttendRuns(rows.Take(queries), prompts.Take(keys),
                                               prompts.Take(values), parts.over_prompts);
     const Attention merged = Merged({rows.Take(whole.out), rows.Take(whole.lse, 1)}, over_prompts);
@@ -269,17 +238,16 @@ Attention DeviceLayerOps::Attend(const at::Tensor& q, at::Tensor& k, at::Tensor&
 
 AttentionGrads DeviceLayerOps::AttendBackward(const at::Tensor& q, const at::Tensor& k,
                                               const at::Tensor& v, const Attention& attention,
-                                              const at::Tensor& out_grad,
-                                              std::span<const Segment> segments,
+                                              const at::Tensor& out_grad, const AttentionPlan& plan,
                                               const HeadCounts& heads) const {
+  const auto& parts = static_cast<const DeviceAttentionPlan&>(plan);
   const at::Tensor queries = ByHeads(q, heads), keys = ByHeads(k, heads),
                    values = ByHeads(v, heads);
   const at::Tensor grad = ByHeads(out_grad, heads), out = ByHeads(attention.out, heads);
-  const RowParts parts = PartsOf(segments);
   AttentionGrads grads =
       AttendRunsBackward(grad, queries, keys, values, {out, attention.lse}, parts.own);
-  if (!parts.completions.empty()) {
-    const Tokens rows(parts.completions, device_), prompts(parts.prompts, device_);
+  if (parts.completions.has_value()) {
+    const TokenSelection &rows = *parts.completions, &prompts = *parts.prompts;
     const AttentionGrads over_prompts = AttendRunsBackward(
         rows.Take(grad), rows.Take(queries), prompts.Take(keys), prompts.Take(values),
         {rows.Take(out), rows.Take(attention.lse, 1)}, parts.over_prompts);

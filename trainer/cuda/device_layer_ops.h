@@ -9,13 +9,25 @@
 #define TANDEM_TRAINER_CUDA_DEVICE_LAYER_OPS_H_
 
 #include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "trainer/compute_dtype.h"
+#include "trainer/cuda/run_attention.h"
+#include "trainer/cuda/token_selection.h"
 #include "trainer/cuda/training_kernels.h"
 #include "trainer/layer_ops.h"
 
 namespace tandem::trainer {
+
+// A packed row's attention in two parts: every segment over itself, causal; and the completions of
+// each prompt, as one run of queries, over the prompt.
+struct DeviceAttentionPlan : AttentionPlan {
+  DeviceAttentionPlan(std::span<const Segment> segments, const at::Device& device);
+
+  AttentionRuns own, over_prompts;
+  std::optional<TokenSelection> completions, prompts;  // the second part's; nothing without one
+};
 
 class DeviceLayerOps : public LayerOps {
  public:
@@ -42,12 +54,13 @@ class DeviceLayerOps : public LayerOps {
               bool backward) const override;
   at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up) const override;
   void SwiGluBackward(const at::Tensor& out_grad, at::Tensor& gate, at::Tensor& up) const override;
-  Attention Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
-                   std::span<const Segment> segments, const HeadCounts& heads) const override;
+  std::shared_ptr<const AttentionPlan> PlanAttention(
+      std::span<const Segment> segments) const override;
+  Attention Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v, const AttentionPlan& plan,
+                   const HeadCounts& heads) const override;
   AttentionGrads AttendBackward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                 const Attention& attention, const at::Tensor& out_grad,
-                                std::span<const Segment> segments,
-                                const HeadCounts& heads) const override;
+                                const AttentionPlan& plan, const HeadCounts& heads) const override;
   at::Tensor Logits(const LinearLayer& head, const at::Tensor& hidden) const override;
   int64_t logit_chunk_rows() const override { return 1024; }
   RowLogprobs Logprobs(const at::Tensor& logits, std::span<const int64_t> tokens,

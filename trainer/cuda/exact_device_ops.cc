@@ -71,6 +71,14 @@ std::vector<int32_t> Table(const BlockLayout& layout, int64_t max_blocks) {
   return table;
 }
 
+struct ExactAttentionPlan : DeviceAttentionPlan {
+  using DeviceAttentionPlan::DeviceAttentionPlan;
+
+  int64_t max_blocks = 0, longest = 0;
+  at::Tensor rows;                        // [blocks * kBlock]
+  at::Tensor table, sequences, contexts;  // [segments, max_blocks], [T], [T] int32
+};
+
 }  // namespace
 
 // x [N, I] of the weight's dtype -> [N, O] fp32.
@@ -150,29 +158,38 @@ at::Tensor ExactDeviceOps::SwiGlu(const at::Tensor& gate, const at::Tensor& up) 
   return out;
 }
 
-Attention ExactDeviceOps::Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
-                                 std::span<const Segment> segments, const HeadCounts& heads) const {
+std::shared_ptr<const AttentionPlan> ExactDeviceOps::PlanAttention(
+    std::span<const Segment> segments) const {
   const BlockLayout layout = LayOut(segments);
-  const int64_t max_blocks = (layout.longest + kBlock - 1) / kBlock;
+  const auto upload = [&](const std::vector<int32_t>& x) {
+    return Upload(std::span<const int32_t>(x), at::kInt);
+  };
+  const auto plan = std::make_shared<ExactAttentionPlan>(segments, device());
+  plan->longest = layout.longest;
+  plan->max_blocks = (layout.longest + kBlock - 1) / kBlock;
+  plan->rows = Upload(std::span<const int64_t>(layout.rows), at::kLong);
+  plan->table = upload(Table(layout, plan->max_blocks));
+  plan->sequences = upload(layout.sequences);
+  plan->contexts = upload(layout.contexts);
+  return plan;
+}
+
+Attention ExactDeviceOps::Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
+                                 const AttentionPlan& row, const HeadCounts& heads) const {
+  const auto& plan = static_cast<const ExactAttentionPlan&>(row);
   const int64_t tokens = q.size(0), d = heads.head_dim;
-  const at::Tensor rows = Upload(std::span<const int64_t>(layout.rows), at::kLong);
   const auto in_blocks = [&](at::Tensor& x) {  // [blocks, Hkv, kBlock, D], rounded
     x = x.to(type());
     return x.view({tokens, heads.num_kv_heads, d})
-        .index_select(0, rows)
+        .index_select(0, plan.rows)
         .view({-1, kBlock, heads.num_kv_heads, d})
         .transpose(1, 2)
         .contiguous();
   };
   const at::Tensor keys = in_blocks(k), values = in_blocks(v);
-  const auto upload = [&](const std::vector<int32_t>& x) {
-    return Upload(std::span<const int32_t>(x), at::kInt);
-  };
-  const at::Tensor table = upload(Table(layout, max_blocks)), sequences = upload(layout.sequences),
-                   contexts = upload(layout.contexts);
   const at::Tensor queries = q * (1.0f / std::sqrt(static_cast<float>(d)));
   Attention result{at::empty(q.sizes(), On(type())), {}};
-  const int64_t each = kernels::AttentionScratch(1, heads.num_heads, d, layout.longest);
+  const int64_t each = kernels::AttentionScratch(1, heads.num_heads, d, plan.longest);
   const int64_t together = std::clamp<int64_t>(kScratchFloats / each, 1, tokens);
   at::Tensor scratch = at::empty({together * each}, On(at::kFloat));
   for (int64_t first = 0; first < tokens; first += together) {
@@ -182,15 +199,15 @@ Attention ExactDeviceOps::Attend(const at::Tensor& q, at::Tensor& k, at::Tensor&
          .keys = keys.const_data_ptr(),
          .values = values.const_data_ptr(),
          .kv = ElementOf(keys),
-         .block_tables = table.const_data_ptr<int32_t>(),
-         .sequences = sequences.const_data_ptr<int32_t>() + first,
-         .contexts = contexts.const_data_ptr<int32_t>() + first,
+         .block_tables = plan.table.const_data_ptr<int32_t>(),
+         .sequences = plan.sequences.const_data_ptr<int32_t>() + first,
+         .contexts = plan.contexts.const_data_ptr<int32_t>() + first,
          .rows = count,
          .heads = heads.num_heads,
          .kv_heads = heads.num_kv_heads,
          .head_dim = d,
-         .max_blocks = max_blocks,
-         .longest = layout.longest,
+         .max_blocks = plan.max_blocks,
+         .longest = plan.longest,
          .scratch = scratch.data_ptr<float>(),
          .out = result.out.narrow(0, first, count).data_ptr(),
          .element = ElementOf(result.out)},
@@ -202,13 +219,12 @@ Attention ExactDeviceOps::Attend(const at::Tensor& q, at::Tensor& k, at::Tensor&
 
 AttentionGrads ExactDeviceOps::AttendBackward(const at::Tensor& q, const at::Tensor& k,
                                               const at::Tensor& v, const Attention&,
-                                              const at::Tensor& out_grad,
-                                              std::span<const Segment> segments,
+                                              const at::Tensor& out_grad, const AttentionPlan& plan,
                                               const HeadCounts& heads) const {
   const at::Tensor queries = q.to(type()), grad = out_grad.to(type());
   at::Tensor keys = k, values = v;
-  const Attention again = DeviceLayerOps::Attend(queries, keys, values, segments, heads);
-  return DeviceLayerOps::AttendBackward(queries, keys, values, again, grad, segments, heads);
+  const Attention again = DeviceLayerOps::Attend(queries, keys, values, plan, heads);
+  return DeviceLayerOps::AttendBackward(queries, keys, values, again, grad, plan, heads);
 }
 
 at::Tensor ExactDeviceOps::Logits(const LinearLayer& head, const at::Tensor& hidden) const {

@@ -23,13 +23,14 @@ class ExactDeviceOps : public DeviceLayerOps {
   RotatedHeads NormAndRotate(const NormLayer& norm, double eps, int64_t num_heads,
                              const RotaryTable& table, at::Tensor projected) const override;
   at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up) const override;
+  std::shared_ptr<const AttentionPlan> PlanAttention(
+      std::span<const Segment> segments) const override;
   // Leaves lse undefined.
-  Attention Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
-                   std::span<const Segment> segments, const HeadCounts& heads) const override;
+  Attention Attend(const at::Tensor& q, at::Tensor& k, at::Tensor& v, const AttentionPlan& plan,
+                   const HeadCounts& heads) const override;
   AttentionGrads AttendBackward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                 const Attention& attention, const at::Tensor& out_grad,
-                                std::span<const Segment> segments,
-                                const HeadCounts& heads) const override;
+                                const AttentionPlan& plan, const HeadCounts& heads) const override;
   at::Tensor Logits(const LinearLayer& head, const at::Tensor& hidden) const override;
 
  protected:

@@ -22,12 +22,6 @@ double Scale(const at::Tensor& q) { return 1.0 / std::sqrt(static_cast<double>(q
 
 bool UseFlash(const at::Tensor& q) { return q.is_cuda() && q.scalar_type() == at::kBFloat16; }
 
-// What flash attention takes of runs.
-struct FlashRuns {
-  at::Tensor query_ends, key_ends;  // [runs + 1] int32, from 0
-  int64_t longest_query = 0, longest_key = 0;
-};
-
 at::Tensor EndsFromZero(const std::vector<int32_t>& ends, const at::Device& device,
                         int64_t& longest) {
   at::Tensor result = at::empty({static_cast<int64_t>(ends.size()) + 1}, at::kInt);
@@ -40,20 +34,10 @@ at::Tensor EndsFromZero(const std::vector<int32_t>& ends, const at::Device& devi
   return result.to(device);
 }
 
-// At least two queries: with one, flash attention swaps heads and queries, and lse lies otherwise.
-FlashRuns ForFlash(const AttentionRuns& runs, const at::Device& device) {
-  FlashRuns flash;
-  flash.longest_query = 2;
-  flash.query_ends = EndsFromZero(runs.query_ends, device, flash.longest_query);
-  flash.key_ends = EndsFromZero(runs.key_ends, device, flash.longest_key);
-  return flash;
-}
-
 Attention FlashForward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                        const AttentionRuns& runs) {
-  const FlashRuns flash = ForFlash(runs, q.device());
   const auto result = at::_flash_attention_forward(
-      q, k, v, flash.query_ends, flash.key_ends, flash.longest_query, flash.longest_key,
+      q, k, v, runs.device_query_ends, runs.device_key_ends, runs.longest_query, runs.longest_key,
       /*dropout_p=*/0.0, runs.causal, /*return_debug_mask=*/false, Scale(q));
   return {std::get<0>(result), std::get<1>(result)};
 }
@@ -77,12 +61,11 @@ class DeterministicScope {
 AttentionGrads FlashBackward(const at::Tensor& out_grad, const at::Tensor& q, const at::Tensor& k,
                              const at::Tensor& v, const Attention& attention,
                              const AttentionRuns& runs) {
-  const FlashRuns flash = ForFlash(runs, q.device());
   const at::Tensor no_dropout = at::empty({2}, q.options().dtype(at::kUInt64));
   const DeterministicScope deterministic;
   const auto [dq, dk, dv] = at::_flash_attention_backward(
-      out_grad, q, k, v, attention.out, attention.lse.contiguous(), flash.query_ends,
-      flash.key_ends, flash.longest_query, flash.longest_key, /*dropout_p=*/0.0, runs.causal,
+      out_grad, q, k, v, attention.out, attention.lse.contiguous(), runs.device_query_ends,
+      runs.device_key_ends, runs.longest_query, runs.longest_key, /*dropout_p=*/0.0, runs.causal,
       no_dropout, no_dropout, Scale(q));
   return {dq, dk, dv};
 }
@@ -170,6 +153,15 @@ AttentionGrads WrittenOutBackward(const at::Tensor& out_grad, const at::Tensor& 
 }
 
 }  // namespace
+
+// At least two queries: with one, flash attention swaps heads and queries, and lse lies otherwise.
+AttentionRuns::AttentionRuns(const std::vector<int32_t>& of_queries,
+                             const std::vector<int32_t>& of_keys, bool is_causal,
+                             const at::Device& device)
+    : query_ends(of_queries), key_ends(of_keys), causal(is_causal), longest_query(2) {
+  device_query_ends = EndsFromZero(query_ends, device, longest_query);
+  device_key_ends = EndsFromZero(key_ends, device, longest_key);
+}
 
 Attention AttendRuns(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      const AttentionRuns& runs) {

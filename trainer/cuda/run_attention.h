@@ -22,8 +22,16 @@ namespace tandem::trainer {
 
 // Run r: queries [query_ends[r - 1], query_ends[r]), keys likewise; from 0, none of them empty.
 struct AttentionRuns {
+  AttentionRuns() = default;
+  // `causal`: as many keys as queries; each query sees the keys up to its own.
+  AttentionRuns(const std::vector<int32_t>& query_ends, const std::vector<int32_t>& key_ends,
+                bool causal, const at::Device& device);
+
   std::vector<int32_t> query_ends, key_ends;
-  bool causal = false;  // as many keys as queries: each query sees the keys up to its own
+  bool causal = false;
+  // The same as flash attention takes it: [runs + 1] int32, from 0, on the device.
+  at::Tensor device_query_ends, device_key_ends;
+  int64_t longest_query = 0, longest_key = 0;
 };
 
 // q [Nq, H, D], k and v [Nk, Hkv, D] of one dtype -> out as q, lse [H, Nq] float32. Scores are
