@@ -12,7 +12,6 @@
 namespace tandem::rollout {
 namespace {
 
-using testing::FailsWith;
 using testing::IsOk;
 
 ModelConfig SmallVocabulary() {
@@ -197,13 +196,6 @@ TEST_P(CudaInvarianceTest, GraphsAndStepsWithoutTakeTurns) {
   const Completions got = Generate(Options(), groups);
   ExpectSameBytes(got, Alone());
   EXPECT_EQ(got.at(9).at(0).top.size(), 4u);
-}
-
-TEST_P(CudaInvarianceTest, ExactIsRefused) {
-  EngineOptions options = Options();
-  options.numerics = Numerics::kExact;
-  EXPECT_THAT(Engine::Create(directory_->path(), options),
-              FailsWith(absl::StatusCode::kUnimplemented, "numerics exact on a CUDA device"));
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, CudaInvarianceTest,

@@ -28,11 +28,7 @@ TEST_F(DeviceRefusalTest, NamesWhatIsMissing) {
               FailsWith(absl::StatusCode::kFailedPrecondition, missing));
 }
 
-TEST_F(DeviceRefusalTest, RefusesPromisesOfTheCpuKernelsAndFaults) {
-  EngineOptions exact = Cuda();
-  exact.numerics = Numerics::kExact;
-  EXPECT_THAT(Engine::Create(directory(), exact),
-              FailsWith(absl::StatusCode::kUnimplemented, "numerics exact on a CUDA device"));
+TEST_F(DeviceRefusalTest, RefusesFaultsOfTheCpuKernels) {
   EngineOptions faulty = Cuda();
   faulty.faults.temperature = 0.9;
   EXPECT_THAT(Engine::Create(directory(), faulty),
