@@ -53,7 +53,8 @@ struct Normed {
 
 // Cosines and sines of the row's positions, [T, D / 2] float32.
 struct RotaryTable {
-  at::Tensor cosine, sine, minus_sine;  // the last turns gradients back
+  at::Tensor cosine, sine;
+  at::Tensor minus_sine;  // where kernels turn gradients back by it
   // What they were made of, where an implementation's kernels make them again.
   at::Tensor positions, inverse_frequencies;  // [T] int32, [D / 2] float32
 };

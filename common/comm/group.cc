@@ -8,6 +8,7 @@
 
 #include "common/comm/backends.h"
 #include "common/comm/collective.h"
+#include "common/tensor/torch_status.h"
 
 namespace tandem::comm {
 
@@ -28,13 +29,17 @@ Pending StartBroadcastBytes(Collective& group, std::span<std::byte> bytes, int r
       at::from_blob(bytes.data(), {static_cast<int64_t>(bytes.size())}, at::kByte);
   if (group.device().is_cpu()) return group.StartBroadcast(host, root);
   const bool is_root = group.rank() == root;
-  const at::Tensor staged = is_root ? host.to(group.device())
-                                    : at::empty_like(host, host.options().device(group.device()));
+  at::Tensor staged;
+  absl::Status made = CatchTorch("bytes of a broadcast on their way to the device", [&] {
+    staged = is_root ? host.to(group.device())
+                     : at::empty_like(host, host.options().device(group.device()));
+  });
+  if (!made.ok()) return Pending([made = std::move(made)] { return made; });
   const auto sent = std::make_shared<Pending>(group.StartBroadcast(staged, root));
   return Pending([sent, staged, host, is_root]() -> absl::Status {
     const absl::Status status = sent->Wait();
-    if (status.ok() && !is_root) host.copy_(staged);
-    return status;
+    if (!status.ok() || is_root) return status;
+    return CatchTorch("bytes of a broadcast on their way to the host", [&] { host.copy_(staged); });
   });
 }
 

@@ -38,7 +38,7 @@ absl::StatusOr<std::shared_ptr<Collective>> JoinGroup(Backend backend, const Sto
 
 // `bytes`, in host memory, becomes the root's; as many at all ranks, and there until the wait is
 // over. Over NCCL they go through memory of this process's current device. Errors: those of the
-// collective.
+// collective; INTERNAL: that memory could not be had, or the device failed.
 absl::Status BroadcastBytes(Collective& group, std::span<std::byte> bytes, int root);
 Pending StartBroadcastBytes(Collective& group, std::span<std::byte> bytes, int root);
 

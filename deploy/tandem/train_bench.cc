@@ -57,7 +57,7 @@ absl::Status WriteData(const TrainBench& bench, const std::string& path) {
 // Half of the completions are rewarded, whatever they say; the loss is the one the peer is told to
 // take.
 json RunFileOf(const TrainBench& bench, const std::string& data) {
-  return {
+  json file = {
       {"launch", {{"num_servers", 1}}},
       {"server",
        {{"model", bench.model},
@@ -81,6 +81,16 @@ json RunFileOf(const TrainBench& bench, const std::string& data) {
         {"probe", {{"every", 0}}},
         {"eval", {{"every", 0}, {"at_start", false}, {"at_end", false}}},
         {"checkpoint", {{"every", 0}, {"at_end", false}}}}}};
+  if (bench.device == "cuda") {  // the defaults are the CPU's: all completions decode together
+    const int64_t completions = bench.prompts * bench.group;
+    const int64_t tokens = bench.prompt_tokens + bench.new_tokens;
+    json& engine = file["server"]["engine"];
+    engine["max_batch_sequences"] = std::min<int64_t>(completions, 4096);
+    engine["max_step_tokens"] = 8192;
+    engine["kv_capacity_tokens"] = 2 * completions * tokens;
+    file["trainer"]["microbatch_tokens"] = 16384;
+  }
+  return file;
 }
 
 absl::StatusOr<TrainResult> RunPair(const TrainBench& bench, const std::string& data) {

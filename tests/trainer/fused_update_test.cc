@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "tests/trainer/test_device.h"
+#include "tests/trainer/test_devices.h"
 
 namespace tandem::trainer {
 namespace {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "tests/support/status_matchers.h"
-#include "tests/trainer/test_device.h"
+#include "tests/trainer/test_devices.h"
 
 namespace tandem::trainer {
 namespace {

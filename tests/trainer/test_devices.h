@@ -3,6 +3,8 @@
 #ifndef TANDEM_TESTS_TRAINER_TEST_DEVICES_H_
 #define TANDEM_TESTS_TRAINER_TEST_DEVICES_H_
 
+#include <ATen/core/Tensor.h>
+
 #include <string>
 #include <vector>
 
@@ -24,6 +26,16 @@ inline std::vector<Device> TestDevicesButTheCpu() {
   std::vector<Device> devices = TestDevices();
   std::erase(devices, Device::kCpu);
   return devices;
+}
+
+// Where a test of tensors that is built twice has them: on the CPU, and on the first GPU in the
+// programs of label gpu.
+inline at::Tensor OnDevice(const at::Tensor& tensor) {
+#ifdef TANDEM_ON_GPU
+  return tensor.to(at::kCUDA);
+#else
+  return tensor;
+#endif
 }
 
 inline std::string NameOf(Device device) { return device == Device::kCpu ? "Cpu" : "Device"; }

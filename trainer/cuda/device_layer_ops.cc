@@ -169,8 +169,7 @@ RotaryTable DeviceLayerOps::MakeRotaryTable(std::span<const int32_t> positions,
                                             std::span<const float> inverse_frequencies) const {
   const at::Tensor angles =
       at::outer(Widened(Upload(positions, at::kInt)), Upload(inverse_frequencies, at::kFloat));
-  const at::Tensor sine = angles.sin();
-  return {angles.cos(), sine, sine.neg()};
+  return {.cosine = angles.cos(), .sine = angles.sin()};
 }
 
 void DeviceLayerOps::Rotate(at::Tensor& x, int64_t num_heads, const RotaryTable& table,
