@@ -24,18 +24,30 @@ const char* TransportOf(const ServerPush& push) {
 }  // namespace
 
 absl::Status Delivery::WaitForServers(double patience_seconds, bool need_all,
-                                      const StopSignal& stop) {
+                                      const StopSignal& stop,
+                                      const std::function<absl::Status()>& tick) {
   const double start = MonotonicSeconds();
+  double next_warning = 5;
   for (;;) {
+    TANDEM_RETURN_IF_ERROR(tick());
     const int answering = static_cast<int>(client_->Behind(milliseconds(50)).size());
     TANDEM_RETURN_IF_ERROR(client_->Health());
-    if (answering == client_->num_servers()) return ForwardEvents();
+    const std::string missing = client_->Missing();
+    if (answering > 0 && missing.empty()) return ForwardEvents();
     if (stop.Requested()) return absl::OkStatus();
-    if (MonotonicSeconds() - start > patience_seconds && answering > 0) {
+    const double waited = MonotonicSeconds() - start;
+    if (waited > patience_seconds && answering > 0) {
       if (!need_all) return ForwardEvents();
-      return absl::UnavailableError(absl::StrCat("only ", answering, " of ", client_->num_servers(),
-                                                 " rollout servers answer after ", patience_seconds,
-                                                 " s, and a deterministic run needs all of them"));
+      return absl::UnavailableError(absl::StrCat("only ", answering, " rollout servers answer after ",
+                                                 patience_seconds, " s, and a deterministic run needs ",
+                                                 "all of them: ", missing));
+    }
+    if (waited > next_warning && answering > 0) {
+      next_warning *= 2;
+      log::Warning("waiting for the other rollout servers", {{"waited_s", waited},
+                                                             {"patience_s", patience_seconds},
+                                                             {"answering", answering},
+                                                             {"missing", missing}});
     }
     stop.WaitFor(milliseconds(50));
   }

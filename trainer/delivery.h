@@ -41,11 +41,14 @@ class Delivery {
   Delivery(RolloutClient* client, WeightPublisher* publisher, int64_t hold_back, EventSink events)
       : client_(client), publisher_(publisher), hold_back_(hold_back), events_(std::move(events)) {}
 
-  // Waits until every server answers, or `patience_seconds` passed and some do; the first tells the
-  // dtype to cast to.
+  // Waits until every server answers, or `patience_seconds` passed and some do, with warnings of who is
+  // missing at growing distances. Calls `tick` (servers may be added) while it waits.
   //   UNAVAILABLE          none (or, with need_all, not all) came
   //   FAILED_PRECONDITION  another run owns a server
-  absl::Status WaitForServers(double patience_seconds, bool need_all, const StopSignal& stop);
+  //   others               of `tick`
+  absl::Status WaitForServers(double patience_seconds, bool need_all, const StopSignal& stop,
+                              const std::function<absl::Status()>& tick);
+  // Of the weights of the first server that tells.
   absl::StatusOr<DType> ServerDType();
 
   // Takes `cast` as the weights of `version`, and sends those due to every server that is ready or

@@ -30,7 +30,7 @@ int Main(int argc, char** argv) {
   CLI::App app("Trainer: improves a model with groups sampled by rollout servers.", "trainer");
   std::string config, servers, progress;
   std::vector<std::string> sets;
-  bool resume = false, clean = false, dry_run = false, help_config = false, version = false;
+  bool resume = false, resume_or_start = false, clean = false, dry_run = false, help_config = false, version = false;
   app.add_option("--config", config, "run file; its section `trainer` is read");
   app.add_option("--set", sets, "KEY=VALUE, after the file: trainer.steps=10");
   app.add_option("--servers", servers, "HOST:PORT,HOST:PORT: in place of trainer.servers");
@@ -40,7 +40,12 @@ int Main(int argc, char** argv) {
   app.add_option("--progress", progress, "json: steps, events and phases as JSON lines on stdout")
       ->check(CLI::IsMember({"json"}));
   CLI::Option* const resume_flag = app.add_flag("--resume", resume, "go on from a checkpoint");
-  app.add_flag("--clean", clean, "delete the run that is there first")->excludes(resume_flag);
+  CLI::Option* const clean_flag =
+      app.add_flag("--clean", clean, "delete the run that is there first")->excludes(resume_flag);
+  app.add_flag("--resume-or-start", resume_or_start,
+               "go on if there is a run, else start it: for launchers that start processes again")
+      ->excludes(resume_flag)
+      ->excludes(clean_flag);
   app.add_flag("--dry-run", dry_run, "print the resolved configuration and the plan");
   app.add_flag("--help-config", help_config, "print every knob of section `trainer`");
   app.add_flag("--version", version, "print the version");
@@ -64,6 +69,7 @@ int Main(int argc, char** argv) {
   }
   TrainerContext context = {.resolved_config = binder.ToYaml()};
   if (resume || clean) context.mode = resume ? RunMode::kResume : RunMode::kClean;
+  if (resume_or_start) context.mode = RunMode::kResumeOrFresh;
   if (!progress.empty()) {
     context.progress = [](const std::string& line) { std::cout << line << std::endl; };
   }

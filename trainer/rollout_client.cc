@@ -41,6 +41,7 @@ struct Server {
   std::unique_ptr<RolloutService::Stub> stub;
   State state = State::kLost;
   bool was_ready = false;
+  bool is_retired = false;
   std::string last_error = "not reached yet";
   double retry_seconds = 0;
   std::optional<GetInfoResponse> info;
@@ -94,17 +95,22 @@ struct RolloutClient::Impl {
   void Settle(int index, Task task, FinishedGroup group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void Lose(int index, const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   absl::Status CheckHealth() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  std::string Missing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  Server& At(int index) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    return *servers[static_cast<size_t>(index)];
+  }
   std::optional<Task> TakeTask(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   RolloutClientOptions options;
   Accept accept;
   DrawnHook drawn;
   std::string run_id;
-  std::vector<std::unique_ptr<Server>> servers;  // the vector and stubs are constant after start
-  std::vector<std::thread> threads;
 
   mutable Mutex mu;
   CondVar changed;  // anything below
+  // Only grows; address and stub of a server are constant.
+  std::vector<std::unique_ptr<Server>> servers ABSL_GUARDED_BY(mu);
+  std::vector<std::thread> threads ABSL_GUARDED_BY(mu);
   bool stopping ABSL_GUARDED_BY(mu) = false;
   int64_t cancel_round ABSL_GUARDED_BY(mu) = 0;
   absl::Status fatal ABSL_GUARDED_BY(mu);
@@ -113,6 +119,7 @@ struct RolloutClient::Impl {
   std::set<grpc::ClientContext*> in_flight ABSL_GUARDED_BY(mu);
   std::vector<ServerEvent> events ABSL_GUARDED_BY(mu);
   int64_t num_retries ABSL_GUARDED_BY(mu) = 0;
+  bool any_came ABSL_GUARDED_BY(mu) = false;
   double none_ready_since ABSL_GUARDED_BY(mu) = MonotonicSeconds();
   double next_warning_seconds ABSL_GUARDED_BY(mu) = 2;
 };
@@ -125,6 +132,9 @@ void BindOptions(OptionBinder& binder, RolloutClientOptions& options) {
   binder.Number("server_patience_seconds", &options.server_patience_seconds,
                 {.min = 0, .exclusive_min = true}, "s",
                 "without any usable server, the run ends after this long (exit code 4)");
+  binder.Number("start_patience_seconds", &options.start_patience_seconds, {.min = 0}, "s",
+                "the same at the start, before the first server came: on a cluster they may still be "
+                "scheduled, fetched and loaded; 0: server_patience_seconds");
   binder.Number("retry_initial_seconds", &options.retry_initial_seconds,
                 {.min = 0, .exclusive_min = true}, "s",
                 "first wait before a lost server is probed");
@@ -143,35 +153,56 @@ RolloutClient::RolloutClient(const std::vector<std::string>& addresses, const st
   impl_->accept = std::move(accept);
   impl_->drawn = std::move(drawn);
   impl_->run_id = run_id;
-  for (const std::string& address : addresses) {
-    auto server = std::make_unique<Server>();
-    server->address = address;
-    server->stub = Connect(address);
-    impl_->servers.push_back(std::move(server));
-  }
-  for (int i = 0; i < num_servers(); ++i) {
-    for (int64_t worker = 0; worker < options.groups_in_flight; ++worker) {
-      impl_->threads.emplace_back([this, i, worker] { impl_->Work(i, worker == 0); });
-    }
-  }
+  for (const std::string& address : addresses) AddServer(address);
 }
 
 RolloutClient::~RolloutClient() {
+  std::vector<std::thread> threads;
   {
     MutexLock lock(&impl_->mu);
     impl_->stopping = true;
     impl_->queue.clear();
     for (grpc::ClientContext* context : impl_->in_flight) context->TryCancel();
     impl_->changed.NotifyAll();
+    threads = std::exchange(impl_->threads, {});
   }
-  for (std::thread& thread : impl_->threads) thread.join();
+  for (std::thread& thread : threads) thread.join();
+}
+
+int RolloutClient::AddServer(const std::string& address) {
+  MutexLock lock(&impl_->mu);
+  const auto known = std::ranges::find(impl_->servers, address,
+                                       [](const auto& server) { return server->address; });
+  const int index = static_cast<int>(known - impl_->servers.begin());
+  if (known != impl_->servers.end()) {
+    (*known)->is_retired = false;
+    impl_->changed.NotifyAll();
+    return index;
+  }
+  auto server = std::make_unique<Server>();
+  server->address = address;
+  server->stub = Connect(address);
+  impl_->servers.push_back(std::move(server));
+  for (int64_t worker = 0; worker < impl_->options.groups_in_flight; ++worker) {
+    impl_->threads.emplace_back([this, index, worker] { impl_->Work(index, worker == 0); });
+  }
+  return index;
+}
+
+void RolloutClient::Retire(int server) {
+  MutexLock lock(&impl_->mu);
+  Server& retired = impl_->At(server);
+  if (retired.is_retired) return;
+  retired.is_retired = true;
+  impl_->events.push_back({"server_retired", retired.address, "trainer.servers names it no more"});
+  impl_->changed.NotifyAll();
 }
 
 void RolloutClient::Impl::Work(int index, bool probes) {
   MutexLock lock(&mu);
   while (!stopping) {
-    Server& server = *servers[static_cast<size_t>(index)];
-    if (server.state == State::kLost && probes) {
+    const Server& server = At(index);
+    if (server.state == State::kLost && !server.is_retired && probes) {
       Probe(index);
     } else if (std::optional<Task> task = TakeTask(index)) {
       RunTask(index, *std::move(task));
@@ -182,7 +213,7 @@ void RolloutClient::Impl::Work(int index, bool probes) {
 }
 
 std::optional<Task> RolloutClient::Impl::TakeTask(int index) {
-  if (servers[static_cast<size_t>(index)]->state != State::kReady) return std::nullopt;
+  if (At(index).state != State::kReady) return std::nullopt;
   for (auto it = queue.begin(); it != queue.end(); ++it) {
     if (it->server != kAnyServer && it->server != index) continue;
     Task task = std::move(*it);
@@ -194,7 +225,7 @@ std::optional<Task> RolloutClient::Impl::TakeTask(int index) {
 
 // Asks a lost server for its state, then waits if it still is lost.
 void RolloutClient::Impl::Probe(int index) {
-  Server& server = *servers[static_cast<size_t>(index)];
+  Server& server = At(index);
   GetInfoResponse info;
   mu.Unlock();
   grpc::ClientContext context;
@@ -232,7 +263,7 @@ void RolloutClient::Impl::Probe(int index) {
 }
 
 void RolloutClient::Impl::RunTask(int index, Task task) {
-  Server& server = *servers[static_cast<size_t>(index)];
+  Server& server = At(index);
   const int64_t round = cancel_round;
   ++task.num_attempts;
   if (task.num_attempts > 1) ++num_retries;
@@ -313,7 +344,7 @@ void RolloutClient::Impl::Settle(int index, Task task, FinishedGroup group) {
   log::Warning("a group is asked for again",
                {{"group_id", group.group_id},
                 {"attempt", task.num_attempts},
-                {"server", servers[static_cast<size_t>(index)]->address},
+                {"server", At(index).address},
                 {"reason", group.status.ToString()}});
   if (!server_is_fine) Lose(index, group.status.ToString());
   queue.push_front(std::move(task));
@@ -321,7 +352,7 @@ void RolloutClient::Impl::Settle(int index, Task task, FinishedGroup group) {
 }
 
 void RolloutClient::Impl::Lose(int index, const std::string& reason) {
-  Server& server = *servers[static_cast<size_t>(index)];
+  Server& server = At(index);
   server.last_error = reason;
   if (server.state == State::kLost) return;
   server.was_ready = true;
@@ -336,28 +367,36 @@ absl::Status RolloutClient::Impl::CheckHealth() {
   const bool usable = std::ranges::any_of(
       servers, [](const auto& server) { return server->state != State::kLost; });
   if (usable) {
+    any_came = true;
     none_ready_since = now;
     next_warning_seconds = 2;
     return absl::OkStatus();
   }
-  std::string errors;
-  for (const auto& server : servers) {
-    absl::StrAppend(&errors, errors.empty() ? "" : "; ", server->address, ": ", server->last_error);
-  }
+  std::string errors = Missing();
+  if (errors.empty()) errors = "trainer.servers names none now";
   const double waited = now - none_ready_since;
-  if (waited >= options.server_patience_seconds) {
-    return absl::UnavailableError(absl::StrCat("no rollout server for ",
-                                               static_cast<int64_t>(waited),
-                                               " s (client.server_patience_seconds): ", errors));
+  const double patience = any_came ? options.server_patience_seconds : options.start_patience();
+  if (waited >= patience) {
+    return absl::UnavailableError(
+        absl::StrCat("no rollout server for ", static_cast<int64_t>(waited), " s (client.",
+                     any_came || options.start_patience_seconds == 0 ? "server" : "start",
+                     "_patience_seconds): ", errors));
   }
   if (waited >= next_warning_seconds) {
     log::Warning("no rollout server answers; waiting",
-                 {{"waited_s", waited},
-                  {"patience_s", options.server_patience_seconds},
-                  {"errors", errors}});
+                 {{"waited_s", waited}, {"patience_s", patience}, {"errors", errors}});
     next_warning_seconds *= 2;
   }
   return absl::OkStatus();
+}
+
+std::string RolloutClient::Impl::Missing() const {
+  std::string errors;
+  for (const auto& server : servers) {
+    if (server->is_retired || server->state != State::kLost) continue;
+    absl::StrAppend(&errors, errors.empty() ? "" : "; ", server->address, ": ", server->last_error);
+  }
+  return errors;
 }
 
 void RolloutClient::Submit(GenerateGroupRequest request, int server) {
@@ -388,8 +427,8 @@ std::vector<int> RolloutClient::Behind(std::chrono::milliseconds timeout) {
   MutexLock lock(&impl_->mu);
   for (;;) {
     std::vector<int> behind;
-    for (int i = 0; i < num_servers(); ++i) {
-      if (impl_->servers[static_cast<size_t>(i)]->state == State::kBehind) behind.push_back(i);
+    for (size_t i = 0; i < impl_->servers.size(); ++i) {
+      if (impl_->servers[i]->state == State::kBehind) behind.push_back(static_cast<int>(i));
     }
     if (!behind.empty() || timeout.count() == 0) return behind;
     if (!impl_->changed.WaitUntil(&impl_->mu, deadline)) return behind;
@@ -398,7 +437,7 @@ std::vector<int> RolloutClient::Behind(std::chrono::milliseconds timeout) {
 
 void RolloutClient::MarkReady(int server, int64_t epoch, int64_t version) {
   MutexLock lock(&impl_->mu);
-  Server& marked = *impl_->servers[static_cast<size_t>(server)];
+  Server& marked = impl_->At(server);
   marked.ready_epoch = epoch;
   marked.ready_version = version;
   if (marked.state == State::kBehind) marked.state = State::kReady;
@@ -407,7 +446,7 @@ void RolloutClient::MarkReady(int server, int64_t epoch, int64_t version) {
 
 void RolloutClient::MarkLost(int server, const std::string& reason) {
   MutexLock lock(&impl_->mu);
-  impl_->servers[static_cast<size_t>(server)]->ready_version = -1;
+  impl_->At(server).ready_version = -1;
   impl_->Lose(server, reason);
 }
 
@@ -423,18 +462,37 @@ absl::Status RolloutClient::Health() {
 
 bool RolloutClient::IsReady(int server) const {
   MutexLock lock(&impl_->mu);
-  return impl_->servers[static_cast<size_t>(server)]->state == State::kReady;
+  return impl_->At(server).state == State::kReady;
 }
 
 const std::string& RolloutClient::address(int server) const {
-  return impl_->servers[static_cast<size_t>(server)]->address;
+  MutexLock lock(&impl_->mu);
+  return impl_->At(server).address;
 }
 
-int RolloutClient::num_servers() const { return static_cast<int>(impl_->servers.size()); }
+int RolloutClient::num_servers() const {
+  MutexLock lock(&impl_->mu);
+  return static_cast<int>(impl_->servers.size());
+}
+
+bool RolloutClient::IsRetired(int server) const {
+  MutexLock lock(&impl_->mu);
+  return impl_->At(server).is_retired;
+}
+
+bool RolloutClient::IsLost(int server) const {
+  MutexLock lock(&impl_->mu);
+  return impl_->At(server).state == State::kLost;
+}
+
+std::string RolloutClient::Missing() const {
+  MutexLock lock(&impl_->mu);
+  return impl_->Missing();
+}
 
 std::optional<GetInfoResponse> RolloutClient::info(int server) const {
   MutexLock lock(&impl_->mu);
-  return impl_->servers[static_cast<size_t>(server)]->info;
+  return impl_->At(server).info;
 }
 
 std::vector<ServerEvent> RolloutClient::TakeEvents() {

@@ -8,6 +8,8 @@
 // behind and calls MarkReady; a lost server that comes back with the weights it was marked with is
 // ready at once.
 //
+// Servers may be added and retired while it runs (server_roster.h); the number of a server stays its own.
+//
 // Used by trainer.cc and evaluation.cc. Thread-safe. Threads: groups_in_flight per server.
 #ifndef TANDEM_TRAINER_ROLLOUT_CLIENT_H_
 #define TANDEM_TRAINER_ROLLOUT_CLIENT_H_
@@ -32,6 +34,11 @@ struct RolloutClientOptions {
   int64_t groups_in_flight = 8;         // per server
   double call_timeout_seconds = 300;    // one GenerateGroup
   double server_patience_seconds = 60;  // without any server that is ready
+  double start_patience_seconds = 0;    // the same before the first came; 0: server_patience_seconds
+
+  double start_patience() const {
+    return start_patience_seconds > 0 ? start_patience_seconds : server_patience_seconds;
+  }
   double retry_initial_seconds = 0.1;
   double retry_max_seconds = 1;
   int64_t max_attempts = 8;  // of one group
@@ -52,7 +59,7 @@ struct FinishedGroup {
 };
 
 struct ServerEvent {
-  std::string kind;  // server_lost, server_back, server_ready
+  std::string kind;  // server_retired, server_lost, server_back, server_ready
   std::string address;
   std::string message;
 };
@@ -71,11 +78,18 @@ class RolloutClient {
   RolloutClient(const RolloutClient&) = delete;
   RolloutClient& operator=(const RolloutClient&) = delete;
 
+  // One more server, lost until it answers; its number. One that was retired and is named again keeps its own.
+  int AddServer(const std::string& address);
+
+  // `server` is no longer part of the run: groups that run there go on, and once it is lost nobody asks for it.
+  void Retire(int server);
+
   // Queues a group. With `server`, only that one may run it (deterministic runs).
   void Submit(rollout::v1::GenerateGroupRequest request, int server = kAnyServer);
 
   // The next finished group, or none within `timeout`.
-  //   UNAVAILABLE          no server was ready for server_patience_seconds (last error of each)
+  //   UNAVAILABLE          no server was ready for server_patience_seconds, or none came for
+  //                        start_patience_seconds (last error of each)
   //   FAILED_PRECONDITION  another run owns a server
   absl::StatusOr<std::optional<FinishedGroup>> Next(std::chrono::milliseconds timeout);
 
@@ -94,7 +108,11 @@ class RolloutClient {
 
   bool IsReady(int server) const;
   const std::string& address(int server) const;
-  int num_servers() const;
+  int num_servers() const;  // retired ones included
+  bool IsRetired(int server) const;
+  bool IsLost(int server) const;
+  // "ADDRESS: last error" of those that are lost and not retired; empty when none is.
+  std::string Missing() const;
 
   // As of the last answer of each server; empty before the first.
   std::optional<rollout::v1::GetInfoResponse> info(int server) const;

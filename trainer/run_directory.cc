@@ -122,10 +122,14 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::stri
                                                                  RunMode mode) {
   std::unique_ptr<RunDirectory> run(new RunDirectory(absl::StrCat(out, "/", name)));
   std::error_code error;
+  // A process that died before its first event leaves folders and files without contents.
+  const bool bare_is_empty = mode == RunMode::kResumeOrFresh;
+  mode = Decide(out, name, mode);
   // The launcher may have put its logs there before the trainer starts.
   bool empty = true;
   for (const auto& entry : fs::directory_iterator(run->path_, error)) {
-    if (entry.path().filename() != "logs") empty = false;
+    const bool is_bare = bare_is_empty && fs::is_empty(entry.path(), error) && !error;
+    if (entry.path().filename() != "logs" && !is_bare) empty = false;
   }
   if (mode == RunMode::kResume && !LooksLikeARun(run->path_)) {
     return absl::NotFoundError(absl::StrCat(run->path_, ": no run to resume is there"));
@@ -151,6 +155,11 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::stri
   run->started_at_ = MonotonicSeconds();
   TANDEM_RETURN_IF_ERROR(run->OpenFiles());
   return run;
+}
+
+RunMode RunDirectory::Decide(const std::string& out, const std::string& name, RunMode mode) {
+  if (mode != RunMode::kResumeOrFresh) return mode;
+  return LooksLikeARun(absl::StrCat(out, "/", name)) ? RunMode::kResume : RunMode::kFresh;
 }
 
 absl::Status RunDirectory::OpenFiles() {

@@ -19,7 +19,12 @@
 
 namespace tandem::trainer {
 
-enum class RunMode { kFresh, kResume, kClean };
+enum class RunMode {
+  kFresh,          // a new run
+  kResume,         // goes on with the one that is there
+  kResumeOrFresh,  // whichever of these two fits: for launchers that start a process again
+  kClean,          // deletes the one that is there first
+};
 
 // A JSON value, as text: use JsonText for strings and JsonNumber for numbers.
 using JsonFields = std::vector<std::pair<std::string, std::string>>;
@@ -37,6 +42,9 @@ class RunDirectory {
   //   PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE  it cannot be written
   static absl::StatusOr<std::unique_ptr<RunDirectory>> Open(const std::string& out,
                                                             const std::string& name, RunMode mode);
+
+  // `mode`, with kResumeOrFresh decided by what is at OUT/NAME now.
+  static RunMode Decide(const std::string& out, const std::string& name, RunMode mode);
 
   const std::string& path() const { return path_; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }

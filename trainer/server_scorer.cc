@@ -91,13 +91,18 @@ struct ServerScorer::Server {
 
 ServerScorer::ServerScorer(const std::vector<std::string>& addresses, double timeout_seconds)
     : timeout_seconds_(timeout_seconds) {
+  for (const std::string& address : addresses) AddServer(address);
+}
+
+int ServerScorer::AddServer(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(64 << 20);
-  for (const std::string& address : addresses) {
-    servers_.push_back(std::make_unique<Server>(
-        Server{address, rollout::v1::RolloutService::NewStub(grpc::CreateCustomChannel(
-                            address, grpc::InsecureChannelCredentials(), arguments))}));
-  }
+  auto server = std::make_unique<Server>(
+      Server{address, rollout::v1::RolloutService::NewStub(grpc::CreateCustomChannel(
+                          address, grpc::InsecureChannelCredentials(), arguments))});
+  MutexLock lock(&mu_);
+  servers_.push_back(std::move(server));
+  return static_cast<int>(servers_.size()) - 1;
 }
 
 ServerScorer::~ServerScorer() = default;
@@ -127,9 +132,12 @@ std::vector<absl::StatusOr<ScoredByServer>> ServerScorer::ScoreEach(
   std::vector<absl::StatusOr<ScoredByServer>> results(tasks.size(), absl::UnknownError(""));
   std::vector<std::thread> threads;
   for (size_t i = 0; i < tasks.size(); ++i) {
-    threads.emplace_back([&, i] {
-      results[i] = Score(*servers_[static_cast<size_t>(tasks[i].server)], tasks[i], how);
-    });
+    Server* server = nullptr;
+    {
+      MutexLock lock(&mu_);
+      server = servers_[static_cast<size_t>(tasks[i].server)].get();
+    }
+    threads.emplace_back([&, i, server] { results[i] = Score(*server, tasks[i], how); });
   }
   for (std::thread& thread : threads) thread.join();
   return results;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/base/mutex.h"
 #include "proto/experience.pb.h"
 #include "proto/rollout.pb.h"
 #include "trainer/group_logprobs.h"
@@ -31,6 +32,9 @@ class ServerScorer {
   ServerScorer(const std::vector<std::string>& addresses, double timeout_seconds);
   ~ServerScorer();
 
+  // One more server; its number, the next.
+  int AddServer(const std::string& address);
+
   // The completions of each task that are not masked, scored as `how` says (run id included; its sequences are
   // filled in), in calls of bounded size. One result per task, in order:
   //   ABORTED    new weights came between two calls
@@ -44,7 +48,8 @@ class ServerScorer {
                                        const rollout::v1::ScoreRequest& how) const;
 
   const double timeout_seconds_;
-  std::vector<std::unique_ptr<Server>> servers_;
+  mutable Mutex mu_;
+  std::vector<std::unique_ptr<Server>> servers_ ABSL_GUARDED_BY(mu_);  // only grows
 };
 
 }  // namespace tandem::trainer

@@ -76,6 +76,7 @@ absl::Status Trainer::Impl::Collect() {
   groups_done = 0;
   TANDEM_RETURN_IF_ERROR(AskForGroups());
   while (!buffer->StepReady() && !Stopping()) {
+    roster->Update();
     TANDEM_RETURN_IF_ERROR(delivery->Sync());
     TANDEM_ASSIGN_OR_RETURN(std::optional<FinishedGroup> group,
                             client->Next(std::chrono::milliseconds(200)));
@@ -367,7 +368,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& o
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   impl->learner = std::move(learner);
-  const RunMode mode = context.mode;
+  const RunMode mode = RunDirectory::Decide(options.out, options.run_name, context.mode);
   impl->context = std::move(context);
   TANDEM_RETURN_IF_ERROR(WithExitCode(CheckOptions(options), ExitCode::kUsage));
   TANDEM_RETURN_IF_ERROR(WithExitCode(CheckBuild(options.push), ExitCode::kBadModelOrData));

@@ -15,6 +15,7 @@
 #include "common/base/stop_signal.h"
 #include "trainer/learner.h"
 #include "trainer/run_directory.h"
+#include "trainer/server_lookup.h"
 #include "trainer/trainer_options.h"
 
 namespace tandem::trainer {
@@ -25,6 +26,7 @@ struct TrainerContext {
   std::string resolved_config;                            // YAML, for config.yaml
   std::function<void(const std::string& json)> progress;  // one line each; may be empty
   const StopSignal* stop = nullptr;
+  Resolver resolver = ResolveHost;  // of the names in trainer.servers
 };
 
 class Trainer {

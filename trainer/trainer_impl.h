@@ -29,6 +29,8 @@
 #include "trainer/rewards.h"
 #include "trainer/rollout_client.h"
 #include "trainer/run_directory.h"
+#include "trainer/server_lookup.h"
+#include "trainer/server_roster.h"
 #include "trainer/server_scorer.h"
 #include "trainer/step_split.h"
 #include "trainer/trainer.h"
@@ -56,6 +58,7 @@ struct Trainer::Impl {
   absl::Status OpenInputs();
   absl::Status OpenRun(RunMode mode);
   absl::Status Restore();
+  absl::Status CheckServer(const rollout::v1::GetInfoResponse& info) const;
   absl::Status ConnectServers();
   absl::Status WriteCard();
 
@@ -115,8 +118,10 @@ struct Trainer::Impl {
   std::unique_ptr<RunDirectory> run;
   MetricsRegistry metrics;
   std::string run_id;
+  std::unique_ptr<ServerLookup> lookup;
   std::unique_ptr<RolloutClient> client;
   std::unique_ptr<WeightPublisher> publisher;
+  std::unique_ptr<ServerRoster> roster;
   std::unique_ptr<Delivery> delivery;
   std::unique_ptr<ExperienceBuffer> buffer;
   std::unique_ptr<CaptureWriter> captures;

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "trainer/server_lookup.h"
 
 namespace tandem::trainer {
 namespace {
@@ -42,7 +43,9 @@ void BindLog(OptionBinder& binder, log::LogOptions& options) {
 
 void BindRun(OptionBinder& binder, TrainerOptions& options) {
   binder.Text("model", &options.model, "Hugging Face directory to start from");
-  binder.TextList("servers", &options.servers, "HOST:PORT of the rollout servers");
+  binder.TextList("servers", &options.servers,
+                  "the rollout servers: HOST:PORT, or dns:NAME:PORT for one at each address of a "
+                  "name, looked up again as the run goes on");
   binder.Integer("seed", &options.seed, {.min = 0}, "", "of prompt order and every draw");
   binder.Flag("deterministic", &options.deterministic,
               "same seed, same ids, log-probs and losses: groups of a step are admitted together");
@@ -105,6 +108,12 @@ absl::Status CheckOptions(const TrainerOptions& options) {
   if (options.model.empty()) return bad("trainer.model is empty: name a Hugging Face directory");
   if (options.data.train.empty()) return bad("trainer.data.train is empty: name a JSON lines file");
   if (options.servers.empty()) return bad("trainer.servers is empty: name at least one HOST:PORT");
+  if (absl::Status entries = CheckServerEntries(options.servers); !entries.ok()) return entries;
+  if (options.deterministic && HasNames(options.servers)) {
+    return bad(
+        "trainer.deterministic needs the same servers from start to end: name each by HOST:PORT in "
+        "trainer.servers, not by dns:");
+  }
   if (options.run_name.empty() || options.run_name.find('/') != std::string::npos) {
     return bad("trainer.run.name must be a plain directory name");
   }

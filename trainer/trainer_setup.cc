@@ -22,6 +22,8 @@
 namespace tandem::trainer {
 namespace {
 
+constexpr std::chrono::seconds kLookUpEach(2);
+
 absl::StatusOr<CheckpointIdentity> IdentityOf(const std::string& model,
                                               const Tokenizer& tokenizer) {
   TANDEM_ASSIGN_OR_RETURN(const std::string config, ReadFile(model + "/config.json"));
@@ -116,6 +118,16 @@ absl::Status Trainer::Impl::Restore() {
   return Event("resumed", absl::StrCat("from checkpoint of step ", checkpoint.step), fields);
 }
 
+// Also of those that join later. On a thread of the client.
+absl::Status Trainer::Impl::CheckServer(const rollout::v1::GetInfoResponse& info) const {
+  TANDEM_RETURN_IF_ERROR(CheckServerNumerics(info, options.learner.numerics, options.learner.dtype,
+                                             learner->kernels()));
+  if (info.tokenizer_hash() == tokenizer->hash()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("it serves a model with another tokenizer (", info.tokenizer_hash(),
+                   ", the trainer's is ", tokenizer->hash(), "): start it with ", options.model));
+}
+
 absl::Status Trainer::Impl::ConnectServers() {
   RolloutClientOptions client_options = options.client;
   const int64_t servers = static_cast<int64_t>(options.servers.size());
@@ -124,37 +136,30 @@ absl::Status Trainer::Impl::ConnectServers() {
     client_options.groups_in_flight = std::max(client_options.groups_in_flight,
                                                (options.prompts_per_step + servers - 1) / servers);
   }
-  drift.scorer =
-      std::make_unique<ServerScorer>(options.servers, options.client.call_timeout_seconds);
+  lookup = std::make_unique<ServerLookup>(options.servers, kLookUpEach, context.resolver);
+  const std::vector<std::string> addresses = lookup->Addresses();
+  drift.scorer = std::make_unique<ServerScorer>(addresses, options.client.call_timeout_seconds);
   client = std::make_unique<RolloutClient>(
-      options.servers, run_id, client_options,
-      [this](const rollout::v1::GetInfoResponse& info) {
-        return CheckServerNumerics(info, options.learner.numerics, options.learner.dtype,
-                                   learner->kernels());
-      },
+      addresses, run_id, client_options,
+      [this](const rollout::v1::GetInfoResponse& info) { return CheckServer(info); },
       [this](const rollout::v1::GenerateGroupRequest& request, FinishedGroup* group) {
         group->replay = ReplayWhenDrawn(request, *group);
       });
-  publisher = std::make_unique<WeightPublisher>(options.servers, run_id, options.push);
+  publisher = std::make_unique<WeightPublisher>(addresses, run_id, options.push);
+  roster = std::make_unique<ServerRoster>(lookup.get(), client.get(), publisher.get(),
+                                          drift.scorer.get());
   delivery = std::make_unique<Delivery>(
       client.get(), publisher.get(), options.push.hold_back_versions,
       [this](const std::string& kind, const std::string& message, JsonFields fields) {
         return Event(kind, message, std::move(fields));
       });
-  TANDEM_RETURN_IF_ERROR(delivery->WaitForServers(options.client.server_patience_seconds,
-                                                  options.deterministic, *context.stop));
+  TANDEM_RETURN_IF_ERROR(delivery->WaitForServers(options.client.start_patience(),
+                                                  options.deterministic, *context.stop, [this] {
+                                                    roster->Update();
+                                                    return absl::OkStatus();
+                                                  }));
   if (Stopping()) return absl::OkStatus();
   TANDEM_ASSIGN_OR_RETURN(server_dtype, delivery->ServerDType());
-  for (int i = 0; i < client->num_servers(); ++i) {
-    const auto info = client->info(i);
-    if (info.has_value() && info->tokenizer_hash() != tokenizer->hash()) {
-      return WithExitCode(absl::InvalidArgumentError(absl::StrCat(
-                              client->address(i), " serves a model with another tokenizer (",
-                              info->tokenizer_hash(), ", the trainer's is ", tokenizer->hash(),
-                              "): start it with ", options.model)),
-                          ExitCode::kUsage);
-    }
-  }
   TANDEM_ASSIGN_OR_RETURN(CastWeights cast, learner->Cast(server_dtype));
   PushTotals totals;
   TANDEM_RETURN_IF_ERROR(Publish(std::move(cast), &totals));

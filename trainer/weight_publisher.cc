@@ -80,6 +80,7 @@ struct WeightPublisher::Impl {
 
   const WeightPublisherOptions options;
   const std::string run_id;
+  // Grows on the owner's thread, under mu: the renewer reads it.
   std::vector<std::unique_ptr<WeightRemote>> remotes;
   int64_t epoch = 0;  // 0: nothing claimed yet
   HeldVersion held;
@@ -134,19 +135,30 @@ absl::Status CheckBuild(const WeightPublisherOptions& options) {
 WeightPublisher::WeightPublisher(const std::vector<std::string>& addresses,
                                  const std::string& run_id, const WeightPublisherOptions& options)
     : impl_(std::make_unique<Impl>(run_id, options)) {
-  for (const std::string& address : addresses) {
-    impl_->remotes.push_back(
-        std::make_unique<WeightRemote>(address, run_id, absl::Seconds(options.timeout_seconds)));
-  }
+  for (const std::string& address : addresses) AddServer(address);
   impl_->renewer = std::thread([this] { impl_->RenewLeases(); });
 }
 
 WeightPublisher::~WeightPublisher() { Release(); }
 
+int WeightPublisher::AddServer(const std::string& address) {
+  auto remote = std::make_unique<WeightRemote>(address, impl_->run_id,
+                                               absl::Seconds(impl_->options.timeout_seconds));
+  MutexLock lock(&impl_->mu);
+  impl_->remotes.push_back(std::move(remote));
+  return static_cast<int>(impl_->remotes.size()) - 1;
+}
+
+void WeightPublisher::Forget(int server) {
+  impl_->group.Forget(&impl_->remote(server));
+  MutexLock lock(&impl_->mu);
+  impl_->claimed.erase(server);
+}
+
 void WeightPublisher::Impl::RenewLeases() {
   const auto period = absl::ToChronoMilliseconds(lease() / 3);
   for (;;) {
-    std::set<int> servers;
+    std::vector<WeightRemote*> servers;
     int64_t claimed_epoch = 0;
     {
       const auto until = std::chrono::steady_clock::now() + period;
@@ -154,11 +166,11 @@ void WeightPublisher::Impl::RenewLeases() {
       while (!stopping && stop_changed.WaitUntil(&mu, until)) {
       }
       if (stopping) return;
-      servers = claimed;
+      for (const int server : claimed) servers.push_back(&remote(server));
       claimed_epoch = renewed_epoch;
     }
-    for (const int server : servers) {
-      const absl::Status status = remote(server).InitTransfer(claimed_epoch, lease(), false);
+    for (WeightRemote* const server : servers) {
+      const absl::Status status = server->InitTransfer(claimed_epoch, lease(), false);
       if (!status.ok()) {
         log::Warning("a lease could not be renewed", {{"reason", status.ToString()}});
       }

@@ -73,6 +73,12 @@ class WeightPublisher {
   WeightPublisher(const WeightPublisher&) = delete;
   WeightPublisher& operator=(const WeightPublisher&) = delete;
 
+  // One more server; its number, the next. From the thread of Publish.
+  int AddServer(const std::string& address);
+
+  // `server` is gone: its lease is no longer renewed, until it is claimed again.
+  void Forget(int server);
+
   // The dtype this server's weights have. Errors of the call.
   absl::StatusOr<DType> ServerDType(int server);
 

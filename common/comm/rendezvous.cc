@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <random>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -65,27 +66,36 @@ class Meeting {
   absl::StatusOr<Rendezvous> Run() {
     TANDEM_ASSIGN_OR_RETURN(const Store root, self_.rank == 0 ? Host() : Join());
     const Store store = root.Under(launch_.Text());
-    TANDEM_RETURN_IF_ERROR(Enter(store));
     const absl::Status waited = self_.rank == 0 ? WaitForAll(store) : WaitForGo(store);
     TANDEM_RETURN_IF_ERROR(waited);
     Rendezvous met{.store = store};
     for (int rank = 0; rank < self_.world_size; ++rank) {
-      TANDEM_ASSIGN_OR_RETURN(met.members.emplace_back(),
+      TANDEM_ASSIGN_OR_RETURN(const std::string mark,
                               store.Get(absl::StrCat("here/", rank), absl::Seconds(10)));
+      met.members.push_back(NameIn(mark));
     }
     return met;
   }
 
  private:
+  // What a process leaves to say that it is here. In containers a process that was started again has the host
+  // name and the process id of the one before.
+  static std::string Mark() {
+    return absl::StrCat(SelfName(), "#", absl::Hex(std::random_device()()));
+  }
+  static std::string NameIn(const std::string& mark) { return mark.substr(0, mark.find('#')); }
+
   std::string Place() const { return absl::StrCat(self_.master_host, ":", self_.master_port); }
 
   absl::StatusOr<Store> Host() {
     TANDEM_ASSIGN_OR_RETURN(Store store, Store::Host(self_.master_port));
     TANDEM_RETURN_IF_ERROR(store.Set("launch", launch_.Text()));
+    TANDEM_RETURN_IF_ERROR(Enter(store.Under(launch_.Text())));
     return store;
   }
 
-  // An older rank 0 may still be on its way out: its place is asked again until the deadline.
+  // An older rank 0 may still be on its way out, of this launch too where the launcher starts ranks again one
+  // by one: its place is asked again until the deadline.
   absl::StatusOr<Store> Join() {
     std::string problem;
     bool is_anothers = false;
@@ -98,7 +108,10 @@ class Meeting {
       } else if (const auto launch = store->Get("launch", absl::Seconds(5)); !launch.ok()) {
         problem = std::string(launch.status().message());
       } else if (*launch == launch_.Text()) {
-        return store;
+        const absl::Status entered = Enter(store->Under(launch_.Text()));
+        if (entered.ok()) return store;
+        problem = std::string(entered.message());
+        is_anothers = absl::IsFailedPrecondition(entered);
       } else {
         is_anothers = true;
         problem = absl::StrCat("it belongs to launch ", *launch, ", this is ", launch_.Text());
@@ -122,13 +135,12 @@ class Meeting {
   }
 
   absl::Status Enter(const Store& store) const {
-    const std::string name = SelfName();
     TANDEM_ASSIGN_OR_RETURN(const std::string here,
-                            store.SetOnce(absl::StrCat("here/", self_.rank), name));
-    if (here == name) return absl::OkStatus();
+                            store.SetOnce(absl::StrCat("here/", self_.rank), mark_));
+    if (here == mark_) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat(
-        "rank ", self_.rank, " of this launch is ", here, " already; this process is ", name,
-        ". A rank that was started again joins only when all are: restart the job"));
+        "rank ", self_.rank, " of this launch is ", NameIn(here), " already; this process is ", SelfName(),
+        ", started again: it joins when all ranks are"));
   }
 
   absl::StatusOr<std::vector<int>> Missing(const Store& store) const {
@@ -191,6 +203,7 @@ class Meeting {
   const RendezvousOptions& options_;
   const RankEnvironment& self_;
   const LaunchName launch_;
+  const std::string mark_ = Mark();
   Patience patience_;
 };
 

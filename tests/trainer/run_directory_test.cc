@@ -96,6 +96,23 @@ experience::v1::ScoredGroup Group() {
   return group;
 }
 
+TEST(RunDirectory, ResumeOrFreshGoesOnOnlyWhereThereIsARun) {
+  TempDir out;
+  EXPECT_EQ(RunDirectory::Decide(out.path(), "r", RunMode::kResumeOrFresh), RunMode::kFresh);
+  {
+    auto run = RunDirectory::Open(out.path(), "r", RunMode::kResumeOrFresh);
+    ASSERT_THAT(run, IsOk());
+    ASSERT_THAT((*run)->WriteEvent(1, "eval", "m"), IsOk());
+  }
+  EXPECT_EQ(RunDirectory::Decide(out.path(), "r", RunMode::kResumeOrFresh), RunMode::kResume);
+  ASSERT_THAT(RunDirectory::Open(out.path(), "r", RunMode::kResumeOrFresh), IsOk());
+  EXPECT_EQ(Lines(out / "r/events.jsonl").size(), 1u);
+  // A process that died while it made its folders left nothing to go on with, and nothing in the way.
+  ASSERT_THAT(MakeDirectories(out / "dead/checkpoints"), IsOk());
+  EXPECT_EQ(RunDirectory::Decide(out.path(), "dead", RunMode::kResumeOrFresh), RunMode::kFresh);
+  EXPECT_THAT(RunDirectory::Open(out.path(), "dead", RunMode::kResumeOrFresh), IsOk());
+}
+
 TEST(RunDirectory, WritesRolloutsWithEveryFieldOfTheSchema) {
   TempDir out;
   auto run = RunDirectory::Open(out.path(), "r", RunMode::kFresh);

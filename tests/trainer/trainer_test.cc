@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
@@ -137,7 +138,8 @@ class TrainerTest : public ::testing::Test {
                                           progress_.push_back(json::parse(line));
                                           if (on_progress_) on_progress_(progress_.back());
                                         },
-                                    .stop = &stop_});
+                                    .stop = &stop_,
+                                    .resolver = resolver_});
     if (!trainer.ok()) return trainer.status();
     return (*trainer)->Run();
   }
@@ -164,6 +166,7 @@ class TrainerTest : public ::testing::Test {
   std::vector<std::vector<int64_t>> trained_;
   std::vector<json> progress_;
   std::function<void(const json&)> on_progress_;
+  Resolver resolver_ = ResolveHost;
 };
 
 TEST_F(TrainerTest, TrainsEveryGroupOnceInOrderAndDeliversEveryVersion) {
@@ -241,6 +244,51 @@ TEST_F(TrainerTest, AServerThatWasStartedAnewIsGivenTheWeightsAgain) {
   EXPECT_EQ(trained_.size(), 4u);
   EXPECT_THAT(Events(), ::testing::Contains("server_lost"));
   EXPECT_THAT(Events(), ::testing::Contains("server_back"));
+}
+
+std::string PortOf(const FakeRolloutServer& server) {
+  return server.address().substr(server.address().rfind(':') + 1);
+}
+
+TEST_F(TrainerTest, ServersOfANameMayComeAndGoWhileTheRunGoesOn) {
+  FakeRolloutServer other({Tensor("w", 0)}, (*Tokenizer::Load(model_))->hash());
+  std::atomic<bool> first_named = true, second_named = false;
+  resolver_ = [&](const std::string& name) -> absl::StatusOr<std::vector<std::string>> {
+    if (name == "first" ? first_named.load() : second_named.load()) return {{"127.0.0.1"}};
+    return absl::NotFoundError("no such name");
+  };
+  options_.servers = {"dns:first:" + PortOf(*server_), "dns:second:" + PortOf(other)};
+  options_.steps = 6;
+  on_progress_ = [&](const json& line) {
+    if (!line.contains("reward/mean") || line["step"] != 2 || second_named) return;
+    first_named = false;
+    second_named = true;
+    server_->Stop();
+  };
+  ASSERT_THAT(Run(), IsOk());
+  EXPECT_EQ(server_->live_version(), 2) << "of the fake: what it had when it was stopped";
+  EXPECT_EQ(other.live_version(), 6);
+  EXPECT_EQ(trained_.size(), 6u);
+  EXPECT_THAT(Events(), ::testing::IsSupersetOf({"server_lost", "server_retired", "server_ready"}));
+  EXPECT_EQ(other.owner(), "") << "given back";
+}
+
+TEST_F(TrainerTest, WithoutAnyServerTheRunWaitsForItsStartPatience) {
+  resolver_ = [](const std::string&) -> absl::StatusOr<std::vector<std::string>> {
+    return absl::NotFoundError("no such name");
+  };
+  options_.servers = {"dns:rollout:50051"};
+  options_.client.server_patience_seconds = 1000;
+  options_.client.start_patience_seconds = 0.3;
+  const absl::Status status = Run();
+  EXPECT_EQ(ExitCodeOf(status), ExitCode::kServerLost) << status;
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("start_patience_seconds"));
+}
+
+TEST_F(TrainerTest, ADeterministicRunRefusesServersThatMayComeAndGo) {
+  options_.servers = {"dns:rollout:50051"};
+  options_.deterministic = true;
+  EXPECT_THAT(Run(), FailsWith(absl::StatusCode::kInvalidArgument, "not by dns:"));
 }
 
 TEST_F(TrainerTest, ADeadServerEndsTheRunWithItsOwnCode) {

@@ -230,9 +230,23 @@ def test_a_rank_that_was_started_alone_again_does_not_join(ranks):
     group = ranks(["wait"], ["wait"], port=port)
     for rank in group:
         rank.until("joined")
-    (again,) = ranks([], world=2, port=port, first=1)
+    (again,) = ranks([], world=2, port=port, first=1, TEST_MEET_SECONDS="2")
     again.end()
-    assert "FAILED_PRECONDITION: rank 1 of this launch is" in again.lines[-1], again.lines
+    assert "FAILED_PRECONDITION" in again.lines[-1] and "rank 1 of this launch is" in again.lines[-1], again.lines
+
+
+def test_ranks_that_are_started_again_one_by_one_meet_once_all_are(ranks):
+    port = free_port()
+    first, second = ranks(["wait"], ["wait"], port=port)
+    for rank in (first, second):
+        rank.until("joined")
+    second.process.kill()
+    (second_again,) = ranks(["all_reduce"], world=2, port=port, first=1)  # while the first rank 0 is still there
+    second_again.until("warning: waiting for rank 0")
+    first.process.kill()
+    first.process.wait()
+    (first_again,) = ranks(["all_reduce"], world=2, port=port)
+    assert second_again.end()["all_reduce"] == first_again.end()["all_reduce"] == "1 3 5"
 
 
 def test_a_taken_port_is_named_with_the_variable_that_sets_another(ranks):

@@ -1,0 +1,40 @@
+// ServerRoster: who the rollout servers of a run are at the moment: new addresses of
+// trainer.servers become servers of all who talk to them, those that are no longer named are
+// retired once they are lost. Used by trainer.cc, from its thread.
+#ifndef TANDEM_TRAINER_SERVER_ROSTER_H_
+#define TANDEM_TRAINER_SERVER_ROSTER_H_
+
+#include <set>
+#include <string>
+
+#include "absl/status/status.h"
+#include "trainer/rollout_client.h"
+#include "trainer/server_lookup.h"
+#include "trainer/server_scorer.h"
+#include "trainer/weight_publisher.h"
+
+namespace tandem::trainer {
+
+// Server i of `client`, `publisher` and `scorer` is the same: they are given their servers here
+// alone. All must outlive this object.
+class ServerRoster {
+ public:
+  ServerRoster(const ServerLookup* lookup, RolloutClient* client, WeightPublisher* publisher,
+               ServerScorer* scorer)
+      : lookup_(lookup), client_(client), publisher_(publisher), scorer_(scorer) {}
+
+  // Quick; what it changed is an event of the client.
+  void Update();
+
+ private:
+  const ServerLookup* const lookup_;
+  RolloutClient* const client_;
+  WeightPublisher* const publisher_;
+  ServerScorer* const scorer_;
+  std::string problems_;   // as logged last
+  std::set<int> leaving_;  // retired, and perhaps still at work
+};
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_SERVER_ROSTER_H_
