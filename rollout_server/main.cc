@@ -35,7 +35,8 @@ int Serve(ServerOptions options) {
   std::printf("listening on %s\n", (*server)->address().c_str());
   std::fflush(stdout);
   const absl::Status ended = (*server)->Run(stop);
-  return ended.ok() ? ToInt(ExitCode::kOk) : Fail(ended, ExitCode::kInternal);
+  return ended.ok() ? static_cast<int>(options.stopped_exit_code)
+                    : Fail(ended, ExitCode::kInternal);
 }
 
 int Main(int argc, char** argv) {

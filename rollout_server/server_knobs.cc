@@ -19,6 +19,9 @@ void BindOptions(OptionBinder& binder, ServerOptions& o) {
                 "how long a silent run keeps the server, unless it names a lease");
   binder.Number("drain_seconds", &o.drain_seconds, {.min = 0, .max = 86400}, "s",
                 "how long running groups may finish after SIGTERM");
+  binder.Integer("stopped_exit_code", &o.stopped_exit_code, {.min = 0, .max = 255}, "",
+                 "exit code after a signal and the drain; not 0 where 0 would say that the work is "
+                 "done, as to a Kubernetes Job");
   binder.Flag("reflection", &o.reflection, "serve gRPC reflection");
   binder.Section("log", "log of this process", [&](OptionBinder& b) {
     b.Choice("level", &o.log.level,

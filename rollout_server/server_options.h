@@ -23,6 +23,7 @@ struct ServerOptions {
   int64_t max_message_bytes = 8 << 20;
   double lease_seconds = 60;
   double drain_seconds = 60;
+  int64_t stopped_exit_code = 0;           // of a server that a signal ended
   bool reflection = false;
   log::LogOptions log;
   EngineOptions engine;

@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
   tandem::front::Action chosen;
   tandem::front::AddDemoCommand(app, chosen);
   tandem::front::AddRunCommand(app, chosen);
+  tandem::front::AddRenderCommand(app, chosen);
   tandem::front::AddStatusCommand(app, chosen);
   tandem::front::AddReportCommand(app, chosen);
   tandem::front::AddInitCommand(app, chosen);

@@ -5,8 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/options.h"
 #include "common/base/status_macros.h"
-#include "rollout_server/server_options.h"
-#include "trainer/trainer_options.h"
 
 namespace tandem::front {
 
@@ -45,6 +43,8 @@ absl::StatusOr<std::unique_ptr<RunFile>> RunFile::Load(const std::string& path,
 }
 
 const LaunchOptions& RunFile::launch() const { return impl_->launch; }
+const rollout::ServerOptions& RunFile::server() const { return impl_->server; }
+const trainer::TrainerOptions& RunFile::trainer() const { return impl_->trainer; }
 std::string RunFile::server_model() const { return impl_->server.model; }
 std::string RunFile::trainer_model() const { return impl_->trainer.model; }
 std::string RunFile::run_directory() const {

@@ -11,6 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "deploy/tandem/launch_options.h"
+#include "rollout_server/server_options.h"
+#include "trainer/trainer_options.h"
 
 namespace tandem::front {
 
@@ -23,6 +25,8 @@ class RunFile {
   ~RunFile();
 
   const LaunchOptions& launch() const;
+  const rollout::ServerOptions& server() const;
+  const trainer::TrainerOptions& trainer() const;
   std::string server_model() const;
   std::string trainer_model() const;
   std::string run_directory() const;  // OUT/NAME

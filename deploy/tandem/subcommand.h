@@ -46,6 +46,9 @@ void AddDriftPhaseCommand(CLI::App& drift, Action& chosen);
 
 // Runs.
 void AddDemoCommand(CLI::App& app, Action& chosen);
+void AddRenderCommand(CLI::App& app, Action& chosen);
+// Of the one above.
+void AddRenderKubernetesCommand(CLI::App& render, Action& chosen);
 void AddReportCommand(CLI::App& app, Action& chosen);
 void AddRunCommand(CLI::App& app, Action& chosen);
 void AddStatusCommand(CLI::App& app, Action& chosen);

@@ -59,7 +59,7 @@ def health(server, service=""):
 
 
 def test_a_server_is_healthy_while_it_serves_and_not_while_it_drains(model):
-    with Server(model, "--dtype", "fp32") as server:
+    with Server(model, "--dtype", "fp32", "--set", "server.stopped_exit_code=143") as server:
         assert health(server) == health_pb2.HealthCheckResponse.SERVING
         running = [sample(server, seed=seed, tokens=400, completions=32) for seed in range(1, 30)]
         info = rollout_grpc.RolloutServiceStub(server.channel)
@@ -69,7 +69,7 @@ def test_a_server_is_healthy_while_it_serves_and_not_while_it_drains(model):
                    "still healthy after SIGTERM")
         for call in running:
             call.cancel()
-        assert server.process.wait(timeout=30) == 0
+        assert server.process.wait(timeout=30) == 143
 
 
 def test_reflection_lists_the_services_when_it_is_asked_for(model):

@@ -1,0 +1,14 @@
+// tandem render: a run file as what a cluster takes.
+#include <CLI/CLI.hpp>
+
+#include "deploy/tandem/subcommand.h"
+
+namespace tandem::front {
+
+void AddRenderCommand(CLI::App& app, Action& chosen) {
+  CLI::App* sub = app.add_subcommand("render", "A run file as what a cluster takes");
+  sub->require_subcommand(1);
+  AddRenderKubernetesCommand(*sub, chosen);
+}
+
+}  // namespace tandem::front
