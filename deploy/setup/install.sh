@@ -2,9 +2,11 @@
 # Installs everything the project needs on Debian 12 or Ubuntu 24.04 and newer: system packages, a
 # Python environment with LibTorch under .deps/venv, and the demo's model under models/. As root or with
 # sudo; safe to repeat, about a second when nothing is missing. Only system packages go outside the tree.
-#   deploy/setup/install.sh [--no-model | --fuzz | --slurm | --cuda]
+#   deploy/setup/install.sh [--no-model | --fuzz | --slurm | --cuda | --kubectl | --kubernetes]
 #     --fuzz: clang with libFuzzer too    --slurm: a Slurm of one node, for tests
 #     --cuda: the CUDA compiler too, 300 MB in .deps/cuda-venv
+#     --kubectl: kubectl and the schemas of Kubernetes objects too, for the tests of manifests; needs Go
+#     --kubernetes: a control plane too, for the tests that run manifests; minutes of compiling the first time
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 export LC_ALL=C.UTF-8
@@ -17,6 +19,7 @@ PACKAGES=(
 )
 FUZZ_PACKAGES=(clang libclang-rt-dev)
 SLURM_PACKAGES=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins)
+KUBERNETES_PACKAGES=(openssl iproute2 util-linux)
 MIN_CARGO_MINOR=85
 VENV=.deps/venv
 REQUIREMENTS=deploy/setup/requirements.txt
@@ -147,12 +150,19 @@ if [[ ${1:-} == --fuzz ]]; then
   PACKAGES+=("${FUZZ_PACKAGES[@]}")
 elif [[ ${1:-} == --slurm ]]; then
   PACKAGES+=("${SLURM_PACKAGES[@]}")
+elif [[ ${1:-} == --kubernetes ]]; then
+  PACKAGES+=("${KUBERNETES_PACKAGES[@]}")
 fi
 install_packages "${PACKAGES[@]}"
 install_cargo
 install_venv "$VENV" "$REQUIREMENTS" "Python packages: LibTorch and the programs we compare with"
 if [[ ${1:-} == --cuda ]]; then
   install_venv "$CUDA_VENV" "$CUDA_REQUIREMENTS" "the CUDA compiler"
+fi
+if [[ ${1:-} == --kubectl ]]; then
+  deploy/setup/build_kubernetes.sh --kubectl
+elif [[ ${1:-} == --kubernetes ]]; then
+  deploy/setup/build_kubernetes.sh
 fi
 if [[ ${1:-} != --no-model ]]; then
   install_model
