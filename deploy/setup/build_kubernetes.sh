@@ -1,7 +1,7 @@
 #!/bin/bash
 # Puts what the Kubernetes tests start into .deps/kubernetes: kubectl, the control plane and the JobSet controller
 # built from their Go modules, etcd from its package, and the schemas that manifests are checked against.
-# Versions and checksums are those of tests/kubernetes/control_plane/*/go.{mod,sum} and of CRD_MODULES below.
+# Versions and checksums are those of tests/kubernetes/go_modules/*/go.{mod,sum} and of CRD_MODULES below.
 # Safe to repeat: a part whose stamp says it is up to date is left alone. deploy/setup/install.sh calls it.
 #   deploy/setup/build_kubernetes.sh [--kubectl]
 #     --kubectl: only kubectl (its kustomize) and the definitions: all that the manifests' own tests need
@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 MIN_GO_MINOR=23
-MODULES=$PWD/tests/kubernetes/control_plane
+MODULES=$PWD/tests/kubernetes/go_modules
 OUT=$PWD/.deps/kubernetes
 BIN=$OUT/bin
 CRDS=$OUT/crds
