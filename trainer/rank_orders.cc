@@ -27,6 +27,7 @@ using experience::v1::ScoredGroup;
 
 constexpr absl::Duration kAsk = absl::Seconds(1);
 constexpr absl::Duration kLongestFarewell = absl::Seconds(10);
+constexpr char kStopAsked[] = "stop_asked";
 
 std::string NameOf(int64_t number) { return absl::StrCat("order/", number); }
 std::string EndOf(int rank) { return absl::StrCat("order/ended/", rank); }
@@ -205,8 +206,7 @@ class LeadingLearner : public Learner {
 
   absl::Status Order(const std::string& head) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     for (const int64_t set : dropped_->Take()) {
-      TANDEM_RETURN_IF_ERROR(
-          Lost(ranks_.store.Set(NameOf(++number_), absl::StrCat("drop ", set))));
+      TANDEM_RETURN_IF_ERROR(Lost(ranks_.store.Set(NameOf(++number_), absl::StrCat("drop ", set))));
     }
     return Lost(ranks_.store.Set(NameOf(++number_), head));
   }
@@ -271,8 +271,11 @@ absl::StatusOr<std::string> NextOrder(const Ranks& ranks, int64_t number, const 
     }
     absl::StatusOr<std::string> order = answer.get();
     if (order.ok() || !absl::IsDeadlineExceeded(order.status())) return order;
-    // Rank 0 was asked to stop too, and may have a checkpoint to write.
-    if (stop.Requested() && stopped == absl::InfiniteFuture()) stopped = absl::Now();
+    // Rank 0 was asked to stop too or hears it now, and may have a checkpoint to write.
+    if (stop.Requested() && stopped == absl::InfiniteFuture()) {
+      stopped = absl::Now();
+      TANDEM_RETURN_IF_ERROR(ranks.store.Set(kStopAsked, absl::StrCat("rank ", ranks.rank)));
+    }
     if (absl::Now() - stopped > ranks.patience) {
       return absl::CancelledError("stopped, and rank 0 did not say so");
     }
@@ -358,8 +361,8 @@ class Follower {
     const auto found = sets_.find(set);
     if (found == sets_.end() || index < 0 ||
         index >= static_cast<int64_t>(found->second.tensors.size())) {
-      return absl::InternalError(absl::StrCat("rank 0 reads tensor ", index, " of set ", set,
-                                              ", which is not there"));
+      return absl::InternalError(
+          absl::StrCat("rank 0 reads tensor ", index, " of set ", set, ", which is not there"));
     }
     return found->second.tensors[static_cast<size_t>(index)].read().status();
   }
@@ -382,6 +385,8 @@ class Follower {
 };
 
 }  // namespace
+
+absl::StatusOr<bool> StopAsked(const Ranks& ranks) { return ranks.store.Has(kStopAsked); }
 
 std::unique_ptr<Learner> LeadRanks(std::unique_ptr<Learner> own, const Ranks& ranks) {
   return std::make_unique<LeadingLearner>(std::move(own), ranks);

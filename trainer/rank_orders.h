@@ -35,7 +35,10 @@ struct Ranks {
 // Rank 0: `own`, with the work done by all. Thread-safe as far as it is read from. When it is destroyed the others end.
 std::unique_ptr<Learner> LeadRanks(std::unique_ptr<Learner> own, const Ranks& ranks);
 
-// The others: does as rank 0 says until it says to end (OK), or `stop`.
+// Whether a signal asked another rank to stop, for rank 0 to stop all. Errors of the store.
+absl::StatusOr<bool> StopAsked(const Ranks& ranks);
+
+// The others: does as rank 0 says until it says to end (OK). `stop` is passed on to rank 0.
 //   UNAVAILABLE  rank 0 is gone or silent, or another rank is lost
 //   CANCELLED    `stop` was requested and rank 0 said nothing for the time of its patience
 absl::Status FollowOrders(Learner& own, const Ranks& ranks, const StopSignal& stop);

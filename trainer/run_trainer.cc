@@ -41,7 +41,7 @@ int RunTrainer(TrainerOptions options, TrainerContext context) {
   }
   const absl::Status log = log::Configure(options.log);
   if (!log.ok()) return Fail(log, ExitCode::kStorage);
-  const StopSignal stop;
+  StopSignal stop;
   context.stop = &stop;
   const auto team = Team::Join(*self, options.ranks, options.learner.device, options.run_name,
                                context.resolved_config);
@@ -49,24 +49,31 @@ int RunTrainer(TrainerOptions options, TrainerContext context) {
   auto learner = CreatePolicyLearner(options.model, options.learner, options.advantage,
                                      options.sampling.temperature, options.sampling.max_new_tokens,
                                      (*team)->groups(), options.ranks.shard_parameters);
-  if (!learner.ok()) return Fail(learner.status(), ExitCode::kBadModelOrData);
+  const auto end_all = [&](ExitCode code) {
+    if ((*team)->rank() == 0) (*team)->End(code);
+    return code;
+  };
+  if (!learner.ok()) return Fail(learner.status(), end_all(ExitCode::kBadModelOrData));
   if ((*team)->rank() > 0) {
     const absl::Status end = (*team)->Follow(**learner, stop);
     if (end.ok()) return ToInt(ExitCode::kOk);
     (*team)->RecordFlight(options.out + "/" + options.run_name);
     return Fail(end, ExitCodeOf(end));
   }
+  (*team)->TakeStopsOfOthers(&stop);
   auto trainer = Trainer::Create(options, (*team)->Lead(*std::move(learner)), std::move(context));
-  if (!trainer.ok()) return Fail(trainer.status(), ExitCodeOf(trainer.status()));
+  if (!trainer.ok()) return Fail(trainer.status(), end_all(ExitCodeOf(trainer.status())));
   const absl::Status end = (*trainer)->Run();
   if (!end.ok()) {
     if (ExitCodeOf(end) == ExitCode::kRankLost) {
       (*team)->RecordFlight(options.out + "/" + options.run_name);
     }
-    return Fail(end, ExitCodeOf(end));
+    trainer->reset();
+    return Fail(end, end_all(ExitCodeOf(end)));
   }
   const bool cut = stop.Requested() && !(*trainer)->finished();
-  return ToInt(cut ? ExitCode::kInterrupted : ExitCode::kOk);
+  trainer->reset();  // gives the servers back, and tells the other ranks that it is over
+  return ToInt(end_all(cut ? ExitCode::kInterrupted : ExitCode::kOk));
 }
 
 }  // namespace tandem::trainer

@@ -1,11 +1,16 @@
 #include "trainer/team.h"
 
+#include <algorithm>
+#include <chrono>
 #include <optional>
+#include <thread>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/file_system.h"
 #include "common/base/log.h"
+#include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/comm/group.h"
 #include "common/comm/rendezvous.h"
@@ -38,9 +43,22 @@ absl::Status CheckConfiguration(const comm::Rendezvous& met, const comm::RankEnv
       ExitCode::kUsage);
 }
 
+constexpr char kEnded[] = "ended";
+std::string HeardBy(int rank) { return absl::StrCat("ended/heard/", rank); }
+
 }  // namespace
 
 struct Team::Members {
+  ~Members() {
+    if (!listener.joinable()) return;
+    {
+      MutexLock lock(&mu);
+      ending = true;
+      changed.NotifyAll();
+    }
+    listener.join();
+  }
+
   int rank = 0;
   std::optional<comm::Rendezvous> met;
   std::shared_ptr<comm::Collective> group;
@@ -49,9 +67,12 @@ struct Team::Members {
   absl::Duration patience;
   bool shard_parameters = false;
 
-  Ranks ranks() const {
-    return {rank, size, group.get(), met->store, patience, shard_parameters};
-  }
+  std::thread listener;  // to stops of others
+  Mutex mu;
+  CondVar changed;
+  bool ending ABSL_GUARDED_BY(mu) = false;
+
+  Ranks ranks() const { return {rank, size, group.get(), met->store, patience, shard_parameters}; }
 };
 
 Team::Team(std::unique_ptr<Members> members) : members_(std::move(members)) {}
@@ -118,8 +139,50 @@ void Team::RecordFlight(const std::string& directory) const {
              {{"path", path}, {"reason", written.ToString()}});
 }
 
+void Team::TakeStopsOfOthers(StopSignal* stop) {
+  if (alone()) return;
+  members_->listener = std::thread([members = members_.get(), stop] {
+    constexpr std::chrono::milliseconds kEach(500);
+    for (;;) {
+      {
+        const auto until = std::chrono::steady_clock::now() + kEach;
+        MutexLock lock(&members->mu);
+        while (!members->ending && members->changed.WaitUntil(&members->mu, until)) {
+        }
+        if (members->ending) return;
+      }
+      const absl::StatusOr<bool> asked = StopAsked(members->ranks());
+      if (!asked.ok()) return;
+      if (*asked) {
+        log::Info("another rank was asked to stop: all do");
+        return stop->Request();
+      }
+    }
+  });
+}
+
+void Team::End(ExitCode code) const {
+  if (alone()) return;
+  const comm::Store& store = members_->met->store;
+  if (!store.Set(kEnded, absl::StrCat(ToInt(code))).ok()) return;
+  const absl::Time until = absl::Now() + absl::Seconds(2);
+  for (int rank = 1; rank < size(); ++rank) {
+    const absl::Duration left = std::max(until - absl::Now(), absl::ZeroDuration());
+    store.Get(HeardBy(rank), left).status().IgnoreError();
+  }
+}
+
 absl::Status Team::Follow(Learner& own, const StopSignal& stop) const {
-  return Lost(FollowOrders(own, members_->ranks(), stop));
+  TANDEM_RETURN_IF_ERROR(Lost(FollowOrders(own, members_->ranks(), stop)));
+  const comm::Store& store = members_->met->store;
+  const absl::StatusOr<std::string> ended = store.Get(kEnded, absl::Seconds(15));
+  int code = ToInt(ExitCode::kInterrupted);
+  if (ended.ok() && absl::SimpleAtoi(*ended, &code)) {
+    store.Set(HeardBy(rank()), "").IgnoreError();
+  }
+  if (code == ToInt(ExitCode::kOk)) return absl::OkStatus();
+  return WithExitCode(absl::CancelledError(absl::StrCat("rank 0 ended with exit code ", code)),
+                      static_cast<ExitCode>(code));
 }
 
 }  // namespace tandem::trainer

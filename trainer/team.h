@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/exit_codes.h"
 #include "common/base/stop_signal.h"
 #include "common/comm/rank_environment.h"
 #include "common/model/device.h"
@@ -41,8 +42,16 @@ class Team {
   // Rank 0: the learner of all. Must not outlive the team.
   std::unique_ptr<Learner> Lead(std::unique_ptr<Learner> own) const;
 
+  // Rank 0: from here on a signal that another rank gets (the eviction of its pod) is one that
+  // `stop` got, which must outlive the team. Once.
+  void TakeStopsOfOthers(StopSignal* stop);
+
+  // Rank 0, last: the others end with this code as well, so that a launcher that looks at each of
+  // them sees one outcome. Waits a moment until they have heard it.
+  void End(ExitCode code) const;
+
   // The other ranks: trains as rank 0 says, to the end. Errors carry their exit code (kRankLost
-  // where another rank is).
+  // where another rank is, else that of rank 0).
   absl::Status Follow(Learner& own, const StopSignal& stop) const;
 
   // c10d's last operations on this rank, to flight_rank_N.json in `directory`: what was under way

@@ -172,11 +172,16 @@ bool Launcher::ServerEnded() {
   return false;
 }
 
-// One that ended well was told to by rank 0.
+// One that rank 0 told to end has its exit code, and rank 0, which says what there is to say, ends right after.
 bool Launcher::RankEnded() {
+  constexpr double kRankZeroFollows = 5;  // s
   for (const auto& rank : other_ranks_) {
     const std::optional<ChildEnd> end = rank->Poll();
     if (!end.has_value() || (end->exit_code == 0 && end->signal == 0)) continue;
+    if (SpeaksForItself(*end) && end->exit_code != ToInt(ExitCode::kRankLost)) {
+      if (rank_ended_at_ == 0) rank_ended_at_ = MonotonicSeconds();
+      if (MonotonicSeconds() - rank_ended_at_ < kRankZeroFollows) continue;
+    }
     Explain(*rank, *end);
     exit_code_ =
         SpeaksForItself(*end) ? static_cast<ExitCode>(end->exit_code) : ExitCode::kRankLost;

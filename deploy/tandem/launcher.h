@@ -68,6 +68,7 @@ class Launcher {
   LocalServers servers_;
   std::unique_ptr<ChildProcess> trainer_;  // rank 0
   std::vector<std::unique_ptr<ChildProcess>> other_ranks_;
+  double rank_ended_at_ = 0;  // the first of the others, with a code of its own; 0: none has
   ExitCode exit_code_ = ExitCode::kOk;
 };
 

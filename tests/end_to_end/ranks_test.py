@@ -236,6 +236,51 @@ def test_a_rank_that_hangs_is_named_within_the_deadline_and_the_flight_record_is
     wait_until(lambda: not is_alive(pid), "the rank that hung is left")
 
 
+def start_ranks(config, address, *words):
+    """A trainer of two ranks without a launcher: [process]."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    variables = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [subprocess.Popen([str(small_run.TANDEM.parent / "trainer"), "--config", str(config), "--servers", address, *words],
+                             env={**variables, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True) for rank in range(2)]
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_a_signal_to_any_rank_saves_and_ends_all_of_them_as_interrupted(model, tmp_path, asked):
+    """A cluster evicts one pod: exit code 0 of the others would say that their part of the run is done."""
+    config = write_config(tmp_path, model, 1, steps=100000)
+    metrics = tmp_path / "runs" / "small" / "metrics.jsonl"
+    with Server(model, "--dtype", "fp32") as server:
+        ranks = start_ranks(config, server.address, "--resume-or-start")
+        try:
+            wait_until(lambda: metrics.exists() and "loss/total" in metrics.read_text(), "no step was made")
+            ranks[asked].send_signal(signal.SIGTERM)
+            errors = [rank.communicate(timeout=60)[1] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+        assert [rank.returncode for rank in ranks] == [130, 130], errors
+        last = (tmp_path / "runs" / "small" / "checkpoints" / "LATEST").read_text().strip()
+        done = int(last.removeprefix("step_"))
+        again = start_ranks(config, server.address, "--resume-or-start", "--set", f"trainer.steps={done + 1}")
+        errors = [rank.communicate(timeout=120)[1] for rank in again]
+        assert [rank.returncode for rank in again] == [0, 0], errors
+    assert small_run.steps(tmp_path)[-1]["step"] == done + 1
+    assert small_run.events(tmp_path, "resumed")
+
+
+def test_all_ranks_end_with_the_exit_code_of_rank_0(model, tmp_path):
+    """One of them alone may decide whether a launcher tries again."""
+    config = write_config(tmp_path, model, 1, data={"train": str(tmp_path / "none.jsonl"), "chat": False})
+    with Server(model, "--dtype", "fp32") as server:
+        ranks = start_ranks(config, server.address)
+        errors = [rank.communicate(timeout=60)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [3, 3], errors
+    assert "none.jsonl" in errors[0] and "rank 0 ended with exit code 3" in errors[1]
+
+
 def test_torchrun_starts_the_ranks_of_a_trainer(model, tmp_path):
     config = write_config(tmp_path, model, 1)
     with Server(model, "--dtype", "fp32") as server:

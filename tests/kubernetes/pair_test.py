@@ -1,0 +1,176 @@
+"""The pair on a real Kubernetes control plane, as `tandem render k8s` places it: it learns to its end, restarts what failed
+and nothing else, stops where another try would end the same, and saves when it is evicted. The nodes are of these tests
+(node_agent.py); JobSet, jobs, scheduling and evictions are Kubernetes' own."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "end_to_end"), str(HERE.parent / "support")]
+from control_plane import Cluster, Image  # noqa: E402
+import small_run  # noqa: E402
+
+BIN = pathlib.Path(os.environ["TANDEM_BIN"])
+LONG = 100000  # steps: more than a test waits for
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return small_run.make_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    tmp_path.chmod(0o755)
+    image = Image(programs={name: str(BIN / name) for name in ("tandem", "trainer", "rollout_server")},
+                  read_only_trees=(str(small_run.SOURCE),), user=65532, group=65532)
+    with Cluster(tmp_path / "cluster", images={"tandem": image}) as cluster:
+        yield cluster
+
+
+class Run:
+    """A run of the small model on the cluster; its volume holds what the run file names."""
+
+    def __init__(self, cluster, model, folder, *, steps, overlay="jobset", **launch):
+        self.cluster = cluster
+        source = folder / "source"
+        source.mkdir()
+        config = json.loads(small_run.write_config(source, model, steps=steps).read_text())
+        config["launch"] = {"num_servers": 2, **launch, "kubernetes": {
+            "overlay": overlay, "server_cpus": 0.5, "trainer_cpus": 0.5, "server_memory_gib": 0.5,
+            "trainer_memory_gib": 0.5, "shm_gib": 0.0625, "step_seconds": 20, "checkpoint_seconds": 10,
+            **launch.get("kubernetes", {})}}
+        config["server"].update(model="models/small", drain_seconds=5)
+        config["trainer"].update(model="models/small", client={"start_patience_seconds": 120, "server_patience_seconds": 60})
+        config["trainer"]["run"]["out"] = "runs"
+        config["trainer"]["data"]["train"] = "data/train.jsonl"
+        self.config = folder / "run.yaml"
+        self.config.write_text(json.dumps(config))
+        cluster.kubectl("apply", "-f", str(small_run.SOURCE / "deploy" / "kubernetes" / "base" / "workspace.yaml"))
+        volume = pathlib.Path(cluster.claim_folder("tandem-workspace"))
+        for name, origin in (("models/small", model), ("data", source)):
+            (volume / name).parent.mkdir(parents=True, exist_ok=True)
+            subprocess.run(["cp", "-r", str(origin), str(volume / name)], check=True)
+        (volume / "runs").mkdir()
+        subprocess.run(["chown", "-R", "65532:65532", str(volume)], check=True)
+        self.folder = volume / "runs" / "small"
+        self.rendered = folder / "rendered"
+
+    def apply(self, *words):
+        done = subprocess.run([str(BIN / "tandem"), "render", "k8s", str(self.config), "--out", str(self.rendered), *words],
+                              capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        self.cluster.apply_kustomization(self.rendered)
+        return self
+
+    def steps(self):
+        """The lines of metrics.jsonl of train steps, as far as they are written."""
+        path = self.folder / "metrics.jsonl"
+        text = path.read_text() if path.exists() else ""
+        return [line for line in map(json.loads, text[:text.rfind("\n") + 1].splitlines()) if "loss/total" in line]
+
+    def events(self, kind):
+        path = self.folder / "events.jsonl"
+        text = path.read_text() if path.exists() else ""
+        return [line for line in map(json.loads, text[:text.rfind("\n") + 1].splitlines()) if line["kind"] == kind]
+
+    def wait_for_steps(self, count, seconds=180):
+        self.cluster.wait_for(lambda: len(self.steps()) >= count, f"{count} steps", seconds=seconds)
+
+    def pids(self, role):
+        return {pod["metadata"]["name"]: self.cluster.process_of(pod) for pod in self.cluster.pods(role)}
+
+
+def test_the_pair_trains_to_its_end_and_the_servers_end_with_it(cluster, model, tmp_path):
+    run = Run(cluster, model, tmp_path, steps=3).apply()
+    cluster.wait_for(lambda: cluster.finished("small-tandem") == "Completed", "the set completes", seconds=240)
+    assert [step["step"] for step in run.steps()] == [1, 2, 3]
+    cluster.wait_for(lambda: not cluster.pods("rollout"), "the servers are gone", seconds=60)
+    assert (run.folder / "checkpoints" / "LATEST").read_text() == "step_3\n"
+
+
+def test_a_killed_server_comes_back_alone_and_the_run_goes_on(cluster, model, tmp_path):
+    run = Run(cluster, model, tmp_path, steps=LONG).apply()
+    run.wait_for_steps(2)
+    trainer, servers = run.pids("trainer"), run.pids("rollout")
+    lost, (other, other_pid) = sorted(servers.items())
+    os.kill(lost[1], signal.SIGKILL)
+    cluster.wait_for(lambda: len(run.pids("rollout")) == 2 and lost[0] not in run.pids("rollout"), "a new server", seconds=120)
+    cluster.wait_for(lambda: run.events("server_back"), "the trainer uses it again", seconds=120)
+    assert run.pids("trainer") == trainer and run.pids("rollout")[other] == other_pid
+    before = len(run.steps())
+    run.wait_for_steps(before + 2)
+
+
+@pytest.mark.parametrize("ranks", [1, 2], ids=["one rank", "two pods"])
+def test_a_killed_trainer_goes_on_from_its_checkpoint_and_servers_keep_their_processes(cluster, model, tmp_path, ranks):
+    run = Run(cluster, model, tmp_path, steps=LONG, num_ranks=ranks, ranks_per_node=1)
+    run.apply("--set", "trainer.checkpoint.every=2")
+    run.wait_for_steps(3)
+    servers, trainers = run.pids("rollout"), run.pids("trainer")
+    assert len(trainers) == ranks
+    os.kill(sorted(trainers.items())[-1][1], signal.SIGKILL)
+    cluster.wait_for(lambda: run.events("resumed"), "the run resumes", seconds=240)
+    assert int(run.events("resumed")[0]["message"].rsplit(" ", 1)[1]) >= 2
+    after = run.steps()[-1]["step"]
+    run.wait_for_steps(after + 2)
+    assert run.pids("rollout") == servers, "warm servers were left alone"
+    assert not set(run.pids("trainer").values()) & set(trainers.values())
+
+
+def test_an_exit_code_that_says_do_not_try_again_ends_the_set(cluster, model, tmp_path):
+    run = Run(cluster, model, tmp_path, steps=LONG)
+    os.remove(pathlib.Path(cluster.claim_folder("tandem-workspace")) / "data" / "train.jsonl")
+    run.apply()
+    cluster.wait_for(lambda: cluster.finished("small-tandem") == "Failed", "the set fails", seconds=180)
+    trainers = cluster.pods("trainer", live=False)
+    assert len(trainers) == 1, "it was tried once"
+    assert "train.jsonl" in cluster.log(trainers[0])
+    cluster.wait_for(lambda: not cluster.pods("rollout"), "the servers are gone", seconds=60)
+
+
+def test_an_evicted_trainer_saves_within_its_grace_and_goes_on_elsewhere_without_being_counted(cluster, model, tmp_path):
+    run = Run(cluster, model, tmp_path, steps=LONG, kubernetes={"max_restarts": 0}).apply()
+    run.wait_for_steps(2)
+    servers = run.pids("rollout")
+    (trainer,) = cluster.pods("trainer")
+    cluster.evict(trainer)
+    cluster.wait_for(lambda: run.events("run_stopped"), "the trainer stops and saves", seconds=60)
+    stopped = run.events("run_stopped")[0]["step"]
+    assert (run.folder / "checkpoints" / "LATEST").read_text() == f"step_{stopped}\n"
+    cluster.wait_for(lambda: run.events("resumed"), "the run resumes", seconds=120)
+    run.wait_for_steps(stopped + 1)
+    assert run.pids("rollout") == servers
+    assert cluster.finished("small-tandem") is None, "with no restart allowed, an eviction is none"
+
+
+def test_an_evicted_server_drains_and_is_replaced(cluster, model, tmp_path):
+    run = Run(cluster, model, tmp_path, steps=LONG).apply()
+    run.wait_for_steps(2)
+    server = cluster.pods("rollout")[0]
+    cluster.evict(server)
+    name = server["metadata"]["name"]
+    cluster.wait_for(lambda: len(run.pids("rollout")) == 2 and name not in run.pids("rollout"), "a new server", seconds=120)
+    assert "draining" in cluster.log(server)
+    run.wait_for_steps(len(run.steps()) + 2)
+    assert not run.events("group_dropped")
+
+
+@pytest.mark.parametrize("overlay", ["elastic", "plain"])
+def test_servers_of_a_deployment_join_and_leave_a_running_trainer(cluster, model, tmp_path, overlay):
+    run = Run(cluster, model, tmp_path, steps=LONG, overlay=overlay, num_servers=1).apply()
+    run.wait_for_steps(2)
+    cluster.kubectl("scale", "deployment/small-tandem-rollout", "--replicas=2")
+    cluster.wait_for(lambda: len(run.events("server_ready")) >= 2, "the second server gets weights", seconds=120)
+    before = len(run.steps())
+    run.wait_for_steps(before + 2)
+    cluster.kubectl("scale", "deployment/small-tandem-rollout", "--replicas=1")
+    cluster.wait_for(lambda: run.events("server_retired"), "one of them leaves", seconds=120)
+    before = len(run.steps())
+    run.wait_for_steps(before + 2)
+    assert not run.events("group_dropped")
