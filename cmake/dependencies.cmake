@@ -3,6 +3,7 @@ find_package(Threads REQUIRED)
 find_package(absl REQUIRED)             # Status, strings, time: the vocabulary gRPC itself speaks
 find_package(Protobuf REQUIRED)         # wire records
 find_package(gRPC CONFIG REQUIRED)      # the rollout and weight services
+find_package(OpenSSL 3 REQUIRED)        # certificates, behind common/rpc/tls_directory.h
 find_package(yaml-cpp REQUIRED)         # run files; keeps line numbers for error messages
 find_package(nlohmann_json REQUIRED)    # JSON lines, config.json
 find_package(CLI11 REQUIRED)            # command lines

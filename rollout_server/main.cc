@@ -11,6 +11,7 @@
 #include "common/base/exit_codes.h"
 #include "common/base/stop_signal.h"
 #include "common/base/version.h"
+#include "common/rpc/credentials.h"
 #include "rollout_server/rollout_server.h"
 
 namespace tandem::rollout {
@@ -23,7 +24,9 @@ int Fail(const absl::Status& status, ExitCode code) {
 
 int Serve(ServerOptions options) {
   options.log.role = "rollout_server";
-  if (absl::Status bad = CheckOptions(options); !bad.ok()) return Fail(bad, ExitCode::kUsage);
+  absl::Status bad = CheckOptions(options);
+  bad.Update(rpc::Doorkeeper::Check(options.tls));  // before the model is loaded
+  if (!bad.ok()) return Fail(bad, ExitCode::kUsage);
   if (absl::Status log = log::Configure(options.log); !log.ok()) {
     return Fail(log, ExitCode::kStorage);
   }
@@ -50,7 +53,7 @@ int Main(int argc, char** argv) {
   CLI::App app("Rollout server: samples groups of completions over gRPC.", "rollout_server");
   std::string config;
   std::vector<std::string> sets;
-  bool help_config = false, version = false, reflection = false, allow_insecure = false;
+  bool help_config = false, version = false, reflection = false, insecure = false;
   app.add_option("--config", config, "run file; its sections `server` and `drift.inject` are read");
   app.add_option("--set", sets, "KEY=VALUE, after the file: server.engine.dtype=fp32");
   const auto shorthand = [&](const char* flag, const std::string& key, const char* help) {
@@ -63,9 +66,12 @@ int Main(int argc, char** argv) {
   shorthand("--dtype", "server.engine.dtype", "fp32 or bf16");
   shorthand("--numerics", "server.engine.numerics", "fast, invariant or exact");
   shorthand("--port-file", "server.port_file", "write the bound port here");
+  shorthand("--tls", "server.tls", "directory of tls.crt, tls.key and ca.crt: mutual TLS");
+  shorthand("--token-file", "server.token_file", "bearer tokens that callers must show");
   shorthand("--log-format", "server.log.format", "text or json");
   app.add_flag("--reflection", reflection, "serve gRPC reflection");
-  app.add_flag("--allow-insecure", allow_insecure, "plaintext on an address that is not loopback");
+  app.add_flag("--insecure-plaintext-open-to-the-network", insecure,
+               "without TLS on an address that is not loopback: whoever reaches it can push weights");
   app.add_flag("--help-config", help_config, "print every knob of `server` and `drift.inject`");
   app.add_flag("--version", version, "print the version");
   if (const std::optional<int> code = ParseCommandLine(app, argc, argv)) return *code;
@@ -81,7 +87,7 @@ int Main(int argc, char** argv) {
     return 0;
   }
   options.reflection |= reflection;
-  options.allow_insecure |= allow_insecure;
+  options.insecure_plaintext_open_to_the_network |= insecure;
   return Serve(std::move(options));
 }
 

@@ -13,6 +13,10 @@ Ownership::Ownership(SecondsClock clock, double default_lease_seconds)
 
 absl::StatusOr<bool> Ownership::Claim(const std::string& run_id, int64_t epoch, int64_t lease_ms) {
   if (run_id.empty()) return absl::InvalidArgumentError("run_id is empty");
+  if (run_id.size() > kMaxRunIdBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("run_id has ", run_id.size(), " bytes, at most ", kMaxRunIdBytes));
+  }
   if (epoch < 1) {
     return absl::InvalidArgumentError(absl::StrCat("epoch is ", epoch, ", must be at least 1"));
   }

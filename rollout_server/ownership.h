@@ -16,6 +16,8 @@
 
 namespace tandem::rollout {
 
+inline constexpr size_t kMaxRunIdBytes = 256;
+
 class Ownership {
  public:
   // `default_lease_seconds` > 0 is taken when a claim names none.
@@ -24,7 +26,7 @@ class Ownership {
   // Makes `run_id` the owner, or renews it. True when owner or epoch are new, false for a repeated
   // call.
   //   FAILED_PRECONDITION  another run owns the server (named, with the seconds its lease has left)
-  //   INVALID_ARGUMENT     empty run_id; epoch < 1 or below the live one of the same run; lease_ms
+  //   INVALID_ARGUMENT     run_id empty or over kMaxRunIdBytes; epoch < 1 or below the live one of the same run; lease_ms
   //   < 0
   absl::StatusOr<bool> Claim(const std::string& run_id, int64_t epoch, int64_t lease_ms)
       ABSL_LOCKS_EXCLUDED(mu_);

@@ -6,6 +6,7 @@
 #include "common/base/status_macros.h"
 #include "common/weights/digest.h"
 #include "proto/rollout.pb.h"
+#include "rollout_server/ownership.h"
 
 namespace tandem::rollout {
 namespace {
@@ -86,6 +87,10 @@ absl::StatusOr<GroupRegistry::Ask> AskFromWire(const v1::GenerateGroupRequest& r
   }
   if (request.prompt_token_ids().empty()) {
     return absl::InvalidArgumentError("prompt_token_ids is empty");
+  }
+  if (request.run_id().size() > kMaxRunIdBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("run_id has ", request.run_id().size(), " bytes, at most ", kMaxRunIdBytes));
   }
   GroupRegistry::Ask ask;
   ask.run_id = request.run_id();

@@ -14,6 +14,8 @@
 #include "common/base/metrics.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/credentials.h"
+#include "common/rpc/loopback.h"
 #include "rollout_server/injection_alarm.h"
 #include "rollout_server/reflection.h"
 #include "rollout_server/rollout_service.h"
@@ -22,21 +24,28 @@
 namespace tandem::rollout {
 namespace {
 
-std::unique_ptr<grpc::Server> Listen(const ServerOptions& options,
+constexpr int kMaxStreams = 4096;          // of one connection
+constexpr int kMaxMetadataBytes = 16 << 10;  // of one call
+constexpr int kGraceOfOldConnectionsMs = 3600 * 1000;  // of the calls under way: longer than a group or a push
+
+std::unique_ptr<grpc::Server> Listen(const ServerOptions& options, const rpc::Doorkeeper& doorkeeper,
                                      const std::vector<grpc::Service*>& services, int* port) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
-  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), port);
+  builder.AddListeningPort(options.listen, doorkeeper.credentials(), port);
   builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
   // A second server on the port is an error, not half of the calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 4096);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
+                             static_cast<int>(options.max_connection_age_seconds * 1e3));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kGraceOfOldConnectionsMs);
   // A client behind a dead connection is found, and its groups are freed.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
-  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 16 << 10);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
   for (grpc::Service* service : services) builder.RegisterService(service);
   return builder.BuildAndStart();
 }
@@ -101,6 +110,7 @@ struct RolloutServer::Impl {
   const ServiceParts parts;
   const std::unique_ptr<grpc::Service> rollout_service;
   const std::unique_ptr<grpc::Service> weight_service;
+  rpc::Doorkeeper doorkeeper;
   std::string address;
   std::unique_ptr<grpc::Server> server;
 
@@ -117,8 +127,10 @@ absl::StatusOr<std::unique_ptr<RolloutServer>> RolloutServer::Create(const Serve
   TANDEM_RETURN_IF_ERROR(CheckOptions(options));
   if (options.reflection) TANDEM_RETURN_IF_ERROR(EnableReflection());
   auto impl = std::make_unique<Impl>(options, std::move(loaded), clock);
-  if (!IsLoopback(options.listen)) {
-    log::Warning("plaintext gRPC on an address others can reach", {{"listen", options.listen}});
+  TANDEM_ASSIGN_OR_RETURN(impl->doorkeeper, rpc::Doorkeeper::Load(options.tls));
+  if (impl->doorkeeper.is_plaintext() && !rpc::IsLoopback(options.listen)) {
+    log::Warning("PLAINTEXT gRPC on an address others can reach: whoever reaches it can push weights",
+                 {{"listen", options.listen}});
   }
   if (!options.metrics_listen.empty()) {
     TANDEM_ASSIGN_OR_RETURN(const int port, impl->registry.Serve(options.metrics_listen));
@@ -126,7 +138,7 @@ absl::StatusOr<std::unique_ptr<RolloutServer>> RolloutServer::Create(const Serve
   }
   impl->StartEngine();
   int port = 0;
-  impl->server = Listen(options, {impl->rollout_service.get(), impl->weight_service.get()}, &port);
+  impl->server = Listen(options, impl->doorkeeper, {impl->rollout_service.get(), impl->weight_service.get()}, &port);
   if (!impl->server || port == 0) {
     impl->engine.Stop();
     return absl::AlreadyExistsError(

@@ -20,7 +20,7 @@ namespace tandem::rollout {
 class RolloutServer {
  public:
   // Serves `loaded` at options.listen.
-  //   INVALID_ARGUMENT  CheckOptions
+  //   INVALID_ARGUMENT  CheckOptions; the files of options.tls (rpc::Doorkeeper)
   //   ALREADY_EXISTS    the address cannot be bound: the port is in use, or not of this machine
   //   NOT_FOUND         options.reflection without gRPC's reflection library
   //   UNAVAILABLE       the metrics address cannot be bound; other errors from the port file

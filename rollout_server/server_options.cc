@@ -3,14 +3,31 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/loopback.h"
 
 namespace tandem::rollout {
 
-bool IsLoopback(const std::string& address) {
-  if (absl::StartsWith(address, "unix:")) return true;
-  const std::string host = address.substr(0, address.rfind(':'));
-  return host == "localhost" || host == "[::1]" || absl::StartsWith(host, "127.");
+namespace {
+
+absl::Status CheckTransport(const ServerOptions& options) {
+  TANDEM_RETURN_IF_ERROR(rpc::CheckTlsOptions(options.tls, "server"));
+  const bool secure = !options.tls.directory.empty();
+  if (secure && options.insecure_plaintext_open_to_the_network) {
+    return absl::InvalidArgumentError(
+        "server.insecure_plaintext_open_to_the_network with server.tls: choose one");
+  }
+  if (secure || options.insecure_plaintext_open_to_the_network || rpc::IsLoopback(options.listen)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "server.listen is '", options.listen,
+      "': without TLS only loopback is served (127.0.0.1, localhost). Name a directory with tls.crt, "
+      "tls.key and ca.crt as server.tls (`tandem certs` makes one for development), or, where the "
+      "network itself keeps everyone else out, say --insecure-plaintext-open-to-the-network"));
 }
+
+}  // namespace
 
 absl::Status CheckOptions(const ServerOptions& options) {
   if (options.model.empty()) {
@@ -25,14 +42,7 @@ absl::Status CheckOptions(const ServerOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("server.listen is '", options.listen, "', must be HOST:PORT"));
   }
-  if (!IsLoopback(options.listen) && !options.allow_insecure) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("server.listen is '", options.listen,
-                     "': plaintext gRPC is served on loopback only (use 127.0.0.1 or localhost). "
-                     "This version has "
-                     "no mutual TLS; --allow-insecure serves it to a network you trust"));
-  }
-  return absl::OkStatus();
+  return CheckTransport(options);
 }
 
 }  // namespace tandem::rollout

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "common/base/log.h"
 #include "common/base/options.h"
+#include "common/rpc/tls_options.h"
 #include "rollout_server/engine/engine.h"
 
 namespace tandem::rollout {
@@ -15,12 +16,14 @@ namespace tandem::rollout {
 struct ServerOptions {
   std::string model;                       // Hugging Face directory
   std::string listen = "127.0.0.1:50051";  // port 0 picks one
-  bool allow_insecure = false;             // plaintext on an address others can reach
+  rpc::TlsOptions tls;
+  bool insecure_plaintext_open_to_the_network = false;  // without TLS on an address others can reach
   std::string metrics_listen;              // empty: no /metrics
   std::string port_file;                   // empty: none
   int64_t max_queued_groups = 256;
   int64_t remembered_groups = 256;
   int64_t max_message_bytes = 8 << 20;
+  double max_connection_age_seconds = 3600;  // then the caller makes another, with the identity of that day
   double lease_seconds = 60;
   double drain_seconds = 60;
   int64_t stopped_exit_code = 0;           // of a server that a signal ended
@@ -36,12 +39,9 @@ void BindInjection(OptionBinder& binder, ServerOptions& options);
 
 // What no single knob can tell.
 //   INVALID_ARGUMENT  no model; a listen address that is not HOST:PORT; plaintext on an address
-//   that is
-//                     not loopback without allow_insecure
+//                     that is not loopback, unless insecure_plaintext_open_to_the_network; that
+//                     beside TLS; a token without TLS
 absl::Status CheckOptions(const ServerOptions& options);
-
-// True for 127.0.0.0/8, localhost, [::1] and unix: addresses.
-bool IsLoopback(const std::string& address);
 
 }  // namespace tandem::rollout
 

@@ -72,7 +72,7 @@ double RetryAfter(const grpc::ClientContext& context, double fallback) {
   return ms > 0 ? ms / 1000 : fallback;
 }
 
-std::unique_ptr<RolloutService::Stub> Connect(const std::string& address) {
+std::unique_ptr<RolloutService::Stub> Connect(const std::string& address, const rpc::Caller& caller) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   // The deadline of one attempt to connect (a busy machine needs seconds), and in this gRPC also the
@@ -81,7 +81,7 @@ std::unique_ptr<RolloutService::Stub> Connect(const std::string& address) {
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetMaxReceiveMessageSize(64 << 20);
   return RolloutService::NewStub(
-      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+      grpc::CreateCustomChannel(address, caller.credentials(), arguments));
 }
 
 }  // namespace
@@ -181,7 +181,7 @@ int RolloutClient::AddServer(const std::string& address) {
   }
   auto server = std::make_unique<Server>();
   server->address = address;
-  server->stub = Connect(address);
+  server->stub = Connect(address, impl_->options.caller);
   impl_->servers.push_back(std::move(server));
   for (int64_t worker = 0; worker < impl_->options.groups_in_flight; ++worker) {
     impl_->threads.emplace_back([this, index, worker] { impl_->Work(index, worker == 0); });

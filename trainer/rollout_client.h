@@ -25,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/options.h"
+#include "common/rpc/credentials.h"
 #include "proto/rollout.pb.h"
 #include "trainer/server_scorer.h"
 
@@ -43,6 +44,7 @@ struct RolloutClientOptions {
   double retry_max_seconds = 1;
   int64_t max_attempts = 8;  // of one group
   bool allow_incomplete_groups = false;  // whose completions a request cut short
+  rpc::Caller caller;  // no knob: from trainer.tls
 };
 void BindOptions(OptionBinder& binder, RolloutClientOptions& options);
 

@@ -10,6 +10,7 @@
 #include "common/base/exit_codes.h"
 #include "common/base/stop_signal.h"
 #include "common/comm/rank_environment.h"
+#include "common/rpc/credentials.h"
 #include "trainer/device_choice.h"
 #include "trainer/policy_learner.h"
 #include "trainer/run_error.h"
@@ -41,6 +42,10 @@ int RunTrainer(TrainerOptions options, TrainerContext context) {
   }
   const absl::Status log = log::Configure(options.log);
   if (!log.ok()) return Fail(log, ExitCode::kStorage);
+  if (self->rank == 0) {  // who alone talks to servers; before the model is loaded
+    const absl::Status tls = rpc::Caller::Check(options.tls, {rpc::Role::kTrainer}, "trainer");
+    if (!tls.ok()) return Fail(tls, ExitCode::kUsage);
+  }
   StopSignal stop;
   context.stop = &stop;
   const auto team = Team::Join(*self, options.ranks, options.learner.device, options.run_name,

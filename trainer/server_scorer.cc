@@ -89,8 +89,9 @@ struct ServerScorer::Server {
   std::unique_ptr<rollout::v1::RolloutService::Stub> stub;
 };
 
-ServerScorer::ServerScorer(const std::vector<std::string>& addresses, double timeout_seconds)
-    : timeout_seconds_(timeout_seconds) {
+ServerScorer::ServerScorer(const std::vector<std::string>& addresses, double timeout_seconds,
+                           const rpc::Caller& caller)
+    : timeout_seconds_(timeout_seconds), caller_(caller) {
   for (const std::string& address : addresses) AddServer(address);
 }
 
@@ -99,7 +100,7 @@ int ServerScorer::AddServer(const std::string& address) {
   arguments.SetMaxReceiveMessageSize(64 << 20);
   auto server = std::make_unique<Server>(
       Server{address, rollout::v1::RolloutService::NewStub(grpc::CreateCustomChannel(
-                          address, grpc::InsecureChannelCredentials(), arguments))});
+                          address, caller_.credentials(), arguments))});
   MutexLock lock(&mu_);
   servers_.push_back(std::move(server));
   return static_cast<int>(servers_.size()) - 1;

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
+#include "common/rpc/credentials.h"
 #include "proto/experience.pb.h"
 #include "proto/rollout.pb.h"
 #include "trainer/group_logprobs.h"
@@ -29,7 +30,8 @@ struct ScoreTask {
 
 class ServerScorer {
  public:
-  ServerScorer(const std::vector<std::string>& addresses, double timeout_seconds);
+  ServerScorer(const std::vector<std::string>& addresses, double timeout_seconds,
+               const rpc::Caller& caller = {});
   ~ServerScorer();
 
   // One more server; its number, the next.
@@ -48,6 +50,7 @@ class ServerScorer {
                                        const rollout::v1::ScoreRequest& how) const;
 
   const double timeout_seconds_;
+  const rpc::Caller caller_;
   mutable Mutex mu_;
   std::vector<std::unique_ptr<Server>> servers_ ABSL_GUARDED_BY(mu_);  // only grows
 };

@@ -372,6 +372,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& o
   impl->context = std::move(context);
   TANDEM_RETURN_IF_ERROR(WithExitCode(CheckOptions(options), ExitCode::kUsage));
   TANDEM_RETURN_IF_ERROR(WithExitCode(CheckBuild(options.push), ExitCode::kBadModelOrData));
+  auto caller = rpc::Caller::Load(options.tls, {rpc::Role::kTrainer}, "trainer");
+  TANDEM_RETURN_IF_ERROR(WithExitCode(caller.status(), ExitCode::kUsage));
+  impl->options.client.caller = impl->options.push.caller = *caller;
   auto rewards = RewardFunction::Create(options.reward);
   TANDEM_RETURN_IF_ERROR(WithExitCode(rewards.status(), ExitCode::kUsage));
   impl->rewards = *std::move(rewards);

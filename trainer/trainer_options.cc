@@ -46,6 +46,10 @@ void BindRun(OptionBinder& binder, TrainerOptions& options) {
   binder.TextList("servers", &options.servers,
                   "the rollout servers: HOST:PORT, or dns:NAME:PORT for one at each address of a "
                   "name, looked up again as the run goes on");
+  binder.Text("tls", &options.tls.directory,
+              "directory of tls.crt, tls.key and ca.crt for calls to servers; empty: plaintext");
+  binder.Text("token_file", &options.tls.token_file,
+              "bearer token that the servers ask for: the first line of this file; empty: none");
   binder.Integer("seed", &options.seed, {.min = 0}, "", "of prompt order and every draw");
   binder.Flag("deterministic", &options.deterministic,
               "same seed, same ids, log-probs and losses: groups of a step are admitted together");
@@ -133,6 +137,7 @@ absl::Status CheckOptions(const TrainerOptions& options) {
         "trainer.push.hold_back_versions): with more, what a group is sampled from depends on "
         "timing");
   }
+  if (absl::Status tls = rpc::CheckTlsOptions(options.tls, "trainer"); !tls.ok()) return tls;
   TrainStepOptions step = options.learner.step;
   int64_t& constant_length = step.loss.objective.constant_length;
   if (constant_length == 0) constant_length = sampling.max_new_tokens;

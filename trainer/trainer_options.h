@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "common/base/log.h"
 #include "common/base/options.h"
+#include "common/rpc/tls_options.h"
 #include "trainer/advantages.h"
 #include "trainer/alerts.h"
 #include "trainer/capture_writer.h"
@@ -48,6 +49,7 @@ struct TrainerOptions {
   bool deterministic = false;
   std::string model;
   std::vector<std::string> servers = {"127.0.0.1:50051"};
+  rpc::TlsOptions tls;  // how the servers are called
   int64_t steps = 100;
   int64_t prompts_per_step = 8;        // P
   int64_t completions_per_prompt = 8;  // G

@@ -23,6 +23,7 @@
 #include "common/base/options.h"
 #include "common/base/weight_version.h"
 #include "common/model/tensor_source.h"
+#include "common/rpc/credentials.h"
 #include "common/weights/digest.h"
 #include "common/weights/host_tensor.h"
 #include "trainer/push_group.h"
@@ -41,6 +42,7 @@ struct WeightPublisherOptions {
   int64_t hold_back_versions = 0;       // servers run weights this much older than the trainer's
   int64_t debug_skip_push_at_step = 0;  // fault: claim delivery of this version without sending it
   PushGroupOptions group;               // of kCollective
+  rpc::Caller caller;                   // no knob: from trainer.tls
 };
 void BindOptions(OptionBinder& binder, WeightPublisherOptions& options);
 

@@ -20,7 +20,7 @@ constexpr absl::Duration kQuick = absl::Seconds(10);  // calls that move no weig
 constexpr absl::Duration kSlack =
     absl::Seconds(15);  // to name who failed an operation of the group
 
-std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
+std::shared_ptr<grpc::Channel> Connect(const std::string& address, const rpc::Caller& caller) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   // The deadline of one attempt to connect (a busy machine needs seconds), and in this gRPC also
@@ -30,7 +30,7 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
   // Apart from the rollout client's connection: a push must not queue behind completions.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(64 << 20);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(address, caller.credentials(), arguments);
 }
 
 template <typename Digests>
@@ -86,8 +86,8 @@ std::vector<int64_t> WeightPayload::wire_sizes() const {
 }
 
 struct WeightRemote::Impl {
-  Impl(const std::string& at, const std::string& run, absl::Duration of_long_calls)
-      : address(at), run_id(run), timeout(of_long_calls) {}
+  Impl(const std::string& at, const std::string& run, absl::Duration of_long_calls, rpc::Caller who)
+      : address(at), run_id(run), timeout(of_long_calls), caller(std::move(who)) {}
 
   // One unary call.
   template <typename Stub, typename Method, typename Request, typename Response>
@@ -101,7 +101,7 @@ struct WeightRemote::Impl {
 
   std::shared_ptr<Stubs> Connected() {
     MutexLock lock(&mu);
-    if (stubs == nullptr) stubs = std::make_shared<Stubs>(Connect(address));
+    if (stubs == nullptr) stubs = std::make_shared<Stubs>(Connect(address, caller));
     return stubs;
   }
 
@@ -122,14 +122,15 @@ struct WeightRemote::Impl {
 
   const std::string address, run_id;
   const absl::Duration timeout;
+  const rpc::Caller caller;
 
   Mutex mu;
   std::shared_ptr<Stubs> stubs ABSL_GUARDED_BY(mu);  // shared with the calls under way; null: none
 };
 
 WeightRemote::WeightRemote(const std::string& address, const std::string& run_id,
-                           absl::Duration timeout)
-    : impl_(std::make_unique<Impl>(address, run_id, timeout)) {}
+                           absl::Duration timeout, rpc::Caller caller)
+    : impl_(std::make_unique<Impl>(address, run_id, timeout, std::move(caller))) {}
 
 WeightRemote::~WeightRemote() = default;
 

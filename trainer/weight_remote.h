@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "common/base/weight_version.h"
 #include "common/comm/push_seat_offer.h"
+#include "common/rpc/credentials.h"
 #include "common/weights/digest.h"
 #include "common/model/tensor_source.h"
 #include "common/weights/tensor_delta.h"
@@ -58,7 +59,8 @@ struct CommitReply {
 class WeightRemote {
  public:
   // `timeout`: of a call that moves or makes weights. Does not wait for a connection.
-  WeightRemote(const std::string& address, const std::string& run_id, absl::Duration timeout);
+  WeightRemote(const std::string& address, const std::string& run_id, absl::Duration timeout,
+               rpc::Caller caller = {});
   ~WeightRemote();
   WeightRemote(const WeightRemote&) = delete;
   WeightRemote& operator=(const WeightRemote&) = delete;

@@ -13,7 +13,7 @@ export LC_ALL=C.UTF-8
 
 PACKAGES=(
   g++ cmake make ninja-build ccache pkg-config git python3 python3-venv curl ca-certificates clang-format
-  libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
+  libgrpc++-dev libssl-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
   libgtest-dev libgmock-dev libbenchmark-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
   libspdlog-dev prometheus-cpp-dev libxxhash-dev libjs-chart.js libgloo-dev libboost-dev
 )

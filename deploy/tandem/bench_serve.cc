@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_codes.h"
+#include "deploy/tandem/caller_flags.h"
 #include "deploy/tandem/live_line.h"
 #include "deploy/tandem/serve_load.h"
 #include "deploy/tandem/subcommand.h"
@@ -16,9 +17,16 @@ namespace {
 struct ServeFlags {
   ServeLoad load;
   bool json = false;
+  rpc::TlsOptions tls;
 };
 
-int Serve(const ServeFlags& flags) {
+int Serve(ServeFlags flags) {
+  const auto caller = LoadCaller(flags.tls);
+  if (!caller.ok()) {
+    std::fprintf(stderr, "tandem: %s\n", std::string(caller.status().message()).c_str());
+    return ToInt(ExitCode::kUsage);
+  }
+  flags.load.caller = *caller;
   LiveLine live;
   const auto result = RunServeLoad(flags.load, [&](int64_t done) {
     live.Update(absl::StrCat(ProgressBar(done, flags.load.groups, 30), " groups"));
@@ -69,6 +77,7 @@ void AddBenchServeCommand(CLI::App& bench, Action& chosen) {
   sub->add_option("--timeout", load.timeout_seconds, "seconds of one group")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  AddCallerFlags(sub, &flags->tls);
   sub->add_flag("--json", flags->json, "one JSON object instead of the table");
   sub->callback([flags, &chosen] { chosen = [flags] { return Serve(*flags); }; });
 }

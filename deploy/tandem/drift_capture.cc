@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/tokenizer/tokenizer.h"
+#include "deploy/tandem/caller_flags.h"
 #include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/live_line.h"
 #include "deploy/tandem/model_input.h"
@@ -23,10 +24,12 @@ struct CaptureFlags {
   std::string prompts, out;
   int64_t groups = 8;
   trainer::DataOptions data;
+  rpc::TlsOptions tls;
 };
 
 absl::Status Capture(const CaptureFlags& flags) {
   CaptureRequest request = flags.request;
+  TANDEM_ASSIGN_OR_RETURN(request.caller, LoadCaller(flags.tls));
   TANDEM_RETURN_IF_ERROR(CheckModelDirectory(request.model));
   if (std::filesystem::exists(flags.out)) {
     return absl::InvalidArgumentError(
@@ -88,6 +91,7 @@ void AddDriftCaptureCommand(CLI::App& drift, Action& chosen) {
   AddSampling(sub, request.sampling);
   sub->add_flag("!--no-chat", flags->data.chat, "prompts as they are, without the chat template");
   sub->add_option("--seed", request.seed, "of prompt order and draws")->capture_default_str();
+  AddCallerFlags(sub, &flags->tls);
   sub->add_option("--run-id", request.run_id, "of the run that owns the server");
   sub->add_option("--timeout", request.timeout_seconds, "seconds of one group")
       ->check(CLI::PositiveNumber)

@@ -39,6 +39,14 @@ absl::StatusOr<std::unique_ptr<RunFile>> RunFile::Load(const std::string& path,
   if (file.server.model.empty()) file.server.model = file.trainer.model;
   TANDEM_RETURN_IF_ERROR(rollout::CheckOptions(file.server));
   TANDEM_RETURN_IF_ERROR(trainer::CheckOptions(file.trainer));
+  if (file.server.tls.directory.empty() != file.trainer.tls.directory.empty()) {
+    return absl::InvalidArgumentError(
+        "server.tls and trainer.tls: set both, each to the directory of its own role, or neither");
+  }
+  if (!file.server.tls.token_file.empty() && file.trainer.tls.token_file.empty()) {
+    return absl::InvalidArgumentError(
+        "server.token_file without trainer.token_file: the servers would turn the trainer away");
+  }
   return run;
 }
 

@@ -190,7 +190,7 @@ absl::StatusOr<ServeResult> RunServeLoad(const ServeLoad& load,
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   const auto stub = rollout::v1::RolloutService::NewStub(
-      grpc::CreateCustomChannel(load.address, grpc::InsecureChannelCredentials(), arguments));
+      grpc::CreateCustomChannel(load.address, load.caller.credentials(), arguments));
   rollout::v1::GetInfoResponse info;
   grpc::ClientContext context;
   SetDeadline(context, kInfoSeconds);

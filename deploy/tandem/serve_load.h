@@ -10,12 +10,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/rpc/credentials.h"
 
 namespace tandem::front {
 
 struct ServeLoad {
   std::string address;
   std::string run_id;             // the owner of the server, or empty
+  rpc::Caller caller;
   int64_t groups = 64;
   int64_t group_size = 8;
   int64_t prompt_tokens = 64, new_tokens = 128;

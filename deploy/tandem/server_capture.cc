@@ -162,7 +162,7 @@ absl::StatusOr<offpolicy::Capture> CaptureServer(const CaptureRequest& request,
                                                  const std::function<void(int64_t)>& progress) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  const auto channel = grpc::CreateCustomChannel(request.address, grpc::InsecureChannelCredentials(),
+  const auto channel = grpc::CreateCustomChannel(request.address, request.caller.credentials(),
                                                  arguments);
   const auto stub = rollout::v1::RolloutService::NewStub(channel);
   TANDEM_ASSIGN_OR_RETURN(const ServerFacts facts, AskFacts(channel, *stub, request));

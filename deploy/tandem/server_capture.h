@@ -10,12 +10,14 @@
 
 #include "absl/status/statusor.h"
 #include "common/offpolicy/capture.h"
+#include "common/rpc/credentials.h"
 
 namespace tandem::front {
 
 struct CaptureRequest {
   std::string address;
   std::string run_id;              // when a run owns the server
+  rpc::Caller caller;
   std::string model;               // directory the server was started with: config and tokenizer
   std::vector<std::vector<int32_t>> prompts;
   int32_t completions = 8;         // of each prompt

@@ -10,9 +10,10 @@
 
 namespace tandem::front {
 
-absl::StatusOr<std::string> AskServer(const std::string& address, double timeout_seconds) {
+absl::StatusOr<std::string> AskServer(const std::string& address, double timeout_seconds,
+                                      const rpc::Caller& caller) {
   const auto stub = rollout::v1::RolloutService::NewStub(
-      grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+      grpc::CreateChannel(address, caller.credentials()));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() +
                        std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000)));

@@ -11,6 +11,7 @@
 #include "common/base/exit_codes.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
+#include "deploy/tandem/caller_flags.h"
 #include "deploy/tandem/child_process.h"
 #include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/server_status.h"
@@ -23,6 +24,7 @@ struct StatusFlags {
   std::string run;
   std::vector<std::string> servers;
   double timeout = 2;
+  rpc::TlsOptions tls;
 };
 
 // Addresses from run.json, and one line about the trainer from the last line of metrics.jsonl.
@@ -61,9 +63,11 @@ int Status(StatusFlags flags) {
   if (flags.servers.empty()) {
     return Fail(absl::InvalidArgumentError("no server: name a run directory or --servers"));
   }
+  const auto caller = LoadCaller(flags.tls);
+  if (!caller.ok()) return Fail(caller.status());
   ExitCode code = ExitCode::kOk;
   for (const std::string& address : flags.servers) {
-    const auto line = AskServer(address, flags.timeout);
+    const auto line = AskServer(address, flags.timeout, *caller);
     if (line.ok()) {
       PrintLine("server   " + *line);
     } else {
@@ -84,6 +88,7 @@ void AddStatusCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--timeout", flags->timeout, "seconds for each server")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  AddCallerFlags(sub, &flags->tls);
   sub->callback([flags, &chosen] { chosen = [flags] { return Status(*flags); }; });
 }
 

@@ -45,6 +45,7 @@ void AddDriftReplayCommand(CLI::App& drift, Action& chosen);
 void AddDriftPhaseCommand(CLI::App& drift, Action& chosen);
 
 // Runs.
+void AddCertsCommand(CLI::App& app, Action& chosen);
 void AddDemoCommand(CLI::App& app, Action& chosen);
 void AddRenderCommand(CLI::App& app, Action& chosen);
 // Of the one above.

@@ -28,9 +28,17 @@ absl::Status ValidateSampling(const SamplingParams& s) {
   if (s.top_logprobs < 0 || s.top_logprobs > kMaxTopLogprobs) {
     return Refuse("top_logprobs", s.top_logprobs, "in [0, 64] (0 is off)");
   }
-  if (s.stop_strings.size() > 16) return Refuse("stop_strings", s.stop_strings.size(), "at most 16");
+  if (s.stop_strings.size() > kMaxStopStrings) {
+    return Refuse("stop_strings", s.stop_strings.size(), "at most 16");
+  }
+  if (s.stop_token_ids.size() > kMaxStopTokenIds) {
+    return Refuse("stop_token_ids", s.stop_token_ids.size(), "at most 1024");
+  }
   for (const std::string& stop : s.stop_strings) {
     if (stop.empty()) return absl::InvalidArgumentError("sampling.stop_strings has an empty string");
+    if (stop.size() > kMaxStopStringBytes) {
+      return Refuse("stop_strings", stop.size(), "at most 1024 bytes each");
+    }
   }
   return absl::OkStatus();
 }

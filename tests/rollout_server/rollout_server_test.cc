@@ -332,7 +332,7 @@ TEST_F(RolloutServerTest, WritesThePortItPicked) {
   EXPECT_EQ("127.0.0.1:" + std::to_string(port), server_->address());
 }
 
-TEST(ServerOptionsTest, PlaintextIsLoopbackOnlyUnlessAllowed) {
+TEST(ServerOptionsTest, PlaintextIsLoopbackOnlyUnlessItIsSaidOutLoud) {
   ServerOptions options;
   options.model = "m";
   for (const char* listen : {"127.0.0.1:1", "localhost:0", "[::1]:50051", "unix:/tmp/x"}) {
@@ -342,10 +342,19 @@ TEST(ServerOptionsTest, PlaintextIsLoopbackOnlyUnlessAllowed) {
   for (const char* listen : {"0.0.0.0:1", "[::]:1", "10.1.2.3:1"}) {
     options.listen = listen;
     EXPECT_THAT(CheckOptions(options),
-                FailsWith(absl::StatusCode::kInvalidArgument, "loopback only"));
+                FailsWith(absl::StatusCode::kInvalidArgument,
+                          "--insecure-plaintext-open-to-the-network"));
   }
-  options.allow_insecure = true;
+  options.tls.directory = "certs/rollout";
   EXPECT_THAT(CheckOptions(options), IsOk());
+  options.insecure_plaintext_open_to_the_network = true;
+  EXPECT_THAT(CheckOptions(options), FailsWith(absl::StatusCode::kInvalidArgument, "choose one"));
+  options.tls.directory.clear();
+  EXPECT_THAT(CheckOptions(options), IsOk());
+  options.tls.token_file = "token";
+  EXPECT_THAT(CheckOptions(options),
+              FailsWith(absl::StatusCode::kInvalidArgument, "server.token_file without server.tls"));
+  options.tls.token_file.clear();
   options.listen = "127.0.0.1";
   EXPECT_THAT(CheckOptions(options), FailsWith(absl::StatusCode::kInvalidArgument, "HOST:PORT"));
   options.model.clear();

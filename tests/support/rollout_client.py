@@ -29,10 +29,21 @@ def load_stubs():
                  for kind in ("pb2", "pb2_grpc"))
 
 
-class Server:
-    """A rollout server on a free port, or on `port`; use as a context manager."""
+def tls_credentials(directory, token=None):
+    """Channel credentials of a TLS directory (tls.crt, tls.key, ca.crt), and a bearer token where the server asks."""
+    key, certificate, authorities = (
+        (pathlib.Path(directory) / name).read_bytes() for name in ("tls.key", "tls.crt", "ca.crt"))
+    credentials = grpc.ssl_channel_credentials(authorities, key, certificate)
+    if token is None:
+        return credentials
+    return grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(token))
 
-    def __init__(self, model, *args, env=None, port=0):
+
+class Server:
+    """A rollout server on a free port, or on `port`; use as a context manager. `credentials`: of the caller, where
+    the arguments make it a server with TLS."""
+
+    def __init__(self, model, *args, env=None, port=0, credentials=None):
         self.folder = tempfile.TemporaryDirectory(prefix="tandem-server-")
         port_file = pathlib.Path(self.folder.name) / "port"
         self.log = open(pathlib.Path(self.folder.name) / "log", "w+", encoding="utf-8")
@@ -49,9 +60,9 @@ class Server:
             except subprocess.TimeoutExpired:
                 pass
         self.address = f"127.0.0.1:{int(port_file.read_text().strip().split(':')[-1])}"
-        self.channel = grpc.insecure_channel(
-            self.address, options=[("grpc.max_receive_message_length", 256 << 20),
-                                   ("grpc.max_send_message_length", 256 << 20)])
+        options = [("grpc.max_receive_message_length", 256 << 20), ("grpc.max_send_message_length", 256 << 20)]
+        self.channel = (grpc.insecure_channel(self.address, options=options) if credentials is None
+                        else grpc.secure_channel(self.address, credentials, options=options))
 
     def output(self):
         self.log.flush()

@@ -1,0 +1,196 @@
+#include "common/rpc/credentials.h"
+
+#include <grpc/grpc_security_constants.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/security/auth_metadata_processor.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_certificate_verifier.h>
+#include <grpcpp/security/tls_credentials_options.h>
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/bearer_tokens.h"
+
+namespace tandem::rpc {
+namespace {
+
+namespace tls = grpc::experimental;
+
+constexpr unsigned kRefreshSeconds = 1;  // of files in memory
+
+std::string Text(grpc::string_ref text) { return std::string(text.data(), text.size()); }
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+// Lets a call in, or not, before anything of it is read.
+class CallCheck : public grpc::AuthMetadataProcessor {
+ public:
+  explicit CallCheck(std::shared_ptr<TlsIdentity> identity) : identity_(std::move(identity)) {}
+
+  bool IsBlocking() const override { return false; }
+
+  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* context,
+                       OutputMetadata* consumed, OutputMetadata*) override {
+    const auto path = metadata.find(":path");
+    if (path == metadata.end()) return {grpc::StatusCode::PERMISSION_DENIED, "no method"};
+    const absl::Status allowed = CheckCall(NameOf(*context), Text(path->second));
+    if (!allowed.ok()) return ToGrpc(allowed);
+    const auto tokens = identity_->tokens();
+    if (tokens == nullptr) return grpc::Status::OK;
+    const auto offered = metadata.find("authorization");
+    if (offered == metadata.end() || !TokenIsRight(*tokens, Text(offered->second))) {
+      return {grpc::StatusCode::UNAUTHENTICATED,
+              offered == metadata.end() ? "this server asks for a bearer token, and none came"
+                                        : "not a bearer token of this server"};
+    }
+    consumed->emplace("authorization", Text(offered->second));  // no handler sees it
+    return grpc::Status::OK;
+  }
+
+ private:
+  static PeerName NameOf(const grpc::AuthContext& context) {
+    PeerName name;
+    for (const grpc::string_ref& uri : context.FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
+      name.uris.push_back(Text(uri));
+    }
+    const auto common_names = context.FindPropertyValues(GRPC_X509_CN_PROPERTY_NAME);
+    if (common_names.size() == 1) name.common_name = Text(common_names[0]);
+    return name;
+  }
+
+  const std::shared_ptr<TlsIdentity> identity_;
+};
+
+// After a handshake with a peer of a trusted authority: is it a rollout server?
+class ServerCheck : public tls::ExternalCertificateVerifier {
+ public:
+  explicit ServerCheck(std::shared_ptr<TlsIdentity> identity) : identity_(std::move(identity)) {}
+
+  bool Verify(tls::TlsCustomVerificationCheckRequest* request, std::function<void(grpc::Status)>,
+              grpc::Status* status) override {
+    PeerName name = {.common_name = Text(request->common_name())};
+    for (const grpc::string_ref& uri : request->uri_names()) name.uris.push_back(Text(uri));
+    const Role role = RoleOf(name);
+    if (role != Role::kRollout) {
+      *status = {grpc::StatusCode::UNAUTHENTICATED,
+                 absl::StrCat("the peer's certificate is of role ", std::string(RoleName(role)),
+                              ", not of a rollout server")};
+    }
+    return true;  // checked at once
+  }
+
+  void Cancel(tls::TlsCustomVerificationCheckRequest*) override {}
+
+ private:
+  const std::shared_ptr<TlsIdentity> identity_;  // so that its files outlive the credentials
+};
+
+// Adds the first token to every call; gRPC does so over TLS only.
+class TokenOfEveryCall : public grpc::MetadataCredentialsPlugin {
+ public:
+  explicit TokenOfEveryCall(std::shared_ptr<TlsIdentity> identity) : identity_(std::move(identity)) {}
+
+  bool IsBlocking() const override { return false; }
+  const char* GetType() const override { return "tandem-token"; }
+  grpc::string DebugString() override { return "bearer token"; }
+
+  grpc::Status GetMetadata(grpc::string_ref, grpc::string_ref, const grpc::AuthContext&,
+                           std::multimap<grpc::string, grpc::string>* metadata) override {
+    metadata->emplace("authorization", absl::StrCat("Bearer ", identity_->tokens()->front()));
+    return grpc::Status::OK;
+  }
+
+ private:
+  const std::shared_ptr<TlsIdentity> identity_;
+};
+
+std::shared_ptr<tls::CertificateProviderInterface> FilesOf(const TlsIdentity& identity) {
+  return std::make_shared<tls::FileWatcherCertificateProvider>(
+      identity.key_path(), identity.certificate_path(), identity.authorities_path(), kRefreshSeconds);
+}
+
+IdentityNeeds CallerNeeds(Roles roles, const std::string& section) {
+  return {.use = TlsUse::kCall,
+          .roles = roles,
+          .tls_option = section.empty() ? "--tls" : section + ".tls",
+          .token_option = section.empty() ? "--token-file" : section + ".token_file"};
+}
+
+IdentityNeeds ServerNeeds() {
+  return {.use = TlsUse::kServe,
+          .roles = {Role::kRollout},
+          .tls_option = "server.tls",
+          .token_option = "server.token_file"};
+}
+
+}  // namespace
+
+std::shared_ptr<grpc::ChannelCredentials> Caller::credentials() const {
+  return credentials_ == nullptr ? grpc::InsecureChannelCredentials() : credentials_;
+}
+
+absl::Status Caller::Check(const TlsOptions& options, Roles roles, const std::string& section) {
+  TANDEM_RETURN_IF_ERROR(CheckTlsOptions(options, section));
+  return options.directory.empty() ? absl::OkStatus()
+                                   : TlsIdentity::Check(options, CallerNeeds(roles, section));
+}
+
+absl::StatusOr<Caller> Caller::Load(const TlsOptions& options, Roles roles,
+                                    const std::string& section) {
+  TANDEM_RETURN_IF_ERROR(CheckTlsOptions(options, section));
+  Caller caller;
+  if (options.directory.empty()) return caller;
+  TANDEM_ASSIGN_OR_RETURN(caller.identity_,
+                          TlsIdentity::Load(options, CallerNeeds(roles, section)));
+  tls::TlsChannelCredentialsOptions how;
+  how.set_certificate_provider(FilesOf(*caller.identity_));
+  how.watch_root_certs();
+  how.watch_identity_key_cert_pairs();
+  how.set_verify_server_certs(true);
+  how.set_check_call_host(false);
+  how.set_certificate_verifier(
+      tls::ExternalCertificateVerifier::Create<ServerCheck>(caller.identity_));
+  caller.credentials_ = tls::TlsCredentials(how);
+  if (!options.token_file.empty()) {
+    caller.credentials_ = grpc::CompositeChannelCredentials(
+        caller.credentials_, grpc::MetadataCredentialsFromPlugin(
+                                 std::make_unique<TokenOfEveryCall>(caller.identity_)));
+  }
+  return caller;
+}
+
+absl::Status Doorkeeper::Check(const TlsOptions& options) {
+  TANDEM_RETURN_IF_ERROR(CheckTlsOptions(options, "server"));
+  return options.directory.empty() ? absl::OkStatus() : TlsIdentity::Check(options, ServerNeeds());
+}
+
+absl::StatusOr<Doorkeeper> Doorkeeper::Load(const TlsOptions& options) {
+  TANDEM_RETURN_IF_ERROR(CheckTlsOptions(options, "server"));
+  Doorkeeper keeper;
+  if (options.directory.empty()) return keeper;
+  TANDEM_ASSIGN_OR_RETURN(keeper.identity_, TlsIdentity::Load(options, ServerNeeds()));
+  tls::TlsServerCredentialsOptions how(FilesOf(*keeper.identity_));
+  how.watch_root_certs();
+  how.watch_identity_key_cert_pairs();
+  how.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  keeper.credentials_ = tls::TlsServerCredentials(how);
+  keeper.credentials_->SetAuthMetadataProcessor(std::make_shared<CallCheck>(keeper.identity_));
+  return keeper;
+}
+
+std::shared_ptr<grpc::ServerCredentials> Doorkeeper::credentials() const {
+  // Without a processor: gRPC 1.51 ends the process that sets one on these.
+  return credentials_ == nullptr ? grpc::InsecureServerCredentials() : credentials_;
+}
+
+absl::Time Doorkeeper::valid_until() const {
+  return identity_ == nullptr ? absl::InfiniteFuture() : identity_->not_after();
+}
+
+}  // namespace tandem::rpc

@@ -1,0 +1,119 @@
+#include "common/rpc/roles.h"
+
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace tandem::rpc {
+namespace {
+
+constexpr std::array kNamed = {Role::kRollout, Role::kTrainer, Role::kClient, Role::kViewer};
+
+constexpr Roles kTrainerOnly = {Role::kTrainer};
+constexpr Roles kSamplers = {Role::kTrainer, Role::kClient};
+constexpr Roles kReaders = {Role::kTrainer, Role::kClient, Role::kViewer};
+
+constexpr MethodRoles kTable[] = {
+    {"/tandem.rollout.v1.RolloutService/GenerateGroup", kSamplers},
+    {"/tandem.rollout.v1.RolloutService/Score", kSamplers},
+    {"/tandem.rollout.v1.RolloutService/AbortGroup", kSamplers},
+    {"/tandem.rollout.v1.RolloutService/GetInfo", kReaders},
+    {"/tandem.weights.v1.WeightService/InitTransfer", kTrainerOnly},
+    {"/tandem.weights.v1.WeightService/BeginUpdate", kTrainerOnly},
+    {"/tandem.weights.v1.WeightService/PushChunks", kTrainerOnly},
+    {"/tandem.weights.v1.WeightService/JoinPushGroup", kTrainerOnly},
+    {"/tandem.weights.v1.WeightService/ReceiveBuckets", kTrainerOnly},
+    {"/tandem.weights.v1.WeightService/CommitUpdate", kTrainerOnly},
+    {"/tandem.weights.v1.WeightService/AbortUpdate", kTrainerOnly},
+    {"/tandem.weights.v1.WeightService/Pause", kTrainerOnly},
+    {"/tandem.weights.v1.WeightService/Resume", kTrainerOnly},
+    {"/tandem.weights.v1.WeightService/GetWeightInfo", kReaders},
+    {"/grpc.health.v1.Health/Check", kReaders},
+    {"/grpc.health.v1.Health/Watch", kReaders},
+    {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", kReaders},
+};
+
+// The role a name stands for, kNone for any other.
+Role RoleNamed(std::string_view name) {
+  for (const Role role : kNamed) {
+    if (name == RoleName(role)) return role;
+  }
+  return Role::kNone;
+}
+
+bool IsSpiffe(std::string_view uri) { return uri.substr(0, 9) == "spiffe://"; }
+
+// spiffe://DOMAIN/tandem/ROLE[/...]
+Role RoleInPath(std::string_view spiffe_id) {
+  constexpr std::string_view kRoot = "/tandem/";
+  const std::string_view rest = spiffe_id.substr(9);
+  const size_t path = rest.find('/');
+  if (path == 0 || path == std::string_view::npos) return Role::kNone;
+  if (rest.substr(path, kRoot.size()) != kRoot) return Role::kNone;
+  const std::string_view role = rest.substr(path + kRoot.size());
+  return RoleNamed(role.substr(0, role.find('/')));
+}
+
+std::string Describe(const PeerName& peer) {
+  if (peer.uris.empty()) return absl::StrCat("common name '", peer.common_name, "'");
+  return absl::StrJoin(peer.uris, ", ");
+}
+
+}  // namespace
+
+std::string_view RoleName(Role role) {
+  switch (role) {
+    case Role::kRollout:
+      return "rollout";
+    case Role::kTrainer:
+      return "trainer";
+    case Role::kClient:
+      return "client";
+    case Role::kViewer:
+      return "viewer";
+    case Role::kNone:
+      break;
+  }
+  return "none";
+}
+
+std::string Roles::ToString() const {
+  std::vector<std::string> names;
+  for (const Role role : kNamed) {
+    if (Has(role)) names.emplace_back(RoleName(role));
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+Role RoleOf(const PeerName& peer) {
+  if (std::ranges::any_of(peer.uris, IsSpiffe)) {
+    return peer.uris.size() == 1 ? RoleInPath(peer.uris[0]) : Role::kNone;
+  }
+  constexpr std::string_view kPrefix = "tandem-";
+  const std::string_view name = peer.common_name;
+  return name.substr(0, kPrefix.size()) == kPrefix ? RoleNamed(name.substr(kPrefix.size()))
+                                                   : Role::kNone;
+}
+
+std::span<const MethodRoles> MethodTable() { return kTable; }
+
+absl::Status CheckCall(const PeerName& peer, std::string_view path) {
+  const auto* const entry = std::ranges::find(kTable, path, &MethodRoles::path);
+  if (entry == std::end(kTable)) {
+    return absl::PermissionDeniedError("no role may call this method: it is not one of this server");
+  }
+  const Role role = RoleOf(peer);
+  if (entry->roles.Has(role)) return absl::OkStatus();
+  if (role == Role::kNone) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("the certificate (", Describe(peer),
+                     ") names no role: spiffe://DOMAIN/tandem/ROLE or common name tandem-ROLE"));
+  }
+  return absl::PermissionDeniedError(absl::StrCat("role ", std::string(RoleName(role)), " may not call this method; ",
+                                                  entry->roles.ToString(), " may"));
+}
+
+}  // namespace tandem::rpc

@@ -1,0 +1,17 @@
+#include "deploy/tandem/caller_flags.h"
+
+#include <CLI/CLI.hpp>
+
+namespace tandem::front {
+
+void AddCallerFlags(CLI::App* sub, rpc::TlsOptions* options) {
+  sub->add_option("--tls", options->directory,
+                  "directory of tls.crt, tls.key and ca.crt: calls over mutual TLS");
+  sub->add_option("--token-file", options->token_file, "bearer token that the servers ask for");
+}
+
+absl::StatusOr<rpc::Caller> LoadCaller(const rpc::TlsOptions& options) {
+  return rpc::Caller::Load(options, {rpc::Role::kTrainer, rpc::Role::kClient, rpc::Role::kViewer}, "");
+}
+
+}  // namespace tandem::front

@@ -1,0 +1,64 @@
+// Identities for tests of mutual TLS: authorities, and TLS directories they signed, good and bad.
+#ifndef TANDEM_TESTS_SUPPORT_IDENTITIES_H_
+#define TANDEM_TESTS_SUPPORT_IDENTITIES_H_
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <filesystem>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "deploy/tandem/certificate_authority.h"
+
+namespace tandem::testing {
+
+inline front::CertificateAuthority MakeAuthority(const std::string& name = "test authority") {
+  const absl::Time now = absl::Now();
+  return *front::CertificateAuthority::Make(name, now - absl::Hours(48), now + absl::Hours(48));
+}
+
+// Of a role, by its SPIFFE id; for servers and callers alike, so that nothing but the role tells them apart.
+inline front::CertificateRequest RequestOf(const std::string& role) {
+  const absl::Time now = absl::Now();
+  return {.common_name = "tandem-" + role,
+          .uris = {absl::StrCat("spiffe://test/tandem/", role)},
+          .dns = {"localhost"},
+          .ips = {"127.0.0.1"},
+          .serves = true,
+          .calls = true,
+          .not_before = now - absl::Hours(1),
+          .not_after = now + absl::Hours(24)};
+}
+
+inline front::CertificateRequest Expired(front::CertificateRequest request) {
+  request.not_before = absl::Now() - absl::Hours(24);
+  request.not_after = absl::Now() - absl::Hours(1);
+  return request;
+}
+
+inline void WriteText(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::trunc) << text;
+}
+
+// A TLS directory of what `authority` signed, which trusts `trusted`.
+inline std::string WriteIdentity(const std::string& directory, const front::CertifiedKey& leaf,
+                                 const std::string& trusted) {
+  std::filesystem::create_directories(directory);
+  WriteText(directory + "/tls.key", leaf.key);
+  WriteText(directory + "/tls.crt", leaf.certificate);
+  WriteText(directory + "/ca.crt", trusted);
+  return directory;
+}
+
+inline std::string WriteIdentity(const std::string& directory, const front::CertificateAuthority& authority,
+                                 const front::CertificateRequest& request) {
+  const auto leaf = authority.Sign(request);
+  EXPECT_TRUE(leaf.ok()) << leaf.status();
+  return WriteIdentity(directory, *leaf, authority.certificate());
+}
+
+}  // namespace tandem::testing
+
+#endif  // TANDEM_TESTS_SUPPORT_IDENTITIES_H_
