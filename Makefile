@@ -5,7 +5,7 @@ PRESET := release
 BIN := build/$(PRESET)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build demo test check-full cuda fuzz bench mutants format
+.PHONY: help setup configure build demo test check-full cuda image fuzz bench mutants format
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /  make \1: /p' $(MAKEFILE_LIST)
@@ -29,6 +29,7 @@ test: configure  ## build everything and run the tests that need no accelerator
 check-full:      ## every test, the slow ones too, the cuda build, and a minute of each fuzz target
 	@deploy/setup/install.sh --slurm
 	@deploy/setup/install.sh --kubernetes
+	@deploy/setup/install.sh --container
 	@$(MAKE) configure
 	@cmake --build build/$(PRESET) -j $(JOBS)
 	@ctest --preset full -j 2
@@ -39,6 +40,9 @@ cuda:            ## compile and link the CUDA path into build/cuda; no GPU is ne
 	@deploy/setup/install.sh --cuda
 	@cmake --preset cuda -Wno-dev --log-level=WARNING
 	@cmake --build --preset cuda -j $(JOBS)
+
+image:           ## the container image by buildah, podman or docker; VARIANT=cuda for GPUs (docs/container.md)
+	@deploy/container/build.sh $(or $(VARIANT),cpu) $(ARGS)
 
 fuzz:            ## libFuzzer on whatever reads foreign bytes: SECONDS of each target (60)
 	@deploy/setup/install.sh --fuzz

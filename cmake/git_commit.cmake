@@ -1,9 +1,13 @@
-# Writes OUTPUT with the commit of SOURCE; leaves it alone when nothing changed.
+# Writes OUTPUT with the commit of SOURCE; leaves it alone when nothing changed. The environment's
+# TANDEM_GIT_COMMIT goes first: an image is built from a tree without .git.
 #   cmake -DSOURCE=<dir> -DOUTPUT=<file> -P git_commit.cmake
-set(commit "")
-execute_process(COMMAND git describe --always --dirty=+ --abbrev=12 --exclude=*
-                WORKING_DIRECTORY ${SOURCE} OUTPUT_VARIABLE commit ERROR_QUIET
-                OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE failed)
+set(commit "$ENV{TANDEM_GIT_COMMIT}")
+set(failed FALSE)
+if(commit STREQUAL "")
+  execute_process(COMMAND git describe --always --dirty=+ --abbrev=12 --exclude=*
+                  WORKING_DIRECTORY ${SOURCE} OUTPUT_VARIABLE commit ERROR_QUIET
+                  OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE failed)
+endif()
 if(failed OR commit STREQUAL "")
   set(commit unknown)
 endif()

@@ -2,27 +2,34 @@
 # Installs everything the project needs on Debian 12 or Ubuntu 24.04 and newer: system packages, a
 # Python environment with LibTorch under .deps/venv, and the demo's model under models/. As root or with
 # sudo; safe to repeat, about a second when nothing is missing. Only system packages go outside the tree.
-#   deploy/setup/install.sh [--no-model | --fuzz | --slurm | --cuda | --kubectl | --kubernetes]
+#   deploy/setup/install.sh [--no-model | --fuzz | --slurm | --cuda | --kubectl | --kubernetes | --container |
+#                            --programs cpu|cuda]
 #     --fuzz: clang with libFuzzer too    --slurm: a Slurm of one node, for tests
 #     --cuda: the CUDA compiler too, 300 MB in .deps/cuda-venv
 #     --kubectl: kubectl and the schemas of Kubernetes objects too, for the tests of manifests; needs Go
 #     --kubernetes: a control plane too, for the tests that run manifests; minutes of compiling the first time
+#     --container: what builds the image and its base without a daemon, for tests
+#     --programs: what the programs need to be built and no more, in an image's build stage
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 export LC_ALL=C.UTF-8
 
 PACKAGES=(
-  g++ cmake make ninja-build ccache pkg-config git python3 python3-venv curl ca-certificates clang-format
+  g++ cmake make ninja-build ccache pkg-config git python3 python3-venv curl ca-certificates
   libgrpc++-dev libssl-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
   libgtest-dev libgmock-dev libbenchmark-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
   libspdlog-dev prometheus-cpp-dev libxxhash-dev libjs-chart.js libgloo-dev libboost-dev
 )
+WORK_PACKAGES=(clang-format)
 FUZZ_PACKAGES=(clang libclang-rt-dev)
+CONTAINER_PACKAGES=(buildah mmdebstrap)
+PROGRAM_PACKAGES=(patchelf)
 SLURM_PACKAGES=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins)
 KUBERNETES_PACKAGES=(openssl iproute2 util-linux)
 MIN_CARGO_MINOR=85
 VENV=.deps/venv
 REQUIREMENTS=deploy/setup/requirements.txt
+PROGRAM_REQUIREMENTS=deploy/setup/requirements-programs.txt
 CUDA_VENV=.deps/cuda-venv
 CUDA_REQUIREMENTS=deploy/setup/requirements-cuda.txt
 MODEL=models/smollm2-135m-instruct
@@ -115,7 +122,7 @@ find_python() {
   stop "no python3 >= 3.11 with the venv module"
 }
 
-install_venv() {  # install_venv DIRECTORY REQUIREMENTS WHAT
+install_venv() {  # install_venv DIRECTORY REQUIREMENTS WHAT [PIP_OPTION...]
   local venv=$1 requirements=$2 stamp=$1/requirements.sha256 wanted
   wanted=$(sha256sum <"$requirements")
   [[ -x $venv/bin/python && $(cat "$stamp" 2>/dev/null) == "$wanted" ]] && return
@@ -127,8 +134,19 @@ install_venv() {  # install_venv DIRECTORY REQUIREMENTS WHAT
     "$python" -m venv --clear "$venv"
   fi
   say "installing $3 (some minutes)"
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input -r "$requirements"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input "${@:4}" \
+    -r "$requirements"
   echo "$wanted" >"$stamp"
+}
+
+# LibTorch alone. Without CUDA two small libraries of the CUDA wheels remain: libtorch_cpu is linked to them.
+install_programs() {  # install_programs cpu|cuda
+  if [[ $1 == cuda ]]; then
+    install_venv "$VENV" "$PROGRAM_REQUIREMENTS" "LibTorch with CUDA"
+    install_venv "$CUDA_VENV" "$CUDA_REQUIREMENTS" "the CUDA compiler"
+  else
+    install_venv "$VENV" "$PROGRAM_REQUIREMENTS" LibTorch --no-deps
+  fi
 }
 
 install_model() {
@@ -146,15 +164,20 @@ if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   say "cargo >= 1.$MIN_CARGO_MINOR, then make $VENV from $REQUIREMENTS:"
   stop "${PACKAGES[*]}"
 fi
-if [[ ${1:-} == --fuzz ]]; then
-  PACKAGES+=("${FUZZ_PACKAGES[@]}")
-elif [[ ${1:-} == --slurm ]]; then
-  PACKAGES+=("${SLURM_PACKAGES[@]}")
-elif [[ ${1:-} == --kubernetes ]]; then
-  PACKAGES+=("${KUBERNETES_PACKAGES[@]}")
-fi
+case ${1:-} in
+  --fuzz) PACKAGES+=("${FUZZ_PACKAGES[@]}") ;;
+  --slurm) PACKAGES+=("${SLURM_PACKAGES[@]}") ;;
+  --kubernetes) PACKAGES+=("${KUBERNETES_PACKAGES[@]}") ;;
+  --container) PACKAGES+=("${CONTAINER_PACKAGES[@]}") ;;
+  --programs) PACKAGES+=("${PROGRAM_PACKAGES[@]}") ;;
+esac
+[[ ${1:-} == --programs ]] || PACKAGES+=("${WORK_PACKAGES[@]}")
 install_packages "${PACKAGES[@]}"
 install_cargo
+if [[ ${1:-} == --programs ]]; then
+  install_programs "${2:-cpu}"
+  exit
+fi
 install_venv "$VENV" "$REQUIREMENTS" "Python packages: LibTorch and the programs we compare with"
 if [[ ${1:-} == --cuda ]]; then
   install_venv "$CUDA_VENV" "$CUDA_REQUIREMENTS" "the CUDA compiler"

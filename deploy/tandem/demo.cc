@@ -33,13 +33,16 @@ struct DemoFlags {
 };
 
 // The source tree this binary belongs to: the nearest folder above the working directory, then
-// above the binary, that holds examples/demo.yaml.
+// above the binary, that holds examples/demo.yaml, itself or in the share/tandem of an
+// installation.
 absl::StatusOr<std::filesystem::path> FindTree() {
   std::error_code ignored;
   for (std::filesystem::path at :
        {std::filesystem::current_path(ignored), std::filesystem::path(ProgramDirectory())}) {
     for (; at.has_relative_path(); at = at.parent_path()) {
-      if (std::filesystem::exists(at / "examples/demo.yaml", ignored)) return at;
+      for (const std::filesystem::path& tree : {at, at / "share/tandem"}) {
+        if (std::filesystem::exists(tree / "examples/demo.yaml", ignored)) return tree;
+      }
     }
   }
   return absl::NotFoundError(
