@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_codes.h"
+#include "common/base/shared_memory.h"
 #include "common/base/stop_signal.h"
 #include "common/comm/rank_environment.h"
 #include "common/rpc/credentials.h"
@@ -45,6 +46,10 @@ int RunTrainer(TrainerOptions options, TrainerContext context) {
   if (self->rank == 0) {  // who alone talks to servers; before the model is loaded
     const absl::Status tls = rpc::Caller::Check(options.tls, {rpc::Role::kTrainer}, "trainer");
     if (!tls.ok()) return Fail(tls, ExitCode::kUsage);
+  }
+  if (options.learner.device == Device::kCuda && self->local_world_size > 1) {
+    const std::string problem = SharedMemoryProblem(SharedMemoryBytes());
+    if (!problem.empty()) log::Warning(problem);
   }
   StopSignal stop;
   context.stop = &stop;

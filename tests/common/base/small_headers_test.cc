@@ -9,6 +9,7 @@
 #include "common/base/json_number.h"
 #include "common/base/mutex.h"
 #include "common/base/passive_threads.h"
+#include "common/base/shared_memory.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/base/weight_version.h"
@@ -104,6 +105,15 @@ TEST(PassiveThreadsDeathTest, StartsTheProcessAnewWithItsArguments) {
   std::string name = "small_headers_test", flag = "--gtest_list_tests";
   char* argv[] = {name.data(), flag.data(), nullptr};
   EXPECT_EXIT(EnsurePassiveThreads(2, argv), ::testing::ExitedWithCode(0), "");
+}
+
+TEST(SharedMemory, AContainersDefaultOf64MiBIsAProblemThatSaysWhatToDo) {
+  EXPECT_EQ(SharedMemoryProblem(uint64_t{1} << 30), "");
+  const std::string problem = SharedMemoryProblem(uint64_t{64} << 20);
+  EXPECT_NE(problem.find("/dev/shm holds 64 MiB"), std::string::npos) << problem;
+  EXPECT_NE(problem.find("--shm-size"), std::string::npos) << problem;
+  EXPECT_EQ(SharedMemoryBytes("/no/such/place"), 0u);
+  EXPECT_GT(SharedMemoryBytes("/"), 0u);
 }
 
 }  // namespace
