@@ -46,6 +46,8 @@ def workloads(objects):
             for job in thing["spec"]["replicatedJobs"]:
                 assert job["name"] not in found
                 found[job["name"]] = (job["template"]["spec"], job["template"]["spec"]["template"])
+        elif thing["kind"] == "LeaderWorkerSet":
+            found["rollout"] = (thing["spec"], thing["spec"]["leaderWorkerTemplate"]["workerTemplate"])
         elif thing["kind"] in ("Job", "Deployment"):
             role = thing["metadata"]["name"].rsplit("-", 1)[1]
             assert role not in found
@@ -70,6 +72,24 @@ def test_every_overlay_is_valid_with_every_component_and_with_all(overlay, tmp_p
         objects = build(tmp_path, overlay, components)
         assert problems_of(objects) == [], components
         assert not of_kind(objects, "PodTemplate"), "the descriptions of the pods stay here"
+
+
+def test_servers_as_a_leader_worker_set_have_the_same_pods_and_their_autoscaler(tmp_path):
+    components = ["leader-worker-set", *COMPONENTS]
+    objects = build(tmp_path, "elastic", components)
+    assert problems_of(objects) == [] and not of_kind(objects, "Deployment")
+    (scaler,), (servers,) = of_kind(objects, "HorizontalPodAutoscaler"), of_kind(objects, "LeaderWorkerSet")
+    assert scaler["spec"]["scaleTargetRef"] == {"apiVersion": servers["apiVersion"], "kind": "LeaderWorkerSet",
+                                                "name": servers["metadata"]["name"]}
+    assert servers["metadata"]["labels"]["kueue.x-k8s.io/queue-name"]
+    as_deployment = workloads(build(tmp_path, "elastic", COMPONENTS))["rollout"][1]
+    assert workloads(objects)["rollout"][1] == as_deployment
+
+
+def test_the_example_of_queues_is_valid_for_kueue():
+    objects = list(yaml.safe_load_all((TREE / "examples" / "kueue-queues.yaml").read_text()))
+    assert problems_of(objects) == []
+    assert [thing["kind"] for thing in objects] == ["ResourceFlavor", "ClusterQueue", "LocalQueue"]
 
 
 def test_a_misspelt_field_of_a_pod_inside_a_jobset_would_be_found(tmp_path):
