@@ -5,10 +5,12 @@ import http.client
 import json
 import ssl
 import threading
+import time
 import urllib.parse
 
 # Longer than any single answer takes on a busy machine; watches are ended by the server before it.
 TIMEOUT_SECONDS = 60
+IDLE_SECONDS = 20  # the server closes what is idle for longer than a minute
 WATCH_SECONDS = 40
 
 MERGE_PATCH = "application/merge-patch+json"
@@ -36,9 +38,11 @@ class ApiClient:
         self.local = threading.local()
 
     def _connection(self, fresh=False):
-        if fresh or getattr(self.local, "connection", None) is None:
+        idle = time.monotonic() - getattr(self.local, "used", 0)
+        if fresh or idle > IDLE_SECONDS or getattr(self.local, "connection", None) is None:
             self.local.connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=TIMEOUT_SECONDS,
                                                                 context=self.context)
+        self.local.used = time.monotonic()
         return self.local.connection
 
     def _send(self, connection, method, path, body, content_type):
@@ -49,14 +53,13 @@ class ApiClient:
         return connection.getresponse()
 
     def call(self, method, path, body=None, content_type="application/json"):
-        """The decoded answer. A connection the server closed while it was idle is opened again, for reads only: a write
-        may have been done."""
+        """The decoded answer. What was broken off is asked again, except a POST: it may have been done."""
         try:
             response = self._send(self._connection(), method, path, body, content_type)
             data = response.read()
         except (http.client.HTTPException, OSError):
             self.local.connection = None
-            if method != "GET":
+            if method == "POST":
                 raise
             response = self._send(self._connection(fresh=True), method, path, body, content_type)
             data = response.read()

@@ -2,13 +2,12 @@
 JobSet controller with its webhooks, all real, and nodes on which pods are processes (node_agent.py). Needs root and what
 `deploy/setup/install.sh --kubernetes` builds into .deps/kubernetes. Ready in a few seconds; everything dies with the test.
 
-    image = Image(programs={"trainer": "/work/build/trainer"}, read_only_trees=("/work",), user=65532, group=65532)
-    with Cluster(tmp_path, images={"tandem": image}) as cluster:
+    with Cluster(tmp_path, images={"tandem": tandem_image()}) as cluster:
         cluster.apply_kustomization("deploy/kubernetes/overlays/jobset")     # or cluster.apply(yaml text, dict or list)
         pod = cluster.wait_for_pod("trainer", "Running")                     # see `pods` for what names a pod
         pid = cluster.process_of(pod)                                        # on this machine: os.kill(pid, 9) kills it
         cluster.evict(pod)                                                   # or delete_pod(pod, grace_seconds=...)
-        cluster.wait_for(lambda: cluster.finished("tandem") == "Completed", "the set completes", seconds=300)
+        cluster.wait_finished("tandem", "Completed", seconds=300)
         print(cluster.log(pod), cluster.claim_folder("runs"), cluster.kubectl("get", "events"))
 
 `wait_for` fails with the cluster's events, pods and their last lines in its message; so does `with` on the way out of a
@@ -96,6 +95,15 @@ def binary(name):
     if not path.exists():
         raise RuntimeError(f"no {path}: deploy/setup/install.sh --kubernetes builds it")
     return path
+
+
+def tandem_image(**changes):
+    """The project's own image: its programs from TANDEM_BIN, run by the user of deploy's recipe. The source tree, with the
+    libraries under .deps that the programs were linked to, is there too, read-only."""
+    programs = pathlib.Path(os.environ.get("TANDEM_BIN", SOURCE / "build" / "release" / "bin"))
+    return Image(**{"programs": {name: str(programs / name) for name in ("tandem", "rollout_server", "trainer")},
+                    "read_only_trees": tuple({str(SOURCE): 0, str(programs): 0}), "user": 65532, "group": 65532,
+                    "workdir": "/run/tandem", **changes})
 
 
 def short_image_name(image):
@@ -297,6 +305,11 @@ class Cluster:
     def finished(self, jobset):
         """"Completed" or "Failed" once a JobSet ended, "" before."""
         return (self.get("jobsets", jobset) or {}).get("status", {}).get("terminalState", "")
+
+    def wait_finished(self, jobset, state="Completed", seconds=300):
+        """Until a JobSet ended; at once an error if it ended otherwise."""
+        self.wait_for(lambda: self.finished(jobset), f"JobSet {jobset} ends", seconds)
+        assert self.finished(jobset) == state, f"JobSet {jobset}: {self.finished(jobset)}\n{self.report()}"
 
     def condition(self, thing, kind):
         """The condition of that type in an object's status, or None."""

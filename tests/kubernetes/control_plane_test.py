@@ -283,6 +283,19 @@ def test_a_changed_secret_reaches_the_files_of_a_running_pod(cluster):
     assert cluster.log(one) == "first\nsecond\n"
 
 
+def test_what_keeps_failing_is_restarted_in_place_ever_later(cluster):
+    cluster.apply(pod("crashes", ["sh", "-c", "echo run; exit 7"], restartPolicy="OnFailure"))
+
+    def status():
+        return (cluster.get("pods", "crashes")["status"].get("containerStatuses") or [{}])[0]
+    cluster.wait_for(lambda: status().get("restartCount") == 2 and "CrashLoopBackOff" in str(status()["state"]), "two restarts")
+    assert status()["lastState"]["terminated"]["exitCode"] == 7 and cluster.get("pods", "crashes")["status"]["phase"] == "Running"
+    one = cluster.get("pods", "crashes")
+    cluster.delete_pod(one)
+    cluster.wait_for(lambda: cluster.fresh(one) is None, "it goes", seconds=10)
+    assert cluster.log(one) == "run\n" * 3
+
+
 def test_what_the_fake_node_cannot_do_fails_the_pod_by_name(cluster):
     cluster.apply(pod("cannot", ["true"], hostNetwork=True, container={"lifecycle": {"postStart": {"exec": {"command": ["a"]}}}}))
     cluster.wait_for(lambda: cluster.get("pods", "cannot")["status"]["phase"] == "Failed", "it fails")

@@ -160,9 +160,11 @@ class NodeAgent:
                     lines += self._lines_of(service, endpoint, namespace)
         return "\n".join(lines) + "\n"
 
-    @staticmethod
-    def _lines_of(service, endpoint, namespace):
+    def _lines_of(self, service, endpoint, namespace):
         meta = service["metadata"]
+        for port in service["spec"].get("ports", []):
+            if service["spec"].get("clusterIP") != "None" and port.get("targetPort", port["port"]) != port["port"]:
+                self.complain_once(f"Service {meta['name']}: port {port['port']} is not its targetPort, and nothing forwards here")
         hosts = [meta["name"]]
         if endpoint.get("hostname") and service["spec"].get("clusterIP") == "None":
             hosts.append(f"{endpoint['hostname']}.{meta['name']}")
@@ -189,6 +191,10 @@ class NodeAgent:
     def complain(self, message):
         """Kept for the end of the test: the agent's own failures."""
         self.complaints.append(message)
+
+    def complain_once(self, message):
+        if message not in self.complaints:
+            self.complain(message)
 
     def stop(self):
         """Ends every pod's processes at once and takes the network away. The API server is told nothing."""

@@ -6,7 +6,7 @@ import re
 
 # Fields that change nothing a test could see here; `node_agent.NodeAgent.not_enforced` collects those that were met.
 NOT_ENFORCED = {
-    "pod": {"runtimeClassName", "imagePullSecrets", "dnsPolicy", "enableServiceLinks", "schedulerName"},
+    "pod": {"runtimeClassName", "imagePullSecrets", "dnsPolicy", "enableServiceLinks"},
     "podSecurityContext": {"seccompProfile", "seLinuxOptions", "appArmorProfile", "fsGroupChangePolicy"},
     "container": {"resources"},  # the scheduler counts requests; no cgroup limits anything
     "securityContext": {"seccompProfile", "seLinuxOptions", "appArmorProfile", "procMount"},
@@ -16,7 +16,7 @@ DONE = {
     "pod": {"containers", "volumes", "restartPolicy", "terminationGracePeriodSeconds", "securityContext", "nodeName", "hostname",
             "subdomain", "serviceAccountName", "serviceAccount", "automountServiceAccountToken", "affinity", "nodeSelector",
             "tolerations", "topologySpreadConstraints", "priority", "priorityClassName", "preemptionPolicy",
-            "activeDeadlineSeconds", "schedulingGates"},
+            "activeDeadlineSeconds", "schedulingGates", "schedulerName"},
     "podSecurityContext": {"runAsUser", "runAsGroup", "runAsNonRoot", "fsGroup", "supplementalGroups"},
     "container": {"name", "image", "imagePullPolicy", "command", "args", "workingDir", "env", "envFrom", "ports", "volumeMounts",
                   "securityContext", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "terminationMessagePath",
@@ -76,7 +76,7 @@ def unknown_fields(pod):
     def check(kind, thing, where):
         for field, value in (thing or {}).items():
             if field in NOT_ENFORCED.get(kind, ()):
-                not_enforced.add(f"{kind}.{field}")
+                not_enforced.update({f"{kind}.{field}"} if value else ())
             elif field not in DONE[kind] and value not in (None, False, [], {}):
                 cannot.append(f"{where}.{field}")
 

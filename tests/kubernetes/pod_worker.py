@@ -1,5 +1,6 @@
 """One pod on the fake node: a thread that does with it what a kubelet does. Starts its sandbox and containers, runs the
 probes, restarts by restartPolicy with growing delays, terminates with preStop, SIGTERM and the grace period, and reports."""
+import http.client
 import json
 import pathlib
 import queue
@@ -117,8 +118,12 @@ class PodWorker:
             for container in self.containers:
                 self._signal(container, signal.SIGKILL)
         self._refresh()
-        self._report()
-        self._finish()
+        try:
+            self._report()
+            self._finish()
+        except (OSError, http.client.HTTPException) as error:
+            self.agent.complain(f"{self.meta['name']}: no answer of the API server: {error}")
+            self.agent.stopped.wait(RETRY_SECONDS)
 
     def _take_in(self):
         while not self.latest.empty():
@@ -212,12 +217,13 @@ class PodWorker:
         mounts = self.volumes.mounts(container.spec)
         mounts.append({"source": str(message_file), "read_only": False,
                        "target": container.spec.get("terminationMessagePath", "/dev/termination-log")})
+        argv = self.reader.command(container.spec, image, environment)
+        container.state.restarts += bool(container.state.run_id)
         container.log = self.folder / f"{container.name}-{container.state.restarts}.log"
         container.state.run_id = f"tests://{self.meta['uid']}/{container.name}/{container.state.restarts}"
         container.exited.clear()
         container.pid = 0  # asked for
-        self._say({"start": container.name, "argv": self.reader.command(container.spec, image, environment),
-                   "environment": environment, "cwd": container.spec.get("workingDir") or image.workdir, "mounts": mounts,
+        self._say({"start": container.name, "argv": argv, "environment": environment, "cwd": container.spec.get("workingDir") or image.workdir, "mounts": mounts,
                    "read_only_root": context.get("readOnlyRootFilesystem", False), "programs": image.programs,
                    "read_only_trees": list(image.read_only_trees), "log": str(container.log), **container.identity})
 
@@ -259,7 +265,6 @@ class PodWorker:
             self._waits(container, "CrashLoopBackOff", f"back-off {container.backoff:g}s restarting failed container")
         container.backoff = min(max(2 * container.backoff, self.agent.restart_backoff_seconds), 300)
         container.state.last_state = {"terminated": terminated}
-        container.state.restarts += 1
         container.exited.clear()
 
     # -- probes --------------------------------------------------------------------------------------------------------
