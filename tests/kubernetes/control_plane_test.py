@@ -218,6 +218,36 @@ def test_probes_gate_readiness_and_the_dead_are_restarted(cluster):
     cluster.delete_pod(one, grace_seconds=0)
 
 
+def test_a_pod_knows_itself(cluster):
+    def named(name, path):
+        return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+    container = {"env": [named("IP", "status.podIP"), named("NODE", "spec.nodeName"), named("APP", "metadata.labels['app']"),
+                         {"name": "MIB", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}}],
+                 "resources": {"limits": {"memory": "1.5Gi"}}, "volumeMounts": [{"name": "self", "mountPath": "/self"}]}
+    volumes = [{"name": "self", "projected": {"sources": [{"downwardAPI": {"items": [
+        {"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}}]}}]
+    cluster.apply(pod("itself", ["sh", "-c", "echo $IP $NODE $APP $MIB $(cat /self/name) $(hostname)"], container=container,
+                      volumes=volumes))
+    cluster.wait_for(lambda: cluster.get("pods", "itself")["status"]["phase"] == "Succeeded", "it has said it")
+    one = cluster.get("pods", "itself")
+    assert cluster.log(one).split() == [one["status"]["podIP"], one["spec"]["nodeName"], "itself", "1536", "itself", "itself"]
+
+
+def test_a_hook_goes_before_the_signal_and_within_the_grace(cluster):
+    listen = "import socket\nkept = socket.create_server(('', 8080))\n"
+    container = {"readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1},
+                 "lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", "echo hook >>/proc/1/fd/1"]}}}}
+    cluster.apply([pod("hooked", python(listen + SERVER, 0, 0), container=container),
+                   pod("hooked-long", python(listen + SERVER, 0, 0), terminationGracePeriodSeconds=1,
+                       container={**container, "lifecycle": {"preStop": {"sleep": {"seconds": 1}}}})])
+    both = cluster.wait_for_pod("hooked", "Ready", count=2)
+    for one in both:
+        cluster.delete_pod(one)
+    cluster.wait_for(lambda: not any(cluster.fresh(one) for one in both), "both end", seconds=20)
+    logs = {one["metadata"]["name"]: cluster.log(one) for one in both}
+    assert logs == {"hooked": "serving\nhook\nasked to stop\nstopped\n", "hooked-long": "serving\nasked to stop\nstopped\n"}
+
+
 def test_a_deployment_scales_and_its_budget_stops_an_eviction_too_many(cluster):
     cluster.apply([{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "serve"},
                     "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "serve"}},

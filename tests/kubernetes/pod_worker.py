@@ -223,7 +223,8 @@ class PodWorker:
         container.state.run_id = f"tests://{self.meta['uid']}/{container.name}/{container.state.restarts}"
         container.exited.clear()
         container.pid = 0  # asked for
-        self._say({"start": container.name, "argv": argv, "environment": environment, "cwd": container.spec.get("workingDir") or image.workdir, "mounts": mounts,
+        self._say({"start": container.name, "argv": argv, "environment": environment,
+                   "cwd": container.spec.get("workingDir") or image.workdir, "mounts": mounts,
                    "read_only_root": context.get("readOnlyRootFilesystem", False), "programs": image.programs,
                    "read_only_trees": list(image.read_only_trees), "log": str(container.log), **container.identity})
 
