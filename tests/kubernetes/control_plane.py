@@ -8,6 +8,7 @@ JobSet controller with its webhooks, all real, and nodes on which pods are proce
         pid = cluster.process_of(pod)                                        # on this machine: os.kill(pid, 9) kills it
         cluster.evict(pod)                                                   # or delete_pod(pod, grace_seconds=...)
         cluster.wait_finished("tandem", "Completed", seconds=300)
+        cluster.serve_metrics()                                              # then autoscalers scale by the pods' /metrics
         print(cluster.log(pod), cluster.claim_folder("runs"), cluster.kubectl("get", "events"))
 
 `wait_for` fails with the cluster's events, pods and their last lines in its message; so does `with` on the way out of a
@@ -27,6 +28,7 @@ import yaml
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from api_client import ApiClient, ApiError  # noqa: E402
 from local_storage import LocalStorage  # noqa: E402
+from metrics_api import MetricsApi  # noqa: E402
 from node_agent import NodeAgent  # noqa: E402
 from one_node_slurm import free_ports  # noqa: E402
 from pod_spec import Image  # noqa: E402, F401: for users of this module
@@ -42,6 +44,7 @@ RESOURCES = {
     "persistentvolumeclaims": "/api/v1/namespaces/{}/persistentvolumeclaims",
     "jobs": "/apis/batch/v1/namespaces/{}/jobs", "deployments": "/apis/apps/v1/namespaces/{}/deployments",
     "replicasets": "/apis/apps/v1/namespaces/{}/replicasets",
+    "horizontalpodautoscalers": "/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers",
     "poddisruptionbudgets": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
     "jobsets": "/apis/jobset.x-k8s.io/v1alpha2/namespaces/{}/jobsets",
 }
@@ -120,7 +123,7 @@ class Cluster:
         self.folder = pathlib.Path(folder) / "cluster"
         self.folder.mkdir(parents=True)
         self.images, self.namespace = images or {}, namespace
-        self.daemons, self.agent, self.storage = [], None, None
+        self.daemons, self.agent, self.storage, self.metrics = [], None, None, None
         self.started_in = {}
         try:
             self._certificates()
@@ -184,6 +187,7 @@ class Cluster:
         server = self._run("kube-apiserver", binary("kube-apiserver"), "--etcd-servers", etcd_url, "--secure-port", port,
                            "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none",
                            "--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=RBAC",
+                           "--enable-aggregator-routing",
                            "--token-auth-file", files / "tokens.csv", "--service-account-issuer=https://tests",
                            "--service-account-key-file", files / "service-accounts.key",
                            "--service-account-signing-key-file", files / "service-accounts.key",
@@ -203,6 +207,7 @@ class Cluster:
     def _start_controllers(self):
         self._run("kube-controller-manager", binary("kube-controller-manager"), "--kubeconfig", self.kubeconfig,
                   "--leader-elect=false", "--secure-port=0", "--root-ca-file", self.folder / "ca.crt",
+                  "--horizontal-pod-autoscaler-sync-period=2s",
                   "--service-account-private-key-file", self.folder / "service-accounts.key")
         self._run("kube-scheduler", binary("kube-scheduler"), "--kubeconfig", self.kubeconfig, "--leader-elect=false",
                   "--secure-port=0")
@@ -243,10 +248,17 @@ class Cluster:
             if "webhooks" in document:
                 self.api.create(f"/apis/admissionregistration.k8s.io/v1/{document['kind'].lower()}s", document)
 
+    def serve_metrics(self, port_name="observe"):
+        """From here on HorizontalPodAutoscalers have metrics: those of the pods' own /metrics (metrics_api.py)."""
+        self.metrics = MetricsApi(self.api, self.folder, self.agent.host_ip, port_name)
+        self.wait_for(self.metrics.available, "the API server has the metrics APIs")
+
     def _image(self, name):
         return self.images.get(short_image_name(name), self.images.get("*"))
 
     def stop(self):
+        if self.metrics is not None:
+            self.metrics.stop()
         if self.storage is not None:
             self.storage.stop()
         if self.agent is not None:

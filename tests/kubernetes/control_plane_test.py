@@ -266,6 +266,43 @@ def test_a_deployment_scales_and_its_budget_stops_an_eviction_too_many(cluster):
     cluster.kubectl("delete", "deployment/serve", "pdb/serve")
 
 
+QUEUE = """
+import http.server, pathlib
+class Metrics(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        waiting = pathlib.Path("/queue/waiting").read_text()
+        self.wfile.write(b"# TYPE waiting gauge\\nwaiting{kind=\\"a\\"} %d\\nwaiting{kind=\\"b\\"} 1\\n" % int(waiting))
+    def log_message(self, *_): pass
+http.server.HTTPServer(("", 9400), Metrics).serve_forever()
+"""
+
+
+def test_an_autoscaler_follows_the_metrics_of_the_pods(cluster):
+    queue = cluster.folder / "queue"
+    queue.mkdir()
+    (queue / "waiting").write_text("3")
+    container = {"ports": [{"name": "observe", "containerPort": 9400}], "volumeMounts": [{"name": "queue", "mountPath": "/queue"}]}
+    metric = {"name": "waiting", "selector": {"matchLabels": {"kind": "a"}}}
+    none = {"stabilizationWindowSeconds": 0, "policies": [{"type": "Pods", "value": 4, "periodSeconds": 1}]}
+    cluster.serve_metrics()
+    cluster.apply([{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "scaled"},
+                    "spec": {"selector": {"matchLabels": {"app": "scaled"}},
+                             "template": pod_template(python(QUEUE), labels={"app": "scaled"}, restartPolicy="Always",
+                                                      terminationGracePeriodSeconds=0, container=container,
+                                                      volumes=[{"name": "queue", "hostPath": {"path": str(queue)}}])}},
+                   {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "scaled"},
+                    "spec": {"minReplicas": 1, "maxReplicas": 3, "behavior": {"scaleUp": none, "scaleDown": none},
+                             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "scaled"},
+                             "metrics": [{"type": "Pods", "pods": {"metric": metric,
+                                                                   "target": {"type": "AverageValue", "averageValue": "1"}}}]}}])
+    cluster.wait_for_pod("scaled", "Ready", count=3, seconds=90)  # three wait at every server, one is wanted at each
+    (queue / "waiting").write_text("0")
+    cluster.wait_for_pod("scaled", "Ready", count=1, seconds=90)
+    cluster.kubectl("delete", "hpa/scaled", "deployment/scaled")
+
+
 def test_a_container_is_as_locked_up_as_it_asks_to_be(cluster):
     look = ("id -u; id -g; id -G; touch /etc/x || echo no; touch /scratch/x && echo yes; touch /tmp/x || echo no; "
             "grep -E 'NoNewPrivs|CapBnd' /proc/self/status; cat /etc/settings/a /etc/secret/b; touch /etc/settings/a || echo no; "

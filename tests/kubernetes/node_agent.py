@@ -162,8 +162,9 @@ class NodeAgent:
 
     def _lines_of(self, service, endpoint, namespace):
         meta = service["metadata"]
+        forwarded = service["spec"].get("clusterIP") != "None" and service["spec"].get("selector")
         for port in service["spec"].get("ports", []):
-            if service["spec"].get("clusterIP") != "None" and port.get("targetPort", port["port"]) != port["port"]:
+            if forwarded and port.get("targetPort", port["port"]) != port["port"]:
                 self.complain_once(f"Service {meta['name']}: port {port['port']} is not its targetPort, and nothing forwards here")
         hosts = [meta["name"]]
         if endpoint.get("hostname") and service["spec"].get("clusterIP") == "None":
