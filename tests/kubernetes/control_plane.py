@@ -120,6 +120,8 @@ class Cluster:
 
     def __init__(self, folder, images=None, nodes=None, storage_classes=("standard",), namespace="default",
                  restart_backoff_seconds=10.0):
+        if os.geteuid() != 0:
+            raise RuntimeError("needs root: pods are processes in namespaces of their own, on a bridge of this machine")
         self.folder = pathlib.Path(folder) / "cluster"
         self.folder.mkdir(parents=True)
         self.images, self.namespace = images or {}, namespace
@@ -444,6 +446,7 @@ class Cluster:
                 lines.append(f"{daemon.name} ended with {daemon.process.returncode}:\n{daemon.last_lines()}")
         if self.agent is not None:
             lines += [f"node agent: {complaint}" for complaint in self.agent.complaints]
+            lines.append(f"fields of pods that were met and are not enforced here: {sorted(self.agent.not_enforced)}")
         return "\n".join(lines)
 
 

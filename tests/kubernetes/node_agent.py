@@ -11,6 +11,7 @@ address of its own gives the addresses of its ready pods instead, so its ports h
 import concurrent.futures
 import http.client
 import pathlib
+import platform
 import threading
 
 from api_client import MERGE_PATCH, ApiError, Watched
@@ -20,6 +21,7 @@ from pod_status import now
 from pod_worker import PodWorker
 
 HEARTBEAT_SECONDS = 5
+ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 DEFAULT_CAPACITY = {"cpu": "64", "memory": "256Gi", "pods": "110", "ephemeral-storage": "100Gi"}
 WATCHED = {"Pod": "/api/v1/pods", "ConfigMap": "/api/v1/configmaps", "Secret": "/api/v1/secrets", "Service": "/api/v1/services",
            "EndpointSlice": "/apis/discovery.k8s.io/v1/endpointslices",
@@ -61,7 +63,7 @@ class NodeAgent:
         self.client.create("/api/v1/nodes", {
             "apiVersion": "v1", "kind": "Node",
             "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux",
-                                                  "kubernetes.io/arch": "amd64", **(labels or {})}}})
+                                                  "kubernetes.io/arch": ARCHITECTURE, **(labels or {})}}})
         with self.lock:
             self.nodes[name] = amounts
         self._report_node(name, amounts)
@@ -77,7 +79,7 @@ class NodeAgent:
                                                    ("Ready", "True", "KubeletReady"))]
         status = {"capacity": amounts, "allocatable": amounts, "conditions": conditions,
                   "addresses": [{"type": "InternalIP", "address": self.host_ip}, {"type": "Hostname", "address": name}],
-                  "nodeInfo": {"kubeletVersion": "v1.32.2", "operatingSystem": "linux", "architecture": "amd64", "machineID": "",
+                  "nodeInfo": {"kubeletVersion": "v1.32.2", "operatingSystem": "linux", "architecture": ARCHITECTURE, "machineID": "",
                                "systemUUID": "", "bootID": "", "kernelVersion": "", "osImage": "tests", "kubeProxyVersion": "",
                                "containerRuntimeVersion": "tests://1"}}
         self.client.patch(f"/api/v1/nodes/{name}/status", {"status": status}, MERGE_PATCH)
