@@ -1,5 +1,7 @@
 #include "rollout_server/engine_thread.h"
 
+#include <pthread.h>
+
 #include <future>
 #include <utility>
 
@@ -13,7 +15,8 @@ absl::Status Stopped() { return absl::UnavailableError("the engine has stopped")
 
 }  // namespace
 
-EngineThread::EngineThread(std::unique_ptr<StepEngine> engine) : engine_(std::move(engine)) {}
+EngineThread::EngineThread(std::unique_ptr<StepEngine> engine, SecondsClock clock)
+    : engine_(std::move(engine)), heartbeat_(std::move(clock)) {}
 
 EngineThread::~EngineThread() { Stop(); }
 
@@ -144,6 +147,7 @@ void EngineThread::Post(Command command) {
     MutexLock lock(&mu_);
     if (!closed_) {
       commands_.push_back(std::move(command));
+      heartbeat_.Wake();
       wake_.Notify();
       return;
     }
@@ -152,9 +156,13 @@ void EngineThread::Post(Command command) {
 }
 
 void EngineThread::Run() {
+  pthread_setname_np(pthread_self(), "tandem-engine");
   std::deque<Command> commands;
   while (WaitForWork(&commands)) {
-    for (const Command& command : commands) command(engine_.get());
+    for (const Command& command : commands) {
+      heartbeat_.Beat();
+      command(engine_.get());
+    }
     commands.clear();
     InstallWhenDrained();
     if (!paused_.load() && engine_->HasWork()) {
@@ -182,7 +190,11 @@ bool EngineThread::WaitForWork(std::deque<Command>* commands) {
   const bool drained = !waiting_installs_.empty() && engine_->Stats().num_groups_running == 0;
   const bool can_step = drained || (!paused_.load() && engine_->HasWork());
   MutexLock lock(&mu_);
-  while (!stopping_ && commands_.empty() && !can_step) wake_.Wait(&mu_);
+  while (!stopping_ && commands_.empty() && !can_step) {
+    heartbeat_.Rest();
+    wake_.Wait(&mu_);
+  }
+  heartbeat_.Beat();
   commands->swap(commands_);
   return !stopping_ || !commands->empty();
 }

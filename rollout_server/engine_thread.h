@@ -18,8 +18,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/weight_version.h"
+#include "common/observe/heartbeat.h"
 #include "rollout_server/step_engine.h"
 #include "rollout_server/weight_sink.h"
 
@@ -41,7 +43,7 @@ class EngineThread : public WeightSink {
     std::function<void(const absl::Status&)> on_failure;             // a step failed: the last call
   };
 
-  explicit EngineThread(std::unique_ptr<StepEngine> engine);
+  explicit EngineThread(std::unique_ptr<StepEngine> engine, SecondsClock clock = MonotonicSeconds);
   ~EngineThread() override;  // Stop
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
@@ -81,6 +83,10 @@ class EngineThread : public WeightSink {
   // As of the last step or command.
   EngineStats stats() const ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Since the thread last ended a step or took up a command; 0 while it has nothing to do. Staging
+  // weights is not its work, so a long push does not show here.
+  double SilentSeconds() const { return heartbeat_.SilentSeconds(); }
+
   static constexpr int kMaxWaitingScores = 64;
 
  private:
@@ -99,6 +105,7 @@ class EngineThread : public WeightSink {
   Callbacks callbacks_;
   std::deque<Command> waiting_installs_;  // for running groups to end; engine thread only
   std::thread thread_;
+  Heartbeat heartbeat_;
   std::atomic<bool> paused_{false};
   std::atomic<int> waiting_scores_{0};
 

@@ -17,8 +17,12 @@ double Milliseconds(double from, double to) { return from > 0 ? (to - from) * 1e
 
 }  // namespace
 
-GroupRegistry::GroupRegistry(Runner runner, Limits limits, SecondsClock clock)
-    : runner_(std::move(runner)), limits_(limits), clock_(std::move(clock)) {}
+GroupRegistry::GroupRegistry(Runner runner, Limits limits, SecondsClock clock,
+                             OnFinished on_finished)
+    : runner_(std::move(runner)),
+      limits_(limits),
+      clock_(std::move(clock)),
+      on_finished_(std::move(on_finished)) {}
 
 GroupRegistry::Name GroupRegistry::NameOf(const std::string& run_id, int64_t group_id,
                                           const std::string& fingerprint) {
@@ -43,6 +47,8 @@ absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::Join(
   ask.request.key = key;
   Entry entry{name, ask.fingerprint, ask.batch, std::make_shared<GroupCall>(), Phase::kQueued};
   entry.arrived = clock_();
+  entry.report.group_id = ask.group_id;
+  entry.report.trace = std::move(ask.trace);
   std::vector<GroupRequest> released;
   if (ask.batch) {
     auto arrived = batches_.Arrive(*ask.batch, ask.group_id, std::move(ask.request));
@@ -212,16 +218,39 @@ bool GroupRegistry::WaitUntilIdle(std::chrono::steady_clock::time_point deadline
 
 void GroupRegistry::OnEvents(std::vector<EngineEvent> events) {
   Listeners listeners;
+  std::vector<GroupReport> finished;
   {
     MutexLock lock(&mu_);
     for (EngineEvent& event : events) {
-      for (auto& listener : Apply(std::move(event))) listeners.push_back(std::move(listener));
+      for (auto& listener : Apply(std::move(event), &finished)) {
+        listeners.push_back(std::move(listener));
+      }
     }
   }
   Notify(listeners);
+  if (!on_finished_) return;
+  for (const GroupReport& report : finished) on_finished_(report);
 }
 
-GroupRegistry::Listeners GroupRegistry::Apply(EngineEvent event) {
+void GroupRegistry::Count(const FinishedCompletion& completion, GroupReport* report) {
+  const auto num_tokens = static_cast<int64_t>(completion.token_ids.size());
+  ++report->num_completions;
+  report->num_tokens += num_tokens;
+  report->longest_tokens = std::max(report->longest_tokens, num_tokens);
+  if (completion.version_spans.size() > 1) report->num_spanning_tokens += num_tokens;
+}
+
+GroupReport GroupRegistry::ReportOf(const Entry& entry, double now) {
+  GroupReport report = entry.report;
+  report.arrived = entry.arrived;
+  report.started = entry.started;
+  report.decoding = entry.decoding;
+  report.ended = now;
+  return report;
+}
+
+GroupRegistry::Listeners GroupRegistry::Apply(EngineEvent event,
+                                              std::vector<GroupReport>* finished_groups) {
   const GroupKey key = std::visit([](const auto& one) { return one.key; }, event);
   const auto found = entries_.find(key);
   if (found == entries_.end()) return {};  // freed while the step ran
@@ -238,6 +267,7 @@ GroupRegistry::Listeners GroupRegistry::Apply(EngineEvent event) {
     return {};
   }
   if (auto* finished = std::get_if<CompletionFinished>(&event)) {
+    Count(finished->completion, &entry.report);
     entry.call->Append(std::make_shared<const FinishedCompletion>(std::move(finished->completion)));
     return entry.call->listeners();
   }
@@ -248,6 +278,7 @@ GroupRegistry::Listeners GroupRegistry::Apply(EngineEvent event) {
   summary.prefill_ms = Milliseconds(entry.started, entry.decoding);
   summary.decode_ms = Milliseconds(entry.decoding, now);
   entry.call->End(summary);
+  finished_groups->push_back(ReportOf(entry, now));
   Listeners listeners = entry.call->listeners();
   Remember(entry);
   Remove(key);

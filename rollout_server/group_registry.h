@@ -27,6 +27,7 @@
 #include "rollout_server/admission_batches.h"
 #include "rollout_server/engine/engine.h"
 #include "rollout_server/group_call.h"
+#include "rollout_server/group_report.h"
 
 namespace tandem::rollout {
 
@@ -43,6 +44,8 @@ class GroupRegistry {
     std::function<void(GroupKey)> abort;
     std::function<void(GroupKey)> stop_early;
   };
+  // Hears of each group that was finished, on the engine's thread, without a lock held. May be null.
+  using OnFinished = std::function<void(const GroupReport&)>;
 
   struct Ask {
     std::string run_id;  // empty: a guest, whose groups are not remembered
@@ -51,9 +54,10 @@ class GroupRegistry {
     GroupRequest request;     // its key is set here
     std::optional<AdmissionBatches::BatchRef> batch;
     double seconds_left = std::numeric_limits<double>::infinity();  // until the caller's deadline
+    TraceContext trace;  // the caller's span; none: not traced
   };
 
-  GroupRegistry(Runner runner, Limits limits, SecondsClock clock);
+  GroupRegistry(Runner runner, Limits limits, SecondsClock clock, OnFinished on_finished = {});
 
   // Starts the group or joins it; `listener` hears of progress from now on, and should look once at
   // once.
@@ -111,6 +115,7 @@ class GroupRegistry {
     std::shared_ptr<GroupCall> call;
     Phase phase = Phase::kQueued;
     double arrived = 0, started = 0, decoding = 0;  // seconds
+    GroupReport report;  // its counts
   };
   struct Finished {
     std::string fingerprint;
@@ -127,13 +132,17 @@ class GroupRegistry {
   void SubmitReleased(std::vector<GroupRequest> groups) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Remove(GroupKey key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Remember(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  Listeners Apply(EngineEvent event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Listeners Apply(EngineEvent event, std::vector<GroupReport>* finished)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static void Count(const FinishedCompletion& completion, GroupReport* report);
+  static GroupReport ReportOf(const Entry& entry, double now);
   void NoteStart(double now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Counts CountsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Runner runner_;
   const Limits limits_;
   const SecondsClock clock_;
+  const OnFinished on_finished_;
 
   mutable Mutex mu_;
   CondVar idle_;

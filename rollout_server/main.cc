@@ -31,9 +31,13 @@ int Serve(ServerOptions options) {
     return Fail(log, ExitCode::kStorage);
   }
   const StopSignal stop;
+  Observation observation("rollout_server");
+  if (absl::Status served = observation.Serve(options.observe_listen); !served.ok()) {
+    return Fail(served, ExitCodeFor(served));
+  }
   absl::StatusOr<LoadedEngine> engine = LoadModelEngine(options.model, options.engine);
   if (!engine.ok()) return Fail(engine.status(), ExitCode::kBadModelOrData);
-  auto server = RolloutServer::Create(options, *std::move(engine));
+  auto server = RolloutServer::Create(options, *std::move(engine), &observation);
   if (!server.ok()) return Fail(server.status(), ExitCodeFor(server.status()));
   std::printf("listening on %s\n", (*server)->address().c_str());
   std::fflush(stdout);

@@ -1,5 +1,6 @@
 #include "rollout_server/ownership.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,14 +26,13 @@ absl::StatusOr<bool> Ownership::Claim(const std::string& run_id, int64_t epoch, 
   }
   MutexLock lock(&mu_);
   const bool held = Held();
-  if (held && owner_ != run_id) return OwnedByAnother();
-  if (held && epoch < epoch_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("epoch ", epoch, " of run '", run_id, "' is below the live epoch ", epoch_));
+  if (held && claim_.run_id != run_id) return OwnedByAnother();
+  if (held && epoch < claim_.epoch) {
+    return absl::InvalidArgumentError(absl::StrCat("epoch ", epoch, " of run '", run_id,
+                                                   "' is below the live epoch ", claim_.epoch));
   }
-  const bool is_new = !held || epoch != epoch_;
-  owner_ = run_id;
-  epoch_ = epoch;
+  const bool is_new = !held || epoch != claim_.epoch;
+  if (is_new) claim_ = {.run_id = run_id, .epoch = epoch};
   lease_seconds_ = lease_ms == 0 ? default_lease_seconds_ : static_cast<double>(lease_ms) / 1000;
   Renew();
   return is_new;
@@ -41,8 +41,8 @@ absl::StatusOr<bool> Ownership::Claim(const std::string& run_id, int64_t epoch, 
 absl::Status Ownership::Release(const std::string& run_id) {
   MutexLock lock(&mu_);
   if (!Held()) return absl::OkStatus();
-  if (owner_ != run_id) return OwnedByAnother();
-  owner_.clear();
+  if (claim_.run_id != run_id) return OwnedByAnother();
+  claim_.run_id.clear();
   return absl::OkStatus();
 }
 
@@ -52,7 +52,7 @@ absl::Status Ownership::CheckOwner(const std::string& run_id) {
     return absl::FailedPreconditionError(
         absl::StrCat("run '", run_id, "' does not own this server: call InitTransfer first"));
   }
-  if (owner_ != run_id) return OwnedByAnother();
+  if (claim_.run_id != run_id) return OwnedByAnother();
   Renew();
   return absl::OkStatus();
 }
@@ -60,29 +60,42 @@ absl::Status Ownership::CheckOwner(const std::string& run_id) {
 absl::Status Ownership::CheckEpoch(const std::string& run_id, int64_t epoch) {
   TANDEM_RETURN_IF_ERROR(CheckOwner(run_id));
   MutexLock lock(&mu_);
-  if (epoch == epoch_) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("epoch ", epoch, " is not the live epoch ", epoch_, " of run '", run_id, "'"));
+  if (epoch == claim_.epoch) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("epoch ", epoch, " is not the live epoch ",
+                                                    claim_.epoch, " of run '", run_id, "'"));
 }
 
 absl::Status Ownership::CheckUser(const std::string& run_id) {
   MutexLock lock(&mu_);
   if (!Held() || run_id.empty()) return absl::OkStatus();
-  if (owner_ != run_id) return OwnedByAnother();
+  if (claim_.run_id != run_id) return OwnedByAnother();
   Renew();
   return absl::OkStatus();
 }
 
 std::string Ownership::owner() const {
   MutexLock lock(&mu_);
-  return Held() ? owner_ : std::string();
+  return Held() ? claim_.run_id : std::string();
 }
 
-bool Ownership::Held() const { return !owner_.empty() && clock_() < lease_end_; }
+void Ownership::NoteAsked(const std::string& run_id, int64_t min_version) {
+  MutexLock lock(&mu_);
+  if (!Held() || run_id != claim_.run_id) return;
+  claim_.has_asked = true;
+  claim_.highest_min_version = std::max(claim_.highest_min_version, min_version);
+}
+
+std::optional<Ownership::LiveClaim> Ownership::claim() const {
+  MutexLock lock(&mu_);
+  if (!Held()) return std::nullopt;
+  return claim_;
+}
+
+bool Ownership::Held() const { return !claim_.run_id.empty() && clock_() < lease_end_; }
 
 absl::Status Ownership::OwnedByAnother() const {
   return absl::FailedPreconditionError(absl::StrFormat(
-      "run '%s' owns this server for another %.1f s unless it renews or releases it", owner_,
+      "run '%s' owns this server for another %.1f s unless it renews or releases it", claim_.run_id,
       lease_end_ - clock_()));
 }
 

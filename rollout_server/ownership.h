@@ -6,6 +6,7 @@
 #define TANDEM_ROLLOUT_SERVER_OWNERSHIP_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -49,6 +50,18 @@ class Ownership {
 
   std::string owner() const ABSL_LOCKS_EXCLUDED(mu_);  // empty: free
 
+  // A group call of `run_id`, admitted or not, that wants weights of at least `min_version`. Noted when
+  // it is the owner's.
+  void NoteAsked(const std::string& run_id, int64_t min_version) ABSL_LOCKS_EXCLUDED(mu_);
+
+  struct LiveClaim {
+    std::string run_id;
+    int64_t epoch = 0;
+    bool has_asked = false;          // for groups, under this epoch
+    int64_t highest_min_version = 0;  // of those calls
+  };
+  std::optional<LiveClaim> claim() const ABSL_LOCKS_EXCLUDED(mu_);  // none: free
+
  private:
   bool Held() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status OwnedByAnother() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -58,8 +71,7 @@ class Ownership {
   const double default_lease_seconds_;
 
   mutable Mutex mu_;
-  std::string owner_ ABSL_GUARDED_BY(mu_);  // who claimed last; owns while Held()
-  int64_t epoch_ ABSL_GUARDED_BY(mu_) = 0;
+  LiveClaim claim_ ABSL_GUARDED_BY(mu_);  // the last one; its run owns while Held()
   double lease_seconds_ ABSL_GUARDED_BY(mu_) = 0;
   double lease_end_ ABSL_GUARDED_BY(mu_) = 0;
 };

@@ -11,12 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/file_system.h"
 #include "common/base/log.h"
-#include "common/base/metrics.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/credentials.h"
 #include "common/rpc/loopback.h"
 #include "rollout_server/injection_alarm.h"
+#include "rollout_server/readiness.h"
 #include "rollout_server/reflection.h"
 #include "rollout_server/rollout_service.h"
 #include "rollout_server/weight_service.h"
@@ -53,20 +53,24 @@ std::unique_ptr<grpc::Server> Listen(const ServerOptions& options, const rpc::Do
 }  // namespace
 
 struct RolloutServer::Impl {
-  Impl(const ServerOptions& server_options, LoadedEngine loaded, const SecondsClock& clock)
+  Impl(const ServerOptions& server_options, LoadedEngine loaded, Observation* shown,
+       const SecondsClock& clock, std::unique_ptr<Tracer> spans)
       : options(server_options),
+        tracer(std::move(spans)),
         model(std::move(loaded.model)),
-        metrics(&registry, model.limits),
-        injection_alarm(&registry, model.injected),
+        observation(shown),
+        metrics(observation->metrics(), model.limits),
+        injection_alarm(observation->metrics(), model.injected),
         ownership(clock, options.lease_seconds),
-        engine(std::move(loaded.engine)),
+        engine(std::move(loaded.engine), clock),
         groups({[this](std::vector<GroupRequest> wanted) { engine.Submit(std::move(wanted)); },
                 [this](GroupKey key) { engine.Abort(key); },
                 [this](GroupKey key) { engine.StopEarly(key); }},
-               {options.max_queued_groups, options.remembered_groups}, clock),
+               {options.max_queued_groups, options.remembered_groups}, clock,
+               [this](const GroupReport& report) { OnGroup(report); }),
         weights(&engine, model.tensors, {{}, 0, model.digests}),
-        parts{&model,   &engine,  &groups,   &ownership,
-              &weights, &push_seat, &metrics, &draining, options.max_queued_groups},
+        parts{&model,     &engine,  &groups,      &ownership, &weights,
+              &push_seat, &metrics, tracer.get(), &draining,  options.max_queued_groups},
         rollout_service(MakeRolloutService(parts)),
         weight_service(MakeWeightService(parts, &worker, &push_worker)) {}
 
@@ -78,6 +82,43 @@ struct RolloutServer::Impl {
                   [this](GroupKey key, const absl::Status& why) { groups.OnRejected(key, why); },
                   [this](const EngineStats& stats) { metrics.OnStats(stats, groups.counts()); },
                   [this](const absl::Status& why) { OnEngineFailure(why); }});
+  }
+
+  void OnGroup(const GroupReport& report) {
+    metrics.OnGroup(report);
+    if (tracer != nullptr) RecordSpans(report, UnixNanoseconds(), tracer.get());
+  }
+
+  ProbeAnswer Readiness() {
+    const WeightReceiver::Live live = weights.live();
+    return JudgeReadiness({.draining = draining.load(),
+                           .failure = WaitForFailure(std::chrono::milliseconds(0)),
+                           .claim = ownership.claim(),
+                           .live = live.version,
+                           .live_epoch = live.epoch});
+  }
+
+  // Probes and metrics read the parts until HideHealth.
+  void ShowHealth() {
+    Health* const health = observation->health();
+    health->Set(Probe::kStarted, {true, "the model is loaded"});
+    health->Set(Probe::kReady, [this] { return Readiness(); });
+    health->Set(Probe::kLive,
+                [this] { return JudgeLiveness(engine.SilentSeconds(), options.liveness_seconds); });
+    observation->metrics()->BeforeRender(this, [this] {
+      metrics.OnState({.owned = ownership.claim().has_value(),
+                       .paused = engine.paused(),
+                       .draining = draining.load(),
+                       .ready = Readiness().yes,
+                       .engine_silent_seconds = engine.SilentSeconds(),
+                       .live_version = weights.live().version.value});
+    });
+  }
+
+  void HideHealth() {
+    observation->metrics()->Forget(this);
+    observation->health()->Set(Probe::kReady, {false, "stopping"});
+    observation->health()->Set(Probe::kLive, {true, "stopping"});
   }
 
   void OnEngineFailure(const absl::Status& why) {
@@ -96,8 +137,9 @@ struct RolloutServer::Impl {
   }
 
   const ServerOptions options;
+  const std::unique_ptr<Tracer> tracer;  // null: no spans
   const ServedModel model;
-  MetricsRegistry registry;
+  Observation* const observation;
   ServerMetrics metrics;
   InjectionAlarm injection_alarm;
   Ownership ownership;
@@ -123,18 +165,20 @@ RolloutServer::RolloutServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 
 absl::StatusOr<std::unique_ptr<RolloutServer>> RolloutServer::Create(const ServerOptions& options,
                                                                      LoadedEngine loaded,
+                                                                     Observation* observation,
                                                                      SecondsClock clock) {
   TANDEM_RETURN_IF_ERROR(CheckOptions(options));
   if (options.reflection) TANDEM_RETURN_IF_ERROR(EnableReflection());
-  auto impl = std::make_unique<Impl>(options, std::move(loaded), clock);
+  std::unique_ptr<Tracer> tracer;
+  if (!options.trace_file.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(tracer, Tracer::Open(options.trace_file, "tandem-rollout-server"));
+  }
+  auto impl =
+      std::make_unique<Impl>(options, std::move(loaded), observation, clock, std::move(tracer));
   TANDEM_ASSIGN_OR_RETURN(impl->doorkeeper, rpc::Doorkeeper::Load(options.tls));
   if (impl->doorkeeper.is_plaintext() && !rpc::IsLoopback(options.listen)) {
     log::Warning("PLAINTEXT gRPC on an address others can reach: whoever reaches it can push weights",
                  {{"listen", options.listen}});
-  }
-  if (!options.metrics_listen.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(const int port, impl->registry.Serve(options.metrics_listen));
-    log::Info("metrics", {{"port", port}});
   }
   impl->StartEngine();
   int port = 0;
@@ -151,10 +195,12 @@ absl::StatusOr<std::unique_ptr<RolloutServer>> RolloutServer::Create(const Serve
   if (!options.port_file.empty()) {
     TANDEM_RETURN_IF_ERROR(WriteFileAtomically(options.port_file, absl::StrCat(port, "\n")));
   }
+  server->impl_->ShowHealth();
   return server;
 }
 
 RolloutServer::~RolloutServer() {
+  impl_->HideHealth();
   StartDrain();
   impl_->groups.FailAll(absl::UnavailableError("the server stops"), true);
   impl_->push_seat.Leave("the server stops");

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/base/stop_signal.h"
+#include "common/observe/observation.h"
 #include "rollout_server/model_engine.h"
 #include "rollout_server/server_options.h"
 
@@ -19,13 +20,14 @@ namespace tandem::rollout {
 
 class RolloutServer {
  public:
-  // Serves `loaded` at options.listen.
+  // Serves `loaded` at options.listen, and shows itself on `observation`, which must outlive it.
   //   INVALID_ARGUMENT  CheckOptions; the files of options.tls (rpc::Doorkeeper)
   //   ALREADY_EXISTS    the address cannot be bound: the port is in use, or not of this machine
   //   NOT_FOUND         options.reflection without gRPC's reflection library
-  //   UNAVAILABLE       the metrics address cannot be bound; other errors from the port file
+  //   other errors from the port file
   static absl::StatusOr<std::unique_ptr<RolloutServer>> Create(
-      const ServerOptions& options, LoadedEngine loaded, SecondsClock clock = MonotonicSeconds);
+      const ServerOptions& options, LoadedEngine loaded, Observation* observation,
+      SecondsClock clock = MonotonicSeconds);
 
   ~RolloutServer();  // ends at once what still runs
   RolloutServer(const RolloutServer&) = delete;

@@ -8,10 +8,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "proto/rollout.grpc.pb.h"
+#include "rollout_server/call_trace.h"
 #include "rollout_server/grpc_status.h"
 #include "rollout_server/rollout_messages.h"
 
@@ -112,11 +114,14 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
 
   void FinishOnce(const grpc::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (std::exchange(finished_, true)) return;
+    parts_.metrics->OnCall(absl::Status(static_cast<absl::StatusCode>(status.error_code()), ""),
+                           MonotonicSeconds() - began_);
     Finish(status);
   }
 
   const ServiceParts parts_;
   grpc::CallbackServerContext* const context_;
+  const double began_ = MonotonicSeconds();
   SamplingParams sampling_;
   bool whole_group_ = false;
   std::shared_ptr<GenerateCall> self_;
@@ -194,7 +199,9 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckUser(request.run_id()));
     TANDEM_ASSIGN_OR_RETURN(GroupRegistry::Ask ask, AskFromWire(request));
     ask.seconds_left = SecondsLeft(context);
+    ask.trace = TraceOf(context);
     TANDEM_RETURN_IF_ERROR(parts_.engine->Validate(ask.request));
+    parts_.ownership->NoteAsked(request.run_id(), request.min_weight_version());
     const int64_t live = parts_.weights->live().version.value;
     if (live < request.min_weight_version()) {
       return absl::FailedPreconditionError(absl::StrCat("live weights are version ", live,

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "common/observe/tracer.h"
 #include "rollout_server/engine_thread.h"
 #include "rollout_server/group_registry.h"
 #include "rollout_server/ownership.h"
@@ -31,6 +32,7 @@ struct ServiceParts {
   WeightReceiver* weights = nullptr;
   PushSeat* push_seat = nullptr;
   ServerMetrics* metrics = nullptr;
+  Tracer* tracer = nullptr;  // null: no spans
   const std::atomic<bool>* draining = nullptr;
   int64_t max_queued_groups = 0;
 };

@@ -11,7 +11,12 @@ void BindOptions(OptionBinder& binder, ServerOptions& o) {
               "bearer tokens, one per line, of which callers must show one; empty: off");
   binder.Flag("insecure_plaintext_open_to_the_network", &o.insecure_plaintext_open_to_the_network,
               "serve without TLS on an address that is not loopback: whoever reaches it can push weights");
-  binder.Text("metrics_listen", &o.metrics_listen, "HOST:PORT of /metrics; empty: off");
+  binder.Text("observe_listen", &o.observe_listen,
+              "HOST:PORT of probes, /metrics and /logs over plain HTTP, read-only; empty: off");
+  binder.Number("liveness_seconds", &o.liveness_seconds, {.min = 1, .max = 86400}, "s",
+                "/livez fails when the engine has work and did not move for this long");
+  binder.Text("trace_file", &o.trace_file,
+              "append spans of groups and commits here as OTLP JSON lines; empty: off");
   binder.Text("port_file", &o.port_file, "write the bound gRPC port to this file; empty: off");
   binder.Integer("max_queued_groups", &o.max_queued_groups, {.min = 1, .max = 1e6}, "groups",
                  "groups that may wait; more are refused with a retry hint");

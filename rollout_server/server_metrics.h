@@ -8,6 +8,7 @@
 #include "common/base/metrics.h"
 #include "rollout_server/engine/engine.h"
 #include "rollout_server/group_registry.h"
+#include "rollout_server/group_report.h"
 #include "rollout_server/weight_receiver.h"
 
 namespace tandem::rollout {
@@ -19,6 +20,18 @@ class ServerMetrics {
 
   // From the engine thread only.
   void OnStats(const EngineStats& stats, const GroupRegistry::Counts& groups);
+
+  void OnGroup(const GroupReport& report);
+
+  // A GenerateGroup call that has ended: how, and after how long.
+  void OnCall(const absl::Status& status, double seconds);
+
+  struct State {
+    bool owned = false, paused = false, draining = false, ready = false;
+    double engine_silent_seconds = 0;
+    int64_t live_version = 0;
+  };
+  void OnState(const State& state);
 
   void OnRejected(const absl::Status& status);
   void OnCommit(const WeightReceiver::CommitReport& report);
@@ -48,6 +61,17 @@ class ServerMetrics {
   Counter* const step_bytes_;
   Counter* const step_flops_;
   Gauge* const limit_share_;
+  HistogramMetric* const call_seconds_;
+  HistogramMetric* const queue_seconds_;
+  HistogramMetric* const first_token_seconds_;
+  HistogramMetric* const inter_token_seconds_;
+  Counter* const spanning_tokens_;
+  Gauge* const commit_time_;
+  Gauge* const owned_;
+  Gauge* const paused_;
+  Gauge* const draining_;
+  Gauge* const ready_;
+  Gauge* const engine_silent_;
   EngineStats seen_;    // engine thread only
   EngineStats window_;  // where the running window of limit_share_ began
 };

@@ -4,6 +4,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/observe/observe_server.h"
 #include "common/rpc/loopback.h"
 
 namespace tandem::rollout {
@@ -33,6 +34,9 @@ absl::Status CheckOptions(const ServerOptions& options) {
   if (options.model.empty()) {
     return absl::InvalidArgumentError(
         "server.model is empty: name a model directory (--model DIR)");
+  }
+  if (!options.observe_listen.empty()) {
+    TANDEM_RETURN_IF_ERROR(CheckObserveAddress("server.observe_listen", options.observe_listen));
   }
   const size_t colon = options.listen.rfind(':');
   int port = 0;

@@ -18,7 +18,9 @@ struct ServerOptions {
   std::string listen = "127.0.0.1:50051";  // port 0 picks one
   rpc::TlsOptions tls;
   bool insecure_plaintext_open_to_the_network = false;  // without TLS on an address others can reach
-  std::string metrics_listen;              // empty: no /metrics
+  std::string observe_listen;              // empty: no probes, no /metrics
+  double liveness_seconds = 120;
+  std::string trace_file;  // empty: no spans
   std::string port_file;                   // empty: none
   int64_t max_queued_groups = 256;
   int64_t remembered_groups = 256;
@@ -38,7 +40,7 @@ void BindOptions(OptionBinder& binder, ServerOptions& options);  // in server_kn
 void BindInjection(OptionBinder& binder, ServerOptions& options);
 
 // What no single knob can tell.
-//   INVALID_ARGUMENT  no model; a listen address that is not HOST:PORT; plaintext on an address
+//   INVALID_ARGUMENT  no model; a listen or observe address that is not HOST:PORT; plaintext on an address
 //                     that is not loopback, unless insecure_plaintext_open_to_the_network; that
 //                     beside TLS; a token without TLS
 absl::Status CheckOptions(const ServerOptions& options);

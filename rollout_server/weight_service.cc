@@ -13,6 +13,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "proto/weights.grpc.pb.h"
+#include "rollout_server/call_trace.h"
 #include "rollout_server/grpc_status.h"
 #include "rollout_server/peer_host.h"
 
@@ -167,7 +168,13 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
   grpc::ServerUnaryReactor* CommitUpdate(grpc::CallbackServerContext* context,
                                          const wire::CommitUpdateRequest* request,
                                          wire::CommitUpdateResponse* response) override {
-    return On(worker_, context, [this, request, response] { return Commit(*request, response); });
+    return On(worker_, context, [this, request, response, trace = TraceOf(*context)] {
+      ScopedSpan span({parts_.tracer, trace}, "commit_update", SpanKind::kServer);
+      span.Set("tandem.weight_version", request->version());
+      const absl::Status status = Commit(*request, response);
+      span.SetError(std::string(status.message()));
+      return status;
+    });
   }
 
   grpc::ServerUnaryReactor* AbortUpdate(grpc::CallbackServerContext* context,

@@ -64,6 +64,9 @@ class ExperienceBuffer {
   // Servers run what the last taken step made (or it made nothing): its slots are free.
   void StepInstalled();
 
+  // Groups that are here and not handed out.
+  int64_t num_waiting() const { return static_cast<int64_t>(admitted_.size()); }
+
   int64_t next_step() const { return current_step_; }  // the trained frontier
   int64_t groups_per_step() const { return groups_per_step_; }
 

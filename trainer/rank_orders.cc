@@ -392,10 +392,13 @@ std::unique_ptr<Learner> LeadRanks(std::unique_ptr<Learner> own, const Ranks& ra
   return std::make_unique<LeadingLearner>(std::move(own), ranks);
 }
 
-absl::Status FollowOrders(Learner& own, const Ranks& ranks, const StopSignal& stop) {
+absl::Status FollowOrders(Learner& own, const Ranks& ranks, const StopSignal& stop,
+                          Heartbeat& heartbeat) {
   Follower follower(own, ranks);
   for (int64_t number = 1;; ++number) {
+    heartbeat.Rest();
     TANDEM_ASSIGN_OR_RETURN(const std::string order, NextOrder(ranks, number, stop));
+    heartbeat.Beat();
     const std::vector<std::string> words = absl::StrSplit(order, ' ');
     log::Debug("an order of rank 0", {{"number", number}, {"order", order}});
     if (words[0] == "end") return ranks.store.Set(EndOf(ranks.rank), "");

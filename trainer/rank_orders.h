@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "common/base/stop_signal.h"
 #include "common/comm/store.h"
+#include "common/observe/heartbeat.h"
 #include "trainer/learner.h"
 
 namespace tandem::comm {
@@ -39,9 +40,11 @@ std::unique_ptr<Learner> LeadRanks(std::unique_ptr<Learner> own, const Ranks& ra
 absl::StatusOr<bool> StopAsked(const Ranks& ranks);
 
 // The others: does as rank 0 says until it says to end (OK). `stop` is passed on to rank 0.
+// `heartbeat` rests while no order is worked on.
 //   UNAVAILABLE  rank 0 is gone or silent, or another rank is lost
 //   CANCELLED    `stop` was requested and rank 0 said nothing for the time of its patience
-absl::Status FollowOrders(Learner& own, const Ranks& ranks, const StopSignal& stop);
+absl::Status FollowOrders(Learner& own, const Ranks& ranks, const StopSignal& stop,
+                          Heartbeat& heartbeat);
 
 }  // namespace tandem::trainer
 

@@ -34,6 +34,7 @@ struct Task {
   GenerateGroupRequest request;
   int server = kAnyServer;
   int64_t num_attempts = 0;
+  TraceParent trace;
 };
 
 struct Server {
@@ -90,8 +91,7 @@ struct RolloutClient::Impl {
   void Work(int index, bool probes);
   void Probe(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void RunTask(int index, Task task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  absl::Status Call(Server& server, const GenerateGroupRequest& request, FinishedGroup* group,
-                    double* retry_after);
+  absl::Status Call(Server& server, const Task& task, FinishedGroup* group, double* retry_after);
   void Settle(int index, Task task, FinishedGroup group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void Lose(int index, const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   absl::Status CheckHealth() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
@@ -120,6 +120,9 @@ struct RolloutClient::Impl {
   std::vector<ServerEvent> events ABSL_GUARDED_BY(mu);
   int64_t num_retries ABSL_GUARDED_BY(mu) = 0;
   bool any_came ABSL_GUARDED_BY(mu) = false;
+  int64_t num_outstanding ABSL_GUARDED_BY(mu) = 0;
+  double idle_since ABSL_GUARDED_BY(mu) = MonotonicSeconds();  // while there is none of those
+  double idle_seconds ABSL_GUARDED_BY(mu) = 0;                 // before
   double none_ready_since ABSL_GUARDED_BY(mu) = MonotonicSeconds();
   double next_warning_seconds ABSL_GUARDED_BY(mu) = 2;
 };
@@ -274,7 +277,7 @@ void RolloutClient::Impl::RunTask(int index, Task task) {
   group.server = index;
   double retry_after = 0;
   mu.Unlock();
-  group.status = Call(server, task.request, &group, &retry_after);
+  group.status = Call(server, task, &group, &retry_after);
   if (drawn && group.status.ok()) drawn(task.request, &group);
   mu.Lock();
   if (stopping || round != cancel_round) return;
@@ -286,9 +289,15 @@ void RolloutClient::Impl::RunTask(int index, Task task) {
   }
 }
 
-absl::Status RolloutClient::Impl::Call(Server& server, const GenerateGroupRequest& request,
-                                       FinishedGroup* group, double* retry_after) {
+absl::Status RolloutClient::Impl::Call(Server& server, const Task& task, FinishedGroup* group,
+                                       double* retry_after) {
+  const GenerateGroupRequest& request = task.request;
   grpc::ClientContext context;
+  ScopedSpan span(task.trace, "ask_for_group", SpanKind::kClient);
+  span.Set("tandem.group_id", request.group_id());
+  span.Set("server.address", server.address);
+  span.Set("tandem.attempt", task.num_attempts);
+  if (task.trace.tracer != nullptr) context.AddMetadata(kTraceparent, span.traceparent());
   SetDeadline(context, options.call_timeout_seconds);
   {
     MutexLock lock(&mu);
@@ -309,6 +318,7 @@ absl::Status RolloutClient::Impl::Call(Server& server, const GenerateGroupReques
     }
   }
   const grpc::Status status = reader->Finish();
+  span.SetError(status.error_message());
   {
     MutexLock lock(&mu);
     in_flight.erase(&context);
@@ -335,6 +345,7 @@ void RolloutClient::Impl::Settle(int index, Task task, FinishedGroup group) {
       (task.num_attempts >= options.max_attempts && code != absl::StatusCode::kResourceExhausted)) {
     if (!group.status.ok()) group.completions.clear();
     finished.push_back(std::move(group));
+    if (--num_outstanding == 0) idle_since = MonotonicSeconds();
     changed.NotifyAll();
     return;
   }
@@ -399,9 +410,10 @@ std::string RolloutClient::Impl::Missing() const {
   return errors;
 }
 
-void RolloutClient::Submit(GenerateGroupRequest request, int server) {
+void RolloutClient::Submit(GenerateGroupRequest request, int server, const TraceParent& trace) {
   MutexLock lock(&impl_->mu);
-  impl_->queue.push_back({.request = std::move(request), .server = server});
+  if (impl_->num_outstanding++ == 0) impl_->idle_seconds += MonotonicSeconds() - impl_->idle_since;
+  impl_->queue.push_back({.request = std::move(request), .server = server, .trace = trace});
   impl_->changed.NotifyAll();
 }
 
@@ -505,8 +517,20 @@ int64_t RolloutClient::num_retries() const {
   return impl_->num_retries;
 }
 
+int64_t RolloutClient::num_outstanding() const {
+  MutexLock lock(&impl_->mu);
+  return impl_->num_outstanding;
+}
+
+double RolloutClient::IdleSeconds() const {
+  MutexLock lock(&impl_->mu);
+  return impl_->idle_seconds +
+         (impl_->num_outstanding == 0 ? MonotonicSeconds() - impl_->idle_since : 0);
+}
+
 void RolloutClient::CancelAll() {
   MutexLock lock(&impl_->mu);
+  if (std::exchange(impl_->num_outstanding, 0) > 0) impl_->idle_since = MonotonicSeconds();
   ++impl_->cancel_round;
   impl_->queue.clear();
   impl_->finished.clear();

@@ -25,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/options.h"
+#include "common/observe/tracer.h"
 #include "common/rpc/credentials.h"
 #include "proto/rollout.pb.h"
 #include "trainer/server_scorer.h"
@@ -86,8 +87,10 @@ class RolloutClient {
   // `server` is no longer part of the run: groups that run there go on, and once it is lost nobody asks for it.
   void Retire(int server);
 
-  // Queues a group. With `server`, only that one may run it (deterministic runs).
-  void Submit(rollout::v1::GenerateGroupRequest request, int server = kAnyServer);
+  // Queues a group. With `server`, only that one may run it (deterministic runs). Each call made for it is
+  // a span under `trace`, and names itself to the server.
+  void Submit(rollout::v1::GenerateGroupRequest request, int server = kAnyServer,
+              const TraceParent& trace = {});
 
   // The next finished group, or none within `timeout`.
   //   UNAVAILABLE          no server was ready for server_patience_seconds, or none came for
@@ -121,6 +124,9 @@ class RolloutClient {
 
   std::vector<ServerEvent> TakeEvents();
   int64_t num_retries() const;
+
+  int64_t num_outstanding() const;  // groups submitted and not finished
+  double IdleSeconds() const;       // in all, with none of them
 
   // Drops queued groups and cancels those in flight; their results never come.
   void CancelAll();

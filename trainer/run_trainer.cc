@@ -25,6 +25,13 @@ int Fail(const absl::Status& status, ExitCode code) {
   return ToInt(code);
 }
 
+void ShowRank(const comm::RankEnvironment& self, MetricsRegistry* metrics) {
+  metrics->GetGauge("tandem_trainer_rank", "Rank of this process.")->Set(self.rank);
+  metrics->GetGauge("tandem_trainer_ranks", "Ranks that train together.")->Set(self.world_size);
+  metrics->GetGauge("tandem_trainer_restarts", "How often the launcher started this job again.")
+      ->Set(self.restart);
+}
+
 }  // namespace
 
 int RunTrainer(TrainerOptions options, TrainerContext context) {
@@ -53,6 +60,15 @@ int RunTrainer(TrainerOptions options, TrainerContext context) {
   }
   StopSignal stop;
   context.stop = &stop;
+  Observation observation("trainer");
+  if (self->local_rank == 0) {
+    const absl::Status served = observation.Serve(options.observe_listen);
+    if (!served.ok()) return Fail(served, ExitCode::kUsage);
+  }
+  ShowRank(*self, observation.metrics());
+  TrainerHealth health(observation.health(), options.liveness_seconds);
+  context.observation = &observation;
+  context.health = &health;
   const auto team = Team::Join(*self, options.ranks, options.learner.device, options.run_name,
                                context.resolved_config);
   if (!team.ok()) return Fail(team.status(), ExitCodeOf(team.status()));
@@ -65,9 +81,12 @@ int RunTrainer(TrainerOptions options, TrainerContext context) {
   };
   if (!learner.ok()) return Fail(learner.status(), end_all(ExitCode::kBadModelOrData));
   if ((*team)->rank() > 0) {
-    const absl::Status end = (*team)->Follow(**learner, stop);
+    health.SetStarted(absl::StrCat("rank ", self->rank, " follows rank 0"));
+    const absl::Status end = (*team)->Follow(**learner, stop, *health.heartbeat());
     if (end.ok()) return ToInt(ExitCode::kOk);
-    (*team)->RecordFlight(options.out + "/" + options.run_name);
+    if (ExitCodeOf(end) == ExitCode::kRankLost) {
+      (*team)->RecordFlight(options.out + "/" + options.run_name);
+    }
     return Fail(end, ExitCodeOf(end));
   }
   (*team)->TakeStopsOfOthers(&stop);

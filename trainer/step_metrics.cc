@@ -74,19 +74,13 @@ void AddLengths(const std::vector<ScoredGroup>& groups, MetricsLine* line) {
 
 void AddStaleness(const std::vector<ScoredGroup>& groups, WeightVersion version,
                   MetricsLine* line) {
-  std::map<int64_t, int64_t> tokens;  // staleness -> tokens
+  const std::map<int64_t, int64_t> tokens = TokensByStaleness(groups, version);
   double sum = 0;
   int64_t count = 0, oldest = 0;
-  for (const ScoredGroup& group : groups) {
-    for (const ScoredCompletion& member : group.completions()) {
-      for (const auto& span : member.completion().version_spans()) {
-        const int64_t staleness = version.value - span.weight_version();
-        tokens[staleness] += span.num_tokens();
-        sum += static_cast<double>(staleness) * span.num_tokens();
-        count += span.num_tokens();
-        oldest = std::max(oldest, staleness);
-      }
-    }
+  for (const auto& [staleness, num_tokens] : tokens) {
+    sum += static_cast<double>(staleness) * static_cast<double>(num_tokens);
+    count += num_tokens;
+    oldest = std::max(oldest, staleness);
   }
   line->Add("staleness/mean", count == 0 ? 0 : sum / static_cast<double>(count));
   line->AddCount("staleness/max", oldest);
@@ -107,15 +101,35 @@ void AddDropMetrics(const std::vector<ScoredGroup>& groups,
                     const std::vector<DroppedGroup>& dropped, MetricsLine* line) {
   std::map<std::string, int64_t> reasons;
   for (const DroppedGroup& group : dropped) ++reasons["group_" + group.reason];
+  for (const auto& [reason, count] : MaskedCompletions(groups)) {
+    reasons["completion_" + reason] += count;
+  }
+  for (const auto& [reason, count] : reasons) line->AddCount("drops/" + reason, count);
+}
+
+std::map<std::string, int64_t> MaskedCompletions(const std::vector<ScoredGroup>& groups) {
+  std::map<std::string, int64_t> reasons;
   for (const ScoredGroup& group : groups) {
     for (const ScoredCompletion& member : group.completions()) {
+      if (!member.masked()) continue;
       // "reward_failed: gsm8k: ..." counts as reward_failed.
-      if (member.masked()) {
-        ++reasons["completion_" + member.drop_reason().substr(0, member.drop_reason().find(':'))];
+      ++reasons[member.drop_reason().substr(0, member.drop_reason().find(':'))];
+    }
+  }
+  return reasons;
+}
+
+std::map<int64_t, int64_t> TokensByStaleness(const std::vector<ScoredGroup>& groups,
+                                             WeightVersion version) {
+  std::map<int64_t, int64_t> tokens;
+  for (const ScoredGroup& group : groups) {
+    for (const ScoredCompletion& member : group.completions()) {
+      for (const auto& span : member.completion().version_spans()) {
+        tokens[version.value - span.weight_version()] += span.num_tokens();
       }
     }
   }
-  for (const auto& [reason, count] : reasons) line->AddCount("drops/" + reason, count);
+  return tokens;
 }
 
 int64_t CountTokens(const std::vector<ScoredGroup>& groups) {

@@ -24,6 +24,14 @@ void AddGroupMetrics(const std::vector<experience::v1::ScoredGroup>& groups, Wei
 void AddDropMetrics(const std::vector<experience::v1::ScoredGroup>& groups,
                     const std::vector<DroppedGroup>& dropped, MetricsLine* line);
 
+// Completions of these groups that are masked, by reason.
+std::map<std::string, int64_t> MaskedCompletions(
+    const std::vector<experience::v1::ScoredGroup>& groups);
+
+// Trained-at less sampled-at version -> tokens of these groups.
+std::map<int64_t, int64_t> TokensByStaleness(const std::vector<experience::v1::ScoredGroup>& groups,
+                                             WeightVersion version);
+
 int64_t CountTokens(const std::vector<experience::v1::ScoredGroup>& groups);
 
 }  // namespace tandem::trainer

@@ -172,8 +172,8 @@ void Team::End(ExitCode code) const {
   }
 }
 
-absl::Status Team::Follow(Learner& own, const StopSignal& stop) const {
-  TANDEM_RETURN_IF_ERROR(Lost(FollowOrders(own, members_->ranks(), stop)));
+absl::Status Team::Follow(Learner& own, const StopSignal& stop, Heartbeat& heartbeat) const {
+  TANDEM_RETURN_IF_ERROR(Lost(FollowOrders(own, members_->ranks(), stop, heartbeat)));
   const comm::Store& store = members_->met->store;
   const absl::StatusOr<std::string> ended = store.Get(kEnded, absl::Seconds(15));
   int code = ToInt(ExitCode::kInterrupted);

@@ -12,6 +12,7 @@
 #include "common/base/stop_signal.h"
 #include "common/comm/rank_environment.h"
 #include "common/model/device.h"
+#include "common/observe/heartbeat.h"
 #include "trainer/learner.h"
 #include "trainer/rank_groups.h"
 #include "trainer/rank_options.h"
@@ -51,8 +52,8 @@ class Team {
   void End(ExitCode code) const;
 
   // The other ranks: trains as rank 0 says, to the end. Errors carry their exit code (kRankLost
-  // where another rank is, else that of rank 0).
-  absl::Status Follow(Learner& own, const StopSignal& stop) const;
+  // where another rank is, else that of rank 0). `heartbeat` rests while there is no order.
+  absl::Status Follow(Learner& own, const StopSignal& stop, Heartbeat& heartbeat) const;
 
   // c10d's last operations on this rank, to flight_rank_N.json in `directory`: what was under way
   // when a rank was lost. Logged where it cannot be written.

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "common/base/clock.h"
 #include "common/base/json_number.h"
 #include "common/base/log.h"
@@ -37,7 +36,7 @@ absl::Status Trainer::Impl::AskForGroups() {
       request.mutable_admission_batch()->set_num_groups(
           static_cast<int32_t>((groups - server + servers - 1) / servers));
     }
-    client->Submit(std::move(request), server);
+    client->Submit(std::move(request), server, spans.parent());
   }
   return absl::OkStatus();
 }
@@ -78,8 +77,11 @@ absl::Status Trainer::Impl::Collect() {
   while (!buffer->StepReady() && !Stopping()) {
     roster->Update();
     TANDEM_RETURN_IF_ERROR(delivery->Sync());
+    const double waits = MonotonicSeconds();
     TANDEM_ASSIGN_OR_RETURN(std::optional<FinishedGroup> group,
                             client->Next(std::chrono::milliseconds(200)));
+    metrics->OnWait(MonotonicSeconds() - waits);
+    ShowQueues();
     if (group.has_value()) TANDEM_RETURN_IF_ERROR(TakeGroup(*std::move(group)));
     ShowPhase("rollout", absl::StrCat(",\"groups_done\":", groups_done,
                                       ",\"groups\":", options.prompts_per_step));
@@ -119,7 +121,9 @@ absl::Status Trainer::Impl::Push(MetricsLine* line) {
   TANDEM_ASSIGN_OR_RETURN(CastWeights cast, learner->Cast(server_dtype));
   const CastNumbers numbers = cast.numbers;
   PushTotals totals;
+  if (spans.phase != nullptr) publisher->SetTraceparent(spans.phase->traceparent());
   TANDEM_RETURN_IF_ERROR(Publish(std::move(cast), &totals));
+  publisher->SetTraceparent("");
   buffer->StepInstalled();
   times.push = MonotonicSeconds() - start;
   drift.push_distance = numbers.update_norm;
@@ -145,10 +149,12 @@ absl::Status Trainer::Impl::Capture(const StepExperience& step, MetricsLine* lin
 absl::Status Trainer::Impl::Step() {
   times = {};
   const double start = MonotonicSeconds();
+  spans.BeginStep(version.Next().value);
   TANDEM_RETURN_IF_ERROR(Collect());
   if (Stopping()) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(delivery->Verify());
   const StepExperience step = buffer->TakeStep(version, options.advantage.drop_zero_variance);
+  metrics->OnTaken(step, version);
   for (const DroppedGroup& dropped : step.dropped) {
     TANDEM_RETURN_IF_ERROR(Event(
         "group_dropped", dropped.reason,
@@ -164,6 +170,7 @@ absl::Status Trainer::Impl::Step() {
   TANDEM_RETURN_IF_ERROR(Capture(step, &line));
   skipped_in_row = 0;
   version = version.Next();
+  metrics->SetVersion(version);
   TANDEM_RETURN_IF_ERROR(Push(&line));
   TANDEM_RETURN_IF_ERROR(delivery->Verify());
   return RecordStep(step, MonotonicSeconds() - start, &line);
@@ -211,11 +218,14 @@ absl::Status Trainer::Impl::RecordStep(const StepExperience& step, double step_s
       ExitCode::kStorage));
   TANDEM_RETURN_IF_ERROR(WithExitCode(run->WriteMetrics(*line), ExitCode::kStorage));
   ShowMetrics(*line);
+  ShowQueues();
+  metrics->OnStep(*line, report.num_tokens, CountTokens(step.groups));
   return RaiseAlerts(*line);
 }
 
 absl::Status Trainer::Impl::RaiseAlerts(const MetricsLine& line) {
   for (const Alert& alert : CheckAlerts(line, options.alerts)) {
+    metrics->OnAlert(alert.name);
     log::Warning("alert", {{"name", alert.name},
                            {"value", alert.measured.value},
                            {"threshold", alert.threshold},
@@ -312,6 +322,8 @@ absl::Status Trainer::Impl::Finish() {
 
 absl::Status Trainer::Impl::Event(const std::string& kind, const std::string& message,
                                   JsonFields fields) {
+  context.health->heartbeat()->Beat();
+  metrics->OnEvent(kind);
   log::Info(kind, {{"step", version.value}, {"message", message}});
   if (context.progress) {
     std::string line = absl::StrCat("{\"kind\":", JsonText(kind), ",\"step\":", version.value,
@@ -323,6 +335,8 @@ absl::Status Trainer::Impl::Event(const std::string& kind, const std::string& me
 }
 
 void Trainer::Impl::ShowPhase(const std::string& phase, const std::string& more) {
+  context.health->heartbeat()->Beat();
+  spans.BeginPhase(phase);
   if (!context.progress) return;
   context.progress(absl::StrCat("{\"phase\":", JsonText(phase), ",\"step\":", version.value + 1,
                                 ",\"steps\":", options.steps, more, "}"));
@@ -330,21 +344,32 @@ void Trainer::Impl::ShowPhase(const std::string& phase, const std::string& more)
 
 void Trainer::Impl::ShowMetrics(const MetricsLine& line) {
   if (context.progress) context.progress(line.ToJson());
-  for (const auto& [name, value] : line.scalars()) {
-    metrics.GetGauge("tandem_trainer_" + absl::StrReplaceAll(name, {{"/", "_"}}), name)->Set(value);
-  }
   log::Info("train step", {{"step", line.step()},
                            {"reward", line.Get("reward/mean")},
                            {"mean_abs_delta", line.Get("drift/mean_abs_delta")},
                            {"seconds", line.Get("time/step")}});
 }
 
+void Trainer::Impl::ShowQueues() {
+  TrainerMetrics::Queues queues = {.groups_in_flight = client->num_outstanding(),
+                                   .groups_waiting = buffer->num_waiting(),
+                                   .servers = client->num_servers(),
+                                   .idle_seconds = client->IdleSeconds(),
+                                   .retries = client->num_retries()};
+  for (int i = 0; i < client->num_servers(); ++i) queues.servers_ready += client->IsReady(i);
+  metrics->OnQueues(queues);
+}
+
 absl::Status Trainer::Impl::RunSteps() {
   TANDEM_RETURN_IF_ERROR(Event("run_started", absl::StrCat("run ", run_id)));
   TANDEM_RETURN_IF_ERROR(ConnectServers());
   if (!Stopping()) TANDEM_RETURN_IF_ERROR(WriteCard());
+  context.health->SetStarted(absl::StrCat("run ", run_id, " reached its servers"));
   TANDEM_RETURN_IF_ERROR(EvaluateAtStart());
-  while (version.value < options.steps && !Stopping()) TANDEM_RETURN_IF_ERROR(Step());
+  while (version.value < options.steps && !Stopping()) {
+    TANDEM_RETURN_IF_ERROR(Step());
+    spans.EndStep();
+  }
   return Finish();
 }
 
@@ -355,6 +380,25 @@ void Trainer::Impl::RecordFailure(const absl::Status& failure) {
   kept.Update(Event("run_failed", std::string(failure.message()),
                     {{"exit_code", absl::StrCat(ToInt(ExitCodeOf(failure)))}}));
   if (!kept.ok()) log::Error("the failure could not be recorded", {{"reason", kept.ToString()}});
+}
+
+void StepSpans::BeginStep(int64_t number) {
+  EndStep();
+  if (tracer == nullptr) return;
+  step = std::make_unique<ScopedSpan>(TraceParent{tracer.get()}, "train_step");
+  step->Set("tandem.step", number);
+}
+
+void StepSpans::BeginPhase(const std::string& name) {
+  if (tracer == nullptr || (phase != nullptr && name == phase_name)) return;
+  phase.reset();
+  phase = std::make_unique<ScopedSpan>(parent(), name);
+  phase_name = name;
+}
+
+void StepSpans::EndStep() {
+  phase.reset();
+  step.reset();
 }
 
 bool Trainer::finished() const { return impl_->version.value >= impl_->options.steps; }
@@ -370,6 +414,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& o
   impl->learner = std::move(learner);
   const RunMode mode = RunDirectory::Decide(options.out, options.run_name, context.mode);
   impl->context = std::move(context);
+  impl->metrics = std::make_unique<TrainerMetrics>(impl->context.observation->metrics(),
+                                                   options.steps, options.completions_per_prompt);
   TANDEM_RETURN_IF_ERROR(WithExitCode(CheckOptions(options), ExitCode::kUsage));
   TANDEM_RETURN_IF_ERROR(WithExitCode(CheckBuild(options.push), ExitCode::kBadModelOrData));
   auto caller = rpc::Caller::Load(options.tls, {rpc::Role::kTrainer}, "trainer");
@@ -380,15 +426,19 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& o
   impl->rewards = *std::move(rewards);
   TANDEM_RETURN_IF_ERROR(WithExitCode(impl->OpenInputs(), ExitCode::kBadModelOrData));
   TANDEM_RETURN_IF_ERROR(impl->OpenRun(mode));
-  if (!options.metrics_address.empty()) {
-    TANDEM_RETURN_IF_ERROR(
-        WithExitCode(impl->metrics.Serve(options.metrics_address).status(), ExitCode::kUsage));
+  impl->metrics->SetVersion(impl->version);
+  if (!options.trace_file.empty()) {
+    auto tracer = Tracer::Open(options.trace_file, "tandem-trainer");
+    TANDEM_RETURN_IF_ERROR(WithExitCode(tracer.status(), ExitCode::kUsage));
+    impl->spans.tracer = *std::move(tracer);
   }
   return std::unique_ptr<Trainer>(new Trainer(std::move(impl)));
 }
 
 absl::Status Trainer::Run() {
   const absl::Status status = impl_->RunSteps();
+  impl_->spans.EndStep();
+  impl_->context.health->heartbeat()->Rest();
   if (!status.ok()) impl_->RecordFailure(status);
   return status;
 }

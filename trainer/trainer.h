@@ -13,19 +13,23 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/stop_signal.h"
+#include "common/observe/observation.h"
 #include "trainer/learner.h"
 #include "trainer/run_directory.h"
 #include "trainer/server_lookup.h"
+#include "trainer/trainer_health.h"
 #include "trainer/trainer_options.h"
 
 namespace tandem::trainer {
 
-// What comes from outside. `stop` must outlive the trainer.
+// What comes from outside. What is pointed to must outlive the trainer.
 struct TrainerContext {
   RunMode mode = RunMode::kFresh;
   std::string resolved_config;                            // YAML, for config.yaml
   std::function<void(const std::string& json)> progress;  // one line each; may be empty
   const StopSignal* stop = nullptr;
+  Observation* observation = nullptr;
+  TrainerHealth* health = nullptr;
   Resolver resolver = ResolveHost;  // of the names in trainer.servers
 };
 

@@ -11,8 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/metrics.h"
 #include "common/base/weight_version.h"
+#include "common/observe/tracer.h"
 #include "common/model/model_config.h"
 #include "common/tokenizer/tokenizer.h"
 #include "trainer/capture_writer.h"
@@ -34,6 +34,7 @@
 #include "trainer/server_scorer.h"
 #include "trainer/step_split.h"
 #include "trainer/trainer.h"
+#include "trainer/trainer_metrics.h"
 #include "trainer/trainer_options.h"
 #include "trainer/weight_publisher.h"
 
@@ -51,6 +52,18 @@ struct DriftInstruments {
   std::unique_ptr<ProbeSeries> series;  // there with the set
   double push_distance = 0;             // of the last push; NaN: unknown
   std::map<int64_t, ScoredByServer> replays;  // group id -> what its server made of it right after
+};
+
+// The spans of the train step under way, each while it lasts.
+struct StepSpans {
+  std::unique_ptr<Tracer> tracer;  // null: none are kept
+  std::unique_ptr<ScopedSpan> step, phase;
+  std::string phase_name;
+
+  TraceParent parent() const { return step == nullptr ? TraceParent{tracer.get()} : step->parent(); }
+  void BeginStep(int64_t number);
+  void EndStep();
+  void BeginPhase(const std::string& name);  // ends the one before
 };
 
 struct Trainer::Impl {
@@ -105,6 +118,7 @@ struct Trainer::Impl {
   absl::Status Event(const std::string& kind, const std::string& message, JsonFields fields = {});
   void ShowPhase(const std::string& phase, const std::string& more = "");
   void ShowMetrics(const MetricsLine& line);
+  void ShowQueues();
   bool Stopping() const { return context.stop->Requested() || stop_early; }
 
   TrainerOptions options;
@@ -116,7 +130,8 @@ struct Trainer::Impl {
   std::unique_ptr<PromptSource> train_prompts, eval_prompts;  // eval may be null
   std::unique_ptr<RewardFunction> rewards;
   std::unique_ptr<RunDirectory> run;
-  MetricsRegistry metrics;
+  std::unique_ptr<TrainerMetrics> metrics;
+  StepSpans spans;
   std::string run_id;
   std::unique_ptr<ServerLookup> lookup;
   std::unique_ptr<RolloutClient> client;

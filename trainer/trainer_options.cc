@@ -2,6 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
+#include "common/observe/observe_server.h"
 #include "trainer/server_lookup.h"
 
 namespace tandem::trainer {
@@ -62,8 +64,15 @@ void BindRun(OptionBinder& binder, TrainerOptions& options) {
                  "how much older than the trained weights sampled ones may be; 0: synchronous");
   binder.Integer("max_skipped_steps", &options.max_skipped_steps, {.min = 0}, "steps",
                  "without a finite loss or a group to train, in a row; then the run ends");
-  binder.Text("metrics_address", &options.metrics_address,
-              "HOST:PORT of the Prometheus endpoint; empty: none");
+  binder.Text(
+      "observe_listen", &options.observe_listen,
+      "HOST:PORT of probes, /metrics and /logs over plain HTTP, read-only, on each host's first "
+      "rank; empty: off");
+  binder.Number("liveness_seconds", &options.liveness_seconds, {.min = 1, .max = 604800}, "s",
+                "/livez fails when neither the loop nor a train step moved for this long");
+  binder.Text(
+      "trace_file", &options.trace_file,
+      "rank 0 appends spans of steps, group calls and pushes here as OTLP JSON lines; empty: off");
 }
 
 }  // namespace
@@ -111,6 +120,9 @@ absl::Status CheckOptions(const TrainerOptions& options) {
   const TrainSamplingOptions& sampling = options.sampling;
   if (options.model.empty()) return bad("trainer.model is empty: name a Hugging Face directory");
   if (options.data.train.empty()) return bad("trainer.data.train is empty: name a JSON lines file");
+  if (!options.observe_listen.empty()) {
+    TANDEM_RETURN_IF_ERROR(CheckObserveAddress("trainer.observe_listen", options.observe_listen));
+  }
   if (options.servers.empty()) return bad("trainer.servers is empty: name at least one HOST:PORT");
   if (absl::Status entries = CheckServerEntries(options.servers); !entries.ok()) return entries;
   if (options.deterministic && HasNames(options.servers)) {

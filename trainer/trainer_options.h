@@ -55,7 +55,9 @@ struct TrainerOptions {
   int64_t completions_per_prompt = 8;  // G
   int64_t max_staleness = 0;           // S
   int64_t max_skipped_steps = 5;
-  std::string metrics_address;
+  std::string observe_listen;
+  double liveness_seconds = 1800;
+  std::string trace_file;  // empty: no spans
   TrainSamplingOptions sampling;
   DataOptions data;
   RewardOptions reward;
@@ -75,7 +77,7 @@ struct TrainerOptions {
 void BindOptions(OptionBinder& binder, TrainerOptions& options);
 
 // What a single field's range cannot say.
-//   INVALID_ARGUMENT  no model, data or server; training with top-k, top-p, min-p or
+//   INVALID_ARGUMENT  no model, data or server; an observe address that is not HOST:PORT; training with top-k, top-p, min-p or
 //   min_new_tokens; a
 //                     deterministic run with max_staleness
 //   UNIMPLEMENTED     numerics exact on a CUDA device

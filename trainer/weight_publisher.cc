@@ -454,4 +454,8 @@ int64_t WeightPublisher::num_bytes() const {
 
 int64_t WeightPublisher::epoch() const { return impl_->epoch; }
 
+void WeightPublisher::SetTraceparent(const std::string& header) {
+  for (const auto& remote : impl_->remotes) remote->SetTraceparent(header);
+}
+
 }  // namespace tandem::trainer

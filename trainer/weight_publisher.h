@@ -111,6 +111,9 @@ class WeightPublisher {
   //   UNAVAILABLE  it does not answer, or lost its claim (it was started anew)
   absl::Status Verify(int server);
 
+  // Sent with every call from now on, so that servers' spans have their place; empty: none.
+  void SetTraceparent(const std::string& header);
+
   void Release();  // gives all servers back; idempotent
 
   WeightVersion version() const;

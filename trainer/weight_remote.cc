@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
+#include "common/observe/tracer.h"
 #include "proto/rollout.grpc.pb.h"
 #include "proto/weights.grpc.pb.h"
 
@@ -96,7 +97,15 @@ struct WeightRemote::Impl {
     const std::shared_ptr<Stubs> connected = Connected();
     grpc::ClientContext context;
     SetDeadline(context, deadline);
+    if (const std::string trace = Traceparent(); !trace.empty()) {
+      context.AddMetadata(kTraceparent, trace);
+    }
     return FromGrpc(((*connected.*service).get()->*method)(&context, request, response), what);
+  }
+
+  std::string Traceparent() {
+    MutexLock lock(&mu);
+    return traceparent;
   }
 
   std::shared_ptr<Stubs> Connected() {
@@ -125,6 +134,7 @@ struct WeightRemote::Impl {
   const rpc::Caller caller;
 
   Mutex mu;
+  std::string traceparent ABSL_GUARDED_BY(mu);
   std::shared_ptr<Stubs> stubs ABSL_GUARDED_BY(mu);  // shared with the calls under way; null: none
 };
 
@@ -135,6 +145,11 @@ WeightRemote::WeightRemote(const std::string& address, const std::string& run_id
 WeightRemote::~WeightRemote() = default;
 
 const std::string& WeightRemote::address() const { return impl_->address; }
+
+void WeightRemote::SetTraceparent(const std::string& header) {
+  MutexLock lock(&impl_->mu);
+  impl_->traceparent = header;
+}
 
 absl::StatusOr<RemoteWeights> WeightRemote::Info() {
   wire::GetWeightInfoRequest request;

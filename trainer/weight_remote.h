@@ -67,6 +67,9 @@ class WeightRemote {
 
   const std::string& address() const;
 
+  // Sent with every call from now on (common/observe/tracer.h); empty: none. Thread-safe.
+  void SetTraceparent(const std::string& header);
+
   // All of them: the code the server answered with, "CALL at ADDRESS: " before its message.
 
   absl::StatusOr<RemoteWeights> Info();

@@ -4,9 +4,12 @@
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -35,6 +38,34 @@ Sinks& GlobalSinks() {
   static Sinks* const sinks =
       new Sinks{{}, MakeLogger({std::make_shared<spdlog::sinks::stderr_sink_mt>()})};
   return *sinks;
+}
+
+class Memory {
+ public:
+  void Add(std::string_view line) {
+    const std::lock_guard<std::mutex> lock(mu_);
+    lines_.push_back({++newest_, std::string(line.substr(0, kRememberedLineBytes))});
+    if (lines_.size() > kRememberedLines) lines_.pop_front();
+  }
+
+  std::vector<NumberedLine> Last(size_t max_lines, int64_t after) const {
+    const std::lock_guard<std::mutex> lock(mu_);
+    if (after > newest_) after = 0;
+    const auto newer = static_cast<size_t>(newest_ - after);
+    const size_t count = std::min({max_lines, newer, lines_.size()});
+    return {lines_.end() - static_cast<std::ptrdiff_t>(count), lines_.end()};
+  }
+
+ private:
+  mutable std::mutex mu_;
+  std::deque<NumberedLine> lines_;
+  int64_t newest_ = 0;
+};
+
+// Never destroyed, as the sinks.
+Memory& GlobalMemory() {
+  static Memory* const memory = new Memory;
+  return *memory;
 }
 
 const char* Name(Level level) {
@@ -117,7 +148,12 @@ void Write(Level level, std::string_view message, std::initializer_list<Field> f
   const std::string line = sinks.options.format == Format::kJson
                                ? JsonLine(sinks.options.role, level, message, fields)
                                : TextLine(sinks.options.role, level, message, fields);
+  GlobalMemory().Add(line);
   sinks.logger->log(spdlog::level::info, spdlog::string_view_t(line.data(), line.size()));
+}
+
+std::vector<NumberedLine> LastLines(size_t max_lines, int64_t after) {
+  return GlobalMemory().Last(max_lines, std::max<int64_t>(0, after));
 }
 
 }  // namespace tandem::log

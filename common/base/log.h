@@ -9,6 +9,7 @@
 #include <string_view>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -27,6 +28,19 @@ struct LogOptions {
 // Call once, before threads start. Until then lines go to stderr as text at kInfo.
 //   UNAVAILABLE  the file cannot be opened
 absl::Status Configure(const LogOptions& options);
+
+// The newest lines of this process, whatever the options: kRememberedLines of them, each cut at
+// kRememberedLineBytes. Numbered from 1 in the order they were written.
+struct NumberedLine {
+  int64_t number = 0;
+  std::string text;
+};
+inline constexpr size_t kRememberedLines = 2000;
+inline constexpr size_t kRememberedLineBytes = 4096;
+
+// At most `max_lines` of them with a number above `after`, the newest ones, oldest first. Where no
+// line has the number `after` yet, the caller followed another process: as if it were 0.
+std::vector<NumberedLine> LastLines(size_t max_lines, int64_t after = 0);
 
 // One named value, rendered when constructed (numbers without quotes in JSON).
 struct Field {

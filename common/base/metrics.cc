@@ -1,18 +1,16 @@
 #include "common/base/metrics.h"
 
 #include <prometheus/counter.h>
-#include <prometheus/exposer.h>
 #include <prometheus/family.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
-#include <exception>
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/mutex.h"
 
@@ -41,11 +39,19 @@ class PrometheusGauge : public Gauge {
 
 class PrometheusHistogram : public HistogramMetric {
  public:
-  explicit PrometheusHistogram(prometheus::Histogram* histogram) : histogram_(histogram) {}
+  PrometheusHistogram(prometheus::Histogram* histogram, std::vector<double> bounds)
+      : histogram_(histogram), bounds_(std::move(bounds)) {}
   void Observe(double value) override { histogram_->Observe(value); }
+  void ObserveMany(double value, int64_t times) override {
+    std::vector<double> counts(bounds_.size() + 1, 0.0);
+    const auto bucket = std::ranges::lower_bound(bounds_, value) - bounds_.begin();
+    counts[static_cast<size_t>(bucket)] = static_cast<double>(times);
+    histogram_->ObserveMultiple(counts, value * static_cast<double>(times));
+  }
 
  private:
   prometheus::Histogram* const histogram_;
+  const std::vector<double> bounds_;
 };
 
 bool IsValidName(std::string_view name, bool colon_allowed) {
@@ -84,7 +90,9 @@ struct MetricsRegistry::Impl {
   std::map<Key, std::unique_ptr<Counter>> counters ABSL_GUARDED_BY(mu);
   std::map<Key, std::unique_ptr<Gauge>> gauges ABSL_GUARDED_BY(mu);
   std::map<Key, std::unique_ptr<HistogramMetric>> histograms ABSL_GUARDED_BY(mu);
-  std::unique_ptr<prometheus::Exposer> exposer;  // last: its threads read the registry
+
+  mutable Mutex updates_mu;  // held while they run; never taken inside mu
+  std::vector<std::pair<const void*, std::function<void()>>> updates ABSL_GUARDED_BY(updates_mu);
 };
 
 MetricsRegistry::MetricsRegistry() : impl_(std::make_unique<Impl>()) {}
@@ -131,28 +139,27 @@ HistogramMetric* MetricsRegistry::GetHistogram(std::string_view name, std::strin
                        .Name(std::string(name))
                        .Help(std::string(help))
                        .Register(*impl_->registry);
-    slot = std::make_unique<PrometheusHistogram>(&family.Add(labels, bounds));
+    slot = std::make_unique<PrometheusHistogram>(&family.Add(labels, bounds), bounds);
   }
   return slot.get();
 }
 
-std::string MetricsRegistry::Render() const {
-  return prometheus::TextSerializer().Serialize(impl_->registry->Collect());
+void MetricsRegistry::BeforeRender(const void* owner, std::function<void()> update) {
+  MutexLock lock(&impl_->updates_mu);
+  impl_->updates.emplace_back(owner, std::move(update));
 }
 
-absl::StatusOr<int> MetricsRegistry::Serve(const std::string& address) {
-  try {
-    auto exposer = std::make_unique<prometheus::Exposer>(address);
-    exposer->RegisterCollectable(impl_->registry);
-    const std::vector<int> ports = exposer->GetListeningPorts();
-    impl_->exposer = std::move(exposer);
-    if (ports.empty()) return absl::UnavailableError(absl::StrCat(address, ": no port was bound"));
-    return ports.front();
-  } catch (const std::exception& error) {
-    return absl::UnavailableError(absl::StrCat("metrics address ", address, " cannot be bound (",
-                                               error.what(),
-                                               "): is another process on this port?"));
+void MetricsRegistry::Forget(const void* owner) {
+  MutexLock lock(&impl_->updates_mu);
+  std::erase_if(impl_->updates, [&](const auto& one) { return one.first == owner; });
+}
+
+std::string MetricsRegistry::Render() const {
+  {
+    MutexLock lock(&impl_->updates_mu);
+    for (const auto& [owner, update] : impl_->updates) update();
   }
+  return prometheus::TextSerializer().Serialize(impl_->registry->Collect());
 }
 
 }  // namespace tandem

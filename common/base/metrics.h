@@ -1,16 +1,16 @@
-// Metrics of a process: counters and gauges, served in Prometheus text form on /metrics.
-// prometheus-cpp stays behind this header. Thread-safe; Counter and Gauge live as long as the
+// Metrics of a process: counters, gauges and histograms, rendered in Prometheus text form
+// (common/observe serves it). prometheus-cpp stays behind this header. Thread-safe; Counter and Gauge live as long as the
 // registry.
 #ifndef TANDEM_COMMON_BASE_METRICS_H_
 #define TANDEM_COMMON_BASE_METRICS_H_
 
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "absl/status/statusor.h"
 
 namespace tandem {
 
@@ -32,6 +32,7 @@ class HistogramMetric {
  public:
   virtual ~HistogramMetric() = default;
   virtual void Observe(double value) = 0;
+  virtual void ObserveMany(double value, int64_t times) = 0;  // the same value, so many times
 };
 
 using MetricLabels = std::map<std::string, std::string>;
@@ -51,13 +52,13 @@ class MetricsRegistry {
   HistogramMetric* GetHistogram(std::string_view name, std::string_view help,
                                 const std::vector<double>& bounds, const MetricLabels& labels = {});
 
+  // Runs before each Render, on its thread: for numbers that are read and not counted. Must not
+  // block, and not call BeforeRender, Render or Forget. Keeps what is captured until Forget.
+  void BeforeRender(const void* owner, std::function<void()> update);
+  void Forget(const void* owner);  // afterwards none of the owner's runs
+
   // Everything, in Prometheus text exposition format.
   std::string Render() const;
-
-  // Serves Render() at http://ADDRESS/metrics until the registry is destroyed; port 0 picks one.
-  // Returns the bound port.
-  //   UNAVAILABLE  the address cannot be bound (named)
-  absl::StatusOr<int> Serve(const std::string& address);
 
  private:
   struct Impl;

@@ -2,9 +2,10 @@
 # Installs everything the project needs on Debian 12 or Ubuntu 24.04 and newer: system packages, a
 # Python environment with LibTorch under .deps/venv, and the demo's model under models/. As root or with
 # sudo; safe to repeat, about a second when nothing is missing. Only system packages go outside the tree.
-#   deploy/setup/install.sh [--no-model | --fuzz | --slurm | --cuda | --kubectl | --kubernetes | --container |
+#   deploy/setup/install.sh [--no-model | --fuzz | --slurm | --observability | --cuda | --kubectl | --kubernetes | --container |
 #                            --programs cpu|cuda]
 #     --fuzz: clang with libFuzzer too    --slurm: a Slurm of one node, for tests
+#     --observability: Prometheus and promtool, for tests of metrics and alerts
 #     --cuda: the CUDA compiler too, 300 MB in .deps/cuda-venv
 #     --kubectl: kubectl and the schemas of Kubernetes objects too, for the tests of manifests; needs Go
 #     --kubernetes: a control plane too, for the tests that run manifests; minutes of compiling the first time
@@ -18,12 +19,13 @@ PACKAGES=(
   g++ cmake make ninja-build ccache pkg-config git python3 python3-venv curl ca-certificates
   libgrpc++-dev libssl-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
   libgtest-dev libgmock-dev libbenchmark-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
-  libspdlog-dev prometheus-cpp-dev libxxhash-dev libjs-chart.js libgloo-dev libboost-dev
+  libspdlog-dev prometheus-cpp-dev libcivetweb-dev libxxhash-dev libjs-chart.js libgloo-dev libboost-dev
 )
 WORK_PACKAGES=(clang-format)
 FUZZ_PACKAGES=(clang libclang-rt-dev)
 CONTAINER_PACKAGES=(buildah mmdebstrap)
 PROGRAM_PACKAGES=(patchelf)
+OBSERVABILITY_PACKAGES=(prometheus)
 SLURM_PACKAGES=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins)
 KUBERNETES_PACKAGES=(openssl iproute2 util-linux)
 MIN_CARGO_MINOR=85
@@ -167,6 +169,7 @@ fi
 case ${1:-} in
   --fuzz) PACKAGES+=("${FUZZ_PACKAGES[@]}") ;;
   --slurm) PACKAGES+=("${SLURM_PACKAGES[@]}") ;;
+  --observability) PACKAGES+=("${OBSERVABILITY_PACKAGES[@]}") ;;
   --kubernetes) PACKAGES+=("${KUBERNETES_PACKAGES[@]}") ;;
   --container) PACKAGES+=("${CONTAINER_PACKAGES[@]}") ;;
   --programs) PACKAGES+=("${PROGRAM_PACKAGES[@]}") ;;

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/file_system.h"
@@ -36,6 +37,17 @@ absl::Status CheckPrograms(const Programs& programs) {
   return absl::OkStatus();
 }
 
+// The observe address of server `i` of this machine: PORT + i, as with base_port.
+std::string ObserveAddress(const std::string& first, int64_t server) {
+  const size_t colon = first.rfind(':');
+  int64_t port = 0;
+  if (colon == std::string::npos || !absl::SimpleAtoi(first.substr(colon + 1), &port) ||
+      port == 0) {
+    return first;
+  }
+  return absl::StrCat(first.substr(0, colon + 1), port + server);
+}
+
 LaunchPlan PlanOf(const RunFile& file, const Programs& programs, const std::string& config,
                   const LocalRunOptions& options) {
   LaunchPlan plan;
@@ -46,11 +58,17 @@ LaunchPlan PlanOf(const RunFile& file, const Programs& programs, const std::stri
   plan.ready_seconds = file.launch().ready_seconds;
   plan.stop_seconds = file.launch().stop_seconds;
   const int64_t base_port = file.launch().base_port;
+  const std::string observe = file.server_observe_listen();
   plan.server_argv = [=](int64_t server, const std::string& port_file) {
     const int64_t port = base_port == 0 ? 0 : base_port + server;
-    return std::vector<std::string>{
+    std::vector<std::string> argv = {
         programs.server, "--config", config, "--listen", absl::StrCat("127.0.0.1:", port),
         "--port-file",   port_file};
+    if (server > 0 && !observe.empty()) {
+      argv.push_back("--set");
+      argv.push_back("server.observe_listen=" + ObserveAddress(observe, server));
+    }
+    return argv;
   };
   plan.trainer_argv = [=](const std::vector<std::string>& addresses) {
     std::vector<std::string> argv = {

@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
   tandem::front::AddRenderCommand(app, chosen);
   tandem::front::AddStatusCommand(app, chosen);
   tandem::front::AddCertsCommand(app, chosen);
+  tandem::front::AddLogsCommand(app, chosen);
   tandem::front::AddReportCommand(app, chosen);
   tandem::front::AddInitCommand(app, chosen);
   tandem::front::AddSftCommand(app, chosen);

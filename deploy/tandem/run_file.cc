@@ -59,6 +59,7 @@ std::string RunFile::run_directory() const {
   return absl::StrCat(impl_->trainer.out, "/", impl_->trainer.run_name);
 }
 int64_t RunFile::num_steps() const { return impl_->trainer.steps; }
+std::string RunFile::server_observe_listen() const { return impl_->server.observe_listen; }
 std::string RunFile::ToYaml() const { return impl_->binder.ToYaml(); }
 
 std::string RunFile::Reference() {

@@ -31,6 +31,7 @@ class RunFile {
   std::string trainer_model() const;
   std::string run_directory() const;  // OUT/NAME
   int64_t num_steps() const;
+  std::string server_observe_listen() const;  // empty: off
 
   std::string ToYaml() const;  // resolved
 

@@ -1,4 +1,4 @@
-// tandem status: roles, versions and queues of the rollout servers of a run.
+// tandem status: roles, versions and queues of the processes of a run.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
@@ -14,6 +14,7 @@
 #include "deploy/tandem/caller_flags.h"
 #include "deploy/tandem/child_process.h"
 #include "deploy/tandem/json_lines.h"
+#include "deploy/tandem/observe_status.h"
 #include "deploy/tandem/server_status.h"
 #include "deploy/tandem/subcommand.h"
 
@@ -22,7 +23,7 @@ namespace {
 
 struct StatusFlags {
   std::string run;
-  std::vector<std::string> servers;
+  std::vector<std::string> servers, observe;
   double timeout = 2;
   rpc::TlsOptions tls;
 };
@@ -60,12 +61,17 @@ int Status(StatusFlags flags) {
   if (!flags.run.empty()) {
     if (const absl::Status read = ReadRun(flags.run, flags.servers); !read.ok()) return Fail(read);
   }
-  if (flags.servers.empty()) {
+  if (flags.servers.empty() && flags.observe.empty()) {
     return Fail(absl::InvalidArgumentError("no server: name a run directory or --servers"));
   }
   const auto caller = LoadCaller(flags.tls);
   if (!caller.ok()) return Fail(caller.status());
   ExitCode code = ExitCode::kOk;
+  for (const std::string& address : flags.observe) {
+    const auto line = AskObservePort(address, flags.timeout);
+    if (!line.ok()) code = ExitCode::kServerLost;
+    PrintLine(line.ok() ? *line : absl::StrCat("process  ", line.status().message()));
+  }
   for (const std::string& address : flags.servers) {
     const auto line = AskServer(address, flags.timeout, *caller);
     if (line.ok()) {
@@ -85,6 +91,9 @@ void AddStatusCommand(CLI::App& app, Action& chosen) {
   CLI::App* sub = app.add_subcommand("status", "Roles, versions and queues of a run's processes");
   sub->add_option("run", flags->run, "run directory; its servers are asked");
   sub->add_option("--servers", flags->servers, "HOST:PORT,HOST:PORT")->delimiter(',');
+  sub->add_option("--observe", flags->observe,
+                  "HOST:PORT,HOST:PORT: observe ports, of the trainer first of all")
+      ->delimiter(',');
   sub->add_option("--timeout", flags->timeout, "seconds for each server")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -47,6 +47,7 @@ void AddDriftPhaseCommand(CLI::App& drift, Action& chosen);
 // Runs.
 void AddCertsCommand(CLI::App& app, Action& chosen);
 void AddDemoCommand(CLI::App& app, Action& chosen);
+void AddLogsCommand(CLI::App& app, Action& chosen);
 void AddRenderCommand(CLI::App& app, Action& chosen);
 // Of the one above.
 void AddRenderKubernetesCommand(CLI::App& render, Action& chosen);

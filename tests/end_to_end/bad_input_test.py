@@ -233,9 +233,9 @@ def test_a_port_in_use_ends_the_run_with_the_address(model, config):
         assert code == 2, output
         assert f"cannot listen on {address}: the port is in use" in output
         code, output = call(TRAINER, "--config", config, "--servers", address, "--set",
-                            f"trainer.metrics_address={address}")
+                            f"trainer.observe_listen={address}")
         assert code == 2, output
-        assert f"metrics address {address} cannot be bound" in output
+        assert f"observe address {address} cannot be bound" in output
 
 
 def test_a_dead_server_at_the_start_is_waited_for_with_warnings_then_exit_4(config, tmp_path):

@@ -2,11 +2,8 @@
 files; and the server's section of a run file."""
 import json
 import signal
-import socket
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 
 import grpc
 import pytest
@@ -17,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import small_run
 
 sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
+from observe import free_address, scrape  # noqa: E402
 from rollout_client import Server, load_stubs  # noqa: E402
 from waiting import wait_until  # noqa: E402
 
@@ -27,23 +25,6 @@ SERVICES = ["tandem.rollout.v1.RolloutService", "tandem.weights.v1.WeightService
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return small_run.make_model(tmp_path_factory.mktemp("model"))
-
-
-def free_address():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{free.getsockname()[1]}"
-
-
-def scrape(address):
-    """{series: value} of a Prometheus endpoint, or nothing while nobody listens."""
-    try:
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
-    except (urllib.error.URLError, ConnectionError):
-        return {}
-    return {name: float(value) for name, value in
-            (line.rsplit(" ", 1) for line in lines if line and line[0] != "#")}
 
 
 def sample(server, seed=1, tokens=24, completions=2):
@@ -82,7 +63,7 @@ def test_reflection_lists_the_services_when_it_is_asked_for(model):
 
 def test_a_server_counts_what_it_samples_on_its_metrics_page(model):
     address = free_address()
-    with Server(model, "--dtype", "fp32", "--set", f"server.metrics_listen={address}") as server:
+    with Server(model, "--dtype", "fp32", "--set", f"server.observe_listen={address}") as server:
         list(sample(server))
         wait_until(lambda: scrape(address).get("tandem_sampled_tokens_total") == 48, "not counted")
         page = scrape(address)
@@ -108,7 +89,7 @@ def test_a_server_reads_its_section_of_a_run_file_and_flags_come_after(model, tm
 
 def test_tensorboard_and_prometheus_show_the_numbers_of_metrics_jsonl(model, tmp_path):
     address = free_address()
-    config = small_run.write_config(tmp_path, model, metrics_address=address, steps=4)
+    config = small_run.write_config(tmp_path, model, observe_listen=address, steps=4)
     seen = {}
     with subprocess.Popen([str(small_run.TANDEM), "run", str(config)], stdout=subprocess.DEVNULL,
                           stderr=subprocess.PIPE, text=True) as process:
@@ -125,7 +106,7 @@ def test_tensorboard_and_prometheus_show_the_numbers_of_metrics_jsonl(model, tmp
     for key in ("reward/mean", "drift/mean_abs_delta", "optimizer/grad_norm", "push/arrived_share"):
         shown = [(event.step, event.value) for event in events.Scalars(key)]
         assert shown == [(line["step"], pytest.approx(line[key], rel=1e-6, abs=1e-12)) for line in steps]
-    assert seen["tandem_trainer_loss_total"] in [
+    assert seen["tandem_trainer_loss"] in [
         pytest.approx(line["loss/total"], rel=1e-6) for line in steps], seen
 
 

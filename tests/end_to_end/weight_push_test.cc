@@ -91,7 +91,8 @@ class Server {
     model.tensors = Specs();
     model.digests = DigestTensors(Zeros().tensors());
     auto made = rollout::RolloutServer::Create(
-        options, {std::make_unique<rollout::testing::ScriptedEngine>(&gate_), model});
+        options, {std::make_unique<rollout::testing::ScriptedEngine>(&gate_), model},
+        &observation_);
     EXPECT_THAT(made, IsOk());
     server_ = *std::move(made);
     address_ = server_->address();
@@ -107,6 +108,7 @@ class Server {
 
  private:
   rollout::testing::StepGate gate_;
+  Observation observation_{"rollout_server"};
   std::unique_ptr<rollout::RolloutServer> server_;
   std::string address_;
 };

@@ -180,6 +180,43 @@ TEST_F(GroupRegistryTest, AGroupThatWouldStartAfterItsDeadlineIsRefusedAtOnce) {
   EXPECT_THAT(groups_.Join(ask, std::make_shared<Reader>()), IsOk());
 }
 
+TEST_F(GroupRegistryTest, AFinishedGroupIsReportedWithItsTimesAndTokens) {
+  double now = 100;
+  GroupKey key = 0;
+  std::vector<GroupReport> reports;
+  GroupRegistry groups{
+      {[&](std::vector<GroupRequest> g) { key = g.at(0).key; }, [](GroupKey) {}, [](GroupKey) {}},
+      {.max_queued_groups = 3, .remembered_groups = 2},
+      [&] { return now; },
+      [&](const GroupReport& report) { reports.push_back(report); }};
+  GroupRegistry::Ask ask = MakeAsk(7);
+  ask.trace = {std::string(32, 'a'), std::string(16, 'b')};
+  ASSERT_THAT(groups.Join(ask, std::make_shared<Reader>()), IsOk());
+  now = 102.5;
+  groups.OnEvents({GroupStarted{key, 0.5}, GroupDecoding{key}});
+  EXPECT_TRUE(reports.empty()) << "it runs";
+  now = 105.5;
+  FinishedCompletion shorter, longer;
+  shorter.token_ids = {1, 2};
+  longer.token_ids = {1, 2, 3, 4};
+  longer.version_spans = {{{3}, 1}, {{4}, 3}};
+  groups.OnEvents(
+      {CompletionFinished{key, shorter}, CompletionFinished{key, longer}, GroupFinished{key}});
+  ASSERT_EQ(reports.size(), 1u);
+  const GroupReport& report = reports[0];
+  EXPECT_EQ(report.group_id, 7);
+  EXPECT_EQ(report.trace.span_id, std::string(16, 'b'));
+  EXPECT_EQ(report.arrived, 100);
+  EXPECT_EQ(report.started, 102);
+  EXPECT_EQ(report.decoding, 102.5);
+  EXPECT_EQ(report.ended, 105.5);
+  EXPECT_EQ(report.num_completions, 2);
+  EXPECT_EQ(report.num_tokens, 6);
+  EXPECT_EQ(report.longest_tokens, 4);
+  EXPECT_EQ(report.num_spanning_tokens, 4) << "two versions drew the longer one";
+  EXPECT_DOUBLE_EQ(SecondsBetweenTokens(report), 1) << "three gaps in three seconds";
+}
+
 TEST_F(GroupRegistryTest, WaitingEndsWhereTheStepThatAdmittedTheGroupBegan) {
   double now = 100;
   GroupKey key = 0;

@@ -47,6 +47,23 @@ TEST_F(OwnershipTest, AGuestIsServedAndRenewsNothing) {
   EXPECT_EQ(ownership_.owner(), "");
 }
 
+TEST_F(OwnershipTest, RemembersTheHighestVersionItsOwnerAskedForUnderThisEpoch) {
+  ownership_.NoteAsked("one", 9);
+  EXPECT_FALSE(ownership_.claim().has_value());
+  EXPECT_THAT(ownership_.Claim("one", 1, 1000), IsOk());
+  EXPECT_FALSE(ownership_.claim()->has_asked)
+      << "what it asked while nobody owned the server is not held against it";
+  for (const int64_t version : {4, 7, 5}) ownership_.NoteAsked("one", version);
+  ownership_.NoteAsked("", 100);
+  EXPECT_TRUE(ownership_.claim()->has_asked);
+  EXPECT_EQ(ownership_.claim()->highest_min_version, 7);
+  EXPECT_THAT(ownership_.Claim("one", 2, 1000), IsOk());
+  EXPECT_EQ(ownership_.claim()->epoch, 2);
+  EXPECT_EQ(ownership_.claim()->highest_min_version, 0);
+  now_ += 2;
+  EXPECT_FALSE(ownership_.claim().has_value()) << "the lease ended";
+}
+
 TEST_F(OwnershipTest, ReleaseGivesTheServerToTheNextRun) {
   EXPECT_THAT(ownership_.Claim("one", 5, 0), IsOk());
   EXPECT_THAT(ownership_.Release("two"), FailsWith(absl::StatusCode::kFailedPrecondition, "one"));

@@ -282,7 +282,8 @@ TEST_F(RolloutServerTest, InjectedFaultsAreInTheInfo) {
   gate_.Open();
   ServedModel model = ScriptedModel();
   model.injected = {"temperature 0.9 (record claimed)", "retokenise"};
-  auto server = RolloutServer::Create(options_, {std::make_unique<ScriptedEngine>(&gate_), model});
+  auto server = RolloutServer::Create(options_, {std::make_unique<ScriptedEngine>(&gate_), model},
+                                      &observation_);
   ASSERT_THAT(server, IsOk());
   rollout_ = v1::RolloutService::NewStub(
       grpc::CreateChannel((*server)->address(), grpc::InsecureChannelCredentials()));
@@ -317,7 +318,8 @@ TEST_F(RolloutServerTest, APortInUseIsAClearError) {
   ServerOptions options = options_;
   options.listen = server_->address();
   EXPECT_THAT(
-      RolloutServer::Create(options, {std::make_unique<ScriptedEngine>(&gate_), ScriptedModel()}),
+      RolloutServer::Create(options, {std::make_unique<ScriptedEngine>(&gate_), ScriptedModel()},
+                            &observation_),
       FailsWith(absl::StatusCode::kAlreadyExists, "the port is in use"));
 }
 

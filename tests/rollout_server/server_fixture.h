@@ -36,7 +36,7 @@ class ServerTest : public ::testing::Test {
   void StartServer() {
     auto server = RolloutServer::Create(
         options_, {std::make_unique<ScriptedEngine>(&gate_, max_running_, in_flight_), ScriptedModel()},
-        [this] { return MonotonicSeconds() + clock_skew_.load(); });
+        &observation_, [this] { return MonotonicSeconds() + clock_skew_.load(); });
     ASSERT_THAT(server, tandem::testing::IsOk());
     server_ = *std::move(server);
     channel_ = grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials());
@@ -114,6 +114,7 @@ class ServerTest : public ::testing::Test {
   InFlight in_flight_ = InFlight::kKeep;
   std::atomic<double> clock_skew_{0};  // seconds the server's clock is ahead
   StepGate gate_;
+  Observation observation_{"rollout_server"};
   std::unique_ptr<RolloutServer> server_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::RolloutService::Stub> rollout_;

@@ -139,6 +139,8 @@ class TrainerTest : public ::testing::Test {
                                           if (on_progress_) on_progress_(progress_.back());
                                         },
                                     .stop = &stop_,
+                                    .observation = &observation_,
+                                    .health = &health_,
                                     .resolver = resolver_});
     if (!trainer.ok()) return trainer.status();
     return (*trainer)->Run();
@@ -160,6 +162,8 @@ class TrainerTest : public ::testing::Test {
   TempDir directory_;
   std::string model_;
   StopSignal stop_;
+  Observation observation_{"trainer"};
+  TrainerHealth health_{observation_.health(), 60};
   std::unique_ptr<FakeRolloutServer> server_;
   TrainerOptions options_;
   bool skip_ = false;

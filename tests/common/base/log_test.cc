@@ -5,6 +5,7 @@
 
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "common/base/file_system.h"
 #include "tests/support/status_matchers.h"
@@ -60,6 +61,32 @@ TEST_F(LogTest, LinesUnderTheLevelAreLeftOut) {
   Error("loud");
   EXPECT_THAT(Lines(), Not(HasSubstr("quiet")));
   EXPECT_THAT(Lines(), HasSubstr("ERROR loud"));
+}
+
+TEST_F(LogTest, TheNewestLinesAreRememberedByNumberWhateverTheFile) {
+  ASSERT_THAT(Configure({.level = Level::kInfo, .role = "trainer"}), IsOk());
+  Info("zeroth");
+  const int64_t before = LastLines(1).at(0).number;
+  Info("first", {{"step", 1}});
+  Debug("too quiet");
+  Info("second");
+  const std::vector<NumberedLine> lines = LastLines(10, before);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0].number, before + 1);
+  EXPECT_THAT(lines[0].text, HasSubstr("INFO trainer: first step=1"));
+  EXPECT_THAT(lines[1].text, HasSubstr("second"));
+  EXPECT_THAT(LastLines(1, before).at(0).text, HasSubstr("second"));
+  EXPECT_TRUE(LastLines(10, before + 2).empty()) << "nothing newer";
+  EXPECT_FALSE(LastLines(10, before + 1000).empty()) << "a number of a process before this one";
+}
+
+TEST_F(LogTest, WhatIsRememberedIsBounded) {
+  for (size_t i = 0; i < kRememberedLines + 5; ++i) Info("line");
+  Info(std::string(2 * kRememberedLineBytes, 'x'));
+  const std::vector<NumberedLine> lines = LastLines(1 << 30);
+  EXPECT_EQ(lines.size(), kRememberedLines);
+  EXPECT_EQ(lines.back().text.size(), kRememberedLineBytes);
+  EXPECT_EQ(lines.back().number - lines.front().number, int64_t{kRememberedLines} - 1);
 }
 
 TEST_F(LogTest, AFileThatCannotBeOpenedIsNamed) {

@@ -1,40 +1,15 @@
 #include "common/base/metrics.h"
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <string>
-
-#include "tests/support/status_matchers.h"
 
 namespace tandem {
 namespace {
 
-using testing::FailsWith;
 using ::testing::HasSubstr;
-using testing::IsOk;
-
-std::string HttpGet(int port, const std::string& path) {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  std::string reply;
-  if (::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
-    const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
-    EXPECT_EQ(::write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
-    char block[4096];
-    for (ssize_t n; (n = ::read(fd, block, sizeof(block))) > 0;) {
-      reply.append(block, static_cast<size_t>(n));
-    }
-  }
-  ::close(fd);
-  return reply;
-}
+using ::testing::Not;
 
 TEST(MetricsTest, TheSameNameAndLabelsAreTheSameCounter) {
   MetricsRegistry registry;
@@ -61,21 +36,30 @@ TEST(MetricsTest, RendersGaugesAndHistogramsWithTheirHelp) {
   EXPECT_THAT(text, HasSubstr("tandem_length_sum 5.5"));
 }
 
-TEST(MetricsTest, ServesTheTextOverHttpOnAPortItPicked) {
+TEST(MetricsTest, ManyObservationsOfOneValueCountAsThatManyOfIt) {
   MetricsRegistry registry;
-  registry.GetGauge("tandem_steps", "Steps.")->Set(12);
-  const absl::StatusOr<int> port = registry.Serve("127.0.0.1:0");
-  ASSERT_THAT(port, IsOk());
-  ASSERT_GT(*port, 0);
-  EXPECT_THAT(HttpGet(*port, "/metrics"), HasSubstr("tandem_steps 12"));
+  HistogramMetric* staleness = registry.GetHistogram("tandem_staleness", "Versions.", {0, 1, 2});
+  staleness->ObserveMany(1, 40);
+  staleness->ObserveMany(0, 2);
+  staleness->ObserveMany(7, 3);
+  const std::string text = registry.Render();
+  EXPECT_THAT(text, HasSubstr("tandem_staleness_bucket{le=\"0\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("tandem_staleness_bucket{le=\"1\"} 42\n"));
+  EXPECT_THAT(text, HasSubstr("tandem_staleness_bucket{le=\"+Inf\"} 45\n"));
+  EXPECT_THAT(text, HasSubstr("tandem_staleness_sum 61\n")) << "40 x 1 + 3 x 7";
 }
 
-TEST(MetricsTest, AnAddressInUseIsUnavailableByName) {
-  MetricsRegistry first, second;
-  const absl::StatusOr<int> port = first.Serve("127.0.0.1:0");
-  ASSERT_THAT(port, IsOk());
-  const std::string address = "127.0.0.1:" + std::to_string(*port);
-  EXPECT_THAT(second.Serve(address), FailsWith(absl::StatusCode::kUnavailable, address));
+TEST(MetricsTest, WhatIsReadAndNotCountedIsReadWhenItIsRendered) {
+  MetricsRegistry registry;
+  Gauge* const level = registry.GetGauge("tandem_level", "Level.");
+  double now = 3;
+  registry.BeforeRender(&now, [&] { level->Set(now); });
+  EXPECT_THAT(registry.Render(), HasSubstr("tandem_level 3\n"));
+  now = 4;
+  EXPECT_THAT(registry.Render(), HasSubstr("tandem_level 4\n"));
+  registry.Forget(&now);
+  now = 5;
+  EXPECT_THAT(registry.Render(), Not(HasSubstr("tandem_level 5"))) << "its owner is gone";
 }
 
 TEST(MetricsDeathTest, ABadNameOrOneOfAnotherKindEndsTheProcess) {

@@ -1,0 +1,44 @@
+// Heartbeat: whether a thread that should move does. It beats while it works and rests while it has
+// nothing to do; who watches asks for how long it has been silent. Thread-safe.
+#ifndef TANDEM_COMMON_OBSERVE_HEARTBEAT_H_
+#define TANDEM_COMMON_OBSERVE_HEARTBEAT_H_
+
+#include <atomic>
+#include <utility>
+
+#include "common/base/clock.h"
+
+namespace tandem {
+
+class Heartbeat {
+ public:
+  explicit Heartbeat(SecondsClock clock = MonotonicSeconds) : clock_(std::move(clock)) {}
+
+  // The thread moved, and goes on working.
+  void Beat() { moved_.store(clock_()); }
+
+  // The thread waits for something to do: silence means nothing until it beats or is woken.
+  void Rest() { moved_.store(kResting); }
+
+  // Another thread gave it something to do: from now on it must move.
+  void Wake() {
+    double resting = kResting;
+    moved_.compare_exchange_strong(resting, clock_());
+  }
+
+  // Since it last moved; 0 while it rests. A new one rests.
+  double SilentSeconds() const {
+    const double moved = moved_.load();
+    return moved == kResting ? 0 : clock_() - moved;
+  }
+
+ private:
+  static constexpr double kResting = -1;
+
+  const SecondsClock clock_;
+  std::atomic<double> moved_{kResting};
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_COMMON_OBSERVE_HEARTBEAT_H_

@@ -1,0 +1,37 @@
+// Observation: what a process shows of itself: its metrics, its health and, once Serve is called, the
+// port where both can be read. Made first in a process and destroyed last. Thread-safe.
+#ifndef TANDEM_COMMON_OBSERVE_OBSERVATION_H_
+#define TANDEM_COMMON_OBSERVE_OBSERVATION_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/base/metrics.h"
+#include "common/observe/health.h"
+#include "common/observe/observe_server.h"
+#include "common/observe/process_metrics.h"
+
+namespace tandem {
+
+class Observation {
+ public:
+  explicit Observation(const std::string& role) : process_(&metrics_, role) {}
+
+  // Listens until this object is destroyed; an empty address listens nowhere. Errors: Listen's.
+  absl::Status Serve(const std::string& address);
+
+  int port() const { return server_ == nullptr ? 0 : server_->port(); }
+  MetricsRegistry* metrics() { return &metrics_; }
+  Health* health() { return &health_; }
+
+ private:
+  MetricsRegistry metrics_;
+  Health health_;
+  ProcessMetrics process_;
+  std::unique_ptr<ObserveServer> server_;  // last: its threads read the others
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_COMMON_OBSERVE_OBSERVATION_H_

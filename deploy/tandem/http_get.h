@@ -1,0 +1,24 @@
+// HttpGet: one plain HTTP GET, for the observe ports of Tandem's own processes.
+#ifndef TANDEM_DEPLOY_TANDEM_HTTP_GET_H_
+#define TANDEM_DEPLOY_TANDEM_HTTP_GET_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace tandem::front {
+
+struct HttpAnswer {
+  int code = 0;
+  std::string body;
+};
+
+// `address` is HOST:PORT or [IPv6]:PORT; each wait ends after `timeout_seconds`.
+//   INVALID_ARGUMENT  an address of another form
+//   UNAVAILABLE       no connection, no answer, or none of HTTP (address named)
+absl::StatusOr<HttpAnswer> HttpGet(const std::string& address, const std::string& path,
+                                   double timeout_seconds);
+
+}  // namespace tandem::front
+
+#endif  // TANDEM_DEPLOY_TANDEM_HTTP_GET_H_
