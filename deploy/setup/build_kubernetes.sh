@@ -5,7 +5,7 @@
 # Safe to repeat: a part whose stamp says it is up to date is left alone. deploy/setup/install.sh calls it.
 #   deploy/setup/build_kubernetes.sh [--kubectl]
 #     --kubectl: only kubectl (its kustomize) and the definitions: all that the manifests' own tests need
-# Two cores: --kubectl about a minute and a half, the rest about five minutes. BUILD_JOBS=2 is how many at once.
+# Compiling takes 4 minutes of one core for --kubectl and 12 for the rest, once. BUILD_JOBS=2 is how many at once.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
