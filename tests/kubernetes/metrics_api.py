@@ -17,13 +17,18 @@ SAMPLE = re.compile(r'^([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})?\s+(\S+)')
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
-def samples_of(text, metric, wanted):
-    """The values in a scrape of the samples of `metric` that have the labels `wanted`."""
+def target_labels(pod):
+    """As a PodMonitor's podTargetLabels puts a pod's labels on its samples."""
+    return {re.sub(r"\W", "_", name): value for name, value in pod["metadata"].get("labels", {}).items()}
+
+
+def samples_of(text, metric, wanted, target=None):
+    """The values in a scrape of the samples of `metric` that have the labels `wanted`, with those of the target."""
     found = []
     for line in text.splitlines():
         match = SAMPLE.match(line)
         if match and match.group(1) == metric:
-            labels = dict(LABEL.findall(match.group(2) or ""))
+            labels = {**(target or {}), **dict(LABEL.findall(match.group(2) or ""))}
             if all(labels.get(name) == value for name, value in wanted.items()):
                 found.append(float(match.group(3)))
     return found
@@ -129,7 +134,7 @@ class MetricsApi:
         connection = http.client.HTTPConnection(pod["status"]["podIP"], ports[0], timeout=2)
         try:
             connection.request("GET", "/metrics")
-            return samples_of(connection.getresponse().read().decode(), metric, wanted)
+            return samples_of(connection.getresponse().read().decode(), metric, wanted, target_labels(pod))
         except (OSError, http.client.HTTPException):
             return []
         finally:

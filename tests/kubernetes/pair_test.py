@@ -12,7 +12,7 @@ import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "end_to_end"), str(HERE.parent / "support")]
-from control_plane import Cluster, Image  # noqa: E402
+from control_plane import Cluster, tandem_image  # noqa: E402
 import small_run  # noqa: E402
 
 BIN = pathlib.Path(os.environ["TANDEM_BIN"])
@@ -27,9 +27,7 @@ def model(tmp_path_factory):
 @pytest.fixture
 def cluster(tmp_path):
     tmp_path.chmod(0o755)
-    image = Image(programs={name: str(BIN / name) for name in ("tandem", "trainer", "rollout_server")},
-                  read_only_trees=(str(small_run.SOURCE),), user=65532, group=65532)
-    with Cluster(tmp_path / "cluster", images={"tandem": image}) as cluster:
+    with Cluster(tmp_path, images={"tandem": tandem_image()}) as cluster:
         yield cluster
 
 
@@ -174,3 +172,21 @@ def test_servers_of_a_deployment_join_and_leave_a_running_trainer(cluster, model
     before = len(run.steps())
     run.wait_for_steps(before + 2)
     assert not run.events("group_dropped")
+
+
+def test_the_autoscaler_follows_what_the_trainer_says_of_its_waits(cluster, model, tmp_path):
+    cluster.serve_metrics()
+    run = Run(cluster, model, tmp_path, steps=LONG, overlay="elastic", num_servers=1, kubernetes={"max_servers": 2}).apply()
+
+    def aim(target):
+        at_once = {"stabilizationWindowSeconds": 0, "policies": [{"type": "Pods", "value": 2, "periodSeconds": 15}]}
+        cluster.kubectl("patch", "hpa/small-tandem-rollout", "--type=json", "-p", json.dumps([
+            {"op": "replace", "path": "/spec/metrics/0/external/target/value", "value": target},
+            {"op": "replace", "path": "/spec/behavior", "value": {"scaleUp": at_once, "scaleDown": at_once}}]))
+    aim("1m")  # any wait is too much
+    run.wait_for_steps(2)
+    cluster.wait_for(lambda: len(run.pids("rollout")) == 2, "a second server", seconds=120)
+    cluster.wait_for(lambda: len(run.events("server_ready")) >= 2, "the second server gets weights", seconds=120)
+    aim("10")  # a ratio is never so much
+    cluster.wait_for(lambda: len(run.pids("rollout")) == 1, "one server is enough", seconds=120)
+    run.wait_for_steps(len(run.steps()) + 2)
