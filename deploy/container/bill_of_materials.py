@@ -24,7 +24,9 @@ def spdx_id(kind, name, version):
 
 
 def package(kind, name, version, purl, licence=None, supplier=None):
-    declared = licence if licence and LICENCE.fullmatch(licence) else "NOASSERTION"
+    # A licence of its own (LicenseRef-) would have to be quoted in the document.
+    stated = licence and LICENCE.fullmatch(licence) and "LicenseRef-" not in licence
+    declared = licence if stated else "NOASSERTION"
     return {
         "SPDXID": spdx_id(kind, name, version),
         "name": name,
@@ -68,13 +70,14 @@ def wheels(lines, site):
 
 
 def crates(metadata):
-    """The crates that are linked: reached from the root by normal dependencies, not for build scripts or tests."""
+    """The crates that are linked: reached from the root by normal dependencies, not those that serve a build
+    script, a test or a macro."""
     by_id = {p["id"]: p for p in metadata["packages"]}
     nodes = {n["id"]: n for n in metadata["resolve"]["nodes"]}
     reached, todo = set(), [metadata["resolve"]["root"]]
     while todo:
         at = todo.pop()
-        if at in reached:
+        if at in reached or any("proc-macro" in target["kind"] for target in by_id[at]["targets"]):
             continue
         reached.add(at)
         todo += [dep["pkg"] for dep in nodes[at]["deps"]

@@ -66,6 +66,8 @@ collect() {
   while read -r library; do
     copy_library "${library#"$(realpath "$SITE")"/}"
   done < <(grep "^$(realpath "$SITE")/" <<<"$needed")
+  # Its table of local symbols alone is 93 MB; names that are exported, and those of stack traces, stay.
+  strip --strip-unneeded "$OUT/root/usr/local/lib/tandem/torch/lib/libtorch_cpu.so"
   if [[ $VARIANT == cuda ]]; then
     for pattern in "${OPENED_BY_NAME[@]}"; do
       for library in "$SITE"/$pattern; do copy_library "${library#"$SITE"/}"; done

@@ -19,6 +19,8 @@ BASE = "localhost/tandem-test-base"
 SLIM = [f"--dpkgopt=path-exclude={folder}/*" for folder in (
     "/usr/share/doc", "/usr/share/man", "/usr/share/info", "/usr/share/locale", "/usr/share/groff",
     "/usr/share/lintian", "/usr/share/linda")] + ["--dpkgopt=path-include=/usr/share/doc/*/copyright"]
+# /usr is merged from the start, as there, and not by the package usrmerge, which brings all of Perl.
+MERGED = ["--include=usr-is-merged", "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr"]
 MIRRORS = ["deb http://deb.debian.org/debian bookworm main",
            "deb http://deb.debian.org/debian bookworm-updates main",
            "deb http://deb.debian.org/debian-security bookworm-security main"]
@@ -69,7 +71,7 @@ class Store:
     def make_base(self):
         if not BASE_TAR.exists():
             partial = BASE_TAR.with_suffix(".partial.tar")
-            checked("mmdebstrap", "--variant=minbase", "--quiet", *SLIM, "bookworm", partial, *MIRRORS)
+            checked("mmdebstrap", "--variant=minbase", "--quiet", *SLIM, *MERGED, "bookworm", partial, *MIRRORS)
             partial.rename(BASE_TAR)
         if not self.buildah("images", "--quiet", "--filter", f"reference={BASE}"):
             container = self.buildah("from", "scratch")

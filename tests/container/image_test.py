@@ -1,4 +1,7 @@
-"""The CPU image is built by its recipe, and the demo runs inside it: as uid 65532, on a read-only root."""
+"""The image is built by its recipe, and the demo runs inside it: as uid 65532, on a read-only root.
+
+TANDEM_IMAGE_VARIANT: cpu (default) or cuda; what is compiled for GPUs runs the demo on the CPU here.
+"""
 import json
 import os
 import pathlib
@@ -12,9 +15,9 @@ import pytest
 
 SOURCE = pathlib.Path(os.environ["TANDEM_SOURCE"])
 MODEL = SOURCE / "models/smollm2-135m-instruct"
-TAG = "localhost/tandem-test:cpu"
-# 451 MB of it is libtorch_cpu.so, 110 MB the base.
-BUDGET_BYTES = 800e6
+VARIANT = os.environ.get("TANDEM_IMAGE_VARIANT", "cpu")
+TAG = f"localhost/tandem-test:{VARIANT}"
+BUDGET_BYTES = {"cpu": 600e6, "cuda": 4500e6}[VARIANT]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +29,7 @@ def store():
 
 @pytest.fixture(scope="module")
 def said(store, tmp_path_factory):
-    return store.build("cpu", TAG, tmp_path_factory.mktemp("build") / "build.log")
+    return store.build(VARIANT, TAG, tmp_path_factory.mktemp("build") / "build.log")
 
 
 @pytest.fixture(scope="module")
@@ -44,16 +47,15 @@ def runs(tmp_path):
 
 
 def test_the_build_prints_the_size_and_how_to_run(said):
-    assert re.search(r"^image: localhost/tandem-test:cpu: [\d.]+ [MG]B$", said, re.M)
+    assert re.search(rf"^image: {TAG}: [\d.]+ [MG]B$", said, re.M)
     assert "docker run --rm --read-only" in said
 
 
 def test_the_programs_say_what_they_are(image):
     done = image.run("version")
     assert done.returncode == 0, done.stderr
-    commit = subprocess.run(["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"], cwd=SOURCE,
-                            capture_output=True, text=True, check=True).stdout.strip()
-    assert f"(commit {commit})" in done.stdout
+    commit = image.config["Labels"]["org.opencontainers.image.revision"]
+    assert re.fullmatch(r"[0-9a-f]{12}\+?", commit) and f"(commit {commit})" in done.stdout
     assert re.search(r"^LibTorch +2\.11\.0", done.stdout, re.M)
     for program in ("rollout_server", "trainer"):
         assert image.run("--help", entrypoint=[program]).returncode == 0
@@ -75,8 +77,7 @@ def test_the_demo_makes_two_steps(image, runs):
                      mounts=[(MODEL.parent, "/models", "ro"), (runs, "/runs", "rw")], timeout=1800)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     lines = [json.loads(line) for line in (runs / "two/metrics.jsonl").read_text().splitlines()]
-    steps = [line["step"] for line in lines if "reward/mean" in line]
-    assert steps[-1] == 2 and lines[-1]["train/weight_version"] >= 2
+    assert [(line["step"], line["push/version"]) for line in lines if "loss/total" in line] == [(1, 1), (2, 2)]
     assert (runs / "two/report.html").stat().st_uid == 65532
 
 
@@ -149,10 +150,9 @@ def test_the_configuration_carries_labels_user_ports_and_stop_signal(image):
     assert config["Labels"][label + "licenses"] == "Apache-2.0"
     version = re.search(r"project\(tandem VERSION ([\d.]+)", (SOURCE / "CMakeLists.txt").read_text()).group(1)
     assert config["Labels"][label + "version"] == version
-    assert re.fullmatch(r"[0-9a-f]{12}\+?", config["Labels"][label + "revision"])
 
 
 def test_the_image_stays_within_its_size(image):
     size = image.size()
     print(f"image: {size / 1e6:.0f} MB unpacked")
-    assert 400e6 < size < BUDGET_BYTES
+    assert 300e6 < size < BUDGET_BYTES

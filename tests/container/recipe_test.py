@@ -146,18 +146,21 @@ def test_the_bill_names_installed_debian_packages_and_no_removed_ones():
         "pkg:deb/debian/libre2-9@20220601%2Bdfsg-1%2Bb1?arch=amd64&distro=debian-12")
 
 
-def test_the_bill_names_crates_that_are_linked_and_not_those_of_build_scripts_or_tests():
-    def crate(name, licence, source="registry"):
-        return {"id": name, "name": name, "version": "1.0.0", "license": licence, "source": source}
+def test_the_bill_names_crates_that_are_linked_and_not_those_of_build_scripts_tests_or_macros():
+    def crate(name, licence, source="registry", kind="lib"):
+        return {"id": name, "name": name, "version": "1.0.0", "license": licence, "source": source,
+                "targets": [{"kind": [kind]}]}
 
     def edge(name, kind):
         return {"pkg": name, "dep_kinds": [{"kind": kind}]}
     metadata = {
         "packages": [crate("own", None, None), crate("linked", "MIT/Apache-2.0"), crate("deep", "MIT"),
-                     crate("script", "MIT"), crate("test", "MIT")],
+                     crate("script", "MIT"), crate("test", "MIT"), crate("macro", "MIT", kind="proc-macro"),
+                     crate("parser", "MIT")],
         "resolve": {"root": "own", "nodes": [
             {"id": "own", "deps": [edge("linked", None), edge("script", "build"), edge("test", "dev")]},
-            {"id": "linked", "deps": [edge("deep", None)]},
+            {"id": "linked", "deps": [edge("deep", None), edge("macro", None)]},
+            {"id": "macro", "deps": [edge("parser", None)]}, {"id": "parser", "deps": []},
             {"id": "deep", "deps": []}, {"id": "script", "deps": []}, {"id": "test", "deps": []}]}}
     found = list(bill_of_materials.crates(metadata))
     assert [(p["name"], p["licenseDeclared"]) for p in found] == [
@@ -165,5 +168,8 @@ def test_the_bill_names_crates_that_are_linked_and_not_those_of_build_scripts_or
 
 
 def test_a_licence_that_is_no_expression_is_not_repeated_as_one():
-    made = bill_of_materials.package("pypi", "x", "1", "pkg:pypi/x@1", "see the LICENSE file!")
-    assert made["licenseDeclared"] == "NOASSERTION"
+    def declared(licence):
+        return bill_of_materials.package("pypi", "x", "1", "pkg:pypi/x@1", licence)["licenseDeclared"]
+    assert declared("Apache-2.0 OR MIT") == "Apache-2.0 OR MIT"
+    assert declared("see the LICENSE file!") == "NOASSERTION"
+    assert declared("LicenseRef-NVIDIA-Proprietary") == "NOASSERTION"
