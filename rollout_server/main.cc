@@ -74,8 +74,9 @@ int Main(int argc, char** argv) {
   shorthand("--token-file", "server.token_file", "bearer tokens that callers must show");
   shorthand("--log-format", "server.log.format", "text or json");
   app.add_flag("--reflection", reflection, "serve gRPC reflection");
-  app.add_flag("--insecure-plaintext-open-to-the-network", insecure,
-               "without TLS on an address that is not loopback: whoever reaches it can push weights");
+  app.add_flag(
+      "--insecure-plaintext-open-to-the-network", insecure,
+      "without TLS on an address that is not loopback: whoever reaches it can push weights");
   app.add_flag("--help-config", help_config, "print every knob of `server` and `drift.inject`");
   app.add_flag("--version", version, "print the version");
   if (const std::optional<int> code = ParseCommandLine(app, argc, argv)) return *code;

@@ -27,8 +27,8 @@ class Ownership {
   // Makes `run_id` the owner, or renews it. True when owner or epoch are new, false for a repeated
   // call.
   //   FAILED_PRECONDITION  another run owns the server (named, with the seconds its lease has left)
-  //   INVALID_ARGUMENT     run_id empty or over kMaxRunIdBytes; epoch < 1 or below the live one of the same run; lease_ms
-  //   < 0
+  //   INVALID_ARGUMENT     run_id empty or over kMaxRunIdBytes; epoch < 1 or below the live one of
+  //   the same run; lease_ms < 0
   absl::StatusOr<bool> Claim(const std::string& run_id, int64_t epoch, int64_t lease_ms)
       ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -24,11 +24,13 @@
 namespace tandem::rollout {
 namespace {
 
-constexpr int kMaxStreams = 4096;          // of one connection
+constexpr int kMaxStreams = 4096;            // of one connection
 constexpr int kMaxMetadataBytes = 16 << 10;  // of one call
-constexpr int kGraceOfOldConnectionsMs = 3600 * 1000;  // of the calls under way: longer than a group or a push
+// Of the calls under way on a connection at its end: longer than a group or a push takes.
+constexpr int kGraceOfOldConnectionsMs = 3600 * 1000;
 
-std::unique_ptr<grpc::Server> Listen(const ServerOptions& options, const rpc::Doorkeeper& doorkeeper,
+std::unique_ptr<grpc::Server> Listen(const ServerOptions& options,
+                                     const rpc::Doorkeeper& doorkeeper,
                                      const std::vector<grpc::Service*>& services, int* port) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
@@ -129,6 +131,15 @@ struct RolloutServer::Impl {
     failed.NotifyAll();
   }
 
+  // For an alert before nobody can connect any more.
+  void ShowCertificate() {
+    if (doorkeeper.is_plaintext()) return;
+    registry
+        .GetGauge("tandem_server_certificate_expiry_timestamp_seconds",
+                  "when the TLS certificate in use ends")
+        ->Set(static_cast<double>(absl::ToUnixSeconds(doorkeeper.valid_until())));
+  }
+
   // Waits a moment for the engine to fail; its error if it did.
   absl::Status WaitForFailure(std::chrono::milliseconds moment) {
     MutexLock lock(&mu);
@@ -177,12 +188,14 @@ absl::StatusOr<std::unique_ptr<RolloutServer>> RolloutServer::Create(const Serve
       std::make_unique<Impl>(options, std::move(loaded), observation, clock, std::move(tracer));
   TANDEM_ASSIGN_OR_RETURN(impl->doorkeeper, rpc::Doorkeeper::Load(options.tls));
   if (impl->doorkeeper.is_plaintext() && !rpc::IsLoopback(options.listen)) {
-    log::Warning("PLAINTEXT gRPC on an address others can reach: whoever reaches it can push weights",
-                 {{"listen", options.listen}});
+    log::Warning(
+        "PLAINTEXT gRPC on an address others can reach: whoever reaches it can push weights",
+        {{"listen", options.listen}});
   }
   impl->StartEngine();
   int port = 0;
-  impl->server = Listen(options, impl->doorkeeper, {impl->rollout_service.get(), impl->weight_service.get()}, &port);
+  impl->server = Listen(options, impl->doorkeeper,
+                        {impl->rollout_service.get(), impl->weight_service.get()}, &port);
   if (!impl->server || port == 0) {
     impl->engine.Stop();
     return absl::AlreadyExistsError(
@@ -216,6 +229,7 @@ const std::string& RolloutServer::address() const { return impl_->address; }
 absl::Status RolloutServer::Run(const StopSignal& stop) {
   constexpr std::chrono::milliseconds kMoment(100);
   while (!stop.WaitFor(kMoment)) {
+    impl_->ShowCertificate();
     TANDEM_RETURN_IF_ERROR(impl_->WaitForFailure(std::chrono::milliseconds(0)));
   }
   log::Info("draining", {{"signal", stop.signal()}});

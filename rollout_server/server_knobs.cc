@@ -5,8 +5,9 @@ namespace tandem::rollout {
 void BindOptions(OptionBinder& binder, ServerOptions& o) {
   binder.Text("model", &o.model, "Hugging Face directory to load as version 0");
   binder.Text("listen", &o.listen, "HOST:PORT of gRPC; port 0 picks a free one");
-  binder.Text("tls", &o.tls.directory,
-              "directory of tls.crt, tls.key and ca.crt: mutual TLS; empty: plaintext, on loopback only");
+  binder.Text(
+      "tls", &o.tls.directory,
+      "directory of tls.crt, tls.key and ca.crt: mutual TLS; empty: plaintext, on loopback only");
   binder.Text("token_file", &o.tls.token_file,
               "bearer tokens, one per line, of which callers must show one; empty: off");
   binder.Flag("insecure_plaintext_open_to_the_network", &o.insecure_plaintext_open_to_the_network,
@@ -24,8 +25,10 @@ void BindOptions(OptionBinder& binder, ServerOptions& o) {
                  "finished groups whose result a repeated call gets again");
   binder.Integer("max_message_bytes", &o.max_message_bytes, {.min = 4 << 20, .max = 1 << 30},
                  "bytes", "largest gRPC message taken");
-  binder.Number("max_connection_age_seconds", &o.max_connection_age_seconds, {.min = 1, .max = 1e6}, "s",
-                "after this a connection takes no new call: callers make another and show who they are by then");
+  binder.Number("max_connection_age_seconds", &o.max_connection_age_seconds, {.min = 1, .max = 1e6},
+                "s",
+                "after this a connection takes no new call: callers make another and show who they "
+                "are by then");
   binder.Number("lease_seconds", &o.lease_seconds, {.min = 0.1, .max = 86400}, "s",
                 "how long a silent run keeps the server, unless it names a lease");
   binder.Number("drain_seconds", &o.drain_seconds, {.min = 0, .max = 86400}, "s",

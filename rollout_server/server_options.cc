@@ -23,7 +23,8 @@ absl::Status CheckTransport(const ServerOptions& options) {
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "server.listen is '", options.listen,
-      "': without TLS only loopback is served (127.0.0.1, localhost). Name a directory with tls.crt, "
+      "': without TLS only loopback is served (127.0.0.1, localhost). Name a directory with "
+      "tls.crt, "
       "tls.key and ca.crt as server.tls (`tandem certs` makes one for development), or, where the "
       "network itself keeps everyone else out, say --insecure-plaintext-open-to-the-network"));
 }

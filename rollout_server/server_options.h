@@ -25,7 +25,8 @@ struct ServerOptions {
   int64_t max_queued_groups = 256;
   int64_t remembered_groups = 256;
   int64_t max_message_bytes = 8 << 20;
-  double max_connection_age_seconds = 3600;  // then the caller makes another, with the identity of that day
+  double max_connection_age_seconds =
+      3600;  // then the caller makes another, with the identity of that day
   double lease_seconds = 60;
   double drain_seconds = 60;
   int64_t stopped_exit_code = 0;           // of a server that a signal ended

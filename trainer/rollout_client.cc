@@ -73,7 +73,8 @@ double RetryAfter(const grpc::ClientContext& context, double fallback) {
   return ms > 0 ? ms / 1000 : fallback;
 }
 
-std::unique_ptr<RolloutService::Stub> Connect(const std::string& address, const rpc::Caller& caller) {
+std::unique_ptr<RolloutService::Stub> Connect(const std::string& address,
+                                              const rpc::Caller& caller) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   // The deadline of one attempt to connect (a busy machine needs seconds), and in this gRPC also the

@@ -45,7 +45,7 @@ struct RolloutClientOptions {
   double retry_max_seconds = 1;
   int64_t max_attempts = 8;  // of one group
   bool allow_incomplete_groups = false;  // whose completions a request cut short
-  rpc::Caller caller;  // no knob: from trainer.tls
+  rpc::Caller caller;                    // no knob: from trainer.tls
 };
 void BindOptions(OptionBinder& binder, RolloutClientOptions& options);
 

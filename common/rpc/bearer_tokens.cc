@@ -20,15 +20,15 @@ absl::StatusOr<std::vector<std::string>> ReadTokens(const std::string& path) {
     std::string token(absl::StripAsciiWhitespace(line));
     if (token.empty()) continue;
     if (token.size() < kMinTokenBytes || !std::ranges::all_of(token, absl::ascii_isgraph)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": a token must have at least ", kMinTokenBytes,
-                       " characters, printable and without spaces: `openssl rand -hex 32` makes one"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ": a token must have at least ", kMinTokenBytes,
+          " characters, printable and without spaces: `openssl rand -hex 32` makes one"));
     }
     tokens.push_back(std::move(token));
   }
   if (tokens.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": no token: one per line; `openssl rand -hex 32` makes one"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": no token: one per line; `openssl rand -hex 32` makes one"));
   }
   return tokens;
 }

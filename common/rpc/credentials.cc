@@ -11,7 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/bearer_tokens.h"
 
@@ -38,22 +43,51 @@ class CallCheck : public grpc::AuthMetadataProcessor {
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* context,
                        OutputMetadata* consumed, OutputMetadata*) override {
     const auto path = metadata.find(":path");
-    if (path == metadata.end()) return {grpc::StatusCode::PERMISSION_DENIED, "no method"};
-    const absl::Status allowed = CheckCall(NameOf(*context), Text(path->second));
-    if (!allowed.ok()) return ToGrpc(allowed);
-    const auto tokens = identity_->tokens();
-    if (tokens == nullptr) return grpc::Status::OK;
+    const std::string method = path == metadata.end() ? "" : Text(path->second);
+    const PeerName peer = NameOf(*context);
+    absl::Status allowed = CheckCall(peer, method);
     const auto offered = metadata.find("authorization");
-    if (offered == metadata.end() || !TokenIsRight(*tokens, Text(offered->second))) {
-      return {grpc::StatusCode::UNAUTHENTICATED,
-              offered == metadata.end() ? "this server asks for a bearer token, and none came"
-                                        : "not a bearer token of this server"};
+    if (allowed.ok()) {
+      allowed = CheckToken(offered == metadata.end() ? nullptr : &offered->second);
     }
-    consumed->emplace("authorization", Text(offered->second));  // no handler sees it
+    if (!allowed.ok()) {
+      Log(peer, method, allowed);
+      return ToGrpc(allowed);
+    }
+    // No handler sees it.
+    if (offered != metadata.end()) consumed->emplace("authorization", Text(offered->second));
     return grpc::Status::OK;
   }
 
  private:
+  absl::Status CheckToken(const grpc::string_ref* offered) const {
+    const auto tokens = identity_->tokens();
+    if (tokens == nullptr) return absl::OkStatus();
+    if (offered == nullptr) {
+      return absl::UnauthenticatedError("this server asks for a bearer token, and none came");
+    }
+    return TokenIsRight(*tokens, Text(*offered))
+               ? absl::OkStatus()
+               : absl::UnauthenticatedError("not a bearer token of this server");
+  }
+
+  // At most one line a second: who is turned away must not be able to fill a disk.
+  void Log(const PeerName& peer, const std::string& method, const absl::Status& why) {
+    MutexLock lock(&mu_);
+    ++num_refused_;
+    if (MonotonicSeconds() < next_line_) return;
+    next_line_ = MonotonicSeconds() + 1;
+    log::Warning("a call was refused", {{"peer", Printable(absl::StrJoin(peer.uris, ","))},
+                                        {"common_name", Printable(peer.common_name)},
+                                        {"method", Printable(method)},
+                                        {"reason", std::string(why.message())},
+                                        {"refused_so_far", num_refused_}});
+  }
+
+  static std::string Printable(const std::string& text) {
+    return absl::CHexEscape(text.substr(0, 128));
+  }
+
   static PeerName NameOf(const grpc::AuthContext& context) {
     PeerName name;
     for (const grpc::string_ref& uri : context.FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
@@ -65,6 +99,10 @@ class CallCheck : public grpc::AuthMetadataProcessor {
   }
 
   const std::shared_ptr<TlsIdentity> identity_;
+
+  Mutex mu_;
+  double next_line_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t num_refused_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 // After a handshake with a peer of a trusted authority: is it a rollout server?
@@ -94,7 +132,8 @@ class ServerCheck : public tls::ExternalCertificateVerifier {
 // Adds the first token to every call; gRPC does so over TLS only.
 class TokenOfEveryCall : public grpc::MetadataCredentialsPlugin {
  public:
-  explicit TokenOfEveryCall(std::shared_ptr<TlsIdentity> identity) : identity_(std::move(identity)) {}
+  explicit TokenOfEveryCall(std::shared_ptr<TlsIdentity> identity)
+      : identity_(std::move(identity)) {}
 
   bool IsBlocking() const override { return false; }
   const char* GetType() const override { return "tandem-token"; }
@@ -112,7 +151,8 @@ class TokenOfEveryCall : public grpc::MetadataCredentialsPlugin {
 
 std::shared_ptr<tls::CertificateProviderInterface> FilesOf(const TlsIdentity& identity) {
   return std::make_shared<tls::FileWatcherCertificateProvider>(
-      identity.key_path(), identity.certificate_path(), identity.authorities_path(), kRefreshSeconds);
+      identity.key_path(), identity.certificate_path(), identity.authorities_path(),
+      kRefreshSeconds);
 }
 
 IdentityNeeds CallerNeeds(Roles roles, const std::string& section) {
@@ -159,8 +199,8 @@ absl::StatusOr<Caller> Caller::Load(const TlsOptions& options, Roles roles,
   caller.credentials_ = tls::TlsCredentials(how);
   if (!options.token_file.empty()) {
     caller.credentials_ = grpc::CompositeChannelCredentials(
-        caller.credentials_, grpc::MetadataCredentialsFromPlugin(
-                                 std::make_unique<TokenOfEveryCall>(caller.identity_)));
+        caller.credentials_,
+        grpc::MetadataCredentialsFromPlugin(std::make_unique<TokenOfEveryCall>(caller.identity_)));
   }
   return caller;
 }

@@ -1,8 +1,8 @@
-// Credentials: what every gRPC channel and listening port of the project is made with. With TLS, both
-// sides show a certificate of an authority the other trusts, a server lets a call in by the role in
-// it (roles.h) and, where it has tokens, by a bearer token, and a caller goes on only with a server
-// of role rollout: the host name is not asked, since pods come and go, but no other holder of a
-// certificate can pose as a server. Renewed files are taken while it runs (tls_identity.h).
+// Credentials: what every gRPC channel and listening port of the project is made with. With TLS,
+// both sides show a certificate of an authority the other trusts, a server lets a call in by the
+// role in it (roles.h) and, where it has tokens, by a bearer token, and a caller goes on only with
+// a server of role rollout: the host name is not asked, since pods come and go, but no other holder
+// of a certificate can pose as a server. Renewed files are taken while it runs (tls_identity.h).
 //
 // gRPC stays behind this header. Thread-safe.
 #ifndef TANDEM_COMMON_RPC_CREDENTIALS_H_
@@ -24,11 +24,12 @@ class ServerCredentials;
 
 namespace tandem::rpc {
 
-// How a process calls rollout servers; copies are the same caller. Default: in plaintext, as nobody.
+// How a process calls rollout servers; copies are the same caller. Default: in plaintext, as
+// nobody.
 class Caller {
  public:
-  // In plaintext without options.directory. Messages name `options_section` ("trainer.tls") or, where
-  // it is empty, the flags of a command line.
+  // In plaintext without options.directory. Messages name `options_section` ("trainer.tls") or,
+  // where it is empty, the flags of a command line.
   //   INVALID_ARGUMENT  a token without TLS; TlsIdentity::Load
   static absl::StatusOr<Caller> Load(const TlsOptions& options, Roles roles,
                                      const std::string& options_section);
@@ -42,7 +43,8 @@ class Caller {
 
  private:
   std::shared_ptr<TlsIdentity> identity_;  // shared with gRPC's threads
-  std::shared_ptr<grpc::ChannelCredentials> credentials_;  // null: plaintext, so that gRPC starts late
+  std::shared_ptr<grpc::ChannelCredentials>
+      credentials_;  // null: plaintext, so that gRPC starts late
 };
 
 // How a rollout server lets callers in.
@@ -59,7 +61,7 @@ class Doorkeeper {
   absl::Time valid_until() const;  // of the certificate in use; infinite in plaintext
 
  private:
-  std::shared_ptr<TlsIdentity> identity_;  // shared with gRPC's threads
+  std::shared_ptr<TlsIdentity> identity_;                 // shared with gRPC's threads
   std::shared_ptr<grpc::ServerCredentials> credentials_;  // null: plaintext
 };
 

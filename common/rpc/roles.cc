@@ -103,7 +103,8 @@ std::span<const MethodRoles> MethodTable() { return kTable; }
 absl::Status CheckCall(const PeerName& peer, std::string_view path) {
   const auto* const entry = std::ranges::find(kTable, path, &MethodRoles::path);
   if (entry == std::end(kTable)) {
-    return absl::PermissionDeniedError("no role may call this method: it is not one of this server");
+    return absl::PermissionDeniedError(
+        "no role may call this method: it is not one of this server");
   }
   const Role role = RoleOf(peer);
   if (entry->roles.Has(role)) return absl::OkStatus();
@@ -112,7 +113,8 @@ absl::Status CheckCall(const PeerName& peer, std::string_view path) {
         absl::StrCat("the certificate (", Describe(peer),
                      ") names no role: spiffe://DOMAIN/tandem/ROLE or common name tandem-ROLE"));
   }
-  return absl::PermissionDeniedError(absl::StrCat("role ", std::string(RoleName(role)), " may not call this method; ",
+  return absl::PermissionDeniedError(absl::StrCat("role ", std::string(RoleName(role)),
+                                                  " may not call this method; ",
                                                   entry->roles.ToString(), " may"));
 }
 

@@ -1,5 +1,5 @@
-// Who may call what: the roles of certificate holders and the one table of every gRPC method. Used by
-// the server's auth processor and by the client's check of a server. Pure.
+// Who may call what: the roles of certificate holders and the one table of every gRPC method. Used
+// by the server's auth processor and by the client's check of a server. Pure.
 #ifndef TANDEM_COMMON_RPC_ROLES_H_
 #define TANDEM_COMMON_RPC_ROLES_H_
 
@@ -46,9 +46,9 @@ struct PeerName {
 };
 
 // The role in a SPIFFE id, spiffe://DOMAIN/tandem/ROLE or .../tandem/ROLE/ANYTHING; without any
-// SPIFFE id, the role in a common name tandem-ROLE. A certificate with a SPIFFE id has just that one
-// URI (the SPIFFE standard): with more, or with a path that is none of ours, kNone, whatever the
-// common name says.
+// SPIFFE id, the role in a common name tandem-ROLE. A certificate with a SPIFFE id has just that
+// one URI (the SPIFFE standard): with more, or with a path that is none of ours, kNone, whatever
+// the common name says.
 Role RoleOf(const PeerName& peer);
 
 struct MethodRoles {

@@ -85,14 +85,15 @@ PeerName NameOf(X509* certificate) {
 absl::Status CheckChain(const std::string& directory, const std::vector<Certificate>& chain,
                         const std::vector<Certificate>& authorities, TlsUse use, absl::Time now) {
   const Store store(X509_STORE_new());
-  for (const Certificate& authority : authorities) X509_STORE_add_cert(store.get(), authority.get());
+  for (const Certificate& authority : authorities)
+    X509_STORE_add_cert(store.get(), authority.get());
   STACK_OF(X509)* const others = sk_X509_new_null();
   for (size_t i = 1; i < chain.size(); ++i) sk_X509_push(others, chain[i].get());
   const StoreContext context(X509_STORE_CTX_new());
   X509_STORE_CTX_init(context.get(), store.get(), chain[0].get(), others);
   X509_STORE_CTX_set_time(context.get(), 0, absl::ToTimeT(now));
-  X509_STORE_CTX_set_purpose(context.get(), use == TlsUse::kServe ? X509_PURPOSE_SSL_SERVER
-                                                                  : X509_PURPOSE_SSL_CLIENT);
+  X509_STORE_CTX_set_purpose(
+      context.get(), use == TlsUse::kServe ? X509_PURPOSE_SSL_SERVER : X509_PURPOSE_SSL_CLIENT);
   const bool valid = X509_verify_cert(context.get()) == 1;
   const int error = X509_STORE_CTX_get_error(context.get());
   sk_X509_free(others);
@@ -110,8 +111,7 @@ absl::Status CheckChain(const std::string& directory, const std::vector<Certific
 }
 
 absl::Status CheckKey(const std::string& directory, const TlsFiles& files, X509* certificate) {
-  const Key key(
-      PEM_read_bio_PrivateKey(Reader(files.key).get(), nullptr, NoPassphrase, nullptr));
+  const Key key(PEM_read_bio_PrivateKey(Reader(files.key).get(), nullptr, NoPassphrase, nullptr));
   ERR_clear_error();
   if (key == nullptr) {
     return Bad(directory + "/tls.key", "no private key in PEM form without a passphrase");
@@ -126,19 +126,20 @@ absl::Status CheckKey(const std::string& directory, const TlsFiles& files, X509*
 
 absl::StatusOr<TlsFiles> ReadTlsFiles(const std::string& directory) {
   TlsFiles files;
-  const std::pair<const char*, std::string*> wanted[] = {{"tls.crt", &files.certificate},
-                                                         {"tls.key", &files.key},
-                                                         {"ca.crt", &files.authorities}};
+  const std::pair<const char*, std::string*> wanted[] = {
+      {"tls.crt", &files.certificate}, {"tls.key", &files.key}, {"ca.crt", &files.authorities}};
   for (const auto& [file, text] : wanted) {
     const std::string path = absl::StrCat(directory, "/", file);
     absl::StatusOr<std::string> read = ReadFile(path);
     if (!read.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          read.status().message(), ": a TLS directory holds tls.crt, tls.key and ca.crt; `tandem certs` "
-          "makes one for development, a cluster mounts a secret"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(read.status().message(),
+                       ": a TLS directory holds tls.crt, tls.key and ca.crt; `tandem certs` "
+                       "makes one for development, a cluster mounts a secret"));
     }
     if (read->empty() || read->size() > kMaxFileBytes) {
-      return Bad(path, absl::StrCat("has ", read->size(), " bytes, must have 1 to ", kMaxFileBytes));
+      return Bad(path,
+                 absl::StrCat("has ", read->size(), " bytes, must have 1 to ", kMaxFileBytes));
     }
     *text = *std::move(read);
   }
@@ -155,9 +156,10 @@ absl::StatusOr<CertificateFacts> CheckTlsFiles(const std::string& directory, con
                                   .not_before = ToTime(X509_get0_notBefore(chain[0].get())),
                                   .not_after = ToTime(X509_get0_notAfter(chain[0].get()))};
   if (facts.not_after <= now) {
-    return Bad(directory + "/tls.crt", absl::StrCat("expired at ", absl::FormatTime(facts.not_after),
-                                                    ": renew it (`tandem certs OUT --renew` renews "
-                                                    "those it made)"));
+    return Bad(directory + "/tls.crt",
+               absl::StrCat("expired at ", absl::FormatTime(facts.not_after),
+                            ": renew it (`tandem certs OUT --renew` renews "
+                            "those it made)"));
   }
   if (facts.not_before > now) {
     return Bad(directory + "/tls.crt",

@@ -1,6 +1,6 @@
 // TlsDirectory: the three files a process shows who it is with: tls.crt (its certificate, then any
-// intermediates), tls.key and ca.crt (the authorities it trusts; several during a rotation), all PEM,
-// named as in a Kubernetes TLS secret and by cert-manager. OpenSSL stays behind this header.
+// intermediates), tls.key and ca.crt (the authorities it trusts; several during a rotation), all
+// PEM, named as in a Kubernetes TLS secret and by cert-manager. OpenSSL stays behind this header.
 #ifndef TANDEM_COMMON_RPC_TLS_DIRECTORY_H_
 #define TANDEM_COMMON_RPC_TLS_DIRECTORY_H_
 
@@ -32,8 +32,10 @@ enum class TlsUse { kServe, kCall };
 absl::StatusOr<TlsFiles> ReadTlsFiles(const std::string& directory);
 
 // Would a peer that trusts the same authorities take them?
-//   INVALID_ARGUMENT  not PEM; a key with a passphrase, or of another certificate; a certificate that
-//                     has expired, is not valid yet, is not signed by ca.crt, or is not for this use
+//   INVALID_ARGUMENT  not PEM; a key with a passphrase, or of another certificate; a certificate
+//   that
+//                     has expired, is not valid yet, is not signed by ca.crt, or is not for this
+//                     use
 absl::StatusOr<CertificateFacts> CheckTlsFiles(const std::string& directory, const TlsFiles& files,
                                                TlsUse use, absl::Time now);
 

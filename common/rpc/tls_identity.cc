@@ -52,9 +52,10 @@ absl::StatusOr<std::shared_ptr<TlsIdentity>> TlsIdentity::Load(const TlsOptions&
                       {"valid_until", absl::FormatTime(identity->facts_.not_after)}});
   }
   if (KeyIsOpenToOthers(options.directory)) {
-    log::Warning("every user of this machine can read the private key: chmod 600, or defaultMode "
-                 "0400 on the secret",
-                 {{"key", options.directory + "/tls.key"}});
+    log::Warning(
+        "every user of this machine can read the private key: chmod 600, or defaultMode "
+        "0400 on the secret",
+        {{"key", options.directory + "/tls.key"}});
   }
   identity->watcher_ = std::thread([watched = identity.get()] { watched->Watch(); });
   return identity;
@@ -85,8 +86,8 @@ absl::Status TlsIdentity::Take(const TlsFiles& files) {
   const Role role = RoleOf(facts.name);
   if (!needs_.roles.Has(role)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(options_.directory, "/tls.crt: of role ", std::string(RoleName(role)), ", must be of ",
-                     needs_.roles.ToString(),
+        absl::StrCat(options_.directory, "/tls.crt: of role ", std::string(RoleName(role)),
+                     ", must be of ", needs_.roles.ToString(),
                      ": by a URI spiffe://DOMAIN/tandem/ROLE, or else a common name tandem-ROLE"));
   }
   TANDEM_RETURN_IF_ERROR(authorities_.Write(files.authorities));

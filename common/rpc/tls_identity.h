@@ -1,6 +1,6 @@
-// TlsIdentity: who a process is over TLS, kept fresh. A thread reads the TLS directory and the token
-// file every two seconds; a set of files that holds together replaces the one before, any other is
-// named in the log and left alone, so that a renewal caught half-way or gone wrong ends no
+// TlsIdentity: who a process is over TLS, kept fresh. A thread reads the TLS directory and the
+// token file every two seconds; a set of files that holds together replaces the one before, any
+// other is named in the log and left alone, so that a renewal caught half-way or gone wrong ends no
 // connection. gRPC reads the files in use, not the directory's: they are copies in memory, under
 // /proc/self/fd. Logs each change, and an end of validity that comes near.
 //
@@ -35,7 +35,8 @@ struct IdentityNeeds {
 class TlsIdentity {
  public:
   // With options.directory; starts the thread.
-  //   INVALID_ARGUMENT  the files (tls_directory.h), the tokens (bearer_tokens.h), or a certificate of
+  //   INVALID_ARGUMENT  the files (tls_directory.h), the tokens (bearer_tokens.h), or a certificate
+  //   of
   //                     another role: the option, the file, and what to do
   static absl::StatusOr<std::shared_ptr<TlsIdentity>> Load(const TlsOptions& options,
                                                            const IdentityNeeds& needs);
@@ -51,7 +52,8 @@ class TlsIdentity {
   std::string key_path() const { return key_.path(); }
   std::string authorities_path() const { return authorities_.path(); }
 
-  std::shared_ptr<const std::vector<std::string>> tokens() const;  // null: none are asked for, or sent
+  std::shared_ptr<const std::vector<std::string>> tokens()
+      const;  // null: none are asked for, or sent
   absl::Time not_after() const;
 
  private:

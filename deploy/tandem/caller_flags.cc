@@ -11,7 +11,8 @@ void AddCallerFlags(CLI::App* sub, rpc::TlsOptions* options) {
 }
 
 absl::StatusOr<rpc::Caller> LoadCaller(const rpc::TlsOptions& options) {
-  return rpc::Caller::Load(options, {rpc::Role::kTrainer, rpc::Role::kClient, rpc::Role::kViewer}, "");
+  return rpc::Caller::Load(options, {rpc::Role::kTrainer, rpc::Role::kClient, rpc::Role::kViewer},
+                           "");
 }
 
 }  // namespace tandem::front

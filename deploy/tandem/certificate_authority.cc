@@ -73,8 +73,8 @@ Key ReadKey(const std::string& pem) {
 }
 
 // Without issuer, extensions and signature.
-absl::StatusOr<Certificate> Blank(const std::string& common_name, EVP_PKEY* key, absl::Time not_before,
-                                  absl::Time not_after) {
+absl::StatusOr<Certificate> Blank(const std::string& common_name, EVP_PKEY* key,
+                                  absl::Time not_before, absl::Time not_after) {
   Certificate certificate(X509_new());
   unsigned char serial[16];
   if (RAND_bytes(serial, sizeof(serial)) != 1) return OpenSslError("a serial number");
@@ -127,7 +127,8 @@ absl::StatusOr<std::string> AlternativeNames(const CertificateRequest& request) 
   }
   for (const std::string& ip : request.ips) {
     unsigned char parsed[16];
-    if (inet_pton(AF_INET, ip.c_str(), parsed) != 1 && inet_pton(AF_INET6, ip.c_str(), parsed) != 1) {
+    if (inet_pton(AF_INET, ip.c_str(), parsed) != 1 &&
+        inet_pton(AF_INET6, ip.c_str(), parsed) != 1) {
       return absl::InvalidArgumentError(absl::StrCat("'", ip, "' is not an IP address"));
     }
     names.push_back("IP:" + ip);
@@ -145,12 +146,14 @@ absl::Status AddLeafExtensions(X509* leaf, X509* issuer, const CertificateReques
   if (!uses.empty()) {
     TANDEM_RETURN_IF_ERROR(AddExtension(leaf, issuer, NID_ext_key_usage, absl::StrJoin(uses, ",")));
   }
-  if (!names.empty()) TANDEM_RETURN_IF_ERROR(AddExtension(leaf, issuer, NID_subject_alt_name, names));
+  if (!names.empty())
+    TANDEM_RETURN_IF_ERROR(AddExtension(leaf, issuer, NID_subject_alt_name, names));
   return AddExtension(leaf, issuer, NID_authority_key_identifier, "keyid:always");
 }
 
 absl::Status SignWith(EVP_PKEY* key, X509* certificate) {
-  return X509_sign(certificate, key, EVP_sha256()) > 0 ? absl::OkStatus() : OpenSslError("a signature");
+  return X509_sign(certificate, key, EVP_sha256()) > 0 ? absl::OkStatus()
+                                                       : OpenSslError("a signature");
 }
 
 }  // namespace
@@ -160,10 +163,12 @@ absl::StatusOr<CertificateAuthority> CertificateAuthority::Make(const std::strin
                                                                 absl::Time not_after) {
   const Key key = NewKey();
   if (key == nullptr) return OpenSslError("a key");
-  TANDEM_ASSIGN_OR_RETURN(const Certificate own, Blank(common_name, key.get(), not_before, not_after));
+  TANDEM_ASSIGN_OR_RETURN(const Certificate own,
+                          Blank(common_name, key.get(), not_before, not_after));
   X509* const x509 = own.get();
   X509_set_issuer_name(x509, X509_get_subject_name(x509));
-  TANDEM_RETURN_IF_ERROR(AddExtension(x509, x509, NID_basic_constraints, "critical,CA:TRUE,pathlen:0"));
+  TANDEM_RETURN_IF_ERROR(
+      AddExtension(x509, x509, NID_basic_constraints, "critical,CA:TRUE,pathlen:0"));
   TANDEM_RETURN_IF_ERROR(AddExtension(x509, x509, NID_key_usage, "critical,keyCertSign,cRLSign"));
   TANDEM_RETURN_IF_ERROR(AddExtension(x509, x509, NID_subject_key_identifier, "hash"));
   TANDEM_RETURN_IF_ERROR(SignWith(key.get(), x509));
@@ -187,9 +192,8 @@ absl::StatusOr<CertifiedKey> CertificateAuthority::Sign(const CertificateRequest
   const Key issuer_key = ReadKey(own_.key);
   const Key key = NewKey();
   if (key == nullptr) return OpenSslError("a key");
-  TANDEM_ASSIGN_OR_RETURN(
-      const Certificate leaf,
-      Blank(request.common_name, key.get(), request.not_before, request.not_after));
+  TANDEM_ASSIGN_OR_RETURN(const Certificate leaf, Blank(request.common_name, key.get(),
+                                                        request.not_before, request.not_after));
   if (ASN1_TIME_compare(X509_get0_notAfter(leaf.get()), X509_get0_notAfter(issuer.get())) > 0) {
     X509_set1_notAfter(leaf.get(), X509_get0_notAfter(issuer.get()));
   }

@@ -1,5 +1,5 @@
-// CertificateAuthority: signs certificates for development and tests. What a cluster uses (cert-manager,
-// SPIRE) signs the same kind. OpenSSL stays behind this header.
+// CertificateAuthority: signs certificates for development and tests. What a cluster uses
+// (cert-manager, SPIRE) signs the same kind. OpenSSL stays behind this header.
 #ifndef TANDEM_DEPLOY_TANDEM_CERTIFICATE_AUTHORITY_H_
 #define TANDEM_DEPLOY_TANDEM_CERTIFICATE_AUTHORITY_H_
 

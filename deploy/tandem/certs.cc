@@ -20,11 +20,13 @@ struct CertsFlags {
 void PrintMade(const CertsFlags& flags) {
   const char* const out = flags.out.c_str();
   std::printf(
-      "FOR DEVELOPMENT: whoever reads %s/authority/ca.key can be anyone here. A cluster has its own\n"
+      "FOR DEVELOPMENT: whoever reads %s/authority/ca.key can be anyone here. A cluster has its "
+      "own\n"
       "authority (cert-manager, SPIRE): docs/security.md.\n\n"
       "  %s/rollout   of the rollout servers    server.tls\n"
       "  %s/trainer   of the trainer            trainer.tls\n"
-      "  %s/client    samples and scores        --tls of tandem status, bench serve, drift capture\n"
+      "  %s/client    samples and scores        --tls of tandem status, bench serve, drift "
+      "capture\n"
       "  %s/viewer    reads states              --tls of tandem status\n\n"
       "Valid for %lld days. On one machine:\n"
       "  tandem run RUN.yaml --set server.tls=%s/rollout --set trainer.tls=%s/trainer\n"
@@ -36,10 +38,11 @@ absl::Status Certs(const CertsFlags& flags) {
   if (flags.new_ca) {
     const absl::Status status = NewAuthority(flags.out, flags.names);
     if (status.ok()) {
-      std::printf("%s: a new authority, trusted beside the one in use (every ca.crt holds both).\n"
-                  "When every process has taken it (its log says so, within seconds): --renew, and after "
-                  "that --drop-old-ca.\n",
-                  flags.out.c_str());
+      std::printf(
+          "%s: a new authority, trusted beside the one in use (every ca.crt holds both).\n"
+          "When every process has taken it (its log says so, within seconds): --renew, and after "
+          "that --drop-old-ca.\n",
+          flags.out.c_str());
     }
     return status;
   }
@@ -51,8 +54,9 @@ absl::Status Certs(const CertsFlags& flags) {
   if (flags.renew) {
     const absl::Status status = RenewIdentities(flags.out, flags.names);
     if (status.ok()) {
-      std::printf("%s: new certificates for %lld days. Running processes take them by themselves.\n",
-                  flags.out.c_str(), static_cast<long long>(flags.names.days));
+      std::printf(
+          "%s: new certificates for %lld days. Running processes take them by themselves.\n",
+          flags.out.c_str(), static_cast<long long>(flags.names.days));
     }
     return status;
   }
@@ -72,19 +76,24 @@ void AddCertsCommand(CLI::App& app, Action& chosen) {
       ->check(CLI::Range(1, 825))
       ->capture_default_str();
   sub->add_option("--dns", flags->names.dns, "DNS name of the rollout servers, beside localhost");
-  sub->add_option("--ip", flags->names.ips, "address of the rollout servers, beside 127.0.0.1 and ::1");
+  sub->add_option("--ip", flags->names.ips,
+                  "address of the rollout servers, beside 127.0.0.1 and ::1");
   sub->add_option("--domain", flags->names.domain, "SPIFFE trust domain in every identity")
       ->capture_default_str();
   CLI::Option* const renew = sub->add_flag(
-      "--renew", flags->renew, "new certificates and keys under the authority in `out`; say --dns, --ip and --domain again");
-  CLI::Option* const new_ca = sub->add_flag(
-      "--new-ca", flags->new_ca, "a new authority beside the one in use: then --renew, then --drop-old-ca");
+      "--renew", flags->renew,
+      "new certificates and keys under the authority in `out`; say --dns, --ip and --domain again");
+  CLI::Option* const new_ca =
+      sub->add_flag("--new-ca", flags->new_ca,
+                    "a new authority beside the one in use: then --renew, then --drop-old-ca");
   sub->add_flag("--drop-old-ca", flags->drop_old_ca, "end the trust in the authority before")
       ->excludes(renew)
       ->excludes(new_ca);
   renew->excludes(new_ca);
-  sub->footer("The rollout server's names are for clients that check them, as Python's do; the project's own ask\n"
-              "for the role in the certificate instead. docs/security.md goes through all of it.");
+  sub->footer(
+      "The rollout server's names are for clients that check them, as Python's do; the project's "
+      "own ask\n"
+      "for the role in the certificate instead. docs/security.md goes through all of it.");
   sub->callback([flags, &chosen] {
     chosen = [flags] {
       const absl::Status status = Certs(*flags);

@@ -65,7 +65,8 @@ absl::StatusOr<CertificateAuthority> MakeAuthority(const std::string& out,
   TANDEM_ASSIGN_OR_RETURN(
       CertificateAuthority authority,
       CertificateAuthority::Make(
-          absl::StrCat("Tandem development authority ", absl::FormatTime("%Y-%m-%d %H:%M:%E3S", now, absl::UTCTimeZone())),
+          absl::StrCat("Tandem development authority ",
+                       absl::FormatTime("%Y-%m-%d %H:%M:%E3S", now, absl::UTCTimeZone())),
           Start(), now + absl::Hours(24 * std::max(kAuthorityDays, names.days))));
   TANDEM_RETURN_IF_ERROR(WriteSecret(AuthorityKey(out), authority.key()));
   TANDEM_RETURN_IF_ERROR(WriteFileAtomically(AuthorityFile(out), authority.certificate()));
@@ -101,13 +102,12 @@ absl::Status WriteTrusted(const std::string& out) {
 
 CertificateRequest RequestOf(rpc::Role role, const DevelopmentNames& names) {
   const std::string name(rpc::RoleName(role));
-  CertificateRequest request = {
-      .common_name = "tandem-" + name,
-      .uris = {absl::StrCat("spiffe://", names.domain, "/tandem/", name)},
-      .serves = role == rpc::Role::kRollout,
-      .calls = role != rpc::Role::kRollout,
-      .not_before = Start(),
-      .not_after = absl::Now() + absl::Hours(24 * names.days)};
+  CertificateRequest request = {.common_name = "tandem-" + name,
+                                .uris = {absl::StrCat("spiffe://", names.domain, "/tandem/", name)},
+                                .serves = role == rpc::Role::kRollout,
+                                .calls = role != rpc::Role::kRollout,
+                                .not_before = Start(),
+                                .not_after = absl::Now() + absl::Hours(24 * names.days)};
   if (role == rpc::Role::kRollout) {  // no other serves, so that no other has a name to serve at
     request.dns = {"localhost"};
     request.ips = {"127.0.0.1", "::1"};
@@ -138,7 +138,8 @@ absl::Status SignRoles(const std::string& out, const CertificateAuthority& autho
 absl::Status MakeIdentities(const std::string& out, const DevelopmentNames& names) {
   if (Exists(out + "/authority")) {
     return absl::AlreadyExistsError(
-        absl::StrCat(out, " holds an authority already: --renew makes new certificates under it, "
+        absl::StrCat(out,
+                     " holds an authority already: --renew makes new certificates under it, "
                      "--new-ca begins a change to another, or name a new directory"));
   }
   for (const rpc::Role role : kRoles) {
@@ -161,7 +162,8 @@ absl::Status NewAuthority(const std::string& out, const DevelopmentNames& names)
   TANDEM_ASSIGN_OR_RETURN(const CertificateAuthority before, LoadAuthority(out));
   if (Exists(BeforeFile(out))) {
     return absl::FailedPreconditionError(
-        absl::StrCat(BeforeFile(out), " is still trusted: end the last change first (--renew, then "
+        absl::StrCat(BeforeFile(out),
+                     " is still trusted: end the last change first (--renew, then "
                      "--drop-old-ca)"));
   }
   TANDEM_RETURN_IF_ERROR(WriteFileAtomically(BeforeFile(out), before.certificate()));
@@ -179,7 +181,8 @@ absl::Status DropAuthorityBefore(const std::string& out) {
     const auto good = rpc::CheckTlsFiles(directory, files, use, absl::Now());
     if (!good.ok()) {
       return absl::FailedPreconditionError(
-          absl::StrCat(good.status().message(), "; --renew first, and wait until every process has "
+          absl::StrCat(good.status().message(),
+                       "; --renew first, and wait until every process has "
                        "taken the new certificates"));
     }
   }

@@ -1,9 +1,10 @@
-// Development identities: a certificate authority in a directory, and one TLS directory per role that
-// it signed. `tandem certs` is this.
+// Development identities: a certificate authority in a directory, and one TLS directory per role
+// that it signed. `tandem certs` is this.
 //
 //   OUT/authority/{ca.crt,ca.key}               signs; its key stays on the machine that made it
 //   OUT/authority/before.crt                    the one before, while it is still trusted
-//   OUT/{rollout,trainer,client,viewer}/        tls.crt, tls.key and ca.crt: for server.tls and so on
+//   OUT/{rollout,trainer,client,viewer}/        tls.crt, tls.key and ca.crt: for server.tls and so
+//   on
 #ifndef TANDEM_DEPLOY_TANDEM_DEVELOPMENT_IDENTITIES_H_
 #define TANDEM_DEPLOY_TANDEM_DEVELOPMENT_IDENTITIES_H_
 

@@ -48,7 +48,8 @@ const std::map<std::string, std::set<std::string>> kMayCall = {
     {"/tandem.weights.v1.WeightService/GetWeightInfo", {"trainer", "client", "viewer"}},
     {"/grpc.health.v1.Health/Check", {"trainer", "client", "viewer"}},
     {"/grpc.health.v1.Health/Watch", {"trainer", "client", "viewer"}},
-    {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", {"trainer", "client", "viewer"}},
+    {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+     {"trainer", "client", "viewer"}},
     {"/tandem.weights.v1.WeightService/Shutdown", {}},
     {"/tandem.rollout.v1.RolloutService/", {}},
     {"/grpc.channelz.v1.Channelz/GetServers", {}},
@@ -125,9 +126,12 @@ class AccessTest : public ::testing::Test {
     return answered ? grpc::Status::OK : status;
   }
 
-  front::CertifiedKey SignedFor(const std::string& role) { return *authority_.Sign(RequestOf(role)); }
+  front::CertifiedKey SignedFor(const std::string& role) {
+    return *authority_.Sign(RequestOf(role));
+  }
 
-  void ExpectNoConnection(const std::string& who, const std::optional<front::CertifiedKey>& identity) {
+  void ExpectNoConnection(const std::string& who,
+                          const std::optional<front::CertifiedKey>& identity) {
     const auto channel = Connect(identity);
     for (const auto& [method, roles] : kMayCall) {
       EXPECT_EQ(Call(channel, method, kToken).error_code(), grpc::StatusCode::UNAVAILABLE)
@@ -201,7 +205,8 @@ TEST_F(AccessTest, WithTokensACallNeedsARoleAndAToken) {
       const grpc::Status right = Call(channel, method, kToken);
       if (!roles.contains(role)) {
         for (const auto& status : {without, wrong, right}) {
-          EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED) << role << " " << method;
+          EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED)
+              << role << " " << method;
         }
         continue;
       }

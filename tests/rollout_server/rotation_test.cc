@@ -19,6 +19,7 @@
 #include "tests/support/identities.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tls_server.h"
 #include "tests/support/wait_until.h"
 
 namespace tandem::rollout {
@@ -28,6 +29,7 @@ using ::tandem::testing::CheckHealth;
 using ::tandem::testing::IsOk;
 using ::tandem::testing::RequestOf;
 using ::tandem::testing::TempDir;
+using ::tandem::testing::TlsServer;
 using ::tandem::testing::WaitUntil;
 using ::tandem::testing::WriteText;
 
@@ -37,11 +39,12 @@ std::string Contents(const std::string& path) {
   return text.str();
 }
 
-// Asks for the server's state until it is stopped: from one thread over a connection that stays, from
-// another over a new one each time.
+// Asks for the server's state until it is stopped: from one thread over a connection that stays,
+// from another over a new one each time.
 class Load {
  public:
-  Load(std::string address, rpc::Caller caller) : address_(std::move(address)), caller_(std::move(caller)) {
+  Load(std::string address, rpc::Caller caller)
+      : address_(std::move(address)), caller_(std::move(caller)) {
     for (const bool anew : {false, true}) threads_.emplace_back([this, anew] { Ask(anew); });
   }
   ~Load() { Stop(); }
@@ -70,7 +73,8 @@ class Load {
       grpc::ClientContext context;
       context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
       v1::GetInfoResponse info;
-      const grpc::Status status = v1::RolloutService::NewStub(channel)->GetInfo(&context, {}, &info);
+      const grpc::Status status =
+          v1::RolloutService::NewStub(channel)->GetInfo(&context, {}, &info);
       ++calls_;
       if (status.ok()) continue;
       MutexLock lock(&mu_);
@@ -85,18 +89,6 @@ class Load {
   Mutex mu_;
   std::string failures_;
   std::vector<std::thread> threads_;
-};
-
-// Of one call, whose end orders the write before the read.
-struct TokenRecorder : grpc::AuthMetadataProcessor {
-  bool IsBlocking() const override { return false; }
-  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext*, OutputMetadata*,
-                       OutputMetadata*) override {
-    const auto found = metadata.find("authorization");
-    if (found != metadata.end()) token.assign(found->second.data(), found->second.size());
-    return grpc::Status::OK;
-  }
-  std::string token;
 };
 
 class RotationTest : public ::testing::Test {
@@ -121,18 +113,20 @@ class RotationTest : public ::testing::Test {
   ~RotationTest() override { gate_.Open(); }
 
   // Any TLS client, to look at the server from outside.
-  std::shared_ptr<grpc::Channel> Connect(const front::CertifiedKey& own, const std::string& trusted) {
+  std::shared_ptr<grpc::Channel> Connect(const front::CertifiedKey& own,
+                                         const std::string& trusted) {
     grpc::ChannelArguments arguments;
     arguments.SetSslTargetNameOverride("localhost");
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    return grpc::CreateCustomChannel(server_->address(),
-                                     grpc::SslCredentials({trusted, own.key, own.certificate}), arguments);
+    return grpc::CreateCustomChannel(
+        server_->address(), grpc::SslCredentials({trusted, own.key, own.certificate}), arguments);
   }
 
   // The certificate that a new connection sees, "" where there is none.
   std::string ServedCertificate() {
     grpc::ClientContext context;
-    const front::CertifiedKey viewer = {Contents(out_ + "/viewer/tls.crt"), Contents(out_ + "/viewer/tls.key")};
+    const front::CertifiedKey viewer = {Contents(out_ + "/viewer/tls.crt"),
+                                        Contents(out_ + "/viewer/tls.key")};
     CheckHealth(Connect(viewer, Contents(out_ + "/viewer/ca.crt")), &context);
     if (!context.auth_context()) return "";
     const auto found = context.auth_context()->FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
@@ -142,25 +136,20 @@ class RotationTest : public ::testing::Test {
   bool ServerTrusts(const front::CertificateAuthority& authority) {
     const auto viewer = authority.Sign(RequestOf("viewer"));
     const grpc::Status status = CheckHealth(Connect(*viewer, Contents(out_ + "/viewer/ca.crt")));
-    return status.error_code() == grpc::StatusCode::UNAUTHENTICATED;  // it has no token, and got that far
+    return status.error_code() ==
+           grpc::StatusCode::UNAUTHENTICATED;  // it has no token, and got that far
   }
 
-  // What the caller shows another rollout server of this authority; "" where it does not go on with it.
+  // What the caller shows another rollout server of this authority; "" where it does not go on with
+  // it.
   std::string ShownTo(const front::CertificateAuthority& authority) {
-    const auto own = authority.Sign(RequestOf("rollout"));
-    grpc::SslServerCredentialsOptions ssl;
-    ssl.pem_key_cert_pairs.push_back({own->key, own->certificate});
-    const auto credentials = grpc::SslServerCredentials(ssl);
-    const auto recorder = std::make_shared<TokenRecorder>();
-    credentials->SetAuthMetadataProcessor(recorder);
-    int port = 0;
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", credentials, &port);
-    const auto other = builder.BuildAndStart();
-    CheckHealth(grpc::CreateChannel("127.0.0.1:" + std::to_string(port), caller_.credentials()));
-    return recorder->token;
+    const TlsServer other(*authority.Sign(RequestOf("rollout")));
+    CheckHealth(grpc::CreateChannel(other.address(), caller_.credentials()));
+    return other.authorization();
   }
-  bool CallerTrusts(const front::CertificateAuthority& authority) { return !ShownTo(authority).empty(); }
+  bool CallerTrusts(const front::CertificateAuthority& authority) {
+    return !ShownTo(authority).empty();
+  }
 
   front::CertificateAuthority AuthorityInUse() {
     return *front::CertificateAuthority::Load(
@@ -169,7 +158,8 @@ class RotationTest : public ::testing::Test {
 
   TempDir directory_;
   const std::string out_ = directory_ / "certs";
-  const std::string server_token_ = directory_ / "server_token", caller_token_ = directory_ / "caller_token";
+  const std::string server_token_ = directory_ / "server_token",
+                    caller_token_ = directory_ / "caller_token";
   ServerOptions options_;
   testing::StepGate gate_;
   std::unique_ptr<RolloutServer> server_;
@@ -182,7 +172,8 @@ TEST_F(RotationTest, RenewedCertificatesAndANewAuthorityFailNoCall) {
   ASSERT_TRUE(ServerTrusts(first));
 
   ASSERT_THAT(front::RenewIdentities(out_, {}), IsOk());
-  EXPECT_TRUE(WaitUntil([&] { return ServedCertificate() == Contents(out_ + "/rollout/tls.crt"); }));
+  EXPECT_TRUE(
+      WaitUntil([&] { return ServedCertificate() == Contents(out_ + "/rollout/tls.crt"); }));
 
   ASSERT_THAT(front::NewAuthority(out_, {}), IsOk());
   const auto second = AuthorityInUse();
@@ -190,7 +181,8 @@ TEST_F(RotationTest, RenewedCertificatesAndANewAuthorityFailNoCall) {
   EXPECT_TRUE(ServerTrusts(first));
 
   ASSERT_THAT(front::RenewIdentities(out_, {}), IsOk());
-  EXPECT_TRUE(WaitUntil([&] { return ServedCertificate() == Contents(out_ + "/rollout/tls.crt"); }));
+  EXPECT_TRUE(
+      WaitUntil([&] { return ServedCertificate() == Contents(out_ + "/rollout/tls.crt"); }));
 
   ASSERT_THAT(front::DropAuthorityBefore(out_), IsOk());
   EXPECT_TRUE(WaitUntil([&] { return !ServerTrusts(first) && !CallerTrusts(first); }));
@@ -215,7 +207,8 @@ TEST_F(RotationTest, ATokenIsReplacedThroughAFileWithBoth) {
   WriteText(server_token_, "the-second-token-of-this-test\nthe-first-token-of-this-test\n");
   EXPECT_TRUE(WaitUntil([&] { return accepts("the-second-token-of-this-test"); }));
   WriteText(caller_token_, "the-second-token-of-this-test\n");
-  EXPECT_TRUE(WaitUntil([&] { return ShownTo(AuthorityInUse()) == "Bearer the-second-token-of-this-test"; }));
+  EXPECT_TRUE(WaitUntil(
+      [&] { return ShownTo(AuthorityInUse()) == "Bearer the-second-token-of-this-test"; }));
   WriteText(server_token_, "the-second-token-of-this-test\n");
   EXPECT_TRUE(WaitUntil([&] { return !accepts("the-first-token-of-this-test"); }));
   const int64_t until_now = load.num_calls();

@@ -16,7 +16,8 @@ inline grpc::Status CheckHealth(const std::shared_ptr<grpc::Channel>& channel,
   context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
   grpc::GenericStub stub(channel);
   grpc::CompletionQueue queue;
-  const auto call = stub.PrepareUnaryCall(context, "/grpc.health.v1.Health/Check", grpc::ByteBuffer(), &queue);
+  const auto call =
+      stub.PrepareUnaryCall(context, "/grpc.health.v1.Health/Check", grpc::ByteBuffer(), &queue);
   call->StartCall();
   grpc::ByteBuffer answer;
   grpc::Status status;

@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -19,7 +19,8 @@ inline front::CertificateAuthority MakeAuthority(const std::string& name = "test
   return *front::CertificateAuthority::Make(name, now - absl::Hours(48), now + absl::Hours(48));
 }
 
-// Of a role, by its SPIFFE id; for servers and callers alike, so that nothing but the role tells them apart.
+// Of a role, by its SPIFFE id; for servers and callers alike, so that nothing but the role tells
+// them apart.
 inline front::CertificateRequest RequestOf(const std::string& role) {
   const absl::Time now = absl::Now();
   return {.common_name = "tandem-" + role,
@@ -52,7 +53,8 @@ inline std::string WriteIdentity(const std::string& directory, const front::Cert
   return directory;
 }
 
-inline std::string WriteIdentity(const std::string& directory, const front::CertificateAuthority& authority,
+inline std::string WriteIdentity(const std::string& directory,
+                                 const front::CertificateAuthority& authority,
                                  const front::CertificateRequest& request) {
   const auto leaf = authority.Sign(request);
   EXPECT_TRUE(leaf.ok()) << leaf.status();

@@ -204,6 +204,10 @@ TEST_F(SubprocessTest, AnAnswerThatDoesNotComeMasks) {
   EXPECT_THAT(Run("sys.stdin.read()", {"a"}, 0.2)[0].mask_reason, HasSubstr("within 0.2 s"));
 }
 
+TEST_F(SubprocessTest, ALineWithoutEndMasks) {
+  EXPECT_THAT(Run("print('x' * 2000000)", {"a"})[0].mask_reason, HasSubstr("wrote a line over 1 MiB"));
+}
+
 TEST_F(SubprocessTest, AProgramThatIsNotThereMasks) {
   RewardOptions options;
   options.weights = {{"subprocess", 1}};

@@ -31,9 +31,9 @@ TEST(RoleOfTest, ReadsTheRoleInASpiffeId) {
 }
 
 TEST(RoleOfTest, TakesNoOtherPathForARole) {
-  for (const char* path : {"", "/", "/tandem", "/tandem/", "/tandem/none", "/tandem/trainers", "/trainer",
-                           "/x/tandem/trainer", "/tandem//trainer", "/TANDEM/trainer", "/tandem/Trainer",
-                           "/tandem/trainer%2f"}) {
+  for (const char* path : {"", "/", "/tandem", "/tandem/", "/tandem/none", "/tandem/trainers",
+                           "/trainer", "/x/tandem/trainer", "/tandem//trainer", "/TANDEM/trainer",
+                           "/tandem/Trainer", "/tandem/trainer%2f"}) {
     EXPECT_EQ(RoleOf(Spiffe(path)), Role::kNone) << path;
   }
   EXPECT_EQ(RoleOf({.uris = {"spiffe:///tandem/trainer"}}), Role::kNone);
@@ -43,13 +43,15 @@ TEST(RoleOfTest, TakesNoOtherPathForARole) {
 TEST(RoleOfTest, ReadsTheCommonNameWhereThereIsNoSpiffeId) {
   EXPECT_EQ(RoleOf({.common_name = "tandem-trainer"}), Role::kTrainer);
   EXPECT_EQ(RoleOf({.common_name = "tandem-viewer", .uris = {"https://a"}}), Role::kViewer);
-  for (const char* name : {"", "trainer", "tandem-", "tandem-trainer2", "xtandem-trainer", "tandem-none"}) {
+  for (const char* name :
+       {"", "trainer", "tandem-", "tandem-trainer2", "xtandem-trainer", "tandem-none"}) {
     EXPECT_EQ(RoleOf({.common_name = name}), Role::kNone) << name;
   }
 }
 
 TEST(RoleOfTest, ASpiffeIdThatIsNoRoleIsNotMadeOneByTheCommonName) {
-  EXPECT_EQ(RoleOf({.common_name = "tandem-trainer", .uris = {"spiffe://lab/ns/x/sa/y"}}), Role::kNone);
+  EXPECT_EQ(RoleOf({.common_name = "tandem-trainer", .uris = {"spiffe://lab/ns/x/sa/y"}}),
+            Role::kNone);
   EXPECT_EQ(RoleOf({.common_name = "tandem-trainer",
                     .uris = {"spiffe://lab/tandem/viewer", "spiffe://lab/tandem/trainer"}}),
             Role::kNone);
@@ -93,20 +95,22 @@ TEST(CheckCallTest, SaysWhoMayCall) {
 }
 
 TEST(CheckCallTest, AMethodThatIsNotInTheTableIsForNobody) {
-  for (const char* path : {"", "/", "/tandem.weights.v1.WeightService/Shutdown",
-                           "/tandem.weights.v1.WeightService/pushchunks",
-                           "tandem.weights.v1.WeightService/PushChunks",
-                           "/tandem.weights.v1.WeightService/PushChunks/"}) {
-    EXPECT_THAT(CheckCall(Spiffe("/tandem/trainer"), path), FailsWith(kDenied, "no role may")) << path;
+  for (const char* path :
+       {"", "/", "/tandem.weights.v1.WeightService/Shutdown",
+        "/tandem.weights.v1.WeightService/pushchunks", "tandem.weights.v1.WeightService/PushChunks",
+        "/tandem.weights.v1.WeightService/PushChunks/"}) {
+    EXPECT_THAT(CheckCall(Spiffe("/tandem/trainer"), path), FailsWith(kDenied, "no role may"))
+        << path;
   }
 }
 
 TEST(LoopbackTest, IsTheNetworkOf127AndTheNamesOfThisMachine) {
-  for (const char* address : {"127.0.0.1:1", "127.9.9.9:0", "localhost:0", "[::1]:50051", "unix:/tmp/x"}) {
+  for (const char* address :
+       {"127.0.0.1:1", "127.9.9.9:0", "localhost:0", "[::1]:50051", "unix:/tmp/x"}) {
     EXPECT_TRUE(IsLoopback(address)) << address;
   }
-  for (const char* address : {"0.0.0.0:1", "[::]:1", "10.1.2.3:1", "127.attacker.example:1", "1127.0.0.1:1",
-                              "localhost.example:1", ":1"}) {
+  for (const char* address : {"0.0.0.0:1", "[::]:1", "10.1.2.3:1", "127.attacker.example:1",
+                              "1127.0.0.1:1", "localhost.example:1", ":1"}) {
     EXPECT_FALSE(IsLoopback(address)) << address;
   }
 }

@@ -38,7 +38,8 @@ class TlsDirectoryTest : public ::testing::Test {
 
 TEST_F(TlsDirectoryTest, ReadsWhoTheCertificateIsAndUntilWhen) {
   auto request = RequestOf("trainer");
-  request.not_after = absl::FromTimeT(absl::ToTimeT(absl::Now()) + 3600);  // X.509 has whole seconds
+  request.not_after =
+      absl::FromTimeT(absl::ToTimeT(absl::Now()) + 3600);  // X.509 has whole seconds
   WriteIdentity(path_, authority_, request);
   const auto facts = Check();
   ASSERT_THAT(facts, IsOk());
@@ -61,6 +62,12 @@ TEST_F(TlsDirectoryTest, AFileThatIsNotThereIsNamedWithWhatToDo) {
     std::filesystem::rename(path_ + "/away", path_ + "/" + file);
   }
   EXPECT_THAT(Check(), IsOk());
+}
+
+TEST_F(TlsDirectoryTest, AFileThatIsTooLargeIsNotRead) {
+  WriteIdentity(path_, authority_, RequestOf("trainer"));
+  WriteText(path_ + "/ca.crt", std::string((1 << 20) + 1, '\n'));
+  EXPECT_THAT(Check(), FailsWith(kInvalid, "has 1048577 bytes, must have 1 to 1048576"));
 }
 
 TEST_F(TlsDirectoryTest, AnExpiredCertificateIsNamedWithItsEnd) {

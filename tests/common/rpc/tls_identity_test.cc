@@ -41,7 +41,8 @@ class TlsIdentityTest : public ::testing::Test {
     return TlsIdentity::Load({.directory = path_, .token_file = token_file_}, needs_);
   }
 
-  // Tokens are read after the files: once the second is taken, the files as they are were looked at.
+  // Tokens are read after the files: once the second is taken, the files as they are were looked
+  // at.
   void LetItLook(const TlsIdentity& identity) {
     for (const char* token : {"1111111111111111", "2222222222222222"}) {
       WriteText(token_file_, token);
@@ -58,7 +59,8 @@ class TlsIdentityTest : public ::testing::Test {
   const std::string path_ = directory_ / "tls";
   std::string token_file_;
   const front::CertificateAuthority authority_ = MakeAuthority();
-  const IdentityNeeds needs_ = {TlsUse::kCall, {Role::kTrainer}, "trainer.tls", "trainer.token_file"};
+  const IdentityNeeds needs_ = {
+      TlsUse::kCall, {Role::kTrainer}, "trainer.tls", "trainer.token_file"};
   bool log_read_ = false;
 };
 
@@ -74,7 +76,8 @@ TEST_F(TlsIdentityTest, IsInUseAsItStandsInTheDirectory) {
 
 TEST_F(TlsIdentityTest, ACertificateOfAnotherRoleIsRefusedByNameOfTheOption) {
   WriteIdentity(path_, authority_, RequestOf("viewer"));
-  EXPECT_THAT(Load(), FailsWith(kInvalid, "trainer.tls: " + path_ + "/tls.crt: of role viewer, must be of trainer"));
+  EXPECT_THAT(Load(), FailsWith(kInvalid, "trainer.tls: " + path_ +
+                                              "/tls.crt: of role viewer, must be of trainer"));
 }
 
 TEST_F(TlsIdentityTest, TakesARenewalByItself) {
@@ -83,7 +86,8 @@ TEST_F(TlsIdentityTest, TakesARenewalByItself) {
   ASSERT_THAT(identity, IsOk());
   const auto renewed = authority_.Sign(RequestOf("trainer"));
   WriteIdentity(path_, *renewed, authority_.certificate());
-  EXPECT_TRUE(WaitUntil([&] { return Contents((*identity)->certificate_path()) == renewed->certificate; }));
+  EXPECT_TRUE(
+      WaitUntil([&] { return Contents((*identity)->certificate_path()) == renewed->certificate; }));
   EXPECT_EQ(Contents((*identity)->key_path()), renewed->key);
 }
 
@@ -99,7 +103,8 @@ TEST_F(TlsIdentityTest, KeepsWhatItHasWhileARenewalIsHalfDoneAndSaysSoOnce) {
   LetItLook(**identity);
   EXPECT_EQ(Contents((*identity)->certificate_path()), before);
   WriteText(path_ + "/tls.crt", renewed->certificate);
-  EXPECT_TRUE(WaitUntil([&] { return Contents((*identity)->certificate_path()) == renewed->certificate; }));
+  EXPECT_TRUE(
+      WaitUntil([&] { return Contents((*identity)->certificate_path()) == renewed->certificate; }));
   const std::string log = Log();
   const std::string complaint = "not the key of tls.crt";
   const size_t first = log.find(complaint);

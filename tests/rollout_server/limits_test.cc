@@ -1,0 +1,233 @@
+// The caps of a rollout server (docs/security.md#caps), each met by a caller that goes over it.
+#include <grpcpp/generic/generic_stub.h>
+
+#include <deque>
+#include <future>
+
+#include "rollout_server/engine/group.h"
+#include "rollout_server/ownership.h"
+#include "rollout_server/rollout_messages.h"
+#include "rollout_server/worker_thread.h"
+#include "tests/rollout_server/server_fixture.h"
+
+namespace tandem::rollout {
+namespace {
+
+using testing::GrpcFailsWith;
+
+constexpr auto kInvalid = grpc::StatusCode::INVALID_ARGUMENT;
+
+class LimitsTest : public testing::ServerTest {
+ protected:
+  LimitsTest() { options_.max_message_bytes = 4 << 20; }
+
+  v1::ScoreRequest ScoreRequestOf(int num_sequences, int num_ids) {
+    v1::ScoreRequest request;
+    request.set_path(v1::SCORE_PATH_PREFILL);
+    for (int s = 0; s < num_sequences; ++s) {
+      auto* const ids = request.add_sequences()->mutable_token_ids();
+      for (int i = 0; i < num_ids; ++i) ids->Add(5);
+    }
+    return request;
+  }
+};
+
+TEST_F(LimitsTest, AMessageOverTheLimitIsRefusedAndTheServerLives) {
+  v1::GenerateGroupRequest request = Request(1);
+  request.mutable_sampling()->add_stop_strings(std::string(4 << 20, 'x'));
+  EXPECT_THAT(Generate(request).status,
+              GrpcFailsWith(grpc::StatusCode::RESOURCE_EXHAUSTED, "larger than max"));
+  EXPECT_EQ(Info().num_groups_queued(), 0);
+}
+
+TEST_F(LimitsTest, MetadataOver16KiBIsRefusedAndTheServerLives) {
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  context.AddMetadata("x-padding", std::string(17 << 10, 'x'));
+  v1::GetInfoResponse info;
+  EXPECT_THAT(rollout_->GetInfo(&context, {}, &info),
+              GrpcFailsWith(grpc::StatusCode::RESOURCE_EXHAUSTED, "metadata"));
+  Info();
+}
+
+TEST_F(LimitsTest, ARunIdOver256BytesIsRefused) {
+  const std::string longest(kMaxRunIdBytes, 'r');
+  EXPECT_THAT(Generate(Request(1, 2, longest + "r")).status,
+              GrpcFailsWith(kInvalid, "run_id has 257 bytes"));
+  EXPECT_THAT(Claim(longest + "r", 1), GrpcFailsWith(kInvalid, "run_id has 257 bytes"));
+  EXPECT_TRUE(Claim(longest, 1).ok());
+}
+
+TEST_F(LimitsTest, StopConditionsAreBoundedInNumberAndLength) {
+  const auto status_of = [&](auto change) {
+    v1::GenerateGroupRequest request = Request(1);
+    change(request.mutable_sampling());
+    return Generate(request).status;
+  };
+  EXPECT_THAT(status_of([](auto* s) {
+                for (size_t i = 0; i <= kMaxStopStrings; ++i) s->add_stop_strings("x");
+              }),
+              GrpcFailsWith(kInvalid, "stop_strings is 17, want at most 16"));
+  EXPECT_THAT(
+      status_of([](auto* s) { s->add_stop_strings(std::string(kMaxStopStringBytes + 1, 'x')); }),
+      GrpcFailsWith(kInvalid, "stop_strings is 1025, want at most 1024 bytes"));
+  EXPECT_THAT(status_of([](auto* s) {
+                for (size_t i = 0; i <= kMaxStopTokenIds; ++i) s->add_stop_token_ids(1);
+              }),
+              GrpcFailsWith(kInvalid, "stop_token_ids is 1025, want at most 1024"));
+  EXPECT_THAT(status_of([](auto* s) { s->set_top_logprobs(kMaxTopLogprobs + 1); }),
+              GrpcFailsWith(kInvalid, "top_logprobs is 65, want in [0, 64]"));
+}
+
+TEST_F(LimitsTest, AScoreOver65536IdsIsRefused) {
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  v1::ScoreResponse response;
+  EXPECT_THAT(rollout_->Score(&context, ScoreRequestOf(kMaxScoreTokens / 512 + 1, 512), &response),
+              GrpcFailsWith(kInvalid, "more than 65536 ids in one call"));
+}
+
+TEST_F(LimitsTest, ScoresBeyond64ThatWaitAreRefused) {
+  // The engine is in a step that does not end: what comes now waits.
+  auto running = std::async(std::launch::async, [&] { return Generate(Request(1)); });
+  WaitForInfo([](const auto& info) { return info.num_groups_running() == 1; });
+  struct Call {
+    grpc::ClientContext context;
+    v1::ScoreRequest request;
+    v1::ScoreResponse response;
+    std::promise<grpc::Status> ended;
+  };
+  std::deque<Call> calls;
+  std::promise<grpc::Status> first_refusal;
+  std::atomic<bool> refused{false};
+  for (int i = 0; i < 70; ++i) {  // a few may have been taken before the step began
+    Call& call = calls.emplace_back();
+    SetDeadline(&call.context);
+    call.request = ScoreRequestOf(1, 2);
+    rollout_->async()->Score(&call.context, &call.request, &call.response,
+                             [&](grpc::Status status) {
+                               if (!status.ok() && !refused.exchange(true))
+                                 first_refusal.set_value(status);
+                               call.ended.set_value(std::move(status));
+                             });
+  }
+  EXPECT_THAT(first_refusal.get_future().get(),
+              GrpcFailsWith(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                            "too many Score calls are waiting (limit 64)"));
+  gate_.Open();
+  int num_ok = 0;
+  for (Call& call : calls) num_ok += call.ended.get_future().get().ok() ? 1 : 0;
+  EXPECT_GE(num_ok, 64);
+  EXPECT_TRUE(running.get().status.ok());
+}
+
+TEST_F(LimitsTest, BucketsOverAGibibyteAreRefused) {
+  ASSERT_TRUE(Claim("run", 1).ok());
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  weights::v1::ReceiveBucketsRequest request;
+  request.set_run_id("run");
+  request.set_epoch(1);
+  request.set_bucket_bytes((int64_t{1} << 30) + 1);
+  weights::v1::ReceiveBucketsResponse response;
+  EXPECT_THAT(weights_->ReceiveBuckets(&context, request, &response),
+              GrpcFailsWith(kInvalid, "buckets of 1073741825 bytes"));
+}
+
+TEST_F(LimitsTest, TheStreamOverTheLimitOfAConnectionWaitsForAnotherToEnd) {
+  constexpr int kStreams = 4096;
+  grpc::GenericStub stub(channel_);
+  grpc::CompletionQueue queue;
+  struct Watch {
+    grpc::ClientContext context;
+    grpc::ByteBuffer answer;
+    grpc::Status status;
+    std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call;
+  };
+  std::deque<Watch> watches;
+  const auto next = [&](std::chrono::milliseconds wait) {
+    void* tag = nullptr;
+    bool good = false;
+    return queue.AsyncNext(&tag, &good, std::chrono::system_clock::now() + wait) ==
+               grpc::CompletionQueue::GOT_EVENT &&
+           good && tag != nullptr;
+  };
+  // Health/Watch answers at once and goes on.
+  for (int i = 0; i <= kStreams; ++i) {
+    Watch& watch = watches.emplace_back();
+    watch.call = stub.PrepareCall(&watch.context, "/grpc.health.v1.Health/Watch", &queue);
+    watch.call->StartCall(nullptr);
+    watch.call->WriteLast(grpc::ByteBuffer(), {}, nullptr);
+    watch.call->Read(&watch.answer, &watch);
+  }
+  int num_answered = 0;
+  const auto answers_until = [&](int want, std::chrono::seconds patience) {
+    const auto until = std::chrono::steady_clock::now() + patience;
+    while (num_answered < want && std::chrono::steady_clock::now() < until) {
+      if (next(std::chrono::milliseconds(50))) ++num_answered;
+    }
+    return num_answered;
+  };
+  EXPECT_EQ(answers_until(kStreams, std::chrono::seconds(60)), kStreams);
+  EXPECT_EQ(answers_until(kStreams + 1, std::chrono::seconds(1)), kStreams);
+  watches.front().context.TryCancel();
+  EXPECT_EQ(answers_until(kStreams + 1, std::chrono::seconds(60)), kStreams + 1);
+  for (Watch& watch : watches) watch.context.TryCancel();
+  for (Watch& watch : watches) watch.call->Finish(&watch.status, nullptr);
+  queue.Shutdown();
+  void* tag = nullptr;
+  bool good = false;
+  while (queue.Next(&tag, &good)) {
+  }
+}
+
+TEST(WorkerThreadTest, TakesSixteenTasksThatWait) {
+  std::promise<void> started, release;
+  std::shared_future<void> released = release.get_future().share();
+  int num_run = 0;
+  {
+    WorkerThread worker;
+    ASSERT_TRUE(worker.Run([&] {
+      started.set_value();
+      released.wait();
+    }));
+    started.get_future().wait();
+    for (size_t i = 0; i < WorkerThread::kMaxWaiting; ++i)
+      EXPECT_TRUE(worker.Run([&] { ++num_run; }));
+    EXPECT_FALSE(worker.Run([&] { num_run += 100; }));
+    release.set_value();
+  }
+  EXPECT_EQ(num_run, 16);
+}
+
+class ConnectionAgeTest : public testing::ServerTest {
+ protected:
+  ConnectionAgeTest() { options_.max_connection_age_seconds = 1; }
+};
+
+TEST_F(ConnectionAgeTest, AConnectionAtItsEndIsReplacedAndFailsNoCall) {
+  gate_.Open();
+  int num_replaced = 0;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  for (int64_t id = 0; num_replaced < 3; ++id) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the connection stays";
+    ASSERT_TRUE(Generate(Request(id)).status.ok());
+    if (channel_->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY) ++num_replaced;
+  }
+}
+
+TEST_F(ConnectionAgeTest, ACallUnderWayOutlivesItsConnectionsAge) {
+  auto running = std::async(std::launch::async, [&] { return Generate(Request(1)); });
+  WaitForInfo([](const auto& info) { return info.num_groups_running() == 1; });
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the connection stays";
+    channel_->WaitForStateChange(GRPC_CHANNEL_READY,
+                                 std::chrono::system_clock::now() + std::chrono::seconds(5));
+  }
+  gate_.Open();
+  EXPECT_TRUE(running.get().status.ok());
+}
+
+}  // namespace
+}  // namespace tandem::rollout
