@@ -28,6 +28,7 @@ test: configure  ## build everything and run the tests that need no accelerator
 
 check-full:      ## every test, the slow ones too, the cuda build, and a minute of each fuzz target
 	@deploy/setup/install.sh --slurm
+	@deploy/setup/install.sh --observability
 	@deploy/setup/install.sh --kubernetes
 	@deploy/setup/install.sh --container
 	@$(MAKE) configure
