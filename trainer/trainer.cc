@@ -11,6 +11,8 @@
 #include "common/base/log.h"
 #include "common/base/peak_memory.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/credentials.h"
+#include "common/rpc/loopback.h"
 #include "trainer/group_request.h"
 #include "trainer/run_error.h"
 #include "trainer/score_group.h"
@@ -421,6 +423,11 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& o
   auto caller = rpc::Caller::Load(options.tls, {rpc::Role::kTrainer}, "trainer");
   TANDEM_RETURN_IF_ERROR(WithExitCode(caller.status(), ExitCode::kUsage));
   impl->options.client.caller = impl->options.push.caller = *caller;
+  if (caller->is_plaintext() && !std::ranges::all_of(options.servers, rpc::IsLoopback)) {
+    log::Warning(
+        "PLAINTEXT calls to servers of other machines: whoever is between can change weights and "
+        "completions (trainer.tls)");
+  }
   auto rewards = RewardFunction::Create(options.reward);
   TANDEM_RETURN_IF_ERROR(WithExitCode(rewards.status(), ExitCode::kUsage));
   impl->rewards = *std::move(rewards);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_codes.h"
 #include "deploy/tandem/caller_flags.h"
+#include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/live_line.h"
 #include "deploy/tandem/serve_load.h"
 #include "deploy/tandem/subcommand.h"
@@ -22,10 +23,7 @@ struct ServeFlags {
 
 int Serve(ServeFlags flags) {
   const auto caller = LoadCaller(flags.tls);
-  if (!caller.ok()) {
-    std::fprintf(stderr, "tandem: %s\n", std::string(caller.status().message()).c_str());
-    return ToInt(ExitCode::kUsage);
-  }
+  if (!caller.ok()) return FailUsage(caller.status());
   flags.load.caller = *caller;
   LiveLine live;
   const auto result = RunServeLoad(flags.load, [&](int64_t done) {

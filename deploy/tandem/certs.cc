@@ -97,7 +97,7 @@ void AddCertsCommand(CLI::App& app, Action& chosen) {
   sub->callback([flags, &chosen] {
     chosen = [flags] {
       const absl::Status status = Certs(*flags);
-      return status.ok() ? 0 : Fail(status);
+      return status.ok() ? 0 : FailUsage(status);
     };
   });
 }

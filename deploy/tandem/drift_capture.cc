@@ -27,9 +27,9 @@ struct CaptureFlags {
   rpc::TlsOptions tls;
 };
 
-absl::Status Capture(const CaptureFlags& flags) {
+absl::Status Capture(const CaptureFlags& flags, const rpc::Caller& caller) {
   CaptureRequest request = flags.request;
-  TANDEM_ASSIGN_OR_RETURN(request.caller, LoadCaller(flags.tls));
+  request.caller = caller;
   TANDEM_RETURN_IF_ERROR(CheckModelDirectory(request.model));
   if (std::filesystem::exists(flags.out)) {
     return absl::InvalidArgumentError(
@@ -102,7 +102,9 @@ void AddDriftCaptureCommand(CLI::App& drift, Action& chosen) {
       "(trainer.capture.every).");
   sub->callback([flags, &chosen] {
     chosen = [flags] {
-      const absl::Status status = Capture(*flags);
+      const auto caller = LoadCaller(flags->tls);
+      if (!caller.ok()) return FailUsage(caller.status());
+      const absl::Status status = Capture(*flags, *caller);
       return status.ok() ? 0 : Fail(status);
     };
   });

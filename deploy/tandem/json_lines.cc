@@ -120,6 +120,11 @@ void PrintLine(const std::string& line) {
   std::fflush(stdout);
 }
 
+int FailUsage(const absl::Status& status) {
+  std::fprintf(stderr, "tandem: %s\n", std::string(status.message()).c_str());
+  return ToInt(ExitCodeFor(status));
+}
+
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "tandem: %s\n", std::string(status.message()).c_str());
   const ExitCode code = ExitCodeFor(status);

@@ -65,6 +65,9 @@ void PrintLine(const std::string& line);
 // flags were right: bad input is data, so 3, not 2.
 int Fail(const absl::Status& status);
 
+// The same for an error of the flags themselves: ExitCodeFor, which makes 2 of most.
+int FailUsage(const absl::Status& status);
+
 }  // namespace tandem::front
 
 #endif  // TANDEM_DEPLOY_TANDEM_JSON_LINES_H_

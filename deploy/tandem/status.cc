@@ -65,7 +65,7 @@ int Status(StatusFlags flags) {
     return Fail(absl::InvalidArgumentError("no server: name a run directory or --servers"));
   }
   const auto caller = LoadCaller(flags.tls);
-  if (!caller.ok()) return Fail(caller.status());
+  if (!caller.ok()) return FailUsage(caller.status());
   ExitCode code = ExitCode::kOk;
   for (const std::string& address : flags.observe) {
     const auto line = AskObservePort(address, flags.timeout);

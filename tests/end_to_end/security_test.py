@@ -180,6 +180,7 @@ def test_status_and_load_work_for_who_has_a_role_and_a_token(model, certs, tmp_p
              "--tls", str(certs / "client"), "--token-file", str(token)],
             capture_output=True, text=True, timeout=120, check=False)
         assert example.returncode == 0 and example.stdout.count("log-probs") == 4, example.stderr
+        assert re.search(r"a call was refused .*reason=", server.output())
         assert all(secret not in server.output() for secret in secrets_of(certs))
 
 

@@ -13,6 +13,7 @@
 
 #include "rollout_server/rollout_server.h"
 #include "tests/rollout_server/scripted_engine.h"
+#include "tests/support/health_call.h"
 #include "tests/support/identities.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
@@ -110,7 +111,7 @@ class AccessTest : public ::testing::Test {
     call->StartCall(nullptr);
     bool answered = false;
     if (wait()) {
-      call->WriteLast(grpc::ByteBuffer(), {}, nullptr);
+      call->WriteLast(tandem::testing::EmptyMessage(), {}, nullptr);
       wait();
       grpc::ByteBuffer answer;
       call->Read(&answer, nullptr);

@@ -9,10 +9,14 @@
 #include "rollout_server/rollout_messages.h"
 #include "rollout_server/worker_thread.h"
 #include "tests/rollout_server/server_fixture.h"
+#include "tests/support/health_call.h"
+#include "tests/support/wait_until.h"
 
 namespace tandem::rollout {
 namespace {
 
+using ::tandem::testing::EmptyMessage;
+using ::tandem::testing::WaitUntil;
 using testing::GrpcFailsWith;
 
 constexpr auto kInvalid = grpc::StatusCode::INVALID_ARGUMENT;
@@ -89,7 +93,8 @@ TEST_F(LimitsTest, AScoreOver65536IdsIsRefused) {
 
 TEST_F(LimitsTest, ScoresBeyond64ThatWaitAreRefused) {
   // The engine is in a step that does not end: what comes now waits.
-  auto running = std::async(std::launch::async, [&] { return Generate(Request(1)); });
+  auto running = std::async(std::launch::async, [&] { return Generate(Request(1, 500)); });
+  gate_.Allow(3);
   WaitForInfo([](const auto& info) { return info.num_groups_running() == 1; });
   struct Call {
     grpc::ClientContext context;
@@ -134,51 +139,41 @@ TEST_F(LimitsTest, BucketsOverAGibibyteAreRefused) {
               GrpcFailsWith(kInvalid, "buckets of 1073741825 bytes"));
 }
 
+// A call of Health/Watch, which answers at once and goes on.
+class Watch : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  Watch(grpc::GenericStub& stub, std::atomic<int>* num_answered) : num_answered_(num_answered) {
+    stub.PrepareBidiStreamingCall(&context_, "/grpc.health.v1.Health/Watch", {}, this);
+    StartWriteLast(&request_, {});
+    StartRead(&answer_);
+    StartCall();
+  }
+  void OnReadDone(bool good) override { *num_answered_ += good ? 1 : 0; }
+  void OnDone(const grpc::Status&) override { done_.set_value(); }
+  void Cancel() { context_.TryCancel(); }
+  void WaitForEnd() { done_.get_future().wait(); }
+
+ private:
+  std::atomic<int>* const num_answered_;
+  grpc::ClientContext context_;
+  const grpc::ByteBuffer request_ = EmptyMessage();
+  grpc::ByteBuffer answer_;
+  std::promise<void> done_;
+};
+
 TEST_F(LimitsTest, TheStreamOverTheLimitOfAConnectionWaitsForAnotherToEnd) {
   constexpr int kStreams = 4096;
   grpc::GenericStub stub(channel_);
-  grpc::CompletionQueue queue;
-  struct Watch {
-    grpc::ClientContext context;
-    grpc::ByteBuffer answer;
-    grpc::Status status;
-    std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call;
-  };
+  std::atomic<int> num_answered{0};
   std::deque<Watch> watches;
-  const auto next = [&](std::chrono::milliseconds wait) {
-    void* tag = nullptr;
-    bool good = false;
-    return queue.AsyncNext(&tag, &good, std::chrono::system_clock::now() + wait) ==
-               grpc::CompletionQueue::GOT_EVENT &&
-           good && tag != nullptr;
-  };
-  // Health/Watch answers at once and goes on.
-  for (int i = 0; i <= kStreams; ++i) {
-    Watch& watch = watches.emplace_back();
-    watch.call = stub.PrepareCall(&watch.context, "/grpc.health.v1.Health/Watch", &queue);
-    watch.call->StartCall(nullptr);
-    watch.call->WriteLast(grpc::ByteBuffer(), {}, nullptr);
-    watch.call->Read(&watch.answer, &watch);
-  }
-  int num_answered = 0;
-  const auto answers_until = [&](int want, std::chrono::seconds patience) {
-    const auto until = std::chrono::steady_clock::now() + patience;
-    while (num_answered < want && std::chrono::steady_clock::now() < until) {
-      if (next(std::chrono::milliseconds(50))) ++num_answered;
-    }
-    return num_answered;
-  };
-  EXPECT_EQ(answers_until(kStreams, std::chrono::seconds(60)), kStreams);
-  EXPECT_EQ(answers_until(kStreams + 1, std::chrono::seconds(1)), kStreams);
-  watches.front().context.TryCancel();
-  EXPECT_EQ(answers_until(kStreams + 1, std::chrono::seconds(60)), kStreams + 1);
-  for (Watch& watch : watches) watch.context.TryCancel();
-  for (Watch& watch : watches) watch.call->Finish(&watch.status, nullptr);
-  queue.Shutdown();
-  void* tag = nullptr;
-  bool good = false;
-  while (queue.Next(&tag, &good)) {
-  }
+  for (int i = 0; i < kStreams; ++i) watches.emplace_back(stub, &num_answered);
+  EXPECT_TRUE(WaitUntil([&] { return num_answered == kStreams; }, 60));
+  watches.emplace_back(stub, &num_answered);
+  EXPECT_FALSE(WaitUntil([&] { return num_answered > kStreams; }, 0.5));
+  watches.front().Cancel();
+  EXPECT_TRUE(WaitUntil([&] { return num_answered == kStreams + 1; }, 60));
+  for (Watch& watch : watches) watch.Cancel();
+  for (Watch& watch : watches) watch.WaitForEnd();
 }
 
 TEST(WorkerThreadTest, TakesSixteenTasksThatWait) {
@@ -217,7 +212,8 @@ TEST_F(ConnectionAgeTest, AConnectionAtItsEndIsReplacedAndFailsNoCall) {
 }
 
 TEST_F(ConnectionAgeTest, ACallUnderWayOutlivesItsConnectionsAge) {
-  auto running = std::async(std::launch::async, [&] { return Generate(Request(1)); });
+  auto running = std::async(std::launch::async, [&] { return Generate(Request(1, 500)); });
+  gate_.Allow(3);
   WaitForInfo([](const auto& info) { return info.num_groups_running() == 1; });
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY) {

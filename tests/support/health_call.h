@@ -10,6 +10,12 @@
 
 namespace tandem::testing {
 
+// A message without a field. A ByteBuffer as constructed is no message at all.
+inline grpc::ByteBuffer EmptyMessage() {
+  const grpc::Slice nothing;
+  return grpc::ByteBuffer(&nothing, 1);
+}
+
 // Once the call has ended, `context` says who answered.
 inline grpc::Status CheckHealth(const std::shared_ptr<grpc::Channel>& channel,
                                 grpc::ClientContext* context) {
@@ -17,7 +23,7 @@ inline grpc::Status CheckHealth(const std::shared_ptr<grpc::Channel>& channel,
   grpc::GenericStub stub(channel);
   grpc::CompletionQueue queue;
   const auto call =
-      stub.PrepareUnaryCall(context, "/grpc.health.v1.Health/Check", grpc::ByteBuffer(), &queue);
+      stub.PrepareUnaryCall(context, "/grpc.health.v1.Health/Check", EmptyMessage(), &queue);
   call->StartCall();
   grpc::ByteBuffer answer;
   grpc::Status status;
