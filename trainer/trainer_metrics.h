@@ -6,9 +6,9 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "common/base/metrics.h"
 #include "common/base/weight_version.h"
@@ -22,7 +22,7 @@ struct ShownNumber {
   std::string_view key, name, help;
   double scale = 1;
 };
-const std::vector<ShownNumber>& ShownNumbers();
+std::span<const ShownNumber> ShownNumbers();
 
 class TrainerMetrics {
  public:
