@@ -56,19 +56,20 @@ std::unique_ptr<grpc::Server> Listen(const ServerOptions& options,
 
 struct RolloutServer::Impl {
   Impl(const ServerOptions& server_options, LoadedEngine loaded, Observation* shown,
-       const SecondsClock& clock, std::unique_ptr<Tracer> spans)
+       const SecondsClock& seconds, std::unique_ptr<Tracer> spans)
       : options(server_options),
+        clock(seconds),
         tracer(std::move(spans)),
         model(std::move(loaded.model)),
         observation(shown),
         metrics(observation->metrics(), model.limits),
         injection_alarm(observation->metrics(), model.injected),
-        ownership(clock, options.lease_seconds),
-        engine(std::move(loaded.engine), clock),
+        ownership(seconds, options.lease_seconds),
+        engine(std::move(loaded.engine), seconds),
         groups({[this](std::vector<GroupRequest> wanted) { engine.Submit(std::move(wanted)); },
                 [this](GroupKey key) { engine.Abort(key); },
                 [this](GroupKey key) { engine.StopEarly(key); }},
-               {options.max_queued_groups, options.remembered_groups}, clock,
+               {options.max_queued_groups, options.remembered_groups}, seconds,
                [this](const GroupReport& report) { OnGroup(report); }),
         weights(&engine, model.tensors, {{}, 0, model.digests}),
         parts{&model,     &engine,  &groups,      &ownership, &weights,
@@ -88,7 +89,10 @@ struct RolloutServer::Impl {
 
   void OnGroup(const GroupReport& report) {
     metrics.OnGroup(report);
-    if (tracer != nullptr) RecordSpans(report, UnixNanoseconds(), tracer.get());
+    if (tracer == nullptr) return;
+    // Its callers were told before, so it ended a moment ago.
+    const auto since_ns = static_cast<int64_t>((clock() - report.ended) * 1e9);
+    RecordSpans(report, UnixNanoseconds() - since_ns, tracer.get());
   }
 
   ProbeAnswer Readiness() {
@@ -148,6 +152,7 @@ struct RolloutServer::Impl {
   }
 
   const ServerOptions options;
+  const SecondsClock clock;
   const std::unique_ptr<Tracer> tracer;  // null: no spans
   const ServedModel model;
   Observation* const observation;

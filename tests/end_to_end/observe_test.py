@@ -5,7 +5,6 @@ import pathlib
 import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -80,14 +79,10 @@ def test_a_server_answers_probes_while_its_model_is_being_loaded(model, tmp_path
             assert get(address, "/startupz") == (503, "starting\n")
             assert get(address, "/readyz")[0] == 503
             assert scrape(address)["process_open_fds"] > 0
-
-            def feed():
-                while process.poll() is None:
-                    try:
-                        (slow / "config.json").write_bytes((model / "config.json").read_bytes())
-                    except BrokenPipeError:
-                        pass
-            threading.Thread(target=feed, daemon=True).start()
+            with open(slow / "config.json", "wb") as pipe:  # it reads; who opens the file again finds it
+                (slow / "whole").symlink_to(model / "config.json")
+                (slow / "whole").replace(slow / "config.json")
+                pipe.write((model / "config.json").read_bytes())
             assert process.stdout.readline().startswith("listening on ")
             wait_until(lambda: get(address, "/startupz") == (200, "the model is loaded\n"), "never started")
             assert get(address, "/readyz") == (200, "version 0; no run owns this server\n")
