@@ -32,6 +32,54 @@ void ShowRank(const comm::RankEnvironment& self, MetricsRegistry* metrics) {
       ->Set(self.restart);
 }
 
+// Who said which rank this is, and what a container may lack for it.
+void LogLaunch(const comm::RankEnvironment& self, Device device) {
+  if (self.source != "none") {
+    log::Info("rank of a launch",
+              {{"rank", self.rank},
+               {"of", self.world_size},
+               {"said_by", self.source},
+               {"local_rank", self.local_rank},
+               {"rank_0_at", absl::StrCat(self.master_host, ":", self.master_port)},
+               {"launch", self.launch_id},
+               {"restart", self.restart}});
+  }
+  if (device != Device::kCuda || self.local_world_size == 1) return;
+  const std::string problem = SharedMemoryProblem(SharedMemoryBytes());
+  if (!problem.empty()) log::Warning(problem);
+}
+
+// The loop of rank 0, to its end. The other ranks hear the exit code.
+int Lead(const TrainerOptions& options, TrainerContext context, std::unique_ptr<Learner> learner,
+         StopSignal* stop, Team& team) {
+  const auto end_all = [&](ExitCode code) {
+    team.End(code);
+    return code;
+  };
+  team.TakeStopsOfOthers(stop);
+  auto trainer = Trainer::Create(options, team.Lead(std::move(learner)), std::move(context));
+  if (!trainer.ok()) return Fail(trainer.status(), end_all(ExitCodeOf(trainer.status())));
+  const absl::Status end = (*trainer)->Run();
+  const bool cut = stop->Requested() && !(*trainer)->finished();
+  trainer->reset();  // gives the servers back, and tells the other ranks that it is over
+  if (end.ok()) return ToInt(end_all(cut ? ExitCode::kInterrupted : ExitCode::kOk));
+  if (ExitCodeOf(end) == ExitCode::kRankLost) {
+    team.RecordFlight(options.out + "/" + options.run_name);
+  }
+  return Fail(end, end_all(ExitCodeOf(end)));
+}
+
+int Follow(const TrainerOptions& options, Learner& learner, const StopSignal& stop,
+           TrainerHealth& health, const Team& team) {
+  health.SetStarted(absl::StrCat("rank ", team.rank(), " follows rank 0"));
+  const absl::Status end = team.Follow(learner, stop, *health.heartbeat());
+  if (end.ok()) return ToInt(ExitCode::kOk);
+  if (ExitCodeOf(end) == ExitCode::kRankLost) {
+    team.RecordFlight(options.out + "/" + options.run_name);
+  }
+  return Fail(end, ExitCodeOf(end));
+}
+
 }  // namespace
 
 int RunTrainer(TrainerOptions options, TrainerContext context) {
@@ -50,13 +98,10 @@ int RunTrainer(TrainerOptions options, TrainerContext context) {
   }
   const absl::Status log = log::Configure(options.log);
   if (!log.ok()) return Fail(log, ExitCode::kStorage);
+  LogLaunch(*self, options.learner.device);
   if (self->rank == 0) {  // who alone talks to servers; before the model is loaded
     const absl::Status tls = rpc::Caller::Check(options.tls, {rpc::Role::kTrainer}, "trainer");
     if (!tls.ok()) return Fail(tls, ExitCode::kUsage);
-  }
-  if (options.learner.device == Device::kCuda && self->local_world_size > 1) {
-    const std::string problem = SharedMemoryProblem(SharedMemoryBytes());
-    if (!problem.empty()) log::Warning(problem);
   }
   StopSignal stop;
   context.stop = &stop;
@@ -75,34 +120,13 @@ int RunTrainer(TrainerOptions options, TrainerContext context) {
   auto learner = CreatePolicyLearner(options.model, options.learner, options.advantage,
                                      options.sampling.temperature, options.sampling.max_new_tokens,
                                      (*team)->groups(), options.ranks.shard_parameters);
-  const auto end_all = [&](ExitCode code) {
-    if ((*team)->rank() == 0) (*team)->End(code);
-    return code;
-  };
-  if (!learner.ok()) return Fail(learner.status(), end_all(ExitCode::kBadModelOrData));
-  if ((*team)->rank() > 0) {
-    health.SetStarted(absl::StrCat("rank ", self->rank, " follows rank 0"));
-    const absl::Status end = (*team)->Follow(**learner, stop, *health.heartbeat());
-    if (end.ok()) return ToInt(ExitCode::kOk);
-    if (ExitCodeOf(end) == ExitCode::kRankLost) {
-      (*team)->RecordFlight(options.out + "/" + options.run_name);
-    }
-    return Fail(end, ExitCodeOf(end));
+  if (!learner.ok()) {
+    if ((*team)->rank() == 0) (*team)->End(ExitCode::kBadModelOrData);
+    return Fail(learner.status(), ExitCode::kBadModelOrData);
   }
-  (*team)->TakeStopsOfOthers(&stop);
-  auto trainer = Trainer::Create(options, (*team)->Lead(*std::move(learner)), std::move(context));
-  if (!trainer.ok()) return Fail(trainer.status(), end_all(ExitCodeOf(trainer.status())));
-  const absl::Status end = (*trainer)->Run();
-  if (!end.ok()) {
-    if (ExitCodeOf(end) == ExitCode::kRankLost) {
-      (*team)->RecordFlight(options.out + "/" + options.run_name);
-    }
-    trainer->reset();
-    return Fail(end, end_all(ExitCodeOf(end)));
-  }
-  const bool cut = stop.Requested() && !(*trainer)->finished();
-  trainer->reset();  // gives the servers back, and tells the other ranks that it is over
-  return ToInt(end_all(cut ? ExitCode::kInterrupted : ExitCode::kOk));
+  return (*team)->rank() == 0
+             ? Lead(options, std::move(context), *std::move(learner), &stop, **team)
+             : Follow(options, **learner, stop, health, **team);
 }
 
 }  // namespace tandem::trainer

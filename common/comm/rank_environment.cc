@@ -82,8 +82,8 @@ void ReadKubeflow(Reader& read, RankEnvironment& out) {
   out.rank = read.Number("PET_NODE_RANK", 0, out.world_size - 1);
   if (read.Text("PET_NPROC_PER_NODE", "1") != "1") {
     read.Fail(
-        "PET_NPROC_PER_NODE is not 1: start the trainer by torchrun --no-python, or by "
-        "`tandem run`, which start one process a device");
+        "PET_NPROC_PER_NODE is not 1: start the trainer by `tandem ranks --per-node N`, or by "
+        "torchrun --no-python, which start one process a device");
   }
   ReadMaster(read, read.Text("PET_MASTER_ADDR", ""),
              read.Number("PET_MASTER_PORT", 1, 65535, kDefaultMasterPort), out);

@@ -3,7 +3,7 @@
 //
 //   torchrun   RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
 //              TORCHELASTIC_RESTART_COUNT TORCHELASTIC_RUN_ID; the same names by hand, by Volcano
-//              and by `tandem run`
+//              `tandem run` and `tandem ranks`
 //   Kubeflow   PET_NODE_RANK PET_NNODES PET_NPROC_PER_NODE (1) PET_MASTER_ADDR PET_MASTER_PORT
 //   Slurm      SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_STEP_TASKS_PER_NODE, inside a step
 //              (srun); the first host of SLURM_STEP_NODELIST; a port from SLURM_JOB_ID;

@@ -4,7 +4,7 @@
 # sudo; safe to repeat, about a second when nothing is missing. Only system packages go outside the tree.
 #   deploy/setup/install.sh [--no-model | --fuzz | --slurm | --observability | --cuda | --kubectl | --kubernetes | --container |
 #                            --programs cpu|cuda]
-#     --fuzz: clang with libFuzzer too    --slurm: a Slurm of one node, for tests
+#     --fuzz: clang with libFuzzer too    --slurm: a Slurm of one node and Open MPI, for tests
 #     --observability: Prometheus and promtool, for tests of metrics and alerts
 #     --cuda: the CUDA compiler too, 300 MB in .deps/cuda-venv
 #     --kubectl: kubectl and the schemas of Kubernetes objects too, for the tests of manifests; needs Go
@@ -26,7 +26,7 @@ FUZZ_PACKAGES=(clang libclang-rt-dev)
 CONTAINER_PACKAGES=(buildah mmdebstrap)
 PROGRAM_PACKAGES=(patchelf)
 OBSERVABILITY_PACKAGES=(prometheus)
-SLURM_PACKAGES=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins)
+SLURM_PACKAGES=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins shellcheck openmpi-bin)
 KUBERNETES_PACKAGES=(openssl iproute2 util-linux)
 MIN_CARGO_MINOR=85
 VENV=.deps/venv

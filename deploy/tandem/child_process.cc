@@ -24,11 +24,19 @@ absl::Status Failed(const ChildSpec& spec, const std::string& what, int error) {
   return absl::UnavailableError(absl::StrCat(spec.name, ": ", what, ": ", strerror(error)));
 }
 
-// Between fork and exec only calls that are safe there; `failure_fd` tells the parent errno.
-[[noreturn]] void RunChild(char* const* argv, char* const* variables, pid_t parent, int log_fd,
-                           int output_fd, int failure_fd) {
+// What the child's three standard files become; -1 where the next one says.
+struct ChildFiles {
+  int log = -1;
+  int output = -1;
+  int errors = -1;
+  int failure = -1;  // tells the parent errno
+};
+
+// Between fork and exec only calls that are safe there.
+[[noreturn]] void RunChild(char* const* argv, char* const* variables, pid_t parent,
+                           int death_signal, const ChildFiles& files) {
   setpgid(0, 0);
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  prctl(PR_SET_PDEATHSIG, death_signal);
   if (getppid() != parent) _exit(127);  // the launcher died before prctl
   sigset_t none;
   sigemptyset(&none);
@@ -38,12 +46,45 @@ absl::Status Failed(const ChildSpec& spec, const std::string& what, int error) {
   signal(SIGPIPE, SIG_DFL);
   const int null_fd = open("/dev/null", O_RDONLY);
   dup2(null_fd, STDIN_FILENO);
-  dup2(output_fd >= 0 ? output_fd : log_fd, STDOUT_FILENO);
-  dup2(log_fd, STDERR_FILENO);
+  dup2(files.output >= 0 ? files.output : files.log, STDOUT_FILENO);
+  dup2(files.errors >= 0 ? files.errors : files.log, STDERR_FILENO);
   execve(argv[0], argv, variables);
   const int error = errno;
-  if (write(failure_fd, &error, sizeof(error)) < 0) _exit(126);
+  if (write(files.failure, &error, sizeof(error)) < 0) _exit(126);
   _exit(127);
+}
+
+// Ends of the pipes of one start; closes what is left of them.
+struct Pipes {
+  int output[2] = {-1, -1};
+  int errors[2] = {-1, -1};
+  int failure[2] = {-1, -1};
+
+  bool Open(const ChildSpec& spec) {
+    return (!spec.pipe_output || pipe2(output, O_CLOEXEC) == 0) &&
+           (!spec.pipe_errors || pipe2(errors, O_CLOEXEC) == 0) && pipe2(failure, O_CLOEXEC) == 0;
+  }
+  static int Release(int& fd) { return std::exchange(fd, -1); }
+  static void Close(int& fd) {
+    if (fd >= 0) close(Release(fd));
+  }
+  ~Pipes() {
+    for (int* const pair : {output, errors, failure}) {
+      Close(pair[0]);
+      Close(pair[1]);
+    }
+  }
+};
+
+// "NAME=VALUE" of the child, then of this process: the first of two equal names is the one found.
+std::vector<char*> VariablesOf(const ChildSpec& spec) {
+  std::vector<char*> variables;
+  for (const std::string& variable : spec.environment) {
+    variables.push_back(const_cast<char*>(variable.c_str()));
+  }
+  for (char** own = environ; *own != nullptr; ++own) variables.push_back(*own);
+  variables.push_back(nullptr);
+  return variables;
 }
 
 }  // namespace
@@ -54,54 +95,53 @@ std::string ChildEnd::ToString() const {
 }
 
 absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildSpec& spec) {
-  const int log_fd = open(spec.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (log_fd < 0) return Failed(spec, spec.log_path, errno);
-  const int64_t log_begin = lseek(log_fd, 0, SEEK_END);
-  int output[2] = {-1, -1};
-  int failure[2] = {-1, -1};
-  if ((spec.pipe_output && pipe2(output, O_CLOEXEC) != 0) || pipe2(failure, O_CLOEXEC) != 0) {
-    close(log_fd);
-    return Failed(spec, "pipe", errno);
+  int log_fd = -1;
+  if (!spec.log_path.empty()) {
+    log_fd = open(spec.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (log_fd < 0) return Failed(spec, spec.log_path, errno);
+  }
+  const int64_t log_begin = log_fd < 0 ? 0 : lseek(log_fd, 0, SEEK_END);
+  Pipes pipes;
+  if (!pipes.Open(spec)) {
+    const int error = errno;
+    Pipes::Close(log_fd);
+    return Failed(spec, "pipe", error);
   }
   std::vector<char*> argv;
   for (const std::string& argument : spec.argv) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
-  // The first of two equal names is the one that is found.
-  std::vector<char*> variables;
-  for (const std::string& variable : spec.environment) {
-    variables.push_back(const_cast<char*>(variable.c_str()));
-  }
-  for (char** own = environ; *own != nullptr; ++own) variables.push_back(*own);
-  variables.push_back(nullptr);
+  const std::vector<char*> variables = VariablesOf(spec);
   const pid_t parent = getpid();
   const pid_t pid = fork();
-  if (pid == 0) RunChild(argv.data(), variables.data(), parent, log_fd, output[1], failure[1]);
+  if (pid == 0) {
+    RunChild(argv.data(), variables.data(), parent, spec.death_signal,
+             {.log = log_fd,
+              .output = pipes.output[1],
+              .errors = pipes.errors[1],
+              .failure = pipes.failure[1]});
+  }
   const int fork_error = errno;
-  close(log_fd);
-  close(failure[1]);
-  if (spec.pipe_output) {
-    close(output[1]);
-    fcntl(output[0], F_SETFL, O_NONBLOCK);
-  }
+  Pipes::Close(log_fd);
+  if (pid < 0) return Failed(spec, "fork", fork_error);
+  Pipes::Close(pipes.failure[1]);
   int exec_error = 0;
-  const bool exec_failed =
-      pid > 0 && read(failure[0], &exec_error, sizeof(exec_error)) == sizeof(exec_error);
-  close(failure[0]);
-  if (pid > 0 && !exec_failed) {
-    return std::unique_ptr<ChildProcess>(new ChildProcess(spec, pid, log_begin, output[0]));
+  if (read(pipes.failure[0], &exec_error, sizeof(exec_error)) == sizeof(exec_error)) {
+    waitpid(pid, nullptr, 0);
+    return Failed(spec, spec.argv[0], exec_error);
   }
-  if (exec_failed) waitpid(pid, nullptr, 0);
-  if (output[0] >= 0) close(output[0]);
-  return Failed(spec, exec_failed ? spec.argv[0] : "fork", exec_failed ? exec_error : fork_error);
+  return std::unique_ptr<ChildProcess>(new ChildProcess(
+      spec, pid, log_begin, Pipes::Release(pipes.output[0]), Pipes::Release(pipes.errors[0])));
 }
 
-ChildProcess::ChildProcess(ChildSpec spec, pid_t pid, int64_t log_begin, int output_fd)
-    : spec_(std::move(spec)), pid_(pid), log_begin_(log_begin), output_fd_(output_fd) {}
+ChildProcess::ChildProcess(ChildSpec spec, pid_t pid, int64_t log_begin, int output_fd,
+                           int error_fd)
+    : spec_(std::move(spec)),
+      pid_(pid),
+      log_begin_(log_begin),
+      output_(output_fd),
+      errors_(error_fd) {}
 
-ChildProcess::~ChildProcess() {
-  Stop(0);
-  if (output_fd_ >= 0) close(output_fd_);
-}
+ChildProcess::~ChildProcess() { Stop(0); }
 
 std::optional<ChildEnd> ChildProcess::Poll() {
   if (end_.has_value()) return end_;
@@ -128,24 +168,6 @@ ChildEnd ChildProcess::Stop(double grace_seconds) {
   if (!Poll().has_value()) kill(-pid_, SIGKILL);
   while (!Poll().has_value()) poll(nullptr, 0, 5);
   return *end_;
-}
-
-std::vector<std::string> ChildProcess::ReadLines() {
-  std::vector<std::string> lines;
-  if (output_fd_ < 0) return lines;
-  char buffer[4096];
-  while (true) {
-    const ssize_t count = read(output_fd_, buffer, sizeof(buffer));
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) break;
-    partial_line_.append(buffer, static_cast<size_t>(count));
-  }
-  size_t begin = 0;
-  for (size_t end; (end = partial_line_.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    lines.push_back(partial_line_.substr(begin, end - begin));
-  }
-  partial_line_.erase(0, begin);
-  return lines;
 }
 
 std::vector<std::string> LastLines(const std::string& path, size_t num_lines, int64_t begin) {

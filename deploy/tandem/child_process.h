@@ -3,6 +3,7 @@
 #ifndef TANDEM_DEPLOY_TANDEM_CHILD_PROCESS_H_
 #define TANDEM_DEPLOY_TANDEM_CHILD_PROCESS_H_
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -12,14 +13,17 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "deploy/tandem/line_pipe.h"
 
 namespace tandem::front {
 
 struct ChildSpec {
   std::string name;               // "trainer", "rollout_server 0": in messages
   std::vector<std::string> argv;  // argv[0] is a path
-  std::string log_path;           // standard error, and standard output unless piped, appended
-  bool pipe_output = false;       // standard output to output_fd()
+  std::string log_path;           // what is not piped, appended; empty where both are piped
+  bool pipe_output = false;       // standard output to output()
+  bool pipe_errors = false;       // standard error to errors()
+  int death_signal = SIGTERM;     // what the kernel sends it when the launcher dies
   // "NAME=VALUE", beside the launcher's own variables and before them.
   std::vector<std::string> environment;
 };
@@ -47,7 +51,8 @@ class ChildProcess {
   const std::string& log_path() const { return spec_.log_path; }
   pid_t pid() const { return pid_; }
   int64_t log_begin() const { return log_begin_; }  // bytes the log held before this start
-  int output_fd() const { return output_fd_; }      // -1 unless piped; non-blocking
+  LinePipe& output() { return output_; }            // of standard output; nothing unless piped
+  LinePipe& errors() { return errors_; }            // of standard error, likewise
 
   // How it ended, once it did; never waits.
   std::optional<ChildEnd> Poll();
@@ -58,18 +63,14 @@ class ChildProcess {
   // SIGTERM, then SIGKILL to its whole group after `grace_seconds`. Waits for the end.
   ChildEnd Stop(double grace_seconds);
 
-  // What it wrote to standard output since the last call, as whole lines (the rest is kept).
-  std::vector<std::string> ReadLines();
-
  private:
-  ChildProcess(ChildSpec spec, pid_t pid, int64_t log_begin, int output_fd);
+  ChildProcess(ChildSpec spec, pid_t pid, int64_t log_begin, int output_fd, int error_fd);
 
   const ChildSpec spec_;
   const pid_t pid_;
   const int64_t log_begin_;
-  const int output_fd_;
+  LinePipe output_, errors_;
   std::optional<ChildEnd> end_;
-  std::string partial_line_;
 };
 
 // The last `num_lines` lines of a file from byte `begin` on; empty when it cannot be read.

@@ -1,13 +1,15 @@
-// LaunchOptions: how a run is placed, on this machine (`tandem run`) or on a cluster (`tandem render`);
-// section `launch` of a run file.
+// LaunchOptions: how many processes a run has and where; section `launch` of a run file. `tandem
+// run` starts them on this machine, `tandem render` writes them down for a cluster.
 #ifndef TANDEM_DEPLOY_TANDEM_LAUNCH_OPTIONS_H_
 #define TANDEM_DEPLOY_TANDEM_LAUNCH_OPTIONS_H_
 
 #include <cstdint>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "common/base/options.h"
 #include "deploy/tandem/kubernetes_options.h"
+#include "deploy/tandem/slurm_options.h"
 
 namespace tandem::front {
 
@@ -21,10 +23,15 @@ struct LaunchOptions {
   double ready_seconds = 300;
   double stop_seconds = 120;
   KubernetesOptions kubernetes;
+  SlurmOptions slurm;
 
   int64_t ranks_on_each_node() const { return ranks_per_node == 0 ? num_ranks : ranks_per_node; }
 };
 void BindOptions(OptionBinder& binder, LaunchOptions& options);
+
+// How many nodes the ranks take on a cluster.
+//   INVALID_ARGUMENT  num_ranks is not a multiple of ranks_per_node
+absl::StatusOr<int64_t> NumRankNodes(const LaunchOptions& options);
 
 // The directory of the running program, where its siblings are.
 std::string ProgramDirectory();

@@ -1,11 +1,7 @@
 #include "deploy/tandem/launcher.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <optional>
@@ -14,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
+#include "deploy/tandem/node_ranks.h"
 
 namespace tandem::front {
 namespace {
@@ -28,26 +25,12 @@ bool SpeaksForItself(const ChildEnd& end) {
                              end.exit_code == ToInt(ExitCode::kInterrupted));
 }
 
-// Of a port that was free a moment ago.
-int FreePort() {
-  const int listener = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  bind(listener, reinterpret_cast<sockaddr*>(&address), size);
-  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
-  close(listener);
-  return ntohs(address.sin_port);
-}
-
-// The contract of torchrun (common/comm/rank_environment.h); none for a trainer alone.
-std::vector<std::string> RankVariables(int64_t rank, int64_t num_ranks, int port) {
+// None for a trainer alone.
+std::vector<std::string> VariablesOfRank(int64_t rank, int64_t num_ranks, int port) {
   if (num_ranks == 1) return {};
-  return {absl::StrCat("RANK=", rank),       absl::StrCat("WORLD_SIZE=", num_ranks),
-          absl::StrCat("LOCAL_RANK=", rank), absl::StrCat("LOCAL_WORLD_SIZE=", num_ranks),
-          "MASTER_ADDR=127.0.0.1",           absl::StrCat("MASTER_PORT=", port),
-          "TORCHELASTIC_RUN_ID=tandem"};
+  return RankVariables(
+      {.per_node = static_cast<int>(num_ranks), .master_port = port, .launch_id = "tandem"},
+      static_cast<int>(rank));
 }
 
 }  // namespace
@@ -108,7 +91,7 @@ bool Launcher::StartTrainer() {
                                       .argv = plan_.trainer_argv(servers_.addresses()),
                                       .log_path = absl::StrCat(plan_.logs, "/", name, ".log"),
                                       .pipe_output = rank == 0,
-                                      .environment = RankVariables(rank, plan_.num_ranks, port)});
+                                      .environment = VariablesOfRank(rank, plan_.num_ranks, port)});
     if (!child.ok()) return Fail(child.status());
     if (rank == 0) {
       trainer_ = *std::move(child);
@@ -123,7 +106,7 @@ void Launcher::Watch() {
   bool told = false;
   double kill_at = 0;
   while (true) {
-    pollfd output = {.fd = trainer_->output_fd(), .events = POLLIN, .revents = 0};
+    pollfd output = {.fd = trainer_->output().fd(), .events = POLLIN, .revents = 0};
     poll(&output, 1, static_cast<int>(kTick.count()));
     if ((output.revents & POLLIN) == 0) stop_->WaitFor(std::chrono::milliseconds(10));
     const std::optional<ChildEnd> end = trainer_->Poll();
@@ -149,7 +132,7 @@ void Launcher::Watch() {
 }
 
 void Launcher::Relay() {
-  for (const std::string& line : trainer_->ReadLines()) {
+  for (const std::string& line : trainer_->output().Lines()) {
     if (view_.Take(line)) {
       live_->Print(view_.text());
     } else if (!view_.text().empty()) {

@@ -12,9 +12,9 @@
 namespace tandem::front {
 namespace {
 
-bool StderrIsTerminal() {
+bool IsTerminal(int fd) {
   const char* term = std::getenv("TERM");
-  return isatty(STDERR_FILENO) == 1 && (term == nullptr || std::strcmp(term, "dumb") != 0);
+  return isatty(fd) == 1 && (term == nullptr || std::strcmp(term, "dumb") != 0);
 }
 
 bool ColourWanted() {
@@ -31,7 +31,7 @@ size_t TerminalWidth() {
 }  // namespace
 
 LiveLine::LiveLine()
-    : is_terminal_(StderrIsTerminal()), colour_(StderrIsTerminal() && ColourWanted()) {}
+    : is_terminal_(IsTerminal(STDERR_FILENO)), colour_(ColourWantedOn(STDERR_FILENO)) {}
 
 void LiveLine::Update(const std::string& text) {
   if (!is_terminal_) return;
@@ -54,6 +54,8 @@ void LiveLine::Clear() {
 std::string LiveLine::Bold(const std::string& text) const {
   return colour_ ? "\033[1m" + text + "\033[0m" : text;
 }
+
+bool ColourWantedOn(int fd) { return IsTerminal(fd) && ColourWanted(); }
 
 std::string ProgressBar(int64_t done, int64_t total, int width) {
   const int64_t filled = total > 0 ? std::clamp<int64_t>(done * width / total, 0, width) : 0;

@@ -33,6 +33,9 @@ class LiveLine {
   bool shown_ = false;
 };
 
+// True for a descriptor that is a terminal (TERM=dumb counts as none) without NO_COLOR.
+bool ColourWantedOn(int fd);
+
 // "[######........]  6/14" of `width` cells.
 std::string ProgressBar(int64_t done, int64_t total, int width);
 

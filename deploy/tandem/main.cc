@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
   tandem::front::Action chosen;
   tandem::front::AddDemoCommand(app, chosen);
   tandem::front::AddRunCommand(app, chosen);
+  tandem::front::AddRanksCommand(app, chosen);
   tandem::front::AddRenderCommand(app, chosen);
   tandem::front::AddStatusCommand(app, chosen);
   tandem::front::AddCertsCommand(app, chosen);
@@ -35,7 +36,7 @@ int main(int argc, char** argv) {
   app.footer(
       "Exit codes: 0 done, 1 internal error, 2 wrong flags or configuration, 3 bad model or data,\n"
       "4 rollout server lost, 5 server owned by another run, 6 delivery of weights not proven,\n"
-      "7 storage, 8 too many skipped steps, 9 a child process died, 130 interrupted.");
+      "7 storage, 8 too many skipped steps, 9 a child process died, 10 rank lost, 130 interrupted.");
   if (const std::optional<int> code = tandem::ParseCommandLine(app, argc, argv)) {
     return *code;
   }

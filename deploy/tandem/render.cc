@@ -1,4 +1,4 @@
-// tandem render: a run file as what a cluster takes.
+// tandem render: a run file as what a cluster's scheduler takes. One child per scheduler.
 #include <CLI/CLI.hpp>
 
 #include "deploy/tandem/subcommand.h"
@@ -9,6 +9,7 @@ void AddRenderCommand(CLI::App& app, Action& chosen) {
   CLI::App* sub = app.add_subcommand("render", "A run file as what a cluster takes");
   sub->require_subcommand(1);
   AddRenderKubernetesCommand(*sub, chosen);
+  AddRenderSlurmCommand(*sub, chosen);
 }
 
 }  // namespace tandem::front

@@ -71,11 +71,7 @@ absl::StatusOr<Plan> MakePlan(const RunFile& file) {
                .grace = GraceOf(file)};
   TANDEM_ASSIGN_OR_RETURN(plan.name, KubernetesName(file));
   TANDEM_RETURN_IF_ERROR(CheckPaths(file));
-  if (launch.num_ranks % plan.ranks_per_pod != 0) {
-    return Bad(absl::StrCat("launch.num_ranks is ", launch.num_ranks, ", which is no multiple of ",
-                            "launch.ranks_per_node ", plan.ranks_per_pod));
-  }
-  plan.trainer_pods = launch.num_ranks / plan.ranks_per_pod;
+  TANDEM_ASSIGN_OR_RETURN(plan.trainer_pods, NumRankNodes(launch));
   if (file.server().engine.device == Device::kCuda) {
     plan.gpus_per_server = std::max<int64_t>(1, launch.gpus_per_server);
   }

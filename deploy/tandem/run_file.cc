@@ -17,7 +17,7 @@ struct RunFile::Impl {
 
 RunFile::RunFile(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {
   Impl& file = *impl_;
-  file.binder.Section("launch", "processes of a run on one machine",
+  file.binder.Section("launch", "processes of a run",
                       [&](OptionBinder& b) { BindOptions(b, file.launch); });
   file.binder.Section("server", "rollout server",
                       [&](OptionBinder& b) { rollout::BindOptions(b, file.server); });
@@ -60,6 +60,24 @@ std::string RunFile::run_directory() const {
 }
 int64_t RunFile::num_steps() const { return impl_->trainer.steps; }
 std::string RunFile::server_observe_listen() const { return impl_->server.observe_listen; }
+bool RunFile::server_on_gpu() const { return impl_->server.engine.device == Device::kCuda; }
+bool RunFile::trainer_on_gpu() const { return impl_->trainer.learner.device == Device::kCuda; }
+bool RunFile::serves_plaintext_to_the_network() const { return impl_->server.insecure_plaintext_open_to_the_network; }
+
+std::vector<std::string> RunFile::input_paths() const {
+  std::vector<std::string> paths = {impl_->trainer.model, impl_->trainer.data.train};
+  if (impl_->server.model != impl_->trainer.model) paths.push_back(impl_->server.model);
+  if (!impl_->trainer.data.eval.empty()) paths.push_back(impl_->trainer.data.eval);
+  return paths;
+}
+
+void RunFile::UseThreads(int64_t of_rank, int64_t of_server) {
+  int64_t& rank = impl_->trainer.learner.num_threads;
+  int64_t& server = impl_->server.engine.num_threads;
+  if (rank == 0) rank = of_rank;
+  if (server == 0) server = of_server;
+}
+
 std::string RunFile::ToYaml() const { return impl_->binder.ToYaml(); }
 
 std::string RunFile::Reference() {
@@ -67,7 +85,8 @@ std::string RunFile::Reference() {
   return absl::StrCat(
       "# Configuration\n\n"
       "One YAML file per run; every knob of its sections, with its default. Written by\n"
-      "`tandem run --help-config`; `--set NAME=VALUE` overrides the file. An unknown name, a wrong type\n"
+      "`tandem run --help-config`; `--set NAME=VALUE` overrides the file. An unknown name, a wrong "
+      "type\n"
       "and a value out of range are errors that name file, line and the nearest valid name.\n\n",
       defaults.impl_->binder.Markdown());
 }

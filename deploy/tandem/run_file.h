@@ -1,5 +1,5 @@
-// RunFile: the one YAML file of a run: sections `launch` (this launcher), `server`, `trainer` and
-// `drift.inject` (faults of the server), each bound by its owner. `tandem run` and `tandem demo` use it.
+// RunFile: the one YAML file of a run: sections `launch`, `server`, `trainer` and `drift.inject`
+// (faults of the server), each bound by its owner. `tandem run`, `demo` and `render` use it.
 #ifndef TANDEM_DEPLOY_TANDEM_RUN_FILE_H_
 #define TANDEM_DEPLOY_TANDEM_RUN_FILE_H_
 
@@ -32,6 +32,13 @@ class RunFile {
   std::string run_directory() const;  // OUT/NAME
   int64_t num_steps() const;
   std::string server_observe_listen() const;  // empty: off
+  bool server_on_gpu() const;
+  bool trainer_on_gpu() const;
+  bool serves_plaintext_to_the_network() const;
+  std::vector<std::string> input_paths() const;  // what must be readable where processes start
+
+  // Compute threads of a rank and of a server, where the file leaves them to the machine.
+  void UseThreads(int64_t of_rank, int64_t of_server);
 
   std::string ToYaml() const;  // resolved
 

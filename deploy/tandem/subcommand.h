@@ -48,9 +48,12 @@ void AddDriftPhaseCommand(CLI::App& drift, Action& chosen);
 void AddCertsCommand(CLI::App& app, Action& chosen);
 void AddDemoCommand(CLI::App& app, Action& chosen);
 void AddLogsCommand(CLI::App& app, Action& chosen);
+void AddRanksCommand(CLI::App& app, Action& chosen);
+// Run files as what a cluster takes.
 void AddRenderCommand(CLI::App& app, Action& chosen);
 // Of the one above.
 void AddRenderKubernetesCommand(CLI::App& render, Action& chosen);
+void AddRenderSlurmCommand(CLI::App& render, Action& chosen);
 void AddReportCommand(CLI::App& app, Action& chosen);
 void AddRunCommand(CLI::App& app, Action& chosen);
 void AddStatusCommand(CLI::App& app, Action& chosen);

@@ -41,7 +41,7 @@ ChildEnd WaitForEnd(ChildProcess& child) {
 
 void WaitForLine(ChildProcess& child, const std::string& want) {
   const auto seen = [&] {
-    const std::vector<std::string> lines = child.ReadLines();
+    const std::vector<std::string> lines = child.output().Lines();
     return std::find(lines.begin(), lines.end(), want) != lines.end();
   };
   EXPECT_TRUE(WaitUntil(seen)) << "no line '" << want << "'";
@@ -85,8 +85,38 @@ TEST(ChildProcessTest, HandsOverWholeLinesOfPipedOutput) {
   auto child = ChildProcess::Start(Shell("printf 'first\\nhalf'; exit 0", dir, true));
   ASSERT_THAT(child, IsOk());
   WaitForEnd(**child);
-  EXPECT_THAT((*child)->ReadLines(), ElementsAre("first"));
-  EXPECT_THAT((*child)->ReadLines(), ElementsAre());
+  EXPECT_THAT((*child)->output().Lines(), ElementsAre("first"));
+  EXPECT_THAT((*child)->output().Lines(), ElementsAre());
+  EXPECT_EQ((*child)->output().Rest(), "half");
+  EXPECT_EQ((*child)->output().Rest(), "");
+}
+
+TEST(ChildProcessTest, KeepsStandardErrorApartWhereBothArePiped) {
+  ChildSpec spec;
+  spec.name = "child";
+  spec.argv = {"/bin/sh", "-c", "echo out; echo err >&2"};
+  spec.pipe_output = spec.pipe_errors = true;
+  auto child = ChildProcess::Start(spec);
+  ASSERT_THAT(child, IsOk());
+  WaitForEnd(**child);
+  EXPECT_THAT((*child)->output().Lines(), ElementsAre("out"));
+  EXPECT_THAT((*child)->errors().Lines(), ElementsAre("err"));
+}
+
+TEST(ChildProcessTest, CutsALineThatDoesNotEnd) {
+  const TempDir dir;
+  auto child = ChildProcess::Start(
+      Shell("head -c 100000 /dev/zero | tr '\\0' x; echo; echo last", dir, true));
+  ASSERT_THAT(child, IsOk());
+  std::vector<std::string> lines;
+  const auto at_end = [&] {
+    for (std::string& line : (*child)->output().Lines()) lines.push_back(std::move(line));
+    return !lines.empty() && lines.back() == "last";
+  };
+  EXPECT_TRUE(WaitUntil(at_end));
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_GT(lines[0].size(), LinePipe::kLongestLine);
+  EXPECT_EQ(lines[0].size() + lines[1].size(), 100000u);
 }
 
 TEST(ChildProcessTest, NamesAProgramThatIsNotThere) {
@@ -120,7 +150,7 @@ TEST(ChildProcessTest, LeavesNoGrandchildBehind) {
   auto child = ChildProcess::Start(Shell("sleep 600 & echo $!; kill -9 $$", dir, /*piped=*/true));
   ASSERT_THAT(child, IsOk());
   WaitForEnd(**child);
-  const std::vector<std::string> lines = (*child)->ReadLines();
+  const std::vector<std::string> lines = (*child)->output().Lines();
   ASSERT_EQ(lines.size(), 1u);
   const pid_t grandchild = std::stoi(lines[0]);
   const double until = MonotonicSeconds() + 20;

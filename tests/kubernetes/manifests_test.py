@@ -367,7 +367,7 @@ def test_gpus_are_asked_for_where_the_run_computes_on_them(tmp_path):
     ({"kubernetes": {"name": "Much_too_long_for_the_names"}}, [], "launch.kubernetes.name"),
     ({}, ["--set", "trainer.run.name=a_name_that_is_much_too_long"], "set launch.kubernetes.name"),
     ({}, ["--set", "trainer.data.train=/home/me/train.jsonl"], "trainer.data.train is /home/me/train.jsonl"),
-    ({"num_ranks": 5, "ranks_per_node": 2}, [], "no multiple of launch.ranks_per_node 2"),
+    ({"num_ranks": 5, "ranks_per_node": 2}, [], "not a multiple of launch.ranks_per_node 2"),
     ({"kubernetes": {"overlay": "plain"}}, ["--set", "trainer.deterministic=true"], "use overlay jobset"),
     ({"kubernetes": {"overlay": "helm"}}, [], "jobset"),
     ({"kubernetes": {"imag": "x"}}, [], "launch.kubernetes.image"),

@@ -110,6 +110,71 @@ TEST(RankEnvironmentTest, KubeflowLwsAndOpenMpiAreUnderstood) {
              "Open MPI", 1, 2, 1, "127.0.0.1:29500");
 }
 
+TEST(RankEnvironmentTest, VolcanoSaysWhatTorchrunDoesWithoutLocalRanks) {
+  const RankEnvironment found = Read({{"RANK", "2"},
+                                      {"WORLD_SIZE", "3"},
+                                      {"MASTER_ADDR", "job-master-0.job"},
+                                      {"MASTER_PORT", "23456"},
+                                      {"VC_TASK_INDEX", "1"}});
+  ExpectRank(found, "torchrun", 2, 3, 0, "job-master-0.job:23456");
+  EXPECT_EQ(found.local_world_size, 1);
+}
+
+TEST(RankEnvironmentTest, WhereRankZeroIsMayBeSaidBesideEveryLauncher) {
+  const EnvironmentVariables master = {{"MASTER_ADDR", "head"}, {"MASTER_PORT", "5000"}};
+  const auto with_master = [&](EnvironmentVariables variables) {
+    variables.insert(master.begin(), master.end());
+    return Read(variables);
+  };
+  ExpectRank(with_master(
+                 {{"JOB_COMPLETION_INDEX", "1"}, {"WORLD_SIZE", "2"}, {"JOBSET_COORDINATOR", "a"}}),
+             "JobSet", 1, 2, 0, "head:5000");
+  ExpectRank(with_master(
+                 {{"LWS_WORKER_INDEX", "1"}, {"LWS_GROUP_SIZE", "2"}, {"LWS_LEADER_ADDRESS", "a"}}),
+             "LWS", 1, 2, 0, "head:5000");
+  ExpectRank(with_master({{"PET_NODE_RANK", "1"},
+                          {"PET_NNODES", "2"},
+                          {"PET_MASTER_ADDR", "a"},
+                          {"PET_MASTER_PORT", "1"}}),
+             "Kubeflow", 1, 2, 0, "head:5000");
+  // Two hosts of Open MPI: nothing it sets says where rank 0 is.
+  EnvironmentVariables hosts = {{"OMPI_COMM_WORLD_RANK", "1"},
+                                {"OMPI_COMM_WORLD_SIZE", "2"},
+                                {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                                {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}};
+  EXPECT_THAT(ProblemOf(hosts), HasSubstr("Open MPI sets them: MASTER_ADDR is not set"));
+  ExpectRank(with_master(hosts), "Open MPI", 1, 2, 0, "head:5000");
+}
+
+TEST(RankEnvironmentTest, EveryPairOfLaunchersMustAgree) {
+  const std::vector<std::pair<std::string, EnvironmentVariables>> second_of_two = {
+      {"torchrun", {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}}},
+      {"Kubeflow", {{"PET_NODE_RANK", "1"}, {"PET_NNODES", "2"}, {"PET_MASTER_ADDR", "a"}}},
+      {"Slurm",
+       {{"SLURM_PROCID", "1"},
+        {"SLURM_NTASKS", "2"},
+        {"SLURM_STEP_ID", "0"},
+        {"SLURM_STEP_NODELIST", "a"}}},
+      {"LWS", {{"LWS_WORKER_INDEX", "1"}, {"LWS_GROUP_SIZE", "2"}, {"LWS_LEADER_ADDRESS", "a"}}},
+      {"Open MPI",
+       {{"OMPI_COMM_WORLD_RANK", "1"},
+        {"OMPI_COMM_WORLD_SIZE", "2"},
+        {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}}};
+  for (size_t first = 0; first < second_of_two.size(); ++first) {
+    for (size_t other = first + 1; other < second_of_two.size(); ++other) {
+      EnvironmentVariables both = second_of_two[first].second;
+      both.insert(second_of_two[other].second.begin(), second_of_two[other].second.end());
+      EXPECT_EQ(Read(both).source, second_of_two[first].first);
+      for (auto& [name, value] : both) {
+        const bool is_others = second_of_two[other].second.contains(name);
+        if (is_others && value == "1") value = "0";
+      }
+      EXPECT_THAT(ProblemOf(both), HasSubstr(second_of_two[first].first + " says 1 of 2, " +
+                                             second_of_two[other].first + " says 0 of 2"));
+    }
+  }
+}
+
 TEST(RankEnvironmentTest, TorchrunUnderSlurmIsTorchrunsWord) {
   ExpectRank(Read({{"RANK", "5"},
                    {"WORLD_SIZE", "8"},
@@ -146,7 +211,7 @@ TEST(RankEnvironmentTest, AMissingOrWrongVariableIsNamed) {
                          {"PET_NNODES", "2"},
                          {"PET_NPROC_PER_NODE", "8"},
                          {"PET_MASTER_ADDR", "a"}}),
-              HasSubstr("torchrun --no-python"));
+              HasSubstr("tandem ranks --per-node"));
 }
 
 TEST(FirstSlurmHostTest, NodeListsAreReadToTheirFirstHost) {
