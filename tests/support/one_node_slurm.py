@@ -1,9 +1,12 @@
 """A Slurm of one node on this machine, from the distribution's packages: a controller and a node on free ports,
-without authentication, in a folder of its own. Needs root, as slurmd does."""
+without authentication, in a folder of its own. Needs root, as slurmd does. The node claims more CPUs than there may be,
+memory that steps are charged for, and four GPUs (which are /dev/null and the like)."""
 import os
 import pathlib
+import signal
 import socket
 import subprocess
+import tempfile
 
 from waiting import wait_until
 
@@ -24,15 +27,21 @@ SlurmdLogFile={folder}/slurmd.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
+SelectTypeParameters=CR_CPU_Memory
+SlurmdParameters=config_overrides
+GresTypes=gpu
+KillWait=10
+SchedulerParameters=batch_sched_delay=1,sched_interval=2
 SwitchType=switch/none
 MpiDefault=none
 ReturnToService=2
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} State=UNKNOWN
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=4000 Gres=gpu:4 State=UNKNOWN
 PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
 """
+LAUNCHER_VARIABLES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+GPUS = "".join(f"Name=gpu File=/dev/{device}\n" for device in ("null", "zero", "full", "random"))
 
 
 def free_ports(count):
@@ -48,15 +57,17 @@ def free_ports(count):
 class OneNodeSlurm:
     """Use as a context manager; `run` calls one of Slurm's programs in it."""
 
-    def __init__(self, folder, cpus=2):
+    def __init__(self, folder, cpus=8):
         self.folder = pathlib.Path(folder)
         for name in ("state", "spool"):
             (self.folder / name).mkdir(parents=True)
         config = self.folder / "slurm.conf"
         config.write_text(CONFIG.format(host=socket.gethostname().split(".")[0], folder=self.folder, cpus=cpus,
                                         ports=free_ports(2)), encoding="utf-8")
-        # What a batch system sets around a test is not this cluster's.
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+        (self.folder / "gres.conf").write_text(GPUS, encoding="utf-8")
+        # What a batch system or a launcher sets around a test is not this cluster's.
+        self.environment = {name: value for name, value in os.environ.items()
+                            if not name.startswith("SLURM_") and name not in LAUNCHER_VARIABLES}
         self.environment.update(SLURM_CONF=str(config), PATH=os.environ["PATH"] + ":/usr/sbin:/sbin")
         self.daemons = [self._start("slurmctld", "-D", "-i"), self._start("slurmd", "-D")]
         wait_until(lambda: self.run("sinfo", "-h", "-o", "%T").stdout.strip() in ("idle", "mixed", "allocated"),
@@ -68,6 +79,30 @@ class OneNodeSlurm:
     def run(self, *command, **options):
         return subprocess.run(command, env={**self.environment, **options.pop("env", {})}, capture_output=True, text=True,
                               timeout=options.pop("timeout", 60), check=False, **options)
+
+    def submit(self, script, *options, **keywords):
+        """The id of the job."""
+        done = self.run("sbatch", "--parsable", *options, str(script), **keywords)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def job(self, number):
+        """What Slurm knows of a job, by name: JobState, Restarts, ExitCode ..."""
+        text = self.run("scontrol", "--oneliner", "show", "job", number).stdout
+        return dict(word.split("=", 1) for word in text.split() if "=" in word)
+
+    def wait_for(self, number, *states, seconds=120):
+        """Until the job is in one of these states; a job that was queued again need not wait as Slurm has it
+        wait (for credentials of its first start to expire, two minutes)."""
+        seen = []
+
+        def reached():
+            seen.append(self.job(number))
+            if seen[-1]["JobState"] == "PENDING" and seen[-1]["Restarts"] != "0" and "PENDING" not in states:
+                self.run("scontrol", "update", f"JobId={number}", "StartTime=now")
+            return seen[-1]["JobState"] in states
+        wait_until(reached, f"job {number} is not {states}: {self.logs()}", seconds)
+        return seen[-1]
 
     def logs(self):
         return "\n".join(path.read_text(errors="replace")[-2000:] for path in self.folder.glob("*.log"))
@@ -85,3 +120,17 @@ class OneNodeSlurm:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
+
+
+def main():
+    """Starts the cluster for a shell beside it, until Ctrl-C."""
+    with tempfile.TemporaryDirectory(prefix="slurm-") as folder, OneNodeSlurm(folder) as cluster:
+        print(f"export SLURM_CONF={cluster.environment['SLURM_CONF']}", flush=True)
+        try:
+            signal.pause()
+        except KeyboardInterrupt:
+            pass
+
+
+if __name__ == "__main__":
+    main()
