@@ -36,7 +36,8 @@ int main(int argc, char** argv) {
   app.footer(
       "Exit codes: 0 done, 1 internal error, 2 wrong flags or configuration, 3 bad model or data,\n"
       "4 rollout server lost, 5 server owned by another run, 6 delivery of weights not proven,\n"
-      "7 storage, 8 too many skipped steps, 9 a child process died, 10 rank lost, 130 interrupted.");
+      "7 storage, 8 too many skipped steps, 9 a child process died, 10 a trainer rank is lost,\n"
+      "130 interrupted.");
   if (const std::optional<int> code = tandem::ParseCommandLine(app, argc, argv)) {
     return *code;
   }

@@ -1,5 +1,5 @@
-// The part of an sbatch script that is the same for every run, slurm_script_body.sh; slurm_script.cc
-// writes the settings it reads before it.
+// The part of an sbatch script that is the same for every run, slurm_script_body.sh;
+// slurm_script.cc writes the settings it reads before it.
 #ifndef TANDEM_DEPLOY_TANDEM_SLURM_SCRIPT_BODY_H_
 #define TANDEM_DEPLOY_TANDEM_SLURM_SCRIPT_BODY_H_
 

@@ -13,6 +13,9 @@ run_file=$attempt/run.yaml
 write_run_file >"$run_file" || exit 7
 files=${attempt//%/%%} # as srun reads file names
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+# What the job asked for is not what a step asks for.
+unset SLURM_CPUS_PER_TASK SLURM_TRES_PER_TASK SLURM_NTASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE \
+  SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_MEM_PER_NODE SLURM_GPUS_PER_NODE
 # Steps of one node each take what they ask for and no more, so that they run beside each other.
 step=(srun --exact --mem=0 --kill-on-bad-exit=0 --input=none --open-mode=append)
 stopping=0

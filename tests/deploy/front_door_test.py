@@ -56,7 +56,7 @@ def test_a_flag_out_of_range_is_refused_before_anything_is_loaded():
     assert "fp8 not in {fp32,bf16}" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["demo", "run", "status", "report", "init", "sft", "eval",
+@pytest.mark.parametrize("command", ["demo", "run", "ranks", "render", "status", "report", "init", "sft", "eval",
                                      "export", "tokenize", "score", "generate", "drift",
                                      "version"])
 def test_every_command_explains_itself(command):

@@ -143,7 +143,7 @@ def test_what_cannot_be_placed_is_refused(model, tmp_path):
 def test_a_run_of_two_ranks_and_two_servers_runs_to_its_end(slurm, model, tmp_path):
     folder = tmp_path / "it's 100% a run"
     folder.mkdir()
-    run = Run(slurm, script_of(write_config(folder, model)))
+    run = Run(slurm, script_of(write_config(folder, model, slurm={"sbatch": ["--mem-per-cpu=300M"]})))
     job = run.wait_for("COMPLETED", "FAILED")
     assert job["JobState"] == "COMPLETED", run.output()
     assert len(small_run.steps(folder)) == 3
@@ -152,13 +152,13 @@ def test_a_run_of_two_ranks_and_two_servers_runs_to_its_end(slurm, model, tmp_pa
     servers = re.search(r"servers: 127.0.0.1:(\d+),127.0.0.1:(\d+)\n", run.output())
     assert servers and servers[1] != servers[2]
     for number in (0, 1):
-        assert "rank 0" in (logs / f"trainer_{number}.log").read_text() or (logs / f"trainer_{number}.log").stat().st_size
+        assert f"rank={number} of=2 said_by=Slurm local_rank={number}" in (logs / f"trainer_{number}.log").read_text()
         assert (logs / f"rollout_server_{number}.log").stat().st_size
     assert "threads: 1" in (logs / "run.yaml").read_text()
 
 
 def test_a_run_that_is_told_to_stop_saves_and_goes_on_in_another_attempt(slurm, model, tmp_path):
-    run = Run(slurm, script_of(write_config(tmp_path, model, steps=30)))
+    run = Run(slurm, script_of(write_config(tmp_path, model, slurm={"memory": "2G"}, steps=30)))
     run.wait_for_a_step_of(0)
     # What --signal=B:TERM@SECONDS does before the time limit.
     assert slurm.run("scancel", "--batch", "--signal=TERM", run.job).returncode == 0
