@@ -138,9 +138,9 @@ struct RolloutServer::Impl {
   // For an alert before nobody can connect any more.
   void ShowCertificate() {
     if (doorkeeper.is_plaintext()) return;
-    registry
-        .GetGauge("tandem_server_certificate_expiry_timestamp_seconds",
-                  "when the TLS certificate in use ends")
+    observation->metrics()
+        ->GetGauge("tandem_server_certificate_expiry_timestamp_seconds",
+                   "When the TLS certificate in use ends.")
         ->Set(static_cast<double>(absl::ToUnixSeconds(doorkeeper.valid_until())));
   }
 

@@ -18,7 +18,7 @@ from one_node_slurm import OneNodeSlurm  # noqa: E402
 from waiting import wait_until  # noqa: E402
 
 ON_A_CPU = {"cpus_per_rank": 1, "cpus_per_server": 1}
-OPEN = "server.allow_insecure=true"
+OPEN = "server.insecure_plaintext_open_to_the_network=true"
 
 
 @pytest.fixture(scope="module")
