@@ -101,9 +101,11 @@ absl::Status CheckChain(const std::string& directory, const std::vector<Certific
   if (valid) return absl::OkStatus();
   const std::string file = directory + "/tls.crt";
   if (error == X509_V_ERR_INVALID_PURPOSE) {
-    return Bad(file, use == TlsUse::kServe
-                         ? "its extended key usage does not allow a server (serverAuth)"
-                         : "its extended key usage does not allow a client (clientAuth)");
+    return Bad(
+        file,
+        absl::StrCat("its extended key usage does not allow a ",
+                     use == TlsUse::kServe ? "server (serverAuth)" : "client (clientAuth)",
+                     "; it is of role ", std::string(RoleName(RoleOf(NameOf(chain[0].get()))))));
   }
   return Bad(file, absl::StrCat("not signed by an authority in ca.crt (",
                                 X509_verify_cert_error_string(error),

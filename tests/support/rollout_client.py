@@ -43,12 +43,12 @@ class Server:
     """A rollout server on a free port, or on `port`; use as a context manager. `credentials`: of the caller, where
     the arguments make it a server with TLS."""
 
-    def __init__(self, model, *args, env=None, port=0, credentials=None):
+    def __init__(self, model, *args, env=None, port=0, host="127.0.0.1", credentials=None):
         self.folder = tempfile.TemporaryDirectory(prefix="tandem-server-")
         port_file = pathlib.Path(self.folder.name) / "port"
         self.log = open(pathlib.Path(self.folder.name) / "log", "w+", encoding="utf-8")
         self.process = subprocess.Popen(
-            [str(BIN / "rollout_server"), "--model", str(model), "--listen", f"127.0.0.1:{port}",
+            [str(BIN / "rollout_server"), "--model", str(model), "--listen", f"{host}:{port}",
              "--port-file", str(port_file), *args],
             stdout=self.log, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})})
         deadline = time.monotonic() + 120
