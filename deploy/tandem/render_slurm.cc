@@ -64,6 +64,7 @@ absl::StatusOr<std::string> Render(const RenderFlags& flags) {
   job.run_directory = file->run_directory();
   job.run_name = fs::path(job.run_directory).filename().string();
   job.run_file = file->ToYaml();
+  job.observe_listen = file->server_observe_listen();
   job.server_program = ProgramPath(job.launch, "rollout_server");
   job.trainer_program = ProgramPath(job.launch, "trainer");
   job.inputs = file->input_paths();

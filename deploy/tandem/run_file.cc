@@ -68,6 +68,12 @@ std::vector<std::string> RunFile::input_paths() const {
   std::vector<std::string> paths = {impl_->trainer.model, impl_->trainer.data.train};
   if (impl_->server.model != impl_->trainer.model) paths.push_back(impl_->server.model);
   if (!impl_->trainer.data.eval.empty()) paths.push_back(impl_->trainer.data.eval);
+  for (const rpc::TlsOptions* const tls : {&impl_->server.tls, &impl_->trainer.tls}) {
+    for (const char* const file : {"tls.crt", "tls.key", "ca.crt"}) {
+      if (!tls->directory.empty()) paths.push_back(absl::StrCat(tls->directory, "/", file));
+    }
+    if (!tls->token_file.empty()) paths.push_back(tls->token_file);
+  }
   return paths;
 }
 

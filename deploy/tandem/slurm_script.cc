@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/status_macros.h"
@@ -139,6 +140,14 @@ std::string SettingsOf(const SlurmJob& job) {
   settings.Number("servers_per_node", layout.servers_per_node);
   settings.Number("first_server_node", layout.first_server_node);
   settings.Number("base_port", job.launch.base_port);
+  const size_t colon = job.observe_listen.rfind(':');
+  int64_t observe_port = 0;
+  if (colon != std::string::npos &&
+      !absl::SimpleAtoi(job.observe_listen.substr(colon + 1), &observe_port)) {
+    observe_port = 0;
+  }
+  settings.Text("observe_host", job.observe_listen.substr(0, observe_port > 0 ? colon : 0));
+  settings.Number("observe_port", observe_port);
   settings.Number("gpus_per_node", layout.gpus_per_node);
   const std::string cpus = "--cpus-per-task=";
   settings.List(

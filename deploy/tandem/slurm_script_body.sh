@@ -93,16 +93,19 @@ preflight() {
 
 # serve NUMBER: one server until the job ends; one that dies comes back at its address.
 serve() {
-  local name=rollout_server_$1 node=$((first_server_node + $1 / servers_per_node)) restarts=0 port=0 host=127.0.0.1 code
+  local name=rollout_server_$1 node=$((first_server_node + $1 / servers_per_node)) restarts=0 port=0 host=127.0.0.1 observe=() code
   if ((num_nodes > 1)); then
     host=0.0.0.0
   fi
   if ((base_port > 0)); then
     port=$((base_port + $1))
   fi
+  if ((observe_port > 0)); then
+    observe=(--set "server.observe_listen=$observe_host:$((observe_port + $1))")
+  fi
   while :; do
     "${step[@]}" "${server_step[@]}" --relative="$node" "${container[@]}" --job-name="$name" --output="$files/$name.log" \
-      "$rollout_server" --config "$run_file" --listen "$host:$port" --port-file "$attempt/$name.port"
+      "$rollout_server" --config "$run_file" --listen "$host:$port" --port-file "$attempt/$name.port" "${observe[@]}"
     code=$?
     if [[ -e $attempt/ending ]]; then
       return

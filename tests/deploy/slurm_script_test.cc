@@ -138,6 +138,16 @@ TEST(SlurmScriptTest, SetupLinesComeFirstAndAContainerIsNamedOnlyWhereThereIsOne
                         "\"--container-workdir=/work/it's here\" \"--container-mounts=/a b:/c\")"));
 }
 
+TEST(SlurmScriptTest, EachServerHasAnObservePortOfItsOwn) {
+  SlurmJob job = Job();
+  EXPECT_THAT(Script(job), HasSubstr("\nobserve_host=\"\"\nobserve_port=0\n"));
+  job.observe_listen = "[::]:9400";
+  EXPECT_THAT(Script(job), HasSubstr("\nobserve_host=\"[::]\"\nobserve_port=9400\n"));
+  EXPECT_THAT(Script(job), HasSubstr("server.observe_listen=$observe_host:$((observe_port + $1))"));
+  job.observe_listen = "127.0.0.1:0";
+  EXPECT_THAT(Script(job), HasSubstr("\nobserve_port=0\n"));
+}
+
 TEST(SlurmScriptTest, ValuesThatSlurmMightReadOtherwiseAreRefused) {
   SlurmJob job = Job();
   job.launch.slurm.account = "a b";

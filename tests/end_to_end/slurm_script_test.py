@@ -226,6 +226,7 @@ def test_steps_have_their_own_gpus_and_a_server_that_dies_comes_back_at_its_addr
     programs.mkdir()
     write_program(programs / "nvidia-smi", "printf '%s\\n' a b c d\n")
     write_program(programs / "rollout_server", """
+echo "$*"
 while [[ $1 != --port-file ]]; do [[ $1 == --listen ]] && address=$2; shift; done
 echo "$address GPU $CUDA_VISIBLE_DEVICES"
 port=${address##*:}
@@ -241,7 +242,7 @@ until grep -q GPU.*GPU <(tr '\\n' ' ' <"$(dirname "$2")/rollout_server_1.log"); 
 """)
     config = write_config(tmp_path, model, {"gpus_per_server": 1, "binaries": str(programs)},
                           {"setup": [f"PATH={shlex.quote(str(programs))}:$PATH"]})
-    run = Run(slurm, script_of(config, "--set", "trainer.device=cuda"))
+    run = Run(slurm, script_of(config, "--set", "trainer.device=cuda", "--set", "server.observe_listen=127.0.0.1:9400"))
     job = run.wait_for("COMPLETED", "FAILED")
     assert job["JobState"] == "COMPLETED", run.output()
     logs = run.logs(0)
@@ -254,3 +255,4 @@ until grep -q GPU.*GPU <(tr '\\n' ' ' <"$(dirname "$2")/rollout_server_1.log"); 
     assert taken == {"0", "1", "2", "3"}
     assert "rollout_server_1 ended with code 4: starting it again (1 of 3)" in run.output()
     assert "--resume-or-start" in ranks
+    assert all(f"server.observe_listen=127.0.0.1:{9400 + number}" in text for number, text in enumerate(servers))
