@@ -265,6 +265,24 @@ def test_what_a_pod_says_to_its_program_the_program_knows(overlay, components, t
         assert f"`{name}`" in known, name
 
 
+def test_the_prometheus_rule_has_the_alerts_that_are_tested(tmp_path):
+    (rule,) = of_kind(build(tmp_path, "jobset", ["pod-monitor"]), "PrometheusRule")
+    tested = yaml.safe_load((SOURCE / "deploy/observability/prometheus/tandem.rules.yaml").read_text())
+    assert rule["spec"]["groups"] == tested["groups"]
+    (monitor,) = of_kind(build(tmp_path, "jobset", ["pod-monitor"]), "PodMonitor")
+    (relabel,) = monitor["spec"]["podMetricsEndpoints"][0]["relabelings"]
+    jobs = {relabel["replacement"].replace("$1", role) for role in ROLES}
+    assert set(re.findall(r'job="([\w-]+)"', json.dumps(tested).replace('\\"', '"'))) == jobs
+
+
+def test_the_dashboards_are_one_config_map_for_grafanas_sidecar():
+    (dashboards,) = kustomize("deploy/observability")
+    assert dashboards["metadata"]["labels"]["grafana_dashboard"] == "1"
+    folder = SOURCE / "deploy" / "observability" / "grafana"
+    assert {name: json.loads(text) for name, text in dashboards["data"].items()} == {
+        path.name: json.loads(path.read_text()) for path in folder.glob("*.json")}
+
+
 # `tandem render k8s`.
 
 def write_run(tmp_path, **launch):
