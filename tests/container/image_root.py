@@ -15,6 +15,7 @@ SOURCE = pathlib.Path(os.environ["TANDEM_SOURCE"])
 FOLDER = SOURCE / ".deps/container"
 BASE_TAR = FOLDER / "debian-12.tar"
 BASE = "localhost/tandem-test-base"
+KEPT_BYTES = 12e9  # a build of the CPU image leaves 5 GB, a later one of other sources 1 GB more
 # What Debian's own slim images leave out, now and when packages are installed later.
 SLIM = [f"--dpkgopt=path-exclude={folder}/*" for folder in (
     "/usr/share/doc", "/usr/share/man", "/usr/share/info", "/usr/share/locale", "/usr/share/groff",
@@ -78,8 +79,15 @@ class Store:
             self.buildah("add", "--quiet", container, BASE_TAR, "/")
             self.buildah("commit", "--quiet", "--rm", container, BASE)
 
+    def clear_up(self):
+        """Removes what interrupted builds left, and every layer once they take more than KEPT_BYTES."""
+        self.buildah("rm", "--all")
+        used = int(checked("du", "--summarize", "--bytes", "--one-file-system", FOLDER / "storage").split()[0])
+        if used > KEPT_BYTES:
+            self.buildah("rmi", "--all", "--force")
+
     def build(self, variant, tag, log):
-        """Runs build.sh with its output in `log`, a file; returns what it printed last."""
+        """Runs build.sh with its output in `log`, a file; returns what it printed."""
         cache = checked("ccache", "--get-config", "cache_dir")
         pathlib.Path(cache).mkdir(parents=True, exist_ok=True)
         trust = os.environ.get("SSL_CERT_FILE")

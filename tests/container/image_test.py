@@ -23,6 +23,7 @@ BUDGET_BYTES = {"cpu": 600e6, "cuda": 4500e6}[VARIANT]
 @pytest.fixture(scope="module")
 def store():
     made = image_root.Store()
+    made.clear_up()
     made.make_base()
     return made
 
