@@ -38,6 +38,7 @@ struct SlurmJob {
   std::string directory;       // absolute: relative paths of the run file are seen from it
   std::string run_directory;   // OUT/NAME
   std::string run_file;        // resolved, as YAML
+  std::string observe_listen;  // of server 0; server i has the port + i. Empty: none
   std::string server_program;  // a path, or a name that is in PATH
   std::string trainer_program;
   std::vector<std::string> inputs;  // paths that must be readable on every node
