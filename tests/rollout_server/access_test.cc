@@ -75,7 +75,8 @@ class AccessTest : public ::testing::Test {
       WriteText(options.tls.token_file, std::string(kToken) + "\n");
     }
     auto server = RolloutServer::Create(
-        options, {std::make_unique<testing::ScriptedEngine>(&gate_), testing::ScriptedModel()});
+        options, {std::make_unique<testing::ScriptedEngine>(&gate_), testing::ScriptedModel()},
+        &observation_);
     ASSERT_THAT(server, IsOk());
     server_ = *std::move(server);
   }
@@ -143,6 +144,7 @@ class AccessTest : public ::testing::Test {
   TempDir directory_;
   const front::CertificateAuthority authority_ = MakeAuthority();
   testing::StepGate gate_;
+  Observation observation_{"rollout_server"};
   std::unique_ptr<RolloutServer> server_;
 };
 

@@ -101,7 +101,8 @@ class RotationTest : public ::testing::Test {
     options_.listen = "127.0.0.1:0";
     options_.tls = {.directory = out_ + "/rollout", .token_file = server_token_};
     auto server = RolloutServer::Create(
-        options_, {std::make_unique<testing::ScriptedEngine>(&gate_), testing::ScriptedModel()});
+        options_, {std::make_unique<testing::ScriptedEngine>(&gate_), testing::ScriptedModel()},
+        &observation_);
     ASSERT_THAT(server, IsOk());
     server_ = *std::move(server);
     auto caller = rpc::Caller::Load({.directory = out_ + "/trainer", .token_file = caller_token_},
@@ -162,6 +163,7 @@ class RotationTest : public ::testing::Test {
                     caller_token_ = directory_ / "caller_token";
   ServerOptions options_;
   testing::StepGate gate_;
+  Observation observation_{"rollout_server"};
   std::unique_ptr<RolloutServer> server_;
   rpc::Caller caller_;
 };
