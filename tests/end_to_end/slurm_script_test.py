@@ -70,11 +70,13 @@ class Run:
         return self.slurm.wait_for(self.job, *states)
 
     def wait_for_a_step_of(self, attempt):
-        self.wait_for("RUNNING")
         begin = self.logs(attempt) / "run.yaml"
-        wait_until(lambda: begin.exists() and self.metrics.exists()
-                   and self.metrics.stat().st_mtime > begin.stat().st_mtime and "loss/total" in self.metrics.read_text(),
-                   f"no step of attempt {attempt}", seconds=120)
+
+        def made():
+            self.slurm.hasten(self.job)
+            return (begin.exists() and self.metrics.exists() and self.metrics.stat().st_mtime > begin.stat().st_mtime
+                    and "loss/total" in self.metrics.read_text())
+        wait_until(made, f"no step of attempt {attempt}: {self.slurm.logs()}", seconds=120)
 
     def pid_of(self, **variables):
         """The process of a step of this job with these in its environment."""
