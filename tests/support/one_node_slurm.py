@@ -130,7 +130,9 @@ class OneNodeSlurm:
 
 
 def main():
-    """Starts the cluster for a shell beside it, until Ctrl-C."""
+    """Starts the cluster for a shell beside it, until Ctrl-C or SIGTERM."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell has its background processes ignore the first
+        signal.signal(number, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="slurm-") as folder, OneNodeSlurm(folder) as cluster:
         print(f"export SLURM_CONF={cluster.environment['SLURM_CONF']}", flush=True)
         try:
