@@ -21,7 +21,9 @@ def _sockets(pid):
 def _address(text, family):
     host, port = text.split(":")
     words = struct.pack(f"={len(host) // 8}I", *(int(host[i:i + 8], 16) for i in range(0, len(host), 8)))
-    return f"{socket.inet_ntop(family, words)}:{int(port, 16)}"
+    # gRPC opens its IPv4 ports through the other family.
+    host = socket.inet_ntop(family, words).removeprefix("::ffff:")
+    return f"{host}:{int(port, 16)}"
 
 
 def _listening_of(pid):
