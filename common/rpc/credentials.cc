@@ -159,7 +159,8 @@ IdentityNeeds CallerNeeds(Roles roles, const std::string& section) {
   return {.use = TlsUse::kCall,
           .roles = roles,
           .tls_option = section.empty() ? "--tls" : section + ".tls",
-          .token_option = section.empty() ? "--token-file" : section + ".token_file"};
+          .token_option = section.empty() ? "--token-file" : section + ".token_file",
+          .announced = !section.empty()};
 }
 
 IdentityNeeds ServerNeeds() {

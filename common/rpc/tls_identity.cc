@@ -45,7 +45,7 @@ absl::StatusOr<std::shared_ptr<TlsIdentity>> TlsIdentity::Load(const TlsOptions&
                                                                const IdentityNeeds& needs) {
   std::shared_ptr<TlsIdentity> identity(new TlsIdentity(options, needs));
   TANDEM_RETURN_IF_ERROR(identity->Open());
-  {
+  if (needs.announced) {
     MutexLock lock(&identity->mu_);
     log::Info("TLS", {{"directory", options.directory},
                       {"role", RoleName(RoleOf(identity->facts_.name))},

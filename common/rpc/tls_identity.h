@@ -30,6 +30,7 @@ struct IdentityNeeds {
   TlsUse use = TlsUse::kCall;
   Roles roles;
   std::string tls_option, token_option;
+  bool announced = true;  // by a line in the log at the start
 };
 
 class TlsIdentity {

@@ -302,12 +302,3 @@ def test_a_running_pair_listens_on_its_documented_ports_alone(model, certs, tmp_
     assert {name for name, _ in ports} == {"tandem", "rollout_server", "trainer"}
     assert sorted((name, address) for name, addresses in ports for address in addresses) == [
         ("rollout_server", f"127.0.0.1:{port}")]
-
-
-def test_the_documented_ports_are_those_of_the_page():
-    page = (small_run.SOURCE / "docs" / "security.md").read_text(encoding="utf-8")
-    section = page[page.index("## Ports"):]
-    for knob in re.findall(r"`((?:server|trainer)\.[a-z_.]+)`", section[:section.index("\n## ")]):
-        assert f"`{knob}`" in (small_run.SOURCE / "docs" / "configuration.md").read_text(encoding="utf-8"), knob
-
-
