@@ -1,0 +1,48 @@
+#include "rollout_server/run_server.h"
+
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "common/base/exit_codes.h"
+#include "common/base/stop_signal.h"
+#include "common/observe/observation.h"
+#include "common/rpc/credentials.h"
+#include "rollout_server/model_engine.h"
+#include "rollout_server/rollout_server.h"
+
+namespace tandem::rollout {
+namespace {
+
+int Fail(const absl::Status& status, ExitCode code) {
+  std::fprintf(stderr, "rollout_server: %s\n", std::string(status.message()).c_str());
+  return ToInt(code);
+}
+
+}  // namespace
+
+int RunServer(ServerOptions options) {
+  options.log.role = "rollout_server";
+  absl::Status bad = CheckOptions(options);
+  bad.Update(rpc::Doorkeeper::Check(options.tls));  // before the model is loaded
+  if (!bad.ok()) return Fail(bad, ExitCode::kUsage);
+  if (absl::Status log = log::Configure(options.log); !log.ok()) {
+    return Fail(log, ExitCode::kStorage);
+  }
+  const StopSignal stop;
+  Observation observation("rollout_server");
+  if (absl::Status served = observation.Serve(options.observe_listen); !served.ok()) {
+    return Fail(served, ExitCodeFor(served));
+  }
+  absl::StatusOr<LoadedEngine> engine = LoadModelEngine(options.model, options.engine);
+  if (!engine.ok()) return Fail(engine.status(), ExitCode::kBadModelOrData);
+  auto server = RolloutServer::Create(options, *std::move(engine), &observation);
+  if (!server.ok()) return Fail(server.status(), ExitCodeFor(server.status()));
+  std::printf("listening on %s\n", (*server)->address().c_str());
+  std::fflush(stdout);
+  const absl::Status ended = (*server)->Run(stop);
+  return ended.ok() ? static_cast<int>(options.stopped_exit_code)
+                    : Fail(ended, ExitCode::kInternal);
+}
+
+}  // namespace tandem::rollout
