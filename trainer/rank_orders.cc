@@ -259,6 +259,11 @@ class LeadingLearner : public Learner {
 absl::StatusOr<std::string> NextOrder(const Ranks& ranks, int64_t number, const StopSignal& stop) {
   absl::Time stopped = absl::InfiniteFuture();
   for (;;) {
+    // Rank 0 was asked to stop too or hears it now, and may have a checkpoint to write.
+    if (stop.Requested() && stopped == absl::InfiniteFuture()) {
+      stopped = absl::Now();
+      TANDEM_RETURN_IF_ERROR(ranks.store.Set(kStopAsked, absl::StrCat("rank ", ranks.rank)));
+    }
     auto asked = std::make_shared<std::promise<absl::StatusOr<std::string>>>();
     auto answer = asked->get_future();
     std::thread([store = ranks.store, asked, number] {
@@ -271,11 +276,6 @@ absl::StatusOr<std::string> NextOrder(const Ranks& ranks, int64_t number, const 
     }
     absl::StatusOr<std::string> order = answer.get();
     if (order.ok() || !absl::IsDeadlineExceeded(order.status())) return order;
-    // Rank 0 was asked to stop too or hears it now, and may have a checkpoint to write.
-    if (stop.Requested() && stopped == absl::InfiniteFuture()) {
-      stopped = absl::Now();
-      TANDEM_RETURN_IF_ERROR(ranks.store.Set(kStopAsked, absl::StrCat("rank ", ranks.rank)));
-    }
     if (absl::Now() - stopped > ranks.patience) {
       return absl::CancelledError("stopped, and rank 0 did not say so");
     }

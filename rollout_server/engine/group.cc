@@ -32,7 +32,7 @@ absl::Status ValidateSampling(const SamplingParams& s) {
     return Refuse("stop_strings", s.stop_strings.size(), "at most 16");
   }
   if (s.stop_token_ids.size() > kMaxStopTokenIds) {
-    return Refuse("stop_token_ids", s.stop_token_ids.size(), "at most 1024");
+    return Refuse("stop_token_ids", s.stop_token_ids.size(), "at most 262144");
   }
   for (const std::string& stop : s.stop_strings) {
     if (stop.empty()) return absl::InvalidArgumentError("sampling.stop_strings has an empty string");

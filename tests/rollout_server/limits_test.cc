@@ -78,7 +78,7 @@ TEST_F(LimitsTest, StopConditionsAreBoundedInNumberAndLength) {
   EXPECT_THAT(status_of([](auto* s) {
                 for (size_t i = 0; i <= kMaxStopTokenIds; ++i) s->add_stop_token_ids(1);
               }),
-              GrpcFailsWith(kInvalid, "stop_token_ids is 1025, want at most 1024"));
+              GrpcFailsWith(kInvalid, "stop_token_ids is 262145, want at most 262144"));
   EXPECT_THAT(status_of([](auto* s) { s->set_top_logprobs(kMaxTopLogprobs + 1); }),
               GrpcFailsWith(kInvalid, "top_logprobs is 65, want in [0, 64]"));
 }
