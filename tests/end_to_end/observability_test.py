@@ -20,8 +20,9 @@ PROMETHEUS = os.environ["TANDEM_PROMETHEUS"]
 PROMTOOL = os.environ["TANDEM_PROMTOOL"]
 SHIPPED = small_run.SOURCE / "deploy" / "observability"
 STEPS = 40
-# Shown only on a device, with a reference model, or once the run has raised an alert.
-SOMETIMES = {"tandem_trainer_device_memory_peak_bytes", "tandem_trainer_reference_kl_nats",
+# Shown only on a device, with a reference model, under TLS, or once the run has raised an alert.
+SOMETIMES = {"tandem_server_certificate_expiry_timestamp_seconds",
+             "tandem_trainer_device_memory_peak_bytes", "tandem_trainer_reference_kl_nats",
              "tandem_trainer_alerts_total", "tandem_rejections_total"}
 
 
