@@ -22,9 +22,6 @@ SLIM = [f"--dpkgopt=path-exclude={folder}/*" for folder in (
     "/usr/share/lintian", "/usr/share/linda")] + ["--dpkgopt=path-include=/usr/share/doc/*/copyright"]
 # /usr is merged from the start, as there, and not by the package usrmerge, which brings all of Perl.
 MERGED = ["--include=usr-is-merged", "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr"]
-MIRRORS = ["deb http://deb.debian.org/debian bookworm main",
-           "deb http://deb.debian.org/debian bookworm-updates main",
-           "deb http://deb.debian.org/debian-security bookworm-security main"]
 
 # Run as root in a mount and process namespace of its own: ROOT becomes read-only, /tmp and /dev/shm are memory, then
 # MOUNTS (FROM TO ro|rw)... -- COMMAND... as 65532 without a way to gain privileges. The command is process 1.
@@ -70,9 +67,10 @@ class Store:
         return checked(*self.command, *arguments, **options)
 
     def make_base(self):
+        """From Debian's own mirrors, updates and security included, which mmdebstrap knows."""
         if not BASE_TAR.exists():
             partial = BASE_TAR.with_suffix(".partial.tar")
-            checked("mmdebstrap", "--variant=minbase", "--quiet", *SLIM, *MERGED, "bookworm", partial, *MIRRORS)
+            checked("mmdebstrap", "--variant=minbase", "--quiet", *SLIM, *MERGED, "bookworm", partial)
             partial.rename(BASE_TAR)
         if not self.buildah("images", "--quiet", "--filter", f"reference={BASE}"):
             container = self.buildah("from", "scratch")
