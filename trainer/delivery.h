@@ -45,9 +45,8 @@ class Delivery {
   // missing at growing distances. Calls `tick` (servers may be added) while it waits.
   //   UNAVAILABLE          none (or, with need_all, not all) came
   //   FAILED_PRECONDITION  another run owns a server
-  //   others               of `tick`
   absl::Status WaitForServers(double patience_seconds, bool need_all, const StopSignal& stop,
-                              const std::function<absl::Status()>& tick);
+                              const std::function<void()>& tick);
   // Of the weights of the first server that tells.
   absl::StatusOr<DType> ServerDType();
 

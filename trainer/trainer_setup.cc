@@ -155,10 +155,8 @@ absl::Status Trainer::Impl::ConnectServers() {
         return Event(kind, message, std::move(fields));
       });
   TANDEM_RETURN_IF_ERROR(delivery->WaitForServers(options.client.start_patience(),
-                                                  options.deterministic, *context.stop, [this] {
-                                                    roster->Update();
-                                                    return absl::OkStatus();
-                                                  }));
+                                                  options.deterministic, *context.stop,
+                                                  [this] { roster->Update(); }));
   if (Stopping()) return absl::OkStatus();
   TANDEM_ASSIGN_OR_RETURN(server_dtype, delivery->ServerDType());
   TANDEM_ASSIGN_OR_RETURN(CastWeights cast, learner->Cast(server_dtype));

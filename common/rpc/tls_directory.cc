@@ -15,22 +15,16 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/openssl_owner.h"
 
 namespace tandem::rpc {
 namespace {
 
-template <auto free>
-struct Free {
-  template <typename T>
-  void operator()(T* pointer) const {
-    free(pointer);
-  }
-};
-using Bio = std::unique_ptr<BIO, Free<BIO_free>>;
-using Certificate = std::unique_ptr<X509, Free<X509_free>>;
-using Key = std::unique_ptr<EVP_PKEY, Free<EVP_PKEY_free>>;
-using Store = std::unique_ptr<X509_STORE, Free<X509_STORE_free>>;
-using StoreContext = std::unique_ptr<X509_STORE_CTX, Free<X509_STORE_CTX_free>>;
+using Bio = OwnedBio;
+using Certificate = OwnedCertificate;
+using Key = OwnedKey;
+using Store = std::unique_ptr<X509_STORE, FreeWith<X509_STORE_free>>;
+using StoreContext = std::unique_ptr<X509_STORE_CTX, FreeWith<X509_STORE_CTX_free>>;
 
 constexpr size_t kMaxFileBytes = 1 << 20;  // an authority bundle of thousands
 

@@ -17,21 +17,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/openssl_owner.h"
 
 namespace tandem::front {
 namespace {
 
-template <auto free>
-struct Free {
-  template <typename T>
-  void operator()(T* pointer) const {
-    free(pointer);
-  }
-};
-using Bio = std::unique_ptr<BIO, Free<BIO_free>>;
-using Certificate = std::unique_ptr<X509, Free<X509_free>>;
-using Key = std::unique_ptr<EVP_PKEY, Free<EVP_PKEY_free>>;
-using Extension = std::unique_ptr<X509_EXTENSION, Free<X509_EXTENSION_free>>;
+using Bio = rpc::OwnedBio;
+using Certificate = rpc::OwnedCertificate;
+using Key = rpc::OwnedKey;
+using Extension = std::unique_ptr<X509_EXTENSION, rpc::FreeWith<X509_EXTENSION_free>>;
 
 absl::Status OpenSslError(const char* what) {
   const unsigned long error = ERR_get_error();
@@ -79,7 +73,7 @@ absl::StatusOr<Certificate> Blank(const std::string& common_name, EVP_PKEY* key,
   unsigned char serial[16];
   if (RAND_bytes(serial, sizeof(serial)) != 1) return OpenSslError("a serial number");
   serial[0] &= 0x7f;  // positive
-  const std::unique_ptr<BIGNUM, Free<BN_free>> number(BN_bin2bn(serial, sizeof(serial), nullptr));
+  const std::unique_ptr<BIGNUM, rpc::FreeWith<BN_free>> number(BN_bin2bn(serial, sizeof(serial), nullptr));
   BN_to_ASN1_INTEGER(number.get(), X509_get_serialNumber(certificate.get()));
   X509_set_version(certificate.get(), X509_VERSION_3);
   ASN1_TIME_set(X509_getm_notBefore(certificate.get()), absl::ToTimeT(not_before));

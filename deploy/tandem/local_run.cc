@@ -58,7 +58,7 @@ LaunchPlan PlanOf(const RunFile& file, const Programs& programs, const std::stri
   plan.ready_seconds = file.launch().ready_seconds;
   plan.stop_seconds = file.launch().stop_seconds;
   const int64_t base_port = file.launch().base_port;
-  const std::string observe = file.server_observe_listen();
+  const std::string observe = file.server().observe_listen;
   plan.server_argv = [=](int64_t server, const std::string& port_file) {
     const int64_t port = base_port == 0 ? 0 : base_port + server;
     std::vector<std::string> argv = {

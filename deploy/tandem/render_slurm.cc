@@ -34,7 +34,7 @@ std::string ProgramPath(const LaunchOptions& launch, const std::string& name) {
 }
 
 void Warn(const RunFile& file, const SlurmLayout& layout) {
-  if (layout.num_nodes > 1 && file.serves_plaintext_to_the_network()) {
+  if (layout.num_nodes > 1 && file.server().insecure_plaintext_open_to_the_network) {
     std::fprintf(stderr,
                  "tandem render: warning: servers on %lld nodes speak plaintext to whoever reaches "
                  "them, as the run file allows\n",
@@ -51,7 +51,8 @@ absl::StatusOr<std::string> Render(const RenderFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(auto file, RunFile::Load(flags.config, flags.sets));
   SlurmJob job;
   TANDEM_ASSIGN_OR_RETURN(
-      job.layout, PlanSlurmLayout(file->launch(), file->server_on_gpu(), file->trainer_on_gpu()));
+      job.layout, PlanSlurmLayout(file->launch(), file->server().engine.device == Device::kCuda,
+                                  file->trainer().learner.device == Device::kCuda));
   if (job.layout.num_nodes > 1) {
     // As the script starts them: the server's own rules say whether it may.
     std::vector<std::string> sets = flags.sets;
@@ -64,7 +65,7 @@ absl::StatusOr<std::string> Render(const RenderFlags& flags) {
   job.run_directory = file->run_directory();
   job.run_name = fs::path(job.run_directory).filename().string();
   job.run_file = file->ToYaml();
-  job.observe_listen = file->server_observe_listen();
+  job.observe_listen = file->server().observe_listen;
   job.server_program = ProgramPath(job.launch, "rollout_server");
   job.trainer_program = ProgramPath(job.launch, "trainer");
   job.inputs = file->input_paths();

@@ -59,10 +59,6 @@ std::string RunFile::run_directory() const {
   return absl::StrCat(impl_->trainer.out, "/", impl_->trainer.run_name);
 }
 int64_t RunFile::num_steps() const { return impl_->trainer.steps; }
-std::string RunFile::server_observe_listen() const { return impl_->server.observe_listen; }
-bool RunFile::server_on_gpu() const { return impl_->server.engine.device == Device::kCuda; }
-bool RunFile::trainer_on_gpu() const { return impl_->trainer.learner.device == Device::kCuda; }
-bool RunFile::serves_plaintext_to_the_network() const { return impl_->server.insecure_plaintext_open_to_the_network; }
 
 std::vector<std::string> RunFile::input_paths() const {
   std::vector<std::string> paths = {impl_->trainer.model, impl_->trainer.data.train};

@@ -31,10 +31,6 @@ class RunFile {
   std::string trainer_model() const;
   std::string run_directory() const;  // OUT/NAME
   int64_t num_steps() const;
-  std::string server_observe_listen() const;  // empty: off
-  bool server_on_gpu() const;
-  bool trainer_on_gpu() const;
-  bool serves_plaintext_to_the_network() const;
   std::vector<std::string> input_paths() const;  // what must be readable where processes start
 
   // Compute threads of a rank and of a server, where the file leaves them to the machine.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/version.h"
+#include "common/comm/group.h"
 #include "deploy/tandem/library_versions.h"
 #include "deploy/tandem/subcommand.h"
 
@@ -22,7 +23,7 @@ void AddVersionCommand(CLI::App& app, Action& chosen) {
       const std::string text = absl::StrCat(
           VersionLine(), "\n", "LibTorch  ", LibTorchVersion(), " (", CpuCapability(), ")\n",
           "oneDNN    ", OneDnnVersion(), "\n", "gRPC      ", GrpcVersion(), "\n",
-          "NCCL      none (CPU build)\n", "compiler  ", std::string(CompilerVersion()), "\n");
+          "NCCL      ", comm::HasNccl() ? "LibTorch's" : "none (CPU build)", "\n", "compiler  ", std::string(CompilerVersion()), "\n");
       std::fputs(text.c_str(), stdout);
       return 0;
     };

@@ -1,0 +1,28 @@
+// Owners of OpenSSL's objects: unique pointers that free them by the function of their kind. For .cc files that
+// speak to OpenSSL.
+#ifndef TANDEM_COMMON_RPC_OPENSSL_OWNER_H_
+#define TANDEM_COMMON_RPC_OPENSSL_OWNER_H_
+
+#include <openssl/bio.h>
+#include <openssl/evp.h>
+#include <openssl/x509.h>
+
+#include <memory>
+
+namespace tandem::rpc {
+
+template <auto free>
+struct FreeWith {
+  template <typename T>
+  void operator()(T* pointer) const {
+    free(pointer);
+  }
+};
+
+using OwnedBio = std::unique_ptr<BIO, FreeWith<BIO_free>>;
+using OwnedCertificate = std::unique_ptr<X509, FreeWith<X509_free>>;
+using OwnedKey = std::unique_ptr<EVP_PKEY, FreeWith<EVP_PKEY_free>>;
+
+}  // namespace tandem::rpc
+
+#endif  // TANDEM_COMMON_RPC_OPENSSL_OWNER_H_
