@@ -64,4 +64,4 @@ mutants: configure ## put each known bug in by a patch and see its test fail
 	@.deps/venv/bin/python tests/mutants/run_mutants.py $(ARGS)
 
 format:          ## clang-format on every C++ file
-	@git ls-files '*.h' '*.cc' | xargs clang-format -i
+	@git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format -i

@@ -94,8 +94,8 @@ absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Cast(int64_t version,
   for (const HostTensor& master : masters) {
     cast.push_back(NewTensor(master.spec, DType::kBF16));
     const std::vector<float> values = Floats(master);
-    trainer::CastToBf16(master.spec.name, /*first=*/0, values.data(), master.spec.num_elements(), rounding,
-                        Elements<uint16_t>(cast.back()));
+    trainer::CastToBf16(master.spec.name, /*first=*/0, values.data(), master.spec.num_elements(),
+                        rounding, Elements<uint16_t>(cast.back()));
   }
   return cast;
 }

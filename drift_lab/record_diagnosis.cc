@@ -16,9 +16,9 @@ using offpolicy::Capture;
 
 constexpr size_t kMostCauses = 3;
 constexpr int kRefinements = 3;
-// A hypothesis goes on to the next round when it takes this share of the difference away, or matches that
-// share of tokens more; at the end it is named when everything is explained, or when it took this
-// much.
+// A hypothesis goes on to the next round when it takes this share of the difference away, or
+// matches that share of tokens more; at the end it is named when everything is explained, or when
+// it took this much.
 constexpr double kLeastGain = 0.1, kLeastGainAlone = 0.5;
 
 double GainOf(const Fit& before, const Fit& after) {

@@ -39,8 +39,8 @@ class EngineThread : public WeightSink {
     std::function<void(std::vector<EngineEvent>)> on_events;
     // Add refused this group, or an install ended it.
     std::function<void(GroupKey, const absl::Status&)> on_rejected;
-    std::function<void(const EngineStats&)> on_stats;                // after every step and command
-    std::function<void(const absl::Status&)> on_failure;             // a step failed: the last call
+    std::function<void(const EngineStats&)> on_stats;     // after every step and command
+    std::function<void(const absl::Status&)> on_failure;  // a step failed: the last call
   };
 
   explicit EngineThread(std::unique_ptr<StepEngine> engine, SecondsClock clock = MonotonicSeconds);
@@ -59,7 +59,8 @@ class EngineThread : public WeightSink {
 
   void Abort(GroupKey key);
 
-  // Ends a group with what it has drawn (events); one that has drawn nothing is aborted and rejected.
+  // Ends a group with what it has drawn (events); one that has drawn nothing is aborted and
+  // rejected.
   void StopEarly(GroupKey key);
 
   // `done` runs on the engine thread, or here when refused.
@@ -73,8 +74,9 @@ class EngineThread : public WeightSink {
   void Resume(std::function<void(absl::Status)> done);
   bool paused() const { return paused_.load(); }
 
-  // WeightSink. Stage runs on the caller's thread beside the steps; Install waits for the running step, and
-  // with in-flight policy drain for the running groups. Returns the seconds the swap held steps back.
+  // WeightSink. Stage runs on the caller's thread beside the steps; Install waits for the running
+  // step, and with in-flight policy drain for the running groups. Returns the seconds the swap held
+  // steps back.
   //   FAILED_PRECONDITION  policy drain, groups run, and the engine is paused: they would never end
   absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors) override;
   absl::StatusOr<double> Install(std::unique_ptr<StagedWeights> staged,

@@ -49,7 +49,8 @@ class GroupCall {
   // summary or an error is the last item.
   Item Next(size_t* cursor) const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The same for a caller that wants nothing before the group is whole; completions then come by index.
+  // The same for a caller that wants nothing before the group is whole; completions then come by
+  // index.
   Item NextWhenWhole(size_t* cursor) const ABSL_LOCKS_EXCLUDED(mu_);
 
   void Append(CompletionPtr completion) ABSL_LOCKS_EXCLUDED(mu_);

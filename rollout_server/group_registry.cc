@@ -103,8 +103,10 @@ absl::Status GroupRegistry::CheckRoom(const Ask& ask) {
   if (wait > ask.seconds_left) {
     return absl::DeadlineExceededError(
         absl::StrCat("refused at once: ", queued, " groups wait and one starts every ",
-                     absl::StrFormat("%.2g", start_interval_), " s, so this one would start after its "
-                     "deadline in ", absl::StrFormat("%.2g", ask.seconds_left), " s"));
+                     absl::StrFormat("%.2g", start_interval_),
+                     " s, so this one would start after its "
+                     "deadline in ",
+                     absl::StrFormat("%.2g", ask.seconds_left), " s"));
   }
   return absl::OkStatus();
 }

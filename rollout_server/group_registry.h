@@ -44,7 +44,8 @@ class GroupRegistry {
     std::function<void(GroupKey)> abort;
     std::function<void(GroupKey)> stop_early;
   };
-  // Hears of each group that was finished, on the engine's thread, without a lock held. May be null.
+  // Hears of each group that was finished, on the engine's thread, without a lock held. May be
+  // null.
   using OnFinished = std::function<void(const GroupReport&)>;
 
   struct Ask {
@@ -115,7 +116,7 @@ class GroupRegistry {
     std::shared_ptr<GroupCall> call;
     Phase phase = Phase::kQueued;
     double arrived = 0, started = 0, decoding = 0;  // seconds
-    GroupReport report;  // its counts
+    GroupReport report;                             // its counts
   };
   struct Finished {
     std::string fingerprint;

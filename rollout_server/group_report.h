@@ -11,8 +11,8 @@ namespace tandem::rollout {
 struct GroupReport {
   int64_t group_id = 0;
   TraceContext trace;  // of the first call that asked for it; may be none
-  // Seconds on the registry's clock: the call came, the engine took it up, its first token was drawn, its
-  // last was.
+  // Seconds on the registry's clock: the call came, the engine took it up, its first token was
+  // drawn, its last was.
   double arrived = 0, started = 0, decoding = 0, ended = 0;
   int64_t num_completions = 0;
   int64_t num_tokens = 0, longest_tokens = 0;  // of all completions, of the longest

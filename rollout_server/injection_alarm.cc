@@ -10,15 +10,19 @@ namespace tandem::rollout {
 namespace {
 
 void WarnInLog(const std::string& faults, int64_t num_groups) {
-  log::Warning("FAULTS ARE INJECTED: these completions and log-probs are wrong on purpose (drift.inject)",
-               {{"faults", faults}, {"groups", num_groups}});
+  log::Warning(
+      "FAULTS ARE INJECTED: these completions and log-probs are wrong on purpose (drift.inject)",
+      {{"faults", faults}, {"groups", num_groups}});
 }
 
 }  // namespace
 
-InjectionAlarm::InjectionAlarm(MetricsRegistry* registry, const std::vector<std::string>& injected, Warn warn)
+InjectionAlarm::InjectionAlarm(MetricsRegistry* registry, const std::vector<std::string>& injected,
+                               Warn warn)
     : faults_(absl::StrJoin(injected, "; ")), warn_(std::move(warn)) {
-  registry->GetGauge("tandem_injected_faults", "faults switched on for calibration: 0 on a healthy server")
+  registry
+      ->GetGauge("tandem_injected_faults",
+                 "faults switched on for calibration: 0 on a healthy server")
       ->Set(static_cast<double>(injected.size()));
   if (!faults_.empty()) warn_(faults_, 0);
 }

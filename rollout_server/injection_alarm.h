@@ -1,5 +1,5 @@
-// InjectionAlarm: makes injected faults loud: a gauge on /metrics, and a warning that names them all at the start
-// and every 100 groups. Silent on a healthy server. OnEvents: engine thread only.
+// InjectionAlarm: makes injected faults loud: a gauge on /metrics, and a warning that names them
+// all at the start and every 100 groups. Silent on a healthy server. OnEvents: engine thread only.
 #ifndef TANDEM_ROLLOUT_SERVER_INJECTION_ALARM_H_
 #define TANDEM_ROLLOUT_SERVER_INJECTION_ALARM_H_
 

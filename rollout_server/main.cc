@@ -74,6 +74,4 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace tandem::rollout
 
-int main(int argc, char** argv) {
-  return tandem::rollout::Main(argc, argv);
-}
+int main(int argc, char** argv) { return tandem::rollout::Main(argc, argv); }

@@ -50,14 +50,14 @@ class Ownership {
 
   std::string owner() const ABSL_LOCKS_EXCLUDED(mu_);  // empty: free
 
-  // A group call of `run_id`, admitted or not, that wants weights of at least `min_version`. Noted when
-  // it is the owner's.
+  // A group call of `run_id`, admitted or not, that wants weights of at least `min_version`. Noted
+  // when it is the owner's.
   void NoteAsked(const std::string& run_id, int64_t min_version) ABSL_LOCKS_EXCLUDED(mu_);
 
   struct LiveClaim {
     std::string run_id;
     int64_t epoch = 0;
-    bool has_asked = false;          // for groups, under this epoch
+    bool has_asked = false;           // for groups, under this epoch
     int64_t highest_min_version = 0;  // of those calls
   };
   std::optional<LiveClaim> claim() const ABSL_LOCKS_EXCLUDED(mu_);  // none: free

@@ -20,9 +20,9 @@ struct ReadinessFacts {
   int64_t live_epoch = 0;  // the live weights were committed under it
 };
 
-// Ready: neither draining nor failed, and either owned by no run, or with weights that are the owner's
-// and new enough for what it asked. They are its own once it has committed some under its epoch, or
-// asks for groups: a run proves by digests that a server has its weights before it asks.
+// Ready: neither draining nor failed, and either owned by no run, or with weights that are the
+// owner's and new enough for what it asked. They are its own once it has committed some under its
+// epoch, or asks for groups: a run proves by digests that a server has its weights before it asks.
 ProbeAnswer JudgeReadiness(const ReadinessFacts& facts);
 
 // Live: the engine was not silent for as long as `bound_seconds` while it had work.

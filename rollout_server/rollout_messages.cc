@@ -103,9 +103,10 @@ absl::StatusOr<GroupRegistry::Ask> AskFromWire(const v1::GenerateGroupRequest& r
   TANDEM_RETURN_IF_ERROR(ValidateSampling(ask.request.sampling));
   const float penalty = request.sampling().repetition_penalty();
   if (penalty != 0 && penalty != 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "sampling.repetition_penalty is ", penalty, ": it is not supported, since log-probs under it "
-        "depend on ids in a way the trainer does not re-score; leave it out"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.repetition_penalty is ", penalty,
+                     ": it is not supported, since log-probs under it "
+                     "depend on ids in a way the trainer does not re-score; leave it out"));
   }
   if (!v1::Delivery_IsValid(request.delivery())) {
     return absl::InvalidArgumentError(absl::StrCat("delivery is ", request.delivery()));
@@ -190,8 +191,9 @@ absl::StatusOr<ScoreQuestion> ScoreFromWire(const v1::ScoreRequest& request, int
     }
     const int32_t prompt = request.sequences(i).num_prompt_tokens();
     if (prompt < 0 || prompt >= ids.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("num_prompt_tokens of sequence ", i, " is ", prompt,
-                                                     ", must be in [0, ", ids.size() - 1, "]"));
+      return absl::InvalidArgumentError(absl::StrCat("num_prompt_tokens of sequence ", i, " is ",
+                                                     prompt, ", must be in [0, ", ids.size() - 1,
+                                                     "]"));
     }
     for (const int32_t id : ids) {
       if (id < 0 || id >= vocab_size) {

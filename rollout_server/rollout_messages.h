@@ -35,7 +35,8 @@ struct ScoreQuestion {
   ScoreOptions options;
 };
 
-//   INVALID_ARGUMENT  no sequences; ValidateScoreOptions; an unknown path; a sequence of fewer than 2 ids,
+//   INVALID_ARGUMENT  no sequences; ValidateScoreOptions; an unknown path; a sequence of fewer than
+//   2 ids,
 //                     over the context, with num_prompt_tokens outside its ids or an id outside the
 //                     vocabulary, or whose token_hash differs (its index is named); more than
 //                     kMaxScoreTokens in all

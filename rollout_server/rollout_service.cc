@@ -95,7 +95,8 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
 
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (finished_ || writing_ || !call_) return;
-    const GroupCall::Item item = whole_group_ ? call_->NextWhenWhole(&cursor_) : call_->Next(&cursor_);
+    const GroupCall::Item item =
+        whole_group_ ? call_->NextWhenWhole(&cursor_) : call_->Next(&cursor_);
     if (const auto* completion = std::get_if<CompletionPtr>(&item)) {
       response_.mutable_completion()->Clear();
       CompletionToWire(**completion, sampling_, response_.mutable_completion());
@@ -175,10 +176,9 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     const absl::Status user = parts_.ownership->CheckUser(request->run_id());
     if (user.ok()) {
-      response->set_aborted(
-          request->finish_early()
-              ? parts_.groups->StopEarly(request->run_id(), request->group_id())
-              : parts_.groups->Abort(request->run_id(), request->group_id()));
+      response->set_aborted(request->finish_early()
+                                ? parts_.groups->StopEarly(request->run_id(), request->group_id())
+                                : parts_.groups->Abort(request->run_id(), request->group_id()));
     }
     reactor->Finish(ToGrpc(user));
     return reactor;

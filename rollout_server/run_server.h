@@ -1,5 +1,5 @@
-// RunServer: what a rollout server process does once its configuration is read: open the observe port, load the
-// model, serve until a signal. Used by main.cc.
+// RunServer: what a rollout server process does once its configuration is read: open the observe
+// port, load the model, serve until a signal. Used by main.cc.
 #ifndef TANDEM_ROLLOUT_SERVER_RUN_SERVER_H_
 #define TANDEM_ROLLOUT_SERVER_RUN_SERVER_H_
 
@@ -7,8 +7,8 @@
 
 namespace tandem::rollout {
 
-// Says on standard error why it ended early, and on standard output where it listens. Installs the signal handlers.
-// Returns the exit code.
+// Says on standard error why it ended early, and on standard output where it listens. Installs the
+// signal handlers. Returns the exit code.
 int RunServer(ServerOptions options);
 
 }  // namespace tandem::rollout

@@ -27,8 +27,9 @@ struct ServedModel {
   std::vector<int32_t> eos_token_ids;
   std::vector<TensorSpec> tensors;  // what a push must hold, in the engine's order
   DigestMap digests;                // of the weights as loaded
-  std::vector<std::string> injected;  // active faults with their strengths (engine_faults.h); empty: healthy
-  MachineLimits limits;             // of this machine, measured when the model was loaded
+  std::vector<std::string>
+      injected;          // active faults with their strengths (engine_faults.h); empty: healthy
+  MachineLimits limits;  // of this machine, measured when the model was loaded
 };
 
 }  // namespace tandem::rollout

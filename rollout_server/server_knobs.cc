@@ -10,8 +10,9 @@ void BindOptions(OptionBinder& binder, ServerOptions& o) {
       "directory of tls.crt, tls.key and ca.crt: mutual TLS; empty: plaintext, on loopback only");
   binder.Text("token_file", &o.tls.token_file,
               "bearer tokens, one per line, of which callers must show one; empty: off");
-  binder.Flag("insecure_plaintext_open_to_the_network", &o.insecure_plaintext_open_to_the_network,
-              "serve without TLS on an address that is not loopback: whoever reaches it can push weights");
+  binder.Flag(
+      "insecure_plaintext_open_to_the_network", &o.insecure_plaintext_open_to_the_network,
+      "serve without TLS on an address that is not loopback: whoever reaches it can push weights");
   binder.Text("observe_listen", &o.observe_listen,
               "HOST:PORT of probes, /metrics and /logs over plain HTTP, read-only; empty: off");
   binder.Number("liveness_seconds", &o.liveness_seconds, {.min = 1, .max = 86400}, "s",
@@ -54,8 +55,10 @@ void BindOptions(OptionBinder& binder, ServerOptions& o) {
 
 void BindInjection(OptionBinder& binder, ServerOptions& o) {
   binder.Section("drift", "drift lab", [&](OptionBinder& drift) {
-    drift.Section("inject", "faults of known size in the rollout server, all off by default (docs/injectors.md)",
-                  [&](OptionBinder& b) { BindOptions(b, o.engine.faults); });
+    drift.Section(
+        "inject",
+        "faults of known size in the rollout server, all off by default (docs/injectors.md)",
+        [&](OptionBinder& b) { BindOptions(b, o.engine.faults); });
   });
 }
 

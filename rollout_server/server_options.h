@@ -17,11 +17,12 @@ struct ServerOptions {
   std::string model;                       // Hugging Face directory
   std::string listen = "127.0.0.1:50051";  // port 0 picks one
   rpc::TlsOptions tls;
-  bool insecure_plaintext_open_to_the_network = false;  // without TLS on an address others can reach
-  std::string observe_listen;              // empty: no probes, no /metrics
+  bool insecure_plaintext_open_to_the_network =
+      false;                   // without TLS on an address others can reach
+  std::string observe_listen;  // empty: no probes, no /metrics
   double liveness_seconds = 120;
   std::string trace_file;  // empty: no spans
-  std::string port_file;                   // empty: none
+  std::string port_file;   // empty: none
   int64_t max_queued_groups = 256;
   int64_t remembered_groups = 256;
   int64_t max_message_bytes = 8 << 20;
@@ -29,7 +30,7 @@ struct ServerOptions {
       3600;  // then the caller makes another, with the identity of that day
   double lease_seconds = 60;
   double drain_seconds = 60;
-  int64_t stopped_exit_code = 0;           // of a server that a signal ended
+  int64_t stopped_exit_code = 0;  // of a server that a signal ended
   bool reflection = false;
   log::LogOptions log;
   EngineOptions engine;
@@ -41,7 +42,8 @@ void BindOptions(OptionBinder& binder, ServerOptions& options);  // in server_kn
 void BindInjection(OptionBinder& binder, ServerOptions& options);
 
 // What no single knob can tell.
-//   INVALID_ARGUMENT  no model; a listen or observe address that is not HOST:PORT; plaintext on an address
+//   INVALID_ARGUMENT  no model; a listen or observe address that is not HOST:PORT; plaintext on an
+//   address
 //                     that is not loopback, unless insecure_plaintext_open_to_the_network; that
 //                     beside TLS; a token without TLS
 absl::Status CheckOptions(const ServerOptions& options);

@@ -33,8 +33,8 @@ class StepEngine {
                                         WeightVersion version) = 0;
   virtual void HoldAdmissions(bool hold) = 0;
   virtual InFlight in_flight() const = 0;
-  virtual absl::StatusOr<std::vector<SequenceScore>> Score(const std::vector<ScoreSequence>& sequences,
-                                                           const ScoreOptions& options) = 0;
+  virtual absl::StatusOr<std::vector<SequenceScore>> Score(
+      const std::vector<ScoreSequence>& sequences, const ScoreOptions& options) = 0;
   virtual WeightVersion live_version() const = 0;
   virtual EngineStats Stats() const = 0;
 };

@@ -40,11 +40,11 @@ class WeightReceiver {
   };
   struct CommitReport {
     Live live;
-    // Deltas added and digests made, beside the decode steps; digests of dense tensors while the rest
-    // was still coming.
+    // Deltas added and digests made, beside the decode steps; digests of dense tensors while the
+    // rest was still coming.
     double verify_seconds = 0;
-    double pack_seconds = 0;    // for the engine's kernels, likewise
-    double pause_seconds = 0;   // no decode step could run
+    double pack_seconds = 0;   // for the engine's kernels, likewise
+    double pause_seconds = 0;  // no decode step could run
   };
 
   // What a delta push is over, and how each tensor of its manifest travels.

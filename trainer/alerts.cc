@@ -36,24 +36,27 @@ class Checks {
   std::vector<Alert> alerts_;
 };
 
-// A server that agrees better with an earlier version is late, unless that is the first one: then nothing arrived.
+// A server that agrees better with an earlier version is late, unless that is the first one: then
+// nothing arrived.
 void CheckDelivery(double factor, Checks& checks) {
   const double served = checks.Value("drift/probe/version") - checks.Value("drift/probe/lag");
   const Interval behind = checks.Read("drift/delivery/behind");
   const Interval square = checks.Read("drift/delivery/square");
   if (behind.value > 0 && behind.value < served &&
       IsAbove(square, factor * checks.Value("drift/delivery/nearest_square"))) {
-    checks.Raise(true, {"late_delivery", behind, 0,
-                        "a server computes with weights that many versions older than it says: a push "
-                        "that was acknowledged and not installed"});
+    checks.Raise(true,
+                 {"late_delivery", behind, 0,
+                  "a server computes with weights that many versions older than it says: a push "
+                  "that was acknowledged and not installed"});
     return;
   }
   const Interval undelivered = checks.Read("drift/delivery/undelivered");
   if (!undelivered.known()) return;
-  checks.RaiseAbove("non_delivery", undelivered, factor * checks.Value("drift/delivery/floor"),
-                    "the probe's gap at equal weights grows with the distance from the initial "
-                    "weights: a server keeps some tensor at its first value (a tied head, a buffer, "
-                    "a copy no push reaches); find it with tandem drift attribute");
+  checks.RaiseAbove(
+      "non_delivery", undelivered, factor * checks.Value("drift/delivery/floor"),
+      "the probe's gap at equal weights grows with the distance from the initial "
+      "weights: a server keeps some tensor at its first value (a tied head, a buffer, "
+      "a copy no push reaches); find it with tandem drift attribute");
 }
 
 void CheckDrift(const AlertOptions& options, Checks& checks) {
@@ -80,11 +83,11 @@ void CheckDrift(const AlertOptions& options, Checks& checks) {
 void CheckLoss(const AlertOptions& options, Checks& checks) {
   const double updates = checks.Value("loss/num_updates");
   const Interval ratio = checks.Read("loss/ratio_mean");
-  checks.Raise(options.ratio_guard > 0 && updates == 1 &&
-                   std::abs(ratio.value - 1) > options.ratio_guard,
-               {"ratio_far_from_one", ratio, options.ratio_guard,
-                "before the first update target and proximal weights are the same: look for "
-                "dropout, a wrong shift, or log-probs of other tokens"});
+  checks.Raise(
+      options.ratio_guard > 0 && updates == 1 && std::abs(ratio.value - 1) > options.ratio_guard,
+      {"ratio_far_from_one", ratio, options.ratio_guard,
+       "before the first update target and proximal weights are the same: look for "
+       "dropout, a wrong shift, or log-probs of other tokens"});
   const Interval clipped{.value = checks.Value("loss/clip_low_share") +
                                   checks.Value("loss/clip_high_share")};
   checks.Raise(updates > 1 && clipped.value == 0,
@@ -107,10 +110,11 @@ void BindOptions(OptionBinder& binder, AlertOptions& options) {
   binder.Number("drift_guard", &options.drift_guard, {.min = 0}, "nats",
                 "alert when mean abs(delta) is above: of a step at staleness 0, of the probe set, "
                 "or of what visited tokens add to it; 0: off");
-  binder.Number("delivery_factor", &options.delivery_factor, {.min = 0}, "",
-                "alert when the part of the probe's squared gap that grows with the distance from the "
-                "initial weights is above so many times the squared gap at them, or an earlier version "
-                "fits so many times better; 0: off");
+  binder.Number(
+      "delivery_factor", &options.delivery_factor, {.min = 0}, "",
+      "alert when the part of the probe's squared gap that grows with the distance from the "
+      "initial weights is above so many times the squared gap at them, or an earlier version "
+      "fits so many times better; 0: off");
   binder.Number("ratio_guard", &options.ratio_guard, {.min = 0}, "",
                 "alert when the mean ratio of a step with one update is further from 1; 0: off");
   binder.Number("clip_share_max", &options.clip_share_max, {.min = 0, .max = 1}, "",
@@ -147,10 +151,10 @@ std::vector<Alert> CheckAlerts(const MetricsLine& line, const AlertOptions& opti
                     "the policy hardly explores: lower the learning rate, raise eps_high, or "
                     "stop here");
   if (checks.Value("push/update_norm") > 0) {
-    checks.RaiseBelow("push_changed_nothing", checks.Read("push/changed_share"),
-                      options.changed_share_min,
-                      "the update is too small to show at the server's dtype: see "
-                      "push/arrived_share; where that is 1, the gradient norm and the learning rate");
+    checks.RaiseBelow(
+        "push_changed_nothing", checks.Read("push/changed_share"), options.changed_share_min,
+        "the update is too small to show at the server's dtype: see "
+        "push/arrived_share; where that is 1, the gradient norm and the learning rate");
   }
   checks.RaiseBelow("push_swallows_update", checks.Read("push/arrived_share"),
                     options.arrived_share_min,

@@ -13,7 +13,7 @@
 namespace tandem::trainer {
 
 struct AlertOptions {
-  double drift_guard = 0.1;  // 0: off
+  double drift_guard = 0.1;    // 0: off
   double delivery_factor = 4;  // 0: off
   double ratio_guard = 0.05;
   double clip_share_max = 0.3;
@@ -34,8 +34,8 @@ struct Alert {
   bool stops_run = false;
 };
 
-// Has the number passed the threshold, as far as it is known? The bound on the threshold's other side decides, so
-// that noise raises nothing; the value, where there is no interval. False for NaN.
+// Has the number passed the threshold, as far as it is known? The bound on the threshold's other
+// side decides, so that noise raises nothing; the value, where there is no interval. False for NaN.
 bool IsAbove(const offpolicy::Interval& measured, double threshold);
 bool IsBelow(const offpolicy::Interval& measured, double threshold);
 

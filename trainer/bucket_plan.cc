@@ -36,8 +36,8 @@ std::vector<BucketPlan> PlanBuckets(std::span<const int64_t> sizes, int num_rank
 }
 
 std::vector<BucketPlan> PlanStageBuckets(std::span<const int64_t> sizes,
-                                         std::span<const std::vector<size_t>> stages,
-                                         int num_ranks, std::vector<size_t>& of_stage) {
+                                         std::span<const std::vector<size_t>> stages, int num_ranks,
+                                         std::vector<size_t>& of_stage) {
   std::vector<BucketPlan> buckets;
   std::vector<std::optional<size_t>> of_parameter(sizes.size());
   of_stage.clear();

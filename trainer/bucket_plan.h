@@ -51,8 +51,8 @@ std::vector<BucketPlan> PlanBuckets(std::span<const int64_t> sizes, int num_rank
 // stage's parameters come together. Stages that share a parameter share their bucket. `of_stage`
 // gets the bucket of each.
 std::vector<BucketPlan> PlanStageBuckets(std::span<const int64_t> sizes,
-                                         std::span<const std::vector<size_t>> stages,
-                                         int num_ranks, std::vector<size_t>& of_stage);
+                                         std::span<const std::vector<size_t>> stages, int num_ranks,
+                                         std::vector<size_t>& of_stage);
 
 // What lies in the rank's equal part of the bucket, by place. Parts are in the order of ranks; one
 // may be padding only.

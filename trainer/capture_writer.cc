@@ -41,9 +41,10 @@ void BindOptions(OptionBinder& binder, CaptureOptions& options) {
   binder.Flag("weights", &options.weights,
               "with the fp32 weights its tokens were drawn and re-scored under, which attribution "
               "needs (4 bytes a parameter and version)");
-  binder.Integer("versions_before", &options.versions_before, {.min = 0, .max = 64}, "versions",
-                 "with so many versions before those, too: attribution can name weights that a server ran "
-                 "in place of the ones it claims only if it has them");
+  binder.Integer(
+      "versions_before", &options.versions_before, {.min = 0, .max = 64}, "versions",
+      "with so many versions before those, too: attribution can name weights that a server ran "
+      "in place of the ones it claims only if it has them");
   binder.Integer("keep", &options.keep, {.min = 0}, "captures",
                  "older ones are deleted with the weights that only they need; 0: keep all");
 }
@@ -76,8 +77,7 @@ absl::Status CaptureWriter::WriteMasters(const std::vector<TensorSource>& master
 
 absl::Status CaptureWriter::Write(offpolicy::CaptureManifest manifest,
                                   const std::vector<experience::v1::ScoredGroup>& groups,
-                                  const ProximalLogprobs& proximal,
-                                  const RecentWeights& recent) {
+                                  const ProximalLogprobs& proximal, const RecentWeights& recent) {
   offpolicy::Capture capture = CaptureGroups(groups, proximal);
   std::set<int64_t> versions(capture.weight_version.begin(), capture.weight_version.end());
   versions.insert(manifest.proximal_version);
@@ -99,8 +99,8 @@ absl::Status CaptureWriter::Write(offpolicy::CaptureManifest manifest,
     manifest.weights.push_back(std::move(weights));
   }
   capture.manifest = std::move(manifest);
-  TANDEM_RETURN_IF_ERROR(offpolicy::WriteCapture(
-      absl::StrCat(directory_, "/step_", capture.manifest.step), capture));
+  TANDEM_RETURN_IF_ERROR(
+      offpolicy::WriteCapture(absl::StrCat(directory_, "/step_", capture.manifest.step), capture));
   RemoveStale();
   return absl::OkStatus();
 }

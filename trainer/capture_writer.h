@@ -1,6 +1,6 @@
-// CaptureWriter: captures of a run under captures/step_N, and the masters of the weight versions they
-// need under captures/weights, so that the drift lab can score the same tokens again at every version
-// that drew or re-scored them. Used by trainer.cc, from its thread.
+// CaptureWriter: captures of a run under captures/step_N, and the masters of the weight versions
+// they need under captures/weights, so that the drift lab can score the same tokens again at every
+// version that drew or re-scored them. Used by trainer.cc, from its thread.
 #ifndef TANDEM_TRAINER_CAPTURE_WRITER_H_
 #define TANDEM_TRAINER_CAPTURE_WRITER_H_
 
@@ -21,8 +21,9 @@ namespace tandem::trainer {
 struct CaptureOptions {
   int64_t every = 0;  // train steps; 0: none
   bool weights = true;
-  int64_t keep = 0;   // captures; 0: all
-  int64_t versions_before = 1;  // of every version that a capture needs: what a server may run in its place
+  int64_t keep = 0;  // captures; 0: all
+  int64_t versions_before =
+      1;  // of every version that a capture needs: what a server may run in its place
 };
 void BindOptions(OptionBinder& binder, CaptureOptions& options);
 
@@ -39,8 +40,8 @@ class CaptureWriter {
   // Does the capture of train step `step` want masters?
   bool NeedsMasters(int64_t step) const { return options_.weights && Due(step); }
 
-  // Writes captures/step_N of the batch that train step `manifest.step` consumed. Adds the weights of
-  // the versions in it to the manifest, as far as `recent` has them.
+  // Writes captures/step_N of the batch that train step `manifest.step` consumed. Adds the weights
+  // of the versions in it to the manifest, as far as `recent` has them.
   //   RESOURCE_EXHAUSTED, UNAVAILABLE  the disk; captures written before stay whole
   //   any code of reading the masters
   absl::Status Write(offpolicy::CaptureManifest manifest,

@@ -24,8 +24,7 @@ const char* TransportOf(const ServerPush& push) {
 }  // namespace
 
 absl::Status Delivery::WaitForServers(double patience_seconds, bool need_all,
-                                      const StopSignal& stop,
-                                      const std::function<void()>& tick) {
+                                      const StopSignal& stop, const std::function<void()>& tick) {
   const double start = MonotonicSeconds();
   double next_warning = 5;
   for (;;) {
@@ -38,9 +37,9 @@ absl::Status Delivery::WaitForServers(double patience_seconds, bool need_all,
     const double waited = MonotonicSeconds() - start;
     if (waited > patience_seconds && answering > 0) {
       if (!need_all) return ForwardEvents();
-      return absl::UnavailableError(absl::StrCat("only ", answering, " rollout servers answer after ",
-                                                 patience_seconds, " s, and a deterministic run needs ",
-                                                 "all of them: ", missing));
+      return absl::UnavailableError(
+          absl::StrCat("only ", answering, " rollout servers answer after ", patience_seconds,
+                       " s, and a deterministic run needs ", "all of them: ", missing));
     }
     if (waited > next_warning && answering > 0) {
       next_warning *= 2;
@@ -96,7 +95,9 @@ absl::Status Delivery::Settle(const ServerPush& push, PushTotals* totals) {
                   {"digest", JsonText(push.digest)},
                   {"bytes", absl::StrCat(push.bytes)},
                   {"transport", JsonText(TransportOf(push))},
-                  {"form", JsonText(push.skipped ? "none" : push.is_delta ? "delta" : "dense")},
+                  {"form", JsonText(push.skipped    ? "none"
+                                    : push.is_delta ? "delta"
+                                                    : "dense")},
                   {"changed_share", JsonNumber(cast_.changed_share)},
                   {"lost_norm", JsonNumber(cast_.lost_norm)},
                   {"arrived_share", JsonNumber(cast_.arrived_share)}});

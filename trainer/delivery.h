@@ -26,8 +26,8 @@ namespace tandem::trainer {
 struct PushTotals {
   int64_t bytes = 0;        // as they travelled to each
   int64_t dense_bytes = 0;  // as they would have without deltas
-  double seconds = 0;   // of the slowest server
-  double pause_ms = 0;  // of the slowest server
+  double seconds = 0;       // of the slowest server
+  double pause_ms = 0;      // of the slowest server
 };
 
 // Writes an event of the run.
@@ -36,13 +36,13 @@ using EventSink =
 
 class Delivery {
  public:
-  // All must outlive this object. Servers are given weights `hold_back` versions older than those handed
-  // to Publish; for the first so many, the first.
+  // All must outlive this object. Servers are given weights `hold_back` versions older than those
+  // handed to Publish; for the first so many, the first.
   Delivery(RolloutClient* client, WeightPublisher* publisher, int64_t hold_back, EventSink events)
       : client_(client), publisher_(publisher), hold_back_(hold_back), events_(std::move(events)) {}
 
-  // Waits until every server answers, or `patience_seconds` passed and some do, with warnings of who is
-  // missing at growing distances. Calls `tick` (servers may be added) while it waits.
+  // Waits until every server answers, or `patience_seconds` passed and some do, with warnings of
+  // who is missing at growing distances. Calls `tick` (servers may be added) while it waits.
   //   UNAVAILABLE          none (or, with need_all, not all) came
   //   FAILED_PRECONDITION  another run owns a server
   absl::Status WaitForServers(double patience_seconds, bool need_all, const StopSignal& stop,
@@ -79,7 +79,8 @@ class Delivery {
   WeightPublisher* const publisher_;
   const int64_t hold_back_;
   const EventSink events_;
-  std::deque<HeldWeights> held_;  // oldest first; the front is due when there are hold_back_ behind it
+  std::deque<HeldWeights>
+      held_;  // oldest first; the front is due when there are hold_back_ behind it
   bool published_ = false;
   CastNumbers cast_;  // of the version published last
 };

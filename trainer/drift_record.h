@@ -20,15 +20,16 @@ struct DriftRecord {
   std::vector<int32_t> group, length;                                             // [S]
 
   offpolicy::TokenRecord view() const {
-    return {behaviour, proximal, entropies, second_moments, advantages, sequence,
-            position,  version_lag, mask,   group,          length};
+    return {behaviour, proximal,    entropies, second_moments, advantages, sequence,
+            position,  version_lag, mask,      group,          length};
   }
 };
 
-// `proximal` [microbatches]: log-probs in the order of each one's row. `version` is the one they are
-// of: tokens drawn under an older one lag behind it.
+// `proximal` [microbatches]: log-probs in the order of each one's row. `version` is the one they
+// are of: tokens drawn under an older one lag behind it.
 DriftRecord MakeDriftRecord(const ExperienceBatch& batch,
-                            std::span<const std::span<const float>> proximal, WeightVersion version);
+                            std::span<const std::span<const float>> proximal,
+                            WeightVersion version);
 
 }  // namespace tandem::trainer
 

@@ -45,13 +45,12 @@ std::vector<Reward> Score(const Prompt& prompt, const FinishedGroup& group,
                           RewardFunction& rewards) {
   std::vector<RewardInput> inputs;
   for (const rollout::v1::Completion& completion : group.completions) {
-    inputs.push_back(
-        {.text = completion.text(),
-         .answer = prompt.answer(),
-         .prompt = prompt.text(),
-         .source_json = prompt.source_json(),
-         .num_tokens = completion.token_ids_size(),
-         .truncated = IsTruncated(completion)});
+    inputs.push_back({.text = completion.text(),
+                      .answer = prompt.answer(),
+                      .prompt = prompt.text(),
+                      .source_json = prompt.source_json(),
+                      .num_tokens = completion.token_ids_size(),
+                      .truncated = IsTruncated(completion)});
   }
   return rewards.Score(inputs);
 }

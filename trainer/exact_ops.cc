@@ -64,8 +64,8 @@ struct AttentionInputs {
   HeadCounts heads;
 };
 
-// One prompt with its completions under one KV head, as the engine lays them out: full prompt blocks are
-// shared, and every completion has a copy of the prompt's last, partial block.
+// One prompt with its completions under one KV head, as the engine lays them out: full prompt
+// blocks are shared, and every completion has a copy of the prompt's last, partial block.
 template <typename Kv>
 void AttendPart(std::span<const Segment> part, int64_t kv_head, const AttentionInputs& in,
                 PartCache<Kv>& cache) {
@@ -75,7 +75,8 @@ void AttendPart(std::span<const Segment> part, int64_t kv_head, const AttentionI
   const float scale = 1.0f / std::sqrt(static_cast<float>(d));
   const auto store = [&](int64_t row, int32_t block, int64_t slot) {
     const KvLayer<Kv> layer = cache.layer();
-    const float *key = in.k + row * kv_stride + kv_head * d, *value = in.v + row * kv_stride + kv_head * d;
+    const float *key = in.k + row * kv_stride + kv_head * d,
+                *value = in.v + row * kv_stride + kv_head * d;
     if constexpr (sizeof(Kv) == 2) {
       kernels.write_kv_bf16(key, value, d, slot, layer.KeysOf(block, 0), layer.ValuesOf(block, 0));
     } else {
@@ -93,9 +94,11 @@ void AttendPart(std::span<const Segment> part, int64_t kv_head, const AttentionI
     const int64_t end_position = first_position + segment.end - segment.begin;
     std::vector<int32_t> blocks;
     if (!is_prompt) blocks.assign(prompt_blocks.begin(), prompt_blocks.begin() + full);
-    while (static_cast<int64_t>(blocks.size()) * kBlock < end_position) blocks.push_back(cache.Add());
+    while (static_cast<int64_t>(blocks.size()) * kBlock < end_position)
+      blocks.push_back(cache.Add());
     for (int64_t p = is_prompt ? 0 : full * kBlock; p < end_position; ++p) {
-      const int64_t row = p < first_position ? prompt.begin + p : segment.begin + p - first_position;
+      const int64_t row =
+          p < first_position ? prompt.begin + p : segment.begin + p - first_position;
       store(row, blocks[p / kBlock], p % kBlock);
     }
     if (is_prompt) prompt_blocks = blocks;
@@ -141,7 +144,8 @@ at::Tensor ExactProduct(const PackedMatrix& weight, const at::Tensor& x, bool ro
   const InstructionSet set = ActiveInstructionSet();
   const int64_t rows = x.size(0), depth = weight.depth(), columns = weight.columns();
   const OperandType type = round_inputs ? RoundedOperandType(set) : OperandType::kFp32;
-  const at::Tensor operand = at::empty({rows, depth}, type == OperandType::kBf16 ? at::kBFloat16 : at::kFloat);
+  const at::Tensor operand =
+      at::empty({rows, depth}, type == OperandType::kBf16 ? at::kBFloat16 : at::kFloat);
   const float* from = x.const_data_ptr<float>();
   char* operand_data = static_cast<char*>(operand.data_ptr());
   const int64_t row_bytes = depth * OperandBytes(type);
@@ -172,12 +176,9 @@ at::Tensor ExactProduct(const PackedMatrix& weight, const at::Tensor& x, bool ro
 Attention ExactAttention(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
                          std::span<const Segment> segments, const HeadCounts& heads, bool bf16_kv) {
   Attention result{at::empty_like(q), at::empty({q.size(0), heads.num_heads}, q.options())};
-  const AttentionInputs in{q.data_ptr<float>(),
-                           k.data_ptr<float>(),
-                           v.data_ptr<float>(),
-                           result.out.data_ptr<float>(),
-                           result.lse.data_ptr<float>(),
-                           heads};
+  const AttentionInputs in{q.data_ptr<float>(),          k.data_ptr<float>(),
+                           v.data_ptr<float>(),          result.out.data_ptr<float>(),
+                           result.lse.data_ptr<float>(), heads};
   const auto parts = SplitByPrompt(segments);
   const int64_t tasks = static_cast<int64_t>(parts.size()) * heads.num_kv_heads;
   at::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {

@@ -257,7 +257,8 @@ absl::StatusOr<ExperienceBatch> PackBatch(std::span<const ScoredGroup> groups,
     const int64_t until = num_groups * (m + 1) / num_minibatches;
     for (; passed < until; ++next) passed += HasTrainedCompletion(groups[next]);
     Minibatch mini{.begin = static_cast<int64_t>(batch.microbatches.size())};
-    for (const auto& parts : FillRows(groups, begin, next, RowBudget(groups, begin, next, options))) {
+    for (const auto& parts :
+         FillRows(groups, begin, next, RowBudget(groups, begin, next, options))) {
       TANDEM_ASSIGN_OR_RETURN(Microbatch micro, PackMicrobatch(groups, parts, batch.completions));
       batch.num_trained_tokens += micro.num_trained_tokens;
       batch.microbatches.push_back(std::move(micro));
@@ -273,9 +274,8 @@ std::vector<int> AssignRanks(const ExperienceBatch& batch, int num_ranks) {
   for (const Minibatch& mini : batch.minibatches) {
     std::vector<size_t> order(static_cast<size_t>(mini.end - mini.begin));
     std::iota(order.begin(), order.end(), static_cast<size_t>(mini.begin));
-    std::ranges::stable_sort(order, std::ranges::greater(), [&](size_t m) {
-      return batch.microbatches[m].row.num_tokens();
-    });
+    std::ranges::stable_sort(order, std::ranges::greater(),
+                             [&](size_t m) { return batch.microbatches[m].row.num_tokens(); });
     std::vector<int64_t> tokens(static_cast<size_t>(num_ranks));
     for (const size_t m : order) {
       const auto least = std::ranges::min_element(tokens);

@@ -59,8 +59,8 @@ struct PackOptions {
   int64_t microbatch_tokens = 2048;  // a row holds at most this, or one completion with its prompt
   int64_t num_minibatches = 1;       // at most one per group is made
   int64_t vocab_size = 0;
-  // Each minibatch is cut into rows of about a num_ranks-th of its tokens where they are smaller than
-  // microbatch_tokens, so that every rank has work; no group is split for it.
+  // Each minibatch is cut into rows of about a num_ranks-th of its tokens where they are smaller
+  // than microbatch_tokens, so that every rank has work; no group is split for it.
   int num_ranks = 1;
 };
 
@@ -75,8 +75,9 @@ struct PackOptions {
 absl::StatusOr<ExperienceBatch> PackBatch(std::span<const experience::v1::ScoredGroup> groups,
                                           const PackOptions& options);
 
-// Which rank computes each microbatch, [microbatches]: within every minibatch the longest first, each
-// to the rank with the fewest tokens so far (Graham's rule: at most 4/3 of the best balance there is).
+// Which rank computes each microbatch, [microbatches]: within every minibatch the longest first,
+// each to the rank with the fewest tokens so far (Graham's rule: at most 4/3 of the best balance
+// there is).
 std::vector<int> AssignRanks(const ExperienceBatch& batch, int num_ranks);
 
 }  // namespace tandem::trainer

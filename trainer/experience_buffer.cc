@@ -28,8 +28,7 @@ int64_t Staleness(const experience::v1::ScoredGroup& group, WeightVersion versio
 }
 
 ExperienceBuffer::ExperienceBuffer(int64_t max_staleness, int64_t groups_per_step,
-                                   int64_t num_completions, int64_t first_step,
-                                   int64_t hold_back)
+                                   int64_t num_completions, int64_t first_step, int64_t hold_back)
     : max_staleness_(max_staleness),
       hold_back_(hold_back),
       groups_per_step_(groups_per_step),

@@ -4,8 +4,8 @@
 // Train step k (from 0) consumes the P groups kP .. kP+P-1, each trained exactly once or dropped
 // with a reason. A group may start while k <= installed steps + S - H: that is (S-H+1)*P slots, one
 // taken when the group starts and freed when what it helped to make was published. Servers are held
-// back by H versions (0 but in studies of staleness), so the weights that sample a group are at most S
-// = max_staleness steps older than those it trains; TakeStep proves it.
+// back by H versions (0 but in studies of staleness), so the weights that sample a group are at
+// most S = max_staleness steps older than those it trains; TakeStep proves it.
 #ifndef TANDEM_TRAINER_EXPERIENCE_BUFFER_H_
 #define TANDEM_TRAINER_EXPERIENCE_BUFFER_H_
 

@@ -13,7 +13,8 @@
 
 namespace tandem::trainer {
 
-// Group id -> per completion, in the order of the group; may lack entries and have empty ones: NaN then.
+// Group id -> per completion, in the order of the group; may lack entries and have empty ones: NaN
+// then.
 using ProximalLogprobs = std::map<int64_t, std::vector<std::vector<float>>>;
 
 // The columns; the manifest is the caller's.

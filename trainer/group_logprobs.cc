@@ -11,7 +11,8 @@ void TakeRow(const ExperienceBatch& batch, const Microbatch& micro, std::span<co
   for (const int64_t place : micro.row.completion_segments) {
     const Segment& segment = micro.row.segments[static_cast<size_t>(place)];
     const CompletionOrigin& origin =
-        batch.completions[static_cast<size_t>(micro.completion[static_cast<size_t>(segment.begin)])];
+        batch
+            .completions[static_cast<size_t>(micro.completion[static_cast<size_t>(segment.begin)])];
     auto& of_group = out[static_cast<size_t>(origin.group)];
     const auto position = static_cast<size_t>(origin.completion);
     if (of_group.size() <= position) of_group.resize(position + 1);
@@ -26,7 +27,8 @@ std::vector<float> Flatten(std::span<const experience::v1::ScoredGroup> groups,
     for (int c = 0; c < groups[g].completions_size(); ++c) {
       const auto n = static_cast<size_t>(groups[g].completions(c).completion().token_ids_size());
       const auto place = static_cast<size_t>(c);
-      const bool known = g < logprobs.size() && place < logprobs[g].size() && logprobs[g][place].size() == n;
+      const bool known =
+          g < logprobs.size() && place < logprobs[g].size() && logprobs[g][place].size() == n;
       if (known) {
         flat.insert(flat.end(), logprobs[g][place].begin(), logprobs[g][place].end());
       } else {

@@ -1,5 +1,5 @@
-// GroupLogprobs: log-probs of the completions of some groups by one scorer, and the ways between them and
-// packed rows or flat columns. Free of LibTorch and protobuf.
+// GroupLogprobs: log-probs of the completions of some groups by one scorer, and the ways between
+// them and packed rows or flat columns. Free of LibTorch and protobuf.
 #ifndef TANDEM_TRAINER_GROUP_LOGPROBS_H_
 #define TANDEM_TRAINER_GROUP_LOGPROBS_H_
 

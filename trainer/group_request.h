@@ -12,8 +12,9 @@
 namespace tandem::trainer {
 
 // A group of options.completions_per_prompt completions of `prompt`, from weights of at least
-// `min_weight_version`. The seed is a hash of the run's seed and the group: the same group draws the same
-// way at any server. Asks for the support of every token, so that the policy can replay filters.
+// `min_weight_version`. The seed is a hash of the run's seed and the group: the same group draws
+// the same way at any server. Asks for the support of every token, so that the policy can replay
+// filters.
 rollout::v1::GenerateGroupRequest MakeGroupRequest(const TrainerOptions& options,
                                                    const std::string& run_id,
                                                    const experience::v1::Prompt& prompt,

@@ -18,7 +18,7 @@ struct LearnerOptions {
   ComputeDType dtype = ComputeDType::kFp32;
   Device device = Device::kCpu;
   Numerics numerics = Numerics::kFast;
-  int64_t num_threads = 0;            // 0: the cores of the machine
+  int64_t num_threads = 0;  // 0: the cores of the machine
   bool checkpoint_activations = false;
   bool measure_reference_kl = false;  // also without a KL term in the loss
   TrainStepOptions step;

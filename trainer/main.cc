@@ -30,7 +30,8 @@ int Main(int argc, char** argv) {
   CLI::App app("Trainer: improves a model with groups sampled by rollout servers.", "trainer");
   std::string config, servers, progress;
   std::vector<std::string> sets;
-  bool resume = false, resume_or_start = false, clean = false, dry_run = false, help_config = false, version = false;
+  bool resume = false, resume_or_start = false, clean = false, dry_run = false, help_config = false,
+       version = false;
   app.add_option("--config", config, "run file; its section `trainer` is read");
   app.add_option("--set", sets, "KEY=VALUE, after the file: trainer.steps=10");
   app.add_option("--servers", servers, "HOST:PORT,HOST:PORT: in place of trainer.servers");

@@ -18,7 +18,7 @@ class MetricsLine {
  public:
   MetricsLine(int64_t step, double time_s);
 
-  void Add(const std::string& name, double value);        // non-finite: null in JSON
+  void Add(const std::string& name, double value);  // non-finite: null in JSON
   // `name`, and where its bounds are known NAME_low and NAME_high.
   void AddInterval(const std::string& name, const offpolicy::Interval& interval);
   void AddCount(const std::string& name, int64_t value);  // all digits

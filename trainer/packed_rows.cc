@@ -29,9 +29,9 @@ absl::Status PlaceSupport(std::span<const GroupTokens> groups, PackedRow& row) {
       const Segment& segment = row.segments[row.completion_segments[completion++]];
       if (i >= group.support.size() || group.support[i].empty()) continue;
       if (group.support[i].size() != group.completions[i].size()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("support of ", group.support[i].size(), " tokens for a completion of ",
-                         group.completions[i].size()));
+        return absl::InvalidArgumentError(absl::StrCat("support of ", group.support[i].size(),
+                                                       " tokens for a completion of ",
+                                                       group.completions[i].size()));
       }
       row.support.resize(row.token_ids.size());
       std::copy(group.support[i].begin(), group.support[i].end(),

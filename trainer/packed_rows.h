@@ -28,10 +28,10 @@ struct PackedRow {
   std::vector<int32_t> positions;  // [T] from 0 at each prompt's start; completions go on from it
   std::vector<int64_t> source;     // [T] row whose logits predict token t; -1: none (prompt start)
   std::vector<bool> is_target;     // [T] log-probs are wanted here (completion tokens)
-  // [T] the rising ids token t was drawn from when the sampler's filters left out others; an empty one:
-  // all. No elements at all: no filters. The ids lie where GroupTokens::support said.
+  // [T] the rising ids token t was drawn from when the sampler's filters left out others; an empty
+  // one: all. No elements at all: no filters. The ids lie where GroupTokens::support said.
   std::vector<std::span<const int32_t>> support;
-  std::vector<Segment> segments;   // prompt first, then its completions; in order of `begin`
+  std::vector<Segment> segments;  // prompt first, then its completions; in order of `begin`
   // Where completion i of the packed ones lies: index into `segments`.
   std::vector<int64_t> completion_segments;
 
@@ -46,7 +46,8 @@ struct GroupTokens {
 };
 
 // Packs whole groups in order; completion_segments counts completions over the groups in order.
-//   INVALID_ARGUMENT  an empty prompt or completion; a support that is not as long as its completion
+//   INVALID_ARGUMENT  an empty prompt or completion; a support that is not as long as its
+//   completion
 absl::StatusOr<PackedRow> PackRow(std::span<const GroupTokens> groups);
 
 // One sequence as a row of its own in which every token but the first is a target (for scoring).

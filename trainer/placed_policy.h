@@ -76,8 +76,8 @@ class PlacedPolicy {
   //   INVALID_ARGUMENT  not as many tensors, or of no float dtype;  INTERNAL  the device failed
   absl::StatusOr<double> SquaredDistance(std::span<const HostTensor> tensors) const;
 
-  // Whole tensors of `dtype`, F32 or BF16, of which each rank has its slices: `own`, named and in the
-  // order of OwnMasters. Reading is for all ranks, in the same order: whole on rank 0, without
+  // Whole tensors of `dtype`, F32 or BF16, of which each rank has its slices: `own`, named and in
+  // the order of OwnMasters. Reading is for all ranks, in the same order: whole on rank 0, without
   // bytes elsewhere. This object must outlive them.
   std::vector<TensorSource> Gathered(std::vector<HostTensor> own, DType dtype) const;
 

@@ -45,8 +45,8 @@ void ProbeSeries::NoteNearest(int server, std::span<const float> logprobs) {
   Nearest best{.square = std::numeric_limits<double>::infinity()};
   for (const auto& [version, trainer] : as_served_) {
     double sum = 0;
-    for (const double square :
-         offpolicy::SquareSums(completion_, static_cast<int64_t>(num_tokens_.size()), trainer, logprobs)) {
+    for (const double square : offpolicy::SquareSums(
+             completion_, static_cast<int64_t>(num_tokens_.size()), trainer, logprobs)) {
       sum += square;
     }
     const double mean = sum / static_cast<double>(completion_.size());
@@ -56,16 +56,15 @@ void ProbeSeries::NoteNearest(int server, std::span<const float> logprobs) {
 }
 
 // A version counts once: servers that are held back stay at one for a while.
-void ProbeSeries::AddServer(int64_t version, int server,
-                            std::vector<float> logprobs) {
+void ProbeSeries::AddServer(int64_t version, int server, std::vector<float> logprobs) {
   Pushes& pushes = pushes_[server];
   const auto trainer = trainer_.find(version);
   const bool is_next = pushes.all.empty() || pushes.all.back().version < version;
   if (trainer != trainer_.end() && is_next) {
-    pushes.all.push_back({version, trainer->second.distance, trainer->second.push_distance,
-                          offpolicy::SquareSums(completion_,
-                                                static_cast<int64_t>(num_tokens_.size()),
-                                                trainer->second.served, logprobs)});
+    pushes.all.push_back(
+        {version, trainer->second.distance, trainer->second.push_distance,
+         offpolicy::SquareSums(completion_, static_cast<int64_t>(num_tokens_.size()),
+                               trainer->second.served, logprobs)});
   }
   newest_[server] = version;
   NoteNearest(server, logprobs);
@@ -147,7 +146,8 @@ void ProbeSeries::ReportVisitation(int64_t version, const std::map<int64_t, int6
                                        std::pair("k1", probe.k1), std::pair("k3", probe.k3)}) {
     const Interval fresh = line->GetInterval(absl::StrCat("drift/", name));
     if (!std::isfinite(fresh.value)) continue;
-    line->AddInterval(absl::StrCat("drift/visitation/", name), IntervalOfDifference(fresh, interval));
+    line->AddInterval(absl::StrCat("drift/visitation/", name),
+                      IntervalOfDifference(fresh, interval));
   }
 }
 
@@ -171,11 +171,13 @@ std::vector<std::string> ProbeSeries::TakePushLines(int64_t step) {
 
 absl::Status ProbeSeries::RestorePush(std::string_view text) {
   const json line = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  const auto number = [](const json& value) { return value.is_number() ? value.get<double>() : kNaN; };
-  const bool fits = line.is_object() && line.contains("server") && line["server"].is_number_integer() &&
-                    line.contains("version") && line["version"].is_number_integer() &&
-                    line.contains("squares") && line["squares"].is_array() &&
-                    line["squares"].size() == num_tokens_.size();
+  const auto number = [](const json& value) {
+    return value.is_number() ? value.get<double>() : kNaN;
+  };
+  const bool fits = line.is_object() && line.contains("server") &&
+                    line["server"].is_number_integer() && line.contains("version") &&
+                    line["version"].is_number_integer() && line.contains("squares") &&
+                    line["squares"].is_array() && line["squares"].size() == num_tokens_.size();
   if (!fits) return absl::DataLossError("not a push of this probe set");
   offpolicy::ProbedPush push = {line["version"].get<int64_t>(),
                                 number(line.value("distance", json())),

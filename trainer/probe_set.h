@@ -1,5 +1,6 @@
-// ProbeSet: the completions that both sides score again and again (docs/probe_set.md): the first of a run, or
-// those of a file. Kept in the run directory, with a digest, so that a resumed run asks for the same.
+// ProbeSet: the completions that both sides score again and again (docs/probe_set.md): the first of
+// a run, or those of a file. Kept in the run directory, with a digest, so that a resumed run asks
+// for the same.
 #ifndef TANDEM_TRAINER_PROBE_SET_H_
 #define TANDEM_TRAINER_PROBE_SET_H_
 
@@ -27,9 +28,9 @@ struct ProbeSet {
 // At most `count` trained completions: the first of every group, then the second ones, and so on.
 ProbeSet ChooseProbeSet(const std::vector<experience::v1::ScoredGroup>& groups, int64_t count);
 
-// JSON lines: {"prompt_token_ids": [..], "completion_token_ids": [..]}, a completion each; those with one prompt
-// that follow each other are a group. Write puts {"probe_set": 1, "digest": ".."} first, and Read checks it when
-// it is there.
+// JSON lines: {"prompt_token_ids": [..], "completion_token_ids": [..]}, a completion each; those
+// with one prompt that follow each other are a group. Write puts {"probe_set": 1, "digest": ".."}
+// first, and Read checks it when it is there.
 //   NOT_FOUND         no such file
 //   INVALID_ARGUMENT  names line and field
 //   DATA_LOSS         the completions have another digest

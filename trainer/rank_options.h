@@ -12,7 +12,7 @@ struct RankOptions {
   double deadline_seconds = 600;  // of one collective operation
   double lag_seconds = 30;        // that others wait for a rank before it is named
   bool shard_parameters = false;
-  double silence_seconds = 60;    // of rank 0, while the others wait for an order
+  double silence_seconds = 60;  // of rank 0, while the others wait for an order
 };
 void BindOptions(OptionBinder& binder, RankOptions& options);
 

@@ -1,6 +1,6 @@
 // RankOrders: what rank 0, which runs the loop, has the other ranks do: train on the same groups,
-// score, take the same weights, give their parts of weights and optimizer state, end. Between orders the others
-// wait as long as rank 0 collects rollouts.
+// score, take the same weights, give their parts of weights and optimizer state, end. Between
+// orders the others wait as long as rank 0 collects rollouts.
 //
 // An order's head (what, and how many bytes) goes through the store, which can be waited on without
 // a deadline; its bytes go through the collective.
@@ -33,7 +33,8 @@ struct Ranks {
   bool shard_parameters = false;  // what each holds of the weights is a part
 };
 
-// Rank 0: `own`, with the work done by all. Thread-safe as far as it is read from. When it is destroyed the others end.
+// Rank 0: `own`, with the work done by all. Thread-safe as far as it is read from. When it is
+// destroyed the others end.
 std::unique_ptr<Learner> LeadRanks(std::unique_ptr<Learner> own, const Ranks& ranks);
 
 // Whether a signal asked another rank to stop, for rank 0 to stop all. Errors of the store.

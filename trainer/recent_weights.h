@@ -1,8 +1,8 @@
-// RecentWeights: the masters of recent versions, so that tokens can be scored again at the version that drew
-// them: for captures, for the additive split. Used by trainer.cc, from its thread.
+// RecentWeights: the masters of recent versions, so that tokens can be scored again at the version
+// that drew them: for captures, for the additive split. Used by trainer.cc, from its thread.
 //
-// Memory: a copy of the masters (4 bytes a parameter, shared out over the ranks) for each version that something
-// coming may need.
+// Memory: a copy of the masters (4 bytes a parameter, shared out over the ranks) for each version
+// that something coming may need.
 #ifndef TANDEM_TRAINER_RECENT_WEIGHTS_H_
 #define TANDEM_TRAINER_RECENT_WEIGHTS_H_
 
@@ -29,13 +29,14 @@ struct RecentVersion {
 
 class RecentWeights {
  public:
-  // `reach`: how many versions before the one a step starts from may be asked for. `needs(step, version)`: will train step `step`, which
-  // starts from version step - 1, ask for the masters of `version`?
+  // `reach`: how many versions before the one a step starts from may be asked for. `needs(step,
+  // version)`: will train step `step`, which starts from version step - 1, ask for the masters of
+  // `version`?
   using Needs = std::function<bool(int64_t step, int64_t version)>;
   RecentWeights(int64_t reach, Needs needs) : reach_(reach), needs_(std::move(needs)) {}
 
-  // Keeps the masters of `version` if a coming step needs them, and forgets those that none will. Call with
-  // every version, before it is trained any further. Errors of `keep`.
+  // Keeps the masters of `version` if a coming step needs them, and forgets those that none will.
+  // Call with every version, before it is trained any further. Errors of `keep`.
   using Keep = std::function<absl::StatusOr<KeptMasters>()>;
   absl::Status Remember(WeightVersion version, const std::string& rounding, const Keep& keep);
 

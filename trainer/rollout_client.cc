@@ -77,8 +77,8 @@ std::unique_ptr<RolloutService::Stub> Connect(const std::string& address,
                                               const rpc::Caller& caller) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  // The deadline of one attempt to connect (a busy machine needs seconds), and in this gRPC also the
-  // least time between two.
+  // The deadline of one attempt to connect (a busy machine needs seconds), and in this gRPC also
+  // the least time between two.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetMaxReceiveMessageSize(64 << 20);
@@ -136,9 +136,10 @@ void BindOptions(OptionBinder& binder, RolloutClientOptions& options) {
   binder.Number("server_patience_seconds", &options.server_patience_seconds,
                 {.min = 0, .exclusive_min = true}, "s",
                 "without any usable server, the run ends after this long (exit code 4)");
-  binder.Number("start_patience_seconds", &options.start_patience_seconds, {.min = 0}, "s",
-                "the same at the start, before the first server came: on a cluster they may still be "
-                "scheduled, fetched and loaded; 0: server_patience_seconds");
+  binder.Number(
+      "start_patience_seconds", &options.start_patience_seconds, {.min = 0}, "s",
+      "the same at the start, before the first server came: on a cluster they may still be "
+      "scheduled, fetched and loaded; 0: server_patience_seconds");
   binder.Number("retry_initial_seconds", &options.retry_initial_seconds,
                 {.min = 0, .exclusive_min = true}, "s",
                 "first wait before a lost server is probed");
@@ -146,8 +147,9 @@ void BindOptions(OptionBinder& binder, RolloutClientOptions& options) {
                 "s", "longest wait between probes (each doubles)");
   binder.Integer("max_attempts", &options.max_attempts, {.min = 1}, "calls",
                  "of one group, after which it is dropped and counted");
-  binder.Flag("allow_incomplete_groups", &options.allow_incomplete_groups,
-              "take groups that were stopped early by request; their cut completions count as truncated");
+  binder.Flag(
+      "allow_incomplete_groups", &options.allow_incomplete_groups,
+      "take groups that were stopped early by request; their cut completions count as truncated");
 }
 
 RolloutClient::RolloutClient(const std::vector<std::string>& addresses, const std::string& run_id,
@@ -332,7 +334,8 @@ absl::Status RolloutClient::Impl::Call(Server& server, const Task& task, Finishe
   if (!done) return absl::DataLossError("the stream ended without GroupDone");
   if (group->done.incomplete() && !options.allow_incomplete_groups) {
     return absl::DataLossError(
-        absl::StrCat("group ", request.group_id(), " was stopped early by a request "
+        absl::StrCat("group ", request.group_id(),
+                     " was stopped early by a request "
                      "(trainer.client.allow_incomplete_groups takes such groups)"));
   }
   return CheckGroup(request, &group->completions);
@@ -353,11 +356,10 @@ void RolloutClient::Impl::Settle(int index, Task task, FinishedGroup group) {
   const bool server_is_fine = code == absl::StatusCode::kResourceExhausted ||
                               code == absl::StatusCode::kAborted ||
                               code == absl::StatusCode::kDataLoss;
-  log::Warning("a group is asked for again",
-               {{"group_id", group.group_id},
-                {"attempt", task.num_attempts},
-                {"server", At(index).address},
-                {"reason", group.status.ToString()}});
+  log::Warning("a group is asked for again", {{"group_id", group.group_id},
+                                              {"attempt", task.num_attempts},
+                                              {"server", At(index).address},
+                                              {"reason", group.status.ToString()}});
   if (!server_is_fine) Lose(index, group.status.ToString());
   queue.push_front(std::move(task));
   changed.NotifyAll();

@@ -8,7 +8,8 @@
 // behind and calls MarkReady; a lost server that comes back with the weights it was marked with is
 // ready at once.
 //
-// Servers may be added and retired while it runs (server_roster.h); the number of a server stays its own.
+// Servers may be added and retired while it runs (server_roster.h); the number of a server stays
+// its own.
 //
 // Used by trainer.cc and evaluation.cc. Thread-safe. Threads: groups_in_flight per server.
 #ifndef TANDEM_TRAINER_ROLLOUT_CLIENT_H_
@@ -36,14 +37,14 @@ struct RolloutClientOptions {
   int64_t groups_in_flight = 8;         // per server
   double call_timeout_seconds = 300;    // one GenerateGroup
   double server_patience_seconds = 60;  // without any server that is ready
-  double start_patience_seconds = 0;    // the same before the first came; 0: server_patience_seconds
+  double start_patience_seconds = 0;  // the same before the first came; 0: server_patience_seconds
 
   double start_patience() const {
     return start_patience_seconds > 0 ? start_patience_seconds : server_patience_seconds;
   }
   double retry_initial_seconds = 0.1;
   double retry_max_seconds = 1;
-  int64_t max_attempts = 8;  // of one group
+  int64_t max_attempts = 8;              // of one group
   bool allow_incomplete_groups = false;  // whose completions a request cut short
   rpc::Caller caller;                    // no knob: from trainer.tls
 };
@@ -69,11 +70,11 @@ struct ServerEvent {
 
 class RolloutClient {
  public:
-  // Starts the threads; all servers begin as lost and are probed at once. A server that `accept` refuses
-  // ends the run with that error.
+  // Starts the threads; all servers begin as lost and are probed at once. A server that `accept`
+  // refuses ends the run with that error.
   using Accept = std::function<absl::Status(const rollout::v1::GetInfoResponse&)>;
-  // `drawn` sees each group that was drawn, on the thread that asked for it and right after, before Next
-  // gives it out.
+  // `drawn` sees each group that was drawn, on the thread that asked for it and right after, before
+  // Next gives it out.
   using DrawnHook = std::function<void(const rollout::v1::GenerateGroupRequest&, FinishedGroup*)>;
   RolloutClient(const std::vector<std::string>& addresses, const std::string& run_id,
                 const RolloutClientOptions& options, Accept accept = {}, DrawnHook drawn = {});
@@ -81,14 +82,16 @@ class RolloutClient {
   RolloutClient(const RolloutClient&) = delete;
   RolloutClient& operator=(const RolloutClient&) = delete;
 
-  // One more server, lost until it answers; its number. One that was retired and is named again keeps its own.
+  // One more server, lost until it answers; its number. One that was retired and is named again
+  // keeps its own.
   int AddServer(const std::string& address);
 
-  // `server` is no longer part of the run: groups that run there go on, and once it is lost nobody asks for it.
+  // `server` is no longer part of the run: groups that run there go on, and once it is lost nobody
+  // asks for it.
   void Retire(int server);
 
-  // Queues a group. With `server`, only that one may run it (deterministic runs). Each call made for it is
-  // a span under `trace`, and names itself to the server.
+  // Queues a group. With `server`, only that one may run it (deterministic runs). Each call made
+  // for it is a span under `trace`, and names itself to the server.
   void Submit(rollout::v1::GenerateGroupRequest request, int server = kAnyServer,
               const TraceParent& trace = {});
 

@@ -57,10 +57,10 @@ absl::Status TakeAnswer(const std::string& address, const Call& call, const Scor
                         GroupLogprobs& logprobs) {
   for (int i = 0; i < call.request.sequences_size(); ++i) {
     const rollout::v1::ScoreSequence& asked = call.request.sequences(i);
-    const int num_scores =
-        i < response.scores_size() ? response.scores(i).logprobs_size() : 0;
+    const int num_scores = i < response.scores_size() ? response.scores(i).logprobs_size() : 0;
     if (num_scores != asked.token_ids_size()) {
-      return absl::DataLossError(absl::StrCat(address, ": ", num_scores, " log-probs for a sequence of ",
+      return absl::DataLossError(absl::StrCat(address, ": ", num_scores,
+                                              " log-probs for a sequence of ",
                                               asked.token_ids_size(), " tokens"));
     }
     const auto& scores = response.scores(i).logprobs();
@@ -99,8 +99,8 @@ int ServerScorer::AddServer(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(64 << 20);
   auto server = std::make_unique<Server>(
-      Server{address, rollout::v1::RolloutService::NewStub(grpc::CreateCustomChannel(
-                          address, caller_.credentials(), arguments))});
+      Server{address, rollout::v1::RolloutService::NewStub(
+                          grpc::CreateCustomChannel(address, caller_.credentials(), arguments))});
   MutexLock lock(&mu_);
   servers_.push_back(std::move(server));
   return static_cast<int>(servers_.size()) - 1;
@@ -116,10 +116,12 @@ absl::StatusOr<ScoredByServer> ServerScorer::Score(Server& server, const ScoreTa
   }
   std::optional<int64_t> version;
   for (const Call& call : CallsOf(task, how)) {
-    TANDEM_ASSIGN_OR_RETURN(const ScoreResponse response, server.Ask(call.request, timeout_seconds_));
+    TANDEM_ASSIGN_OR_RETURN(const ScoreResponse response,
+                            server.Ask(call.request, timeout_seconds_));
     if (version.value_or(response.weight_version()) != response.weight_version()) {
-      return absl::AbortedError(absl::StrCat(server.address, ": version ", response.weight_version(),
-                                             " came while ", *version, " was scored"));
+      return absl::AbortedError(absl::StrCat(server.address, ": version ",
+                                             response.weight_version(), " came while ", *version,
+                                             " was scored"));
     }
     version = response.weight_version();
     TANDEM_RETURN_IF_ERROR(TakeAnswer(server.address, call, response, scored.logprobs));

@@ -1,5 +1,6 @@
-// ServerScorer: asks rollout servers for the log-probs of given completions (rpc Score). Used by the trainer's
-// loop and its client for the additive split and the probe set. Thread-safe; tasks of one ScoreEach run side by side.
+// ServerScorer: asks rollout servers for the log-probs of given completions (rpc Score). Used by
+// the trainer's loop and its client for the additive split and the probe set. Thread-safe; tasks of
+// one ScoreEach run side by side.
 #ifndef TANDEM_TRAINER_SERVER_SCORER_H_
 #define TANDEM_TRAINER_SERVER_SCORER_H_
 
@@ -37,8 +38,8 @@ class ServerScorer {
   // One more server; its number, the next.
   int AddServer(const std::string& address);
 
-  // The completions of each task that are not masked, scored as `how` says (run id included; its sequences are
-  // filled in), in calls of bounded size. One result per task, in order:
+  // The completions of each task that are not masked, scored as `how` says (run id included; its
+  // sequences are filled in), in calls of bounded size. One result per task, in order:
   //   ABORTED    new weights came between two calls
   //   others   of the call, naming the server
   std::vector<absl::StatusOr<ScoredByServer>> ScoreEach(const std::vector<ScoreTask>& tasks,

@@ -81,7 +81,8 @@ struct StepReport {
   std::string skip_reason;
   offpolicy::DriftMetrics drift;
   std::vector<std::pair<offpolicy::SplitBy, std::vector<offpolicy::DriftBucket>>> drift_splits;
-  std::vector<std::pair<std::string, double>> peer_metrics;  // drift under the names of other systems
+  std::vector<std::pair<std::string, double>>
+      peer_metrics;  // drift under the names of other systems
   CorrectionNumbers correction;
   LossNumbers loss;
   OptimizerNumbers optimizer;

@@ -74,7 +74,8 @@ void AddSplit(const offpolicy::AdditiveSplit& split, MetricsLine* line) {
   line->AddInterval("drift/split/mean_delta", split.mean_delta);
   for (int i = 0; i < offpolicy::kNumSplitParts; ++i) {
     const offpolicy::SplitPartNumbers& part = split.parts[static_cast<size_t>(i)];
-    const std::string name = "drift/split/" + std::string(SplitPartName(static_cast<offpolicy::SplitPart>(i)));
+    const std::string name =
+        "drift/split/" + std::string(SplitPartName(static_cast<offpolicy::SplitPart>(i)));
     line->AddInterval(name + "_mean", part.mean);
     line->AddInterval(name + "_mean_abs", part.mean_abs);
     line->AddInterval(name + "_square_share", part.square_share);

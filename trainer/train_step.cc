@@ -70,7 +70,7 @@ struct TrainStep::Impl {
     std::vector<at::Tensor> proximal;   // [T] each; undefined until known
     std::vector<at::Tensor> reference;  // [T] each; undefined without a reference
     std::vector<bool> seen;             // its correction is in the report
-    double weight_divisor = 0;  // batch_normalise: mean weight of the batch; 0: not divided
+    double weight_divisor = 0;          // batch_normalise: mean weight of the batch; 0: not divided
     std::optional<double> second_moment_cutoff;  // m2po: of a minibatch of several microbatches
   };
 
@@ -165,11 +165,12 @@ absl::Status TrainStep::Impl::ShareRows(const Minibatch& rows, const BatchState&
   for (int64_t m = rows.begin; m < rows.end; ++m) {
     lengths.push_back(state.batch->microbatches[static_cast<size_t>(m)].row.num_tokens());
   }
-  return team.ShareRows(lengths, std::span(of_rows).subspan(static_cast<size_t>(rows.begin),
-                                                            lengths.size()));
+  return team.ShareRows(
+      lengths, std::span(of_rows).subspan(static_cast<size_t>(rows.begin), lengths.size()));
 }
 
-// Before the first update, over the whole batch: later the weights are not the proximal ones any more.
+// Before the first update, over the whole batch: later the weights are not the proximal ones any
+// more.
 absl::Status TrainStep::Impl::ScoreProximal(BatchState& state) {
   TANDEM_RETURN_IF_ERROR(ScoreFrozen(*policy, AllRows(state), state, state.proximal));
   return ShareRows(AllRows(state), state, state.proximal);
@@ -376,7 +377,8 @@ void TrainStep::Impl::Finish(std::span<const experience::v1::ScoredGroup> groups
                              const BatchState& state, StepReport& report) const {
   LossNumbers& loss = report.loss;
   const auto num_updates = static_cast<double>(loss.num_updates);
-  for (double* mean : {&loss.policy, &loss.kl, &loss.total, &loss.denominator}) *mean /= num_updates;
+  for (double* mean : {&loss.policy, &loss.kl, &loss.total, &loss.denominator})
+    *mean /= num_updates;
   loss.has_reference = reference != nullptr;
   if (report.optimizer.skipped_updates < loss.num_updates) report.skip_reason.clear();
   report.optimizer.state_bytes = optimizer->state_bytes();

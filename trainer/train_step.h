@@ -60,8 +60,8 @@ struct TrainStepSetup {
   // Weights of the frozen reference policy; empty: none. KL is measured when it is there, and
   // trained on when options.loss.kl_coefficient > 0.
   std::vector<HostTensor> reference_weights;
-  // The ranks that make the step together, each with the same setup, options and groups; null: alone.
-  // Must outlive the step.
+  // The ranks that make the step together, each with the same setup, options and groups; null:
+  // alone. Must outlive the step.
   comm::Collective* ranks = nullptr;
   // The same ranks, for tensors on the device; null: as `ranks`.
   comm::Collective* parameter_ranks = nullptr;
@@ -92,8 +92,8 @@ class TrainStep {
   // All ranks call each of the methods below in the same order, but for OwnMasters, HeldMasters and
   // the numbers; UNAVAILABLE where another rank is lost.
 
-  // Log-probs of the completions that are not masked, at the temperature of the trained policy and over
-  // the supports they carry, under the live weights. Nothing changes.
+  // Log-probs of the completions that are not masked, at the temperature of the trained policy and
+  // over the supports they carry, under the live weights. Nothing changes.
   //   INVALID_ARGUMENT, FAILED_PRECONDITION  of PackBatch
   //   INTERNAL                               a kernel failed
   absl::StatusOr<GroupLogprobs> Score(std::span<const experience::v1::ScoredGroup> groups);
@@ -115,8 +115,8 @@ class TrainStep {
   absl::StatusOr<std::vector<TensorPart>> CopyOwnMasters() const;
   bool sharded() const;
 
-  // Whole tensors of `dtype`, F32 or BF16, of which each rank has slices: `own`, named and in the order
-  // of OwnMasters. All ranks read the same ones in the same order; what is read is whole on
+  // Whole tensors of `dtype`, F32 or BF16, of which each rank has slices: `own`, named and in the
+  // order of OwnMasters. All ranks read the same ones in the same order; what is read is whole on
   // rank 0 and without bytes elsewhere. The step must outlive them.
   std::vector<TensorSource> Gathered(std::vector<HostTensor> own, DType dtype) const;
 
@@ -133,8 +133,8 @@ class TrainStep {
   int64_t num_parameters() const;
 
   // Takes weights and optimizer state back: tensors are read one at a time, masters first, in
-  // ModelTensors order, then moments in the order given, each whole on every rank. Whatever number of ranks they come from. The reference
-  // stays as it is.
+  // ModelTensors order, then moments in the order given, each whole on every rank. Whatever number
+  // of ranks they come from. The reference stays as it is.
   //   INVALID_ARGUMENT  a tensor is missing or of another shape or dtype (named)
   //   any code of read  what is held is unknown
   absl::Status Restore(const std::vector<TensorSource>& masters,

@@ -27,9 +27,9 @@ using experience::v1::ScoredGroup;
 absl::Status Trainer::Impl::AskForGroups() {
   const int64_t servers = client->num_servers(), groups = options.prompts_per_step;
   while (const std::optional<int64_t> group_id = buffer->TakeSlot()) {
-    rollout::v1::GenerateGroupRequest request = MakeGroupRequest(
-        options, run_id, train_prompts->At(*group_id), *group_id,
-        std::max<int64_t>(0, publisher->version().value - options.max_staleness));
+    rollout::v1::GenerateGroupRequest request =
+        MakeGroupRequest(options, run_id, train_prompts->At(*group_id), *group_id,
+                         std::max<int64_t>(0, publisher->version().value - options.max_staleness));
     int server = kAnyServer;
     if (options.deterministic) {
       const int64_t place = *group_id % groups;
@@ -139,8 +139,8 @@ absl::Status Trainer::Impl::Capture(const StepExperience& step, MetricsLine* lin
   if (!captures->Due(number)) return absl::OkStatus();
   ShowPhase("capture");
   const double start = MonotonicSeconds();
-  const absl::Status written = captures->Write(DescribeCapture(number), step.groups,
-                                               report.proximal_logprobs, *recent);
+  const absl::Status written =
+      captures->Write(DescribeCapture(number), step.groups, report.proximal_logprobs, *recent);
   line->Add("time/capture", MonotonicSeconds() - start);
   if (written.ok()) return Event("capture_written", absl::StrCat("captures/step_", number));
   log::Error("a capture could not be written", {{"reason", written.ToString()}});

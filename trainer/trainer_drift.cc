@@ -1,5 +1,5 @@
-// The drift a run measures beside that of its steps: the probe set and the additive split. Decisions are in
-// probe_series and step_split; here are the calls they need.
+// The drift a run measures beside that of its steps: the probe set and the additive split.
+// Decisions are in probe_series and step_split; here are the calls they need.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -20,7 +20,8 @@ namespace {
 using experience::v1::ScoredGroup;
 
 Rounding RoundingOf(const RecentVersion& version) {
-  return version.rounding == RoundingName(Rounding::kDither) ? Rounding::kDither : Rounding::kNearest;
+  return version.rounding == RoundingName(Rounding::kDither) ? Rounding::kDither
+                                                             : Rounding::kNearest;
 }
 
 // Versions behind `version` -> trained tokens.
@@ -57,18 +58,20 @@ absl::Status Trainer::Impl::OpenProbe(RunMode mode) {
   } else if (!options.probe.file.empty()) {
     auto given = ReadProbeSet(options.probe.file);
     TANDEM_RETURN_IF_ERROR(WithExitCode(given.status(), ExitCode::kBadModelOrData));
-    TANDEM_RETURN_IF_ERROR(WithExitCode(
-        CheckProbeSet(*given, options.probe.file, model_config.vocab_size,
-                      model_config.max_position_embeddings),
-        ExitCode::kBadModelOrData));
-    TANDEM_RETURN_IF_ERROR(WithExitCode(WriteProbeSet(folder + "/set.jsonl", *given), ExitCode::kStorage));
+    TANDEM_RETURN_IF_ERROR(
+        WithExitCode(CheckProbeSet(*given, options.probe.file, model_config.vocab_size,
+                                   model_config.max_position_embeddings),
+                     ExitCode::kBadModelOrData));
+    TANDEM_RETURN_IF_ERROR(
+        WithExitCode(WriteProbeSet(folder + "/set.jsonl", *given), ExitCode::kStorage));
     UseProbe(*std::move(given));
   }
   const auto pushes = ReadFile(folder + "/pushes.jsonl");
   if (drift.probe.empty() || !pushes.ok()) return absl::OkStatus();
   std::istringstream lines(*pushes);
   for (std::string line; std::getline(lines, line);) {
-    TANDEM_RETURN_IF_ERROR(WithExitCode(drift.series->RestorePush(line), ExitCode::kBadModelOrData));
+    TANDEM_RETURN_IF_ERROR(
+        WithExitCode(drift.series->RestorePush(line), ExitCode::kBadModelOrData));
   }
   return absl::OkStatus();
 }
@@ -78,9 +81,9 @@ absl::Status Trainer::Impl::ChooseProbe(const StepExperience& step) {
   if (set.empty()) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(
       WithExitCode(WriteProbeSet(run->path() + "/probe/set.jsonl", set), ExitCode::kStorage));
-  TANDEM_RETURN_IF_ERROR(Event("probe_chosen",
-                               absl::StrCat(set.num_completions(), " completions, digest ", set.digest),
-                               {{"digest", JsonText(set.digest)}}));
+  TANDEM_RETURN_IF_ERROR(Event(
+      "probe_chosen", absl::StrCat(set.num_completions(), " completions, digest ", set.digest),
+      {{"digest", JsonText(set.digest)}}));
   UseProbe(std::move(set));
   return absl::OkStatus();
 }
@@ -111,7 +114,8 @@ absl::StatusOr<TrainerProbe> Trainer::Impl::ScoreProbe() {
   if (server_dtype != DType::kBF16) return scores;
   TANDEM_ASSIGN_OR_RETURN(
       const GroupLogprobs served,
-      learner->Score(groups, {.as_bf16 = true, .rounding = RoundingOf(*recent->Find(version.value))}));
+      learner->Score(groups,
+                     {.as_bf16 = true, .rounding = RoundingOf(*recent->Find(version.value))}));
   scores.served = Flatten(groups, served);
   return scores;
 }
@@ -153,7 +157,7 @@ absl::Status Trainer::Impl::WritePushes(int64_t step) {
 
 // Before the step: its weights and the servers' are still those of the tokens.
 absl::StatusOr<std::optional<StepSplit>> Trainer::Impl::ScoreForSplit(const StepExperience& step,
-                                                                     MetricsLine* line) {
+                                                                      MetricsLine* line) {
   if (!options.split.Due(line->step())) return std::nullopt;
   ShowPhase("split");
   const double start = MonotonicSeconds();
@@ -178,8 +182,8 @@ rollout::v1::ScoreRequest Trainer::Impl::AsDrawn() const {
   return how;
 }
 
-// Where pushes do not wait for groups, the weights that drew one may be gone by the step: it is replayed at once.
-// On a thread of the client; one that fails is tried again at the step.
+// Where pushes do not wait for groups, the weights that drew one may be gone by the step: it is
+// replayed at once. On a thread of the client; one that fails is tried again at the step.
 std::optional<ScoredByServer> Trainer::Impl::ReplayWhenDrawn(
     const rollout::v1::GenerateGroupRequest& request, const FinishedGroup& group) const {
   const int64_t step = request.group_id() / options.prompts_per_step + 1;
@@ -240,7 +244,8 @@ absl::Status Trainer::Impl::ReplayOnServers(const StepExperience& step,
   return absl::OkStatus();
 }
 
-// The trainer at the masters of `drawn_by`, and at their cast. The step itself scores its own masters.
+// The trainer at the masters of `drawn_by`, and at their cast. The step itself scores its own
+// masters.
 absl::Status Trainer::Impl::ScoreUnder(int64_t drawn_by, const StepExperience& step,
                                        StepSplit* split) {
   const RecentVersion* const weights = recent->Find(drawn_by);
@@ -249,7 +254,8 @@ absl::Status Trainer::Impl::ScoreUnder(int64_t drawn_by, const StepExperience& s
   const std::vector<size_t> places = split->GroupsOf(drawn_by);
   std::vector<ScoredGroup> groups;
   for (const size_t place : places) groups.push_back(step.groups[place]);
-  ScoredWeights under = {.masters = now ? nullptr : &*weights->masters, .rounding = RoundingOf(*weights)};
+  ScoredWeights under = {.masters = now ? nullptr : &*weights->masters,
+                         .rounding = RoundingOf(*weights)};
   if (!now) {
     TANDEM_ASSIGN_OR_RETURN(const GroupLogprobs masters, learner->Score(groups, under));
     split->Take(StepSplit::kMasters, drawn_by, places, masters);

@@ -1,6 +1,6 @@
-// TrainerHealth: what a trainer process answers to probes. Started once its team has met and, on rank 0,
-// the servers have been reached; live while its loop moves; ready when both.
-// Made by run_trainer.cc; the thread that trains beats. Thread-safe.
+// TrainerHealth: what a trainer process answers to probes. Started once its team has met and, on
+// rank 0, the servers have been reached; live while its loop moves; ready when both. Made by
+// run_trainer.cc; the thread that trains beats. Thread-safe.
 #ifndef TANDEM_TRAINER_TRAINER_HEALTH_H_
 #define TANDEM_TRAINER_TRAINER_HEALTH_H_
 
@@ -17,8 +17,8 @@ namespace tandem::trainer {
 
 class TrainerHealth {
  public:
-  // Answers on `health`, which must outlive it. Not live when the heartbeat was silent for as long as
-  // `liveness_seconds`.
+  // Answers on `health`, which must outlive it. Not live when the heartbeat was silent for as long
+  // as `liveness_seconds`.
   TrainerHealth(Health* health, double liveness_seconds, SecondsClock clock = MonotonicSeconds);
   ~TrainerHealth();  // afterwards: live, and not ready
   TrainerHealth(const TrainerHealth&) = delete;
@@ -40,7 +40,8 @@ class TrainerHealth {
   Heartbeat heartbeat_;
 
   mutable Mutex mu_;
-  ProbeAnswer started_ ABSL_GUARDED_BY(mu_) = {false, "loading the model and meeting the other ranks"};
+  ProbeAnswer started_ ABSL_GUARDED_BY(mu_) = {false,
+                                               "loading the model and meeting the other ranks"};
 };
 
 }  // namespace tandem::trainer

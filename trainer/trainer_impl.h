@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/weight_version.h"
-#include "common/observe/tracer.h"
 #include "common/model/model_config.h"
+#include "common/observe/tracer.h"
 #include "common/tokenizer/tokenizer.h"
 #include "trainer/capture_writer.h"
 #include "trainer/checkpoint.h"
@@ -48,9 +48,9 @@ struct LoopTimes {
 // What a run measures of drift beside its steps.
 struct DriftInstruments {
   std::unique_ptr<ServerScorer> scorer;
-  ProbeSet probe;                       // empty until the first step has chosen it
-  std::unique_ptr<ProbeSeries> series;  // there with the set
-  double push_distance = 0;             // of the last push; NaN: unknown
+  ProbeSet probe;                             // empty until the first step has chosen it
+  std::unique_ptr<ProbeSeries> series;        // there with the set
+  double push_distance = 0;                   // of the last push; NaN: unknown
   std::map<int64_t, ScoredByServer> replays;  // group id -> what its server made of it right after
 };
 
@@ -60,7 +60,9 @@ struct StepSpans {
   std::unique_ptr<ScopedSpan> step, phase;
   std::string phase_name;
 
-  TraceParent parent() const { return step == nullptr ? TraceParent{tracer.get()} : step->parent(); }
+  TraceParent parent() const {
+    return step == nullptr ? TraceParent{tracer.get()} : step->parent();
+  }
   void BeginStep(int64_t number);
   void EndStep();
   void BeginPhase(const std::string& name);  // ends the one before

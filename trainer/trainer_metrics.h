@@ -1,6 +1,6 @@
-// TrainerMetrics: the numbers a trainer shows on /metrics (docs/metrics.md): counters of what the run
-// does, histograms of steps and staleness, and the last step's numbers of metrics.jsonl that dashboards
-// and alerts read. Used by trainer.cc from its thread.
+// TrainerMetrics: the numbers a trainer shows on /metrics (docs/metrics.md): counters of what the
+// run does, histograms of steps and staleness, and the last step's numbers of metrics.jsonl that
+// dashboards and alerts read. Used by trainer.cc from its thread.
 #ifndef TANDEM_TRAINER_TRAINER_METRICS_H_
 #define TANDEM_TRAINER_TRAINER_METRICS_H_
 
@@ -42,7 +42,8 @@ class TrainerMetrics {
   void OnWait(double seconds);  // for rollouts
   void OnEvent(std::string_view kind);
   void OnAlert(const std::string& name);
-  // What a train step took: dropped and masked completions, and how old the tokens of the others are.
+  // What a train step took: dropped and masked completions, and how old the tokens of the others
+  // are.
   void OnTaken(const StepExperience& step, WeightVersion version);
   // A whole step. `num_trained`: tokens.
   void OnStep(const MetricsLine& line, int64_t num_trained, int64_t num_sampled);

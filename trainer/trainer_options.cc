@@ -16,9 +16,9 @@ void BindSampling(OptionBinder& binder, TrainSamplingOptions& options) {
                  "longest completion, stop token included");
   binder.Integer("top_k", &options.top_k, {.min = 0}, "",
                  "draw from the k most likely ids; the trainer re-scores over the same; 0: all");
-  binder.Number("top_p", &options.top_p, {.min = 0, .max = 1}, "", 
+  binder.Number("top_p", &options.top_p, {.min = 0, .max = 1}, "",
                 "draw from the smallest set of this probability, likewise; 0 and 1: all");
-  binder.Number("min_p", &options.min_p, {.min = 0, .max = 1}, "", 
+  binder.Number("min_p", &options.min_p, {.min = 0, .max = 1}, "",
                 "draw from ids of at least this share of the likeliest, likewise; 0: all");
   binder.Integer("min_new_tokens", &options.min_new_tokens, {.min = 0}, "tokens",
                  "must be 0 for training");

@@ -77,8 +77,8 @@ struct TrainerOptions {
 void BindOptions(OptionBinder& binder, TrainerOptions& options);
 
 // What a single field's range cannot say.
-//   INVALID_ARGUMENT  no model, data or server; an observe address that is not HOST:PORT; training with top-k, top-p, min-p or
-//   min_new_tokens; a
+//   INVALID_ARGUMENT  no model, data or server; an observe address that is not HOST:PORT; training
+//   with top-k, top-p, min-p or min_new_tokens; a
 //                     deterministic run with max_staleness
 //   UNIMPLEMENTED     numerics exact on a CUDA device
 absl::Status CheckOptions(const TrainerOptions& options);

@@ -139,7 +139,7 @@ absl::Status Trainer::Impl::ConnectServers() {
   lookup = std::make_unique<ServerLookup>(options.servers, kLookUpEach, context.resolver);
   const std::vector<std::string> addresses = lookup->Addresses();
   drift.scorer = std::make_unique<ServerScorer>(addresses, options.client.call_timeout_seconds,
-                                                 options.client.caller);
+                                                options.client.caller);
   client = std::make_unique<RolloutClient>(
       addresses, run_id, client_options,
       [this](const rollout::v1::GetInfoResponse& info) { return CheckServer(info); },

@@ -27,7 +27,8 @@ struct WeightCastOptions {
 };
 void BindOptions(OptionBinder& binder, WeightCastOptions& options);
 
-// Masters [count] of a tensor from element `first` on, as a push sends them to a bf16 server. Parallel.
+// Masters [count] of a tensor from element `first` on, as a push sends them to a bf16 server.
+// Parallel.
 void CastToBf16(std::string_view name, int64_t first, const float* masters, int64_t count,
                 Rounding rounding, uint16_t* out);
 

@@ -142,9 +142,8 @@ WeightPublisher::WeightPublisher(const std::vector<std::string>& addresses,
 WeightPublisher::~WeightPublisher() { Release(); }
 
 int WeightPublisher::AddServer(const std::string& address) {
-  auto remote = std::make_unique<WeightRemote>(address, impl_->run_id,
-                                               absl::Seconds(impl_->options.timeout_seconds),
-                                               impl_->options.caller);
+  auto remote = std::make_unique<WeightRemote>(
+      address, impl_->run_id, absl::Seconds(impl_->options.timeout_seconds), impl_->options.caller);
   MutexLock lock(&impl_->mu);
   impl_->remotes.push_back(std::move(remote));
   return static_cast<int>(impl_->remotes.size()) - 1;

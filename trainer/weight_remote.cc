@@ -68,7 +68,8 @@ struct Stubs {
 }  // namespace
 
 absl::StatusOr<WireBytes> WeightPayload::wire(size_t i) const {
-  if (base && deltas[i].encoding != TensorEncoding::kDense) return WireBytes{deltas[i].bytes, nullptr};
+  if (base && deltas[i].encoding != TensorEncoding::kDense)
+    return WireBytes{deltas[i].bytes, nullptr};
   TANDEM_ASSIGN_OR_RETURN(const HostTensor tensor, tensors[i].read());
   return WireBytes{tensor.bytes, tensor.owner};
 }

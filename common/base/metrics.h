@@ -1,6 +1,6 @@
 // Metrics of a process: counters, gauges and histograms, rendered in Prometheus text form
-// (common/observe serves it). prometheus-cpp stays behind this header. Thread-safe; Counter and Gauge live as long as the
-// registry.
+// (common/observe serves it). prometheus-cpp stays behind this header. Thread-safe; Counter and
+// Gauge live as long as the registry.
 #ifndef TANDEM_COMMON_BASE_METRICS_H_
 #define TANDEM_COMMON_BASE_METRICS_H_
 

@@ -1,5 +1,5 @@
-// What /dev/shm holds, where NCCL moves data between the GPUs of a machine. Containers get 64 MiB of it unless they are
-// given more, and NCCL then fails with messages that do not say so.
+// What /dev/shm holds, where NCCL moves data between the GPUs of a machine. Containers get 64 MiB
+// of it unless they are given more, and NCCL then fails with messages that do not say so.
 #ifndef TANDEM_COMMON_BASE_SHARED_MEMORY_H_
 #define TANDEM_COMMON_BASE_SHARED_MEMORY_H_
 
@@ -23,7 +23,8 @@ inline uint64_t SharedMemoryBytes(const char* path = "/dev/shm") {
 inline std::string SharedMemoryProblem(uint64_t bytes) {
   if (bytes >= kEnoughSharedMemory) return "";
   return "/dev/shm holds " + std::to_string(bytes >> 20) +
-         " MiB, and NCCL may need more between the GPUs of this machine: give the container at least 512 MiB "
+         " MiB, and NCCL may need more between the GPUs of this machine: give the container at "
+         "least 512 MiB "
          "(Kubernetes: launch.kubernetes.shm_gib; docker: --shm-size=1g)";
 }
 

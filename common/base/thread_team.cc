@@ -6,8 +6,8 @@
 namespace tandem {
 namespace {
 
-// Longer than most waits between phases, and short, because beside a process that keeps a core busy longer
-// spins lose more than they win (tests/bench/neighbour_bench.py).
+// Longer than most waits between phases, and short, because beside a process that keeps a core busy
+// longer spins lose more than they win (tests/bench/neighbour_bench.py).
 constexpr double kSpinSeconds = 20e-6;
 constexpr int kSpinsPerLook = 64;  // pauses between two looks at the clock
 

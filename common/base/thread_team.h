@@ -1,10 +1,11 @@
-// ThreadTeam: threads that walk through the phases of one computation together. A step of the engine is
-// a few hundred short phases (a norm, a product, an attention); starting threads for each would cost more
-// than some of them take, so a team starts once per step and meets at a barrier after each phase.
+// ThreadTeam: threads that walk through the phases of one computation together. A step of the
+// engine is a few hundred short phases (a norm, a product, an attention); starting threads for each
+// would cost more than some of them take, so a team starts once per step and meets at a barrier
+// after each phase.
 //
 // A member that waits spins for some microseconds and then sleeps, so a machine shared with other
-// processes loses little; items are claimed one by one, so a member that lost its core delays the others
-// by one item.
+// processes loses little; items are claimed one by one, so a member that lost its core delays the
+// others by one item.
 //
 // Use from one thread at a time. Bodies must not throw.
 #ifndef TANDEM_COMMON_BASE_THREAD_TEAM_H_
@@ -26,14 +27,15 @@ class ThreadTeam {
    public:
     int index() const { return index_; }  // 0 .. size - 1; 0 is the thread that called Run
 
-    // Calls item(i) once for every i in [0, n); returns when all are done, and everything they wrote is
-    // visible. Every member calls it with the same n. Each starts with its own stretch of items, from
-    // FirstOf(n) on in order, and then takes from what others have left.
+    // Calls item(i) once for every i in [0, n); returns when all are done, and everything they
+    // wrote is visible. Every member calls it with the same n. Each starts with its own stretch of
+    // items, from FirstOf(n) on in order, and then takes from what others have left.
     template <typename Item>
     void ForEach(int64_t n, const Item& item) {
       for (int turn = 0; turn < team_->size_; ++turn) {
         const int owner = (index_ + turn) % team_->size_;
-        const int64_t begin = team_->FirstOf(owner, n), count = team_->FirstOf(owner + 1, n) - begin;
+        const int64_t begin = team_->FirstOf(owner, n),
+                      count = team_->FirstOf(owner + 1, n) - begin;
         for (int64_t i; (i = team_->Claim(owner)) < count;) item(begin + i);
       }
       team_->Meet();
@@ -63,9 +65,7 @@ class ThreadTeam {
  private:
   void Serve(int index);
   int64_t FirstOf(int member, int64_t n) const { return n * member / size_; }
-  int64_t Claim(int owner) {
-    return cursors_[owner].next.fetch_add(1, std::memory_order_relaxed);
-  }
+  int64_t Claim(int owner) { return cursors_[owner].next.fetch_add(1, std::memory_order_relaxed); }
   void Meet();
   uint32_t WaitForChange(std::atomic<uint32_t>& value, uint32_t seen);
 
@@ -81,8 +81,8 @@ class ThreadTeam {
   std::atomic<uint32_t> runs_{0};  // goes up when there is a body to run
 
   std::vector<Cursor> cursors_;
-  alignas(64) std::atomic<int> num_arrived_{0};   // at the barrier
-  alignas(64) std::atomic<uint32_t> phase_{0};    // goes up when all have arrived
+  alignas(64) std::atomic<int> num_arrived_{0};  // at the barrier
+  alignas(64) std::atomic<uint32_t> phase_{0};   // goes up when all have arrived
 };
 
 }  // namespace tandem

@@ -78,8 +78,8 @@ class Meeting {
   }
 
  private:
-  // What a process leaves to say that it is here. In containers a process that was started again has the host
-  // name and the process id of the one before.
+  // What a process leaves to say that it is here. In containers a process that was started again
+  // has the host name and the process id of the one before.
   static std::string Mark() {
     return absl::StrCat(SelfName(), "#", absl::Hex(std::random_device()()));
   }
@@ -94,8 +94,8 @@ class Meeting {
     return store;
   }
 
-  // An older rank 0 may still be on its way out, of this launch too where the launcher starts ranks again one
-  // by one: its place is asked again until the deadline.
+  // An older rank 0 may still be on its way out, of this launch too where the launcher starts ranks
+  // again one by one: its place is asked again until the deadline.
   absl::StatusOr<Store> Join() {
     std::string problem;
     bool is_anothers = false;
@@ -139,8 +139,8 @@ class Meeting {
                             store.SetOnce(absl::StrCat("here/", self_.rank), mark_));
     if (here == mark_) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat(
-        "rank ", self_.rank, " of this launch is ", NameIn(here), " already; this process is ", SelfName(),
-        ", started again: it joins when all ranks are"));
+        "rank ", self_.rank, " of this launch is ", NameIn(here), " already; this process is ",
+        SelfName(), ", started again: it joins when all ranks are"));
   }
 
   absl::StatusOr<std::vector<int>> Missing(const Store& store) const {

@@ -67,8 +67,8 @@ struct RotateStore {
 };
 void RunRotateStore(const RotateStore& task, Stream stream);
 
-// What RunRotateStore does to heads of queries (before they are scaled) or keys, with its bits: for a
-// backward pass that wants them as they are.
+// What RunRotateStore does to heads of queries (before they are scaled) or keys, with its bits: for
+// a backward pass that wants them as they are.
 struct RotateHeads {
   const float* in = nullptr;    // [N, H, D], with biases
   const float* norm = nullptr;  // [D], or null

@@ -4,8 +4,8 @@
 
 namespace tandem {
 
-// kCuda: a GPU this process sees (CUDA_VISIBLE_DEVICES), in a build of the cuda preset. An engine takes
-// the first, a rank of the trainer the one of its number on the machine.
+// kCuda: a GPU this process sees (CUDA_VISIBLE_DEVICES), in a build of the cuda preset. An engine
+// takes the first, a rank of the trainer the one of its number on the machine.
 enum class Device { kCpu, kCuda };
 
 }  // namespace tandem

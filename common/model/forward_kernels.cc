@@ -99,7 +99,8 @@ struct QueryRows {
 
 // scores[q][16 b + j] = query q . key j of block b, for kBlocks neighbouring blocks of the table.
 template <int kQueries, int kBlocks, typename Kv>
-TANDEM_INLINE void BlockScores(const QueryRows& rows, const AttentionTask<Kv>& task, int64_t block) {
+TANDEM_INLINE void BlockScores(const QueryRows& rows, const AttentionTask<Kv>& task,
+                               int64_t block) {
   const Kv* keys[kBlocks];
   for (int b = 0; b < kBlocks; ++b) {
     keys[b] = task.layer.KeysOf(task.blocks[block + b], task.kv_head);
@@ -133,8 +134,8 @@ TANDEM_INLINE Softmax SoftmaxRow(float* scores, int64_t n) {
   Vec16 largest = Splat16(-std::numeric_limits<float>::infinity());
   for (int64_t i = 0; i < full; i += 16) largest = Max16(Load16(scores + i), largest);
   if (full < n) {
-    largest = Max16(
-        LoadSome16(scores + full, n - full, -std::numeric_limits<float>::infinity()), largest);
+    largest = Max16(LoadSome16(scores + full, n - full, -std::numeric_limits<float>::infinity()),
+                    largest);
   }
   const float max = MaxLane(largest);
   Vec16 sums = {};
@@ -151,7 +152,8 @@ TANDEM_INLINE Softmax SoftmaxRow(float* scores, int64_t n) {
   return {max, SumLanes(sums)};
 }
 
-// out[q][16 c ..] = inverse[q] sum over tokens j < context of scores[q][j] value j, kColumns at a time.
+// out[q][16 c ..] = inverse[q] sum over tokens j < context of scores[q][j] value j, kColumns at a
+// time.
 template <int kQueries, int kColumns, typename Kv>
 TANDEM_INLINE void WeightedValues(const QueryRows& rows, const AttentionTask<Kv>& task,
                                   int64_t context, const float* inverse, int64_t column) {
@@ -186,13 +188,12 @@ TANDEM_INLINE void WeightedValues(const QueryRows& rows, const AttentionTask<Kv>
   }
 }
 
-// kQueries neighbouring query rows of the task, token by token and head by head from `first` on. A query
-// whose token comes earlier than the last one's has scores it does not use; they become 0, and adding 0
-// times a value changes nothing.
+// kQueries neighbouring query rows of the task, token by token and head by head from `first` on. A
+// query whose token comes earlier than the last one's has scores it does not use; they become 0,
+// and adding 0 times a value changes nothing.
 template <int kQueries, typename Kv>
 TANDEM_INLINE void AttendQueries(const AttentionTask<Kv>& task, int64_t first, float* scratch) {
-  const int64_t last_context =
-      task.first_position + (first + kQueries - 1) / task.num_heads + 1;
+  const int64_t last_context = task.first_position + (first + kQueries - 1) / task.num_heads + 1;
   const int64_t num_blocks = (last_context + kKvBlockTokens - 1) / kKvBlockTokens;
   QueryRows rows;
   for (int q = 0; q < kQueries; ++q) {
@@ -283,9 +284,9 @@ TANDEM_INLINE void AttendBody(const AttentionTask<Kv>& task, float* scratch) {
   target void AttendBf16##set(const AttentionTask<uint16_t>& task, float* scratch) {             \
     AttendBody(task, scratch);                                                                   \
   }                                                                                              \
-  constexpr ForwardKernels kKernels##set = {RmsNorm##set,     Rotate##set,      SwiGlu##set,     \
-                                            AddRows##set,     WriteKvFp32##set, WriteKvBf16##set, \
-                                            AttendFp32##set,  AttendBf16##set};
+  constexpr ForwardKernels kKernels##set = {RmsNorm##set,    Rotate##set,      SwiGlu##set,      \
+                                            AddRows##set,    WriteKvFp32##set, WriteKvBf16##set, \
+                                            AttendFp32##set, AttendBf16##set};
 
 TANDEM_DEFINE_KERNELS(Scalar, )
 TANDEM_DEFINE_KERNELS(Avx2, TANDEM_TARGET_AVX2)

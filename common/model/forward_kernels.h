@@ -1,9 +1,9 @@
-// The forward pass around the linear layers, row by row and head by head: norm, rotary embedding, KV
-// write, attention over blocks of KV, SwiGLU. The engine runs it always, the trainer in `exact` mode:
-// the same functions on both sides, so the same bits.
+// The forward pass around the linear layers, row by row and head by head: norm, rotary embedding,
+// KV write, attention over blocks of KV, SwiGLU. The engine runs it always, the trainer in `exact`
+// mode: the same functions on both sides, so the same bits.
 //
-// All in fp32, every sum in an order fixed by the row's own length: a result does not depend on what else
-// is computed, on the thread, or on where in memory a row lies. Free of LibTorch; pure.
+// All in fp32, every sum in an order fixed by the row's own length: a result does not depend on
+// what else is computed, on the thread, or on where in memory a row lies. Free of LibTorch; pure.
 #ifndef TANDEM_COMMON_MODEL_FORWARD_KERNELS_H_
 #define TANDEM_COMMON_MODEL_FORWARD_KERNELS_H_
 
@@ -22,8 +22,8 @@ constexpr int64_t PaddedHeadDim(int64_t head_dim) {
 }
 
 // Where the cache of one layer lies: block b, KV head h starts at base + b * block_stride +
-// h * head_stride (in elements). Keys of a block and head are transposed, [D, kKvBlockTokens]; values
-// are [kKvBlockTokens, padded D]. `Kv` is float or uint16_t (bf16 bits).
+// h * head_stride (in elements). Keys of a block and head are transposed, [D, kKvBlockTokens];
+// values are [kKvBlockTokens, padded D]. `Kv` is float or uint16_t (bf16 bits).
 template <typename Kv>
 struct KvLayer {
   Kv* keys = nullptr;
@@ -39,8 +39,9 @@ struct KvLayer {
   }
 };
 
-// Some neighbouring tokens of one sequence, looked at by the query heads of one KV head. Token t has
-// position first_position + t and attends to positions 0 .. first_position + t, which are in the cache.
+// Some neighbouring tokens of one sequence, looked at by the query heads of one KV head. Token t
+// has position first_position + t and attends to positions 0 .. first_position + t, which are in
+// the cache.
 template <typename Kv>
 struct AttentionTask {
   const float* queries = nullptr;  // head h of token t at t * query_stride + h * head_dim, scaled
@@ -52,7 +53,8 @@ struct AttentionTask {
   const int32_t* blocks = nullptr;  // block table of the sequence
   float* out = nullptr;             // as queries, at out_stride
   int64_t out_stride = 0;
-  float* lse = nullptr;  // log of the sum of e^score, [num_tokens, num_heads] at lse_stride; or null
+  float* lse =
+      nullptr;  // log of the sum of e^score, [num_tokens, num_heads] at lse_stride; or null
   int64_t lse_stride = 0;
 };
 
@@ -68,8 +70,8 @@ struct ForwardKernels {
   // out = x rstd weight with rstd = 1 / sqrt(mean(x^2) + eps), all [n]; returns rstd. out may be x.
   float (*rms_norm)(const float* x, const float* weight, int64_t n, float eps, float* out);
 
-  // Rotates a head [d] in place by the angles whose cosines and sines are [d / 2], then multiplies by
-  // `scale`: element i pairs with i + d / 2 (the layout of Hugging Face weights).
+  // Rotates a head [d] in place by the angles whose cosines and sines are [d / 2], then multiplies
+  // by `scale`: element i pairs with i + d / 2 (the layout of Hugging Face weights).
   void (*rotate)(float* head, const float* cosines, const float* sines, int64_t d, float scale);
 
   // out[i] = gate[i] sigmoid(gate[i]) up[i], [n].

@@ -205,7 +205,8 @@ void ReadShape(Fields& fields, ModelConfig& config) {
   // So the input of every linear layer can be taken in pairs, as bf16 instructions do.
   for (const auto& [name, size] : {std::pair("hidden_size", config.hidden_size),
                                    std::pair("intermediate_size", config.intermediate_size)}) {
-    if (size % 2 != 0) fields.Reject(name, " ", size, " is odd; linear layers take inputs in pairs");
+    if (size % 2 != 0)
+      fields.Reject(name, " ", size, " is odd; linear layers take inputs in pairs");
   }
 }
 

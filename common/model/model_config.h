@@ -25,12 +25,12 @@ struct Llama3RopeScaling {
 struct ModelConfig {
   std::string model_type;  // "llama", "qwen2", "qwen3"
   int64_t vocab_size = 0;
-  int64_t hidden_size = 0;         // E
+  int64_t hidden_size = 0;  // E
   int64_t intermediate_size = 0;
-  int64_t num_layers = 0;          // L
-  int64_t num_heads = 0;           // H
+  int64_t num_layers = 0;  // L
+  int64_t num_heads = 0;   // H
   int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;            // D
+  int64_t head_dim = 0;  // D
   int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
   double rope_theta = 10000;
@@ -40,7 +40,7 @@ struct ModelConfig {
   bool attention_qkv_bias = false;  // Qwen2: always; Llama and Qwen3: attention_bias
   bool attention_o_bias = false;    // Llama and Qwen3: attention_bias; Qwen2: never
   bool mlp_bias = false;
-  bool qk_norm = false;             // Qwen3
+  bool qk_norm = false;                // Qwen3
   std::vector<int32_t> eos_token_ids;  // config.json and generation_config.json, merged
   int32_t bos_token_id = -1;           // -1: none
   int32_t pad_token_id = -1;
@@ -61,19 +61,19 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& directory);
 // The config.json that gives back `config` (transformers-4 spelling, which both versions read).
 std::string ModelConfigToJson(const ModelConfig& config, DType dtype);
 
-// Every tensor of the model under its Hugging Face name, in a fixed order (embedding, layers 0..L-1,
-// final norm, lm_head unless tied), all of `dtype`.
+// Every tensor of the model under its Hugging Face name, in a fixed order (embedding, layers
+// 0..L-1, final norm, lm_head unless tied), all of `dtype`.
 std::vector<TensorSpec> ModelTensors(const ModelConfig& config, DType dtype);
 
-// `tensors` against ModelTensors: names the first few that are missing, unknown or of another shape.
-// Tensors may come in any order and any float dtype; a tied lm_head.weight and rotary inv_freq
-// buffers are accepted and dropped. Returns them in ModelTensors order.
+// `tensors` against ModelTensors: names the first few that are missing, unknown or of another
+// shape. Tensors may come in any order and any float dtype; a tied lm_head.weight and rotary
+// inv_freq buffers are accepted and dropped. Returns them in ModelTensors order.
 //   INVALID_ARGUMENT
 absl::StatusOr<std::vector<HostTensor>> MatchModelTensors(const ModelConfig& config,
                                                           std::vector<HostTensor> tensors);
 
-// Inverse frequencies of the rotary embedding, [head_dim / 2], with llama3 scaling applied, computed
-// in float32 as transformers does. Position p rotates pair i by angle p * inv_freq[i].
+// Inverse frequencies of the rotary embedding, [head_dim / 2], with llama3 scaling applied,
+// computed in float32 as transformers does. Position p rotates pair i by angle p * inv_freq[i].
 std::vector<float> RotaryInverseFrequencies(const ModelConfig& config);
 
 }  // namespace tandem

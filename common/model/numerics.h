@@ -27,11 +27,10 @@ constexpr std::string_view NumericsName(Numerics numerics) {
 // Binder is OptionBinder (common/base/options.h).
 template <typename Binder>
 void BindNumerics(Binder& binder, Numerics* field, std::string_view help) {
-  binder.template Choice<Numerics>("numerics", field,
-                                   {{"fast", Numerics::kFast},
-                                    {"invariant", Numerics::kInvariant},
-                                    {"exact", Numerics::kExact}},
-                                   help);
+  binder.template Choice<Numerics>(
+      "numerics", field,
+      {{"fast", Numerics::kFast}, {"invariant", Numerics::kInvariant}, {"exact", Numerics::kExact}},
+      help);
 }
 
 }  // namespace tandem

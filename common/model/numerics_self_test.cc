@@ -36,7 +36,8 @@ bool SameBits(const float* a, const float* b, int64_t n) {
 absl::Status Broken(const std::string& kernel, InstructionSet set) {
   return absl::FailedPreconditionError(absl::StrCat(
       "this machine does not keep the promise of numerics invariant and exact: ", kernel, " (",
-      std::string(InstructionSetName(set)), ") gives other bits for a row alone than in company. Use numerics "
+      std::string(InstructionSetName(set)),
+      ") gives other bits for a row alone than in company. Use numerics "
       "fast, or set TANDEM_INSTRUCTION_SET to a lower set, and please report the processor"));
 }
 
@@ -65,7 +66,8 @@ absl::Status CheckProduct(int64_t depth, bool bf16, OperandType type, Instructio
       matrix.MultiplyTile(set, tile, {type, operand.data() + r * row_bytes, depth}, 1, alone.data(),
                           kTile);
       if (!SameBits(alone.data(), together.data() + r * kTile, width)) {
-        return Broken(absl::StrCat("a product over ", depth, bf16 ? " bf16" : " fp32", " inputs"), set);
+        return Broken(absl::StrCat("a product over ", depth, bf16 ? " bf16" : " fp32", " inputs"),
+                      set);
       }
     }
   }
@@ -153,8 +155,8 @@ absl::Status CheckAttention(const ModelConfig& config, InstructionSet set) {
 }  // namespace
 
 absl::Status CheckInvariance(const ModelConfig& config, InstructionSet set) {
-  for (const int64_t depth : {config.hidden_size, config.intermediate_size,
-                              config.num_heads * config.head_dim}) {
+  for (const int64_t depth :
+       {config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim}) {
     TANDEM_RETURN_IF_ERROR(CheckProduct(depth, false, OperandType::kFp32, set));
     TANDEM_RETURN_IF_ERROR(CheckProduct(depth, true, OperandType::kFp32, set));
     TANDEM_RETURN_IF_ERROR(CheckProduct(depth, true, RoundedOperandType(set), set));

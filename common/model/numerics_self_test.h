@@ -1,5 +1,6 @@
-// CheckInvariance: do the kernels keep, on this very machine, the promise behind `invariant` and `exact`?
-// Each is run on rows alone and in company, at other places in memory, and must give the same bits.
+// CheckInvariance: do the kernels keep, on this very machine, the promise behind `invariant` and
+// `exact`? Each is run on rows alone and in company, at other places in memory, and must give the
+// same bits.
 #ifndef TANDEM_COMMON_MODEL_NUMERICS_SELF_TEST_H_
 #define TANDEM_COMMON_MODEL_NUMERICS_SELF_TEST_H_
 

@@ -17,7 +17,8 @@ TANDEM_INLINE float LargestBody(const float* logits, int64_t n) {
     for (int j = 0; j < 4; ++j) largest[j] = Max16(Load16(logits + i + j * 16), largest[j]);
   }
   for (; i < n; i += 16) {
-    const Vec16 v = i + 16 <= n ? Load16(logits + i) : LoadSome16(logits + i, n - i, kMinusInfinity);
+    const Vec16 v =
+        i + 16 <= n ? Load16(logits + i) : LoadSome16(logits + i, n - i, kMinusInfinity);
     largest[0] = Max16(v, largest[0]);
   }
   return MaxLane(Max16(Max16(largest[0], largest[1]), Max16(largest[2], largest[3])));
@@ -57,8 +58,8 @@ TANDEM_INLINE TokenDistribution DistributionBody(const float* logits, int64_t n,
       if (exps != nullptr) Store16(exps + i, e);
     }
     if (i < end) {
-      const Vec16 e =
-          AddExps<kMoments>(LoadSome16(logits + i, end - i, kMinusInfinity), d.largest, scale, sums);
+      const Vec16 e = AddExps<kMoments>(LoadSome16(logits + i, end - i, kMinusInfinity), d.largest,
+                                        scale, sums);
       if (exps != nullptr) StoreSome16(exps + i, end - i, e);
     }
     const float mass = SumLanes(sums.mass);
@@ -92,7 +93,8 @@ TANDEM_INLINE LogitOrder OrderBody(const float* logits, int64_t n, float logit) 
   Vec16 largest = Splat16(kMinusInfinity), second = largest;
   Int16 above = {};
   for (int64_t i = 0; i < n; i += 16) {
-    const Vec16 v = i + 16 <= n ? Load16(logits + i) : LoadSome16(logits + i, n - i, kMinusInfinity);
+    const Vec16 v =
+        i + 16 <= n ? Load16(logits + i) : LoadSome16(logits + i, n - i, kMinusInfinity);
     above -= v > logit;  // true is -1
     second = Max16(second, v > largest ? largest : v);
     largest = Max16(v, largest);
@@ -125,12 +127,12 @@ TANDEM_TARGET_AVX512 TokenDistribution DistributionAvx512(const float* logits, i
   return DistributionBody<kMoments>(logits, n, scale, exps, block_mass);
 }
 
-#define TANDEM_DEFINE_ROW_KERNELS(set, target)                                     \
-  target double SumOfSquares##set(const float* values, int64_t n) {                \
-    return SumOfSquaresBody(values, n);                                            \
-  }                                                                                \
-  target LogitOrder Order##set(const float* logits, int64_t n, float logit) {      \
-    return OrderBody(logits, n, logit);                                            \
+#define TANDEM_DEFINE_ROW_KERNELS(set, target)                                \
+  target double SumOfSquares##set(const float* values, int64_t n) {           \
+    return SumOfSquaresBody(values, n);                                       \
+  }                                                                           \
+  target LogitOrder Order##set(const float* logits, int64_t n, float logit) { \
+    return OrderBody(logits, n, logit);                                       \
   }
 
 TANDEM_DEFINE_ROW_KERNELS(Scalar, )

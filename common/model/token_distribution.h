@@ -1,6 +1,6 @@
-// TokenDistribution: the softmax of one row of logits, summed in a fixed order: what the engine's sampler
-// draws from and what the trainer re-scores with, so that equal logits give equal log-probs.
-// Free of LibTorch; pure.
+// TokenDistribution: the softmax of one row of logits, summed in a fixed order: what the engine's
+// sampler draws from and what the trainer re-scores with, so that equal logits give equal
+// log-probs. Free of LibTorch; pure.
 #ifndef TANDEM_COMMON_MODEL_TOKEN_DISTRIBUTION_H_
 #define TANDEM_COMMON_MODEL_TOKEN_DISTRIBUTION_H_
 
@@ -19,10 +19,12 @@ constexpr int64_t NumDistributionBlocks(int64_t vocabulary) {
   return (vocabulary + kDistributionBlock - 1) / kDistributionBlock;
 }
 
-// The least temperature that divides logits; far smaller ones overflow, and all draw as greedy does.
+// The least temperature that divides logits; far smaller ones overflow, and all draw as greedy
+// does.
 inline constexpr float kLeastTemperature = 1e-3f;
 
-// With y = (logit - largest) * inverse_temperature: mass = sum e^y, first = sum e^y y, second = sum e^y y^2.
+// With y = (logit - largest) * inverse_temperature: mass = sum e^y, first = sum e^y y, second = sum
+// e^y y^2.
 struct TokenDistribution {
   float largest = -std::numeric_limits<float>::infinity();
   float inverse_temperature = 1;
@@ -40,23 +42,24 @@ struct TokenDistribution {
   // log p = y - log mass, so H = log mass - E[y] and E[(log p)^2] = E[y^2] - 2 E[y] lm + lm^2.
   float entropy() const { return static_cast<float>(std::fmax(0.0, log_mass - first / mass)); }
   float second_moment() const {
-    return static_cast<float>(std::fmax(
-        0.0, second / mass - 2 * log_mass * first / mass + log_mass * log_mass));
+    return static_cast<float>(
+        std::fmax(0.0, second / mass - 2 * log_mass * first / mass + log_mass * log_mass));
   }
 };
 
-// Of `logits` [V]; -inf has probability 0. `exps` [V] gets e^y, `block_mass` [NumDistributionBlocks(V)] its
-// sums; both may be null.
+// Of `logits` [V]; -inf has probability 0. `exps` [V] gets e^y, `block_mass`
+// [NumDistributionBlocks(V)] its sums; both may be null.
 TokenDistribution DistributionOf(InstructionSet set, std::span<const float> logits,
                                  float inverse_temperature, float* exps = nullptr,
                                  double* block_mass = nullptr);
 
 // The same without the two moments, which stay 0: where a log-prob is all that is asked for.
-TokenDistribution MassOf(InstructionSet set, std::span<const float> logits, float inverse_temperature,
-                         float* exps = nullptr, double* block_mass = nullptr);
+TokenDistribution MassOf(InstructionSet set, std::span<const float> logits,
+                         float inverse_temperature, float* exps = nullptr,
+                         double* block_mass = nullptr);
 
-// DistributionOf over some of the ids, `largest` being that of all of them (DistributionOf): what is left when
-// top-k, top-p or min-p have removed the others. Sums in fp64, in the order of `ids`.
+// DistributionOf over some of the ids, `largest` being that of all of them (DistributionOf): what
+// is left when top-k, top-p or min-p have removed the others. Sums in fp64, in the order of `ids`.
 TokenDistribution DistributionOver(std::span<const float> logits, std::span<const int32_t> ids,
                                    float inverse_temperature, float largest);
 

@@ -1,6 +1,6 @@
-// Health: what a process answers to the three probes that cluster software asks (docs/observability.md).
-// Parts of the process put their answers in as they come up and take them out before they go.
-// Thread-safe.
+// Health: what a process answers to the three probes that cluster software asks
+// (docs/observability.md). Parts of the process put their answers in as they come up and take them
+// out before they go. Thread-safe.
 #ifndef TANDEM_COMMON_OBSERVE_HEALTH_H_
 #define TANDEM_COMMON_OBSERVE_HEALTH_H_
 
@@ -30,8 +30,8 @@ class Health {
   // Until told otherwise: live, and neither started nor ready.
   Health();
 
-  // `answer` must not block and not call this object. When Set returns, the one before it does not run
-  // any more.
+  // `answer` must not block and not call this object. When Set returns, the one before it does not
+  // run any more.
   void Set(Probe probe, std::function<ProbeAnswer()> answer) ABSL_LOCKS_EXCLUDED(mu_);
   void Set(Probe probe, ProbeAnswer answer);
 

@@ -1,5 +1,5 @@
-// Observation: what a process shows of itself: its metrics, its health and, once Serve is called, the
-// port where both can be read. Made first in a process and destroyed last. Thread-safe.
+// Observation: what a process shows of itself: its metrics, its health and, once Serve is called,
+// the port where both can be read. Made first in a process and destroyed last. Thread-safe.
 #ifndef TANDEM_COMMON_OBSERVE_OBSERVATION_H_
 #define TANDEM_COMMON_OBSERVE_OBSERVATION_H_
 

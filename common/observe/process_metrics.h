@@ -1,5 +1,5 @@
-// ProcessMetrics: what any Prometheus client library says of its process (process_...), read from /proc
-// each time a page is made, and tandem_build_info. Linux.
+// ProcessMetrics: what any Prometheus client library says of its process (process_...), read from
+// /proc each time a page is made, and tandem_build_info. Linux.
 #ifndef TANDEM_COMMON_OBSERVE_PROCESS_METRICS_H_
 #define TANDEM_COMMON_OBSERVE_PROCESS_METRICS_H_
 

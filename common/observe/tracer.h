@@ -1,6 +1,6 @@
-// Tracer: spans of a process as OTLP JSON lines, one ExportTraceServiceRequest each, the form that the
-// OpenTelemetry Collector's otlpjsonfile receiver reads. Contexts travel between processes as the W3C
-// `traceparent` header.
+// Tracer: spans of a process as OTLP JSON lines, one ExportTraceServiceRequest each, the form that
+// the OpenTelemetry Collector's otlpjsonfile receiver reads. Contexts travel between processes as
+// the W3C `traceparent` header.
 //
 // Used by the trainer's loop and client and by the rollout server's services. A file that cannot be
 // written loses spans, says so once in the log, and harms nothing else.

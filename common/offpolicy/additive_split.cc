@@ -6,8 +6,8 @@
 namespace tandem::offpolicy {
 namespace {
 
-// Sums of a completion: tokens, delta, delta^2, then of each part itself, its absolute value and its
-// product with delta.
+// Sums of a completion: tokens, delta, delta^2, then of each part itself, its absolute value and
+// its product with delta.
 constexpr size_t kTokens = 0, kDeltas = 1, kSquares = 2, kParts = 3;
 constexpr size_t kNumSums = kParts + 3 * kNumSplitParts;
 
@@ -37,10 +37,14 @@ Statistic Ratio(size_t numerator, size_t denominator) {
 
 std::string_view SplitPartName(SplitPart part) {
   switch (part) {
-    case SplitPart::kRecord: return "record";
-    case SplitPart::kEngine: return "engine";
-    case SplitPart::kCast: return "cast";
-    case SplitPart::kStaleness: break;
+    case SplitPart::kRecord:
+      return "record";
+    case SplitPart::kEngine:
+      return "engine";
+    case SplitPart::kCast:
+      return "cast";
+    case SplitPart::kStaleness:
+      break;
   }
   return "staleness";
 }

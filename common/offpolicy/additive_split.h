@@ -2,10 +2,10 @@
 // section 2). Pure.
 //
 //   delta = record + engine + cast + staleness, per token, where
-//   record     log engine replay - log behaviour        what the server claims, against what it computes
-//   engine     log trainer at the cast - log replay     the two forward passes at equal weights
-//   cast       log trainer at its masters of v - at the cast of v
-//   staleness  log trainer now - at its masters of v    v: the version that drew the token
+//   record     log engine replay - log behaviour        what the server claims, against what it
+//   computes engine     log trainer at the cast - log replay     the two forward passes at equal
+//   weights cast       log trainer at its masters of v - at the cast of v staleness  log trainer
+//   now - at its masters of v    v: the version that drew the token
 #ifndef TANDEM_COMMON_OFFPOLICY_ADDITIVE_SPLIT_H_
 #define TANDEM_COMMON_OFFPOLICY_ADDITIVE_SPLIT_H_
 
@@ -38,8 +38,8 @@ std::array<double, kNumSplitParts> SplitToken(const TokenRecord& record, const S
                                               size_t t);
 
 struct SplitPartNumbers {
-  Interval mean;          // of the part, nats
-  Interval mean_abs;      // of its absolute value: parts do not add up in this one
+  Interval mean;      // of the part, nats
+  Interval mean_abs;  // of its absolute value: parts do not add up in this one
   // mean(part * delta) / mean(delta^2): shares of the mean square that add up to 1. Negative where
   // the part works against the others. NaN when delta is 0 everywhere.
   Interval square_share;
@@ -47,7 +47,7 @@ struct SplitPartNumbers {
 
 struct AdditiveSplit {
   std::array<SplitPartNumbers, kNumSplitParts> parts;
-  Interval mean_delta;  // what the parts' means add up to
+  Interval mean_delta;      // what the parts' means add up to
   int64_t num_tokens = 0;   // with every score at hand
   int64_t num_missing = 0;  // unmasked tokens without
 };

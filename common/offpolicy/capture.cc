@@ -13,8 +13,8 @@ namespace {
 
 absl::Status CheckLength(const char* column, size_t length, int64_t want, const char* of) {
   if (static_cast<int64_t>(length) == want) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("capture: column ", column, " has ", length,
-                                                 " entries for ", want, " ", of));
+  return absl::InvalidArgumentError(
+      absl::StrCat("capture: column ", column, " has ", length, " entries for ", want, " ", of));
 }
 
 absl::Status CheckOffsets(const char* column, const std::vector<int64_t>& offsets, int64_t end,
@@ -25,7 +25,8 @@ absl::Status CheckOffsets(const char* column, const std::vector<int64_t>& offset
   }
   if (rising) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("capture: ", column, " does not rise from 0 to ",
-                                                 end, may_be_empty ? "" : " without an empty part"));
+                                                 end,
+                                                 may_be_empty ? "" : " without an empty part"));
 }
 
 absl::Status CheckCompletionColumns(const Capture& c) {
@@ -97,8 +98,8 @@ CaptureRecord MakeCaptureRecord(const Capture& capture) {
     }
   }
   for (const int64_t version : capture.weight_version) {
-    record.version_lag.push_back(static_cast<int32_t>(
-        std::max<int64_t>(0, capture.manifest.proximal_version - version)));
+    record.version_lag.push_back(
+        static_cast<int32_t>(std::max<int64_t>(0, capture.manifest.proximal_version - version)));
   }
   return record;
 }

@@ -38,15 +38,16 @@ struct CapturedServer {
 // The forward that made the proximal log-probs.
 struct CapturedTrainer {
   std::string dtype, numerics, instruction_set, library;
-  int64_t row_tokens = 0;  // completions of a group are packed into rows of at most so many; 0: unknown
+  int64_t row_tokens =
+      0;  // completions of a group are packed into rows of at most so many; 0: unknown
 };
 
 // A version of the weights that tokens of the capture carry, or the one they were re-scored under.
 struct CapturedWeights {
   int64_t version = 0;
-  std::string rounding;     // of the cast to the servers' dtype: "nearest" or "dither"
-  DigestMap served;         // tensor -> digest of the bytes servers were proven to run; empty: unknown
-  std::string masters;      // fp32 safetensors, relative to the capture; empty: not kept
+  std::string rounding;  // of the cast to the servers' dtype: "nearest" or "dither"
+  DigestMap served;      // tensor -> digest of the bytes servers were proven to run; empty: unknown
+  std::string masters;   // fp32 safetensors, relative to the capture; empty: not kept
   std::string masters_digest;  // CombinedDigest of its tensors
 };
 
@@ -55,15 +56,16 @@ struct CaptureManifest {
   std::string source;      // "run" or "server"
   std::string tandem_version;
   std::string run_id;
-  int64_t step = 0;            // train step that was about to consume the batch
+  int64_t step = 0;              // train step that was about to consume the batch
   int64_t proximal_version = 0;  // weights the proximal log-probs are of
   std::string model_path, model_type, tokenizer_hash;
   std::string model_config_digest;  // of config.json
   CapturedSampling sampling;
   std::vector<CapturedServer> servers;
-  CapturedTrainer trainer;  // empty strings when nothing was re-scored
+  CapturedTrainer trainer;               // empty strings when nothing was re-scored
   std::vector<CapturedWeights> weights;  // in order of version
-  std::vector<std::string> injected;     // faults that a run asked for (drift.inject): never empty then
+  std::vector<std::string>
+      injected;  // faults that a run asked for (drift.inject): never empty then
 };
 
 enum class CapturedFinish : uint8_t { kStop = 1, kLength = 2, kStopString = 3, kStoppedEarly = 4 };
@@ -85,19 +87,19 @@ struct Capture {
   std::vector<int64_t> token_hash;        // [S] XXH3-64 of the ids, as the server sent it
   std::vector<int64_t> seed;              // [S]
 
-  std::vector<int32_t> token_ids;              // [T]
-  std::vector<float> behaviour_logprobs;       // [T]
-  std::vector<float> raw_logprobs;             // [T]
-  std::vector<float> proximal_logprobs;        // [T]; NaN where not re-scored
-  std::vector<float> entropies;                // [T] of the sampling distribution
-  std::vector<float> logprob_second_moments;   // [T]
-  std::vector<float> kept_mass;                // [T]
-  std::vector<float> advantages;               // [T]
-  std::vector<int64_t> weight_version;         // [T] that drew the token
-  std::vector<int32_t> decode_batch_size;      // [T]
-  std::vector<uint8_t> prefix_cached;          // [T]
-  std::vector<int32_t> support_ids;            // ids filters left, where they left some out
-  std::vector<int64_t> support_offsets;        // [T + 1]; equal neighbours: all ids
+  std::vector<int32_t> token_ids;             // [T]
+  std::vector<float> behaviour_logprobs;      // [T]
+  std::vector<float> raw_logprobs;            // [T]
+  std::vector<float> proximal_logprobs;       // [T]; NaN where not re-scored
+  std::vector<float> entropies;               // [T] of the sampling distribution
+  std::vector<float> logprob_second_moments;  // [T]
+  std::vector<float> kept_mass;               // [T]
+  std::vector<float> advantages;              // [T]
+  std::vector<int64_t> weight_version;        // [T] that drew the token
+  std::vector<int32_t> decode_batch_size;     // [T]
+  std::vector<uint8_t> prefix_cached;         // [T]
+  std::vector<int32_t> support_ids;           // ids filters left, where they left some out
+  std::vector<int64_t> support_offsets;       // [T + 1]; equal neighbours: all ids
 
   int64_t num_groups() const { return static_cast<int64_t>(group_id.size()); }
   int64_t num_completions() const { return static_cast<int64_t>(group.size()); }

@@ -82,7 +82,8 @@ absl::Status FillColumns(const std::vector<HostTensor>& tensors, const std::stri
     using T = typename std::decay_t<decltype(column)>::value_type;
     const auto found = by_name.find(name);
     if (found == by_name.end()) {
-      status.Update(absl::InvalidArgumentError(absl::StrCat(path, ": column ", name, " is missing")));
+      status.Update(
+          absl::InvalidArgumentError(absl::StrCat(path, ": column ", name, " is missing")));
       return;
     }
     const HostTensor& tensor = *found->second;
@@ -209,8 +210,8 @@ absl::StatusOr<json> ReadManifest(const std::string& path) {
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadFile(file));
   json manifest = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!manifest.is_object() || manifest.value("format", "") != kFormat) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file, ": not the manifest of a capture (\"format\" must be \"", kFormat, "\")"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        file, ": not the manifest of a capture (\"format\" must be \"", kFormat, "\")"));
   }
   const json& version = manifest["format_version"];
   if (version != kCaptureFormatVersion) {
@@ -235,8 +236,8 @@ absl::Status WriteCapture(const std::string& path, const Capture& capture) {
     const std::string columns = directory + "/" + kColumns;
     TANDEM_RETURN_IF_ERROR(WriteSafetensors(columns, ColumnsOf(capture)));
     TANDEM_ASSIGN_OR_RETURN(const std::string digest, DigestFile(columns));
-    const std::string manifest = ManifestJson(capture, digest)
-                                     .dump(1, ' ', false, json::error_handler_t::replace);
+    const std::string manifest =
+        ManifestJson(capture, digest).dump(1, ' ', false, json::error_handler_t::replace);
     return WriteFileAtomically(directory + "/" + kManifest, manifest + "\n");
   });
 }

@@ -80,7 +80,8 @@ Interval BcaInterval(double value, std::vector<double>& replicates,
   }
   const auto below = std::ranges::lower_bound(replicates, value) - replicates.begin();
   const auto up_to = std::ranges::upper_bound(replicates, value) - replicates.begin();
-  const double share = static_cast<double>(below + up_to) / 2 / static_cast<double>(replicates.size());
+  const double share =
+      static_cast<double>(below + up_to) / 2 / static_cast<double>(replicates.size());
   // A value outside all of its replicates has no bias correction to speak of: half a replicate.
   const double half = 0.5 / static_cast<double>(replicates.size());
   const double bias = NormalQuantile(std::clamp(share, half, 1 - half));
@@ -125,8 +126,7 @@ std::vector<Interval> BootstrapIntervals(const ClusterSums& clusters,
     for (size_t k = 0; k < statistics.size(); ++k) leave_one_out[k].push_back(statistics[k](sums));
   }
   for (size_t k = 0; k < statistics.size(); ++k) {
-    intervals[k] =
-        BcaInterval(intervals[k].value, replicates[k], leave_one_out[k], options.level);
+    intervals[k] = BcaInterval(intervals[k].value, replicates[k], leave_one_out[k], options.level);
   }
   return intervals;
 }

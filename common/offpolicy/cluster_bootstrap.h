@@ -66,7 +66,8 @@ std::vector<Interval> BootstrapIntervals(const ClusterSums& clusters,
 Interval BcaInterval(double value, std::vector<double>& replicates,
                      std::span<const double> leave_one_out, double level);
 
-// Draws clusters: `counts[c]` is how often cluster c is in the sample. A stream of its own per seed.
+// Draws clusters: `counts[c]` is how often cluster c is in the sample. A stream of its own per
+// seed.
 class ClusterDraws {
  public:
   ClusterDraws(int64_t num_clusters, uint64_t seed);

@@ -8,10 +8,12 @@ namespace tandem::offpolicy {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-// Two columns of the regression are the same to this share of their squares: nothing tells them apart.
+// Two columns of the regression are the same to this share of their squares: nothing tells them
+// apart.
 constexpr double kCollinear = 1e-6;
 
-// Centred squares of distances in units of the last push's, so that a slope is a part of its square.
+// Centred squares of distances in units of the last push's, so that a slope is a part of its
+// square.
 struct Columns {
   std::vector<double> distance, push;
 };
@@ -48,7 +50,8 @@ struct SlopeRows {
 };
 
 SlopeRows LeastSquares(const Columns& x) {
-  const double dd = Dot(x.distance, x.distance), pp = Dot(x.push, x.push), dp = Dot(x.distance, x.push);
+  const double dd = Dot(x.distance, x.distance), pp = Dot(x.push, x.push),
+               dp = Dot(x.distance, x.push);
   SlopeRows rows;
   if (dd <= 0) return rows;
   const double n = static_cast<double>(x.distance.size());
@@ -70,7 +73,8 @@ SlopeRows LeastSquares(const Columns& x) {
   return rows;
 }
 
-double Weighted(std::span<const ProbedPush> pushes, const std::vector<double>& row, size_t completion) {
+double Weighted(std::span<const ProbedPush> pushes, const std::vector<double>& row,
+                size_t completion) {
   double sum = 0;
   for (size_t i = 0; i < row.size(); ++i) sum += row[i] * pushes[i].squares[completion];
   return sum;

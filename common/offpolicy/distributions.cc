@@ -33,8 +33,7 @@ ShareInterval BinomialInterval(int64_t successes, int64_t trials, double level) 
     interval.low = boost::math::quantile(boost::math::beta_distribution<>(k, n - k + 1), tail);
   }
   if (successes < trials) {
-    interval.high =
-        boost::math::quantile(boost::math::beta_distribution<>(k + 1, n - k), 1 - tail);
+    interval.high = boost::math::quantile(boost::math::beta_distribution<>(k + 1, n - k), 1 - tail);
   }
   return interval;
 }

@@ -18,8 +18,9 @@ struct ShareInterval {
 };
 ShareInterval BinomialInterval(int64_t successes, int64_t trials, double level);
 
-// The Jeffreys interval, Beta(k + 1/2, n - k + 1/2): covers `level` on average, where the exact one covers more
-// (Brown, Cai and DasGupta 2001, section 3.1.2: 0 and 1 as bounds where none or all were successes).
+// The Jeffreys interval, Beta(k + 1/2, n - k + 1/2): covers `level` on average, where the exact one
+// covers more (Brown, Cai and DasGupta 2001, section 3.1.2: 0 and 1 as bounds where none or all
+// were successes).
 ShareInterval JeffreysInterval(int64_t successes, int64_t trials, double level);
 
 }  // namespace tandem::offpolicy

@@ -155,8 +155,8 @@ void AddQuantiles(const TokenRecord& record, ClusterBy cluster_by, const Bootstr
     } else if (tokens * (1 - kQuantiles[k].q) < 5) {
       number.withheld = Withheld::kFewTokens;
     } else {
-      number.interval = BcaInterval(number.interval.value, replicates[k], leave_one_out[k],
-                                    options.level);
+      number.interval =
+          BcaInterval(number.interval.value, replicates[k], leave_one_out[k], options.level);
     }
     metrics.numbers.push_back(number);
   }
@@ -166,9 +166,8 @@ void AddSmooth(const ClusterSums& clusters, const BootstrapOptions& options,
                DriftMetrics& metrics) {
   std::vector<Statistic> statistics;
   for (const SmoothMetric& metric : kSmooth) {
-    statistics.push_back([of = metric.of](std::span<const double> row) {
-      return (DriftSums::FromRow(row).*of)();
-    });
+    statistics.push_back(
+        [of = metric.of](std::span<const double> row) { return (DriftSums::FromRow(row).*of)(); });
   }
   const std::vector<Interval> intervals = BootstrapIntervals(clusters, statistics, options);
   const DriftTally& tally = metrics.tally;
@@ -178,9 +177,10 @@ void AddSmooth(const ClusterSums& clusters, const BootstrapOptions& options,
     DriftNumber number{metric.name, intervals[k]};
     number.interval.value = (tally.sums.*metric.of)();
     const bool several = tally.sums.tokens > 1;
-    if (several && ((metric.needs == Needs::kTokenTail && (heavy || tally.token_weight_dominates())) ||
-                    (metric.needs == Needs::kSequenceTail && tally.sums.sequences > 1 &&
-                     tally.sequence_weight_dominates()))) {
+    if (several &&
+        ((metric.needs == Needs::kTokenTail && (heavy || tally.token_weight_dominates())) ||
+         (metric.needs == Needs::kSequenceTail && tally.sums.sequences > 1 &&
+          tally.sequence_weight_dominates()))) {
       number = {metric.name, {.value = kNaN}, Withheld::kHeavyTail};
     } else if (!number.interval.known()) {
       number.withheld = Withheld::kFewClusters;
@@ -226,7 +226,8 @@ void DriftTally::Merge(const DriftTally& other) {
   max_abs_delta = std::max(max_abs_delta, other.max_abs_delta);
   max_abs_probability_difference =
       std::max(max_abs_probability_difference, other.max_abs_probability_difference);
-  max_abs_sequence_log_ratio = std::max(max_abs_sequence_log_ratio, other.max_abs_sequence_log_ratio);
+  max_abs_sequence_log_ratio =
+      std::max(max_abs_sequence_log_ratio, other.max_abs_sequence_log_ratio);
   max_w = std::max(max_w, other.max_w);
   max_sequence_w = std::max(max_sequence_w, other.max_sequence_w);
 }
@@ -235,7 +236,8 @@ DriftTally TallyDrift(const TokenRecord& record) {
   DriftTally tally;
   for (const DriftSums& sums : SumBySequence(record)) {
     tally.sums.Merge(sums);
-    tally.max_abs_sequence_log_ratio = std::max(tally.max_abs_sequence_log_ratio, std::abs(sums.delta));
+    tally.max_abs_sequence_log_ratio =
+        std::max(tally.max_abs_sequence_log_ratio, std::abs(sums.delta));
     tally.max_sequence_w = std::max(tally.max_sequence_w, sums.sequence_w);
   }
   for (size_t t = 0; t < record.mask.size(); ++t) {
@@ -254,11 +256,16 @@ DriftTally TallyDrift(const TokenRecord& record) {
 
 std::string_view WithheldReason(Withheld withheld) {
   switch (withheld) {
-    case Withheld::kNothing: return "";
-    case Withheld::kFewClusters: return "too few completions or groups for an interval (8 at least)";
-    case Withheld::kFewTokens: return "too few tokens above this quantile";
-    case Withheld::kHeavyTail: return "a few weights dominate: no number would mean anything";
-    case Withheld::kNoInterval: break;
+    case Withheld::kNothing:
+      return "";
+    case Withheld::kFewClusters:
+      return "too few completions or groups for an interval (8 at least)";
+    case Withheld::kFewTokens:
+      return "too few tokens above this quantile";
+    case Withheld::kHeavyTail:
+      return "a few weights dominate: no number would mean anything";
+    case Withheld::kNoInterval:
+      break;
   }
   return "not a quantity that resampling gives an interval for";
 }

@@ -61,7 +61,8 @@ struct DriftMetrics {
   double pareto_k = 0;  // of the token weights; NaN without a tail
   std::vector<DriftNumber> numbers;
 
-  const DriftNumber& Number(std::string_view name) const;  // a name of the table, or the process ends
+  const DriftNumber& Number(
+      std::string_view name) const;  // a name of the table, or the process ends
   double Get(std::string_view name) const { return Number(name).interval.value; }
 };
 

@@ -27,36 +27,43 @@ int BucketOf(const TokenRecord& record, SplitBy by, size_t t) {
   const int32_t length = record.length[static_cast<size_t>(record.sequence[t])];
   const int32_t position = record.position[t];
   switch (by) {
-    case SplitBy::kLength: return LengthBucket(length);
-    case SplitBy::kPosition: return 10 * position / length;
+    case SplitBy::kLength:
+      return LengthBucket(length);
+    case SplitBy::kPosition:
+      return 10 * position / length;
     case SplitBy::kEntropy:
-      return static_cast<int>(
-          std::upper_bound(std::begin(kEntropyEdges), std::end(kEntropyEdges),
-                           static_cast<double>(record.entropies[t])) -
-          std::begin(kEntropyEdges));
+      return static_cast<int>(std::upper_bound(std::begin(kEntropyEdges), std::end(kEntropyEdges),
+                                               static_cast<double>(record.entropies[t])) -
+                              std::begin(kEntropyEdges));
     case SplitBy::kVersionLag:
       return record.version_lag[t] < 3 ? record.version_lag[t]
                                        : 3 + DoublingBucket(record.version_lag[t] - 1, 4);
-    case SplitBy::kPlace: return position == 0 ? 0 : position == length - 1 ? 2 : 1;
-    case SplitBy::kAdvantageSign: break;
+    case SplitBy::kPlace:
+      return position == 0 ? 0 : position == length - 1 ? 2 : 1;
+    case SplitBy::kAdvantageSign:
+      break;
   }
   return record.advantages[t] > 0 ? 0 : record.advantages[t] < 0 ? 1 : 2;
 }
 
 std::string LabelOf(SplitBy by, int bucket) {
   switch (by) {
-    case SplitBy::kLength: return LengthBucketLabel(bucket);
-    case SplitBy::kPosition: return absl::StrCat(10 * bucket, "-", 10 * (bucket + 1), "%");
+    case SplitBy::kLength:
+      return LengthBucketLabel(bucket);
+    case SplitBy::kPosition:
+      return absl::StrCat(10 * bucket, "-", 10 * (bucket + 1), "%");
     case SplitBy::kEntropy: {
       const std::string low = bucket == 0 ? "0" : absl::StrCat(kEntropyEdges[bucket - 1]);
       return bucket == std::ssize(kEntropyEdges) ? absl::StrCat(low, "-")
-                                                : absl::StrCat(low, "-", kEntropyEdges[bucket]);
+                                                 : absl::StrCat(low, "-", kEntropyEdges[bucket]);
     }
     case SplitBy::kVersionLag:
       if (bucket < 3) return absl::StrCat(bucket);
       return Range((int64_t{2} << (bucket - 3)) + 1, int64_t{4} << (bucket - 3));
-    case SplitBy::kPlace: return bucket == 0 ? "first" : bucket == 2 ? "last" : "between";
-    case SplitBy::kAdvantageSign: break;
+    case SplitBy::kPlace:
+      return bucket == 0 ? "first" : bucket == 2 ? "last" : "between";
+    case SplitBy::kAdvantageSign:
+      break;
   }
   return bucket == 0 ? "positive" : bucket == 1 ? "negative" : "zero";
 }
@@ -70,8 +77,8 @@ DriftBucket MakeBucket(SplitBy by, int bucket, const std::map<int32_t, DriftSums
     clusters.push_back(sums);
   }
   std::vector<Statistic> statistics;
-  for (double (DriftSums::* of)() const : {&DriftSums::mean_delta, &DriftSums::mean_abs_delta,
-                                           &DriftSums::mean_k3, &DriftSums::mean_w}) {
+  for (double (DriftSums::*of)() const : {&DriftSums::mean_delta, &DriftSums::mean_abs_delta,
+                                          &DriftSums::mean_k3, &DriftSums::mean_w}) {
     statistics.push_back(
         [of](std::span<const double> row) { return (DriftSums::FromRow(row).*of)(); });
   }
@@ -94,12 +101,18 @@ std::string LengthBucketLabel(int bucket) {
 
 std::string_view SplitName(SplitBy by) {
   switch (by) {
-    case SplitBy::kLength: return "length";
-    case SplitBy::kPosition: return "position";
-    case SplitBy::kEntropy: return "entropy";
-    case SplitBy::kVersionLag: return "version_lag";
-    case SplitBy::kPlace: return "place";
-    case SplitBy::kAdvantageSign: break;
+    case SplitBy::kLength:
+      return "length";
+    case SplitBy::kPosition:
+      return "position";
+    case SplitBy::kEntropy:
+      return "entropy";
+    case SplitBy::kVersionLag:
+      return "version_lag";
+    case SplitBy::kPlace:
+      return "place";
+    case SplitBy::kAdvantageSign:
+      break;
   }
   return "advantage_sign";
 }

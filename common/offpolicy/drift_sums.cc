@@ -60,19 +60,44 @@ void DriftSums::AddSequence(const DriftSums& of_tokens, double behaviour_logprob
 
 const std::vector<double DriftSums::*>& DriftSums::Fields() {
   using S = DriftSums;
-  static const std::vector<double S::*> fields = {
-      &S::tokens, &S::nonfinite, &S::delta, &S::delta2, &S::w, &S::w2, &S::k3,
-      &S::w_delta, &S::abs_delta, &S::exp_abs_delta, &S::above_1e6, &S::p, &S::q, &S::pp, &S::qq,
-      &S::pq, &S::abs_difference, &S::surprise, &S::surprise_variance, &S::positive_tokens,
-      &S::positive_w, &S::positive_delta, &S::negative_tokens, &S::negative_w, &S::negative_delta,
-      &S::sequences, &S::sequence_sum, &S::sequence_mean, &S::sequence_w, &S::sequence_w2,
-      &S::behaviour_logppl, &S::proximal_logppl};
+  static const std::vector<double S::*> fields = {&S::tokens,
+                                                  &S::nonfinite,
+                                                  &S::delta,
+                                                  &S::delta2,
+                                                  &S::w,
+                                                  &S::w2,
+                                                  &S::k3,
+                                                  &S::w_delta,
+                                                  &S::abs_delta,
+                                                  &S::exp_abs_delta,
+                                                  &S::above_1e6,
+                                                  &S::p,
+                                                  &S::q,
+                                                  &S::pp,
+                                                  &S::qq,
+                                                  &S::pq,
+                                                  &S::abs_difference,
+                                                  &S::surprise,
+                                                  &S::surprise_variance,
+                                                  &S::positive_tokens,
+                                                  &S::positive_w,
+                                                  &S::positive_delta,
+                                                  &S::negative_tokens,
+                                                  &S::negative_w,
+                                                  &S::negative_delta,
+                                                  &S::sequences,
+                                                  &S::sequence_sum,
+                                                  &S::sequence_mean,
+                                                  &S::sequence_w,
+                                                  &S::sequence_w2,
+                                                  &S::behaviour_logppl,
+                                                  &S::proximal_logppl};
   static_assert(sizeof(DriftSums) == 32 * sizeof(double), "a field is missing from the list");
   return fields;
 }
 
 void DriftSums::Merge(const DriftSums& other) {
-  for (double DriftSums::* field : Fields()) this->*field += other.*field;
+  for (double DriftSums::*field : Fields()) this->*field += other.*field;
 }
 
 DriftSums DriftSums::FromRow(std::span<const double> row) {
@@ -82,7 +107,7 @@ DriftSums DriftSums::FromRow(std::span<const double> row) {
 }
 
 void DriftSums::AppendTo(std::vector<double>& row) const {
-  for (double DriftSums::* field : Fields()) row.push_back(this->*field);
+  for (double DriftSums::*field : Fields()) row.push_back(this->*field);
 }
 
 double DriftSums::mean_w_stderr() const {

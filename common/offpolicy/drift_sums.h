@@ -1,9 +1,9 @@
 // DriftSums: everything the drift metrics are made of, as sums that add up over tokens, completions
 // and ranks, and the metrics as functions of them. All before any clamp. Pure.
 //
-// Sources of the estimators: k1, k2, k3 are Schulman's (2020), of KL(behaviour || proximal) on tokens
-// the behaviour policy drew; reverse KL, chi-square and ESS are plain importance sampling; the
-// calibration test is that of docs/drift_metrics.md.
+// Sources of the estimators: k1, k2, k3 are Schulman's (2020), of KL(behaviour || proximal) on
+// tokens the behaviour policy drew; reverse KL, chi-square and ESS are plain importance sampling;
+// the calibration test is that of docs/drift_metrics.md.
 #ifndef TANDEM_COMMON_OFFPOLICY_DRIFT_SUMS_H_
 #define TANDEM_COMMON_OFFPOLICY_DRIFT_SUMS_H_
 
@@ -23,7 +23,7 @@ struct DriftSums {
   double delta = 0, delta2 = 0, w = 0, w2 = 0, k3 = 0, w_delta = 0;
   double abs_delta = 0, exp_abs_delta = 0, above_1e6 = 0;
   double p = 0, q = 0, pp = 0, qq = 0, pq = 0, abs_difference = 0;  // probabilities: p proximal
-  double surprise = 0, surprise_variance = 0;  // of the sampler's calibration
+  double surprise = 0, surprise_variance = 0;                       // of the sampler's calibration
   double positive_tokens = 0, positive_w = 0, positive_delta = 0;
   double negative_tokens = 0, negative_w = 0, negative_delta = 0;
   // Over completions; sums are of all of a completion's tokens.
@@ -49,8 +49,9 @@ struct DriftSums {
   double mean_k3() const { return PerToken(k3); }
   double reverse_kl() const { return PerToken(w_delta); }
   double mean_w() const { return tokens > 0 ? w / tokens : 1; }
-  double mean_w_stderr() const;  // of tokens: right when E[w | prefix] = 1, as it is unless support is lost
-  double mean_w_z() const;       // (mean w - 1) / its standard error
+  double mean_w_stderr()
+      const;  // of tokens: right when E[w | prefix] = 1, as it is unless support is lost
+  double mean_w_z() const;  // (mean w - 1) / its standard error
   double chi2() const { return tokens > 0 ? w2 / tokens - 1 : 0; }
   double ess_fraction() const { return Ess(tokens, w, w2); }
   double mean_abs_delta() const { return PerToken(abs_delta); }
@@ -58,7 +59,7 @@ struct DriftSums {
   double share_above_1e6() const { return PerToken(above_1e6); }
   double pearson_probability() const;  // 1 when a side does not vary
   double mean_abs_probability_difference() const { return PerToken(abs_difference); }
-  double calibration_z() const;           // sum x / sqrt(sum Var), x = -log mu - H
+  double calibration_z() const;  // sum x / sqrt(sum Var), x = -log mu - H
   double calibration_surprise() const { return PerToken(surprise); }  // mean x
   double positive_mean_w() const { return positive_tokens > 0 ? positive_w / positive_tokens : 1; }
   double negative_mean_w() const { return negative_tokens > 0 ? negative_w / negative_tokens : 1; }

@@ -42,7 +42,8 @@ double FitParetoShape(const std::vector<double>& exceedances) {
 double ParetoTailIndex(std::vector<double>& weights) {
   const auto n = static_cast<double>(weights.size());
   const auto tail = static_cast<size_t>(std::ceil(std::min(0.2 * n, 3 * std::sqrt(n))));
-  if (tail < kLeastTail || tail + 1 > weights.size()) return std::numeric_limits<double>::quiet_NaN();
+  if (tail < kLeastTail || tail + 1 > weights.size())
+    return std::numeric_limits<double>::quiet_NaN();
   std::ranges::sort(weights);
   const double threshold = weights[weights.size() - tail - 1];
   std::vector<double> exceedances;

@@ -96,8 +96,9 @@ Batch MakeBatch(const TokenRecord& record) {
   return batch;
 }
 
-// A correction as these systems know it: of tokens or completions, bounds, and what is outside of them
-// set to 0 or moved to the bound. Nothing where no weight is made, or one that they do not have.
+// A correction as these systems know it: of tokens or completions, bounds, and what is outside of
+// them set to 0 or moved to the bound. Nothing where no weight is made, or one that they do not
+// have.
 struct Weights {
   bool sequence = false, zero_outside = false;
   double low = 0, high = 0;
@@ -112,13 +113,20 @@ std::optional<Weights> WeightsOf(const CorrectionOptions& options) {
   if (options.mode != CorrectionMode::kDecoupled) return std::nullopt;
   const double low = options.min_weight, high = options.max_weight;
   switch (options.kind) {
-    case CorrectionKind::kTokenTis: return Weights{false, false, 0, high};
-    case CorrectionKind::kTokenMask: return Weights{false, true, low, high};
-    case CorrectionKind::kTokenClip: return Weights{false, false, low, high};
-    case CorrectionKind::kSequenceTis: return Weights{true, false, 0, high};
-    case CorrectionKind::kSequenceMask: return Weights{true, true, low, high};
-    case CorrectionKind::kSequenceClip: return Weights{true, false, low, high};
-    default: return std::nullopt;
+    case CorrectionKind::kTokenTis:
+      return Weights{false, false, 0, high};
+    case CorrectionKind::kTokenMask:
+      return Weights{false, true, low, high};
+    case CorrectionKind::kTokenClip:
+      return Weights{false, false, low, high};
+    case CorrectionKind::kSequenceTis:
+      return Weights{true, false, 0, high};
+    case CorrectionKind::kSequenceMask:
+      return Weights{true, true, low, high};
+    case CorrectionKind::kSequenceClip:
+      return Weights{true, false, low, high};
+    default:
+      return std::nullopt;
   }
 }
 
@@ -170,8 +178,8 @@ void AddVerlWeights(const Batch& batch, const Weights& weights, bool normalised,
     named.emplace_back(absl::StrCat("rollout_corr/rollout_is_", name), value);
   };
   const double low = weights.zero_outside ? weights.low : 1 / weights.high, high = weights.high;
-  const Values raw = weights.sequence ? batch.Broadcast(Map(batch.sum_delta, SafeExp))
-                                      : Map(batch.delta, SafeExp);
+  const Values raw =
+      weights.sequence ? batch.Broadcast(Map(batch.sum_delta, SafeExp)) : Map(batch.delta, SafeExp);
   const Values applied = Map(raw, [&](double w) { return weights.Apply(w); });
   const Values by_sequence = batch.MeanBySequence(applied), raw_means = batch.MeanBySequence(raw);
   const auto above = [&](double w) { return w > high; };
@@ -241,15 +249,13 @@ void AddNemoRl(const Batch& batch, const PeerSettings& settings, Named& named) {
   add("js_divergence_error", Mean(shannon));
   const Values raw = Map(batch.delta, [](double x) { return std::exp(x); });
   const CorrectionOptions& correction = settings.correction;
-  const bool none = correction.kind == CorrectionKind::kOff ||
-                    correction.mode != CorrectionMode::kDecoupled;
+  const bool none =
+      correction.kind == CorrectionKind::kOff || correction.mode != CorrectionMode::kDecoupled;
   const std::optional<Weights> weights = WeightsOf(correction);
   if (none) add("sampling_importance_ratio", Mean(raw));
   if (!weights || weights->sequence) return;
-  add("sampling_importance_ratio",
-      Mean(Map(raw, [&](double w) { return weights->Apply(w); })));
-  add("is_oob_ratio",
-      Share(raw, [&](double w) { return w < weights->low || w > weights->high; }));
+  add("sampling_importance_ratio", Mean(Map(raw, [&](double w) { return weights->Apply(w); })));
+  add("is_oob_ratio", Share(raw, [&](double w) { return w < weights->low || w > weights->high; }));
 }
 
 // TRL and prime-rl --------------------------------------------------------------------------------
@@ -294,10 +300,18 @@ Named PeerMetrics(Peer peer, const TokenRecord& record, const PeerSettings& sett
   Named named;
   if (batch.delta.empty()) return named;
   switch (peer) {
-    case Peer::kVerl: AddVerl(batch, settings, named); break;
-    case Peer::kNemoRl: AddNemoRl(batch, settings, named); break;
-    case Peer::kTrl: AddTrl(batch, settings, named); break;
-    case Peer::kPrimeRl: AddPrimeRl(batch, settings, named); break;
+    case Peer::kVerl:
+      AddVerl(batch, settings, named);
+      break;
+    case Peer::kNemoRl:
+      AddNemoRl(batch, settings, named);
+      break;
+    case Peer::kTrl:
+      AddTrl(batch, settings, named);
+      break;
+    case Peer::kPrimeRl:
+      AddPrimeRl(batch, settings, named);
+      break;
   }
   return named;
 }

@@ -27,7 +27,8 @@ void AddToken(double delta, double share, std::array<double, kNumSums>& sums) {
 }  // namespace
 
 ProbeDrift ComputeProbeDrift(std::span<const int32_t> completion, std::span<const float> trainer,
-                             std::span<const ServerScores> servers, const BootstrapOptions& options) {
+                             std::span<const ServerScores> servers,
+                             const BootstrapOptions& options) {
   ProbeDrift drift;
   std::map<int32_t, std::array<double, kNumSums>> completions;
   for (size_t t = 0; t < completion.size(); ++t) {

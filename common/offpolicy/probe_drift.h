@@ -1,11 +1,11 @@
-// ProbeDrift: the gap between trainer and servers on a fixed set of completions, and how the gap on fresh
-// ones splits into it and what is new about them (docs/probe_set.md). Pure.
+// ProbeDrift: the gap between trainer and servers on a fixed set of completions, and how the gap on
+// fresh ones splits into it and what is new about them (docs/probe_set.md). Pure.
 //
 //   fresh drift = probe drift + visitation shift
 //
-// The probe's tokens are always the same, so its drift says what became of the two sides; the shift says
-// what else the fresh tokens have: the policy visits places where the sides differ more, or the record is
-// not what the servers compute.
+// The probe's tokens are always the same, so its drift says what became of the two sides; the shift
+// says what else the fresh tokens have: the policy visits places where the sides differ more, or
+// the record is not what the servers compute.
 #ifndef TANDEM_COMMON_OFFPOLICY_PROBE_DRIFT_H_
 #define TANDEM_COMMON_OFFPOLICY_PROBE_DRIFT_H_
 
@@ -30,17 +30,18 @@ struct ProbeDrift {
   int64_t num_missing = 0;  // without a finite log-prob of some scorer
 };
 
-// `completion` [T]: number of each token's completion, 0 .. ; they are what intervals draw again, so scores of
-// several servers (mixed by share; shares add up to 1) stay together.
+// `completion` [T]: number of each token's completion, 0 .. ; they are what intervals draw again,
+// so scores of several servers (mixed by share; shares add up to 1) stay together.
 ProbeDrift ComputeProbeDrift(std::span<const int32_t> completion, std::span<const float> trainer,
-                             std::span<const ServerScores> servers, const BootstrapOptions& options = {});
+                             std::span<const ServerScores> servers,
+                             const BootstrapOptions& options = {});
 
 // Sum of delta^2 of each completion [S]; NaN where a log-prob is not finite.
 std::vector<double> SquareSums(std::span<const int32_t> completion, int64_t num_completions,
                                std::span<const float> trainer, std::span<const float> server);
 
-// Of a - b for independent samples: each bound moves by the distances of the two bounds behind it, added in
-// squares (MOVER; Zou and Donner 2008). Unknown when one of them is.
+// Of a - b for independent samples: each bound moves by the distances of the two bounds behind it,
+// added in squares (MOVER; Zou and Donner 2008). Unknown when one of them is.
 Interval IntervalOfDifference(const Interval& a, const Interval& b);
 
 }  // namespace tandem::offpolicy

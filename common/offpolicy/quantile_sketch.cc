@@ -7,7 +7,8 @@ namespace {
 
 // Bin i holds (gamma^(i-1), gamma^i]; its representative is off by at most kRelativeError at both
 // ends.
-constexpr double kGamma = (1 + QuantileSketch::kRelativeError) / (1 - QuantileSketch::kRelativeError);
+constexpr double kGamma =
+    (1 + QuantileSketch::kRelativeError) / (1 - QuantileSketch::kRelativeError);
 
 double LogGamma() {
   static const double value = std::log(kGamma);

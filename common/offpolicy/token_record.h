@@ -18,10 +18,10 @@ struct TokenRecord {
   std::span<const float> entropies;               // of the sampling distribution, nats
   std::span<const float> logprob_second_moments;  // of the sampling distribution
   std::span<const float> advantages;
-  std::span<const int32_t> sequence;      // number of the token's completion, 0 .. S - 1
-  std::span<const int32_t> position;      // in its completion, from 0
-  std::span<const int32_t> version_lag;   // versions between the one that drew it and the one scored
-  std::span<const uint8_t> mask;          // 0: left out
+  std::span<const int32_t> sequence;     // number of the token's completion, 0 .. S - 1
+  std::span<const int32_t> position;     // in its completion, from 0
+  std::span<const int32_t> version_lag;  // versions between the one that drew it and the one scored
+  std::span<const uint8_t> mask;         // 0: left out
   // [S], of each completion.
   std::span<const int32_t> group;   // number of its prompt's group
   std::span<const int32_t> length;  // tokens

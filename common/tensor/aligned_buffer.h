@@ -1,6 +1,6 @@
-// AlignedBuffer: memory for weights, KV cache and activations: zeroed by the kernel, aligned to a cache
-// line, on huge pages when it is large (fewer address translations while weights stream by). Free of
-// LibTorch. Thread-compatible.
+// AlignedBuffer: memory for weights, KV cache and activations: zeroed by the kernel, aligned to a
+// cache line, on huge pages when it is large (fewer address translations while weights stream by).
+// Free of LibTorch. Thread-compatible.
 #ifndef TANDEM_COMMON_TENSOR_ALIGNED_BUFFER_H_
 #define TANDEM_COMMON_TENSOR_ALIGNED_BUFFER_H_
 

@@ -14,16 +14,26 @@ namespace tandem {
 
 absl::StatusOr<at::ScalarType> ToScalarType(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return at::kFloat;
-    case DType::kBF16: return at::kBFloat16;
-    case DType::kF16: return at::kHalf;
-    case DType::kF64: return at::kDouble;
-    case DType::kI64: return at::kLong;
-    case DType::kI32: return at::kInt;
-    case DType::kI16: return at::kShort;
-    case DType::kI8: return at::kChar;
-    case DType::kU8: return at::kByte;
-    case DType::kBool: return at::kBool;
+    case DType::kF32:
+      return at::kFloat;
+    case DType::kBF16:
+      return at::kBFloat16;
+    case DType::kF16:
+      return at::kHalf;
+    case DType::kF64:
+      return at::kDouble;
+    case DType::kI64:
+      return at::kLong;
+    case DType::kI32:
+      return at::kInt;
+    case DType::kI16:
+      return at::kShort;
+    case DType::kI8:
+      return at::kChar;
+    case DType::kU8:
+      return at::kByte;
+    case DType::kBool:
+      return at::kBool;
   }
   return absl::InvalidArgumentError("unknown dtype");
 }
@@ -52,8 +62,8 @@ absl::StatusOr<at::Tensor> ViewAsTensor(const HostTensor& tensor) {
     }
     // from_blob wants a mutable pointer; the contract forbids writing.
     void* data = const_cast<std::byte*>(tensor.bytes.data());
-    return at::from_blob(data, tensor.spec.shape, [owner = tensor.owner](void*) {},
-                         at::TensorOptions(type));
+    return at::from_blob(
+        data, tensor.spec.shape, [owner = tensor.owner](void*) {}, at::TensorOptions(type));
   });
 }
 

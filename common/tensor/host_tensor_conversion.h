@@ -15,8 +15,8 @@ namespace tandem {
 absl::StatusOr<at::ScalarType> ToScalarType(DType dtype);
 absl::StatusOr<DType> FromScalarType(at::ScalarType type);
 
-// A tensor over the same bytes; it keeps `tensor.owner` alive. Must not be written to. Bytes that are not
-// aligned for their dtype are copied.
+// A tensor over the same bytes; it keeps `tensor.owner` alive. Must not be written to. Bytes that
+// are not aligned for their dtype are copied.
 absl::StatusOr<at::Tensor> ViewAsTensor(const HostTensor& tensor);
 
 // A contiguous CPU tensor as named bytes (no copy when it is both already); keeps `tensor` alive.

@@ -8,8 +8,8 @@
 
 #include "common/base/exit_codes.h"
 
-// AddressSanitizer aligns stack frames to 32 bytes, and vectors of 64 then lie askew (gcc bug 110027): its
-// builds stop at AVX2, whose bits are the same.
+// AddressSanitizer aligns stack frames to 32 bytes, and vectors of 64 then lie askew (gcc bug
+// 110027): its builds stop at AVX2, whose bits are the same.
 #if defined(__SANITIZE_ADDRESS__)
 #define TANDEM_WIDE_VECTORS 0
 #else
@@ -51,8 +51,9 @@ const std::vector<InstructionSet>& SupportedInstructionSets() {
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
       found.push_back(InstructionSet::kAvx2);
-      if (TANDEM_WIDE_VECTORS && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+      if (TANDEM_WIDE_VECTORS && __builtin_cpu_supports("avx512f") &&
+          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+          __builtin_cpu_supports("avx512dq")) {
         found.push_back(InstructionSet::kAvx512);
         if (__builtin_cpu_supports("avx512bf16")) found.push_back(InstructionSet::kAvx512Bf16);
       }

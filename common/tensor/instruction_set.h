@@ -1,8 +1,9 @@
 // InstructionSet: which vector instructions the CPU kernels use, chosen once per process. Pure.
 //
-// Kernels are written once, on vectors of 16 floats with a fixed order of operations, and compiled for
-// each set. kAvx2 and kAvx512 give the same bits; kScalar has no fused multiply-add, and kAvx512Bf16
-// multiplies bf16 pairs with an instruction that rounds differently, so those two have bits of their own.
+// Kernels are written once, on vectors of 16 floats with a fixed order of operations, and compiled
+// for each set. kAvx2 and kAvx512 give the same bits; kScalar has no fused multiply-add, and
+// kAvx512Bf16 multiplies bf16 pairs with an instruction that rounds differently, so those two have
+// bits of their own.
 #ifndef TANDEM_COMMON_TENSOR_INSTRUCTION_SET_H_
 #define TANDEM_COMMON_TENSOR_INSTRUCTION_SET_H_
 
@@ -14,15 +15,17 @@ namespace tandem {
 
 enum class InstructionSet { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
 
-std::string_view InstructionSetName(InstructionSet set);  // "scalar", "avx2", "avx512", "avx512_bf16"
+std::string_view InstructionSetName(
+    InstructionSet set);  // "scalar", "avx2", "avx512", "avx512_bf16"
 std::optional<InstructionSet> ParseInstructionSet(std::string_view name);
 
 // Those this machine runs, kScalar first, the best last.
 const std::vector<InstructionSet>& SupportedInstructionSets();
 
-// The one in use: the best, or a lower one named by the environment variable TANDEM_INSTRUCTION_SET, to
-// get on this machine the bits of a lesser one. An unknown or unsupported name ends the process with a
-// message, since results would silently be others than asked for. Thread-safe.
+// The one in use: the best, or a lower one named by the environment variable
+// TANDEM_INSTRUCTION_SET, to get on this machine the bits of a lesser one. An unknown or
+// unsupported name ends the process with a message, since results would silently be others than
+// asked for. Thread-safe.
 InstructionSet ActiveInstructionSet();
 
 }  // namespace tandem

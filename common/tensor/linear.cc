@@ -10,10 +10,9 @@ namespace {
 
 at::Tensor Pointwise(const at::Tensor& x, const at::Tensor& weight,
                      const std::optional<at::Tensor>& bias) {
-  using Signature = at::Tensor(const at::Tensor&, const at::Tensor&,
-                               const std::optional<at::Tensor>&, std::string_view,
-                               c10::List<std::optional<at::Scalar>>,
-                               std::optional<std::string_view>);
+  using Signature = at::Tensor(
+      const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, std::string_view,
+      c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
                              .typed<Signature>();

@@ -48,8 +48,8 @@ TANDEM_INLINE float MultiplyAddBody(int64_t rounds) {
   return SumLanes(sum);
 }
 
-#define TANDEM_DEFINE_LIMITS(set, target)                                                        \
-  target uint32_t Read##set(const uint32_t* words, int64_t n) { return ReadBody(words, n); }      \
+#define TANDEM_DEFINE_LIMITS(set, target)                                                    \
+  target uint32_t Read##set(const uint32_t* words, int64_t n) { return ReadBody(words, n); } \
   target float MultiplyAdd##set(int64_t rounds) { return MultiplyAddBody(rounds); }
 
 TANDEM_DEFINE_LIMITS(Scalar, )

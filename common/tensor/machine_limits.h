@@ -1,5 +1,6 @@
-// MeasureMachineLimits: how fast this machine reads memory and multiplies at most, with so many threads,
-// right now: what benchmarks and the server's roofline metrics divide by. Free of LibTorch.
+// MeasureMachineLimits: how fast this machine reads memory and multiplies at most, with so many
+// threads, right now: what benchmarks and the server's roofline metrics divide by. Free of
+// LibTorch.
 #ifndef TANDEM_COMMON_TENSOR_MACHINE_LIMITS_H_
 #define TANDEM_COMMON_TENSOR_MACHINE_LIMITS_H_
 

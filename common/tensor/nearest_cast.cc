@@ -51,7 +51,8 @@ template <typename T, typename Round>
 HostTensor Cast(const HostTensor& tensor, DType dtype, const Round& round) {
   auto cast = std::make_shared<std::vector<T>>(tensor.spec.num_elements());
   for (size_t i = 0; i < cast->size(); ++i) {
-    (*cast)[i] = round(ElementAsFloat(tensor.spec.dtype, tensor.bytes.data(), static_cast<int64_t>(i)));
+    (*cast)[i] =
+        round(ElementAsFloat(tensor.spec.dtype, tensor.bytes.data(), static_cast<int64_t>(i)));
   }
   HostTensor out{{tensor.spec.name, dtype, tensor.spec.shape}, {}, cast};
   out.bytes = std::as_bytes(std::span(*cast));
@@ -72,8 +73,8 @@ absl::StatusOr<HostTensor> CastNearest(const HostTensor& tensor, DType dtype) {
     case DType::kBF16:
       return Cast<uint16_t>(tensor, dtype, NearestBf16);
     default:
-      return absl::InvalidArgumentError(absl::StrCat("cast to ", std::string(DTypeName(dtype)),
-                                                     ", want F32 or BF16"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("cast to ", std::string(DTypeName(dtype)), ", want F32 or BF16"));
   }
 }
 

@@ -1,5 +1,5 @@
-// CastNearest: weights of a file in the dtype a server computes in. Free of LibTorch, so that a rollout server
-// is. Pure; thread-safe.
+// CastNearest: weights of a file in the dtype a server computes in. Free of LibTorch, so that a
+// rollout server is. Pure; thread-safe.
 #ifndef TANDEM_COMMON_TENSOR_NEAREST_CAST_H_
 #define TANDEM_COMMON_TENSOR_NEAREST_CAST_H_
 
@@ -8,8 +8,8 @@
 
 namespace tandem {
 
-// The tensor in `dtype` (fp32 or bf16), every element rounded to nearest even, through fp32 from fp64 as LibTorch
-// does; the same bytes when it has that dtype already.
+// The tensor in `dtype` (fp32 or bf16), every element rounded to nearest even, through fp32 from
+// fp64 as LibTorch does; the same bytes when it has that dtype already.
 //   INVALID_ARGUMENT  the tensor is not of a float dtype; `dtype` is another one
 absl::StatusOr<HostTensor> CastNearest(const HostTensor& tensor, DType dtype);
 

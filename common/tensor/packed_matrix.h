@@ -1,13 +1,15 @@
 // PackedMatrix: the weight of a linear layer laid out for the CPU, and its product with a few rows.
 // Free of LibTorch.
 //
-// Output features stand in panels of 16, one vector register wide. A panel is [depth][16] floats, or for
-// bf16 [depth / 2][16] words, each holding input features k (low half) and k + 1 of one output feature:
-// the layout that both a shift-and-multiply and the processors' bf16 instructions read as it is.
+// Output features stand in panels of 16, one vector register wide. A panel is [depth][16] floats,
+// or for bf16 [depth / 2][16] words, each holding input features k (low half) and k + 1 of one
+// output feature: the layout that both a shift-and-multiply and the processors' bf16 instructions
+// read as it is.
 //
-// Every output is summed in fp32 over k = 0, 1, 2, ..., whatever the number of rows, the place of the row,
-// the tile or the thread. A row's result hence depends on that row and the weights alone, which is what
-// `invariant` and `exact` need, and costs nothing here: tiles block rows and columns, never the sum.
+// Every output is summed in fp32 over k = 0, 1, 2, ..., whatever the number of rows, the place of
+// the row, the tile or the thread. A row's result hence depends on that row and the weights alone,
+// which is what `invariant` and `exact` need, and costs nothing here: tiles block rows and columns,
+// never the sum.
 //
 // Thread-safe while nobody packs; a product may be shared out over threads by panels and rows.
 #ifndef TANDEM_COMMON_TENSOR_PACKED_MATRIX_H_
@@ -67,18 +69,19 @@ class PackedMatrix {
   // Columns of tile t are [t * kTileColumns, TileEnd(t)).
   static constexpr int64_t kTileColumns = kTilePanels * kPanelColumns;
 
-  // out[r][0 .. kTileColumns) = the tile's outputs of row r, at `out_stride` floats; columns behind the
-  // matrix's last come out as 0 up to the end of the last panel, panels behind the last are not
-  // written. A bf16 operand needs a bf16 matrix, an even depth and `set` kAvx512Bf16. `next`, if not
-  // null, is where the weights wanted after these begin: as many bytes as this tile has are fetched.
+  // out[r][0 .. kTileColumns) = the tile's outputs of row r, at `out_stride` floats; columns behind
+  // the matrix's last come out as 0 up to the end of the last panel, panels behind the last are not
+  // written. A bf16 operand needs a bf16 matrix, an even depth and `set` kAvx512Bf16. `next`, if
+  // not null, is where the weights wanted after these begin: as many bytes as this tile has are
+  // fetched.
   void MultiplyTile(InstructionSet set, int64_t tile, const Operand& x, int64_t rows, float* out,
                     int64_t out_stride, const void* next = nullptr) const;
 
   // Where tile `tile` begins.
   const void* TileAddress(int64_t tile) const { return Panel(tile * kTilePanels); }
 
-  // The weights of output feature `column`, [depth]: an embedding's row when head and embedding share
-  // one matrix.
+  // The weights of output feature `column`, [depth]: an embedding's row when head and embedding
+  // share one matrix.
   void CopyColumn(int64_t column, float* out) const;
 
  private:

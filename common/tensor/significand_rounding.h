@@ -1,5 +1,6 @@
-// Fewer bits of a float: what a value of a narrower format would be, the exponent kept as wide as fp32's. Inline
-// and branch-free, so that loops over it vectorise. Pure; the same bits on every machine.
+// Fewer bits of a float: what a value of a narrower format would be, the exponent kept as wide as
+// fp32's. Inline and branch-free, so that loops over it vectorise. Pure; the same bits on every
+// machine.
 #ifndef TANDEM_COMMON_TENSOR_SIGNIFICAND_ROUNDING_H_
 #define TANDEM_COMMON_TENSOR_SIGNIFICAND_ROUNDING_H_
 
@@ -11,14 +12,15 @@ namespace tandem {
 inline constexpr int kFp32SignificandBits = 24;  // the implicit one counted
 inline constexpr int kLeastSignificandBits = 2;
 
-// `value` with `bits` significand bits, in [kLeastSignificandBits, kFp32SignificandBits]: to nearest, ties to
-// even. 8 gives the values of bfloat16, 11 those of fp16 inside its range. NaN and infinity stay; what rounds past
-// the largest float becomes infinite.
+// `value` with `bits` significand bits, in [kLeastSignificandBits, kFp32SignificandBits]: to
+// nearest, ties to even. 8 gives the values of bfloat16, 11 those of fp16 inside its range. NaN and
+// infinity stay; what rounds past the largest float becomes infinite.
 inline float RoundedToBits(float value, int bits) {
   const auto word = std::bit_cast<uint32_t>(value);
   const int cut = kFp32SignificandBits - bits;
   const uint32_t unit = 1u << cut;
-  const uint32_t rounded = (word + (unit / 2 - 1u * (cut > 0)) + ((word >> cut) & (cut > 0))) & ~(unit - 1);
+  const uint32_t rounded =
+      (word + (unit / 2 - 1u * (cut > 0)) + ((word >> cut) & (cut > 0))) & ~(unit - 1);
   const bool is_finite = (word & 0x7f800000u) != 0x7f800000u;
   return std::bit_cast<float>(is_finite ? rounded : word);
 }

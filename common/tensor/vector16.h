@@ -1,6 +1,7 @@
-// Vec16: sixteen floats that move through a kernel together, in a fixed order, whatever registers the
-// machine has. Kernel bodies are written on it once, marked TANDEM_INLINE, and instantiated inside
-// functions marked for an instruction set (TANDEM_TARGET_*), whose code they become. Free of LibTorch.
+// Vec16: sixteen floats that move through a kernel together, in a fixed order, whatever registers
+// the machine has. Kernel bodies are written on it once, marked TANDEM_INLINE, and instantiated
+// inside functions marked for an instruction set (TANDEM_TARGET_*), whose code they become. Free of
+// LibTorch.
 //
 // Only for .cc files of kernels, which are compiled with -fopenmp-simd -Wno-psabi.
 #ifndef TANDEM_COMMON_TENSOR_VECTOR16_H_
@@ -15,8 +16,7 @@
 
 #if defined(__x86_64__)
 #define TANDEM_TARGET_AVX2 __attribute__((target("avx2,fma")))
-#define TANDEM_TARGET_AVX512 \
-  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
+#define TANDEM_TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")))
 #define TANDEM_TARGET_AVX512_BF16 \
   __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")))
 #else  // SupportedInstructionSets has only kScalar there
@@ -78,8 +78,8 @@ TANDEM_INLINE float MaxLane(Vec16 v) {
   return largest;
 }
 
-// e^x to about 2 units in the last place for x in [-87, 88]; clamped outside, so never infinite. The
-// polynomial of VectorExp.
+// e^x to about 2 units in the last place for x in [-87, 88]; clamped outside, so never infinite.
+// The polynomial of VectorExp.
 TANDEM_INLINE Vec16 Exp16(Vec16 x) {
   x = x < -87.0f ? Splat16(-87.0f) : x;
   x = x > 88.0f ? Splat16(88.0f) : x;

@@ -1,5 +1,5 @@
-// Tokenizer: text <-> ids and chat templates of a Hugging Face directory, through the `tokenizers` and
-// `minijinja` crates (common/tokenizer/ffi). Immutable after Load. Thread-safe.
+// Tokenizer: text <-> ids and chat templates of a Hugging Face directory, through the `tokenizers`
+// and `minijinja` crates (common/tokenizer/ffi). Immutable after Load. Thread-safe.
 #ifndef TANDEM_COMMON_TOKENIZER_TOKENIZER_H_
 #define TANDEM_COMMON_TOKENIZER_TOKENIZER_H_
 
@@ -42,11 +42,12 @@ class Tokenizer {
                                          bool add_generation_prompt) const;
 
   bool has_chat_template() const;
-  int64_t vocab_size() const;   // with added tokens
-  int32_t eos_token_id() const;  // of tokenizer_config.json; -1: none
+  int64_t vocab_size() const;                        // with added tokens
+  int32_t eos_token_id() const;                      // of tokenizer_config.json; -1: none
   const std::string& hash() const { return hash_; }  // XXH3-128 of tokenizer.json, hex
 
-  // Trains a byte-level BPE of `vocab_size` tokens on `text` with special tokens <|endoftext|> (id 0),
+  // Trains a byte-level BPE of `vocab_size` tokens on `text` with special tokens <|endoftext|> (id
+  // 0),
   // <|im_start|> (1), <|im_end|> (2), then the 256 bytes, digits split one by one, and returns
   // tokenizer.json. Fewer tokens come out when the text has no more pairs to merge.
   //   INVALID_ARGUMENT  vocab_size < 259 (3 special tokens + 256 bytes) or > 2^24; empty text; not

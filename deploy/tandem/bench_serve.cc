@@ -34,8 +34,7 @@ int Serve(ServeFlags flags) {
     std::fprintf(stderr, "tandem: %s\n", std::string(result.status().message()).c_str());
     return ToInt(ExitCodeFor(result.status()));
   }
-  const std::string text =
-      flags.json ? ToJson(flags.load, *result) : ToText(flags.load, *result);
+  const std::string text = flags.json ? ToJson(flags.load, *result) : ToText(flags.load, *result);
   std::fputs(text.c_str(), stdout);
   return ToInt(AnyServed(*result) ? ExitCode::kOk : ExitCode::kServerLost);
 }
@@ -69,7 +68,8 @@ void AddBenchServeCommand(CLI::App& bench, Action& chosen) {
       ->check(CLI::PositiveNumber)
       ->excludes(concurrency);
   sub->add_option("--run-id", load.run_id, "whose groups these are, when a run owns the server");
-  sub->add_option("--seed", load.seed, "of prompts, draws and arrivals: another seed finds nothing "
+  sub->add_option("--seed", load.seed,
+                  "of prompts, draws and arrivals: another seed finds nothing "
                   "of this one in the prefix index")
       ->capture_default_str();
   sub->add_option("--timeout", load.timeout_seconds, "seconds of one group")

@@ -73,7 +73,8 @@ absl::StatusOr<Certificate> Blank(const std::string& common_name, EVP_PKEY* key,
   unsigned char serial[16];
   if (RAND_bytes(serial, sizeof(serial)) != 1) return OpenSslError("a serial number");
   serial[0] &= 0x7f;  // positive
-  const std::unique_ptr<BIGNUM, rpc::FreeWith<BN_free>> number(BN_bin2bn(serial, sizeof(serial), nullptr));
+  const std::unique_ptr<BIGNUM, rpc::FreeWith<BN_free>> number(
+      BN_bin2bn(serial, sizeof(serial), nullptr));
   BN_to_ASN1_INTEGER(number.get(), X509_get_serialNumber(certificate.get()));
   X509_set_version(certificate.get(), X509_VERSION_3);
   ASN1_TIME_set(X509_getm_notBefore(certificate.get()), absl::ToTimeT(not_before));

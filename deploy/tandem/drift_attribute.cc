@@ -29,15 +29,15 @@ struct AttributeFlags {
 
 absl::Status WritePage(const AttributeFlags& flags, const drift::Attribution& attribution) {
   std::unique_ptr<Tokenizer> tokenizer;
-  if (attribution.findings.empty()) {  // otherwise no token is shown, and the model may be another one
+  if (attribution.findings
+          .empty()) {  // otherwise no token is shown, and the model may be another one
     const std::string& model = flags.options.model;
     TANDEM_ASSIGN_OR_RETURN(
         tokenizer,
         Tokenizer::Load(model.empty() ? attribution.capture.manifest.model_path : model));
   }
   const auto decode = [&](std::span<const int32_t> ids) {
-    const absl::StatusOr<std::string> text =
-        tokenizer->Decode(ids, /*skip_special_tokens=*/false);
+    const absl::StatusOr<std::string> text = tokenizer->Decode(ids, /*skip_special_tokens=*/false);
     return text.ok() ? *text : absl::StrCat("<id ", ids.empty() ? -1 : ids[0], ">");
   };
   const std::filesystem::path capture(attribution.path + "/");
@@ -68,7 +68,8 @@ void AddDriftAttributeCommand(CLI::App& drift, Action& chosen) {
   auto flags = std::make_shared<AttributeFlags>();
   CLI::App* sub = drift.add_subcommand(
       "attribute", "Re-score a capture step by step: how much of its gap comes from what");
-  sub->add_option("capture", flags->options.capture, "directory of a capture (runs/NAME/captures/step_N)")
+  sub->add_option("capture", flags->options.capture,
+                  "directory of a capture (runs/NAME/captures/step_N)")
       ->required();
   sub->add_option("--model", flags->options.model,
                   "directory with config.json and tokenizer; default: the one the capture names");
@@ -77,11 +78,13 @@ void AddDriftAttributeCommand(CLI::App& drift, Action& chosen) {
   sub->add_flag("--full", flags->options.full, "one factor more: the head's matrix by itself");
   sub->add_option("--seed", flags->options.seed, "of samples and intervals")->capture_default_str();
   sub->add_option("--json", flags->json, "also write everything as JSON to this file");
-  sub->add_option("--html", flags->html,
-                  "also write a page to this file: verdict, parts, curves, heat map, worst tokens; named\n"
-                  "attribution.html in the capture's directory, the run's report links to it");
+  sub->add_option(
+      "--html", flags->html,
+      "also write a page to this file: verdict, parts, curves, heat map, worst tokens; named\n"
+      "attribution.html in the capture's directory, the run's report links to it");
   sub->footer(
-      "Findings that make the capture incomparable are printed instead of numbers; the exit code is\n"
+      "Findings that make the capture incomparable are printed instead of numbers; the exit code "
+      "is\n"
       "then 3, as for a capture that cannot be read.");
   sub->callback([flags, &chosen] {
     chosen = [flags] {

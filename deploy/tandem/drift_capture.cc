@@ -36,16 +36,18 @@ absl::Status Capture(const CaptureFlags& flags, const rpc::Caller& caller) {
         absl::StrCat(flags.out, " exists: name a directory that is not there yet (--out)"));
   }
   TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(request.model));
-  TANDEM_ASSIGN_OR_RETURN(const auto prompts,
-                          trainer::PromptSource::Open(flags.prompts, flags.data, request.seed, *tokenizer));
+  TANDEM_ASSIGN_OR_RETURN(
+      const auto prompts,
+      trainer::PromptSource::Open(flags.prompts, flags.data, request.seed, *tokenizer));
   for (int64_t g = 0; g < flags.groups; ++g) {
     const auto& ids = prompts->At(g).token_ids();
     request.prompts.emplace_back(ids.begin(), ids.end());
   }
   LiveLine line;
-  TANDEM_ASSIGN_OR_RETURN(const offpolicy::Capture capture, CaptureServer(request, [&](int64_t done) {
-                            line.Update(absl::StrCat(ProgressBar(done, flags.groups, 30), " groups"));
-                          }));
+  TANDEM_ASSIGN_OR_RETURN(
+      const offpolicy::Capture capture, CaptureServer(request, [&](int64_t done) {
+        line.Update(absl::StrCat(ProgressBar(done, flags.groups, 30), " groups"));
+      }));
   line.Clear();
   TANDEM_RETURN_IF_ERROR(offpolicy::WriteCapture(flags.out, capture));
   for (const std::string& fault : capture.manifest.injected) {
@@ -65,7 +67,8 @@ void AddSampling(CLI::App* sub, offpolicy::CapturedSampling& sampling) {
   sub->add_option("--top-k", sampling.top_k, "0: off")->check(CLI::NonNegativeNumber);
   sub->add_option("--top-p", sampling.top_p, "1: off")->check(CLI::Range(0.0, 1.0));
   sub->add_option("--min-p", sampling.min_p, "0: off")->check(CLI::Range(0.0, 1.0));
-  sub->add_option("--max-new-tokens", sampling.max_new_tokens, "of a completion, stop token included")
+  sub->add_option("--max-new-tokens", sampling.max_new_tokens,
+                  "of a completion, stop token included")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
 }
@@ -97,7 +100,8 @@ void AddDriftCaptureCommand(CLI::App& drift, Action& chosen) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   sub->footer(
-      "Nothing is re-scored: `tandem drift attribute OUT --weights MODEL` does that, with the fp32 or\n"
+      "Nothing is re-scored: `tandem drift attribute OUT --weights MODEL` does that, with the fp32 "
+      "or\n"
       "bf16 weights the server loaded. Captures with the trainer's side come from a run\n"
       "(trainer.capture.every).");
   sub->callback([flags, &chosen] {

@@ -117,7 +117,8 @@ absl::Status Generate(const GenerateFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(ReadRequests read, ReadInput(flags));
   if (!read.requests.empty()) {
     TANDEM_ASSIGN_OR_RETURN(
-        const auto engine, CreateEngineFor(flags.model, flags.dtype, flags.threads, read.requests, flags.numerics));
+        const auto engine,
+        CreateEngineFor(flags.model, flags.dtype, flags.threads, read.requests, flags.numerics));
     TANDEM_RETURN_IF_ERROR(
         GenerateAll(*engine, std::move(read.requests),
                     [](size_t, std::vector<rollout::FinishedCompletion> all) { PrintGroup(all); }));

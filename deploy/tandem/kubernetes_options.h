@@ -1,4 +1,5 @@
-// KubernetesOptions: where and how a run is placed on Kubernetes; section `launch.kubernetes` of a run file.
+// KubernetesOptions: where and how a run is placed on Kubernetes; section `launch.kubernetes` of a
+// run file.
 #ifndef TANDEM_DEPLOY_TANDEM_KUBERNETES_OPTIONS_H_
 #define TANDEM_DEPLOY_TANDEM_KUBERNETES_OPTIONS_H_
 

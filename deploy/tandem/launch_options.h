@@ -16,7 +16,7 @@ namespace tandem::front {
 struct LaunchOptions {
   int64_t num_servers = 1;
   int64_t num_ranks = 1;
-  int64_t ranks_per_node = 0;   // 0: all on one node
+  int64_t ranks_per_node = 0;  // 0: all on one node
   int64_t gpus_per_server = 0;
   int64_t base_port = 0;
   std::string binaries;

@@ -155,7 +155,8 @@ bool Launcher::ServerEnded() {
   return false;
 }
 
-// One that rank 0 told to end has its exit code, and rank 0, which says what there is to say, ends right after.
+// One that rank 0 told to end has its exit code, and rank 0, which says what there is to say, ends
+// right after.
 bool Launcher::RankEnded() {
   constexpr double kRankZeroFollows = 5;  // s
   for (const auto& rank : other_ranks_) {

@@ -12,9 +12,8 @@
 namespace tandem::front {
 
 inline std::map<std::string, Numerics> NumericsModes() {
-  return {{"fast", Numerics::kFast},
-          {"invariant", Numerics::kInvariant},
-          {"exact", Numerics::kExact}};
+  return {
+      {"fast", Numerics::kFast}, {"invariant", Numerics::kInvariant}, {"exact", Numerics::kExact}};
 }
 
 inline void AddNumericsOption(CLI::App* sub, Numerics& numerics) {

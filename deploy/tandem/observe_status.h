@@ -10,7 +10,8 @@
 
 namespace tandem::front {
 
-// Series of a page in Prometheus text form, as they are written, labels included; comments left out.
+// Series of a page in Prometheus text form, as they are written, labels included; comments left
+// out.
 std::map<std::string, double> ParseMetrics(std::string_view page);
 
 // What a trainer's page says: "step 12 of 100, the last 3.2 s ago  waits for rollouts 41% ...".

@@ -1,5 +1,5 @@
-// PassLine: progress of the drift lab's commands: what is running, how far it is, since when. A line
-// that moves on a terminal; elsewhere one line per pass. Thread-compatible.
+// PassLine: progress of the drift lab's commands: what is running, how far it is, since when. A
+// line that moves on a terminal; elsewhere one line per pass. Thread-compatible.
 #ifndef TANDEM_DEPLOY_TANDEM_PASS_LINE_H_
 #define TANDEM_DEPLOY_TANDEM_PASS_LINE_H_
 

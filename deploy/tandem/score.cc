@@ -77,12 +77,13 @@ absl::StatusOr<ScoreFunction> RolloutScore(const ScoreFlags& flags) {
   rollout::ScoreOptions how = flags.how;
   how.path = flags.path == "decode" ? rollout::ScorePath::kDecode : rollout::ScorePath::kPrefill;
   const bool details = flags.details;
-  return ScoreFunction([engine, how, details](const Question& question) -> absl::StatusOr<std::string> {
-    TANDEM_ASSIGN_OR_RETURN(const auto scores,
-                            engine->Score({{question.ids, question.num_prompt_tokens}}, how));
-    return details ? Details(scores[0], NumUnscored(question))
-                   : Logprobs(scores[0].logprobs, NumUnscored(question));
-  });
+  return ScoreFunction(
+      [engine, how, details](const Question& question) -> absl::StatusOr<std::string> {
+        TANDEM_ASSIGN_OR_RETURN(const auto scores,
+                                engine->Score({{question.ids, question.num_prompt_tokens}}, how));
+        return details ? Details(scores[0], NumUnscored(question))
+                       : Logprobs(scores[0].logprobs, NumUnscored(question));
+      });
 }
 
 absl::StatusOr<ScoreFunction> TrainerScore(const ScoreFlags& flags) {
@@ -91,17 +92,20 @@ absl::StatusOr<ScoreFunction> TrainerScore(const ScoreFlags& flags) {
   if (flags.details || flags.how.top_k != plain.top_k || flags.how.top_p != plain.top_p ||
       flags.how.min_p != plain.min_p || flags.how.precision != plain.precision) {
     return absl::InvalidArgumentError(
-        "--details, --top-k, --top-p, --min-p and the --*-bits are of the rollout engine's score: leave them "
+        "--details, --top-k, --top-p, --min-p and the --*-bits are of the rollout engine's score: "
+        "leave them "
         "out with --engine trainer");
   }
-  TANDEM_ASSIGN_OR_RETURN(auto created, TrainerScorer::Create(flags.model, flags.dtype == "bf16",
-                                                             flags.numerics));
+  TANDEM_ASSIGN_OR_RETURN(
+      auto created, TrainerScorer::Create(flags.model, flags.dtype == "bf16", flags.numerics));
   std::shared_ptr<TrainerScorer> scorer = std::move(created);
   const float temperature = flags.how.temperature;
-  return ScoreFunction([scorer, temperature](const Question& question) -> absl::StatusOr<std::string> {
-    TANDEM_ASSIGN_OR_RETURN(const std::vector<float> logprobs, scorer->Score(question.ids, temperature));
-    return Logprobs(logprobs, NumUnscored(question));
-  });
+  return ScoreFunction(
+      [scorer, temperature](const Question& question) -> absl::StatusOr<std::string> {
+        TANDEM_ASSIGN_OR_RETURN(const std::vector<float> logprobs,
+                                scorer->Score(question.ids, temperature));
+        return Logprobs(logprobs, NumUnscored(question));
+      });
 }
 
 absl::StatusOr<Question> ParseQuestion(const nlohmann::json& line) {
@@ -112,7 +116,8 @@ absl::StatusOr<Question> ParseQuestion(const nlohmann::json& line) {
   const auto prompt = line.find("num_prompt_tokens");
   if (prompt == line.end()) return question;
   const int64_t size = static_cast<int64_t>(question.ids.size());
-  if (!prompt->is_number_integer() || prompt->get<int64_t>() < 0 || prompt->get<int64_t>() >= size) {
+  if (!prompt->is_number_integer() || prompt->get<int64_t>() < 0 ||
+      prompt->get<int64_t>() >= size) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"num_prompt_tokens\": want an integer from 0 to ", size - 1));
   }
@@ -185,8 +190,9 @@ void AddScoreCommand(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   AddNumericsOption(sub, flags->numerics);
   AddFactorOptions(sub, *flags);
-  sub->add_flag("--details", flags->details,
-                "rollout only: also raw log-probs, entropies, moments, kept mass, margins and ranks");
+  sub->add_flag(
+      "--details", flags->details,
+      "rollout only: also raw log-probs, entropies, moments, kept mass, margins and ranks");
   sub->add_option("--max-tokens", flags->max_tokens,
                   "rollout only: longest line the cache can hold")
       ->check(CLI::PositiveNumber)

@@ -45,7 +45,8 @@ std::vector<double> ArrivalTimes(const ServeLoad& load) {
   return due;
 }
 
-rollout::v1::GenerateGroupRequest MakeRequest(const ServeLoad& load, int64_t vocab_size, int64_t g) {
+rollout::v1::GenerateGroupRequest MakeRequest(const ServeLoad& load, int64_t vocab_size,
+                                              int64_t g) {
   rollout::v1::GenerateGroupRequest request;
   request.set_run_id(load.run_id);
   // Far from what a training run of this server counts from 0.
@@ -64,7 +65,8 @@ rollout::v1::GenerateGroupRequest MakeRequest(const ServeLoad& load, int64_t voc
   return request;
 }
 
-ServedGroup Ask(Stub& stub, const ServeLoad& load, const rollout::v1::GenerateGroupRequest& request) {
+ServedGroup Ask(Stub& stub, const ServeLoad& load,
+                const rollout::v1::GenerateGroupRequest& request) {
   ServedGroup group;
   grpc::ClientContext context;
   SetDeadline(context, load.timeout_seconds);
@@ -217,9 +219,9 @@ double Quantile(std::vector<double> values, double q) {
 
 std::string ToText(const ServeLoad& load, const ServeResult& result) {
   const Totals totals = TotalsOf(result);
-  std::string out = absl::StrFormat(
-      "%s: %d groups of %d, prompts of %d tokens, %d new, ", load.address, load.groups,
-      load.group_size, load.prompt_tokens, load.new_tokens);
+  std::string out =
+      absl::StrFormat("%s: %d groups of %d, prompts of %d tokens, %d new, ", load.address,
+                      load.groups, load.group_size, load.prompt_tokens, load.new_tokens);
   if (load.groups_per_second > 0) {
     absl::StrAppendFormat(&out, "%g groups/s (open loop)\n", load.groups_per_second);
   } else {

@@ -1,5 +1,6 @@
-// Load on a running rollout server, for `tandem bench serve`: groups over gRPC, closed loop (so many in
-// flight) or open loop (so many a second, whatever the server does). gRPC stays behind this header.
+// Load on a running rollout server, for `tandem bench serve`: groups over gRPC, closed loop (so
+// many in flight) or open loop (so many a second, whatever the server does). gRPC stays behind this
+// header.
 #ifndef TANDEM_DEPLOY_TANDEM_SERVE_LOAD_H_
 #define TANDEM_DEPLOY_TANDEM_SERVE_LOAD_H_
 
@@ -16,27 +17,27 @@ namespace tandem::front {
 
 struct ServeLoad {
   std::string address;
-  std::string run_id;             // the owner of the server, or empty
+  std::string run_id;  // the owner of the server, or empty
   rpc::Caller caller;
   int64_t groups = 64;
   int64_t group_size = 8;
   int64_t prompt_tokens = 64, new_tokens = 128;
-  int64_t concurrency = 8;        // groups in flight; not used with a rate
-  double groups_per_second = 0;   // > 0: open loop with Poisson arrivals
-  uint64_t seed = 0;              // of prompts, sampling and arrivals
-  double timeout_seconds = 600;   // of one group
+  int64_t concurrency = 8;       // groups in flight; not used with a rate
+  double groups_per_second = 0;  // > 0: open loop with Poisson arrivals
+  uint64_t seed = 0;             // of prompts, sampling and arrivals
+  double timeout_seconds = 600;  // of one group
 };
 
 // One group as its caller saw it. Times of the server are its own; milliseconds.
 struct ServedGroup {
-  std::string code = "OK";     // of gRPC
+  std::string code = "OK";  // of gRPC
   std::string message;
-  double total_ms = 0;         // from when it was due (open loop) or sent, to the last completion
-  double late_ms = 0;          // from when it was due until it was sent
+  double total_ms = 0;  // from when it was due (open loop) or sent, to the last completion
+  double late_ms = 0;   // from when it was due until it was sent
   double queue_ms = 0, prefill_ms = 0;
   std::vector<double> between_tokens_ms;  // by completion: mean time between its tokens
   std::vector<double> longest_gap_ms;     // by completion
-  int64_t tokens = 0;          // sampled
+  int64_t tokens = 0;                     // sampled
 };
 
 struct ServeResult {
@@ -44,8 +45,8 @@ struct ServeResult {
   double seconds = 0;  // from the first call to the last answer
 };
 
-// Distinct prompts of random ids, end tokens ignored. `progress(done)` is called from the threads that
-// ask, one at a time.
+// Distinct prompts of random ids, end tokens ignored. `progress(done)` is called from the threads
+// that ask, one at a time.
 //   UNAVAILABLE, DEADLINE_EXCEEDED  the server does not answer at all (address named)
 //   INVALID_ARGUMENT                a group could never run there (context, batch size)
 absl::StatusOr<ServeResult> RunServeLoad(const ServeLoad& load,

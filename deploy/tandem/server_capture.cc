@@ -97,7 +97,8 @@ absl::StatusOr<std::vector<ScoredGroup>> SampleAll(RolloutStub& stub, const Capt
     }
   };
   std::vector<std::thread> threads;
-  const auto wanted = std::min<int64_t>(request.groups_in_flight, static_cast<int64_t>(groups.size()));
+  const auto wanted =
+      std::min<int64_t>(request.groups_in_flight, static_cast<int64_t>(groups.size()));
   for (int64_t i = 0; i < wanted; ++i) threads.emplace_back(work);
   for (std::thread& thread : threads) thread.join();
   TANDEM_RETURN_IF_ERROR(status);
@@ -109,8 +110,8 @@ struct ServerFacts {
   weights::v1::GetWeightInfoResponse weights;
 };
 
-absl::StatusOr<ServerFacts> AskFacts(const std::shared_ptr<grpc::Channel>& channel, RolloutStub& stub,
-                                     const CaptureRequest& request) {
+absl::StatusOr<ServerFacts> AskFacts(const std::shared_ptr<grpc::Channel>& channel,
+                                     RolloutStub& stub, const CaptureRequest& request) {
   ServerFacts facts;
   grpc::ClientContext info, weights;
   SetDeadline(info, kInfoSeconds);
@@ -118,9 +119,9 @@ absl::StatusOr<ServerFacts> AskFacts(const std::shared_ptr<grpc::Channel>& chann
   TANDEM_RETURN_IF_ERROR(FromGrpc(stub.GetInfo(&info, {}, &facts.info), request.address));
   weights::v1::GetWeightInfoRequest asked;
   asked.set_run_id(request.run_id);
-  TANDEM_RETURN_IF_ERROR(
-      FromGrpc(weights::v1::WeightService::NewStub(channel)->GetWeightInfo(&weights, asked, &facts.weights),
-               request.address));
+  TANDEM_RETURN_IF_ERROR(FromGrpc(
+      weights::v1::WeightService::NewStub(channel)->GetWeightInfo(&weights, asked, &facts.weights),
+      request.address));
   return facts;
 }
 
@@ -130,24 +131,28 @@ absl::StatusOr<offpolicy::CaptureManifest> Describe(const CaptureRequest& reques
   TANDEM_ASSIGN_OR_RETURN(const std::string config_file, ReadFile(request.model + "/config.json"));
   TANDEM_ASSIGN_OR_RETURN(const std::string tokenizer, ReadFile(request.model + "/tokenizer.json"));
   const std::string tokenizer_hash = Digest128(std::as_bytes(std::span(tokenizer)));
-  if (tokenizer_hash != facts.info.tokenizer_hash() || config.vocab_size != facts.info.vocab_size()) {
+  if (tokenizer_hash != facts.info.tokenizer_hash() ||
+      config.vocab_size != facts.info.vocab_size()) {
     return absl::FailedPreconditionError(
-        absl::StrCat(request.address, " serves ", facts.info.model_path(), " with another tokenizer or "
-                     "vocabulary than ", request.model, ": name the model it was started with"));
+        absl::StrCat(request.address, " serves ", facts.info.model_path(),
+                     " with another tokenizer or "
+                     "vocabulary than ",
+                     request.model, ": name the model it was started with"));
   }
   offpolicy::CapturedWeights weights{.version = facts.weights.live_version()};
-  for (const auto& tensor : facts.weights.live_digests()) weights.served[tensor.name()] = tensor.xxh3_128();
-  offpolicy::CaptureManifest manifest = {.created_at = Rfc3339Now(),
-                                         .source = "server",
-                                         .tandem_version = std::string(ProjectVersion()),
-                                         .run_id = request.run_id,
-                                         .proximal_version = weights.version,
-                                         .model_path = request.model,
-                                         .model_type = config.model_type,
-                                         .tokenizer_hash = tokenizer_hash,
-                                         .model_config_digest =
-                                             Digest128(std::as_bytes(std::span(config_file))),
-                                         .sampling = request.sampling};
+  for (const auto& tensor : facts.weights.live_digests())
+    weights.served[tensor.name()] = tensor.xxh3_128();
+  offpolicy::CaptureManifest manifest = {
+      .created_at = Rfc3339Now(),
+      .source = "server",
+      .tandem_version = std::string(ProjectVersion()),
+      .run_id = request.run_id,
+      .proximal_version = weights.version,
+      .model_path = request.model,
+      .model_type = config.model_type,
+      .tokenizer_hash = tokenizer_hash,
+      .model_config_digest = Digest128(std::as_bytes(std::span(config_file))),
+      .sampling = request.sampling};
   manifest.servers.push_back(trainer::DescribeServer(request.address, facts.info));
   manifest.weights.push_back(std::move(weights));
   for (const std::string& fault : facts.info.injected()) {
@@ -162,8 +167,8 @@ absl::StatusOr<offpolicy::Capture> CaptureServer(const CaptureRequest& request,
                                                  const std::function<void(int64_t)>& progress) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  const auto channel = grpc::CreateCustomChannel(request.address, request.caller.credentials(),
-                                                 arguments);
+  const auto channel =
+      grpc::CreateCustomChannel(request.address, request.caller.credentials(), arguments);
   const auto stub = rollout::v1::RolloutService::NewStub(channel);
   TANDEM_ASSIGN_OR_RETURN(const ServerFacts facts, AskFacts(channel, *stub, request));
   TANDEM_ASSIGN_OR_RETURN(offpolicy::CaptureManifest manifest, Describe(request, facts));
@@ -173,9 +178,9 @@ absl::StatusOr<offpolicy::Capture> CaptureServer(const CaptureRequest& request,
   const bool changed = std::ranges::any_of(capture.weight_version,
                                            [&](int64_t of_token) { return of_token != version; });
   if (changed) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(request.address, " installed other weights than version ", version,
-                     " while it was sampled: capture again, or let the run capture (trainer.capture)"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        request.address, " installed other weights than version ", version,
+        " while it was sampled: capture again, or let the run capture (trainer.capture)"));
   }
   capture.manifest = std::move(manifest);
   return capture;

@@ -1,5 +1,5 @@
-// CaptureServer: samples groups from a live rollout server, as a guest, and keeps everything it says
-// about them as a capture. `tandem drift capture` uses it.
+// CaptureServer: samples groups from a live rollout server, as a guest, and keeps everything it
+// says about them as a capture. `tandem drift capture` uses it.
 #ifndef TANDEM_DEPLOY_TANDEM_SERVER_CAPTURE_H_
 #define TANDEM_DEPLOY_TANDEM_SERVER_CAPTURE_H_
 
@@ -16,15 +16,15 @@ namespace tandem::front {
 
 struct CaptureRequest {
   std::string address;
-  std::string run_id;              // when a run owns the server
+  std::string run_id;  // when a run owns the server
   rpc::Caller caller;
-  std::string model;               // directory the server was started with: config and tokenizer
+  std::string model;  // directory the server was started with: config and tokenizer
   std::vector<std::vector<int32_t>> prompts;
-  int32_t completions = 8;         // of each prompt
+  int32_t completions = 8;  // of each prompt
   offpolicy::CapturedSampling sampling;
   uint64_t seed = 1;
   int64_t groups_in_flight = 8;
-  double timeout_seconds = 300;    // of one group
+  double timeout_seconds = 300;  // of one group
 };
 
 // Fails as a whole when one group does: a capture with holes would be another sample.

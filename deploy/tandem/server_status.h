@@ -9,7 +9,8 @@
 
 namespace tandem::front {
 
-// "HOST:PORT  llama bf16 fast (avx512)  version 12 (epoch 1)  groups 8 running, 3 queued of 256  KV 1200/32768
+// "HOST:PORT  llama bf16 fast (avx512)  version 12 (epoch 1)  groups 8 running, 3 queued of 256  KV
+// 1200/32768
 // ..."
 //   DEADLINE_EXCEEDED, UNAVAILABLE  no answer within `timeout_seconds` (address named)
 absl::StatusOr<std::string> AskServer(const std::string& address, double timeout_seconds,

@@ -18,8 +18,8 @@ struct TrainBench {
   std::string model;           // Hugging Face directory
   std::string dtype = "fp32";  // of the trainer's arithmetic, and the peer's
   std::string server_dtype = "bf16";
-  std::string device = "cpu";     // of both sides: "cpu", or "cuda"
-  std::string numerics = "fast";  // of both sides
+  std::string device = "cpu";      // of both sides: "cpu", or "cuda"
+  std::string numerics = "fast";   // of both sides
   int64_t prompts = 8, group = 8;  // of a step
   int64_t prompt_tokens = 24;      // of each prompt, about
   int64_t new_tokens = 16;         // of each completion, at most

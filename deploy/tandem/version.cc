@@ -20,10 +20,11 @@ void AddVersionCommand(CLI::App& app, Action& chosen) {
   CLI::App* sub = app.add_subcommand("version", "Commit, libraries, compiler");
   sub->callback([&chosen] {
     chosen = [] {
-      const std::string text = absl::StrCat(
-          VersionLine(), "\n", "LibTorch  ", LibTorchVersion(), " (", CpuCapability(), ")\n",
-          "oneDNN    ", OneDnnVersion(), "\n", "gRPC      ", GrpcVersion(), "\n",
-          "NCCL      ", comm::HasNccl() ? "LibTorch's" : "none (CPU build)", "\n", "compiler  ", std::string(CompilerVersion()), "\n");
+      const std::string text =
+          absl::StrCat(VersionLine(), "\n", "LibTorch  ", LibTorchVersion(), " (", CpuCapability(),
+                       ")\n", "oneDNN    ", OneDnnVersion(), "\n", "gRPC      ", GrpcVersion(),
+                       "\n", "NCCL      ", comm::HasNccl() ? "LibTorch's" : "none (CPU build)",
+                       "\n", "compiler  ", std::string(CompilerVersion()), "\n");
       std::fputs(text.c_str(), stdout);
       return 0;
     };

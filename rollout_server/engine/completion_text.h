@@ -1,5 +1,5 @@
-// CompletionText: drawn ids as text, special tokens shown. Ids past the tokenizer's vocabulary (padding
-// rows of the embedding, as in Qwen2) can be drawn and are no text. Thread-safe.
+// CompletionText: drawn ids as text, special tokens shown. Ids past the tokenizer's vocabulary
+// (padding rows of the embedding, as in Qwen2) can be drawn and are no text. Thread-safe.
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_COMPLETION_TEXT_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_COMPLETION_TEXT_H_
 

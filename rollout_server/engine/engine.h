@@ -1,5 +1,6 @@
-// Engine: the model, its KV cache, the scheduler and the sampler behind one step function (arrow 2).
-// EngineThread drives it for the services; `tandem generate` and `tandem score` drive it directly.
+// Engine: the model, its KV cache, the scheduler and the sampler behind one step function (arrow
+// 2). EngineThread drives it for the services; `tandem generate` and `tandem score` drive it
+// directly.
 //
 // Use from one thread only, except Stage, which is thread-safe and may run beside Step.
 // After an error of Step the engine must not be used any more (the process ends).
@@ -33,7 +34,7 @@ enum class ComputeDType { kFp32, kBf16 };
 
 // What becomes of groups that run when new weights are installed.
 enum class InFlight {
-  kKeep,       // they go on over the KV they have; their next tokens are drawn under the new weights
+  kKeep,  // they go on over the KV they have; their next tokens are drawn under the new weights
   kRecompute,  // they go on, over KV computed anew under the new weights
   kAbort,      // they end with ABORTED
   kDrain,      // the install waits until they have ended; nothing is admitted meanwhile
@@ -43,16 +44,16 @@ std::string_view InFlightName(InFlight policy);  // "keep", ...
 
 struct EngineOptions {
   Device device = Device::kCpu;
-  bool cuda_graphs = true;  // of steps of decodes; no matter on the CPU
+  bool cuda_graphs = true;              // of steps of decodes; no matter on the CPU
   Numerics numerics = Numerics::kFast;  // the other two are promises, checked at the start
   ComputeDType dtype = ComputeDType::kBf16;
   int64_t kv_capacity_tokens = 32768;
-  int64_t max_batch_sequences = 64;   // sequences in one decode step
-  int64_t max_step_tokens = 512;      // decode tokens and prompt chunks of one step
-  bool prefix_cache = true;           // full blocks of KV are found again by later prompts
+  int64_t max_batch_sequences = 64;  // sequences in one decode step
+  int64_t max_step_tokens = 512;     // decode tokens and prompt chunks of one step
+  bool prefix_cache = true;          // full blocks of KV are found again by later prompts
   InFlight in_flight = InFlight::kKeep;
-  int64_t num_threads = 0;            // 0: the cores of the machine
-  EngineFaults faults;                // none; bound by itself (engine_faults.h)
+  int64_t num_threads = 0;  // 0: the cores of the machine
+  EngineFaults faults;      // none; bound by itself (engine_faults.h)
 };
 void BindOptions(OptionBinder& binder, EngineOptions& options);
 
@@ -121,8 +122,8 @@ class Engine {
   // Frees a group at once. False when the key is unknown.
   bool Abort(GroupKey key);
 
-  // Ends a group whose members have drawn something, as it stands: its unfinished members come out with
-  // what they have. Nothing when the key is unknown or nothing is drawn yet.
+  // Ends a group whose members have drawn something, as it stands: its unfinished members come out
+  // with what they have. Nothing when the key is unknown or nothing is drawn yet.
   absl::StatusOr<std::vector<EngineEvent>> StopEarly(GroupKey key);
 
   bool HasWork() const;
@@ -135,21 +136,24 @@ class Engine {
   //   INVALID_ARGUMENT  names, shapes or dtypes differ
   absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors) const;
 
-  // Serves from `staged` from the next Step on; tokens drawn from then on carry `version`. A pointer swap:
-  // microseconds (but for faults of weights). What becomes of running groups says options.in_flight; with kDrain the caller has held
-  // admissions until none was left. Returns the groups it ended (kAbort).
+  // Serves from `staged` from the next Step on; tokens drawn from then on carry `version`. A
+  // pointer swap: microseconds (but for faults of weights). What becomes of running groups says
+  // options.in_flight; with kDrain the caller has held admissions until none was left. Returns the
+  // groups it ended (kAbort).
   std::vector<GroupKey> Install(std::unique_ptr<StagedWeights> staged, WeightVersion version);
 
   // While held, no group is admitted: what runs can run out. HasWork() then means running groups.
   void HoldAdmissions(bool hold);
 
-  // What the sampler would have recorded for each token of each sequence under the live weights. Needs
-  // !HasWork() or free KV for one sequence; runs to the end. In this engine path, alone and the company of other
-  // sequences change no bit: the rungs that compare them measure zero, and are there for engines where they
-  // do not. Faults (EngineOptions::faults) do not touch it: it computes with the weights that are claimed, not
-  // with those that a fault serves in their place, and under the transforms and precision of `options` alone; unless
-  // `options` ask for the scores as served.
-  //   INVALID_ARGUMENT    ValidateScoreOptions; T < 2, num_prompt_tokens outside [0, T), an id outside
+  // What the sampler would have recorded for each token of each sequence under the live weights.
+  // Needs !HasWork() or free KV for one sequence; runs to the end. In this engine path, alone and
+  // the company of other sequences change no bit: the rungs that compare them measure zero, and are
+  // there for engines where they do not. Faults (EngineOptions::faults) do not touch it: it
+  // computes with the weights that are claimed, not with those that a fault serves in their place,
+  // and under the transforms and precision of `options` alone; unless `options` ask for the scores
+  // as served.
+  //   INVALID_ARGUMENT    ValidateScoreOptions; T < 2, num_prompt_tokens outside [0, T), an id
+  //   outside
   //                       the vocabulary, over the context;
   //                       segments (CheckSequences)
   //   RESOURCE_EXHAUSTED  no KV free
@@ -171,7 +175,8 @@ class Engine {
   // What the forward's kernels are made for: "avx512", "cuda NVIDIA H100".
   std::string kernels() const;
 
-  // The tensors of version 0 as served (cast to the engine dtype), Hugging Face layout: for digests.
+  // The tensors of version 0 as served (cast to the engine dtype), Hugging Face layout: for
+  // digests.
   const std::vector<HostTensor>& initial_tensors() const;
   void DropInitialTensors();  // frees them once digested
 

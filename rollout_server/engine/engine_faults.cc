@@ -15,9 +15,10 @@ void BindTransforms(OptionBinder& binder, EngineFaults& f) {
   binder.Number("top_p", &f.top_p, {.min = 0, .max = 1, .exclusive_min = true}, "",
                 "undisclosed top-p; 1: off");
   binder.Number("min_p", &f.min_p, {.min = 0, .max = 0.999}, "", "undisclosed min-p; 0: off");
-  binder.Choice<FaultRecord>(
-      "record", &f.record, {{"drawn", FaultRecord::kDrawn}, {"claimed", FaultRecord::kClaimed}},
-      "under undisclosed transforms the record is of the distribution drawn from, or of the one claimed");
+  binder.Choice<FaultRecord>("record", &f.record,
+                             {{"drawn", FaultRecord::kDrawn}, {"claimed", FaultRecord::kClaimed}},
+                             "under undisclosed transforms the record is of the distribution drawn "
+                             "from, or of the one claimed");
   binder.Number("logit_noise", &f.logit_noise, {.min = 0, .max = 10}, "nats",
                 "standard deviation of Gaussian noise on every logit; 0: off");
   binder.Number("heavy_tail_probability", &f.heavy_tail_probability, {.min = 0, .max = 1}, "",
@@ -36,9 +37,10 @@ void BindForward(OptionBinder& binder, EngineFaults& f) {
                  "significand bits kept of keys and values as they are written; 24: off");
   binder.Integer("rotary_bits", &f.rotary_bits, bits, "bits",
                  "significand bits kept of rotary angles; 24: off");
-  binder.Integer("kv_quant_bits", &f.kv_quant_bits, {.min = 0, .max = 16}, "bits",
-                 "keys and values as symmetric integers of so many bits (2 and more), one scale for each head "
-                 "vector; 0: off");
+  binder.Integer(
+      "kv_quant_bits", &f.kv_quant_bits, {.min = 0, .max = 16}, "bits",
+      "keys and values as symmetric integers of so many bits (2 and more), one scale for each head "
+      "vector; 0: off");
   binder.Integer("kv_quant_from", &f.kv_quant_from, {.min = 0, .max = 1 << 28}, "tokens",
                  "first position that kv_quant_bits acts on");
 }
@@ -52,9 +54,10 @@ void BindWeightsAndRecords(OptionBinder& binder, EngineFaults& f) {
               "the one tensor stale_versions and weight_interpolation act on; empty: all");
   binder.Text("undelivered_tensor", &f.undelivered_tensor,
               "this tensor keeps its first value for ever; empty: off");
-  binder.Number("stale_prefix_fraction", &f.stale_prefix_fraction, {.min = 0, .max = 1}, "",
-                "share of groups whose prompt is computed under the weights before, as by a stale prefix "
-                "cache (the real one is off then); 0: off");
+  binder.Number(
+      "stale_prefix_fraction", &f.stale_prefix_fraction, {.min = 0, .max = 1}, "",
+      "share of groups whose prompt is computed under the weights before, as by a stale prefix "
+      "cache (the real one is off then); 0: off");
   binder.Number("shift_fraction", &f.shift_fraction, {.min = 0, .max = 1}, "",
                 "share of completions whose log-probs are shifted by one token; 0: off");
   binder.Flag("synthetic_end", &f.synthetic_end, "an end token is recorded with log-prob 0");
@@ -90,7 +93,7 @@ std::vector<std::string> DescribeFaults(const EngineFaults& f) {
   const auto add = [&](bool is_active, const auto&... parts) {
     if (is_active) active.push_back(absl::StrCat(parts...));
   };
-  const auto on = [&](auto EngineFaults::* dial) { return f.*dial != off.*dial; };
+  const auto on = [&](auto EngineFaults::*dial) { return f.*dial != off.*dial; };
   const std::string record = NameOf(f.record), of = f.tensor.empty() ? "" : " of " + f.tensor;
   add(on(&EngineFaults::temperature), "temperature ", f.temperature, record);
   add(on(&EngineFaults::top_k), "top_k ", f.top_k, record);
@@ -103,7 +106,8 @@ std::vector<std::string> DescribeFaults(const EngineFaults& f) {
   add(on(&EngineFaults::head_bits), "head_bits ", f.head_bits);
   add(on(&EngineFaults::kv_bits), "kv_bits ", f.kv_bits);
   add(on(&EngineFaults::rotary_bits), "rotary_bits ", f.rotary_bits);
-  add(on(&EngineFaults::kv_quant_bits), "kv_quant_bits ", f.kv_quant_bits, " from position ", f.kv_quant_from);
+  add(on(&EngineFaults::kv_quant_bits), "kv_quant_bits ", f.kv_quant_bits, " from position ",
+      f.kv_quant_from);
   add(on(&EngineFaults::stale_versions), "stale_versions ", f.stale_versions, of);
   add(on(&EngineFaults::weight_interpolation), "weight_interpolation ", f.weight_interpolation, of);
   add(on(&EngineFaults::undelivered_tensor), "undelivered_tensor ", f.undelivered_tensor);
@@ -120,9 +124,9 @@ absl::Status CheckFaults(const EngineFaults& faults, const ModelConfig& config) 
   const auto check = [&](const char* dial, const std::string& name) {
     const auto named = [&](const TensorSpec& spec) { return spec.name == name; };
     if (name.empty() || std::any_of(tensors.begin(), tensors.end(), named)) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("drift.inject.", dial, " is '", name, "': the model has ",
-                                                   tensors.size(), " tensors, named like '",
-                                                   tensors[tensors.size() / 2].name, "'"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("drift.inject.", dial, " is '", name, "': the model has ", tensors.size(),
+                     " tensors, named like '", tensors[tensors.size() / 2].name, "'"));
   };
   TANDEM_RETURN_IF_ERROR(check("tensor", faults.tensor));
   TANDEM_RETURN_IF_ERROR(check("undelivered_tensor", faults.undelivered_tensor));
@@ -135,8 +139,8 @@ absl::Status CheckFaults(const EngineFaults& faults, const ModelConfig& config) 
     return absl::InvalidArgumentError("drift.inject.kv_quant_bits is 1, want 0 (off) or 2 to 16");
   }
   if (faults.wrong_bos >= config.vocab_size) {
-    return absl::InvalidArgumentError(absl::StrCat("drift.inject.wrong_bos is ", faults.wrong_bos, ", want -1 to ",
-                                                   config.vocab_size - 1));
+    return absl::InvalidArgumentError(absl::StrCat("drift.inject.wrong_bos is ", faults.wrong_bos,
+                                                   ", want -1 to ", config.vocab_size - 1));
   }
   return absl::OkStatus();
 }

@@ -65,7 +65,8 @@ void AddLogitNoise(const DrawPlace& place, double sigma, std::span<float> logits
     const auto [a, b] = Gaussians(words[0], words[1]);
     const auto [c, d] = Gaussians(words[2], words[3]);
     const float noise[] = {a, b, c, d};
-    for (size_t i = id; i < std::min(id + 4, logits.size()); ++i) logits[i] += scale * noise[i - id];
+    for (size_t i = id; i < std::min(id + 4, logits.size()); ++i)
+      logits[i] += scale * noise[i - id];
   }
 }
 
@@ -75,7 +76,8 @@ double NoiseOf(const EngineFaults& faults, const DrawPlace& place) {
   return faults.logit_noise * (heavy ? faults.heavy_tail_factor : 1.0);
 }
 
-absl::StatusOr<SampledToken> FaultySample(std::span<const float> logits, const SamplingParams& params,
+absl::StatusOr<SampledToken> FaultySample(std::span<const float> logits,
+                                          const SamplingParams& params,
                                           std::span<const int32_t> forbidden, double uniform,
                                           const EngineFaults& faults, const DrawPlace& place) {
   std::vector<float> noisy;
@@ -91,7 +93,8 @@ absl::StatusOr<SampledToken> FaultySample(std::span<const float> logits, const S
   drawn.kept_mass = claimed.kept_mass;
   drawn.support = std::move(claimed.support);
   if (faults.record == FaultRecord::kDrawn) return drawn;
-  TANDEM_ASSIGN_OR_RETURN(drawn.behaviour_logprob, ClaimedLogprob(logits, params, forbidden, drawn.id));
+  TANDEM_ASSIGN_OR_RETURN(drawn.behaviour_logprob,
+                          ClaimedLogprob(logits, params, forbidden, drawn.id));
   drawn.entropy = claimed.entropy;
   drawn.logprob_second_moment = claimed.logprob_second_moment;
   drawn.top = std::move(claimed.top);

@@ -97,7 +97,8 @@ std::vector<HostTensor> FaultyWeights::ServedTensors() const {
     } else if (a == 0) {
       served.push_back(Back(i, faults_.stale_versions));
     } else {
-      served.push_back(BlendTensors(Back(i, faults_.stale_versions), Back(i, faults_.stale_versions + 1), a));
+      served.push_back(
+          BlendTensors(Back(i, faults_.stale_versions), Back(i, faults_.stale_versions + 1), a));
     }
   }
   return served;

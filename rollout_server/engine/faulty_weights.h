@@ -1,6 +1,7 @@
-// FaultyWeights: the weights that serve in place of the claimed ones when EngineFaults say so: of versions before,
-// on the way to them, or without one tensor. Keeps as many versions as that needs in host memory and packs at the
-// install, so an install takes as long as packing does. Use from the engine thread only.
+// FaultyWeights: the weights that serve in place of the claimed ones when EngineFaults say so: of
+// versions before, on the way to them, or without one tensor. Keeps as many versions as that needs
+// in host memory and packs at the install, so an install takes as long as packing does. Use from
+// the engine thread only.
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_FAULTY_WEIGHTS_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_FAULTY_WEIGHTS_H_
 
@@ -16,7 +17,8 @@
 
 namespace tandem::rollout {
 
-// What Engine::Stage gives out while weights are faulty: the claimed weights, and their tensors for the history.
+// What Engine::Stage gives out while weights are faulty: the claimed weights, and their tensors for
+// the history.
 struct StagedWithTensors : StagedWeights {
   std::unique_ptr<StagedWeights> claimed;
   std::vector<HostTensor> tensors;
@@ -25,13 +27,16 @@ struct StagedWithTensors : StagedWeights {
 // Tensors that own their bytes: a staging buffer is used again.
 std::vector<HostTensor> CopyTensors(const std::vector<HostTensor>& tensors);
 
-// (1 - a) x + a y, each element rounded to the tensors' dtype (F32 or BF16): exactly x at 0 and y at 1.
+// (1 - a) x + a y, each element rounded to the tensors' dtype (F32 or BF16): exactly x at 0 and y
+// at 1.
 HostTensor BlendTensors(const HostTensor& x, const HostTensor& y, double a);
 
 class FaultyWeights {
  public:
-  // `first`: version 0, in ModelTensors order and the engine's dtype, owned. faults.weights() holds.
-  FaultyWeights(const ModelConfig& config, const EngineFaults& faults, std::vector<HostTensor> first);
+  // `first`: version 0, in ModelTensors order and the engine's dtype, owned. faults.weights()
+  // holds.
+  FaultyWeights(const ModelConfig& config, const EngineFaults& faults,
+                std::vector<HostTensor> first);
 
   // The next version; `tensors` as the first ones.
   void Install(std::vector<HostTensor> tensors);

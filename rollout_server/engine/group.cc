@@ -9,7 +9,8 @@ namespace tandem::rollout {
 namespace {
 
 absl::Status Refuse(const char* field, double value, const char* range) {
-  return absl::InvalidArgumentError(absl::StrCat("sampling.", field, " is ", value, ", want ", range));
+  return absl::InvalidArgumentError(
+      absl::StrCat("sampling.", field, " is ", value, ", want ", range));
 }
 
 }  // namespace
@@ -35,7 +36,8 @@ absl::Status ValidateSampling(const SamplingParams& s) {
     return Refuse("stop_token_ids", s.stop_token_ids.size(), "at most 262144");
   }
   for (const std::string& stop : s.stop_strings) {
-    if (stop.empty()) return absl::InvalidArgumentError("sampling.stop_strings has an empty string");
+    if (stop.empty())
+      return absl::InvalidArgumentError("sampling.stop_strings has an empty string");
     if (stop.size() > kMaxStopStringBytes) {
       return Refuse("stop_strings", stop.size(), "at most 1024 bytes each");
     }

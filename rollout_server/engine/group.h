@@ -1,5 +1,5 @@
-// Group, SamplingParams, FinishedCompletion: what the engine is asked for and what it gives back, as
-// plain structs (protobuf stays in the services, LibTorch in the runner).
+// Group, SamplingParams, FinishedCompletion: what the engine is asked for and what it gives back,
+// as plain structs (protobuf stays in the services, LibTorch in the runner).
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_GROUP_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_GROUP_H_
 
@@ -24,7 +24,7 @@ struct SamplingParams {
   float min_p = 0.0f;        // 0: off
   int32_t max_new_tokens = 0;
   int32_t min_new_tokens = 0;
-  std::vector<int32_t> stop_token_ids;     // with the model's end tokens unless ignore_eos
+  std::vector<int32_t> stop_token_ids;  // with the model's end tokens unless ignore_eos
   std::vector<std::string> stop_strings;
   uint64_t seed = 0;
   bool ignore_eos = false;
@@ -46,7 +46,7 @@ struct GroupRequest {
   GroupKey key = 0;
   std::vector<int32_t> prompt;  // [P], P >= 1
   int32_t num_completions = 1;
-  int32_t priority = 0;         // higher ones are admitted first; equal ones in order of arrival
+  int32_t priority = 0;  // higher ones are admitted first; equal ones in order of arrival
   SamplingParams sampling;
 };
 
@@ -62,15 +62,17 @@ struct FinishedCompletion {
   std::vector<float> logprob_second_moments;
   std::vector<int32_t> decode_batch_sizes;
   std::vector<bool> prefix_cached;
-  std::vector<float> kept_mass;                    // of the tempered distribution, after filters
-  std::vector<std::vector<int32_t>> support;       // empty unless return_support
-  std::vector<std::vector<TopLogprob>> top;        // empty unless top_logprobs
+  std::vector<float> kept_mass;               // of the tempered distribution, after filters
+  std::vector<std::vector<int32_t>> support;  // empty unless return_support
+  std::vector<std::vector<TopLogprob>> top;   // empty unless top_logprobs
   std::vector<VersionSpan> version_spans;
-  double decode_seconds = 0;       // from the first token to the last
-  double longest_gap_seconds = 0;  // between two of its tokens: prompts, pushes, preemption in between
+  double decode_seconds = 0;  // from the first token to the last
+  double longest_gap_seconds =
+      0;  // between two of its tokens: prompts, pushes, preemption in between
   FinishReason finish_reason = FinishReason::kStop;
   std::string text;  // without the stop token, cut at a stop string
-  // With the fault `retokenise` the ids that were drawn, of which the hash is; else empty: token_ids are.
+  // With the fault `retokenise` the ids that were drawn, of which the hash is; else empty:
+  // token_ids are.
   std::vector<int32_t> hashed_ids;
 };
 

@@ -1,9 +1,9 @@
-// KvBlockPool: who holds which block of the KV cache, and which blocks nobody holds still have contents
-// worth finding again. Pure bookkeeping: no memory, clock or device. Thread-compatible.
+// KvBlockPool: who holds which block of the KV cache, and which blocks nobody holds still have
+// contents worth finding again. Pure bookkeeping: no memory, clock or device. Thread-compatible.
 //
-// A block holds kBlockTokens consecutive tokens of one sequence, and may be held by several. A full block
-// can be published under its name (prefix_chain.h); when its last holder lets go it stays findable until
-// its place is needed, the least recently used one going first.
+// A block holds kBlockTokens consecutive tokens of one sequence, and may be held by several. A full
+// block can be published under its name (prefix_chain.h); when its last holder lets go it stays
+// findable until its place is needed, the least recently used one going first.
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_KV_BLOCK_POOL_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_KV_BLOCK_POOL_H_
 
@@ -30,8 +30,8 @@ class KvBlockPool {
     return (num_tokens + kBlockTokens - 1) / kBlockTokens;
   }
 
-  // A block with one holder and no name: a free one, else the least recently used that only waits to be
-  // found. Nothing when every block is held.
+  // A block with one holder and no name: a free one, else the least recently used that only waits
+  // to be found. Nothing when every block is held.
   std::optional<BlockId> Allocate();
 
   // One more holder of a held block.

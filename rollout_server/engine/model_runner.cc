@@ -93,9 +93,9 @@ void ModelRunner::Prepare(std::span<const TokenInput> inputs) {
     }
   }
   const int64_t head_group = config_.num_heads / config_.num_kv_heads;
-  const size_t scratch = static_cast<size_t>(std::max(
-      {AttentionScratch(longest) + kTokensTogether * head_group * config_.head_dim,
-       kRowBlock * kTile, config_.hidden_size}));
+  const size_t scratch = static_cast<size_t>(
+      std::max({AttentionScratch(longest) + kTokensTogether * head_group * config_.head_dim,
+                kRowBlock * kTile, config_.hidden_size}));
   for (std::vector<float>& one : scratch_) {
     if (one.size() < scratch) one.resize(scratch);
   }
@@ -131,14 +131,15 @@ void ModelRunner::Norm(ThreadTeam::Member& member, const float* weight, int64_t 
 }
 
 // Every tile of the product; done(tile, first row, rows, values, stride) gets each as it is ready.
-// With `out` the values stand in its rows, else in scratch. `following` is multiplied next: its first
-// weights are fetched at the end.
+// With `out` the values stand in its rows, else in scratch. `following` is multiplied next: its
+// first weights are fetched at the end.
 template <typename Done>
 void ModelRunner::Multiply(ThreadTeam::Member& member, const PackedMatrix& matrix,
-                           const PackedMatrix& following, const Operand& x, int64_t rows, float* out,
-                           int64_t out_stride, const Done& done) {
+                           const PackedMatrix& following, const Operand& x, int64_t rows,
+                           float* out, int64_t out_stride, const Done& done) {
   const int64_t tiles = matrix.num_tiles();
-  const int64_t splits = std::min(Ceil(rows, kRowBlock), Ceil(kItemsPerThread * team_.size(), tiles));
+  const int64_t splits =
+      std::min(Ceil(rows, kRowBlock), Ceil(kItemsPerThread * team_.size(), tiles));
   const int64_t rows_each = Ceil(rows, splits);
   const int64_t row_bytes = x.stride * OperandBytes(x.type);
   const void* first_following = following.TileAddress(member.FirstOf(following.num_tiles()));
@@ -152,8 +153,7 @@ void ModelRunner::Multiply(ThreadTeam::Member& member, const PackedMatrix& matri
       float* to = out != nullptr ? out + row * out_stride + tile * kTile : scratch;
       const int64_t stride = out != nullptr ? out_stride : kTile;
       const Operand part = {x.type, static_cast<const char*>(x.data) + row * row_bytes, x.stride};
-      matrix.MultiplyTile(set_, tile, part, count, to, stride,
-                          row + count == end ? next : nullptr);
+      matrix.MultiplyTile(set_, tile, part, count, to, stride, row + count == end ? next : nullptr);
       done(tile, row, count, to, stride);
     }
   });
@@ -192,7 +192,8 @@ void ModelRunner::RoundKv(float* values, int64_t position) const {
   }
 }
 
-// Normalises (Qwen3) and rotates queries and keys in place, scales queries, and stores keys and values.
+// Normalises (Qwen3) and rotates queries and keys in place, scales queries, and stores keys and
+// values.
 template <typename Kv>
 void ModelRunner::RotateAndStore(const LayerWeights& weights, const KvLayer<Kv>& cache,
                                  const TokenInput& input, int64_t row) {
@@ -311,8 +312,8 @@ void ModelRunner::RunHead(ThreadTeam::Member& member, const ModelWeights& weight
       RoundIfAsked(final_normed_.as<float>() + i * width, width, precision_.head_bits);
     });
     Multiply(member, weights.head, weights.layers[0].qkv.matrix,
-             {OperandType::kFp32, final_normed_.as<float>(), width}, rows, logits_.as<float>(), stride,
-             [](auto&&...) {});
+             {OperandType::kFp32, final_normed_.as<float>(), width}, rows, logits_.as<float>(),
+             stride, [](auto&&...) {});
     member.ForEach(rows, [&](int64_t i) {
       float* logits = logits_.as<float>() + i * stride;
       RoundIfAsked(logits, config_.vocab_size, precision_.head_bits);
@@ -324,7 +325,8 @@ void ModelRunner::RunHead(ThreadTeam::Member& member, const ModelWeights& weight
 ModelRunner::Account ModelRunner::AccountOf(const ModelWeights& weights,
                                             std::span<const TokenInput> inputs,
                                             int64_t num_logits) const {
-  const double head = static_cast<double>(config_.hidden_size) * static_cast<double>(config_.vocab_size);
+  const double head =
+      static_cast<double>(config_.hidden_size) * static_cast<double>(config_.vocab_size);
   const double head_bytes = static_cast<double>(weights.head.bytes());
   const double layer_bytes = static_cast<double>(weights.linear_bytes()) - head_bytes;
   const double bytes_each = dtype_ == ComputeDType::kBf16 ? 2 : 4;
@@ -337,8 +339,9 @@ ModelRunner::Account ModelRunner::AccountOf(const ModelWeights& weights,
   }
   const double head_values = static_cast<double>(config_.num_layers * config_.head_dim);
   Account account;
-  account.bytes = layer_bytes + (num_logits > 0 ? head_bytes : 0) +
-                  2 * bytes_each * head_values * static_cast<double>(config_.num_kv_heads) * context;
+  account.bytes =
+      layer_bytes + (num_logits > 0 ? head_bytes : 0) +
+      2 * bytes_each * head_values * static_cast<double>(config_.num_kv_heads) * context;
   account.flops = 2 * (layer_bytes / bytes_each) * static_cast<double>(inputs.size()) +
                   2 * head * static_cast<double>(num_logits) +
                   4 * head_values * static_cast<double>(config_.num_heads) * attended;

@@ -1,13 +1,13 @@
 // ModelRunner: the engine's own forward over a KV cache in blocks (arrow 2), on the CPU. It owns
 // the cache.
 //
-// The residual stream, norms, rotary, softmax and logits are fp32; with ComputeDType::kBf16 the weights
-// and the cache are bf16, and so are the inputs of all linear layers but the head, whose logits would be
-// a lattice. Every row is computed by kernels in a fixed order: its result depends on the sequence it
-// continues and on the weights, not on the other rows.
+// The residual stream, norms, rotary, softmax and logits are fp32; with ComputeDType::kBf16 the
+// weights and the cache are bf16, and so are the inputs of all linear layers but the head, whose
+// logits would be a lattice. Every row is computed by kernels in a fixed order: its result depends
+// on the sequence it continues and on the weights, not on the other rows.
 //
-// A call is one walk of a thread team through the layers; nothing is allocated once buffers have grown to
-// the largest step. Use from the engine thread only.
+// A call is one walk of a thread team through the layers; nothing is allocated once buffers have
+// grown to the largest step. Use from the engine thread only.
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_MODEL_RUNNER_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_MODEL_RUNNER_H_
 
@@ -90,8 +90,8 @@ class ModelRunner : public TokenRunner {
   const int64_t num_blocks_;
   const InstructionSet set_;
   const ForwardKernels& kernels_;
-  const bool round_;                // inputs of linear layers go to bf16
-  const OperandType operand_type_;  // how those inputs are kept
+  const bool round_;                              // inputs of linear layers go to bf16
+  const OperandType operand_type_;                // how those inputs are kept
   const std::vector<float> inverse_frequencies_;  // [D / 2]
   ThreadTeam team_;
   Account account_;
@@ -102,15 +102,15 @@ class ModelRunner : public TokenRunner {
   AlignedBuffer values_;  // [L, N, Hkv, 16, padded D]
 
   // Of the step, in rows of its tokens.
-  int64_t capacity_ = 0;            // rows the buffers below hold
-  AlignedBuffer hidden_;            // [N, E] the residual stream
-  AlignedBuffer cosines_, sines_;   // [N, D / 2]
-  AlignedBuffer qkv_;               // [N, whole tiles of (H + 2 Hkv) D]
-  AlignedBuffer normed_;            // [N, E] operand
-  AlignedBuffer attended_;          // [N, H D] operand
-  AlignedBuffer activated_;         // [N, I] operand
-  AlignedBuffer final_normed_;      // [kLogitsRows, E] fp32
-  AlignedBuffer logits_;            // [kLogitsRows, whole tiles of V] fp32
+  int64_t capacity_ = 0;           // rows the buffers below hold
+  AlignedBuffer hidden_;           // [N, E] the residual stream
+  AlignedBuffer cosines_, sines_;  // [N, D / 2]
+  AlignedBuffer qkv_;              // [N, whole tiles of (H + 2 Hkv) D]
+  AlignedBuffer normed_;           // [N, E] operand
+  AlignedBuffer attended_;         // [N, H D] operand
+  AlignedBuffer activated_;        // [N, I] operand
+  AlignedBuffer final_normed_;     // [kLogitsRows, E] fp32
+  AlignedBuffer logits_;           // [kLogitsRows, whole tiles of V] fp32
   std::vector<TokenRun> runs_;
   std::vector<std::vector<float>> scratch_;  // per thread
 };

@@ -1,6 +1,6 @@
-// Overcommit: how much of a group's worst case the scheduler sets aside. Groups rarely fill their worst
-// case (most completions stop early), so admitting by it leaves the cache half empty; admitting by what
-// groups really used risks running out and preempting. Pure.
+// Overcommit: how much of a group's worst case the scheduler sets aside. Groups rarely fill their
+// worst case (most completions stop early), so admitting by it leaves the cache half empty;
+// admitting by what groups really used risks running out and preempting. Pure.
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_OVERCOMMIT_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_OVERCOMMIT_H_
 

@@ -1,6 +1,6 @@
-// Stateless random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
-// SC 2011). A draw is a function of (seed, completion, position) alone, so it does not depend on batch,
-// slot or arrival order.
+// Stateless random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1,
+// 2, 3", SC 2011). A draw is a function of (seed, completion, position) alone, so it does not
+// depend on batch, slot or arrival order.
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_PHILOX_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_PHILOX_H_
 
@@ -34,9 +34,8 @@ inline double UniformFromBits(uint64_t bits) {
 
 // One uniform in (0, 1) for the token at `position` (from 0) of completion `index`.
 inline double UniformDraw(uint64_t seed, uint32_t index, uint32_t position) {
-  const PhiloxCounter out =
-      Philox4x32({position, index, 0, 0},
-                 {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  const PhiloxCounter out = Philox4x32(
+      {position, index, 0, 0}, {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
   return UniformFromBits(static_cast<uint64_t>(out[0]) << 32 | out[1]);
 }
 

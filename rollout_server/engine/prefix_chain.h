@@ -1,6 +1,6 @@
-// PrefixChain: names for full blocks of KV. The name of block i covers every token up to its end and the
-// weights that computed them, so equal names mean equal KV: a block under another prefix, or of weights
-// that were replaced, has another name. Pure.
+// PrefixChain: names for full blocks of KV. The name of block i covers every token up to its end
+// and the weights that computed them, so equal names mean equal KV: a block under another prefix,
+// or of weights that were replaced, has another name. Pure.
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_PREFIX_CHAIN_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_PREFIX_CHAIN_H_
 

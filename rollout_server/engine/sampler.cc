@@ -31,7 +31,8 @@ TokenDistribution Distribute(std::span<const float> logits, float inverse_temper
                         scratch.block_mass.data());
 }
 
-// First id whose cumulative mass exceeds `target`; the last id with mass when rounding runs past it.
+// First id whose cumulative mass exceeds `target`; the last id with mass when rounding runs past
+// it.
 int32_t InverseCdf(const std::vector<float>& exps, const std::vector<double>& block_mass,
                    double target) {
   const int64_t n = static_cast<int64_t>(exps.size());
@@ -67,22 +68,22 @@ int32_t InverseCdfOver(std::span<const float> logits, const TokenDistribution& d
                        const std::vector<int32_t>& support, double target) {
   double cumulative = 0;
   for (const int32_t id : support) {
-    cumulative +=
-        std::exp((logits[id] - d.largest) * static_cast<double>(d.inverse_temperature));
+    cumulative += std::exp((logits[id] - d.largest) * static_cast<double>(d.inverse_temperature));
     if (cumulative > target) return id;
   }
   return support.back();
 }
 
-// Likelier first; of equals the higher id, so that an ascending sort by logit and id ends with them.
+// Likelier first; of equals the higher id, so that an ascending sort by logit and id ends with
+// them.
 auto Likelier(std::span<const float> logits) {
   return [logits](int32_t a, int32_t b) {
     return logits[a] != logits[b] ? logits[a] > logits[b] : a > b;
   };
 }
 
-// Keeps the likeliest ids until they have `top_p` of the mass: an id stays when those likelier than it
-// have less. Only as much as is needed gets sorted.
+// Keeps the likeliest ids until they have `top_p` of the mass: an id stays when those likelier than
+// it have less. Only as much as is needed gets sorted.
 void KeepTopP(std::span<const float> logits, const std::vector<float>& exps, double top_p,
               std::vector<int32_t>& support) {
   double mass = 0;
@@ -111,8 +112,8 @@ struct Transforms {
 };
 
 // The ids that top-k, top-p and min-p leave, in rising order.
-void FindSupport(std::span<const float> logits, const TokenDistribution& d, const Transforms& params,
-                 Scratch& scratch) {
+void FindSupport(std::span<const float> logits, const TokenDistribution& d,
+                 const Transforms& params, Scratch& scratch) {
   std::vector<int32_t>& support = scratch.support;
   support.clear();
   float threshold = kMinusInfinity;
@@ -158,11 +159,12 @@ absl::Status BrokenRow(std::span<const float> logits) {
   const auto nans =
       std::count_if(logits.begin(), logits.end(), [](float x) { return std::isnan(x); });
   return absl::InternalError(absl::StrCat("the model gave ", nans, " NaN logits of ", logits.size(),
-                                          ", largest ", *std::max_element(logits.begin(), logits.end())));
+                                          ", largest ",
+                                          *std::max_element(logits.begin(), logits.end())));
 }
 
-// The distribution under the transforms, of logits whose tempered one is `whole`; scratch.exps hold its
-// terms. With a filter on, the ids that are left come to stand in scratch.support.
+// The distribution under the transforms, of logits whose tempered one is `whole`; scratch.exps hold
+// its terms. With a filter on, the ids that are left come to stand in scratch.support.
 TokenDistribution Transform(std::span<const float> logits, const TokenDistribution& whole,
                             const Transforms& transforms, Scratch& scratch) {
   if (!transforms.filter()) return whole;
@@ -180,7 +182,8 @@ double SquaredProbs(std::span<const float> logits, const TokenDistribution& d, b
   if (!filtered) return SumOfSquares(ActiveInstructionSet(), scratch.exps) / (d.mass * d.mass);
   double sum = 0;
   for (const int32_t id : scratch.support) {
-    const double e = std::exp((logits[id] - d.largest) * static_cast<double>(d.inverse_temperature));
+    const double e =
+        std::exp((logits[id] - d.largest) * static_cast<double>(d.inverse_temperature));
     sum += e * e;
   }
   return sum / (d.mass * d.mass);
@@ -188,7 +191,8 @@ double SquaredProbs(std::span<const float> logits, const TokenDistribution& d, b
 
 }  // namespace
 
-absl::StatusOr<SampledToken> SampleToken(std::span<const float> logits, const SamplingParams& params,
+absl::StatusOr<SampledToken> SampleToken(std::span<const float> logits,
+                                         const SamplingParams& params,
                                          std::span<const int32_t> forbidden, double uniform) {
   thread_local Scratch scratch;
   const bool greedy = params.temperature == 0;
@@ -198,7 +202,8 @@ absl::StatusOr<SampledToken> SampleToken(std::span<const float> logits, const Sa
     for (int32_t id : forbidden) scratch.allowed[id] = kMinusInfinity;
     row = scratch.allowed;
   }
-  const TokenDistribution whole = Distribute(row, greedy ? 1.0f : 1.0f / params.temperature, scratch);
+  const TokenDistribution whole =
+      Distribute(row, greedy ? 1.0f : 1.0f / params.temperature, scratch);
   if (whole.broken()) {
     if (MassOf(ActiveInstructionSet(), logits, 1.0f).broken()) return BrokenRow(logits);
     return absl::InternalError("no token is left to draw from");
@@ -229,15 +234,15 @@ absl::StatusOr<SampledToken> SampleToken(std::span<const float> logits, const Sa
                            filtered ? scratch.support : AllIds(logits.size()), params.top_logprobs);
   }
   const bool untouched = greedy || (!filtered && forbidden.empty() && params.temperature == 1.0f);
-  token.raw_logprob = untouched ? token.behaviour_logprob
-                                : LogSoftmaxAt(logits, 1.0f, token.id);
+  token.raw_logprob = untouched ? token.behaviour_logprob : LogSoftmaxAt(logits, 1.0f, token.id);
   return token;
 }
 
 namespace {
 
 // What stands above the token: a loop over the few that are larger, behind one comparison an id.
-void FillAbove(std::span<const float> logits, const TokenDistribution& whole, int32_t id, ScoredToken& token) {
+void FillAbove(std::span<const float> logits, const TokenDistribution& whole, int32_t id,
+               ScoredToken& token) {
   const float own = logits[id];
   float largest = own;
   double mass = 0;
@@ -262,10 +267,11 @@ absl::StatusOr<ScoredToken> ScoreToken(std::span<const float> logits, const Scor
   const TokenDistribution drawn_from = Transform(logits, whole, transforms, scratch);
 
   ScoredToken token;
-  const bool kept = !filtered || std::binary_search(scratch.support.begin(), scratch.support.end(), id);
+  const bool kept =
+      !filtered || std::binary_search(scratch.support.begin(), scratch.support.end(), id);
   token.logprob = kept ? drawn_from.LogProb(logits[id]) : kMinusInfinity;
-  token.raw_logprob = filtered || options.temperature != 1.0f ? LogSoftmaxAt(logits, 1.0f, id)
-                                                               : token.logprob;
+  token.raw_logprob =
+      filtered || options.temperature != 1.0f ? LogSoftmaxAt(logits, 1.0f, id) : token.logprob;
   token.entropy = drawn_from.entropy();
   token.logprob_second_moment = drawn_from.second_moment();
   token.squared_probs = static_cast<float>(SquaredProbs(logits, drawn_from, filtered, scratch));

@@ -27,20 +27,21 @@ struct SampledToken {
   float entropy = 0;                // nats
   float logprob_second_moment = 0;  // E[(log p)^2]
   float kept_mass = 1;
-  std::vector<int32_t> support;     // rising ids; only with params.return_support and filters on
-  std::vector<TopLogprob> top;      // params.top_logprobs most likely ids, likeliest first
+  std::vector<int32_t> support;  // rising ids; only with params.return_support and filters on
+  std::vector<TopLogprob> top;   // params.top_logprobs most likely ids, likeliest first
 };
 
 // Draws from `logits` [V] fp32 with `uniform` in (0, 1). `forbidden` ids cannot be drawn. Greedy
-// (temperature 0) takes the largest logit, the lowest id on ties, and reports the raw log-prob as the
-// behaviour one, with entropy and second moment of the untouched distribution.
+// (temperature 0) takes the largest logit, the lowest id on ties, and reports the raw log-prob as
+// the behaviour one, with entropy and second moment of the untouched distribution.
 //   INTERNAL  a logit is NaN or +inf, or nothing is left to draw from
-absl::StatusOr<SampledToken> SampleToken(std::span<const float> logits, const SamplingParams& params,
+absl::StatusOr<SampledToken> SampleToken(std::span<const float> logits,
+                                         const SamplingParams& params,
                                          std::span<const int32_t> forbidden, double uniform);
 
-// What SampleToken would have recorded, had it drawn `id` under the transforms of `options` from these logits (the
-// same code finds the support and the sums, so record and replay of equal logits are equal bits), and what
-// only a replay asks for. Fields as in SequenceScore.
+// What SampleToken would have recorded, had it drawn `id` under the transforms of `options` from
+// these logits (the same code finds the support and the sums, so record and replay of equal logits
+// are equal bits), and what only a replay asks for. Fields as in SequenceScore.
 struct ScoredToken {
   float logprob = 0;
   float raw_logprob = 0;
@@ -55,7 +56,8 @@ struct ScoredToken {
 };
 
 //   INTERNAL  a logit is NaN or +inf
-absl::StatusOr<ScoredToken> ScoreToken(std::span<const float> logits, const ScoreOptions& options, int32_t id);
+absl::StatusOr<ScoredToken> ScoreToken(std::span<const float> logits, const ScoreOptions& options,
+                                       int32_t id);
 
 // log softmax(logits / temperature)[id] in fp32 with fp64 accumulation.
 float LogSoftmaxAt(std::span<const float> logits, float temperature, int32_t id);

@@ -16,10 +16,11 @@ int64_t FullPromptBlocks(const GroupRequest& request) {
   return static_cast<int64_t>(request.prompt.size()) / kBlock;
 }
 
-// Blocks a completion of `num_new` tokens holds besides the full ones of its prompt. Its last token is
-// never computed, so the KV of that is never stored.
+// Blocks a completion of `num_new` tokens holds besides the full ones of its prompt. Its last token
+// is never computed, so the KV of that is never stored.
 int64_t MemberBlocks(const GroupRequest& request, int64_t num_new) {
-  const int64_t stored = static_cast<int64_t>(request.prompt.size()) + std::max<int64_t>(num_new, 1) - 1;
+  const int64_t stored =
+      static_cast<int64_t>(request.prompt.size()) + std::max<int64_t>(num_new, 1) - 1;
   return KvBlockPool::BlocksFor(stored) - FullPromptBlocks(request);
 }
 
@@ -121,7 +122,8 @@ void Scheduler::Resume(StepPlan& plan) {
       if (sequence->active || sequence->finished) continue;
       const int64_t needed = KvBlockPool::BlocksFor(sequence->num_tokens()) -
                              static_cast<int64_t>(group.prompt.blocks.size());
-      // Those that run will want a block each soon; with none running, the oldest group must advance.
+      // Those that run will want a block each soon; with none running, the oldest group must
+      // advance.
       const int64_t spare = static_cast<int64_t>(ready_.size());
       const auto enough = [&] { return blocks_.num_available() >= needed + spare; };
       while (!enough() && g == 0 && ready_.empty() && ReclaimFrom(1)) {
@@ -189,8 +191,8 @@ void Scheduler::PlanChunks(StepPlan& plan) {
   }
 }
 
-// Blocks for tokens [0, num_tokens), the next one writable. False when they run out; what was allocated
-// stays.
+// Blocks for tokens [0, num_tokens), the next one writable. False when they run out; what was
+// allocated stays.
 bool Scheduler::ExtendTo(Cached& kv, int64_t num_tokens, StepPlan& plan) {
   const size_t next = static_cast<size_t>(kv.num_computed / kBlock);
   if (next < kv.blocks.size() && blocks_.holders(kv.blocks[next]) > 1) {
@@ -220,7 +222,8 @@ bool Scheduler::ReclaimFrom(size_t first_victim) {
 bool Scheduler::ReclaimFromGroup(RunningGroup& group) {
   Sequence* victim = nullptr;
   for (const auto& s : group.sequences) {
-    if (s->active && (victim == nullptr || s->num_tokens() <= victim->num_tokens())) victim = s.get();
+    if (s->active && (victim == nullptr || s->num_tokens() <= victim->num_tokens()))
+      victim = s.get();
   }
   if (victim != nullptr) {
     Deactivate(*victim);
@@ -251,8 +254,8 @@ void Scheduler::Computed(const StepPlan& plan) {
   }
 }
 
-// Every unfinished member holds the prompt's blocks; the group keeps the full ones, for members that have
-// to come back.
+// Every unfinished member holds the prompt's blocks; the group keeps the full ones, for members
+// that have to come back.
 void Scheduler::Fork(RunningGroup& group) {
   group.prompt_done = true;
   for (const auto& s : group.sequences) {
@@ -270,7 +273,8 @@ void Scheduler::Fork(RunningGroup& group) {
   group.prompt.num_computed = full * kBlock;
 }
 
-// Goes on with blocks that were computed before, for full blocks among the first `num_tokens` tokens.
+// Goes on with blocks that were computed before, for full blocks among the first `num_tokens`
+// tokens.
 template <typename TokenAt>
 void Scheduler::FindPrefix(Cached& kv, int64_t num_tokens, const TokenAt& token_at) {
   if (!limits_.prefix_cache || kv.generation != generation_) return;
@@ -336,7 +340,8 @@ void Scheduler::OnInstall(bool recompute) {
   ++generation_;
   blocks_.ForgetNames();
   for (const auto& group : running_) {
-    // Before its first token a group has nothing to keep: it starts over, all of it under one version.
+    // Before its first token a group has nothing to keep: it starts over, all of it under one
+    // version.
     if (recompute || !group->prompt_done) FreeKv(*group);
   }
 }

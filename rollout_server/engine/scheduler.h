@@ -1,15 +1,16 @@
-// Scheduler: decides which tokens the next step computes (arrow 2). Pure: state in, plan out; no clock,
-// thread or device.
+// Scheduler: decides which tokens the next step computes (arrow 2). Pure: state in, plan out; no
+// clock, thread or device.
 //
-// Groups wait by priority, then arrival, and are admitted when the sequence slots of their unfinished
-// members and a learned share of their worst case in KV blocks (overcommit.h) are free. A step runs every
-// decodable sequence first (one token each), then chunks of prompts, oldest group first, up to the token
-// budget. A group's prompt is computed once; its members then hold the same blocks and become decodable
-// together. A member that writes into a block others hold too gets a copy of it first.
+// Groups wait by priority, then arrival, and are admitted when the sequence slots of their
+// unfinished members and a learned share of their worst case in KV blocks (overcommit.h) are free.
+// A step runs every decodable sequence first (one token each), then chunks of prompts, oldest group
+// first, up to the token budget. A group's prompt is computed once; its members then hold the same
+// blocks and become decodable together. A member that writes into a block others hold too gets a
+// copy of it first.
 //
-// When no block is left, the youngest group gives: its member with the fewest tokens loses its KV and is
-// computed again later, before any new group is admitted. The oldest group alone always fits, so it always
-// advances, and every group ends.
+// When no block is left, the youngest group gives: its member with the fewest tokens loses its KV
+// and is computed again later, before any new group is admitted. The oldest group alone always
+// fits, so it always advances, and every group ends.
 //
 // Full blocks can be found again by later prompts and by preempted members (prefix_chain.h).
 // Use from the engine thread only.
@@ -45,7 +46,8 @@ struct Work {
   RunningGroup* group = nullptr;
   Sequence* sequence = nullptr;
   int64_t begin = 0, end = 0;
-  bool draws = false;  // the last token's logits give the next token: of the sequence, or of all members
+  bool draws =
+      false;  // the last token's logits give the next token: of the sequence, or of all members
 };
 
 struct StepPlan {
@@ -69,15 +71,15 @@ class Scheduler {
   // Queues a group. The caller made sure that its worst case fits an empty scheduler.
   void Add(GroupRequest request);
 
-  // Admits what fits and plans one step; no work when nothing runs. Blocks for the tokens of the plan are
-  // allocated.
+  // Admits what fits and plans one step; no work when nothing runs. Blocks for the tokens of the
+  // plan are allocated.
   StepPlan Plan();
 
   // The plan's work is computed: members take over a finished prompt, full blocks get their names.
   void Computed(const StepPlan& plan);
 
-  // Frees the blocks of a sequence that drew its last token, and hands its completion out. The group goes
-  // with its last member; it and `sequence` are invalid then.
+  // Frees the blocks of a sequence that drew its last token, and hands its completion out. The
+  // group goes with its last member; it and `sequence` are invalid then.
   struct Finished {
     FinishedCompletion completion;
     bool group_ended = false;
@@ -87,14 +89,15 @@ class Scheduler {
   // Removes a waiting or running group and frees its blocks. False when unknown.
   bool Abort(GroupKey key);
 
-  // The weights changed: what was computed before is not found any more. Groups that have drawn nothing
-  // yet compute their prompt anew; with `recompute`, all running groups lose their KV.
+  // The weights changed: what was computed before is not found any more. Groups that have drawn
+  // nothing yet compute their prompt anew; with `recompute`, all running groups lose their KV.
   void OnInstall(bool recompute);
 
   // While held, nothing is admitted: what runs can run out.
   void HoldAdmissions(bool hold) { admissions_held_ = hold; }
 
-  // Blocks for a caller that computes beside the groups, between two steps. Nothing when too few are left.
+  // Blocks for a caller that computes beside the groups, between two steps. Nothing when too few
+  // are left.
   std::optional<std::vector<BlockId>> Borrow(int64_t num_blocks);
   void GiveBack(const std::vector<BlockId>& blocks);
 

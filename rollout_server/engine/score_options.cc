@@ -31,7 +31,8 @@ absl::Status ValidateScoreOptions(const ScoreOptions& o) {
     }
   }
   const int kv = o.kv_quantisation.bits;
-  if (kv != 0 && (kv < 2 || kv > 16)) return Refuse("kv_quantisation.bits", kv, "2 to 16 (0 is off)");
+  if (kv != 0 && (kv < 2 || kv > 16))
+    return Refuse("kv_quantisation.bits", kv, "2 to 16 (0 is off)");
   return absl::OkStatus();
 }
 

@@ -13,7 +13,8 @@ namespace {
 
 constexpr int64_t kStepTokens = 256;  // of prompts, computed together
 
-// A sequence on its way through the model. The last id is never computed: nothing is asked about what follows.
+// A sequence on its way through the model. The last id is never computed: nothing is asked about
+// what follows.
 struct Lane {
   size_t sequence = 0;
   std::vector<BlockId> blocks;
@@ -39,7 +40,8 @@ struct Step {
 // The lanes that go through the model together. Gives their blocks back.
 class Batch {
  public:
-  Batch(const ScoreContext& context, const std::vector<ScoreSequence>& sequences, const ScoreOptions& options)
+  Batch(const ScoreContext& context, const std::vector<ScoreSequence>& sequences,
+        const ScoreOptions& options)
       : context_(context), sequences_(sequences), options_(options) {}
   ~Batch() {
     for (const Lane& lane : lanes_) context_.scheduler->GiveBack(lane.blocks);
@@ -47,8 +49,8 @@ class Batch {
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
 
-  // Takes sequences from `first` on: one when alone; in decode as many as blocks and lanes last for; in
-  // prefill as many as fill one step, so that no more blocks are lent than that needs.
+  // Takes sequences from `first` on: one when alone; in decode as many as blocks and lanes last
+  // for; in prefill as many as fill one step, so that no more blocks are lent than that needs.
   absl::Status Fill(size_t first) {
     const int64_t most = options_.alone ? 1 : context_.max_sequences;
     int64_t tokens = 0;
@@ -63,22 +65,24 @@ class Batch {
                         decode ? std::min(end, sequences_[s].num_prompt_tokens) : end, 0});
     }
     if (!lanes_.empty()) return absl::OkStatus();
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no KV cache is free for a sequence of ", sequences_[first].ids.size(),
-                     " tokens; score when fewer groups run"));
+    return absl::ResourceExhaustedError(absl::StrCat("no KV cache is free for a sequence of ",
+                                                     sequences_[first].ids.size(),
+                                                     " tokens; score when fewer groups run"));
   }
 
-  // Single tokens first, then chunks of prompts, as the scheduler plans a step; of the lanes that stand at the same
-  // weights as the first unfinished one. Empty at the end.
+  // Single tokens first, then chunks of prompts, as the scheduler plans a step; of the lanes that
+  // stand at the same weights as the first unfinished one. Empty at the end.
   Step Next() {
     Step step;
     for (Lane& lane : lanes_) {
-      if (lane.next >= lane.first_single && lane.next < lane.end && Joins(lane, step)) Compute(lane, 1, step);
+      if (lane.next >= lane.first_single && lane.next < lane.end && Joins(lane, step))
+        Compute(lane, 1, step);
     }
     for (Lane& lane : lanes_) {
       const int64_t room = StepTokens() - static_cast<int64_t>(step.inputs.size());
       if (lane.next < lane.first_single && room > 0 && Joins(lane, step)) {
-        Compute(lane, std::min({room, lane.first_single - lane.next, SegmentEnd(lane) - lane.next}), step);
+        Compute(lane, std::min({room, lane.first_single - lane.next, SegmentEnd(lane) - lane.next}),
+                step);
       }
     }
     return step;
@@ -112,7 +116,8 @@ class Batch {
         step.rows.push_back(static_cast<int64_t>(step.inputs.size()));
         step.predictions.push_back({lane.sequence, lane.next});
       }
-      step.inputs.push_back({sequence.ids[lane.next], static_cast<int32_t>(lane.next), &lane.blocks});
+      step.inputs.push_back(
+          {sequence.ids[lane.next], static_cast<int32_t>(lane.next), &lane.blocks});
     }
   }
 
@@ -158,7 +163,8 @@ absl::Status Run(const ScoreContext& context, const std::vector<ScoreSequence>& 
 
 SequenceScore Empty(size_t size) {
   const std::vector<float> zeros(size, 0.0f);
-  return {zeros, zeros, zeros, zeros, zeros, zeros, zeros, std::vector<int32_t>(size, 0), zeros, zeros};
+  return {zeros, zeros, zeros, zeros, zeros, zeros, zeros, std::vector<int32_t>(size, 0),
+          zeros, zeros};
 }
 
 }  // namespace
@@ -168,13 +174,14 @@ absl::Status CheckSequences(const std::vector<ScoreSequence>& sequences, const M
   for (size_t s = 0; s < sequences.size(); ++s) {
     const int64_t size = static_cast<int64_t>(sequences[s].ids.size());
     if (size < 2 || size > config.max_position_embeddings) {
-      return absl::InvalidArgumentError(absl::StrCat("sequence ", s, " has ", size, " tokens, want 2 to ",
-                                                     config.max_position_embeddings));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "sequence ", s, " has ", size, " tokens, want 2 to ", config.max_position_embeddings));
     }
     const int64_t prompt = sequences[s].num_prompt_tokens;
     if (prompt < 0 || prompt >= size) {
-      return absl::InvalidArgumentError(absl::StrCat("sequence ", s, " of ", size, " tokens has num_prompt_tokens ",
-                                                     prompt, ", want 0 to ", size - 1));
+      return absl::InvalidArgumentError(absl::StrCat("sequence ", s, " of ", size,
+                                                     " tokens has num_prompt_tokens ", prompt,
+                                                     ", want 0 to ", size - 1));
     }
     for (size_t i = 0; i < sequences[s].segments.size(); ++i) {
       const auto& segments = sequences[s].segments;
@@ -193,9 +200,9 @@ absl::Status CheckSequences(const std::vector<ScoreSequence>& sequences, const M
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<SequenceScore>> ScoreSequences(const ScoreContext& context,
-                                                          const std::vector<ScoreSequence>& sequences,
-                                                          const ScoreOptions& options) {
+absl::StatusOr<std::vector<SequenceScore>> ScoreSequences(
+    const ScoreContext& context, const std::vector<ScoreSequence>& sequences,
+    const ScoreOptions& options) {
   std::vector<SequenceScore> out;
   for (const ScoreSequence& sequence : sequences) out.push_back(Empty(sequence.ids.size()));
   for (size_t first = 0; first < sequences.size();) {

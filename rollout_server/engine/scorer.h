@@ -1,5 +1,5 @@
-// ScoreSequences: given ids through the engine's own forward, KV cache and sampler, in whole chunks (prefill) or one
-// token a step (decode), side by side or alone. The ladder's hand.
+// ScoreSequences: given ids through the engine's own forward, KV cache and sampler, in whole chunks
+// (prefill) or one token a step (decode), side by side or alone. The ladder's hand.
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SCORER_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_SCORER_H_
 
@@ -23,7 +23,8 @@ struct ScoreContext {
 };
 
 //   INVALID_ARGUMENT  T < 2 or over the context, num_prompt_tokens outside [0, T), an id outside
-//                     the vocabulary, segments that do not rise or whose weights are not of `runner`
+//                     the vocabulary, segments that do not rise or whose weights are not of
+//                     `runner`
 absl::Status CheckSequences(const std::vector<ScoreSequence>& sequences, const ModelConfig& config,
                             const TokenRunner& runner);
 

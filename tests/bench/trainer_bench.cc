@@ -5,8 +5,8 @@
 //                 [packed PROMPT_TOKENS]
 //
 // Without `packed` every sequence stands on its own; with it they share a prompt of that many
-// tokens. `+exact` times numerics exact too, in turn with fast; `+checkpointed` keeps only the inputs
-// of layers between the passes.
+// tokens. `+exact` times numerics exact too, in turn with fast; `+checkpointed` keeps only the
+// inputs of layers between the passes.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
@@ -92,7 +92,8 @@ int Run(const Arguments& arguments) {
   std::vector<Contender> contenders(arguments.with_exact ? 2 : 1);
   if (arguments.with_exact) contenders[1].numerics = Numerics::kExact;
   for (Contender& one : contenders) {
-    one.policy = Policy::Create(config, tensors, arguments.dtype, /*trainable=*/true, one.numerics).value();
+    one.policy =
+        Policy::Create(config, tensors, arguments.dtype, /*trainable=*/true, one.numerics).value();
     one.policy->CheckpointActivations(arguments.checkpointed);
   }
   const PackedRow row = MakeRow(arguments, config.vocab_size);
@@ -100,11 +101,11 @@ int Run(const Arguments& arguments) {
     for (Contender& one : contenders) Time(one, row, i > 0);
   }
   const auto tokens = static_cast<double>(arguments.num_sequences * arguments.tokens_each);
-  std::printf("{\"tokens\":%.0f,\"packed_tokens\":%lld,\"forward_s\":%.6f,\"total_s\":%.6f,"
-              "\"tokens_per_s\":%.2f,\"peak_bytes\":%lld",
-              tokens, static_cast<long long>(row.num_tokens()), contenders[0].forward,
-              contenders[0].both, tokens / contenders[0].both,
-              static_cast<long long>(PeakMemoryBytes()));
+  std::printf(
+      "{\"tokens\":%.0f,\"packed_tokens\":%lld,\"forward_s\":%.6f,\"total_s\":%.6f,"
+      "\"tokens_per_s\":%.2f,\"peak_bytes\":%lld",
+      tokens, static_cast<long long>(row.num_tokens()), contenders[0].forward, contenders[0].both,
+      tokens / contenders[0].both, static_cast<long long>(PeakMemoryBytes()));
   if (arguments.with_exact) {
     std::printf(",\"exact_forward_s\":%.6f,\"exact_total_s\":%.6f,\"exact_over_fast\":%.3f",
                 contenders[1].forward, contenders[1].both, contenders[1].both / contenders[0].both);
@@ -119,9 +120,10 @@ int Run(const Arguments& arguments) {
 int main(int argc, char** argv) {
   tandem::EnsurePassiveThreads(argc, argv);
   if (argc != 6 && argc != 8) {
-    std::fprintf(stderr,
-                 "trainer_bench MODEL_DIR fp32|bf16[+exact][+checkpointed] NUM_SEQUENCES TOKENS_EACH "
-                 "REPEATS [packed PROMPT_TOKENS]\n");
+    std::fprintf(
+        stderr,
+        "trainer_bench MODEL_DIR fp32|bf16[+exact][+checkpointed] NUM_SEQUENCES TOKENS_EACH "
+        "REPEATS [packed PROMPT_TOKENS]\n");
     return 2;
   }
   tandem::trainer::Arguments arguments;
@@ -130,7 +132,7 @@ int main(int argc, char** argv) {
   arguments.with_exact = dtype.find("+exact") != std::string::npos;
   arguments.checkpointed = dtype.find("+checkpointed") != std::string::npos;
   arguments.dtype = dtype.starts_with("bf16") ? tandem::trainer::ComputeDType::kBf16
-                                                   : tandem::trainer::ComputeDType::kFp32;
+                                              : tandem::trainer::ComputeDType::kFp32;
   arguments.num_sequences = std::stoll(argv[3]);
   arguments.tokens_each = std::stoll(argv[4]);
   arguments.repeats = std::stoll(argv[5]);

@@ -32,12 +32,21 @@ TEST(Quantile, IsTheNearestRank) {
 // Two groups answered and one refused, in 4 s.
 ServeResult Result() {
   ServeResult result;
-  result.groups.push_back({.total_ms = 900, .late_ms = 1, .queue_ms = 10, .prefill_ms = 20,
-                           .between_tokens_ms = {5, 7}, .longest_gap_ms = {6, 40}, .tokens = 100});
-  result.groups.push_back({.total_ms = 700, .queue_ms = 0, .prefill_ms = 30,
-                           .between_tokens_ms = {6}, .longest_gap_ms = {9}, .tokens = 60});
-  result.groups.push_back({.code = "RESOURCE_EXHAUSTED", .message = "256 groups wait",
-                           .total_ms = 1, .tokens = 50});
+  result.groups.push_back({.total_ms = 900,
+                           .late_ms = 1,
+                           .queue_ms = 10,
+                           .prefill_ms = 20,
+                           .between_tokens_ms = {5, 7},
+                           .longest_gap_ms = {6, 40},
+                           .tokens = 100});
+  result.groups.push_back({.total_ms = 700,
+                           .queue_ms = 0,
+                           .prefill_ms = 30,
+                           .between_tokens_ms = {6},
+                           .longest_gap_ms = {9},
+                           .tokens = 60});
+  result.groups.push_back(
+      {.code = "RESOURCE_EXHAUSTED", .message = "256 groups wait", .total_ms = 1, .tokens = 50});
   result.seconds = 4;
   return result;
 }
@@ -64,8 +73,12 @@ TEST(ServeTable, TheTextQuotesARefusal) {
 TEST(ServeLoadTest, EveryGroupIsAskedForOnceWithItsOwnPromptAndSeed) {
   testing::FakeRolloutServer server;
   int64_t last = 0;
-  const auto result = RunServeLoad({.address = server.address(), .groups = 12, .group_size = 3,
-                                    .prompt_tokens = 5, .new_tokens = 4, .concurrency = 4},
+  const auto result = RunServeLoad({.address = server.address(),
+                                    .groups = 12,
+                                    .group_size = 3,
+                                    .prompt_tokens = 5,
+                                    .new_tokens = 4,
+                                    .concurrency = 4},
                                    [&](int64_t done) { EXPECT_EQ(done, ++last); });
   ASSERT_THAT(result, testing::IsOk());
   EXPECT_EQ(last, 12);
@@ -97,8 +110,12 @@ TEST(ServeLoadTest, AnOpenLoopAsksWithoutWaitingForAnswers) {
     while (server.requests().size() < 8) std::this_thread::yield();
     server.ReleaseGroups();
   });
-  const auto result = RunServeLoad({.address = server.address(), .groups = 8, .prompt_tokens = 2,
-                                    .new_tokens = 2, .concurrency = 1, .groups_per_second = 1000},
+  const auto result = RunServeLoad({.address = server.address(),
+                                    .groups = 8,
+                                    .prompt_tokens = 2,
+                                    .new_tokens = 2,
+                                    .concurrency = 1,
+                                    .groups_per_second = 1000},
                                    [](int64_t) {});
   release.join();
   ASSERT_THAT(result, testing::IsOk());
@@ -108,8 +125,11 @@ TEST(ServeLoadTest, AnOpenLoopAsksWithoutWaitingForAnswers) {
 TEST(ServeLoadTest, RefusedGroupsAreCountedByCode) {
   testing::FakeRolloutServer server;
   server.FailNextGroups({absl::ResourceExhaustedError("full")});
-  const auto result = RunServeLoad({.address = server.address(), .groups = 2, .prompt_tokens = 2,
-                                    .new_tokens = 2, .concurrency = 1},
+  const auto result = RunServeLoad({.address = server.address(),
+                                    .groups = 2,
+                                    .prompt_tokens = 2,
+                                    .new_tokens = 2,
+                                    .concurrency = 1},
                                    [](int64_t) {});
   ASSERT_THAT(result, testing::IsOk());
   EXPECT_EQ(result->groups[0].code, "RESOURCE_EXHAUSTED");

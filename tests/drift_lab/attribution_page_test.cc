@@ -22,8 +22,8 @@ std::string Decode(std::span<const int32_t> ids) {
   return text;
 }
 
-// A completion of `ids`, its deltas, and the part of them that the cast makes; the head's is the rest.
-// Alone, each factor makes half as much again.
+// A completion of `ids`, its deltas, and the part of them that the cast makes; the head's is the
+// rest. Alone, each factor makes half as much again.
 void Add(const std::vector<int32_t>& ids, const std::vector<float>& delta,
          const std::vector<float>& cast, bool masked, Attribution& a) {
   offpolicy::Capture& c = a.capture;
@@ -165,8 +165,8 @@ TEST(AttributionPageTest, AnIncomparableCaptureHasFindingsAndNoNumber) {
 TEST(AttributionPageTest, WhatIsDecodedMayHoldAnyBytes) {
   Attribution a = Empty();
   Add({7}, {1}, {0}, false, a);
-  const json data = json::parse(
-      AttributionPageData(a, [](std::span<const int32_t>) { return std::string("\xff</script>"); }));
+  const json data = json::parse(AttributionPageData(
+      a, [](std::span<const int32_t>) { return std::string("\xff</script>"); }));
   EXPECT_EQ(data["worst"][0]["token"], "\xef\xbf\xbd</script>");
 }
 

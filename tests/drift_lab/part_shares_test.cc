@@ -56,15 +56,18 @@ TEST(PartSharesTest, EveryKindOfShareAddsUpToOne) {
     square += share.square().value;
     k3 += share.shares[kK3].share.value;
     tail += share.shares[kTail].share.value;
-    EXPECT_NEAR((share.shares[kK3].first + share.shares[kK3].last) / 2, share.shares[kK3].share.value, 1e-12);
+    EXPECT_NEAR((share.shares[kK3].first + share.shares[kK3].last) / 2,
+                share.shares[kK3].share.value, 1e-12);
   }
   EXPECT_NEAR(mean, shares.total_mean.value, 1e-12);
   EXPECT_NEAR(square, 1, 1e-9);
   EXPECT_NEAR(k3, 1, 1e-9);
   EXPECT_NEAR(tail, 1, 1e-9);
   // Variances 100 : 25 : 4.
-  EXPECT_TRUE(shares.parts[0].square().low < 100.0 / 129 && shares.parts[0].square().high > 100.0 / 129);
-  EXPECT_TRUE(shares.parts[2].square().low < 4.0 / 129 && shares.parts[2].square().high > 4.0 / 129);
+  EXPECT_TRUE(shares.parts[0].square().low < 100.0 / 129 &&
+              shares.parts[0].square().high > 100.0 / 129);
+  EXPECT_TRUE(shares.parts[2].square().low < 4.0 / 129 &&
+              shares.parts[2].square().high > 4.0 / 129);
 }
 
 // Two steps of log 2 in one direction: k3 of the whole is more than twice that of a half, so the
@@ -97,8 +100,8 @@ TEST(PartSharesTest, NoGapHasNoShares) {
   EXPECT_TRUE(std::isnan(shares.parts[0].square().value));
 }
 
-// Two factors a and b, each with a rounding error of size 1 that is drawn anew when the other changes:
-// with both, the error is of size sqrt 2 and has nothing to do with that of either alone.
+// Two factors a and b, each with a rounding error of size 1 that is drawn anew when the other
+// changes: with both, the error is of size sqrt 2 and has nothing to do with that of either alone.
 TEST(PartSharesTest, FactorsThatDrawEachOthersErrorsAnewAreSharedByTheCellsNotByTheTokens) {
   std::mt19937 random(6);
   std::normal_distribution<double> normal;

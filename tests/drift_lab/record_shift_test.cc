@@ -20,7 +20,8 @@ TEST(RecordShiftTest, FindsLogProbsOfTheTokenBeforeAndOfTheTokenAfter) {
 
 TEST(RecordShiftTest, ADriftIsNoShift) {
   EXPECT_EQ(ShiftOf(std::vector<float>{-1.1f, -2, -3, -4, -5, -6}, kReplay, 1e-6), 0);
-  EXPECT_EQ(ShiftOf(std::vector<float>{-0.6f, -1.7f, -2.6f, -3.6f, -4.7f, -5.6f}, kReplay, 1e-6), 0);
+  EXPECT_EQ(ShiftOf(std::vector<float>{-0.6f, -1.7f, -2.6f, -3.6f, -4.7f, -5.6f}, kReplay, 1e-6),
+            0);
 }
 
 TEST(RecordShiftTest, AShiftIsSeenThroughAnotherDrift) {
@@ -32,8 +33,10 @@ TEST(RecordShiftTest, AShiftIsSeenThroughAnotherDrift) {
 TEST(RecordShiftTest, TheFractionIsOverRowsThatCanTell) {
   std::vector<float> replay, record;
   const auto row = [&](std::vector<float> recorded, size_t length) {
-    replay.insert(replay.end(), kReplay.begin(), kReplay.begin() + static_cast<std::ptrdiff_t>(length));
-    record.insert(record.end(), recorded.begin(), recorded.begin() + static_cast<std::ptrdiff_t>(length));
+    replay.insert(replay.end(), kReplay.begin(),
+                  kReplay.begin() + static_cast<std::ptrdiff_t>(length));
+    record.insert(record.end(), recorded.begin(),
+                  recorded.begin() + static_cast<std::ptrdiff_t>(length));
   };
   row({0, -1, -2, -3, -4, -5}, 6);
   row(kReplay, 6);

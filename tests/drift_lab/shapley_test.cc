@@ -48,7 +48,8 @@ TEST(ShapleyTest, AnInteractionIsSharedEquallyAndItsBoundsAreApart) {
   EXPECT_DOUBLE_EQ(shares[0].last, 5);
 }
 
-// The glove game: c has a left glove, a and b a right one each; a pair is worth 1. Known: 1/6, 1/6, 2/3.
+// The glove game: c has a left glove, a and b a right one each; a pair is worth 1. Known: 1/6, 1/6,
+// 2/3.
 TEST(ShapleyTest, SolvesTheGloveGame) {
   const double values[] = {0, 0, 0, 0, 0, 1, 1, 1};
   const auto shares = ShapleyShares(values);
@@ -59,7 +60,8 @@ TEST(ShapleyTest, SolvesTheGloveGame) {
 
 TEST(ShapleyTest, SharesOfSixFactorsAddUpToTheWhole) {
   std::vector<double> values(64);
-  for (size_t cell = 0; cell < 64; ++cell) values[cell] = static_cast<double>((cell * 37 + 11) % 101);
+  for (size_t cell = 0; cell < 64; ++cell)
+    values[cell] = static_cast<double>((cell * 37 + 11) % 101);
   double sum = 0;
   for (const Share& share : ShapleyShares(values)) sum += share.share;
   EXPECT_NEAR(sum, values[63] - values[0], 1e-9);

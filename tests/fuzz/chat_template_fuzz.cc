@@ -6,8 +6,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   files.Write("chat_template.jinja", data, size);
   const auto tokenizer = tandem::Tokenizer::Load(files.path());
   if (!tokenizer.ok()) return 0;
-  const auto text = (*tokenizer)->RenderChat(
-      R"([{"role":"system","content":"Be brief."},{"role":"user","content":"hi <b> é"}])", true);
+  const auto text =
+      (*tokenizer)
+          ->RenderChat(
+              R"([{"role":"system","content":"Be brief."},{"role":"user","content":"hi <b> é"}])",
+              true);
   if (text.ok()) TANDEM_CHECK(text->size() <= (4u << 20));
   return 0;
 }

@@ -1,5 +1,5 @@
-// Bytes of a GenerateGroup or Score request, from the wire to the last token: parsed, checked, and run in a small
-// engine when they ask for little. The first byte chooses the message.
+// Bytes of a GenerateGroup or Score request, from the wire to the last token: parsed, checked, and
+// run in a small engine when they ask for little. The first byte chooses the message.
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -65,8 +65,8 @@ void Generate(Engine& engine, const std::string& bytes) {
 void Score(const Engine& engine, const std::string& bytes) {
   v1::ScoreRequest message;
   if (!message.ParseFromString(bytes)) return;
-  const auto question = ScoreFromWire(message, engine.config().vocab_size,
-                                      engine.config().max_position_embeddings);
+  const auto question =
+      ScoreFromWire(message, engine.config().vocab_size, engine.config().max_position_embeddings);
   if (question.ok()) TANDEM_CHECK(!question->sequences.empty());
 }
 

@@ -3,7 +3,8 @@
 //   NAME CORPUS_DIR NUM_CHANGED
 //
 // An input that crashes is left in crash-NAME of the working directory.
-// The copies are the same in every run: some bytes flipped, cut, doubled or taken from another file.
+// The copies are the same in every run: some bytes flipped, cut, doubled or taken from another
+// file.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -47,7 +48,8 @@ std::string Changed(std::string input, const std::vector<std::string>& corpus,
         break;
       case 4: {
         const std::string& other = corpus[below(corpus.size())];
-        input.replace(at, std::min(count, input.size() - at), other.substr(below(other.size()), count));
+        input.replace(at, std::min(count, input.size() - at),
+                      other.substr(below(other.size()), count));
         break;
       }
     }
@@ -63,7 +65,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   std::vector<std::filesystem::path> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(argv[1])) paths.push_back(entry.path());
+  for (const auto& entry : std::filesystem::directory_iterator(argv[1]))
+    paths.push_back(entry.path());
   std::sort(paths.begin(), paths.end());
   std::vector<std::string> corpus;
   for (const auto& path : paths) {

@@ -11,8 +11,8 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const tandem::testing::TempDir directory;
   const std::string path = directory / "model.safetensors";
-  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(data),
-                                              static_cast<std::streamsize>(size));
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
   const auto file = tandem::ReadSafetensors(path);
   if (!file.ok()) {
     TANDEM_CHECK(!file.status().message().empty());

@@ -1,5 +1,5 @@
-// Exact mode: the policy's forward gives the engine's bits for the tokens the engine drew, however they are
-// packed, and the ordinary gradients.
+// Exact mode: the policy's forward gives the engine's bits for the tokens the engine drew, however
+// they are packed, and the ordinary gradients.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -75,7 +75,8 @@ class ExactTest : public ::testing::TestWithParam<ExactCase> {
     for (int g = 0; g < groups; ++g) {
       rollout::GroupRequest request;
       request.key = g;
-      for (int i = 0; i <= g * 7 % 40; ++i) request.prompt.push_back(100 + (g * 977 + i * 7919) % 40000);
+      for (int i = 0; i <= g * 7 % 40; ++i)
+        request.prompt.push_back(100 + (g * 977 + i * 7919) % 40000);
       request.num_completions = 8;
       request.sampling.temperature = GetParam().temperature;
       request.sampling.top_p = GetParam().top_p;
@@ -105,11 +106,12 @@ class ExactTest : public ::testing::TestWithParam<ExactCase> {
   }
 
   // With `cast`, masters that a cast to bf16 does not change.
-  std::unique_ptr<Policy> MakePolicy(Numerics numerics, bool trainable = false,
-                                     bool cast = false, bool in_bf16 = true) const {
+  std::unique_ptr<Policy> MakePolicy(Numerics numerics, bool trainable = false, bool cast = false,
+                                     bool in_bf16 = true) const {
     std::vector<HostTensor> tensors = testing::TinyModelTensors(config_, 7);
     for (HostTensor& tensor : tensors) {
-      if (cast) tensor = CastNearest(CastNearest(tensor, DType::kBF16).value(), DType::kF32).value();
+      if (cast)
+        tensor = CastNearest(CastNearest(tensor, DType::kBF16).value(), DType::kF32).value();
     }
     return Policy::Create(config_, tensors,
                           GetParam().bf16 && in_bf16 ? trainer::ComputeDType::kBf16
@@ -127,7 +129,8 @@ class ExactTest : public ::testing::TestWithParam<ExactCase> {
     return tokens;
   }
 
-  // Largest |proximal - behaviour| over the groups packed into one row, and how many tokens that are.
+  // Largest |proximal - behaviour| over the groups packed into one row, and how many tokens that
+  // are.
   double LargestDelta(Policy& policy, std::span<const Drawn> groups, int64_t* num_tokens) const {
     std::vector<trainer::GroupTokens> tokens;
     for (const Drawn& group : groups) tokens.push_back(Tokens(group));
@@ -176,8 +179,8 @@ TEST_P(ExactTest, EveryLogProbIsTheEnginesBitForBitHoweverRowsArePacked) {
   EXPECT_GT(LargestDelta(*MakePolicy(Numerics::kFast), std::span(groups).first(6), &ignored), 0.0);
 }
 
-// In fp32, to fp32 rounding. In bf16 the measure is what bf16 does to the ordinary gradient: against
-// that of fp32 at the same (cast) weights, the exact one may be hardly further off.
+// In fp32, to fp32 rounding. In bf16 the measure is what bf16 does to the ordinary gradient:
+// against that of fp32 at the same (cast) weights, the exact one may be hardly further off.
 TEST_P(ExactTest, GradientsAreTheOrdinaryOnesToRounding) {
   const std::vector<Drawn> groups = Generate(2, 20);
   const trainer::PackedRow row =
@@ -214,15 +217,14 @@ TEST_P(ExactTest, GradientsAreTheOrdinaryOnesToRounding) {
   EXPECT_LE(std::sqrt(of_exact), 2 * std::sqrt(of_ordinary) + 1e-5 * std::sqrt(of_all));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Models, ExactTest,
-    ::testing::Values(ExactCase{"llama_fp32"}, ExactCase{"llama_bf16", true},
-                      ExactCase{"llama_bf16_tempered", true, 0.7f},
-                      ExactCase{"llama_fp32_filtered", false, 0.9f, 0.8f},
-                      ExactCase{"qwen2_bf16", true, 1, 1, Qwen2Like},
-                      ExactCase{"qwen3_fp32", false, 1, 1, Qwen3Like},
-                      ExactCase{"qwen3_bf16", true, 1, 1, Qwen3Like}),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Models, ExactTest,
+                         ::testing::Values(ExactCase{"llama_fp32"}, ExactCase{"llama_bf16", true},
+                                           ExactCase{"llama_bf16_tempered", true, 0.7f},
+                                           ExactCase{"llama_fp32_filtered", false, 0.9f, 0.8f},
+                                           ExactCase{"qwen2_bf16", true, 1, 1, Qwen2Like},
+                                           ExactCase{"qwen3_fp32", false, 1, 1, Qwen3Like},
+                                           ExactCase{"qwen3_bf16", true, 1, 1, Qwen3Like}),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace tandem

@@ -31,7 +31,9 @@ json Bootstrap(const json& in) {
       [](std::span<const double> sums) { return sums[0] / sums[1]; }};
   const Interval interval =
       BootstrapIntervals(clusters, ratio, {.replicates = in["replicates"].get<int64_t>()})[0];
-  return {{"value", interval.value}, {"low", interval.low}, {"high", interval.high},
+  return {{"value", interval.value},
+          {"low", interval.low},
+          {"high", interval.high},
           {"standard_error", interval.standard_error}};
 }
 

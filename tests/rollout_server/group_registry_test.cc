@@ -220,10 +220,10 @@ TEST_F(GroupRegistryTest, AFinishedGroupIsReportedWithItsTimesAndTokens) {
 TEST_F(GroupRegistryTest, WaitingEndsWhereTheStepThatAdmittedTheGroupBegan) {
   double now = 100;
   GroupKey key = 0;
-  GroupRegistry groups{{[&](std::vector<GroupRequest> g) { key = g.at(0).key; },
-                        [](GroupKey) {}, [](GroupKey) {}},
-                       {.max_queued_groups = 3, .remembered_groups = 2},
-                       [&] { return now; }};
+  GroupRegistry groups{
+      {[&](std::vector<GroupRequest> g) { key = g.at(0).key; }, [](GroupKey) {}, [](GroupKey) {}},
+      {.max_queued_groups = 3, .remembered_groups = 2},
+      [&] { return now; }};
   const auto call = groups.Join(MakeAsk(1), std::make_shared<Reader>());
   ASSERT_THAT(call, IsOk());
   // It waits 2 s; the step that takes its prompt lasts 0.5 s; its tokens take 3 s.

@@ -272,8 +272,10 @@ TEST_F(RolloutServerTest, AScoreCarriesEveryFactorAndRefusesBadOnesByName) {
   refused([](auto& r) { r.set_top_p(1.5f); }, "top_p is 1.5");
   refused([](auto& r) { r.set_min_p(1); }, "min_p is 1");
   refused([](auto& r) { r.set_temperature(-1); }, "temperature is -1");
-  refused([](auto& r) { r.mutable_precision()->set_kv_bits(1); }, "precision.kv_bits is 1, want 2 to 24");
-  refused([](auto& r) { r.mutable_precision()->set_rotary_bits(25); }, "precision.rotary_bits is 25");
+  refused([](auto& r) { r.mutable_precision()->set_kv_bits(1); },
+          "precision.kv_bits is 1, want 2 to 24");
+  refused([](auto& r) { r.mutable_precision()->set_rotary_bits(25); },
+          "precision.rotary_bits is 25");
 }
 
 TEST_F(RolloutServerTest, InjectedFaultsAreInTheInfo) {
@@ -287,7 +289,8 @@ TEST_F(RolloutServerTest, InjectedFaultsAreInTheInfo) {
   ASSERT_THAT(server, IsOk());
   rollout_ = v1::RolloutService::NewStub(
       grpc::CreateChannel((*server)->address(), grpc::InsecureChannelCredentials()));
-  EXPECT_THAT(Info().injected(), ::testing::ElementsAre("temperature 0.9 (record claimed)", "retokenise"));
+  EXPECT_THAT(Info().injected(),
+              ::testing::ElementsAre("temperature 0.9 (record claimed)", "retokenise"));
 }
 
 TEST_F(RolloutServerTest, DrainFinishesWhatRunsAndRefusesTheRest) {
@@ -343,9 +346,8 @@ TEST(ServerOptionsTest, PlaintextIsLoopbackOnlyUnlessItIsSaidOutLoud) {
   }
   for (const char* listen : {"0.0.0.0:1", "[::]:1", "10.1.2.3:1"}) {
     options.listen = listen;
-    EXPECT_THAT(CheckOptions(options),
-                FailsWith(absl::StatusCode::kInvalidArgument,
-                          "--insecure-plaintext-open-to-the-network"));
+    EXPECT_THAT(CheckOptions(options), FailsWith(absl::StatusCode::kInvalidArgument,
+                                                 "--insecure-plaintext-open-to-the-network"));
   }
   options.tls.directory = "certs/rollout";
   EXPECT_THAT(CheckOptions(options), IsOk());
@@ -354,8 +356,8 @@ TEST(ServerOptionsTest, PlaintextIsLoopbackOnlyUnlessItIsSaidOutLoud) {
   options.tls.directory.clear();
   EXPECT_THAT(CheckOptions(options), IsOk());
   options.tls.token_file = "token";
-  EXPECT_THAT(CheckOptions(options),
-              FailsWith(absl::StatusCode::kInvalidArgument, "server.token_file without server.tls"));
+  EXPECT_THAT(CheckOptions(options), FailsWith(absl::StatusCode::kInvalidArgument,
+                                               "server.token_file without server.tls"));
   options.tls.token_file.clear();
   options.listen = "127.0.0.1";
   EXPECT_THAT(CheckOptions(options), FailsWith(absl::StatusCode::kInvalidArgument, "HOST:PORT"));

@@ -31,8 +31,7 @@ class ScriptedEngine : public StepEngine {
       : gate_(gate), max_running_(max_running), in_flight_(in_flight) {}
 
   absl::Status Validate(const GroupRequest& request) const override {
-    const auto needed =
-        request.prompt.size() + static_cast<size_t>(request.sampling.max_new_tokens);
+    const auto needed = std::ssize(request.prompt) + request.sampling.max_new_tokens;
     if (needed <= 1000) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat("prompt + max_new_tokens is ", needed, ", over the context of 1000"));
@@ -103,8 +102,9 @@ class ScriptedEngine : public StepEngine {
       scores[s].logprobs[0] = 0;
       scores[s].kept_mass = {o.top_p, o.min_p};
       const SitePrecision& bits = o.precision;
-      scores[s].ranks = {o.top_k, o.alone, static_cast<int32_t>(sequences[s].num_prompt_tokens),
-                         bits.body_bits, bits.head_bits, bits.kv_bits, bits.rotary_bits};
+      const auto prompt = static_cast<int32_t>(sequences[s].num_prompt_tokens);
+      scores[s].ranks = {o.top_k,        o.alone,      prompt,          bits.body_bits,
+                         bits.head_bits, bits.kv_bits, bits.rotary_bits};
     }
     return scores;
   }

@@ -35,7 +35,8 @@ class ServerTest : public ::testing::Test {
 
   void StartServer() {
     auto server = RolloutServer::Create(
-        options_, {std::make_unique<ScriptedEngine>(&gate_, max_running_, in_flight_), ScriptedModel()},
+        options_,
+        {std::make_unique<ScriptedEngine>(&gate_, max_running_, in_flight_), ScriptedModel()},
         &observation_, [this] { return MonotonicSeconds() + clock_skew_.load(); });
     ASSERT_THAT(server, tandem::testing::IsOk());
     server_ = *std::move(server);

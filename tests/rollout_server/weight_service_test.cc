@@ -146,8 +146,7 @@ class InFlightTest : public WeightServiceTest {
     WaitForInfo([](const auto& info) { return info.num_tokens_sampled() == 4; });
     ASSERT_TRUE(Begin(1).ok());
     ASSERT_TRUE(Push({Chunk(1, 0, 0, "AAAAAAAA"), Chunk(1, 1, 0, "BBBBBB")}).ok());
-    commit_ =
-        std::async(std::launch::async, [this] { return Commit(1, "AAAAAAAA", "BBBBBB"); });
+    commit_ = std::async(std::launch::async, [this] { return Commit(1, "AAAAAAAA", "BBBBBB"); });
     WaitForInfo([&](const auto&) { return WeightInfo().staged_version() == 0; });
   }
 

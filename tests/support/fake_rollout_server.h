@@ -37,7 +37,8 @@ class FakeRolloutServer {
       std::function<void(const rollout::v1::GenerateGroupRequest&, rollout::v1::Completion*)>;
   void set_sample(Sample sample);
 
-  // Score answers with this log-prob for token `t` of a completion, 0 on prompts; the default is -1.
+  // Score answers with this log-prob for token `t` of a completion, 0 on prompts; the default is
+  // -1.
   using ScoreToken = std::function<float(int64_t version, int t)>;
   void set_score(ScoreToken score);
 

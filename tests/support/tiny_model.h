@@ -17,9 +17,9 @@ namespace tandem::testing {
 // end token 2, context 256. Change fields before writing.
 ModelConfig TinyModelConfig();
 
-// The tensors of `config` in ModelTensors order, fp32, filled from `seed` alone: norms around 1, the
-// rest around 0, wide enough that next-token distributions are peaky and a wrong forward shows in
-// the log-probs.
+// The tensors of `config` in ModelTensors order, fp32, filled from `seed` alone: norms around 1,
+// the rest around 0, wide enough that next-token distributions are peaky and a wrong forward shows
+// in the log-probs.
 std::vector<HostTensor> TinyModelTensors(const ModelConfig& config, uint64_t seed);
 
 // Writes config.json, model.safetensors (fp32) and the files of tests/testdata/smollm2-tokenizer

@@ -1,5 +1,5 @@
-// WaitUntil: a generous wait for something another process does. Asks again every millisecond, so that a
-// test ends as soon as it can and never depends on how long a machine takes.
+// WaitUntil: a generous wait for something another process does. Asks again every millisecond, so
+// that a test ends as soon as it can and never depends on how long a machine takes.
 #ifndef TANDEM_TESTS_SUPPORT_WAIT_UNTIL_H_
 #define TANDEM_TESTS_SUPPORT_WAIT_UNTIL_H_
 

@@ -80,7 +80,8 @@ TEST(Bug06GradientThroughAdvantages, AdvantagesArePlainNumbersThatRewardsAloneDe
 }
 
 TEST(Bug18StdDivision, OnlyGroupNormDividesByTheStandardDeviation) {
-  // (0, 4): sample std sqrt(8). An easy question and a hard one weigh the same without the division.
+  // (0, 4): sample std sqrt(8). An easy question and a hard one weigh the same without the
+  // division.
   EXPECT_THAT(Advantages({0, 4}, {.kind = AdvantageKind::kMeanOnly}), ElementsAre(-2, 2));
   EXPECT_THAT(Advantages({0, 4}, {.kind = AdvantageKind::kLeaveOneOut}), ElementsAre(-4, 4));
   EXPECT_THAT(Advantages({0, 4}, Exact(StdConvention::kSample)),

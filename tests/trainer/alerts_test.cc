@@ -91,7 +91,8 @@ TEST(Alerts, WhatGrowsWithTheDistanceIsNonDeliveryWhenItIsOverTheNoise) {
   EXPECT_THAT(Names(Delivery(0.03, 0.01, 0)), IsEmpty()) << "4 x 0.01";
   EXPECT_THAT(Names(Delivery(-0.1, 0, 0)), IsEmpty());
   EXPECT_THAT(Names(Delivery(0.3, 0.01, 0), {.delivery_factor = 0}), IsEmpty());
-  EXPECT_THAT(Names({{"drift/delivery/undelivered", 0.4}, {"drift/delivery/floor", 0.01}}), IsEmpty())
+  EXPECT_THAT(Names({{"drift/delivery/undelivered", 0.4}, {"drift/delivery/floor", 0.01}}),
+              IsEmpty())
       << "no interval, no alarm";
 }
 

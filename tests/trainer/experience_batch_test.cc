@@ -116,8 +116,8 @@ TEST(PackBatchTest, MinibatchesHoldWholeGroupsAndCoverAllRows) {
   EXPECT_EQ(Pack({OneGroup()}, 1000, 4)->minibatches.size(), 1u) << "at most one per group";
 }
 
-// Four groups of 8 tokens: two rows for two ranks, four for four, and a fifth rank has none, since no
-// group is split for it.
+// Four groups of 8 tokens: two rows for two ranks, four for four, and a fifth rank has none, since
+// no group is split for it.
 TEST(PackBatchTest, RowsAreCutSoThatEveryRankHasOneWhereGroupsAllow) {
   const std::vector<ScoredGroup> groups(4, OneGroup());
   for (const auto& [num_ranks, rows] : {std::pair(1, 1u), {2, 2u}, {4, 4u}, {5, 4u}}) {

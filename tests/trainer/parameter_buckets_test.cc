@@ -173,7 +173,8 @@ std::vector<NamedParameter> Counted() {
   std::vector<NamedParameter> parameters;
   for (int p = 0; p < 3; ++p) {
     const at::Tensor values = at::arange(100 * p, 100 * p + 40, at::kFloat).view({4, 10});
-    parameters.push_back({std::string(1, static_cast<char>('a' + p)), values.clone().requires_grad_(true)});
+    parameters.push_back(
+        {std::string(1, static_cast<char>('a' + p)), values.clone().requires_grad_(true)});
   }
   return parameters;
 }
@@ -185,17 +186,21 @@ TEST(ParameterBucketsTest, AShardedParameterIsWholeFromItsStagesBeginToTheOneAft
   for (const absl::Status& status : OnRanks(2, [](comm::Collective& group) {
          const std::vector<NamedParameter> parameters = Counted();
          ParameterBuckets buckets(&parameters, kStages, {&group}, kSharded);
-         const auto is_there = [&](size_t i) { return parameters[i].master.storage().nbytes() > 0; };
+         const auto is_there = [&](size_t i) {
+           return parameters[i].master.storage().nbytes() > 0;
+         };
          for (size_t i = 0; i < 3; ++i) EXPECT_FALSE(is_there(i));
          // Forward: stage 2 (parameter 0) first.
          for (size_t stage = 3; stage-- > 0;) {
            const size_t parameter = 2 - stage;
            buckets.BeginStage(Pass::kForward, stage);
-           EXPECT_TRUE(parameters[parameter].master.detach().equal(Counted()[parameter].master.detach()));
+           EXPECT_TRUE(
+               parameters[parameter].master.detach().equal(Counted()[parameter].master.detach()));
            EXPECT_TRUE(parameter == 0 || !is_there(parameter - 1)) << "let go";
            buckets.EndStage(Pass::kForward, stage);
          }
-         EXPECT_EQ(buckets.peak_gathered_bytes(), 2 * kBucketBytes) << "this stage's and the next's";
+         EXPECT_EQ(buckets.peak_gathered_bytes(), 2 * kBucketBytes)
+             << "this stage's and the next's";
          const absl::Status dropped = buckets.ShareMasters();
          EXPECT_FALSE(is_there(2));
          return dropped;

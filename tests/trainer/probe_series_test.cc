@@ -127,7 +127,8 @@ TEST(ProbeSeries, AResumedRunGoesOnWithItsPushes) {
   whole.Report(5, &expected);
   second.Report(5, &actual);
   EXPECT_GT(expected.Get("drift/delivery/undelivered_low"), 0);
-  for (const char* name : {"drift/delivery/undelivered", "drift/delivery/pushes", "drift/delivery/floor"}) {
+  for (const char* name :
+       {"drift/delivery/undelivered", "drift/delivery/pushes", "drift/delivery/floor"}) {
     EXPECT_EQ(actual.Get(name), expected.Get(name)) << name;
   }
   EXPECT_THAT(second.RestorePush("{\"server\":0,\"version\":1,\"squares\":[1]}"),

@@ -11,13 +11,13 @@
 namespace tandem::trainer {
 namespace {
 
-using ::testing::ElementsAre;
 using ::tandem::testing::AddCompletion;
 using ::tandem::testing::FailsWith;
 using ::tandem::testing::GroupWithPrompt;
 using ::tandem::testing::IsOk;
 using ::tandem::testing::ScoredGroup;
 using ::tandem::testing::TempDir;
+using ::testing::ElementsAre;
 
 std::vector<ScoredGroup> Groups() {
   std::vector<ScoredGroup> groups = {GroupWithPrompt(7, {1, 2}), GroupWithPrompt(8, {3})};
@@ -78,7 +78,8 @@ TEST(ProbeSet, AFileByHandNeedsNoDigestAndMistakesAreNamed) {
   EXPECT_THAT(read("{\"prompt_token_ids\":[1],\"completion_token_ids\":[2,3]}\n"), IsOk());
   EXPECT_THAT(read("{\"prompt_token_ids\":[1],\"completion_token_ids\":[]}\n"),
               FailsWith(absl::StatusCode::kInvalidArgument, ":1: completion_token_ids"));
-  EXPECT_THAT(read("{\"prompt_token_ids\":[1]"), FailsWith(absl::StatusCode::kInvalidArgument, "JSON"));
+  EXPECT_THAT(read("{\"prompt_token_ids\":[1]"),
+              FailsWith(absl::StatusCode::kInvalidArgument, "JSON"));
   EXPECT_THAT(read("{\"prompt_token_ids\":[-1],\"completion_token_ids\":[2]}\n"),
               FailsWith(absl::StatusCode::kInvalidArgument, "prompt_token_ids"));
   EXPECT_THAT(read(""), FailsWith(absl::StatusCode::kInvalidArgument, "no completions"));

@@ -205,7 +205,8 @@ TEST_F(SubprocessTest, AnAnswerThatDoesNotComeMasks) {
 }
 
 TEST_F(SubprocessTest, ALineWithoutEndMasks) {
-  EXPECT_THAT(Run("print('x' * 2000000)", {"a"})[0].mask_reason, HasSubstr("wrote a line over 1 MiB"));
+  EXPECT_THAT(Run("print('x' * 2000000)", {"a"})[0].mask_reason,
+              HasSubstr("wrote a line over 1 MiB"));
 }
 
 TEST_F(SubprocessTest, AProgramThatIsNotThereMasks) {

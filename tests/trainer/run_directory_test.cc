@@ -107,7 +107,8 @@ TEST(RunDirectory, ResumeOrFreshGoesOnOnlyWhereThereIsARun) {
   EXPECT_EQ(RunDirectory::Decide(out.path(), "r", RunMode::kResumeOrFresh), RunMode::kResume);
   ASSERT_THAT(RunDirectory::Open(out.path(), "r", RunMode::kResumeOrFresh), IsOk());
   EXPECT_EQ(Lines(out / "r/events.jsonl").size(), 1u);
-  // A process that died while it made its folders left nothing to go on with, and nothing in the way.
+  // A process that died while it made its folders left nothing to go on with, and nothing in the
+  // way.
   ASSERT_THAT(MakeDirectories(out / "dead/checkpoints"), IsOk());
   EXPECT_EQ(RunDirectory::Decide(out.path(), "dead", RunMode::kResumeOrFresh), RunMode::kFresh);
   EXPECT_THAT(RunDirectory::Open(out.path(), "dead", RunMode::kResumeOrFresh), IsOk());

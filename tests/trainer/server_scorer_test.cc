@@ -10,14 +10,14 @@
 namespace tandem::trainer {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 using ::tandem::testing::AddCompletion;
 using ::tandem::testing::FailsWith;
 using ::tandem::testing::FakeRolloutServer;
 using ::tandem::testing::GroupWithPrompt;
 using ::tandem::testing::IsOk;
 using ::tandem::testing::ScoredGroup;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 TEST(ServerScorer, GivesTheLogProbsOfCompletionsWithoutTheirPrompts) {
   FakeRolloutServer server;

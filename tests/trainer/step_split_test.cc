@@ -8,10 +8,10 @@
 namespace tandem::trainer {
 namespace {
 
-using ::testing::ElementsAre;
 using ::tandem::testing::AddCompletion;
 using ::tandem::testing::GroupWithPrompt;
 using ::tandem::testing::ScoredGroup;
+using ::testing::ElementsAre;
 
 // One completion of four tokens, two by version 3 and two by version 5; behaviour log-probs are -1.
 std::vector<ScoredGroup> Groups() {
@@ -23,7 +23,10 @@ std::vector<ScoredGroup> Groups() {
     span->set_weight_version(version);
     span->set_num_tokens(2);
   }
-  AddCompletion(groups[1], {5}, 1)->mutable_completion()->mutable_version_spans(0)->set_weight_version(5);
+  AddCompletion(groups[1], {5}, 1)
+      ->mutable_completion()
+      ->mutable_version_spans(0)
+      ->set_weight_version(5);
   return groups;
 }
 

@@ -25,8 +25,8 @@ using ::tandem::testing::ScoredGroup;
 using ::tandem::testing::ToyConfig;
 using ::tandem::testing::ToyWeights;
 
-// Five groups of four completions of 1 to 13 tokens, with behaviour log-probs about those of a policy
-// that knows nothing: log 32 = 3.47.
+// Five groups of four completions of 1 to 13 tokens, with behaviour log-probs about those of a
+// policy that knows nothing: log 32 = 3.47.
 std::vector<ScoredGroup> Groups(uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> gap(-3.47f, 0.3f);
@@ -52,8 +52,8 @@ std::vector<ScoredGroup> Groups(uint32_t seed) {
 struct RankOutcome {
   absl::Status status;
   std::vector<StepReport> reports;
-  DigestMap digests;          // of the masters at the end
-  double distance = 0;        // ||masters - start||
+  DigestMap digests;    // of the masters at the end
+  double distance = 0;  // ||masters - start||
 };
 
 constexpr int kSteps = 10;
@@ -311,8 +311,8 @@ Saved TrainAndSave(int num_ranks, int steps, const Saved* from, bool sharded = f
          setup.weights = ToyWeights(setup.config);
          auto step = TrainStep::Create(setup, Options(40)).value();
          if (from != nullptr) {
-           const absl::Status restored =
-               step->Restore(Present(from->masters), Sources(*step, from->moments), from->num_updates);
+           const absl::Status restored = step->Restore(
+               Present(from->masters), Sources(*step, from->moments), from->num_updates);
            if (!restored.ok()) return restored;
          }
          for (int i = 0; i < steps; ++i) {

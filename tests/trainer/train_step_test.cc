@@ -396,7 +396,8 @@ TEST(TrainStepTest, CheckpointedActivationsMakeTheSameStepBitForBit) {
   setup.weights = ToyWeights(setup.config);
   const auto checkpointed = TrainStep::Create(setup, TrainStepOptions()).value();
   const auto kept = MakeStep(TrainStepOptions());
-  for (const auto& step : {checkpointed.get(), kept.get()}) ASSERT_THAT(step->Run(Groups()), IsOk());
+  for (const auto& step : {checkpointed.get(), kept.get()})
+    ASSERT_THAT(step->Run(Groups()), IsOk());
   EXPECT_EQ(Digests(*checkpointed), Digests(*kept));
 }
 

@@ -59,7 +59,9 @@ class CountingLearner : public Learner {
     }
     return scores;
   }
-  absl::StatusOr<double> DistanceFromStart() const override { return static_cast<double>(updates_); }
+  absl::StatusOr<double> DistanceFromStart() const override {
+    return static_cast<double>(updates_);
+  }
   absl::StatusOr<CastWeights> Cast(DType) override {
     return CastWeights{.tensors = {Present(Tensor("w", static_cast<float>(updates_)))},
                        .numbers = {.changed_share = 1, .update_norm = 1}};
@@ -68,9 +70,8 @@ class CountingLearner : public Learner {
     return KeptMasters{1, {Present(Tensor("w", static_cast<float>(updates_)))}, nullptr};
   }
   absl::StatusOr<LearnerState> Save() override {
-    return LearnerState{{Present(Tensor("w", static_cast<float>(updates_)))},
-                        {Present(Tensor("m", 0))},
-                        updates_};
+    return LearnerState{
+        {Present(Tensor("w", static_cast<float>(updates_)))}, {Present(Tensor("m", 0))}, updates_};
   }
   absl::Status Restore(const LearnerState& state) override {
     updates_ = state.num_updates;
@@ -364,8 +365,8 @@ TEST_F(TrainerTest, StaleWeightsUpToTheBoundAreAllowed) {
   for (const json& line : Lines("metrics.jsonl")) EXPECT_LE(line["staleness/max"], 1);
 }
 
-// The learner's log-probs never change; a server's do, by a quarter nat a version: as if what the trainer
-// learned never arrived, at distances 0, 1, 2, ...
+// The learner's log-probs never change; a server's do, by a quarter nat a version: as if what the
+// trainer learned never arrived, at distances 0, 1, 2, ...
 class ProbedTrainerTest : public TrainerTest {
  protected:
   ProbedTrainerTest() {
@@ -428,7 +429,8 @@ TEST_F(ProbedTrainerTest, AResumedRunKeepsItsSetAndItsPushes) {
   EXPECT_EQ(pushes[5]["version"], 5);
   EXPECT_EQ(Lines("metrics.jsonl")[5]["drift/delivery/pushes"], 5)
       << "the push distance of the first version after a resume is unknown";
-  ASSERT_THAT(WriteFileAtomically(directory_ / "r/probe/set.jsonl", set.substr(0, set.size() - 40)), IsOk());
+  ASSERT_THAT(WriteFileAtomically(directory_ / "r/probe/set.jsonl", set.substr(0, set.size() - 40)),
+              IsOk());
   EXPECT_THAT(Run(RunMode::kResume), FailsWith(absl::StatusCode::kInvalidArgument, "set.jsonl:9"));
 }
 

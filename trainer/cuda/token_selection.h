@@ -1,5 +1,5 @@
-// TokenSelection: some tokens of a packed row, for device_layer_ops.cc. Where they are neighbours nothing is
-// copied to take them.
+// TokenSelection: some tokens of a packed row, for device_layer_ops.cc. Where they are neighbours
+// nothing is copied to take them.
 #ifndef TANDEM_TRAINER_CUDA_TOKEN_SELECTION_H_
 #define TANDEM_TRAINER_CUDA_TOKEN_SELECTION_H_
 

@@ -8,11 +8,16 @@
 namespace tandem::report {
 namespace {
 
-constexpr std::string_view kScripts[] = {
-    "dom.js",          "charts.js",            "intervals.js",
-    "tokens.js",       "attribution.js",       "attribution_parts.js",
-    "theme.js",        "attribution_map.js",   "attribution_positions.js",
-    "attribution_main.js"};
+constexpr std::string_view kScripts[] = {"dom.js",
+                                         "charts.js",
+                                         "intervals.js",
+                                         "tokens.js",
+                                         "attribution.js",
+                                         "attribution_parts.js",
+                                         "theme.js",
+                                         "attribution_map.js",
+                                         "attribution_positions.js",
+                                         "attribution_main.js"};
 
 }  // namespace
 

@@ -10,7 +10,8 @@
 namespace tandem::report {
 
 // {"by_version_lag": {"k3"|"mean_abs_delta": {bucket: [N of [value, low, high] or null]}},
-//  "last": {"length": {"step", "buckets": {label: {"tokens", "mean_delta": [value, low, high], ...}}}}}
+//  "last": {"length": {"step", "buckets": {label: {"tokens", "mean_delta": [value, low, high],
+//  ...}}}}}
 // `rows` [N]: the lines of metrics.jsonl that are drawn. What is not shaped so is left out.
 Json BuildDriftData(const std::vector<const Json*>& rows);
 

@@ -1,5 +1,5 @@
-// HtmlPage: one file that opens without a network: template, style, Chart.js, data and scripts. What
-// the report of a run and the page of an attribution have in common. Pure.
+// HtmlPage: one file that opens without a network: template, style, Chart.js, data and scripts.
+// What the report of a run and the page of an attribution have in common. Pure.
 #ifndef TANDEM_DEPLOY_TANDEM_REPORT_HTML_PAGE_H_
 #define TANDEM_DEPLOY_TANDEM_REPORT_HTML_PAGE_H_
 
@@ -10,8 +10,8 @@
 namespace tandem::report {
 
 struct HtmlPage {
-  std::string title;  // plain text
-  std::string data;   // JSON; dom.js parses it as `pageData`
+  std::string title;                          // plain text
+  std::string data;                           // JSON; dom.js parses it as `pageData`
   std::span<const std::string_view> scripts;  // files of page/, in order
 };
 

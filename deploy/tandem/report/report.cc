@@ -14,9 +14,9 @@
 namespace tandem::report {
 namespace {
 
-constexpr std::string_view kScripts[] = {
-    "dom.js",      "charts.js", "intervals.js", "tokens.js",  "run.js",  "drift.js", "drift_parts.js",
-    "training.js", "tables.js", "samples.js",   "theme.js", "main.js"};
+constexpr std::string_view kScripts[] = {"dom.js",    "charts.js",  "intervals.js",   "tokens.js",
+                                         "run.js",    "drift.js",   "drift_parts.js", "training.js",
+                                         "tables.js", "samples.js", "theme.js",       "main.js"};
 
 std::string RunName(const std::string& run_directory, const Json& data) {
   const auto id = data["run"].find("run_id");
@@ -50,10 +50,10 @@ absl::Status WriteReport(const std::string& run_directory, const std::string& ou
   const std::string path = output_path.empty() ? run_directory + "/report.html" : output_path;
   data["run_directory"] = RunDirectoryFrom(path, run_directory);
   return WriteFileAtomically(
-      path, RenderHtml({.title = RunName(run_directory, data) + " - Tandem report",
-                        .data = data.dump(-1, ' ', /*ensure_ascii=*/true,
-                                          Json::error_handler_t::replace),
-                        .scripts = kScripts}));
+      path,
+      RenderHtml({.title = RunName(run_directory, data) + " - Tandem report",
+                  .data = data.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace),
+                  .scripts = kScripts}));
 }
 
 }  // namespace tandem::report

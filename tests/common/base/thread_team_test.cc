@@ -17,9 +17,8 @@ TEST(ThreadTeamTest, EveryItemIsDoneOnce) {
     ThreadTeam team(size);
     for (const int64_t n : {0, 1, 3, 50}) {
       std::vector<int> done(n);
-      team.Run([&](ThreadTeam::Member& member) {
-        member.ForEach(n, [&](int64_t i) { ++done[i]; });
-      });
+      team.Run(
+          [&](ThreadTeam::Member& member) { member.ForEach(n, [&](int64_t i) { ++done[i]; }); });
       EXPECT_EQ(done, std::vector<int>(n, 1));
     }
   }

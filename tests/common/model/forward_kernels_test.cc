@@ -123,7 +123,9 @@ struct Cache {
 
   Cache(InstructionSet set, int64_t head_dim, int64_t tokens)
       : kernels(ForwardKernelsFor(set)),
-        d(head_dim), padded((head_dim + 15) / 16 * 16), context(tokens) {
+        d(head_dim),
+        padded((head_dim + 15) / 16 * 16),
+        context(tokens) {
     const int64_t used = (context + 15) / 16;
     const int64_t total = used + 3;
     for (int64_t b = 0; b < used; ++b) blocks.push_back(static_cast<int32_t>(total - 1 - b));
@@ -165,8 +167,8 @@ struct Cache {
     return out;
   }
 
-  // Attention of one query over the first `num_tokens` tokens of head `h`, in fp64; the last element
-  // is the log of the sum of e^score.
+  // Attention of one query over the first `num_tokens` tokens of head `h`, in fp64; the last
+  // element is the log of the sum of e^score.
   std::vector<double> Attend(const float* query, int64_t h, int64_t num_tokens) const {
     std::vector<double> p(num_tokens), out(d);
     for (int64_t t = 0; t < num_tokens; ++t) {
@@ -240,8 +242,8 @@ void ExpectAttendsAsInFp64(int64_t d, int64_t context, int64_t num_tokens, int64
         const std::vector<double> want = cache.Attend(queries.data() + q * d, h, seen);
         for (int64_t i = 0; i < d; ++i) {
           ASSERT_NEAR(got[q * d + i], want[i], 1e-5)
-              << InstructionSetName(set) << ", d " << d << ", context " << context << ", query " << q
-              << " of " << num_tokens << " x " << num_heads;
+              << InstructionSetName(set) << ", d " << d << ", context " << context << ", query "
+              << q << " of " << num_tokens << " x " << num_heads;
         }
         ASSERT_NEAR(got[num_tokens * num_heads * d + q], want[d], 1e-5);
       }

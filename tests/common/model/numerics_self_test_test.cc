@@ -9,7 +9,8 @@ namespace {
 
 using testing::IsOk;
 
-TEST(CheckInvarianceTest, HoldsForEveryInstructionSetOfThisMachineAndForSizesThatAreNoMultipleOfARegister) {
+TEST(CheckInvarianceTest,
+     HoldsForEveryInstructionSetOfThisMachineAndForSizesThatAreNoMultipleOfARegister) {
   ModelConfig config;
   config.vocab_size = 1001;
   config.hidden_size = 60;

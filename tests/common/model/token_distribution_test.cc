@@ -113,8 +113,8 @@ TEST_P(TokenDistributionTest, MachinesWithAndWithoutAvx512GiveTheSameBits) {
   EXPECT_EQ(d.second, want.second);
 }
 
-INSTANTIATE_TEST_SUITE_P(Sets, TokenDistributionTest,
-                         testing::ValuesIn(SupportedInstructionSets()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Sets, TokenDistributionTest, testing::ValuesIn(SupportedInstructionSets()),
+                         [](const auto& info) {
                            return std::string(InstructionSetName(info.param));
                          });
 

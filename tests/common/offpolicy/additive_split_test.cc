@@ -47,8 +47,8 @@ TEST(AdditiveSplitTest, PartsOfEveryTokenAddUpInFp64) {
   Ladder ladder(0, 0, 0, 0);
   std::mt19937 random(7);
   std::uniform_real_distribution<float> logprob(-30, 0);
-  for (auto* scores : {&ladder.behaviour, &ladder.engine, &ladder.cast, &ladder.masters,
-                       &ladder.proximal}) {
+  for (auto* scores :
+       {&ladder.behaviour, &ladder.engine, &ladder.cast, &ladder.masters, &ladder.proximal}) {
     for (float& value : *scores) value = logprob(random);
   }
   for (size_t t = 0; t < ladder.engine.size(); ++t) {

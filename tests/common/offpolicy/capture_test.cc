@@ -103,8 +103,9 @@ TEST(CaptureTest, RefusesColumnsThatDoNotFit) {
   const TempDir dir;
   Capture capture = SmallCapture();
   capture.entropies.pop_back();
-  EXPECT_THAT(WriteCapture(dir.path() + "/c", capture),
-              FailsWith(absl::StatusCode::kInvalidArgument, "column entropies has 5 entries for 6"));
+  EXPECT_THAT(
+      WriteCapture(dir.path() + "/c", capture),
+      FailsWith(absl::StatusCode::kInvalidArgument, "column entropies has 5 entries for 6"));
   EXPECT_FALSE(std::filesystem::exists(dir.path() + "/c"));
   capture = SmallCapture();
   capture.token_offsets = {0, 3, 3, 6};
@@ -134,8 +135,8 @@ TEST(CaptureTest, AForeignVersionNamesTheProgramThatWroteIt) {
   std::string text = *ReadFile(manifest);
   text.replace(text.find("\"format_version\": 1"), 19, "\"format_version\": 9");
   std::ofstream(manifest) << text;
-  EXPECT_THAT(ReadCapture(path),
-              FailsWith(absl::StatusCode::kInvalidArgument, "format_version 9, this program reads 1"));
+  EXPECT_THAT(ReadCapture(path), FailsWith(absl::StatusCode::kInvalidArgument,
+                                           "format_version 9, this program reads 1"));
   std::ofstream(manifest) << "{\"format\": \"another\"}";
   EXPECT_THAT(ReadCapture(path), FailsWith(absl::StatusCode::kInvalidArgument, "not the manifest"));
   std::ofstream(manifest) << "{\"format\": \"tandem-capture\", \"format_version\": 1}";
@@ -159,7 +160,8 @@ TEST(CaptureTest, AFullDiskLeavesTheOneBeforeInPlace) {
   ASSERT_THAT(WriteCapture(path, capture), IsOk());
   capture.manifest.step = 13;
   ASSERT_EQ(setenv("TANDEM_FAIL_WRITE", "manifest.json:ENOSPC:10", 1), 0);
-  EXPECT_THAT(WriteCapture(path, capture), FailsWith(absl::StatusCode::kResourceExhausted, "manifest"));
+  EXPECT_THAT(WriteCapture(path, capture),
+              FailsWith(absl::StatusCode::kResourceExhausted, "manifest"));
   ASSERT_EQ(unsetenv("TANDEM_FAIL_WRITE"), 0);
   EXPECT_EQ(ReadCapture(path)->manifest.step, 12);
   EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));

@@ -43,7 +43,8 @@ TEST(ClusterBootstrapTest, CoversTheTruthWhenTokensOfAClusterShareTheirError) {
   EXPECT_LT(covered_as_if_independent, 400);
 }
 
-// The known weakness: 30 clusters of very unequal size and skewed values are covered 90 times in 100.
+// The known weakness: 30 clusters of very unequal size and skewed values are covered 90 times in
+// 100.
 TEST(ClusterBootstrapTest, CoversAVerySkewedRatioNineTimesInTen) {
   std::mt19937 random(5);
   std::exponential_distribution<double> exponential;
@@ -54,8 +55,8 @@ TEST(ClusterBootstrapTest, CoversAVerySkewedRatioNineTimesInTen) {
       const double size = 1 + std::floor(9 * exponential(random));
       clusters.values.insert(clusters.values.end(), {size * exponential(random), size});
     }
-    covered += !BootstrapIntervals(clusters, std::vector{kMean},
-                                   {.replicates = 400, .seed = 3})[0].Excludes(1);
+    covered += !BootstrapIntervals(clusters, std::vector{kMean}, {.replicates = 400, .seed = 3})[0]
+                    .Excludes(1);
   }
   EXPECT_GE(covered, 600 * 0.87);
   EXPECT_LE(covered, 600 * 0.96);
@@ -83,7 +84,8 @@ TEST(ClusterBootstrapTest, SevenClustersHaveAValueAndNoBounds) {
 
 TEST(ClusterBootstrapTest, AStatisticThatIsNotAlwaysFiniteHasNoBounds) {
   ClusterSums clusters{.num_sums = 2};
-  for (int c = 0; c < 10; ++c) clusters.values.insert(clusters.values.end(), {1.0, c < 1 ? 1.0 : 0.0});
+  for (int c = 0; c < 10; ++c)
+    clusters.values.insert(clusters.values.end(), {1.0, c < 1 ? 1.0 : 0.0});
   const Interval interval = BootstrapIntervals(clusters, std::vector{kMean})[0];
   EXPECT_EQ(interval.value, 10);
   EXPECT_FALSE(interval.known());

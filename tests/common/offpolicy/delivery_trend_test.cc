@@ -13,8 +13,9 @@ namespace {
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr int kCompletions = 10;
 
-// Pushes 0 .. n - 1 at distances 0, 1, .. with push distances that go up and down; ten completions of two
-// tokens, whose squares are `square(push)` a token, those of completion s times (1 + spread (s - 4.5)).
+// Pushes 0 .. n - 1 at distances 0, 1, .. with push distances that go up and down; ten completions
+// of two tokens, whose squares are `square(push)` a token, those of completion s times (1 + spread
+// (s - 4.5)).
 std::vector<ProbedPush> Pushes(int n, const std::function<double(const ProbedPush&)>& square,
                                double spread = 0) {
   std::vector<ProbedPush> pushes;
@@ -57,7 +58,8 @@ TEST(DeliveryTrend, NoiseThatDoesNotGrowIsNeither) {
   std::vector<ProbedPush> pushes = Pushes(12, [](const ProbedPush&) { return 0.01; });
   for (ProbedPush& push : pushes) {
     for (int s = 0; s < kCompletions; ++s) {
-      push.squares[static_cast<size_t>(s)] *= 1 + 0.5 * std::cos(static_cast<double>(3 * push.version + 5 * s));
+      push.squares[static_cast<size_t>(s)] *=
+          1 + 0.5 * std::cos(static_cast<double>(3 * push.version + 5 * s));
     }
   }
   const DeliveryTrend trend = FitDeliveryTrend(pushes, kTokens);

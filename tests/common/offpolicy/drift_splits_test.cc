@@ -65,8 +65,9 @@ TEST(DriftSplitsTest, EntropyBandsAndVersionLagsHaveFixedBounds) {
   for (int i = 0; i < 9; ++i) tokens.Add(0.4, 0.4);
   tokens.entropies = {0.001f, 0.02f, 0.2f, 0.5f, 1, 2, 4, 9, 0};
   tokens.version_lag = {0, 1, 2, 3, 4, 5, 8, 9, 16};
-  EXPECT_EQ(Labels(SplitDrift(tokens.view(), SplitBy::kEntropy)),
-            (std::vector<std::string>{"0-0.01", "0.01-0.1", "0.1-0.5", "0.5-1", "1-2", "2-4", "4-"}));
+  EXPECT_EQ(
+      Labels(SplitDrift(tokens.view(), SplitBy::kEntropy)),
+      (std::vector<std::string>{"0-0.01", "0.01-0.1", "0.1-0.5", "0.5-1", "1-2", "2-4", "4-"}));
   const auto lags = SplitDrift(tokens.view(), SplitBy::kVersionLag);
   EXPECT_EQ(Labels(lags), (std::vector<std::string>{"0", "1", "2", "3-4", "5-8", "9-16"}));
   for (const DriftBucket& bucket : lags) {

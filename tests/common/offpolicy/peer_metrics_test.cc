@@ -14,8 +14,8 @@ namespace {
 
 using ::tandem::testing::FailsWith;
 
-// Two completions: w = 2, 1/2, 1/2 (product 1/2), and w = 4 (product 4). A masked token and one without
-// a log-prob count nowhere.
+// Two completions: w = 2, 1/2, 1/2 (product 1/2), and w = 4 (product 4). A masked token and one
+// without a log-prob count nowhere.
 TokenLines Lines() {
   TokenLines lines;
   lines.Add(0.2, 0.4, 1, 0);
@@ -47,7 +47,7 @@ const double kLog2 = std::log(2.0);
 
 TEST(PeerMetricsTest, VerlMeasuresTheGapBeforeAnyClamp) {
   auto m = Metrics(Peer::kVerl, CorrectionKind::kOff);
-  EXPECT_NEAR(m["rollout_corr/kl"], -kLog2 / 4, 1e-6);               // deltas 1, -1, -1, 2 times ln 2
+  EXPECT_NEAR(m["rollout_corr/kl"], -kLog2 / 4, 1e-6);  // deltas 1, -1, -1, 2 times ln 2
   EXPECT_NEAR(m["rollout_corr/k3_kl"], 7.0 / 4 - 1 - kLog2 / 4, 1e-6);  // w sum to 7
   EXPECT_NEAR(m["rollout_corr/chi2_token"], (4 + 0.25 + 0.25 + 16) / 4 - 1, 1e-5);
   EXPECT_NEAR(m["rollout_corr/chi2_seq"], (0.25 + 16) / 2 - 1, 1e-5);  // of products
@@ -101,9 +101,13 @@ TEST(PeerMetricsTest, VerlsIcePopZeroesWhatOursMasks) {
 }
 
 TEST(PeerMetricsTest, WhatAPeerDoesNotHaveIsLeftOut) {
-  EXPECT_EQ(Metrics(Peer::kVerl, CorrectionKind::kTokenClip).count("rollout_corr/rollout_is_mean"), 0u);
-  EXPECT_EQ(Metrics(Peer::kVerl, CorrectionKind::kGeometricMask).count("rollout_corr/rollout_is_mean"), 0u);
-  const auto bypass = Metrics(Peer::kVerl, CorrectionKind::kTokenTis, false, CorrectionMode::kBypass);
+  EXPECT_EQ(Metrics(Peer::kVerl, CorrectionKind::kTokenClip).count("rollout_corr/rollout_is_mean"),
+            0u);
+  EXPECT_EQ(
+      Metrics(Peer::kVerl, CorrectionKind::kGeometricMask).count("rollout_corr/rollout_is_mean"),
+      0u);
+  const auto bypass =
+      Metrics(Peer::kVerl, CorrectionKind::kTokenTis, false, CorrectionMode::kBypass);
   EXPECT_EQ(bypass.count("rollout_corr/kl"), 0u) << "verl compares with the policy as it moves";
   EXPECT_EQ(bypass.count("training/rollout_probs_diff_mean"), 1u);
   EXPECT_TRUE(Metrics(Peer::kPrimeRl, CorrectionKind::kOff, /*one_update=*/false).empty());
@@ -157,8 +161,8 @@ TEST(PeerMetricsTest, ARecordWithoutTokensHasNoNumbers) {
 }
 
 TEST(PeerMetricsTest, AnUnknownPeerIsRefusedWithThoseThatAreKnown) {
-  EXPECT_THAT(ParsePeer("veRL").status(),
-              FailsWith(absl::StatusCode::kInvalidArgument, "none of verl, nemo_rl, trl, prime_rl"));
+  EXPECT_THAT(ParsePeer("veRL").status(), FailsWith(absl::StatusCode::kInvalidArgument,
+                                                    "none of verl, nemo_rl, trl, prime_rl"));
 }
 
 }  // namespace

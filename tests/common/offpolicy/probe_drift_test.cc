@@ -46,7 +46,8 @@ TEST(ProbeDrift, TheIntervalIsOverCompletionsNotTokens) {
     many_server.insert(many_server.end(), 100, -0.1f * static_cast<float>(s));
   }
   const ProbeDrift few = ComputeProbeDrift(few_completion, std::vector<float>(8), {{{few_server}}});
-  const ProbeDrift many = ComputeProbeDrift(many_completion, std::vector<float>(800), {{{many_server}}});
+  const ProbeDrift many =
+      ComputeProbeDrift(many_completion, std::vector<float>(800), {{{many_server}}});
   ASSERT_TRUE(few.mean_abs_delta.known());
   EXPECT_NEAR(many.mean_abs_delta.low, few.mean_abs_delta.low, 1e-6);
   EXPECT_NEAR(many.mean_abs_delta.high, few.mean_abs_delta.high, 1e-6);
@@ -66,7 +67,7 @@ TEST(IntervalOfDifference, AddsTheDistancesOfTheBoundsBehindItInSquares) {
   const Interval a = {.value = 3, .low = 2, .high = 5}, b = {.value = 1, .low = 0.5, .high = 1.75};
   const Interval difference = IntervalOfDifference(a, b);
   EXPECT_DOUBLE_EQ(difference.value, 2);
-  EXPECT_DOUBLE_EQ(difference.low, 2 - 1.25);             // hypot(1, 0.75)
+  EXPECT_DOUBLE_EQ(difference.low, 2 - 1.25);              // hypot(1, 0.75)
   EXPECT_DOUBLE_EQ(difference.high, 2 + std::sqrt(4.25));  // hypot(2, 0.5)
   EXPECT_FALSE(IntervalOfDifference(a, {.value = 1}).known());
 }

@@ -34,8 +34,8 @@ struct TokenLines {
   }
 
   TokenRecord view() const {
-    return {behaviour, proximal, entropies, second_moments, advantages, sequence,
-            position,  version_lag, mask,   group,          length};
+    return {behaviour, proximal,    entropies, second_moments, advantages, sequence,
+            position,  version_lag, mask,      group,          length};
   }
 };
 

@@ -41,11 +41,12 @@ TEST(NearestCastTest, EveryHalfPrecisionNumberIsTheOneOfLibTorch) {
 
 TEST(NearestCastTest, FloatsAndDoublesRoundAsInLibTorch) {
   at::manual_seed(1);
-  at::Tensor values = at::randn({100, 100}, at::kDouble) * at::exp(at::randn({100, 100}, at::kDouble) * 20);
+  at::Tensor values =
+      at::randn({100, 100}, at::kDouble) * at::exp(at::randn({100, 100}, at::kDouble) * 20);
   values[0][0] = std::numeric_limits<double>::infinity();
   values[0][1] = -0.0;
   values[0][2] = std::nan("");
-  values[0][3] = 1 + 0x1p-8;      // half way between two bf16 numbers: to the even one
+  values[0][3] = 1 + 0x1p-8;  // half way between two bf16 numbers: to the even one
   values[0][4] = 1 + 3 * 0x1p-8;
   ExpectLikeTorch(values, DType::kF32);
   ExpectLikeTorch(values, DType::kBF16);

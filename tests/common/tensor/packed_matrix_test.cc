@@ -16,9 +16,7 @@ namespace {
 
 using Rows = std::vector<std::vector<float>>;
 
-float Rounded(float x) {
-  return std::bit_cast<float>(static_cast<uint32_t>(NearestBf16(x)) << 16);
-}
+float Rounded(float x) { return std::bit_cast<float>(static_cast<uint32_t>(NearestBf16(x)) << 16); }
 
 // Values that bf16 holds exactly, so that both kinds of matrix stand for the same numbers.
 Rows RandomRows(int64_t n, int64_t depth, uint32_t seed) {

@@ -209,11 +209,14 @@ TEST(TokenizerChat, StopsAHugeOutput) {
 TEST(TokenizerChat, RefusesANamespaceInANamespaceAndValuesThatGrow) {
   EXPECT_THAT(Render("{% set ns = namespace(n=0) %}{% set ns.n = ns %}{{ ns.n }}", kHello),
               HasSubstr("a namespace cannot be set on a namespace"));
-  EXPECT_THAT(Render("{% set ns = namespace(n=0) %}{% set ns.n = [ns]|reverse %}{{ ns.n }}", kHello),
-              HasSubstr("a namespace cannot be set on a namespace"));
+  EXPECT_THAT(
+      Render("{% set ns = namespace(n=0) %}{% set ns.n = [ns]|reverse %}{{ ns.n }}", kHello),
+      HasSubstr("a namespace cannot be set on a namespace"));
   for (const char* const grown : {"ns.y ~ ns.y", "[ns.y]", "[ns.y, ns.y]"}) {
     EXPECT_THAT(Render(std::string("{% set ns = namespace(y='ab') %}{% for i in range(40) %}"
-                                   "{% set ns.y = ") + grown + " %}{% endfor %}{{ ns.y }}", kHello),
+                                   "{% set ns.y = ") +
+                           grown + " %}{% endfor %}{{ ns.y }}",
+                       kHello),
                 HasSubstr("nests deeper than 16 or is larger than 1 MiB"))
         << grown;
   }
@@ -221,8 +224,12 @@ TEST(TokenizerChat, RefusesANamespaceInANamespaceAndValuesThatGrow) {
 
 TEST(TokenizerChat, ValuesOfANamespaceAreWhatWasSet) {
   const std::string open = "{% set ns = namespace(n=0) %}";
-  EXPECT_EQ(Render(open + "{% for i in range(4) %}{% set ns.n = ns.n + i if i > 1 else ns.n %}{% endfor %}"
-                          "{{ ns.n }}", kHello), "5");
+  EXPECT_EQ(
+      Render(open +
+                 "{% for i in range(4) %}{% set ns.n = ns.n + i if i > 1 else ns.n %}{% endfor %}"
+                 "{{ ns.n }}",
+             kHello),
+      "5");
   EXPECT_EQ(Render(open + "{%- set ns.a = [1, 2] | length -%}{{ ns.a }}", kHello), "2");
   EXPECT_EQ(Render(open + "{% set ns.t = 1, 2 %}{{ ns.t[1] }}", kHello), "2");
   EXPECT_EQ(Render(open + "{% set ns.s = '%}' %}{{ ns.s }}", kHello), "%}");

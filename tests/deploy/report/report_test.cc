@@ -252,7 +252,8 @@ TEST(RunData, VersionLagsAreFollowedOverStepsAndOtherSplitsShownOfTheLast) {
   const Json k3 = drift["by_version_lag"]["k3"];
   EXPECT_EQ(k3["0"], Json::parse("[[0.1,0.05,0.2],null,[0.3,0.2,0.4]]"));
   EXPECT_EQ(k3["1"], Json::parse("[null,null,[0.6,0.5,0.7]]"));
-  EXPECT_EQ(drift["by_version_lag"]["mean_abs_delta"]["0"], Json::parse("[[1,null,null],null,null]"));
+  EXPECT_EQ(drift["by_version_lag"]["mean_abs_delta"]["0"],
+            Json::parse("[[1,null,null],null,null]"));
   EXPECT_EQ(drift["last"]["place"]["step"], 3);
   EXPECT_EQ(drift["last"]["place"]["buckets"]["last"]["tokens"], 3);
   EXPECT_FALSE(drift["last"].contains("length"));
@@ -284,7 +285,8 @@ TEST(Report, LinksToTheRunDirectoryFromWhereverThePageIs) {
 }
 
 TEST(AttributionHtml, IsOneFileWhoseTextCannotBecomeMarkup) {
-  const std::string page = AttributionHtml("step <4>", R"({"capture":"</script><img onerror=x>&"})");
+  const std::string page =
+      AttributionHtml("step <4>", R"({"capture":"</script><img onerror=x>&"})");
   EXPECT_THAT(page, HasSubstr("<title>step &lt;4&gt; - Tandem attribution</title>"));
   EXPECT_THAT(page, HasSubstr(R"("\u003c/script\u003e\u003cimg onerror=x\u003e\u0026")"));
   EXPECT_THAT(page, HasSubstr("function verdictText()"));

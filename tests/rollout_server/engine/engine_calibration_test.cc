@@ -1,5 +1,5 @@
-// The engine's own stream against its own word: if tokens are drawn from the distributions whose log-probs are
-// reported, sum(-log mu - H) over many of them is noise of a known size.
+// The engine's own stream against its own word: if tokens are drawn from the distributions whose
+// log-probs are reported, sum(-log mu - H) over many of them is noise of a known size.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,5 @@
-// Every dial of EngineFaults on the real engine, against a truth that is worked out or computed by a healthy one.
+// Every dial of EngineFaults on the real engine, against a truth that is worked out or computed by
+// a healthy one.
 #include "rollout_server/engine/engine_faults.h"
 
 #include <gmock/gmock.h>
@@ -44,24 +45,25 @@ class EngineFaultsTest : public EngineFixture {
   }
 
   // The completion's part of a score of it.
-  static SequenceScore ScoreOf(Engine& engine, const GroupRequest& group, const FinishedCompletion& c,
-                               const ScoreOptions& options = {}, int32_t first_id = -1) {
+  static SequenceScore ScoreOf(Engine& engine, const GroupRequest& group,
+                               const FinishedCompletion& c, const ScoreOptions& options = {},
+                               int32_t first_id = -1) {
     std::vector<int32_t> ids = group.prompt;
     if (first_id >= 0) ids[0] = first_id;
     ids.insert(ids.end(), c.token_ids.begin(), c.token_ids.end());
     const auto scores = engine.Score({{ids, static_cast<int64_t>(group.prompt.size())}}, options);
     EXPECT_THAT(scores, IsOk());
     SequenceScore score = scores.ok() ? (*scores)[0] : SequenceScore();
-    for (std::vector<float>* values : {&score.logprobs, &score.raw_logprobs, &score.entropies, &score.squared_probs,
-                                       &score.kept_mass}) {
+    for (std::vector<float>* values : {&score.logprobs, &score.raw_logprobs, &score.entropies,
+                                       &score.squared_probs, &score.kept_mass}) {
       values->erase(values->begin(), values->begin() + static_cast<int64_t>(group.prompt.size()));
     }
     return score;
   }
 
   // Does every record of `drawn` equal its score here?
-  static void ExpectRecordsAre(Engine& engine, const Completions& drawn, const ScoreOptions& options = {},
-                               int32_t first_id = -1) {
+  static void ExpectRecordsAre(Engine& engine, const Completions& drawn,
+                               const ScoreOptions& options = {}, int32_t first_id = -1) {
     for (const GroupRequest& group : Groups()) {
       for (const auto& [index, c] : drawn.at(group.key)) {
         EXPECT_EQ(ScoreOf(engine, group, c, options, first_id).logprobs, c.behaviour_logprobs)
@@ -89,7 +91,8 @@ class EngineFaultsTest : public EngineFixture {
     for (const HostTensor& tensor : Weights(engine, kModelSeed)) {
       auto values = std::make_shared<std::vector<float>>(tensor.spec.num_elements());
       std::memcpy(values->data(), tensor.bytes.data(), tensor.bytes.size());
-      for (size_t i = 0; i < values->size(); ++i) (*values)[i] *= 1 + size * std::sin(static_cast<float>(i));
+      for (size_t i = 0; i < values->size(); ++i)
+        (*values)[i] *= 1 + size * std::sin(static_cast<float>(i));
       moved.push_back({tensor.spec, std::as_bytes(std::span(*values)), values});
     }
     return moved;
@@ -118,11 +121,13 @@ TEST_F(EngineFaultsTest, RecordsUnderUndisclosedTransformsAreOfTheDistributionNa
     ExpectRecordsAre(*engine, drawn, one.drawn);
     for (const GroupRequest& group : Groups()) {
       for (const auto& [index, c] : drawn.at(group.key)) {
-        const SequenceScore claimed = ScoreOf(*engine, group, c), truth = ScoreOf(*engine, group, c, one.drawn);
+        const SequenceScore claimed = ScoreOf(*engine, group, c),
+                            truth = ScoreOf(*engine, group, c, one.drawn);
         for (size_t t = 0; t < c.token_ids.size(); ++t) {
           EXPECT_EQ(c.kept_mass[t], 1);
           if (faults.temperature != 1) continue;
-          const double weight = std::exp(double{claimed.logprobs[t]} - double{c.behaviour_logprobs[t]});
+          const double weight =
+              std::exp(double{claimed.logprobs[t]} - double{c.behaviour_logprobs[t]});
           EXPECT_NEAR(weight, truth.kept_mass[t], 1e-5);
         }
       }
@@ -159,12 +164,13 @@ TEST_F(EngineFaultsTest, NoiseHasTheKlOfItsSecondOrder) {
   EXPECT_NEAR(kl / second_order, 1, 0.1);
   // Alone the same noise comes as in company.
   const auto alone = Make(With(faults));
-  EXPECT_EQ(Run(*alone, {groups[3]}).at(4).at(1).behaviour_logprobs, drawn.at(4).at(1).behaviour_logprobs);
+  EXPECT_EQ(Run(*alone, {groups[3]}).at(4).at(1).behaviour_logprobs,
+            drawn.at(4).at(1).behaviour_logprobs);
 }
 
 TEST_F(EngineFaultsTest, RoundingInGenerationIsTheRoundingOfTheScore) {
-  for (int64_t EngineFaults::* const dial : {&EngineFaults::body_bits, &EngineFaults::head_bits,
-                                             &EngineFaults::kv_bits, &EngineFaults::rotary_bits}) {
+  for (int64_t EngineFaults::*const dial : {&EngineFaults::body_bits, &EngineFaults::head_bits,
+                                            &EngineFaults::kv_bits, &EngineFaults::rotary_bits}) {
     EngineFaults faults;
     faults.*dial = 7;
     const auto engine = Make(With(faults));
@@ -202,8 +208,8 @@ TEST_F(EngineFaultsTest, MoreBitsOfQuantisedKvAreCloser) {
     faults.kv_quant_bits = bits;
     const auto engine = Make(With(faults));
     const Completions drawn = Run(*engine);
-    const double gap =
-        LargestGap(ScoreOf(*engine, Groups()[0], drawn.at(1).at(0)).logprobs, drawn.at(1).at(0).behaviour_logprobs);
+    const double gap = LargestGap(ScoreOf(*engine, Groups()[0], drawn.at(1).at(0)).logprobs,
+                                  drawn.at(1).at(0).behaviour_logprobs);
     EXPECT_LT(gap, before / 3) << bits;
     before = gap;
   }
@@ -226,7 +232,8 @@ TEST_F(EngineFaultsTest, StaleVersionsAreThoseOfInstallsBefore) {
   // The claim itself is true.
   const auto claimed = Make(Fp32());
   Install(*claimed, Weights(*engine, 104), 4);
-  EXPECT_EQ((*engine->Score({{Prompt(30, 1)}}, {}))[0].logprobs, (*claimed->Score({{Prompt(30, 1)}}, {}))[0].logprobs);
+  EXPECT_EQ((*engine->Score({{Prompt(30, 1)}}, {}))[0].logprobs,
+            (*claimed->Score({{Prompt(30, 1)}}, {}))[0].logprobs);
 }
 
 TEST_F(EngineFaultsTest, InterpolatedWeightsEndAtBothVersionsAndAreQuadraticBetween) {
@@ -238,8 +245,8 @@ TEST_F(EngineFaultsTest, InterpolatedWeightsEndAtBothVersionsAndAreQuadraticBetw
   Install(*healthy, Weights(*healthy, 5), 1);
   ExpectRecordsAre(*healthy, Run(*other_end));  // all the way: the version before
 
-  // Two close versions: at the first token, whose context is the prompt, log-probs of the same ids move in
-  // proportion to a.
+  // Two close versions: at the first token, whose context is the prompt, log-probs of the same ids
+  // move in proportion to a.
   std::vector<std::map<int32_t, double>> logprobs;
   for (const double a : {0.0, 0.25, 0.5}) {
     faults.weight_interpolation = a;
@@ -302,7 +309,8 @@ TEST_F(EngineFaultsTest, AsServedScoresAreOfTheWeightsAndTheArithmeticThatDraw) 
   }
   const auto healthy = Make(Fp32());
   const std::vector<int32_t> ids = Prompt(30, 1);
-  EXPECT_EQ((*healthy->Score({{ids}}, {.as_served = true}))[0].logprobs, (*healthy->Score({{ids}}, {}))[0].logprobs);
+  EXPECT_EQ((*healthy->Score({{ids}}, {.as_served = true}))[0].logprobs,
+            (*healthy->Score({{ids}}, {}))[0].logprobs);
 }
 
 TEST_F(EngineFaultsTest, BeforeTheFirstInstallNoFaultOfWeightsShows) {
@@ -328,7 +336,8 @@ TEST_F(EngineFaultsTest, AStalePrefixTouchesTheRowsItFlagsAndNoOthers) {
   const int groups = 60;
   const auto group_of = [](GroupKey key) {
     GroupRequest group = Group(key, kPrompt, 2, 4);
-    group.prompt = Prompt(kPrompt, 1);  // one prompt: a real cache would share what one group made with the others
+    group.prompt = Prompt(
+        kPrompt, 1);  // one prompt: a real cache would share what one group made with the others
     return group;
   };
   for (GroupKey key = 1; key <= groups; ++key) ASSERT_THAT(engine->Add(group_of(key)), IsOk());
@@ -447,26 +456,31 @@ TEST_F(EngineFaultsTest, ActiveFaultsAreNamedWithTheirStrengths) {
   faults.stale_versions = 3;
   faults.tensor = "model.norm.weight";
   faults.retokenise = true;
-  EXPECT_THAT(DescribeFaults(faults),
-              ::testing::ElementsAre("temperature 0.9 (record claimed)", "kv_quant_bits 8 from position 64",
-                                     "stale_versions 3 of model.norm.weight", "retokenise"));
+  EXPECT_THAT(
+      DescribeFaults(faults),
+      ::testing::ElementsAre("temperature 0.9 (record claimed)", "kv_quant_bits 8 from position 64",
+                             "stale_versions 3 of model.norm.weight", "retokenise"));
 }
 
 TEST_F(EngineFaultsTest, RefusesDialsThatCannotAct) {
-  const auto refused = [&](const std::function<void(EngineFaults&)>& turn, const std::string& message) {
+  const auto refused = [&](const std::function<void(EngineFaults&)>& turn,
+                           const std::string& message) {
     EngineFaults faults;
     turn(faults);
     EXPECT_THAT(CheckFaults(faults, testing::TinyModelConfig()),
                 FailsWith(absl::StatusCode::kInvalidArgument, message));
   };
-  refused([](EngineFaults& f) { f.undelivered_tensor = "norm"; }, "drift.inject.undelivered_tensor is 'norm'");
+  refused([](EngineFaults& f) { f.undelivered_tensor = "norm"; },
+          "drift.inject.undelivered_tensor is 'norm'");
   refused([](EngineFaults& f) { f.tensor = "model.norm.weight"; }, "nothing acts on it");
   refused([](EngineFaults& f) { f.kv_quant_bits = 1; }, "kv_quant_bits is 1");
   refused([](EngineFaults& f) { f.wrong_bos = 49152; }, "wrong_bos is 49152");
   EngineOptions options = Fp32();
   options.faults.wrong_bos = 49152;
   const auto directory = testing::TempDir();
-  ASSERT_THAT(testing::WriteTinyModel(directory.path(), TANDEM_SOURCE_DIR, testing::TinyModelConfig(), 1), IsOk());
+  ASSERT_THAT(
+      testing::WriteTinyModel(directory.path(), TANDEM_SOURCE_DIR, testing::TinyModelConfig(), 1),
+      IsOk());
   EXPECT_THAT(Engine::Create(directory.path(), options),
               FailsWith(absl::StatusCode::kInvalidArgument, "wrong_bos"));
 }

@@ -1,5 +1,6 @@
-// What a completion depends on: weights, prompt, sampling parameters, seed and index. Each test runs the
-// same groups in other circumstances and wants the same bytes: ids, log-probs, entropies, moments.
+// What a completion depends on: weights, prompt, sampling parameters, seed and index. Each test
+// runs the same groups in other circumstances and wants the same bytes: ids, log-probs, entropies,
+// moments.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,7 +45,8 @@ class EngineInvarianceTest : public EngineFixture,
 TEST_P(EngineInvarianceTest, NotOnWhatElseIsInTheBatch) {
   const Completions alone = Alone(Options());
   ExpectSameBytes(Generate(Options(), Groups()), alone);
-  for (const int others : {8, 24, 56}) {  // batches of about 8, 32 and 64 with the groups that are looked at
+  for (const int others :
+       {8, 24, 56}) {  // batches of about 8, 32 and 64 with the groups that are looked at
     std::vector<GroupRequest> groups = Groups();
     for (int i = 0; i < others / 8; ++i) groups.push_back(Group(100 + i, 11 + i, 8, 20));
     EngineOptions options = Options();

@@ -28,8 +28,8 @@ class EngineScoreTest : public EngineFixture {
   }
 };
 
-// Every way through this engine gives the same bits: alone or in company, decoded or prefilled, in steps of any
-// size.
+// Every way through this engine gives the same bits: alone or in company, decoded or prefilled, in
+// steps of any size.
 TEST_F(EngineScoreTest, PathsAndCompanyChangeNoBit) {
   for (const ComputeDType dtype : {ComputeDType::kFp32, ComputeDType::kBf16}) {
     EngineOptions options = Fp32();
@@ -101,12 +101,12 @@ TEST_F(EngineScoreTest, ASampledGroupsRecordComesBackExactly) {
     const Completions out = RunToEnd(*engine);
     for (const auto& [index, c] : out.at(key)) {
       for (const ScorePath path : {ScorePath::kPrefill, ScorePath::kDecode}) {
-        const auto scores = engine->Score({{Whole(group, c), 27}},
-                                          {.temperature = sampling.temperature,
-                                           .top_k = sampling.top_k,
-                                           .top_p = sampling.top_p,
-                                           .min_p = sampling.min_p,
-                                           .path = path});
+        const auto scores =
+            engine->Score({{Whole(group, c), 27}}, {.temperature = sampling.temperature,
+                                                    .top_k = sampling.top_k,
+                                                    .top_p = sampling.top_p,
+                                                    .min_p = sampling.min_p,
+                                                    .path = path});
         ASSERT_THAT(scores, IsOk());
         const SequenceScore& score = (*scores)[0];
         EXPECT_EQ(Tail(score.logprobs, 30), c.behaviour_logprobs);
@@ -176,7 +176,8 @@ TEST_F(EngineScoreTest, SegmentsReplayAnInstallInTheMiddleOfAGroup) {
       const auto scores = engine->Score(sequences, {.path = path, .alone = alone});
       ASSERT_THAT(scores, IsOk());
       for (int32_t i = 0; i < 3; ++i) {
-        EXPECT_EQ(Tail((*scores)[static_cast<size_t>(i)].logprobs, 9), out.at(1).at(i).behaviour_logprobs);
+        EXPECT_EQ(Tail((*scores)[static_cast<size_t>(i)].logprobs, 9),
+                  out.at(1).at(i).behaviour_logprobs);
       }
     }
   }
@@ -196,12 +197,15 @@ TEST_F(EngineScoreTest, GapAndMassAboveAreOfTheIdsWithLargerLogits) {
     EXPECT_LE(own + score.mass_above[t], 1 + 1e-5);
     // Each of them has more than the token and at most exp(gap / T) as much.
     EXPECT_GE(score.mass_above[t], score.ranks[t] * own * (1 - 1e-5));
-    EXPECT_LE(score.mass_above[t], score.ranks[t] * own * std::exp(double{score.gaps[t]} / 0.5) * (1 + 1e-5));
+    EXPECT_LE(score.mass_above[t],
+              score.ranks[t] * own * std::exp(double{score.gaps[t]} / 0.5) * (1 + 1e-5));
     // Top-p keeps the token exactly when less than p stands above it.
     const double p = score.mass_above[t];
     if (p < 1e-3 || p > 0.999) continue;
-    const auto kept = engine->Score({{ids}}, {.temperature = 0.5f, .top_p = static_cast<float>(p * 1.0001)});
-    const auto cut = engine->Score({{ids}}, {.temperature = 0.5f, .top_p = static_cast<float>(p * 0.9999)});
+    const auto kept =
+        engine->Score({{ids}}, {.temperature = 0.5f, .top_p = static_cast<float>(p * 1.0001)});
+    const auto cut =
+        engine->Score({{ids}}, {.temperature = 0.5f, .top_p = static_cast<float>(p * 0.9999)});
     EXPECT_TRUE(std::isfinite((*kept)[0].logprobs[t])) << t;
     EXPECT_FALSE(std::isfinite((*cut)[0].logprobs[t])) << t;
   }
@@ -211,7 +215,8 @@ TEST_F(EngineScoreTest, RefusesWhatItCannotScore) {
   EngineOptions options = Fp32();
   options.kv_capacity_tokens = 64;
   const auto engine = Make(options);
-  const auto score = [&](std::vector<int32_t> ids, const ScoreOptions& how = {}, int64_t prompt = 0) {
+  const auto score = [&](std::vector<int32_t> ids, const ScoreOptions& how = {},
+                         int64_t prompt = 0) {
     return engine->Score({{std::move(ids), prompt}}, how);
   };
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
@@ -220,11 +225,14 @@ TEST_F(EngineScoreTest, RefusesWhatItCannotScore) {
   EXPECT_THAT(score({5, -1}), FailsWith(kInvalid, "sequence 0 has id -1, want 0 to 49151"));
   EXPECT_THAT(score({5, 6}, {.temperature = 0}), FailsWith(kInvalid, "temperature is 0"));
   EXPECT_THAT(score({5, 6}, {.top_p = 0}), FailsWith(kInvalid, "top_p is 0"));
-  EXPECT_THAT(score({5, 6}, {.precision = {.head_bits = 25}}), FailsWith(kInvalid, "precision.head_bits is 25"));
-  EXPECT_THAT(score({5, 6}, {.kv_quantisation = {.bits = 1}}), FailsWith(kInvalid, "kv_quantisation.bits is 1"));
+  EXPECT_THAT(score({5, 6}, {.precision = {.head_bits = 25}}),
+              FailsWith(kInvalid, "precision.head_bits is 25"));
+  EXPECT_THAT(score({5, 6}, {.kv_quantisation = {.bits = 1}}),
+              FailsWith(kInvalid, "kv_quantisation.bits is 1"));
   EXPECT_THAT(engine->Score({{{5, 6}, 0, {{1, nullptr}}}}, {}),
               FailsWith(kInvalid, "sequence 0, segment 0: want weights staged by this engine"));
-  EXPECT_THAT(score({5, 6}, {}, 2), FailsWith(kInvalid, "sequence 0 of 2 tokens has num_prompt_tokens 2"));
+  EXPECT_THAT(score({5, 6}, {}, 2),
+              FailsWith(kInvalid, "sequence 0 of 2 tokens has num_prompt_tokens 2"));
   EXPECT_THAT(score(Prompt(66, 1)), FailsWith(absl::StatusCode::kResourceExhausted, "66 tokens"));
   EXPECT_THAT(score(Prompt(65, 1)), IsOk());  // the last token is never stored
 }

@@ -10,8 +10,8 @@ namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 using testing::FailsWith;
+using ::testing::IsEmpty;
 using testing::IsOk;
 
 using EngineTest = EngineFixture;

@@ -17,7 +17,9 @@ namespace {
 using testing::IsOk;
 
 // p = .4 .3 .2 .1, in another order.
-std::vector<float> Row() { return {std::log(0.2f), std::log(0.4f), std::log(0.1f), std::log(0.3f)}; }
+std::vector<float> Row() {
+  return {std::log(0.2f), std::log(0.4f), std::log(0.1f), std::log(0.3f)};
+}
 
 SampledToken Draw(const EngineFaults& faults, double uniform, const SamplingParams& params = {},
                   const std::vector<int32_t>& forbidden = {}) {
@@ -111,7 +113,8 @@ TEST(FaultySampling, ForbiddenIdsStayForbiddenUnderEitherRecord) {
     faults.record = record;
     const SampledToken token = Draw(faults, 0.999, {}, {0, 2});
     EXPECT_EQ(token.id, 3);
-    const double claimed = std::log(0.3 / 0.7), drawn = 0.5 * std::log(0.3) - std::log(std::sqrt(0.3) + std::sqrt(0.4));
+    const double claimed = std::log(0.3 / 0.7),
+                 drawn = 0.5 * std::log(0.3) - std::log(std::sqrt(0.3) + std::sqrt(0.4));
     EXPECT_NEAR(token.behaviour_logprob, record == FaultRecord::kDrawn ? drawn : claimed, 1e-6);
   }
 }

@@ -389,11 +389,11 @@ TEST(Sampler, DrawsFollowTheDistributionItReports) {
     double critical;  // chi-square, degrees of freedom below
     size_t kept;
   };
-  for (const Case& c : {Case{{}, 24.32, 8},                       // 7 degrees
-                        Case{{.temperature = 0.7f}, 24.32, 8},    // 7
-                        Case{{.top_k = 4}, 16.27, 4},             // 3
-                        Case{{.top_p = 0.79f}, 16.27, 4},         // .3 .25 .15 .1 reach 0.79
-                        Case{{.min_p = 0.3f}, 16.27, 4}}) {       // at least 0.09
+  for (const Case& c : {Case{{}, 24.32, 8},                     // 7 degrees
+                        Case{{.temperature = 0.7f}, 24.32, 8},  // 7
+                        Case{{.top_k = 4}, 16.27, 4},           // 3
+                        Case{{.top_p = 0.79f}, 16.27, 4},       // .3 .25 .15 .1 reach 0.79
+                        Case{{.min_p = 0.3f}, 16.27, 4}}) {     // at least 0.09
     std::vector<int> counts(row.size());
     std::vector<double> p(row.size());
     for (int i = 0; i < kDraws; ++i) {

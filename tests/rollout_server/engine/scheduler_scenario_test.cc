@@ -11,7 +11,8 @@
 //   > prompt 1 [0,20) draws               work on a group's prompt
 //   > member 1.0 [20,21) draws            work on one member
 //   run 40                                so many steps whose plans are not looked at
-//   teach 16                              so many groups of another text that use a quarter of their worst
+//   teach 16                              so many groups of another text that use a quarter of
+//   their worst
 //                                         case: the scheduler learns to overcommit
 //   finish 1.0                            the member's next token is its last
 //   free 5                                blocks available now
@@ -147,10 +148,10 @@ class Scenario {
     }
     if (!plan.copies.empty()) plan_.push_back(absl::StrCat("copy ", plan.copies.size()));
     for (const Work& work : plan.work) {
-      plan_.push_back(absl::StrCat(
-          work.sequence == nullptr ? absl::StrCat("prompt ", work.group->request.key)
-                                   : absl::StrCat("member ", NameOf(*work.sequence)),
-          " [", work.begin, ",", work.end, ")", work.draws ? " draws" : ""));
+      plan_.push_back(
+          absl::StrCat(work.sequence == nullptr ? absl::StrCat("prompt ", work.group->request.key)
+                                                : absl::StrCat("member ", NameOf(*work.sequence)),
+                       " [", work.begin, ",", work.end, ")", work.draws ? " draws" : ""));
     }
     scheduler_->Computed(plan);
     std::vector<Sequence*> drawn;

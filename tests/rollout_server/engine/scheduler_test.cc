@@ -35,8 +35,8 @@ int64_t Tokens(const StepPlan& plan) {
   return tokens;
 }
 
-// Plays the engine: a token for everyone the plan lets draw; `is_last` says which end their sequence.
-// Returns the keys of the groups that ended.
+// Plays the engine: a token for everyone the plan lets draw; `is_last` says which end their
+// sequence. Returns the keys of the groups that ended.
 template <typename IsLast>
 std::vector<GroupKey> Compute(Scheduler& scheduler, const StepPlan& plan, const IsLast& is_last) {
   scheduler.Computed(plan);
@@ -305,7 +305,8 @@ class RandomWorkload {
   GroupKey next_key_ = 1;
 };
 
-// Every group ends, every step advances, within the budget, and no block is leaked or written by two.
+// Every group ends, every step advances, within the budget, and no block is leaked or written by
+// two.
 TEST(Scheduler, FinishesEveryGroupOfRandomWorkloadsAndLeaksNoBlock) {
   for (uint32_t seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE(seed);

@@ -18,17 +18,18 @@ using testing::IsOk;
 
 class SitePrecisionTest : public EngineFixture {
  protected:
-  static SequenceScore Score(Engine& engine, const std::vector<int32_t>& ids, const SitePrecision& precision,
-                             ScorePath path = ScorePath::kPrefill) {
+  static SequenceScore Score(Engine& engine, const std::vector<int32_t>& ids,
+                             const SitePrecision& precision, ScorePath path = ScorePath::kPrefill) {
     const auto scores = engine.Score({{ids}}, {.path = path, .precision = precision});
     EXPECT_THAT(scores, IsOk());
     return scores.ok() ? (*scores)[0] : SequenceScore();
   }
 };
 
-// The bf16 engine is the fp32 engine at the cast weights with body and KV at 8 bits, to the last bit: with it the
-// ladder can go from one to the other site by site. Processors with bf16 instructions multiply pairs of
-// products in one rounding, which no rounding of inputs can stand for.
+// The bf16 engine is the fp32 engine at the cast weights with body and KV at 8 bits, to the last
+// bit: with it the ladder can go from one to the other site by site. Processors with bf16
+// instructions multiply pairs of products in one rounding, which no rounding of inputs can stand
+// for.
 TEST_F(SitePrecisionTest, EightBitsOfBodyAndKvAreTheBf16Engine) {
   EngineOptions options = Fp32();
   const auto fp32 = Make(options);
@@ -49,7 +50,8 @@ TEST_F(SitePrecisionTest, EightBitsOfBodyAndKvAreTheBf16Engine) {
     const SequenceScore rounded = Score(*fp32, ids, {.body_bits = 8, .kv_bits = 8}, path);
     const SequenceScore untouched = Score(*fp32, ids, {}, path);
     if (ActiveInstructionSet() == InstructionSet::kAvx512Bf16) {
-      EXPECT_LT(LargestGap(rounded.logprobs, want.logprobs), 0.2 * LargestGap(untouched.logprobs, want.logprobs));
+      EXPECT_LT(LargestGap(rounded.logprobs, want.logprobs),
+                0.2 * LargestGap(untouched.logprobs, want.logprobs));
     } else {
       EXPECT_EQ(rounded.logprobs, want.logprobs);
       EXPECT_EQ(rounded.entropies, want.entropies);
@@ -65,8 +67,8 @@ TEST_F(SitePrecisionTest, EachSiteMovesTheScoresTheMoreTheFewerBitsItKeeps) {
   const std::vector<int32_t> ids = Prompt(60, 2);
   const std::vector<float> exact = Score(*engine, ids, {}).logprobs;
   EXPECT_EQ(Score(*engine, ids, {24, 24, 24, 24}).logprobs, exact);
-  for (int SitePrecision::* const site : {&SitePrecision::body_bits, &SitePrecision::head_bits,
-                                          &SitePrecision::kv_bits, &SitePrecision::rotary_bits}) {
+  for (int SitePrecision::*const site : {&SitePrecision::body_bits, &SitePrecision::head_bits,
+                                         &SitePrecision::kv_bits, &SitePrecision::rotary_bits}) {
     double before = 0;
     for (const int bits : {18, 14, 10, 6}) {
       SitePrecision precision;
@@ -116,7 +118,8 @@ TEST_F(SitePrecisionTest, RotaryErrorGrowsWithPosition) {
   EXPECT_GT(median(far), 3 * median(near));
 }
 
-// A token attends to itself through the cache too, so already the first position's value is rounded.
+// A token attends to itself through the cache too, so already the first position's value is
+// rounded.
 TEST_F(SitePrecisionTest, RoundedKvShowsFromTheFirstRowOn) {
   const auto engine = Make(Fp32());
   const std::vector<int32_t> ids = Prompt(20, 3);

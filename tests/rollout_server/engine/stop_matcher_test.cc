@@ -77,7 +77,8 @@ TEST(StopMatcher, TokenByTokenFindsWhatTheWholeTextHas) {
   // Words, digits, emoji in pieces, lone bytes and special tokens in random order.
   std::vector<int32_t> pieces = Ids(" the cat and 12 \xF0\x9F\x91\xBB\xE2\x82\xAC\n\n<|im_end|>ab");
   for (int32_t id = 100; id < 300; id += 7) pieces.push_back(id);
-  const std::vector<std::string> stops = {"t a", "1\xF0\x9F", "\xF0\x9F\x91\xBB", "\n\n", "d\xE2\x82\xAC", "the the"};
+  const std::vector<std::string> stops = {"t a",  "1\xF0\x9F",     "\xF0\x9F\x91\xBB",
+                                          "\n\n", "d\xE2\x82\xAC", "the the"};
   std::mt19937 random(5);
   int found = 0;
   for (int run = 0; run < 300; ++run) {
