@@ -33,6 +33,13 @@ endif()
 target_include_directories(tandem_flags INTERFACE ${PROJECT_SOURCE_DIR})
 target_link_options(tandem_flags INTERFACE -Wl,-z,relro,-z,now)
 
+# What programs are made of, and not tests: calls of libc with a known size are checked. Not under sanitizers,
+# which check more, and not without optimisation, where it does nothing.
+set(TANDEM_FORTIFY "")
+if(TANDEM_SANITIZER STREQUAL "")
+  set(TANDEM_FORTIFY $<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE> $<$<NOT:$<CONFIG:Debug>>:-D_FORTIFY_SOURCE=2>)
+endif()
+
 # tandem_library(NAME <name> [HDRS ...] [SRCS ...] [DEPS ...] [TORCH] [CUDA])
 # Makes tandem::<name>. Includes are from the top folder ("trainer/policy_loss.h"). DEPS lists every
 # library whose headers the target includes. TORCH links LibTorch, PRIVATE and behind -idirafter
@@ -45,6 +52,7 @@ function(tandem_library)
   if(ARG_SRCS)
     add_library(tandem_${ARG_NAME} STATIC ${ARG_SRCS} ${ARG_HDRS})
     target_link_libraries(tandem_${ARG_NAME} PUBLIC tandem_flags ${ARG_DEPS})
+    target_compile_options(tandem_${ARG_NAME} PRIVATE ${TANDEM_FORTIFY})
     if(ARG_TORCH)
       target_link_libraries(tandem_${ARG_NAME} PRIVATE torch::cpu)
     endif()
@@ -69,11 +77,15 @@ function(tandem_binary)
   cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH" "NAME" "SRCS;DEPS")
   add_executable(${ARG_NAME} ${ARG_SRCS})
   target_link_libraries(${ARG_NAME} PRIVATE tandem_flags ${ARG_DEPS})
+  target_compile_options(${ARG_NAME} PRIVATE ${TANDEM_FORTIFY})
   if(ARG_TORCH)
     target_link_libraries(${ARG_NAME} PRIVATE torch::cpu)
   endif()
   add_dependencies(tandem_binaries ${ARG_NAME})
 endfunction()
+
+# After so long a test hangs. Far more than any takes, so that a machine that is busy fails none.
+set(TANDEM_TEST_SECONDS 900)
 
 # tandem_test(NAME <name> SRCS ... DEPS ... [TORCH] [CUDA] [WHOLE] [LABELS ...] [TIMEOUT s])
 # One executable per test file. Each TEST is its own ctest case, found when ctest runs; with TORCH or
@@ -90,7 +102,7 @@ function(tandem_test)
     set(ARG_LABELS cpu)
   endif()
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 120)
+    set(ARG_TIMEOUT ${TANDEM_TEST_SECONDS})
   endif()
   add_executable(${ARG_NAME} ${ARG_SRCS})
   target_link_libraries(${ARG_NAME} PRIVATE tandem_flags ${ARG_DEPS} GTest::gmock GTest::gmock_main)
@@ -129,7 +141,7 @@ function(tandem_python_test)
     set(ARG_LABELS cpu)
   endif()
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 300)
+    set(ARG_TIMEOUT ${TANDEM_TEST_SECONDS})
   endif()
   add_test(NAME ${ARG_NAME}
            COMMAND ${TANDEM_VENV}/bin/python -m pytest -q -x -p no:cacheprovider

@@ -11,10 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/file_system.h"
 #include "common/base/log.h"
+#include "common/base/loopback.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/caller_channel.h"
 #include "common/rpc/credentials.h"
-#include "common/rpc/loopback.h"
 #include "rollout_server/injection_alarm.h"
 #include "rollout_server/readiness.h"
 #include "rollout_server/reflection.h"
@@ -43,10 +44,11 @@ std::unique_ptr<grpc::Server> Listen(const ServerOptions& options,
                              static_cast<int>(options.max_connection_age_seconds * 1e3));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kGraceOfOldConnectionsMs);
   // A client behind a dead connection is found, and its groups are freed.
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, rpc::kKeepaliveMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, rpc::kKeepaliveTimeoutMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             rpc::kLeastPingDistanceMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
   for (grpc::Service* service : services) builder.RegisterService(service);
   return builder.BuildAndStart();
@@ -192,7 +194,7 @@ absl::StatusOr<std::unique_ptr<RolloutServer>> RolloutServer::Create(const Serve
   auto impl =
       std::make_unique<Impl>(options, std::move(loaded), observation, clock, std::move(tracer));
   TANDEM_ASSIGN_OR_RETURN(impl->doorkeeper, rpc::Doorkeeper::Load(options.tls));
-  if (impl->doorkeeper.is_plaintext() && !rpc::IsLoopback(options.listen)) {
+  if (impl->doorkeeper.is_plaintext() && !IsLoopback(options.listen)) {
     log::Warning(
         "PLAINTEXT gRPC on an address others can reach: whoever reaches it can push weights",
         {{"listen", options.listen}});

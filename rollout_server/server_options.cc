@@ -3,9 +3,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/loopback.h"
 #include "common/base/status_macros.h"
 #include "common/observe/observe_server.h"
-#include "common/rpc/loopback.h"
 
 namespace tandem::rollout {
 
@@ -18,7 +18,7 @@ absl::Status CheckTransport(const ServerOptions& options) {
     return absl::InvalidArgumentError(
         "server.insecure_plaintext_open_to_the_network with server.tls: choose one");
   }
-  if (secure || options.insecure_plaintext_open_to_the_network || rpc::IsLoopback(options.listen)) {
+  if (secure || options.insecure_plaintext_open_to_the_network || IsLoopback(options.listen)) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(

@@ -40,7 +40,9 @@ std::string StateJson(const Checkpoint& checkpoint) {
                       {"step", checkpoint.step},
                       {"next_group_step", checkpoint.next_group_step},
                       {"run_id", checkpoint.run_id},
-                      {"seed", checkpoint.seed},
+                      {"seed", checkpoint.order.seed},
+                      {"prompts_per_step", checkpoint.order.prompts_per_step},
+                      {"prompts_digest", checkpoint.order.prompts_digest},
                       {"model_config_digest", checkpoint.identity.model_config_digest},
                       {"tokenizer_hash", checkpoint.identity.tokenizer_hash},
                       {"num_updates", checkpoint.learner.num_updates}};
@@ -140,6 +142,21 @@ absl::Status AsDataLoss(const absl::Status& status) {
 
 }  // namespace
 
+absl::Status CheckSameOrder(const DrawOrder& was, const DrawOrder& now) {
+  const auto differs = [](const char* what, const auto& a, const auto& b) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the run was started with ", what, " ", a, ", not ", b,
+        ": which prompts come next depends on it. To go on from its weights in another "
+        "way, start another run with the checkpoint as trainer.model"));
+  };
+  if (was.seed != now.seed) return differs("trainer.seed", was.seed, now.seed);
+  if (was.prompts_per_step != now.prompts_per_step) {
+    return differs("trainer.prompts_per_step", was.prompts_per_step, now.prompts_per_step);
+  }
+  if (was.prompts_digest == now.prompts_digest) return absl::OkStatus();
+  return differs("the prompts (trainer.data) of digest", was.prompts_digest, now.prompts_digest);
+}
+
 absl::Status SaveCheckpoint(const std::string& directory, const Checkpoint& checkpoint,
                             const std::string& model_directory, int64_t keep) {
   // One of the same step that was there holds the same weights, or was damaged.
@@ -161,10 +178,13 @@ absl::StatusOr<Checkpoint> LoadCheckpoint(const std::string& path,
   checkpoint.step = state.value("step", int64_t{-1});
   checkpoint.next_group_step = state.value("next_group_step", int64_t{-1});
   checkpoint.run_id = state.value("run_id", "");
-  checkpoint.seed = state.value("seed", uint64_t{0});
+  checkpoint.order = {state.value("seed", uint64_t{0}),
+                      state.value("prompts_per_step", int64_t{-1}),
+                      state.value("prompts_digest", "")};
   checkpoint.identity = {state.value("model_config_digest", ""), state.value("tokenizer_hash", "")};
   checkpoint.learner.num_updates = state.value("num_updates", int64_t{-1});
-  if (checkpoint.step < 0 || checkpoint.next_group_step < 0 || checkpoint.learner.num_updates < 0) {
+  if (checkpoint.step < 0 || checkpoint.next_group_step < 0 || checkpoint.learner.num_updates < 0 ||
+      checkpoint.order.prompts_per_step < 0) {
     return absl::DataLossError(absl::StrCat(path, "/", kState, " lacks a field"));
   }
   TANDEM_RETURN_IF_ERROR(CheckIdentity(path, checkpoint.identity, identity));
@@ -195,9 +215,10 @@ absl::StatusOr<LoadedCheckpoint> LoadLatestCheckpoint(const std::string& directo
     if (checkpoint.status().code() != absl::StatusCode::kDataLoss) return checkpoint.status();
     loaded.refused.push_back(std::string(checkpoint.status().message()));
   }
-  return absl::NotFoundError(absl::StrCat("no whole checkpoint in ", directory,
-                                          loaded.refused.empty() ? "" : ": ",
-                                          absl::StrJoin(loaded.refused, "; ")));
+  if (steps.empty()) return absl::NotFoundError(absl::StrCat("no checkpoint in ", directory));
+  return absl::DataLossError(absl::StrCat(
+      "no checkpoint in ", directory, " is whole (", absl::StrJoin(loaded.refused, "; "),
+      "): bring one back, or move the run away and start anew"));
 }
 
 }  // namespace tandem::trainer

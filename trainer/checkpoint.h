@@ -21,12 +21,23 @@ struct CheckpointIdentity {
   std::string tokenizer_hash;
 };
 
-struct Checkpoint {
-  int64_t step = 0;  // weight version
-  int64_t next_group_step =
-      0;  // the trained frontier and data cursor (ExperienceBuffer::next_step)
-  std::string run_id;
+// What decides which prompts the groups of a step are of. It too must be the same: the trained
+// frontier is a number of steps.
+struct DrawOrder {
   uint64_t seed = 0;
+  int64_t prompts_per_step = 0;
+  std::string prompts_digest;  // PromptSource::digest
+};
+
+// In what `now` differs from `was`, and what to do; OK: in nothing.
+//   INVALID_ARGUMENT  names the knob and both values
+absl::Status CheckSameOrder(const DrawOrder& was, const DrawOrder& now);
+
+struct Checkpoint {
+  int64_t step = 0;             // weight version
+  int64_t next_group_step = 0;  // the trained frontier: the first step whose groups are untrained
+  std::string run_id;
+  DrawOrder order;
   CheckpointIdentity identity;
   LearnerState learner;
 };
@@ -50,7 +61,8 @@ struct LoadedCheckpoint {
 };
 
 // The newest checkpoint that is whole: LATEST, else the others from the newest down.
-//   NOT_FOUND  none is there, or all are damaged (each named)
+//   NOT_FOUND  none is there
+//   DATA_LOSS  all are damaged (each named)
 //   FAILED_PRECONDITION as above
 absl::StatusOr<LoadedCheckpoint> LoadLatestCheckpoint(const std::string& directory,
                                                       const CheckpointIdentity& identity);

@@ -58,7 +58,7 @@ std::vector<Reward> Score(const Prompt& prompt, const FinishedGroup& group,
 // Sums over the prompts of one kind.
 struct Tally {
   int64_t answered = 0;
-  double reward = 0;    // of the first completion
+  double reward = 0;    // of the first completion that has one
   int64_t correct = 0;  // prompts with a correct completion
 };
 
@@ -89,7 +89,18 @@ absl::StatusOr<Tally> Ask(std::span<const Prompt> prompts, bool sampled, int64_t
                    {{"group_id", group->group_id}, {"reason", group->status.ToString()}});
       continue;
     }
-    const auto scored = Score(prompts[static_cast<size_t>(index)], *group, rewards);
+    std::vector<Reward> scored = Score(prompts[static_cast<size_t>(index)], *group, rewards);
+    std::string failure;
+    std::erase_if(scored, [&](const Reward& reward) {
+      const bool failed = IsRewardFailure(reward.mask_reason);
+      if (failed) failure = reward.mask_reason;
+      return failed;
+    });
+    if (scored.empty()) {
+      log::Warning("an evaluation prompt was left out",
+                   {{"group_id", group->group_id}, {"reason", failure}});
+      continue;
+    }
     const double threshold = rewards.options().pass_threshold;
     ++tally.answered;
     tally.reward += scored.front().value;

@@ -68,9 +68,10 @@ absl::Status ExperienceBuffer::Add(experience::v1::ScoredGroup group) {
   return absl::OkStatus();
 }
 
-absl::Status ExperienceBuffer::Drop(int64_t group_id, const std::string& reason) {
+absl::Status ExperienceBuffer::Drop(int64_t group_id, const std::string& reason,
+                                    const std::string& message) {
   TANDEM_RETURN_IF_ERROR(CheckOpen(group_id));
-  dropped_.emplace(group_id, reason);
+  dropped_.emplace(group_id, DroppedGroup{group_id, reason, message});
   return absl::OkStatus();
 }
 
@@ -88,17 +89,17 @@ StepExperience ExperienceBuffer::TakeStep(WeightVersion version, bool drop_zero_
   StepExperience step;
   const int64_t begin = current_step_ * groups_per_step_;
   for (int64_t id = begin; id < begin + groups_per_step_; ++id) {
-    if (const auto dropped = dropped_.extract(id)) {
-      step.dropped.push_back({id, dropped.mapped()});
+    if (auto dropped = dropped_.extract(id)) {
+      step.dropped.push_back(std::move(dropped.mapped()));
       continue;
     }
     auto node = admitted_.extract(id);
     if (Staleness(node.mapped(), version) > max_staleness_) {
-      step.dropped.push_back({id, "stale"});
+      step.dropped.push_back({id, "stale", ""});
     } else if (AllMasked(node.mapped())) {
-      step.dropped.push_back({id, "all_masked"});
+      step.dropped.push_back({id, "all_masked", ""});
     } else if (drop_zero_variance && node.mapped().zero_variance()) {
-      step.dropped.push_back({id, "zero_variance"});
+      step.dropped.push_back({id, "zero_variance", ""});
     } else {
       step.groups.push_back(std::move(node.mapped()));
     }

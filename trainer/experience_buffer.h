@@ -26,7 +26,8 @@ int64_t Staleness(const experience::v1::ScoredGroup& group, WeightVersion versio
 
 struct DroppedGroup {
   int64_t group_id = 0;
-  std::string reason;  // "stale", "zero_variance", "all_masked", or the caller's
+  std::string reason;   // "stale", "zero_variance", "all_masked", or the caller's
+  std::string message;  // what else the caller said
 };
 
 struct StepExperience {
@@ -52,7 +53,7 @@ class ExperienceBuffer {
   absl::Status Add(experience::v1::ScoredGroup group);
 
   // Gives a group up; the step it belongs to gets smaller. Errors as Add.
-  absl::Status Drop(int64_t group_id, const std::string& reason);
+  absl::Status Drop(int64_t group_id, const std::string& reason, const std::string& message = "");
 
   // All groups of the current step are here or dropped.
   bool StepReady() const;
@@ -78,7 +79,7 @@ class ExperienceBuffer {
   int64_t installed_steps_;
   int64_t next_group_;  // no slot taken yet
   std::map<int64_t, experience::v1::ScoredGroup> admitted_;
-  std::map<int64_t, std::string> dropped_;
+  std::map<int64_t, DroppedGroup> dropped_;
 };
 
 }  // namespace tandem::trainer

@@ -1,6 +1,7 @@
 #include "trainer/prompt_source.h"
 
 #include <numeric>
+#include <span>
 #include <sstream>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
+#include "common/weights/digest.h"
 #include "nlohmann/json.hpp"
 #include "trainer/stable_hash.h"
 
@@ -171,6 +173,15 @@ absl::StatusOr<std::unique_ptr<PromptSource>> PromptSource::Open(const std::stri
                                                    source->num_dropped_, " over length)"));
   }
   return source;
+}
+
+std::string PromptSource::digest() const {
+  std::vector<uint64_t> hashes = {shuffle_};
+  for (const experience::v1::Prompt& prompt : prompts_) {
+    const auto& ids = prompt.token_ids();
+    hashes.push_back(HashTokenIds({ids.data(), static_cast<size_t>(ids.size())}));
+  }
+  return Digest128(std::as_bytes(std::span(hashes)));
 }
 
 const experience::v1::Prompt& PromptSource::At(int64_t cursor) {

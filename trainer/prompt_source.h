@@ -70,6 +70,10 @@ class PromptSource {
   const std::vector<experience::v1::Prompt>& prompts() const { return prompts_; }
   int64_t num_dropped() const { return num_dropped_; }  // over length
 
+  // Of the token ids of all prompts, and of whether they are shuffled: equal digests and seeds have
+  // the same prompt at every cursor.
+  std::string digest() const;
+
  private:
   PromptSource(uint64_t seed, bool shuffle) : seed_(seed), shuffle_(shuffle) {}
 

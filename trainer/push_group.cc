@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
+#include "common/base/loopback.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/comm/group.h"
@@ -101,9 +102,18 @@ PushGroup::PushGroup(const std::string& run_id, const PushGroupOptions& options)
 
 PushGroup::~PushGroup() = default;
 
-absl::StatusOr<comm::Store> PushGroup::OpenStore() {
+// Open to the network from the first server on that is not of this machine.
+absl::StatusOr<comm::Store> PushGroup::OpenStore(std::span<WeightRemote* const> remotes) {
+  const bool near = std::ranges::all_of(
+      remotes, [](const WeightRemote* remote) { return IsLoopback(remote->address()); });
+  const bool here = options_.host.empty() || IsLoopback(options_.host + ":0");
+  if (reach_ == comm::Reach::kMachine && !(near && here)) {
+    store_.reset();
+    reach_ = comm::Reach::kNetwork;
+  }
   if (store_ == nullptr) {
-    TANDEM_ASSIGN_OR_RETURN(comm::Store store, comm::Store::Host(static_cast<int>(options_.port)));
+    TANDEM_ASSIGN_OR_RETURN(comm::Store store,
+                            comm::Store::Host(static_cast<int>(options_.port), reach_));
     store_ = std::make_unique<comm::Store>(std::move(store));
   }
   return *store_;
@@ -132,7 +142,7 @@ std::vector<absl::Status> PushGroup::Form(int64_t epoch, std::span<WeightRemote*
 std::vector<absl::Status> PushGroup::TryForm(std::span<WeightRemote* const> remotes) {
   group_.reset();
   members_.clear();
-  const absl::StatusOr<comm::Store> store = OpenStore();
+  const absl::StatusOr<comm::Store> store = OpenStore(remotes);
   if (!store.ok()) return std::vector<absl::Status>(remotes.size(), store.status());
   comm::PushSeatOffer offer = {.run_id = run_id_,
                                .epoch = epoch_,

@@ -56,13 +56,14 @@ class PushGroup {
   void Forget(const WeightRemote* remote);
 
  private:
-  absl::StatusOr<comm::Store> OpenStore();
+  absl::StatusOr<comm::Store> OpenStore(std::span<WeightRemote* const> remotes);
   std::vector<absl::Status> TryForm(std::span<WeightRemote* const> remotes);
   absl::Status Broadcast(const WeightPayload& payload);
 
   const std::string run_id_;
   const PushGroupOptions options_;
-  std::unique_ptr<comm::Store> store_;  // null before the first group
+  std::unique_ptr<comm::Store> store_;         // null before the first group
+  comm::Reach reach_ = comm::Reach::kMachine;  // of store_
   int64_t epoch_ = 0;
   int64_t membership_ = 0;
   std::shared_ptr<comm::Collective> group_;  // null: none

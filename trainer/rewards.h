@@ -50,6 +50,9 @@ struct Reward {
   std::string mask_reason;  // not empty: do not train on it ("truncated", "reward_failed: ...")
 };
 
+// Of a mask_reason: is there no reward?
+inline bool IsRewardFailure(std::string_view reason) { return reason.starts_with("reward_failed"); }
+
 // Numbers written in `text`, in order: optional sign, digits with thousands commas, decimals.
 std::vector<double> NumbersIn(std::string_view text);
 

@@ -14,6 +14,7 @@
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/caller_channel.h"
 #include "proto/rollout.grpc.pb.h"
 #include "trainer/group_check.h"
 
@@ -75,15 +76,8 @@ double RetryAfter(const grpc::ClientContext& context, double fallback) {
 
 std::unique_ptr<RolloutService::Stub> Connect(const std::string& address,
                                               const rpc::Caller& caller) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  // The deadline of one attempt to connect (a busy machine needs seconds), and in this gRPC also
-  // the least time between two.
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  arguments.SetMaxReceiveMessageSize(64 << 20);
   return RolloutService::NewStub(
-      grpc::CreateCustomChannel(address, caller.credentials(), arguments));
+      grpc::CreateCustomChannel(address, caller.credentials(), rpc::CallerArguments()));
 }
 
 }  // namespace

@@ -17,6 +17,10 @@ namespace tandem::trainer {
 namespace {
 
 namespace fs = std::filesystem;
+
+// For a process that was killed to be gone.
+constexpr double kLockPatienceSeconds = 5;
+
 using experience::v1::ScoredCompletion;
 using experience::v1::ScoredGroup;
 
@@ -125,6 +129,15 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::stri
   // A process that died before its first event leaves folders and files without contents.
   const bool bare_is_empty = mode == RunMode::kResumeOrFresh;
   mode = Decide(out, name, mode);
+  if (fs::exists(run->path_)) {
+    auto lock = DirectoryLock::Take(run->path_, kLockPatienceSeconds);
+    if (!lock.ok()) {
+      return absl::Status(lock.status().code(),
+                          absl::StrCat(lock.status().message(),
+                                       ": stop it first, or give this run another run.name"));
+    }
+    run->lock_ = *std::move(lock);
+  }
   // The launcher may have put its logs there before the trainer starts.
   bool empty = true;
   for (const auto& entry : fs::directory_iterator(run->path_, error)) {
@@ -151,6 +164,9 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::stri
   }
   for (const char* folder : {"", "/logs", "/rollouts", "/checkpoints"}) {
     TANDEM_RETURN_IF_ERROR(MakeDirectories(run->path_ + folder));
+  }
+  if (run->lock_ == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(run->lock_, DirectoryLock::Take(run->path_, kLockPatienceSeconds));
   }
   run->started_at_ = MonotonicSeconds();
   TANDEM_RETURN_IF_ERROR(run->OpenFiles());

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/directory_lock.h"
 #include "common/base/file_system.h"
 #include "proto/experience.pb.h"
 #include "trainer/metrics_line.h"
@@ -36,7 +37,8 @@ using TokenText = std::function<std::string(int32_t)>;
 class RunDirectory {
  public:
   // Opens OUT/NAME.
-  //   ALREADY_EXISTS      the directory holds a run and mode is kFresh: names --resume and --clean
+  //   ALREADY_EXISTS      the directory holds a run and mode is kFresh: names --resume and --clean;
+  //                       or a process writes to it, and goes on for seconds
   //   NOT_FOUND           mode is kResume and no run is there
   //   INVALID_ARGUMENT    kClean, and what is there does not look like a run
   //   PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNAVAILABLE  it cannot be written
@@ -71,7 +73,8 @@ class RunDirectory {
   absl::Status OpenFiles();
 
   const std::string path_;
-  double started_at_ = 0;  // monotonic
+  double started_at_ = 0;                // monotonic
+  std::unique_ptr<DirectoryLock> lock_;  // two writers would mix up their records
   std::unique_ptr<AppendFile> metrics_, events_;
   std::unique_ptr<TensorboardWriter> tensorboard_;
 };

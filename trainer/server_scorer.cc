@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/caller_channel.h"
 #include "proto/rollout.grpc.pb.h"
 
 namespace tandem::trainer {
@@ -96,8 +97,9 @@ ServerScorer::ServerScorer(const std::vector<std::string>& addresses, double tim
 }
 
 int ServerScorer::AddServer(const std::string& address) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(64 << 20);
+  grpc::ChannelArguments arguments = rpc::CallerArguments();
+  // Apart from the rollout client's connection, as a push is.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   auto server = std::make_unique<Server>(
       Server{address, rollout::v1::RolloutService::NewStub(
                           grpc::CreateCustomChannel(address, caller_.credentials(), arguments))});

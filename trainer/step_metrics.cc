@@ -6,6 +6,7 @@
 
 #include "trainer/advantages.h"
 #include "trainer/group_check.h"
+#include "trainer/rewards.h"
 
 namespace tandem::trainer {
 namespace {
@@ -22,6 +23,8 @@ double Share(int64_t count, size_t of) {
   return of == 0 ? 0 : static_cast<double>(count) / static_cast<double>(of);
 }
 
+// Of the completions that have a reward: a reward program that failed gave none, which is not 0.
+// Every group has some, or it would not be trained.
 void AddRewards(const std::vector<ScoredGroup>& groups, double pass_threshold, MetricsLine* line) {
   std::vector<double> rewards, group_stds;
   std::map<std::string, std::vector<double>> parts;
@@ -29,6 +32,7 @@ void AddRewards(const std::vector<ScoredGroup>& groups, double pass_threshold, M
   for (const ScoredGroup& group : groups) {
     std::vector<double> of_group;
     for (const ScoredCompletion& member : group.completions()) {
+      if (IsRewardFailure(member.drop_reason())) continue;
       of_group.push_back(member.reward());
       for (const auto& [name, value] : member.reward_parts()) parts[name].push_back(value);
     }

@@ -14,6 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/comm/group.h"
 #include "common/comm/rendezvous.h"
+#include "common/comm/steady_time.h"
 #include "common/weights/digest.h"
 #include "trainer/rank_orders.h"
 #include "trainer/run_error.h"
@@ -165,9 +166,9 @@ void Team::End(ExitCode code) const {
   if (alone()) return;
   const comm::Store& store = members_->met->store;
   if (!store.Set(kEnded, absl::StrCat(ToInt(code))).ok()) return;
-  const absl::Time until = absl::Now() + absl::Seconds(2);
+  const absl::Time until = comm::SteadyNow() + absl::Seconds(2);
   for (int rank = 1; rank < size(); ++rank) {
-    const absl::Duration left = std::max(until - absl::Now(), absl::ZeroDuration());
+    const absl::Duration left = std::max(until - comm::SteadyNow(), absl::ZeroDuration());
     store.Get(HeardBy(rank), left).status().IgnoreError();
   }
 }

@@ -6,13 +6,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/clock.h"
 #include "common/base/json_number.h"
 #include "common/base/log.h"
+#include "common/base/loopback.h"
 #include "common/base/peak_memory.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/credentials.h"
-#include "common/rpc/loopback.h"
 #include "trainer/group_request.h"
 #include "trainer/run_error.h"
 #include "trainer/score_group.h"
@@ -47,9 +48,9 @@ absl::Status Trainer::Impl::AskForGroups() {
 absl::Status Trainer::Impl::TakeGroup(FinishedGroup finished) {
   ++groups_done;
   const auto drop = [&](const std::string& reason, const std::string& message) {
-    TANDEM_RETURN_IF_ERROR(buffer->Drop(finished.group_id, reason));
-    return Event("group_dropped", message,
-                 {{"group_id", absl::StrCat(finished.group_id)}, {"reason", JsonText(reason)}});
+    log::Warning("a group is given up",
+                 {{"group_id", finished.group_id}, {"reason", reason}, {"message", message}});
+    return buffer->Drop(finished.group_id, reason, message);
   };
   if (finished.status.code() == absl::StatusCode::kInvalidArgument) {
     return WithExitCode(finished.status, ExitCode::kUsage);
@@ -149,7 +150,7 @@ absl::Status Trainer::Impl::Capture(const StepExperience& step, MetricsLine* lin
 
 // One train step: arrows 1 to 3, proof of delivery, 4 to 8, 9, then what is kept of it.
 absl::Status Trainer::Impl::Step() {
-  times = {};
+  times = {.checkpoint = times.checkpoint};
   const double start = MonotonicSeconds();
   spans.BeginStep(version.Next().value);
   TANDEM_RETURN_IF_ERROR(Collect());
@@ -158,29 +159,36 @@ absl::Status Trainer::Impl::Step() {
   const StepExperience step = buffer->TakeStep(version, options.advantage.drop_zero_variance);
   metrics->OnTaken(step, version);
   for (const DroppedGroup& dropped : step.dropped) {
-    TANDEM_RETURN_IF_ERROR(Event(
-        "group_dropped", dropped.reason,
+    TANDEM_RETURN_IF_ERROR(EventOfStep(
+        "group_dropped", dropped.message.empty() ? dropped.reason : dropped.message,
         {{"group_id", absl::StrCat(dropped.group_id)}, {"reason", JsonText(dropped.reason)}}));
   }
-  if (step.groups.empty()) return SkipStep("no group is left to train on");
+  if (step.groups.empty()) return SkipStep("no group is left to train on", step);
   MetricsLine line(version.Next().value, run->ElapsedSeconds());
   TANDEM_RETURN_IF_ERROR(MeasureProbe(step, &line));
   TANDEM_ASSIGN_OR_RETURN(const std::optional<StepSplit> split, ScoreForSplit(step, &line));
   TANDEM_ASSIGN_OR_RETURN(const bool trained, TrainOn(step, &line));
-  if (!trained) return SkipStep(report.skip_reason);
+  if (!trained) return SkipStep(report.skip_reason, step);
   SplitDrift(step, split, &line);
   TANDEM_RETURN_IF_ERROR(Capture(step, &line));
   skipped_in_row = 0;
   version = version.Next();
+  frontier = buffer->next_step();
   metrics->SetVersion(version);
   TANDEM_RETURN_IF_ERROR(Push(&line));
   TANDEM_RETURN_IF_ERROR(delivery->Verify());
   return RecordStep(step, MonotonicSeconds() - start, &line);
 }
 
-absl::Status Trainer::Impl::SkipStep(const std::string& reason) {
+absl::Status Trainer::Impl::SkipStep(const std::string& reason, const StepExperience& step) {
   buffer->StepInstalled();
-  TANDEM_RETURN_IF_ERROR(Event("step_skipped", reason));
+  frontier = buffer->next_step();
+  const auto id = [](std::string* out, const experience::v1::ScoredGroup& group) {
+    absl::StrAppend(out, group.group_id());
+  };
+  TANDEM_RETURN_IF_ERROR(
+      EventOfStep("step_skipped", reason,
+                  {{"group_ids", absl::StrCat("[", absl::StrJoin(step.groups, ",", id), "]")}}));
   if (++skipped_in_row <= options.max_skipped_steps) return absl::OkStatus();
   return WithExitCode(absl::InternalError(absl::StrCat(skipped_in_row,
                                                        " train steps in a row made no weights "
@@ -196,9 +204,6 @@ absl::Status Trainer::Impl::RecordStep(const StepExperience& step, double step_s
   const bool last = version.value >= options.steps;
   if (eval_due || (last && eval_prompts != nullptr && options.eval.at_end)) {
     TANDEM_RETURN_IF_ERROR(Evaluate(line));
-  }
-  if (options.checkpoint.every > 0 && version.value % options.checkpoint.every == 0) {
-    TANDEM_RETURN_IF_ERROR(SaveCheckpoint());
   }
   AddDropMetrics(step.groups, step.dropped, line);
   line->Add("time/rollout", times.rollout);
@@ -222,7 +227,12 @@ absl::Status Trainer::Impl::RecordStep(const StepExperience& step, double step_s
   ShowMetrics(*line);
   ShowQueues();
   metrics->OnStep(*line, report.num_tokens, CountTokens(step.groups));
-  return RaiseAlerts(*line);
+  TANDEM_RETURN_IF_ERROR(RaiseAlerts(*line));
+  // Behind the records: a resumed run takes away those that are newer than its checkpoint, and none
+  // that an older one lacks comes back.
+  times.checkpoint = 0;
+  const bool due = options.checkpoint.every > 0 && version.value % options.checkpoint.every == 0;
+  return due ? SaveCheckpoint() : absl::OkStatus();
 }
 
 absl::Status Trainer::Impl::RaiseAlerts(const MetricsLine& line) {
@@ -293,9 +303,9 @@ absl::Status Trainer::Impl::SaveCheckpoint() {
   ShowPhase("checkpoint");
   const double start = MonotonicSeconds();
   Checkpoint checkpoint = {.step = version.value,
-                           .next_group_step = buffer->next_step(),
+                           .next_group_step = frontier,
                            .run_id = run_id,
-                           .seed = static_cast<uint64_t>(options.seed),
+                           .order = Order(),
                            .identity = identity};
   TANDEM_ASSIGN_OR_RETURN(checkpoint.learner, learner->Save());
   const absl::Status saved = trainer::SaveCheckpoint(run->checkpoints(), checkpoint, options.model,
@@ -324,16 +334,26 @@ absl::Status Trainer::Impl::Finish() {
 
 absl::Status Trainer::Impl::Event(const std::string& kind, const std::string& message,
                                   JsonFields fields) {
+  return EventAt(version, kind, message, fields);
+}
+
+absl::Status Trainer::Impl::EventOfStep(const std::string& kind, const std::string& message,
+                                        JsonFields fields) {
+  return EventAt(version.Next(), kind, message, fields);
+}
+
+absl::Status Trainer::Impl::EventAt(WeightVersion at, const std::string& kind,
+                                    const std::string& message, const JsonFields& fields) {
   context.health->heartbeat()->Beat();
   metrics->OnEvent(kind);
-  log::Info(kind, {{"step", version.value}, {"message", message}});
+  log::Info(kind, {{"step", at.value}, {"message", message}});
   if (context.progress) {
-    std::string line = absl::StrCat("{\"kind\":", JsonText(kind), ",\"step\":", version.value,
+    std::string line = absl::StrCat("{\"kind\":", JsonText(kind), ",\"step\":", at.value,
                                     ",\"message\":", JsonText(message));
     for (const auto& [name, json] : fields) absl::StrAppend(&line, ",\"", name, "\":", json);
     context.progress(line + "}");
   }
-  return WithExitCode(run->WriteEvent(version.value, kind, message, fields), ExitCode::kStorage);
+  return WithExitCode(run->WriteEvent(at.value, kind, message, fields), ExitCode::kStorage);
 }
 
 void Trainer::Impl::ShowPhase(const std::string& phase, const std::string& more) {
@@ -423,7 +443,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& o
   auto caller = rpc::Caller::Load(options.tls, {rpc::Role::kTrainer}, "trainer");
   TANDEM_RETURN_IF_ERROR(WithExitCode(caller.status(), ExitCode::kUsage));
   impl->options.client.caller = impl->options.push.caller = *caller;
-  if (caller->is_plaintext() && !std::ranges::all_of(options.servers, rpc::IsLoopback)) {
+  if (caller->is_plaintext() && !std::ranges::all_of(options.servers, IsLoopback)) {
     log::Warning(
         "PLAINTEXT calls to servers of other machines: whoever is between can change weights and "
         "completions (trainer.tls)");

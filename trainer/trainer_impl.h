@@ -40,7 +40,7 @@
 
 namespace tandem::trainer {
 
-// What the run so far has used up of one train step.
+// Seconds of one train step; `checkpoint` is that of the one written before it.
 struct LoopTimes {
   double rollout = 0, reward = 0, push = 0, checkpoint = 0, eval = 0;
 };
@@ -73,6 +73,7 @@ struct Trainer::Impl {
   absl::Status OpenInputs();
   absl::Status OpenRun(RunMode mode);
   absl::Status Restore();
+  DrawOrder Order() const;
   absl::Status CheckServer(const rollout::v1::GetInfoResponse& info) const;
   absl::Status ConnectServers();
   absl::Status WriteCard();
@@ -107,7 +108,7 @@ struct Trainer::Impl {
   void SplitDrift(const StepExperience& step, const std::optional<StepSplit>& split,
                   MetricsLine* line);
 
-  absl::Status SkipStep(const std::string& reason);
+  absl::Status SkipStep(const std::string& reason, const StepExperience& step);
   absl::Status RecordStep(const StepExperience& step, double step_seconds, MetricsLine* line);
 
   absl::Status Evaluate(MetricsLine* line);
@@ -117,7 +118,12 @@ struct Trainer::Impl {
   absl::Status RunSteps();
   void RecordFailure(const absl::Status& failure);
   absl::Status RaiseAlerts(const MetricsLine& line);
+  // Of the weights there are; or of the step that makes the next, whose events a resume from these
+  // weights takes back.
   absl::Status Event(const std::string& kind, const std::string& message, JsonFields fields = {});
+  absl::Status EventOfStep(const std::string& kind, const std::string& message, JsonFields fields);
+  absl::Status EventAt(WeightVersion at, const std::string& kind, const std::string& message,
+                       const JsonFields& fields);
   void ShowPhase(const std::string& phase, const std::string& more = "");
   void ShowMetrics(const MetricsLine& line);
   void ShowQueues();
@@ -151,6 +157,7 @@ struct Trainer::Impl {
   bool stop_early = false;
   int64_t skipped_in_row = 0;
   int64_t saved_step = 0;
+  int64_t frontier = 0;     // the first step whose groups neither trained nor were given up
   absl::Status save_error;  // of the last checkpoint tried
   bool weights_known =
       true;                 // false while, and for ever after it failed, a train step changes them

@@ -69,9 +69,9 @@ absl::Status Trainer::Impl::OpenRun(RunMode mode) {
   TANDEM_ASSIGN_OR_RETURN(run, RunDirectory::Open(options.out, options.run_name, mode));
   run_id = NewRunId(options.run_name);
   if (mode == RunMode::kResume) TANDEM_RETURN_IF_ERROR(Restore());
-  buffer = std::make_unique<ExperienceBuffer>(
-      options.max_staleness, options.prompts_per_step, options.completions_per_prompt,
-      buffer == nullptr ? 0 : buffer->next_step(), options.push.hold_back_versions);
+  buffer = std::make_unique<ExperienceBuffer>(options.max_staleness, options.prompts_per_step,
+                                              options.completions_per_prompt, frontier,
+                                              options.push.hold_back_versions);
   captures = std::make_unique<CaptureWriter>(run->path() + "/captures", options.capture,
                                              options.max_staleness);
   recent =
@@ -83,6 +83,10 @@ absl::Status Trainer::Impl::OpenRun(RunMode mode) {
       });
   TANDEM_RETURN_IF_ERROR(OpenProbe(mode));
   return WithExitCode(run->WriteConfig(context.resolved_config), ExitCode::kStorage);
+}
+
+DrawOrder Trainer::Impl::Order() const {
+  return {static_cast<uint64_t>(options.seed), options.prompts_per_step, train_prompts->digest()};
 }
 
 absl::Status Trainer::Impl::Restore() {
@@ -97,21 +101,14 @@ absl::Status Trainer::Impl::Restore() {
     log::Error("a damaged checkpoint was passed over", {{"reason", refused}});
   }
   const Checkpoint& checkpoint = loaded->checkpoint;
-  if (checkpoint.seed != static_cast<uint64_t>(options.seed)) {
-    return WithExitCode(absl::InvalidArgumentError(absl::StrCat(
-                            "the run was started with seed ", checkpoint.seed, ", not ",
-                            options.seed, ": its prompts and draws depend on it")),
-                        ExitCode::kUsage);
-  }
+  TANDEM_RETURN_IF_ERROR(WithExitCode(CheckSameOrder(checkpoint.order, Order()), ExitCode::kUsage));
   TANDEM_RETURN_IF_ERROR(learner->Restore(checkpoint.learner));
   TANDEM_RETURN_IF_ERROR(run->CutAfter(checkpoint.step));
   version = {checkpoint.step};
   saved_step = checkpoint.step;
+  frontier = checkpoint.next_group_step;
   run_id = checkpoint.run_id;
   resumed = true;
-  buffer = std::make_unique<ExperienceBuffer>(options.max_staleness, options.prompts_per_step,
-                                              options.completions_per_prompt,
-                                              checkpoint.next_group_step);
   JsonFields fields;
   for (const std::string& refused : loaded->refused)
     fields.emplace_back("refused", JsonText(refused));

@@ -9,6 +9,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/observe/tracer.h"
+#include "common/rpc/caller_channel.h"
 #include "proto/rollout.grpc.pb.h"
 #include "proto/weights.grpc.pb.h"
 
@@ -22,15 +23,9 @@ constexpr absl::Duration kSlack =
     absl::Seconds(15);  // to name who failed an operation of the group
 
 std::shared_ptr<grpc::Channel> Connect(const std::string& address, const rpc::Caller& caller) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  // The deadline of one attempt to connect (a busy machine needs seconds), and in this gRPC also
-  // the least time between two.
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  grpc::ChannelArguments arguments = rpc::CallerArguments();
   // Apart from the rollout client's connection: a push must not queue behind completions.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetMaxReceiveMessageSize(64 << 20);
   return grpc::CreateCustomChannel(address, caller.credentials(), arguments);
 }
 

@@ -10,12 +10,16 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "common/comm/store.h"
+
 namespace tandem::comm {
 
-// Waits for all members; a connection between every two of them, over the interface that this
-// host's name resolves to, or the one of GLOO_SOCKET_IFNAME.
+// Waits for all members; a connection between every two of them, over the interface of
+// GLOO_SOCKET_IFNAME, else within a machine over loopback, else over the one that this host's name
+// resolves to.
 c10::intrusive_ptr<c10d::Backend> MakeGloo(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                           int size, std::chrono::milliseconds deadline);
+                                           int size, Reach reach,
+                                           std::chrono::milliseconds deadline);
 
 // There is no device for the backend to work on.
 class NoDevice : public std::runtime_error {

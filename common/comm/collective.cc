@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/comm/backends.h"
 #include "common/comm/roll_call.h"
+#include "common/comm/steady_time.h"
 #include "common/comm/store_connection.h"
 
 namespace tandem::comm {
@@ -71,7 +72,7 @@ struct Collective::Group {
                     const std::string& error) {
     // What Abort broke needs no culprit.
     if (absl::Status why = state(); !why.ok()) return why;
-    const absl::Duration took = absl::Now() - start;
+    const absl::Duration took = SteadyNow() - start;
     return Break(absl::UnavailableError(
         absl::StrFormat("%s failed after %.1f s (deadline %.1f s): %s [c10d: %s]", what,
                         absl::ToDoubleSeconds(took), absl::ToDoubleSeconds(options.deadline),
@@ -85,7 +86,7 @@ struct Collective::Group {
       return [why = std::move(why)] { return why; };
     }
     const int64_t number = ++sequence;
-    const absl::Time start = absl::Now();
+    const absl::Time start = SteadyNow();
     const std::string what = Describe(operation, number, bytes);
     roll_call.Enter(number);
     WorkHandle work;
@@ -120,10 +121,12 @@ absl::StatusOr<std::unique_ptr<Collective>> Collective::Make(Backend backend, co
   auto group = std::make_shared<Group>(under, options);
   const auto size = static_cast<int>(options.members.size());
   try {
+    const absl::StatusOr<Reach> reach = store.GetReach();
+    if (!reach.ok()) return reach.status();
     const auto& place = under.connection().prefixed;
     group->backend = backend == Backend::kNccl
                          ? MakeNccl(place, options.rank, size, options.name, group->deadline())
-                         : MakeGloo(place, options.rank, size, group->deadline());
+                         : MakeGloo(place, options.rank, size, *reach, group->deadline());
   } catch (const NoDevice& error) {
     return absl::FailedPreconditionError(absl::StrCat("group ", options.name, ": ", error.what()));
   } catch (const std::exception& error) {

@@ -7,12 +7,18 @@
 namespace tandem::comm {
 
 c10::intrusive_ptr<c10d::Backend> MakeGloo(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                           int size, std::chrono::milliseconds deadline) {
-  auto options = c10d::ProcessGroupGloo::Options::create(deadline);
+                                           int size, Reach reach,
+                                           std::chrono::milliseconds deadline) {
+  using Gloo = c10d::ProcessGroupGloo;
+  auto options = Gloo::Options::create(deadline);
   const char* const interface = std::getenv("GLOO_SOCKET_IFNAME");
-  options->devices = {interface == nullptr || *interface == '\0'
-                          ? c10d::ProcessGroupGloo::createDefaultDevice()
-                          : c10d::ProcessGroupGloo::createDeviceForInterface(interface)};
+  if (interface != nullptr && *interface != '\0') {
+    options->devices = {Gloo::createDeviceForInterface(interface)};
+  } else if (reach == Reach::kMachine) {
+    options->devices = {Gloo::createDeviceForHostname("127.0.0.1")};
+  } else {
+    options->devices = {Gloo::createDefaultDevice()};
+  }
   return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
 }
 

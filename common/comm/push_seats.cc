@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/comm/steady_time.h"
 
 namespace tandem::comm {
 namespace {
@@ -28,12 +29,12 @@ absl::Status PushSeats::Take(int rank, absl::Duration deadline) const {
 
 absl::Status PushSeats::WaitForAll(int num_servers, absl::Duration deadline,
                                    const std::function<bool()>& hopeless) const {
-  const absl::Time end = absl::Now() + deadline;
+  const absl::Time end = SteadyNow() + deadline;
   for (int rank = 1; rank <= num_servers; ++rank) {
     for (;;) {
       TANDEM_ASSIGN_OR_RETURN(const bool taken, store_.Has(SeatOf(rank)));
       if (taken) break;
-      if (hopeless() || absl::Now() >= end) {
+      if (hopeless() || SteadyNow() >= end) {
         const std::string problem = absl::StrCat("the group was called off: rank ", rank, " of ",
                                                  num_servers, " servers did not come");
         TANDEM_RETURN_IF_ERROR(store_.Set(kGo, problem));

@@ -9,7 +9,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/loopback.h"
 #include "common/base/status_macros.h"
+#include "common/comm/steady_time.h"
 
 namespace tandem::comm {
 namespace {
@@ -38,20 +40,20 @@ class Patience {
  public:
   explicit Patience(const RendezvousOptions& options) : options_(options) {}
 
-  absl::Duration left() const { return start_ + options_.deadline - absl::Now(); }
+  absl::Duration left() const { return start_ + options_.deadline - SteadyNow(); }
   bool over() const { return left() <= absl::ZeroDuration(); }
 
   void Waiting(const std::function<std::string()>& what) {
-    if (absl::Now() - start_ < next_) return;
+    if (SteadyNow() - start_ < next_) return;
     next_ *= 2;
     options_.warn(absl::StrCat("waiting for ", what(), " since ",
-                               absl::ToInt64Seconds(absl::Now() - start_), " s, for up to ",
+                               absl::ToInt64Seconds(SteadyNow() - start_), " s, for up to ",
                                absl::ToInt64Seconds(options_.deadline), " s"));
   }
 
  private:
   const RendezvousOptions& options_;
-  const absl::Time start_ = absl::Now();
+  const absl::Time start_ = SteadyNow();
   absl::Duration next_ = kFirstWarning;
 };
 
@@ -88,7 +90,8 @@ class Meeting {
   std::string Place() const { return absl::StrCat(self_.master_host, ":", self_.master_port); }
 
   absl::StatusOr<Store> Host() {
-    TANDEM_ASSIGN_OR_RETURN(Store store, Store::Host(self_.master_port));
+    const Reach reach = IsLoopback(self_.master_host + ":0") ? Reach::kMachine : Reach::kNetwork;
+    TANDEM_ASSIGN_OR_RETURN(Store store, Store::Host(self_.master_port, reach));
     TANDEM_RETURN_IF_ERROR(store.Set("launch", launch_.Text()));
     TANDEM_RETURN_IF_ERROR(Enter(store.Under(launch_.Text())));
     return store;

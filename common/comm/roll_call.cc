@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/comm/rendezvous.h"
+#include "common/comm/steady_time.h"
 
 namespace tandem::comm {
 namespace {
@@ -116,7 +117,7 @@ struct RollCall::State {
       watched.sequence = 0;
       return;
     }
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     if (watched.sequence != sequence) {
       watched = {
           .sequence = sequence, .since = now, .read_at = now, .next = lag.after, .first = {}};
@@ -177,10 +178,10 @@ struct RollCall::State {
                       const std::vector<MemberState>& second) const {
     const auto name = [&](size_t rank) { return absl::StrCat("heard/", at, "/", rank); };
     store.Set(name(static_cast<size_t>(self)), "").IgnoreError();
-    const absl::Time end = absl::Now() + kLinger;
+    const absl::Time end = SteadyNow() + kLinger;
     for (size_t rank = 0; rank < members.size(); ++rank) {
       if (second[rank].beat == first[rank].beat) continue;
-      const auto left = std::max(end - absl::Now(), absl::ZeroDuration());
+      const auto left = std::max(end - SteadyNow(), absl::ZeroDuration());
       store.Get(name(rank), left).status().IgnoreError();
     }
   }

@@ -3,10 +3,18 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <chrono>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/comm/steady_time.h"
 #include "common/comm/store_connection.h"
 
 namespace tandem::comm {
@@ -24,11 +32,30 @@ std::string Place(const std::string& host, int port) { return absl::StrCat(host,
 // The first line: c10d appends a stack.
 std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-absl::StatusOr<std::shared_ptr<StoreConnection>> Open(const std::string& host, int port,
-                                                      bool is_server, absl::Duration deadline) {
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(port);
-  options.isServer = is_server;
+// In the store where it keeps to its machine, under no prefix.
+constexpr char kOfMachine[] = "of_machine";
+
+// A socket that listens on `port` of 127.0.0.1. c10d itself listens on all interfaces. Throws.
+int ListenOnLoopback(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int on = 1;
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+      bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 &&
+      listen(fd, SOMAXCONN) == 0) {
+    return fd;
+  }
+  const std::system_error problem(errno, std::generic_category());
+  if (fd >= 0) close(fd);
+  throw problem;
+}
+
+// Throws.
+std::shared_ptr<StoreConnection> Open(const std::string& host, c10d::TCPStoreOptions options,
+                                      absl::Duration deadline) {
   options.waitWorkers = false;
   options.timeout = Milliseconds(deadline);
   auto connection = std::make_shared<StoreConnection>();
@@ -57,10 +84,13 @@ auto Guarded(const StoreConnection& at, const Call& call) -> absl::StatusOr<decl
 
 }  // namespace
 
-absl::StatusOr<Store> Store::Host(int port) {
+absl::StatusOr<Store> Store::Host(int port, Reach reach) {
   try {
-    auto connection = Open("127.0.0.1", port, true, kAnswerTime);
-    return Store(std::move(*connection));
+    c10d::TCPStoreOptions options{.port = static_cast<uint16_t>(port), .isServer = true};
+    if (reach == Reach::kMachine) options.masterListenFd = ListenOnLoopback(port);
+    Store store(Open("127.0.0.1", options, kAnswerTime));
+    if (reach == Reach::kMachine) TANDEM_RETURN_IF_ERROR(store.Set(kOfMachine, ""));
+    return store;
   } catch (const std::exception& error) {
     return absl::UnavailableError(absl::StrCat(
         "cannot listen on port ", port,
@@ -70,8 +100,7 @@ absl::StatusOr<Store> Store::Host(int port) {
 
 absl::StatusOr<Store> Store::Connect(const std::string& host, int port, absl::Duration deadline) {
   try {
-    auto connection = Open(host, port, false, deadline);
-    return Store(std::move(*connection));
+    return Store(Open(host, {.port = static_cast<uint16_t>(port)}, deadline));
   } catch (const std::exception& error) {
     return absl::DeadlineExceededError(absl::StrCat("nobody listens at ", Place(host, port),
                                                     " within ", absl::FormatDuration(deadline),
@@ -101,21 +130,27 @@ absl::Status Store::Set(const std::string& name, const std::string& value) const
 
 absl::StatusOr<std::string> Store::Get(const std::string& name, absl::Duration deadline) const {
   // Waiting inside c10d would hold the connection, and its timeouts look like lost connections.
-  const absl::Time end = absl::Now() + deadline;
+  const absl::Time end = SteadyNow() + deadline;
   for (absl::Duration pause = absl::Milliseconds(1);;
        pause = std::min(2 * pause, absl::Milliseconds(20))) {
     const absl::StatusOr<bool> has = Has(name);
     if (!has.ok()) return has.status();
     if (*has) break;
-    if (absl::Now() >= end) {
+    if (SteadyNow() >= end) {
       return absl::DeadlineExceededError(
           absl::StrCat("nobody set ", name, " within ", absl::FormatDuration(deadline)));
     }
-    absl::SleepFor(std::min(pause, std::max(end - absl::Now(), absl::ZeroDuration())));
+    absl::SleepFor(std::min(pause, std::max(end - SteadyNow(), absl::ZeroDuration())));
   }
   return Guarded(*connection_, [&] {
     const std::vector<uint8_t> value = connection_->prefixed->get(name);
     return std::string(value.begin(), value.end());
+  });
+}
+
+absl::StatusOr<Reach> Store::GetReach() const {
+  return Guarded(*connection_, [&] {
+    return connection_->tcp->check({kOfMachine}) ? Reach::kMachine : Reach::kNetwork;
   });
 }
 

@@ -15,14 +15,20 @@ namespace tandem::comm {
 
 struct StoreConnection;  // store_connection.h: c10d's side of it
 
+// Who may come to a store and to the members of groups made over it.
+enum class Reach {
+  kMachine,  // processes of this machine: everything listens on loopback
+  kNetwork,
+};
+
 // A copy shares the connection. Thread-safe. A holder that hangs (and is not dead) hangs its
 // callers too: who must not hang asks from a thread that it can leave behind.
 class Store {
  public:
-  // Listens on `port` (0: any free one) and connects to itself. The store lives as long as this and
-  // its copies.
+  // Listens on `port` (0: any free one), of 127.0.0.1 or of all interfaces, and connects to itself.
+  // The store lives as long as this and its copies.
   //   UNAVAILABLE  the port is taken or may not be used
-  static absl::StatusOr<Store> Host(int port);
+  static absl::StatusOr<Store> Host(int port, Reach reach);
 
   // Tries until `deadline` from now has passed.
   //   DEADLINE_EXCEEDED  nobody listens there
@@ -35,6 +41,9 @@ class Store {
 
   // Of all of them:
   //   UNAVAILABLE  the process that holds the store is gone
+
+  // What it was hosted with.
+  absl::StatusOr<Reach> GetReach() const;
 
   absl::Status Set(const std::string& name, const std::string& value) const;
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <optional>
+#include <random>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -72,6 +73,18 @@ absl::Status CheckAlone(const EnvironmentVariables& variables, const comm::RankE
                    "): start tandem ranks once a host, or the command without it"));
 }
 
+bool IsFree(int port) {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const bool is_free =
+      bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+  close(listener);
+  return is_free;
+}
+
 }  // namespace
 
 absl::StatusOr<NodeRanks> ReadNodeRanks(EnvironmentVariables variables, const NodeFlags& flags) {
@@ -119,15 +132,15 @@ std::vector<std::string> RankVariables(const NodeRanks& node, int local_rank) {
 }
 
 int FreePort() {
-  const int listener = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  bind(listener, reinterpret_cast<sockaddr*>(&address), size);
-  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
-  close(listener);
-  return ntohs(address.sin_port);
+  // Not one of those that the kernel gives to connections (from 32768 on, as it comes): ranks that
+  // ask for rank 0 before it listens could be given that very port, and meet themselves.
+  constexpr int kFirst = 20000, kLast = 32000, kTries = 100;
+  std::random_device draw;
+  for (int i = 0; i < kTries; ++i) {
+    const int port = kFirst + static_cast<int>(draw() % (kLast - kFirst));
+    if (IsFree(port)) return port;
+  }
+  return comm::kDefaultMasterPort;
 }
 
 }  // namespace tandem::front

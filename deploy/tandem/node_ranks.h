@@ -46,7 +46,8 @@ absl::StatusOr<NodeRanks> ReadNodeRanks(comm::EnvironmentVariables variables,
 // "NAME=VALUE" for one rank of the node: torchrun's contract. master_port must be set.
 std::vector<std::string> RankVariables(const NodeRanks& node, int local_rank);
 
-// A port of the loopback interface that was free a moment ago.
+// A port of the loopback interface that was free a moment ago, of those that the kernel gives to no
+// connection by itself.
 int FreePort();
 
 }  // namespace tandem::front

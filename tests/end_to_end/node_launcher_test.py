@@ -12,6 +12,7 @@ import pytest
 import small_run
 
 sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
+from free_ports import free_port  # noqa: E402
 from rollout_client import Server  # noqa: E402
 from waiting import wait_until  # noqa: E402
 
@@ -44,8 +45,7 @@ def test_the_ranks_of_a_host_train_as_one_and_say_who_they_are(model, tmp_path):
 
 def test_two_hosts_meet_where_they_are_told(model, tmp_path):
     config = small_run.write_config(tmp_path, model)
-    from one_node_slurm import free_ports
-    port = free_ports(1)[0]
+    port = free_port()
     with Server(model, "--dtype", "fp32") as server:
         command = [TANDEM, "ranks", "--per-node", "1", "--nodes", "2", "--master", f"127.0.0.1:{port}"]
         trainer = ["--", "trainer", "--config", str(config), "--servers", server.address]

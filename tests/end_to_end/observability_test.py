@@ -13,7 +13,8 @@ import pytest
 import small_run
 
 sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
-from observe import families, free_address, get, parse  # noqa: E402
+from free_ports import free_address, free_ports  # noqa: E402
+from observe import families, get, parse  # noqa: E402
 from waiting import wait_until  # noqa: E402
 
 PROMETHEUS = os.environ["TANDEM_PROMETHEUS"]
@@ -67,9 +68,8 @@ def watched(tmp_path_factory):
     """(folder, Prometheus after the run, last pages of trainer and servers)."""
     folder = tmp_path_factory.mktemp("watched")
     model = small_run.make_model(folder / "model")
-    trainer, first = free_address(), free_address()
-    host, port = first.split(":")
-    servers = [first, f"{host}:{int(port) + 1}"]
+    trainer, first, second = (f"127.0.0.1:{port}" for port in free_ports(3))
+    servers = [first, second]
     config = small_run.write_config(
         folder, model, steps=STEPS, max_staleness=1, observe_listen=trainer,
         completions_per_prompt=8, sampling={"temperature": 1, "max_new_tokens": 32},

@@ -11,7 +11,8 @@ import pytest
 import small_run
 
 sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
-from observe import free_address, get, scrape  # noqa: E402
+from free_ports import free_address  # noqa: E402
+from observe import get, scrape  # noqa: E402
 from rollout_client import BIN, Server, load_stubs  # noqa: E402
 from waiting import wait_until  # noqa: E402
 

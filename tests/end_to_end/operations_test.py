@@ -14,7 +14,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import small_run
 
 sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
-from observe import free_address, scrape  # noqa: E402
+from free_ports import free_address  # noqa: E402
+from observe import scrape  # noqa: E402
 from rollout_client import Server, load_stubs  # noqa: E402
 from waiting import wait_until  # noqa: E402
 

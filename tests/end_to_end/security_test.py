@@ -13,6 +13,7 @@ import pytest
 import small_run
 
 sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
+from free_ports import free_ports  # noqa: E402
 from listening_ports import listening  # noqa: E402
 from rollout_client import BIN, Server, load_stubs, tls_credentials  # noqa: E402
 from waiting import wait_until  # noqa: E402
@@ -286,19 +287,41 @@ def test_a_holder_of_another_certificate_cannot_pose_as_a_server(model, certs, t
 # --- ports
 
 
-def test_a_running_pair_listens_on_its_documented_ports_alone(model, certs, tmp_path):
-    """One gRPC port of each server, and nothing else: the trainer of one rank opens none."""
-    config = write_tls_config(tmp_path, model, certs, steps=100000)
+def ports_of_a_run(config):
+    """{(program, address)} of a run that has made a step, and the server's gRPC address."""
+    folder = config.parent / "runs" / "small"
     with subprocess.Popen([str(small_run.TANDEM), "run", str(config)], stdout=subprocess.DEVNULL,
                           stderr=subprocess.DEVNULL) as process:
         try:
-            metrics = tmp_path / "runs" / "small" / "metrics.jsonl"
+            metrics = folder / "metrics.jsonl"
             wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") >= 2, "no step was trained")
-            port = int((tmp_path / "runs" / "small" / "logs" / "rollout_server_0.port").read_text())
+            port = int((folder / "logs" / "rollout_server_0.port").read_text())
             ports = listening(process.pid)
         finally:
             process.terminate()
             process.wait(timeout=120)
     assert {name for name, _ in ports} == {"tandem", "rollout_server", "trainer"}
-    assert sorted((name, address) for name, addresses in ports for address in addresses) == [
-        ("rollout_server", f"127.0.0.1:{port}")]
+    return sorted((name, address) for name, addresses in ports for address in addresses), f"127.0.0.1:{port}"
+
+
+def test_a_running_pair_listens_on_its_documented_ports_alone(model, certs, tmp_path):
+    """One gRPC port of each server, and nothing else: the trainer of one rank opens none."""
+    ports, served = ports_of_a_run(write_tls_config(tmp_path, model, certs, steps=100000))
+    assert ports == [("rollout_server", served)]
+
+
+def test_with_observe_ports_two_ranks_and_broadcasts_the_documented_ports_are_open_on_loopback_and_no_more(model, certs, tmp_path):
+    path = write_tls_config(tmp_path, model, certs, steps=100000, push={"transport": "collective"})
+    config = json.loads(path.read_text())
+    server, trainer, store = (f"127.0.0.1:{port}" for port in free_ports(3))
+    config["launch"]["num_ranks"] = 2
+    config["server"]["observe_listen"], config["trainer"]["observe_listen"] = server, trainer
+    config["trainer"]["push"]["group"] = {"port": int(store.rsplit(":", 1)[1])}
+    path.write_text(json.dumps(config))
+    ports, served = ports_of_a_run(path)
+    of = {program: {address for name, address in ports if name == program} for program in ("rollout_server", "trainer", "tandem")}
+    assert of["tandem"] == set()
+    assert of["rollout_server"] >= {served, server} and of["trainer"] >= {trainer, store}
+    assert len(of["rollout_server"]) == 2 + 1, "its end of the push group"
+    assert len(of["trainer"]) == 2 + 1 + 2 + 1, "the ranks' store, each rank, and the push group"
+    assert all(address.startswith("127.0.0.1:") for _, address in ports), "a run on one machine opens nothing to the network"

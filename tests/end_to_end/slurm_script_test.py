@@ -76,7 +76,7 @@ class Run:
             self.slurm.hasten(self.job)
             return (begin.exists() and self.metrics.exists() and self.metrics.stat().st_mtime > begin.stat().st_mtime
                     and "loss/total" in self.metrics.read_text())
-        wait_until(made, f"no step of attempt {attempt}: {self.slurm.logs()}", seconds=120)
+        wait_until(made, f"no step of attempt {attempt}: {self.slurm.logs()}", seconds=240)
 
     def pid_of(self, **variables):
         """The process of a step of this job with these in its environment."""
@@ -159,17 +159,30 @@ def test_a_run_of_two_ranks_and_two_servers_runs_to_its_end(slurm, model, tmp_pa
     assert "threads: 1" in (logs / "run.yaml").read_text()
 
 
+def test_a_run_under_mutual_tls_runs_to_its_end(slurm, model, tmp_path):
+    subprocess.run([str(small_run.TANDEM), "certs", "certs"], cwd=tmp_path, check=True, capture_output=True)
+    config = write_config(tmp_path, model, {"num_servers": 1, "num_ranks": 1}, tls="certs/trainer")
+    content = json.loads(config.read_text())
+    content["server"]["tls"] = "certs/rollout"
+    config.write_text(json.dumps(content))
+    run = Run(slurm, script_of(config))
+    assert run.wait_for("COMPLETED", "FAILED")["JobState"] == "COMPLETED", run.output()
+    assert len(small_run.steps(tmp_path)) == 3
+    assert "role=rollout" in (run.logs(0) / "rollout_server_0.log").read_text()
+    assert "role=trainer" in (run.logs(0) / "trainer_0.log").read_text()
+
+
 def test_a_run_that_is_told_to_stop_saves_and_goes_on_in_another_attempt(slurm, model, tmp_path):
-    run = Run(slurm, script_of(write_config(tmp_path, model, slurm={"memory": "2G"}, steps=30)))
+    run = Run(slurm, script_of(write_config(tmp_path, model, slurm={"memory": "2G"}, steps=120)))
     run.wait_for_a_step_of(0)
     # What --signal=B:TERM@SECONDS does before the time limit.
     assert slurm.run("scancel", "--batch", "--signal=TERM", run.job).returncode == 0
     wait_until(lambda: slurm.job(run.job)["Restarts"] == "1", "not queued again")
     saved = re.search(r"queued again: the next attempt goes on from step_(\d+)\n", run.output())
-    assert saved and 1 <= int(saved[1]) < 30, run.output()
+    assert saved and 1 <= int(saved[1]) < 120, run.output()
     job = run.wait_for("COMPLETED", "FAILED")
     assert job["JobState"] == "COMPLETED", run.output()
-    assert [step["step"] for step in small_run.steps(tmp_path)] == list(range(1, 31))
+    assert [step["step"] for step in small_run.steps(tmp_path)] == list(range(1, 121))
     assert run.logs(0).is_dir() and run.logs(1).is_dir()
     assert run.logs(1).parent.joinpath("latest").resolve() == run.logs(1).resolve()
     assert not run.logs(0).with_suffix(".failures").exists()

@@ -225,6 +225,23 @@ TEST_P(WeightPushTest, AServerThatComesLateGetsAllAndTheNextPushIsForEverybody) 
   }
 }
 
+TEST_P(WeightPushTest, AServerThatIsNotOnLoopbackJoinsAndTheOthersStay) {
+  const auto servers = Servers(2);
+  const std::string& second = servers[1]->address();
+  // 127.0.0.1 by a name of which nobody knows that it is.
+  Connect({servers[0]->address(), "[::ffff:127.0.0.1]" + second.substr(second.rfind(':'))});
+  Weights weights = Moved(Zeros(), 7);
+  ExpectDelivered(Publish(1, weights, {0})[0], false);
+  weights = Moved(weights, 7);
+  for (const ServerPush& push : Publish(2, weights, {0, 1})) {
+    ExpectDelivered(push, GetParam().delta && !over_group() && push.server == 0);
+  }
+  weights = Moved(weights, 7);
+  for (const ServerPush& push : Publish(3, weights, {0, 1})) {
+    ExpectDelivered(push, GetParam().delta);
+  }
+}
+
 TEST_P(WeightPushTest, AServerThatLeftDoesNotKeepTheOthersFromTheirWeights) {
   const auto servers = Servers(3);
   ConnectAll(servers);

@@ -1,14 +1,7 @@
-"""Observe ports as a client sees them: free ports, probes, pages, and the text form of Prometheus."""
+"""Observe ports as a client sees them: probes, pages, and the text form of Prometheus."""
 import re
-import socket
 import urllib.error
 import urllib.request
-
-
-def free_address():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{free.getsockname()[1]}"
 
 
 def get(address, path, timeout=10, method="GET"):

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import tempfile
 
+from free_ports import free_ports
 from waiting import wait_until
 
 CONFIG = """ClusterName=test
@@ -42,16 +43,6 @@ PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP OverSubscri
 """
 LAUNCHER_VARIABLES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 GPUS = "".join(f"Name=gpu File=/dev/{device}\n" for device in ("null", "zero", "full", "random"))
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 class OneNodeSlurm:
@@ -101,7 +92,7 @@ class OneNodeSlurm:
             self.run("scontrol", "update", f"JobId={number}", "StartTime=now+3")
         return job
 
-    def wait_for(self, number, *states, seconds=120):
+    def wait_for(self, number, *states, seconds=240):
         """Until the job is in one of these states: what Slurm knows of it then."""
         seen = []
 

@@ -34,7 +34,7 @@ Checkpoint AtStep(int64_t step) {
   return {.step = step,
           .next_group_step = step + 1,
           .run_id = "run-7",
-          .seed = 11,
+          .order = {11, 4, "prompts-digest"},
           .identity = kIdentity,
           .learner = {.weights = {Present(Tensor("w", {value, 2}))},
                       .optimizer = {Present(Tensor("exp_avg.w", {3, value}))},
@@ -69,7 +69,7 @@ TEST_F(CheckpointTest, GivesEverythingBack) {
   EXPECT_EQ(checkpoint.step, 4);
   EXPECT_EQ(checkpoint.next_group_step, 5);
   EXPECT_EQ(checkpoint.run_id, "run-7");
-  EXPECT_EQ(checkpoint.seed, 11u);
+  EXPECT_THAT(CheckSameOrder(checkpoint.order, {11, 4, "prompts-digest"}), IsOk());
   EXPECT_EQ(checkpoint.learner.num_updates, 8);
   EXPECT_EQ(First(*checkpoint.learner.weights[0].read()), 4);
   EXPECT_EQ(checkpoint.learner.optimizer[0].spec.name, "exp_avg.w");
@@ -154,7 +154,22 @@ TEST_F(CheckpointTest, AllDamagedIsAnErrorThatNamesEach) {
   ASSERT_THAT(Save(1), IsOk());
   fs::remove(root_ + "/step_1/state.json");
   EXPECT_THAT(LoadLatestCheckpoint(root_, kIdentity),
-              FailsWith(absl::StatusCode::kNotFound, "step_1/state.json"));
+              FailsWith(absl::StatusCode::kDataLoss, "step_1/state.json"));
+}
+
+TEST_F(CheckpointTest, NoneAtAllIsAnotherErrorThanADamagedOne) {
+  EXPECT_THAT(LoadLatestCheckpoint(root_, kIdentity),
+              FailsWith(absl::StatusCode::kNotFound, "no checkpoint in"));
+}
+
+TEST_F(CheckpointTest, AnotherOrderOfPromptsIsRefusedWithBothValues) {
+  const DrawOrder was = AtStep(1).order;
+  EXPECT_THAT(CheckSameOrder(was, {12, 4, "prompts-digest"}),
+              FailsWith(absl::StatusCode::kInvalidArgument, "trainer.seed 11, not 12"));
+  EXPECT_THAT(CheckSameOrder(was, {11, 8, "prompts-digest"}),
+              FailsWith(absl::StatusCode::kInvalidArgument, "trainer.prompts_per_step 4, not 8"));
+  EXPECT_THAT(CheckSameOrder(was, {11, 4, "other"}),
+              FailsWith(absl::StatusCode::kInvalidArgument, "prompts-digest, not other"));
 }
 
 TEST_F(CheckpointTest, AnotherModelOrTokenizerIsRefusedWithTheDifference) {

@@ -124,6 +124,19 @@ TEST_F(PromptSourceTest, TheCursorAloneDecidesWhichPromptComes) {
   EXPECT_EQ((*straight)->At(7).text(), (*resumed)->At(7).text());
 }
 
+TEST_F(PromptSourceTest, TheDigestIsOfWhichPromptsComeAndInWhichOrder) {
+  const auto digest = [&](const std::string& contents, bool shuffle = true) {
+    return (*Open(contents, {.shuffle = shuffle}))->digest();
+  };
+  const std::string a = "{\"prompt\": \"a\", \"answer\": 1}\n";
+  const std::string b = "{\"prompt\": \"b\", \"answer\": 1}\n";
+  EXPECT_EQ(digest(a + b), digest(a + "\n{\"answer\": 2, \"prompt\": \"b\"}\n"))
+      << "an answer that was corrected is no other prompt";
+  EXPECT_NE(digest(a + b), digest(b + a));
+  EXPECT_NE(digest(a + b), digest(a + b + a));
+  EXPECT_NE(digest(a + b), digest(a + b, /*shuffle=*/false));
+}
+
 TEST_F(PromptSourceTest, RendersTheChatTemplateOnce) {
   DataOptions options;
   options.shuffle = false;

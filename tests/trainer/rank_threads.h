@@ -19,7 +19,7 @@ using Groups = std::vector<std::unique_ptr<comm::Collective>>;
 // by rank.
 inline std::vector<absl::Status> OnRanks(int num_ranks, size_t num_groups,
                                          const std::function<absl::Status(const Groups&)>& body) {
-  const auto store = comm::Store::Host(0).value();
+  const auto store = comm::Store::Host(0, comm::Reach::kMachine).value();
   const auto run = [&](int rank) -> absl::Status {
     comm::GroupOptions group{.name = "train", .rank = rank, .deadline = absl::Seconds(60)};
     for (int r = 0; r < num_ranks; ++r) group.members.push_back("thread:" + std::to_string(r));

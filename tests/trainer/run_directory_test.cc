@@ -35,6 +35,20 @@ TEST(RunDirectory, RefusesANonEmptyRunWithoutResumeOrClean) {
               FailsWith(absl::StatusCode::kNotFound, "no run to resume"));
 }
 
+TEST(RunDirectory, OneProcessAtATimeWritesToARun) {
+  TempDir out;
+  auto first = RunDirectory::Open(out.path(), "r", RunMode::kFresh);
+  ASSERT_THAT(first, IsOk());
+  ASSERT_THAT((*first)->WriteEvent(0, "run_started", ""), IsOk());
+  for (const RunMode mode : {RunMode::kResume, RunMode::kClean}) {
+    EXPECT_THAT(RunDirectory::Open(out.path(), "r", mode),
+                FailsWith(absl::StatusCode::kAlreadyExists, "another process writes there"));
+  }
+  EXPECT_EQ(Lines(out / "r/events.jsonl").size(), 1u) << "nothing was deleted";
+  first->reset();
+  EXPECT_THAT(RunDirectory::Open(out.path(), "r", RunMode::kResume), IsOk());
+}
+
 TEST(RunDirectory, StartsBesideTheLaunchersLogs) {
   TempDir out;
   ASSERT_THAT(MakeDirectories(out / "r/logs"), IsOk());

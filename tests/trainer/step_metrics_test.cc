@@ -63,5 +63,16 @@ TEST(StepMetrics, CountDropsByReason) {
   EXPECT_DOUBLE_EQ(line.Get("drops/completion_reward_failed"), 1);
 }
 
+TEST(StepMetrics, ACompletionWithoutARewardIsNotOneOf0) {
+  auto groups = Groups();
+  groups[1].mutable_completions(0)->set_masked(true);
+  groups[1].mutable_completions(0)->set_drop_reason("reward_failed: subprocess: it timed out");
+  groups[1].mutable_completions(1)->set_masked(true);
+  groups[1].mutable_completions(1)->set_drop_reason("truncated");  // has one, and is not trained
+  MetricsLine line(4, 0);
+  AddGroupMetrics(groups, {3}, 1.0, &line);
+  EXPECT_DOUBLE_EQ(line.Get("reward/mean"), 1.0 / 3);
+}
+
 }  // namespace
 }  // namespace tandem::trainer

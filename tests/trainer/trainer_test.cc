@@ -47,6 +47,7 @@ class CountingLearner : public Learner {
   // Token t of a completion has log-prob -1 - t / 8.
   absl::StatusOr<GroupLogprobs> Score(const std::vector<experience::v1::ScoredGroup>& groups,
                                       const ScoredWeights&) override {
+    if (updates_ == fails_to_score_after) return absl::InternalError("cannot score");
     GroupLogprobs scores;
     for (const auto& group : groups) {
       scores.emplace_back();
@@ -82,6 +83,7 @@ class CountingLearner : public Learner {
   std::string kernels() const override { return "none"; }
 
   bool skip = false;
+  int64_t fails_to_score_after = -1;  // so many updates
 
  private:
   std::vector<std::vector<int64_t>>* const trained_;
@@ -131,6 +133,7 @@ class TrainerTest : public ::testing::Test {
   absl::Status Run(RunMode mode = RunMode::kFresh) {
     auto learner = std::make_unique<CountingLearner>(&trained_);
     learner->skip = skip_;
+    learner->fails_to_score_after = fails_to_score_after_;
     auto trainer = Trainer::Create(options_, std::move(learner),
                                    {.mode = mode,
                                     .resolved_config = "trainer: {}\n",
@@ -168,6 +171,7 @@ class TrainerTest : public ::testing::Test {
   std::unique_ptr<FakeRolloutServer> server_;
   TrainerOptions options_;
   bool skip_ = false;
+  int64_t fails_to_score_after_ = -1;
   std::vector<std::vector<int64_t>> trained_;
   std::vector<json> progress_;
   std::function<void(const json&)> on_progress_;
@@ -212,6 +216,36 @@ TEST_F(TrainerTest, ResumesFromTheTrainedFrontier) {
   EXPECT_EQ(trained_, (std::vector<std::vector<int64_t>>{{4, 5}, {6, 7}}));
   EXPECT_EQ(Lines("metrics.jsonl").size(), 4u);
   EXPECT_EQ(server_->live_version(), 4);
+}
+
+TEST_F(TrainerTest, AResumeWithOtherPromptsOrAnotherNumberOfThemIsRefused) {
+  options_.checkpoint.every = 1;
+  options_.steps = 2;
+  ASSERT_THAT(Run(), IsOk());
+  options_.prompts_per_step = 3;
+  const absl::Status status = Run(RunMode::kResume);
+  EXPECT_THAT(status, FailsWith(absl::StatusCode::kInvalidArgument, "trainer.prompts_per_step 2"));
+  EXPECT_EQ(ExitCodeOf(status), ExitCode::kUsage);
+  options_.prompts_per_step = 2;
+  EXPECT_THAT(WriteFileAtomically(directory_ / "p.jsonl",
+                                  "{\"prompt\":\"a\",\"answer\":\"0\"}\n"
+                                  "{\"prompt\":\"d\",\"answer\":\"0\"}\n"),
+              IsOk());
+  EXPECT_THAT(Run(RunMode::kResume),
+              FailsWith(absl::StatusCode::kInvalidArgument, "the prompts (trainer.data)"));
+}
+
+TEST_F(TrainerTest, WithDamagedCheckpointsAloneAResumeIsRefusedAndNothingIsDeleted) {
+  options_.checkpoint.every = 1;
+  options_.steps = 2;
+  ASSERT_THAT(Run(), IsOk());
+  for (const char* const step : {"step_1", "step_2"}) {
+    std::filesystem::remove(directory_ / ("r/checkpoints/" + std::string(step) + "/state.json"));
+  }
+  options_.steps = 4;
+  const absl::Status status = Run(RunMode::kResume);
+  EXPECT_EQ(ExitCodeOf(status), ExitCode::kBadModelOrData) << status;
+  EXPECT_EQ(Lines("metrics.jsonl").size(), 2u);
 }
 
 TEST_F(TrainerTest, AStopSavesACheckpointAndEndsWell) {
@@ -432,6 +466,16 @@ TEST_F(ProbedTrainerTest, AResumedRunKeepsItsSetAndItsPushes) {
   ASSERT_THAT(WriteFileAtomically(directory_ / "r/probe/set.jsonl", set.substr(0, set.size() - 40)),
               IsOk());
   EXPECT_THAT(Run(RunMode::kResume), FailsWith(absl::StatusCode::kInvalidArgument, "set.jsonl:9"));
+}
+
+TEST_F(ProbedTrainerTest, GroupsThatWereTakenAndNotTrainedAreAskedForAgain) {
+  fails_to_score_after_ = 1;
+  options_.steps = 3;
+  EXPECT_THAT(Run(), FailsWith(absl::StatusCode::kInternal, "cannot score"));
+  EXPECT_EQ(*ReadFile(directory_ / "r/checkpoints/LATEST"), "step_1\n") << "what it had learned";
+  fails_to_score_after_ = -1;
+  ASSERT_THAT(Run(RunMode::kResume), IsOk());
+  EXPECT_EQ(trained_, (std::vector<std::vector<int64_t>>{{0, 1}, {2, 3}, {4, 5}}));
 }
 
 TEST_F(ProbedTrainerTest, WithBothOffNothingIsScored) {

@@ -7,6 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/exit_codes.h"
 #include "common/base/json_number.h"
+#include "common/base/loopback.h"
 #include "common/base/mutex.h"
 #include "common/base/passive_threads.h"
 #include "common/base/shared_memory.h"
@@ -114,6 +115,17 @@ TEST(SharedMemory, AContainersDefaultOf64MiBIsAProblemThatSaysWhatToDo) {
   EXPECT_NE(problem.find("--shm-size"), std::string::npos) << problem;
   EXPECT_EQ(SharedMemoryBytes("/no/such/place"), 0u);
   EXPECT_GT(SharedMemoryBytes("/"), 0u);
+}
+
+TEST(LoopbackTest, IsTheNetworkOf127AndTheNamesOfThisMachine) {
+  for (const char* address :
+       {"127.0.0.1:1", "127.9.9.9:0", "localhost:0", "[::1]:50051", "unix:/tmp/x"}) {
+    EXPECT_TRUE(IsLoopback(address)) << address;
+  }
+  for (const char* address : {"0.0.0.0:1", "[::]:1", "10.1.2.3:1", "127.attacker.example:1",
+                              "1127.0.0.1:1", "localhost.example:1", ":1"}) {
+    EXPECT_FALSE(IsLoopback(address)) << address;
+  }
 }
 
 }  // namespace

@@ -12,17 +12,14 @@ import time
 
 import pytest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from free_ports import free_port  # noqa: E402
+
 BACKEND = os.environ.get("TEST_BACKEND", "gloo")
 # The conformance suite: these tests run over every backend, as many ranks as there are devices. ctest picks
 # them by these words (CMakeLists.txt).
 WORLDS = [pytest.param(world, id=name) for world, name in [(1, "one_rank"), (2, "two_ranks"), (4, "four_ranks")]]
 WORKER = pathlib.Path(os.environ["TANDEM_TESTS"]) / "collective_worker"
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def environment(rank, world, port, **extra):

@@ -8,7 +8,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/rpc/loopback.h"
 #include "proto/rollout.pb.h"
 #include "proto/weights.pb.h"
 #include "tests/support/status_matchers.h"
@@ -101,17 +100,6 @@ TEST(CheckCallTest, AMethodThatIsNotInTheTableIsForNobody) {
         "/tandem.weights.v1.WeightService/PushChunks/"}) {
     EXPECT_THAT(CheckCall(Spiffe("/tandem/trainer"), path), FailsWith(kDenied, "no role may"))
         << path;
-  }
-}
-
-TEST(LoopbackTest, IsTheNetworkOf127AndTheNamesOfThisMachine) {
-  for (const char* address :
-       {"127.0.0.1:1", "127.9.9.9:0", "localhost:0", "[::1]:50051", "unix:/tmp/x"}) {
-    EXPECT_TRUE(IsLoopback(address)) << address;
-  }
-  for (const char* address : {"0.0.0.0:1", "[::]:1", "10.1.2.3:1", "127.attacker.example:1",
-                              "1127.0.0.1:1", "localhost.example:1", ":1"}) {
-    EXPECT_FALSE(IsLoopback(address)) << address;
   }
 }
 

@@ -1,10 +1,10 @@
-// Loopback addresses: where plaintext is served without asking.
-#ifndef TANDEM_COMMON_RPC_LOOPBACK_H_
-#define TANDEM_COMMON_RPC_LOOPBACK_H_
+// Loopback addresses: where plaintext is served without asking, and stores of one machine stay.
+#ifndef TANDEM_COMMON_BASE_LOOPBACK_H_
+#define TANDEM_COMMON_BASE_LOOPBACK_H_
 
 #include <string>
 
-namespace tandem::rpc {
+namespace tandem {
 
 // True for HOST:PORT in 127.0.0.0/8, localhost and [::1], and for unix: addresses.
 inline bool IsLoopback(const std::string& address) {
@@ -15,6 +15,6 @@ inline bool IsLoopback(const std::string& address) {
   return host == "localhost" || host == "[::1]" || (is_number && host.starts_with("127."));
 }
 
-}  // namespace tandem::rpc
+}  // namespace tandem
 
-#endif  // TANDEM_COMMON_RPC_LOOPBACK_H_
+#endif  // TANDEM_COMMON_BASE_LOOPBACK_H_

@@ -1,0 +1,75 @@
+"""A network that swallows or delays what a trainer and its servers say (faults 12 and 13)."""
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import small_run
+
+sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
+from rollout_client import BIN, Server  # noqa: E402
+from tcp_proxy import TcpProxy  # noqa: E402
+from waiting import wait_until  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return small_run.make_model(tmp_path_factory.mktemp("model"))
+
+
+@contextlib.contextmanager
+def trainer(config, *servers):
+    with open(config.parent / "trainer.log", "w", encoding="utf-8") as log:
+        process = subprocess.Popen([str(BIN / "trainer"), "--config", str(config), "--servers", ",".join(servers)],
+                                   stdout=log, stderr=subprocess.STDOUT)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_for_steps(folder, count, seconds=60):
+    metrics = folder / "runs" / "small" / "metrics.jsonl"
+    log = folder / "trainer.log"
+    wait_until(lambda: metrics.exists() and len(small_run.steps(folder)) >= count,
+               f"{count} steps: {log.read_text()[-2000:]}", seconds=seconds)
+
+
+def servers_of(folder, kind):
+    return [json.loads(json.dumps(event["server"])) for event in small_run.events(folder, kind)]
+
+
+def test_fault_12_a_connection_that_swallows_everything_is_found_by_keepalives_and_the_run_goes_on(model, tmp_path):
+    """Within 20 + 10 s; the deadline of the group that is lost in it would be 300."""
+    config = small_run.write_config(tmp_path, model, steps=100000)
+    with Server(model, "--dtype", "fp32") as near, Server(model, "--dtype", "fp32") as far, TcpProxy(far.address) as cable:
+        with trainer(config, near.address, cable.address) as process:
+            wait_for_steps(tmp_path, 2)
+            cable.swallow()
+            cut = time.monotonic()
+            done = len(small_run.steps(tmp_path))
+            wait_for_steps(tmp_path, done + 3, seconds=90)
+            assert time.monotonic() - cut < 60
+            assert cable.address in servers_of(tmp_path, "server_lost")
+            assert near.address not in servers_of(tmp_path, "server_lost")
+            assert not small_run.events(tmp_path, "group_dropped")
+            cable.heal()
+            wait_until(lambda: cable.address in servers_of(tmp_path, "server_back"), "the server is used again", seconds=60)
+            wait_for_steps(tmp_path, len(small_run.steps(tmp_path)) + 2)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=60) == 130
+
+
+def test_fault_13_a_slow_network_makes_a_run_slower_and_nothing_else(model, tmp_path):
+    config = small_run.write_config(tmp_path, model, steps=3)
+    with Server(model, "--dtype", "fp32") as server, TcpProxy(server.address, delay_seconds=0.1) as cable:
+        with trainer(config, cable.address) as process:
+            assert process.wait(timeout=120) == 0, (tmp_path / "trainer.log").read_text()
+    assert [step["step"] for step in small_run.steps(tmp_path)] == [1, 2, 3]
+    assert not servers_of(tmp_path, "server_lost") and not small_run.events(tmp_path, "group_dropped")
+    assert "asked for again" not in (tmp_path / "trainer.log").read_text()
