@@ -14,7 +14,7 @@ JobSet controller with its webhooks, all real, and nodes on which pods are proce
 `wait_for` fails with the cluster's events, pods and their last lines in its message; so does `with` on the way out of a
 failed test, into `report.txt` in its folder. Images are found by name without registry and tag. Pods have addresses of
 their own that this machine reaches (`address_of`), and names as DNS gives them in a cluster (node_agent.py says how, and what
-is not done: no NetworkPolicy, no limits, no kubectl exec, logs or port-forward)."""
+is not done: no NetworkPolicy, no limits, no kubectl exec, logs or port-forward; `run_in` stands for exec)."""
 import json
 import os
 import pathlib
@@ -27,10 +27,10 @@ import yaml
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from api_client import ApiClient, ApiError  # noqa: E402
+from free_ports import free_ports  # noqa: E402
 from local_storage import LocalStorage  # noqa: E402
 from metrics_api import MetricsApi  # noqa: E402
 from node_agent import NodeAgent  # noqa: E402
-from one_node_slurm import free_ports  # noqa: E402
 from pod_spec import Image  # noqa: E402, F401: for users of this module
 from waiting import wait_until  # noqa: E402
 
@@ -395,6 +395,16 @@ class Cluster:
         folder = self.folder / "pods" / meta["namespace"] / f"{meta['name']}-{meta['uid'][:8]}"
         paths = sorted(folder.glob(f"{container or '*'}-*.log"), key=lambda path: (path.stat().st_mtime, path.name))
         return "".join(path.read_text(errors="replace") for path in paths)
+
+    def run_in(self, pod, *command, container=None):
+        """What `kubectl exec` does: the finished process of a command inside a container, as its user, with its environment."""
+        pid = str(self.process_of(pod, container))
+        variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().rstrip(b"\0").split(b"\0")
+        owner = pathlib.Path(f"/proc/{pid}").stat()
+        return subprocess.run(["nsenter", "--target", pid, "--mount", "--net", "--ipc", "--uts", "--pid", "--root", "--wd",
+                               "--setgid", str(owner.st_gid), "--setuid", str(owner.st_uid), *map(str, command)],
+                              env=dict(os.fsdecode(one).split("=", 1) for one in variables), capture_output=True, text=True,
+                              timeout=120, check=False)
 
     def evict(self, pod):
         """By the Eviction API, as `kubectl drain` does: budgets are respected (ApiError 429), DisruptionTarget is set."""

@@ -69,6 +69,14 @@ class NodeAgent:
         self._report_node(name, amounts)
         self._changed("Pod", None)
 
+    def lose_node(self, name):
+        """As if its power was cut: its processes die, it is heard of no more, and the API server is told nothing."""
+        with self.lock:
+            del self.nodes[name]
+            lost = [uid for uid, worker in self.workers.items() if worker.pod["spec"]["nodeName"] == name]
+            for uid in lost:
+                self.workers.pop(uid).forget()
+
     def _report_node(self, name, amounts):
         time = now()
         conditions = [{"type": kind, "status": status, "reason": reason, "message": "", "lastHeartbeatTime": time,

@@ -161,6 +161,19 @@ def test_an_evicted_server_drains_and_is_replaced(cluster, model, tmp_path):
     assert not run.events("group_dropped")
 
 
+def test_what_ran_on_a_lost_node_goes_on_elsewhere_once_the_node_is_deleted(cluster, model, tmp_path):
+    run = Run(cluster, model, tmp_path, steps=LONG, kubernetes={"max_restarts": 0})
+    run.apply("--set", "trainer.checkpoint.every=2")
+    run.wait_for_steps(3)
+    node = cluster.pods("trainer")[0]["spec"]["nodeName"]
+    cluster.agent.lose_node(node)
+    cluster.kubectl("delete", "node", node)
+    cluster.wait_for(lambda: run.events("resumed"), "the run resumes", seconds=240)
+    run.wait_for_steps(run.steps()[-1]["step"] + 2)
+    assert {pod["spec"]["nodeName"] for pod in cluster.pods("trainer")} != {node}
+    assert not cluster.finished("small-tandem"), "with no restart allowed, a lost node is none"
+
+
 @pytest.mark.parametrize("overlay", ["elastic", "plain"])
 def test_servers_of_a_deployment_join_and_leave_a_running_trainer(cluster, model, tmp_path, overlay):
     run = Run(cluster, model, tmp_path, steps=LONG, overlay=overlay, num_servers=1).apply()
@@ -192,3 +205,62 @@ def test_the_autoscaler_follows_what_the_trainer_says_of_its_waits(cluster, mode
     aim("10")  # a ratio is never so much
     cluster.wait_for(lambda: len(run.pids("rollout")) == 1, "one server is enough", seconds=120)
     run.wait_for_steps(len(run.steps()) + 2)
+
+
+def certificates(folder, *words):
+    done = subprocess.run([str(BIN / "tandem"), "certs", str(folder), *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def put_secrets(cluster, folder):
+    """As docs/kubernetes.md makes them; again for renewed files."""
+    for role in ("trainer", "rollout"):
+        made = cluster.kubectl("create", "secret", "generic", f"tandem-{role}-tls", f"--from-file={folder / role}",
+                               "--dry-run=client", "-o", "yaml")
+        cluster.apply(made)
+
+
+def tandem(*words):
+    return subprocess.run([str(BIN / "tandem"), *map(str, words)], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_under_mutual_tls_the_pair_trains_and_takes_renewed_secrets_and_no_one_else_gets_in(cluster, model, tmp_path):
+    certs = tmp_path / "certs"
+    certificates(certs)
+    put_secrets(cluster, certs)
+    run = Run(cluster, model, tmp_path, steps=LONG, num_servers=1, kubernetes={"mutual_tls": True}).apply()
+    run.wait_for_steps(2)
+    (server,), pids = cluster.pods("rollout"), (run.pids("rollout"), run.pids("trainer"))
+    address = f"{cluster.address_of(server)}:50051"
+    seen = tandem("status", "--servers", address, "--tls", certs / "viewer")
+    assert seen.returncode == 0 and address in seen.stdout, seen.stdout + seen.stderr
+    assert tandem("status", "--servers", address).returncode != 0, "without a certificate nobody is answered"
+    refused = tandem("bench", "serve", address, "--groups", 1, "--new-tokens", 4, "--tls", certs / "viewer")
+    assert refused.returncode != 0 and "role viewer may not call this method" in refused.stdout + refused.stderr
+    inside = cluster.run_in(cluster.pods("trainer")[0], "tandem", "status", "runs/small", "--tls", "/etc/tandem-tls")
+    assert inside.returncode == 0 and "small-tandem-rollout-0-0.small-tandem:50051" in inside.stdout, inside.stdout + inside.stderr
+
+    certificates(certs, "--renew")
+    put_secrets(cluster, certs)
+    for pod in (server, *cluster.pods("trainer")):
+        cluster.wait_for(lambda pod=pod: "TLS certificates changed" in cluster.log(pod), "the new files are taken", seconds=60)
+    run.wait_for_steps(len(run.steps()) + 2)
+    assert (run.pids("rollout"), run.pids("trainer")) == pids, "nothing was restarted"
+
+
+def test_status_and_logs_ask_the_observe_ports_of_pods(cluster, model, tmp_path):
+    run = Run(cluster, model, tmp_path, steps=LONG).apply()
+    run.wait_for_steps(2)
+    trainer, servers = cluster.address_of(cluster.pods("trainer")[0]), [cluster.address_of(pod) for pod in cluster.pods("rollout")]
+    ports = [f"{trainer}:9401", *(f"{server}:9400" for server in servers)]
+    status = tandem("status", "--observe", ",".join(ports))
+    assert status.returncode == 0 and all(port in status.stdout for port in ports), status.stdout + status.stderr
+    logs = tandem("logs", "-n", 20, *ports)
+    assert logs.returncode == 0 and "step" in logs.stdout and "weight" in logs.stdout, logs.stdout + logs.stderr
+
+
+def test_weights_go_to_servers_in_broadcasts_between_pods(cluster, model, tmp_path):
+    run = Run(cluster, model, tmp_path, steps=3).apply("--set", "trainer.push.transport=collective")
+    cluster.wait_for(lambda: cluster.finished("small-tandem") == "Completed", "the set completes", seconds=240)
+    ways = [event["transport"] for event in run.events("push_committed") if event["form"] != "none"]
+    assert ways.count("collective") >= 2 * 2 and "stream" not in ways, ways
