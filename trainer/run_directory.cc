@@ -12,6 +12,7 @@
 #include "common/base/json_number.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "trainer/run_error.h"
 
 namespace tandem::trainer {
 namespace {
@@ -163,7 +164,7 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::stri
     }
   }
   for (const char* folder : {"", "/logs", "/rollouts", "/checkpoints"}) {
-    TANDEM_RETURN_IF_ERROR(MakeDirectories(run->path_ + folder));
+    TANDEM_RETURN_IF_ERROR(WithExitCode(MakeDirectories(run->path_ + folder), ExitCode::kStorage));
   }
   if (run->lock_ == nullptr) {
     TANDEM_ASSIGN_OR_RETURN(run->lock_, DirectoryLock::Take(run->path_, kLockPatienceSeconds));

@@ -7,9 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -35,7 +33,9 @@ std::string FirstLine(const std::string& text) { return text.substr(0, text.find
 // In the store where it keeps to its machine, under no prefix.
 constexpr char kOfMachine[] = "of_machine";
 
-// A socket that listens on `port` of 127.0.0.1. c10d itself listens on all interfaces. Throws.
+// A socket that listens on `port` of 127.0.0.1, where c10d itself listens on all interfaces.
+// Negative if it cannot: c10d then tries, and says why not, or takes the store that torchrun has
+// there.
 int ListenOnLoopback(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   const int on = 1;
@@ -43,14 +43,13 @@ int ListenOnLoopback(int port) {
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
-      bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 &&
-      listen(fd, SOMAXCONN) == 0) {
-    return fd;
+  if (fd >= 0 && (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+                  bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+                  listen(fd, SOMAXCONN) != 0)) {
+    close(fd);
+    return -1;
   }
-  const std::system_error problem(errno, std::generic_category());
-  if (fd >= 0) close(fd);
-  throw problem;
+  return fd;
 }
 
 // Throws.
@@ -87,7 +86,8 @@ auto Guarded(const StoreConnection& at, const Call& call) -> absl::StatusOr<decl
 absl::StatusOr<Store> Store::Host(int port, Reach reach) {
   try {
     c10d::TCPStoreOptions options{.port = static_cast<uint16_t>(port), .isServer = true};
-    if (reach == Reach::kMachine) options.masterListenFd = ListenOnLoopback(port);
+    const int own = reach == Reach::kMachine ? ListenOnLoopback(port) : -1;
+    if (own >= 0) options.masterListenFd = own;
     Store store(Open("127.0.0.1", options, kAnswerTime));
     if (reach == Reach::kMachine) TANDEM_RETURN_IF_ERROR(store.Set(kOfMachine, ""));
     return store;

@@ -128,7 +128,8 @@ absl::StatusOr<LocalRunResult> RunLocally(const LocalRunOptions& options) {
         trainer::WithExitCode(CheckModelDirectory(model), ExitCode::kBadModelOrData));
   }
   TANDEM_RETURN_IF_ERROR(CheckRunDirectory(*file, options));
-  TANDEM_RETURN_IF_ERROR(MakeDirectories(result.run_directory + "/logs"));
+  TANDEM_RETURN_IF_ERROR(
+      trainer::WithExitCode(MakeDirectories(result.run_directory + "/logs"), ExitCode::kStorage));
   TANDEM_RETURN_IF_ERROR(WriteFileAtomically(config, file->ToYaml()));
   const StopSignal stop;
   LiveLine live;

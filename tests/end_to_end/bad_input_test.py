@@ -310,11 +310,13 @@ def test_a_run_goes_on_with_a_server_started_again_at_its_address(model, config,
 EVERY_STEP = ("--set", "trainer.checkpoint.every=1")
 
 
-def test_a_place_that_cannot_be_written_to_is_exit_7_before_a_server_is_asked(config):
-    out = ["--set", "trainer.run.out=/proc/runs"]
-    for program in ([TANDEM, "run", config, *out], [TRAINER, "--config", config, "--servers", "127.0.0.1:1", *out]):
-        code, output = call(*program)
-        assert code == 7 and "/proc/runs" in output and "127.0.0.1:1" not in output, output
+def test_a_place_that_cannot_be_written_to_is_exit_7_before_a_server_is_asked(config, tmp_path):
+    (tmp_path / "file").touch()
+    for place in ("/sys/runs", tmp_path / "file"):
+        out = ["--set", f"trainer.run.out={place}"]
+        for program in ([TANDEM, "run", config, *out], [TRAINER, "--config", config, "--servers", "127.0.0.1:1", *out]):
+            code, output = call(*program)
+            assert code == 7 and str(place) in output and "127.0.0.1:1" not in output, output
 
 
 def test_a_checkpoint_that_finds_the_disk_full_leaves_the_one_before(config, tmp_path):
