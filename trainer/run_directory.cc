@@ -130,15 +130,7 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::stri
   // A process that died before its first event leaves folders and files without contents.
   const bool bare_is_empty = mode == RunMode::kResumeOrFresh;
   mode = Decide(out, name, mode);
-  if (fs::exists(run->path_)) {
-    auto lock = DirectoryLock::Take(run->path_, kLockPatienceSeconds);
-    if (!lock.ok()) {
-      return absl::Status(lock.status().code(),
-                          absl::StrCat(lock.status().message(),
-                                       ": stop it first, or give this run another run.name"));
-    }
-    run->lock_ = *std::move(lock);
-  }
+  if (fs::exists(run->path_)) TANDEM_RETURN_IF_ERROR(run->Lock());
   // The launcher may have put its logs there before the trainer starts.
   bool empty = true;
   for (const auto& entry : fs::directory_iterator(run->path_, error)) {
@@ -166,9 +158,7 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::stri
   for (const char* folder : {"", "/logs", "/rollouts", "/checkpoints"}) {
     TANDEM_RETURN_IF_ERROR(WithExitCode(MakeDirectories(run->path_ + folder), ExitCode::kStorage));
   }
-  if (run->lock_ == nullptr) {
-    TANDEM_ASSIGN_OR_RETURN(run->lock_, DirectoryLock::Take(run->path_, kLockPatienceSeconds));
-  }
+  if (run->lock_ == nullptr) TANDEM_RETURN_IF_ERROR(run->Lock());
   run->started_at_ = MonotonicSeconds();
   TANDEM_RETURN_IF_ERROR(run->OpenFiles());
   return run;
@@ -177,6 +167,20 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::stri
 RunMode RunDirectory::Decide(const std::string& out, const std::string& name, RunMode mode) {
   if (mode != RunMode::kResumeOrFresh) return mode;
   return LooksLikeARun(absl::StrCat(out, "/", name)) ? RunMode::kResume : RunMode::kFresh;
+}
+
+// What may be had later: on a network file system a machine that is gone holds a lock for a while.
+absl::Status RunDirectory::Lock() {
+  auto lock = DirectoryLock::Take(path_, kLockPatienceSeconds);
+  if (!lock.ok()) {
+    return WithExitCode(
+        absl::Status(lock.status().code(),
+                     absl::StrCat(lock.status().message(),
+                                  ": stop it first, or give this run another run.name")),
+        ExitCode::kStorage);
+  }
+  lock_ = *std::move(lock);
+  return absl::OkStatus();
 }
 
 absl::Status RunDirectory::OpenFiles() {

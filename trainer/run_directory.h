@@ -70,6 +70,7 @@ class RunDirectory {
 
  private:
   explicit RunDirectory(std::string path) : path_(std::move(path)) {}
+  absl::Status Lock();
   absl::Status OpenFiles();
 
   const std::string path_;

@@ -9,6 +9,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
+#include "trainer/run_error.h"
 
 namespace tandem::trainer {
 namespace {
@@ -41,8 +42,10 @@ TEST(RunDirectory, OneProcessAtATimeWritesToARun) {
   ASSERT_THAT(first, IsOk());
   ASSERT_THAT((*first)->WriteEvent(0, "run_started", ""), IsOk());
   for (const RunMode mode : {RunMode::kResume, RunMode::kClean}) {
-    EXPECT_THAT(RunDirectory::Open(out.path(), "r", mode),
+    const absl::Status refused = RunDirectory::Open(out.path(), "r", mode).status();
+    EXPECT_THAT(refused,
                 FailsWith(absl::StatusCode::kAlreadyExists, "another process writes there"));
+    EXPECT_EQ(ExitCodeOf(refused), ExitCode::kStorage) << "one that is tried again";
   }
   EXPECT_EQ(Lines(out / "r/events.jsonl").size(), 1u) << "nothing was deleted";
   first->reset();
