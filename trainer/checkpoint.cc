@@ -88,8 +88,12 @@ std::string PathOf(const std::string& directory, int64_t step) {
   return absl::StrCat(directory, "/step_", step);
 }
 
+// Also what a writer that died left unfinished: nobody else writes here.
 void RemoveStale(const std::string& directory, int64_t keep) {
   std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    if (entry.path().extension() == ".tmp") fs::remove_all(entry.path(), error);
+  }
   const std::vector<int64_t> steps = StepsIn(directory);
   for (size_t i = static_cast<size_t>(keep); i < steps.size(); ++i) {
     fs::remove_all(PathOf(directory, steps[i]), error);

@@ -148,6 +148,9 @@ TEST_F(CheckpointTest, AWriterThatDiedLeavesNothingThatIsRead) {
   fs::rename(root_ + "/step_2.tmp", root_ + "/step_1");
   fs::remove(root_ + "/LATEST");  // died between the rename and LATEST
   EXPECT_THAT(LoadLatestCheckpoint(root_, kIdentity), IsOk());
+  fs::create_directory(root_ + "/step_7.tmp");
+  ASSERT_THAT(Save(2), IsOk());
+  EXPECT_FALSE(fs::exists(root_ + "/step_7.tmp")) << "the next one clears up";
 }
 
 TEST_F(CheckpointTest, AllDamagedIsAnErrorThatNamesEach) {
