@@ -84,6 +84,18 @@ absl::Status CheckCompletion(const GenerateGroupRequest& request, const Completi
   return absl::OkStatus();
 }
 
+absl::Status CheckNoneNewer(const std::vector<Completion>& completions, int64_t newest) {
+  for (const Completion& completion : completions) {
+    for (const auto& span : completion.version_spans()) {
+      if (span.weight_version() <= newest) continue;
+      return absl::DataLossError(
+          absl::StrCat("completion ", completion.index(), " has tokens of weight version ",
+                       span.weight_version(), ", and ", newest, " is the last that was published"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 bool IsTruncated(const Completion& completion) {
   return completion.finish_reason() == rollout::v1::FINISH_REASON_LENGTH ||
          completion.finish_reason() == rollout::v1::FINISH_REASON_STOPPED_EARLY;

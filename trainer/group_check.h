@@ -22,6 +22,10 @@ absl::Status CheckCompletion(const rollout::v1::GenerateGroupRequest& request,
 absl::Status CheckGroup(const rollout::v1::GenerateGroupRequest& request,
                         std::vector<rollout::v1::Completion>* completions);
 
+// DATA_LOSS when a token is labelled with a version that was never published: `newest` is the last.
+absl::Status CheckNoneNewer(const std::vector<rollout::v1::Completion>& completions,
+                            int64_t newest);
+
 // The completion was cut before the model ended it: at max_new_tokens, or by a request.
 bool IsTruncated(const rollout::v1::Completion& completion);
 

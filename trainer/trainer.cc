@@ -14,6 +14,7 @@
 #include "common/base/peak_memory.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/credentials.h"
+#include "trainer/group_check.h"
 #include "trainer/group_request.h"
 #include "trainer/run_error.h"
 #include "trainer/score_group.h"
@@ -59,6 +60,10 @@ absl::Status Trainer::Impl::TakeGroup(FinishedGroup finished) {
     return drop("bad_response", std::string(finished.status.message()));
   }
   if (!finished.status.ok()) return drop("failed", std::string(finished.status.message()));
+  if (const absl::Status known = CheckNoneNewer(finished.completions, publisher->version().value);
+      !known.ok()) {
+    return drop("bad_response", std::string(known.message()));
+  }
   if (finished.replay) drift.replays[finished.group_id] = *std::move(finished.replay);
   ScoredGroup group;
   group.set_group_id(finished.group_id);

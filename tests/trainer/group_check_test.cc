@@ -106,5 +106,12 @@ TEST(CheckGroup, SortsAndWantsEveryIndexOnce) {
   EXPECT_THAT(CheckGroup(Request(), &group), FailsWith(kDataLoss, "1 of 2 completions"));
 }
 
+TEST(CheckNoneNewer, RefusesTokensOfAVersionThatWasNeverPublished) {
+  const std::vector<Completion> group = {Good(0), Good(1)};
+  EXPECT_THAT(CheckNoneNewer(group, 4), IsOk());
+  EXPECT_THAT(CheckNoneNewer(group, 3),
+              FailsWith(kDataLoss, "weight version 4, and 3 is the last that was published"));
+}
+
 }  // namespace
 }  // namespace tandem::trainer
