@@ -63,6 +63,23 @@ def test_fault_2_sigterm_lets_running_groups_end_and_exits_with_0(model):
         assert server.process.wait(timeout=30) == 0
 
 
+def test_fault_2_what_runs_longer_than_the_drain_is_cut_with_a_code_that_says_ask_elsewhere(model):
+    with Server(model, "--dtype", "fp32", "--set", "server.drain_seconds=0.2") as server:
+        stub = rollout_grpc.RolloutServiceStub(server.channel)
+        calls = [stub.GenerateGroup(request_of(group), timeout=60) for group in range(60)]
+        wait_until_sampling(stub)
+        server.process.send_signal(signal.SIGTERM)
+        ends = []
+        for call in calls:
+            try:
+                assert [len(c.token_ids) for c in completions_of(call)] == [NEW_TOKENS] * 3, "whole, or an error"
+                ends.append(grpc.StatusCode.OK)
+            except grpc.RpcError as error:
+                ends.append(error.code())
+        assert set(ends) <= {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE} and grpc.StatusCode.UNAVAILABLE in ends
+        assert server.process.wait(timeout=30) == 0
+
+
 BAD_REQUESTS = {
     "oversized_prompt": dict(prompt_token_ids=[5] * 100_000),
     "no_prompt": dict(prompt_token_ids=[]),
