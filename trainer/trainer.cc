@@ -233,8 +233,8 @@ absl::Status Trainer::Impl::RecordStep(const StepExperience& step, double step_s
   ShowQueues();
   metrics->OnStep(*line, report.num_tokens, CountTokens(step.groups));
   TANDEM_RETURN_IF_ERROR(RaiseAlerts(*line));
-  // Behind the records: a resumed run takes away those that are newer than its checkpoint, and none
-  // that an older one lacks comes back.
+  // After the records: a resumed run deletes those newer than its checkpoint, and cannot make up
+  // for missing ones.
   times.checkpoint = 0;
   const bool due = options.checkpoint.every > 0 && version.value % options.checkpoint.every == 0;
   return due ? SaveCheckpoint() : absl::OkStatus();
