@@ -23,6 +23,7 @@ TESTS=(row_kernels_gpu_test matmul_kernel_gpu_test paged_attention_gpu_test draw
        collective_worker)
 PROGRAMS=(tandem rollout_server trainer)
 PYTHON=${PYTHON:-python3}
+[[ $PYTHON != */* || $PYTHON == /* ]] || PYTHON=$PWD/$PYTHON  # it is called from other folders
 
 say() { echo "gpu: $*" >&2; }
 stop() { say "$*"; exit 2; }
