@@ -91,8 +91,7 @@ absl::Status TlsIdentity::Take(const TlsFiles& files) {
                      ": by a URI spiffe://DOMAIN/tandem/ROLE, or else a common name tandem-ROLE"));
   }
   TANDEM_RETURN_IF_ERROR(authorities_.Write(files.authorities));
-  TANDEM_RETURN_IF_ERROR(key_.Write(files.key));
-  TANDEM_RETURN_IF_ERROR(certificate_.Write(files.certificate));
+  TANDEM_RETURN_IF_ERROR(pair_.Write(absl::StrCat(files.key, "\n", files.certificate)));
   files_ = files;
   facts_ = facts;
   return absl::OkStatus();
