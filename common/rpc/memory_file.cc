@@ -1,6 +1,5 @@
 #include "common/rpc/memory_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,13 +10,8 @@
 #include "absl/strings/str_cat.h"
 
 namespace tandem::rpc {
-namespace {
 
-constexpr char kName[] = "tandem-tls";
-
-}  // namespace
-
-MemoryFile::MemoryFile() : fd_(memfd_create(kName, MFD_CLOEXEC)) {}
+MemoryFile::MemoryFile() : fd_(memfd_create("tandem-tls", MFD_CLOEXEC)) {}
 
 MemoryFile::~MemoryFile() {
   if (fd_ >= 0) close(fd_);
@@ -26,15 +20,12 @@ MemoryFile::~MemoryFile() {
 absl::Status MemoryFile::Write(const std::string& contents) {
   const timespec now = {.tv_sec = ++generation_, .tv_nsec = 0};
   const timespec times[2] = {now, now};
-  const int next = memfd_create(kName, MFD_CLOEXEC);
-  const bool written =
-      fd_ >= 0 && next >= 0 &&
-      write(next, contents.data(), contents.size()) == static_cast<ssize_t>(contents.size()) &&
-      futimens(next, times) == 0 && dup3(next, fd_, O_CLOEXEC) == fd_;
-  const int error = errno;
-  if (next >= 0) close(next);
+  const auto size = static_cast<ssize_t>(contents.size());
+  // Over what was there first, so that no reader finds it empty.
+  const bool written = fd_ >= 0 && pwrite(fd_, contents.data(), contents.size(), 0) == size &&
+                       ftruncate(fd_, size) == 0 && futimens(fd_, times) == 0;
   if (written) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("a file in memory: ", std::strerror(error)));
+  return absl::UnavailableError(absl::StrCat("a file in memory: ", std::strerror(errno)));
 }
 
 std::string MemoryFile::path() const { return absl::StrCat("/proc/self/fd/", fd_); }
