@@ -151,8 +151,7 @@ class TokenOfEveryCall : public grpc::MetadataCredentialsPlugin {
 
 std::shared_ptr<tls::CertificateProviderInterface> FilesOf(const TlsIdentity& identity) {
   return std::make_shared<tls::FileWatcherCertificateProvider>(
-      identity.key_path(), identity.certificate_path(), identity.authorities_path(),
-      kRefreshSeconds);
+      identity.pair_path(), identity.pair_path(), identity.authorities_path(), kRefreshSeconds);
 }
 
 IdentityNeeds CallerNeeds(Roles roles, const std::string& section) {

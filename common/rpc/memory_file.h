@@ -17,8 +17,8 @@ class MemoryFile {
   MemoryFile(const MemoryFile&) = delete;
   MemoryFile& operator=(const MemoryFile&) = delete;
 
-  // Its time of modification is one second later each time: readers that compare times see that it
-  // changed while they read.
+  // All at once: who opens it has the contents before or these. Its time of modification is one
+  // second later each time: readers that compare times see that it changed while they read.
   //   UNAVAILABLE  the system gives no memory file
   absl::Status Write(const std::string& contents);
 

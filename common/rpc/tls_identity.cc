@@ -91,20 +91,16 @@ absl::Status TlsIdentity::Take(const TlsFiles& files) {
                      ": by a URI spiffe://DOMAIN/tandem/ROLE, or else a common name tandem-ROLE"));
   }
   TANDEM_RETURN_IF_ERROR(authorities_.Write(files.authorities));
-  TANDEM_RETURN_IF_ERROR(key_.Write(files.key));
-  TANDEM_RETURN_IF_ERROR(certificate_.Write(files.certificate));
+  TANDEM_RETURN_IF_ERROR(pair_.Write(absl::StrCat(files.key, "\n", files.certificate)));
   files_ = files;
   facts_ = facts;
   return absl::OkStatus();
 }
 
 void TlsIdentity::Watch() {
-  // gRPC reads the files every second, from the same start: half a second beside it, so that it
-  // does not come between the key and the certificate of a renewal.
-  std::chrono::milliseconds pause = kRefresh + std::chrono::milliseconds(500);
   for (;;) {
     {
-      const auto until = std::chrono::steady_clock::now() + std::exchange(pause, kRefresh);
+      const auto until = std::chrono::steady_clock::now() + kRefresh;
       MutexLock lock(&mu_);
       WarnBeforeTheEnd();
       while (!stopping_ && changed_.WaitUntil(&mu_, until)) {

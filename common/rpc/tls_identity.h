@@ -48,9 +48,9 @@ class TlsIdentity {
   TlsIdentity(const TlsIdentity&) = delete;
   TlsIdentity& operator=(const TlsIdentity&) = delete;
 
-  // Files to read the identity in use from, valid while this lives.
-  std::string certificate_path() const { return certificate_.path(); }
-  std::string key_path() const { return key_.path(); }
+  // Files to read the identity in use from, valid while this lives. Key and certificates are one
+  // file: two could be read as the key of one renewal and the certificate of another.
+  std::string pair_path() const { return pair_.path(); }
   std::string authorities_path() const { return authorities_.path(); }
 
   std::shared_ptr<const std::vector<std::string>> tokens()
@@ -68,7 +68,7 @@ class TlsIdentity {
 
   const TlsOptions options_;
   const IdentityNeeds needs_;
-  MemoryFile certificate_, key_, authorities_;
+  MemoryFile pair_, authorities_;
 
   mutable Mutex mu_;
   CondVar changed_;

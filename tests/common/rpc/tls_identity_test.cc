@@ -2,9 +2,12 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
+#include "common/rpc/memory_file.h"
 #include "tests/support/identities.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
@@ -28,6 +31,26 @@ std::string Contents(const std::string& path) {
   std::stringstream text;
   text << std::ifstream(path).rdbuf();
   return text.str();
+}
+
+std::string Pair(const front::CertifiedKey& identity) {
+  return identity.key + "\n" + identity.certificate;
+}
+
+TEST(MemoryFile, IsReadWholeHoweverOftenItIsWritten) {
+  const std::string one(5000, 'a'), other(100, 'b');
+  MemoryFile file;
+  ASSERT_THAT(file.Write(one), IsOk());
+  std::atomic<bool> done = false;
+  std::thread writer([&] {
+    for (int i = 0; i < 2000; ++i) EXPECT_THAT(file.Write(i % 2 == 0 ? other : one), IsOk());
+    done = true;
+  });
+  while (!done) {
+    const std::string seen = Contents(file.path());
+    EXPECT_TRUE(seen == one || seen == other) << seen.size() << " bytes";
+  }
+  writer.join();
 }
 
 class TlsIdentityTest : public ::testing::Test {
@@ -68,8 +91,8 @@ TEST_F(TlsIdentityTest, IsInUseAsItStandsInTheDirectory) {
   WriteIdentity(path_, authority_, RequestOf("trainer"));
   const auto identity = Load();
   ASSERT_THAT(identity, IsOk());
-  EXPECT_EQ(Contents((*identity)->certificate_path()), Contents(path_ + "/tls.crt"));
-  EXPECT_EQ(Contents((*identity)->key_path()), Contents(path_ + "/tls.key"));
+  EXPECT_EQ(Contents((*identity)->pair_path()),
+            Contents(path_ + "/tls.key") + "\n" + Contents(path_ + "/tls.crt"));
   EXPECT_EQ(Contents((*identity)->authorities_path()), Contents(path_ + "/ca.crt"));
   EXPECT_EQ((*identity)->tokens(), nullptr);
 }
@@ -86,9 +109,7 @@ TEST_F(TlsIdentityTest, TakesARenewalByItself) {
   ASSERT_THAT(identity, IsOk());
   const auto renewed = authority_.Sign(RequestOf("trainer"));
   WriteIdentity(path_, *renewed, authority_.certificate());
-  EXPECT_TRUE(
-      WaitUntil([&] { return Contents((*identity)->certificate_path()) == renewed->certificate; }));
-  EXPECT_EQ(Contents((*identity)->key_path()), renewed->key);
+  EXPECT_TRUE(WaitUntil([&] { return Contents((*identity)->pair_path()) == Pair(*renewed); }));
 }
 
 TEST_F(TlsIdentityTest, KeepsWhatItHasWhileARenewalIsHalfDoneAndSaysSoOnce) {
@@ -97,14 +118,13 @@ TEST_F(TlsIdentityTest, KeepsWhatItHasWhileARenewalIsHalfDoneAndSaysSoOnce) {
   WriteText(token_file_, "0123456789abcdef\n");
   const auto identity = Load();
   ASSERT_THAT(identity, IsOk());
-  const std::string before = Contents(path_ + "/tls.crt");
+  const std::string before = Contents((*identity)->pair_path());
   const auto renewed = authority_.Sign(RequestOf("trainer"));
   WriteText(path_ + "/tls.key", renewed->key);
   LetItLook(**identity);
-  EXPECT_EQ(Contents((*identity)->certificate_path()), before);
+  EXPECT_EQ(Contents((*identity)->pair_path()), before);
   WriteText(path_ + "/tls.crt", renewed->certificate);
-  EXPECT_TRUE(
-      WaitUntil([&] { return Contents((*identity)->certificate_path()) == renewed->certificate; }));
+  EXPECT_TRUE(WaitUntil([&] { return Contents((*identity)->pair_path()) == Pair(*renewed); }));
   const std::string log = Log();
   const std::string complaint = "not the key of tls.crt";
   const size_t first = log.find(complaint);
@@ -120,10 +140,10 @@ TEST_F(TlsIdentityTest, ARenewalOfAnotherRoleIsNotTaken) {
   WriteText(token_file_, "0123456789abcdef\n");
   const auto identity = Load();
   ASSERT_THAT(identity, IsOk());
-  const std::string before = Contents(path_ + "/tls.crt");
+  const std::string before = Contents((*identity)->pair_path());
   WriteIdentity(path_, authority_, RequestOf("viewer"));
   LetItLook(**identity);
-  EXPECT_EQ(Contents((*identity)->certificate_path()), before);
+  EXPECT_EQ(Contents((*identity)->pair_path()), before);
   EXPECT_NE(Log().find("of role viewer, must be of trainer"), std::string::npos);
 }
 
