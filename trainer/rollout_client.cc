@@ -39,8 +39,10 @@ struct Task {
 };
 
 struct Server {
-  std::string address;
-  std::unique_ptr<RolloutService::Stub> stub;
+  Server(const std::string& at, const rpc::Caller& caller) : address(at), channel(at, caller) {}
+
+  const std::string address;
+  rpc::CallerChannel channel;
   State state = State::kLost;
   bool was_ready = false;
   bool is_retired = false;
@@ -74,12 +76,6 @@ double RetryAfter(const grpc::ClientContext& context, double fallback) {
   return ms > 0 ? ms / 1000 : fallback;
 }
 
-std::unique_ptr<RolloutService::Stub> Connect(const std::string& address,
-                                              const rpc::Caller& caller) {
-  return RolloutService::NewStub(
-      grpc::CreateCustomChannel(address, caller.credentials(), rpc::CallerArguments()));
-}
-
 }  // namespace
 
 struct RolloutClient::Impl {
@@ -103,7 +99,7 @@ struct RolloutClient::Impl {
 
   mutable Mutex mu;
   CondVar changed;  // anything below
-  // Only grows; address and stub of a server are constant.
+  // Only grows; address and channel of a server are its own for good.
   std::vector<std::unique_ptr<Server>> servers ABSL_GUARDED_BY(mu);
   std::vector<std::thread> threads ABSL_GUARDED_BY(mu);
   bool stopping ABSL_GUARDED_BY(mu) = false;
@@ -179,10 +175,7 @@ int RolloutClient::AddServer(const std::string& address) {
     impl_->changed.NotifyAll();
     return index;
   }
-  auto server = std::make_unique<Server>();
-  server->address = address;
-  server->stub = Connect(address, impl_->options.caller);
-  impl_->servers.push_back(std::move(server));
+  impl_->servers.push_back(std::make_unique<Server>(address, impl_->options.caller));
   for (int64_t worker = 0; worker < impl_->options.groups_in_flight; ++worker) {
     impl_->threads.emplace_back([this, index, worker] { impl_->Work(index, worker == 0); });
   }
@@ -230,7 +223,9 @@ void RolloutClient::Impl::Probe(int index) {
   mu.Unlock();
   grpc::ClientContext context;
   SetDeadline(context, kProbeTimeoutSeconds);
-  const grpc::Status status = server.stub->GetInfo(&context, {}, &info);
+  const auto channel = server.channel.current();
+  const grpc::Status status = RolloutService::NewStub(channel)->GetInfo(&context, {}, &info);
+  server.channel.Ended(channel, status);
   mu.Lock();
   if (stopping || server.state != State::kLost) return;
   if (status.ok() && !info.draining()) {
@@ -301,7 +296,9 @@ absl::Status RolloutClient::Impl::Call(Server& server, const Task& task, Finishe
     if (stopping) return absl::CancelledError("stopping");
     in_flight.insert(&context);
   }
-  auto reader = server.stub->GenerateGroup(&context, request);
+  const auto channel = server.channel.current();
+  const auto stub = RolloutService::NewStub(channel);
+  const auto reader = stub->GenerateGroup(&context, request);
   GenerateGroupResponse response;
   absl::Status checked;
   bool done = false;
@@ -315,6 +312,7 @@ absl::Status RolloutClient::Impl::Call(Server& server, const Task& task, Finishe
     }
   }
   const grpc::Status status = reader->Finish();
+  server.channel.Ended(channel, status);
   span.SetError(status.error_message());
   {
     MutexLock lock(&mu);

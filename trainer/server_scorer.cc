@@ -75,19 +75,23 @@ absl::Status TakeAnswer(const std::string& address, const Call& call, const Scor
 }  // namespace
 
 struct ServerScorer::Server {
-  absl::StatusOr<ScoreResponse> Ask(const ScoreRequest& request, double timeout_seconds) const {
+  Server(const std::string& address, const rpc::Caller& caller) : channel(address, caller) {}
+
+  absl::StatusOr<ScoreResponse> Ask(const ScoreRequest& request, double timeout_seconds) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() +
                          std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000)));
     ScoreResponse response;
-    const grpc::Status status = stub->Score(&context, request, &response);
+    const auto used = channel.current();
+    const grpc::Status status =
+        rollout::v1::RolloutService::NewStub(used)->Score(&context, request, &response);
+    channel.Ended(used, status);
     if (status.ok()) return response;
     return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                        absl::StrCat(address, ": ", status.error_message()));
+                        absl::StrCat(channel.address(), ": ", status.error_message()));
   }
 
-  std::string address;
-  std::unique_ptr<rollout::v1::RolloutService::Stub> stub;
+  rpc::CallerChannel channel;
 };
 
 ServerScorer::ServerScorer(const std::vector<std::string>& addresses, double timeout_seconds,
@@ -97,14 +101,8 @@ ServerScorer::ServerScorer(const std::vector<std::string>& addresses, double tim
 }
 
 int ServerScorer::AddServer(const std::string& address) {
-  grpc::ChannelArguments arguments = rpc::CallerArguments();
-  // Apart from the rollout client's connection, as a push is.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  auto server = std::make_unique<Server>(
-      Server{address, rollout::v1::RolloutService::NewStub(
-                          grpc::CreateCustomChannel(address, caller_.credentials(), arguments))});
   MutexLock lock(&mu_);
-  servers_.push_back(std::move(server));
+  servers_.push_back(std::make_unique<Server>(address, caller_));
   return static_cast<int>(servers_.size()) - 1;
 }
 
@@ -121,12 +119,12 @@ absl::StatusOr<ScoredByServer> ServerScorer::Score(Server& server, const ScoreTa
     TANDEM_ASSIGN_OR_RETURN(const ScoreResponse response,
                             server.Ask(call.request, timeout_seconds_));
     if (version.value_or(response.weight_version()) != response.weight_version()) {
-      return absl::AbortedError(absl::StrCat(server.address, ": version ",
+      return absl::AbortedError(absl::StrCat(server.channel.address(), ": version ",
                                              response.weight_version(), " came while ", *version,
                                              " was scored"));
     }
     version = response.weight_version();
-    TANDEM_RETURN_IF_ERROR(TakeAnswer(server.address, call, response, scored.logprobs));
+    TANDEM_RETURN_IF_ERROR(TakeAnswer(server.channel.address(), call, response, scored.logprobs));
   }
   scored.version = version.value_or(0);
   return scored;

@@ -22,13 +22,6 @@ constexpr absl::Duration kQuick = absl::Seconds(10);  // calls that move no weig
 constexpr absl::Duration kSlack =
     absl::Seconds(15);  // to name who failed an operation of the group
 
-std::shared_ptr<grpc::Channel> Connect(const std::string& address, const rpc::Caller& caller) {
-  grpc::ChannelArguments arguments = rpc::CallerArguments();
-  // Apart from the rollout client's connection: a push must not queue behind completions.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(address, caller.credentials(), arguments);
-}
-
 template <typename Digests>
 DigestMap ToMap(const Digests& digests) {
   DigestMap map;
@@ -48,17 +41,8 @@ wire::TensorForm::Encoding ToWire(TensorEncoding encoding) {
   return wire::TensorForm::ENCODING_UNSPECIFIED;
 }
 
-using Weights = wire::WeightService::Stub;
-using Rollout = rollout::v1::RolloutService::Stub;
-
-struct Stubs {
-  explicit Stubs(const std::shared_ptr<grpc::Channel>& channel)
-      : weights(wire::WeightService::NewStub(channel)),
-        rollout(rollout::v1::RolloutService::NewStub(channel)) {}
-
-  const std::unique_ptr<Weights> weights;
-  const std::unique_ptr<Rollout> rollout;
-};
+using Weights = wire::WeightService;
+using Rollout = rollout::v1::RolloutService;
 
 }  // namespace
 
@@ -84,30 +68,27 @@ std::vector<int64_t> WeightPayload::wire_sizes() const {
 
 struct WeightRemote::Impl {
   Impl(const std::string& at, const std::string& run, absl::Duration of_long_calls, rpc::Caller who)
-      : address(at), run_id(run), timeout(of_long_calls), caller(std::move(who)) {}
+      : channel(at, std::move(who)), run_id(run), timeout(of_long_calls) {}
 
   // One unary call.
-  template <typename Stub, typename Method, typename Request, typename Response>
-  absl::Status Call(std::unique_ptr<Stub> const Stubs::*service, Method method, const char* what,
-                    absl::Duration deadline, const Request& request, Response* response) {
-    const std::shared_ptr<Stubs> connected = Connected();
+  template <typename Service, typename Method, typename Request, typename Response>
+  absl::Status Call(Method method, const char* what, absl::Duration deadline,
+                    const Request& request, Response* response) {
     grpc::ClientContext context;
     SetDeadline(context, deadline);
     if (const std::string trace = Traceparent(); !trace.empty()) {
       context.AddMetadata(kTraceparent, trace);
     }
-    return FromGrpc(((*connected.*service).get()->*method)(&context, request, response), what);
+    const auto used = channel.current();
+    const grpc::Status status =
+        (Service::NewStub(used).get()->*method)(&context, request, response);
+    channel.Ended(used, status);
+    return FromGrpc(status, what);
   }
 
   std::string Traceparent() {
     MutexLock lock(&mu);
     return traceparent;
-  }
-
-  std::shared_ptr<Stubs> Connected() {
-    MutexLock lock(&mu);
-    if (stubs == nullptr) stubs = std::make_shared<Stubs>(Connect(address, caller));
-    return stubs;
   }
 
   static void SetDeadline(grpc::ClientContext& context, absl::Duration deadline) {
@@ -116,22 +97,17 @@ struct WeightRemote::Impl {
 
   absl::Status FromGrpc(const grpc::Status& status, const char* what) {
     if (status.ok()) return absl::OkStatus();
-    if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-      // A new channel connects at once where this one would wait: the server may be back.
-      MutexLock lock(&mu);
-      stubs = nullptr;
-    }
-    return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                        absl::StrCat(what, " at ", address, ": ", status.error_message()));
+    return absl::Status(
+        static_cast<absl::StatusCode>(status.error_code()),
+        absl::StrCat(what, " at ", channel.address(), ": ", status.error_message()));
   }
 
-  const std::string address, run_id;
+  rpc::CallerChannel channel;
+  const std::string run_id;
   const absl::Duration timeout;
-  const rpc::Caller caller;
 
   Mutex mu;
   std::string traceparent ABSL_GUARDED_BY(mu);
-  std::shared_ptr<Stubs> stubs ABSL_GUARDED_BY(mu);  // shared with the calls under way; null: none
 };
 
 WeightRemote::WeightRemote(const std::string& address, const std::string& run_id,
@@ -140,7 +116,7 @@ WeightRemote::WeightRemote(const std::string& address, const std::string& run_id
 
 WeightRemote::~WeightRemote() = default;
 
-const std::string& WeightRemote::address() const { return impl_->address; }
+const std::string& WeightRemote::address() const { return impl_->channel.address(); }
 
 void WeightRemote::SetTraceparent(const std::string& header) {
   MutexLock lock(&impl_->mu);
@@ -151,8 +127,8 @@ absl::StatusOr<RemoteWeights> WeightRemote::Info() {
   wire::GetWeightInfoRequest request;
   request.set_run_id(impl_->run_id);
   wire::GetWeightInfoResponse response;
-  TANDEM_RETURN_IF_ERROR(impl_->Call(&Stubs::weights, &Weights::GetWeightInfo, "GetWeightInfo",
-                                     kQuick, request, &response));
+  TANDEM_RETURN_IF_ERROR(impl_->Call<Weights>(&Weights::Stub::GetWeightInfo, "GetWeightInfo",
+                                              kQuick, request, &response));
   if (response.tensors().empty()) return absl::InternalError("the server names no tensors");
   RemoteWeights live = {.version = {response.live_version()},
                         .epoch = response.epoch(),
@@ -164,8 +140,8 @@ absl::StatusOr<RemoteWeights> WeightRemote::Info() {
 
 absl::StatusOr<std::string> WeightRemote::Owner() {
   rollout::v1::GetInfoResponse state;
-  TANDEM_RETURN_IF_ERROR(impl_->Call(&Stubs::rollout, &Rollout::GetInfo, "GetInfo", kQuick,
-                                     rollout::v1::GetInfoRequest(), &state));
+  TANDEM_RETURN_IF_ERROR(impl_->Call<Rollout>(&Rollout::Stub::GetInfo, "GetInfo", kQuick,
+                                              rollout::v1::GetInfoRequest(), &state));
   return state.owner_run_id();
 }
 
@@ -174,8 +150,8 @@ int64_t WeightRemote::HighestEpoch() {
   if (const auto info = Info(); info.ok()) highest = info->epoch;
   rollout::v1::GetInfoResponse state;
   if (impl_
-          ->Call(&Stubs::rollout, &Rollout::GetInfo, "GetInfo", kQuick,
-                 rollout::v1::GetInfoRequest(), &state)
+          ->Call<Rollout>(&Rollout::Stub::GetInfo, "GetInfo", kQuick, rollout::v1::GetInfoRequest(),
+                          &state)
           .ok()) {
     highest = std::max(highest, state.weight_epoch());
   }
@@ -189,8 +165,8 @@ absl::Status WeightRemote::InitTransfer(int64_t epoch, absl::Duration lease, boo
   request.set_lease_ms(absl::ToInt64Milliseconds(lease));
   request.set_release(release);
   wire::InitTransferResponse response;
-  return impl_->Call(&Stubs::weights, &Weights::InitTransfer, "InitTransfer", kQuick, request,
-                     &response);
+  return impl_->Call<Weights>(&Weights::Stub::InitTransfer, "InitTransfer", kQuick, request,
+                              &response);
 }
 
 absl::Status WeightRemote::Begin(int64_t epoch, const WeightPayload& payload) {
@@ -213,8 +189,8 @@ absl::Status WeightRemote::Begin(int64_t epoch, const WeightPayload& payload) {
     }
   }
   wire::BeginUpdateResponse response;
-  return impl_->Call(&Stubs::weights, &Weights::BeginUpdate, "BeginUpdate", impl_->timeout, request,
-                     &response);
+  return impl_->Call<Weights>(&Weights::Stub::BeginUpdate, "BeginUpdate", impl_->timeout, request,
+                              &response);
 }
 
 absl::Status WeightRemote::SendChunks(const WeightPayload& payload, int64_t chunk_bytes,
@@ -222,8 +198,9 @@ absl::Status WeightRemote::SendChunks(const WeightPayload& payload, int64_t chun
   grpc::ClientContext context;
   Impl::SetDeadline(context, impl_->timeout);
   wire::PushChunksResponse response;
-  const std::shared_ptr<Stubs> stubs = impl_->Connected();
-  const auto writer = stubs->weights->PushChunks(&context, &response);
+  const auto channel = impl_->channel.current();
+  const auto stub = Weights::NewStub(channel);
+  const auto writer = stub->PushChunks(&context, &response);
   wire::PushChunksRequest chunk;
   chunk.set_run_id(impl_->run_id);
   chunk.set_version(payload.version.value);
@@ -247,7 +224,9 @@ absl::Status WeightRemote::SendChunks(const WeightPayload& payload, int64_t chun
     }
   }
   writer->WritesDone();
-  return impl_->FromGrpc(writer->Finish(), "PushChunks");
+  const grpc::Status status = writer->Finish();
+  impl_->channel.Ended(channel, status);
+  return impl_->FromGrpc(status, "PushChunks");
 }
 
 absl::Status WeightRemote::JoinPushGroup(const comm::PushSeatOffer& offer) {
@@ -262,8 +241,8 @@ absl::Status WeightRemote::JoinPushGroup(const comm::PushSeatOffer& offer) {
   for (const std::string& member : offer.members) request.add_members(member);
   request.set_deadline_ms(absl::ToInt64Milliseconds(offer.deadline));
   wire::JoinPushGroupResponse response;
-  return impl_->Call(&Stubs::weights, &Weights::JoinPushGroup, "JoinPushGroup",
-                     offer.deadline + kSlack, request, &response);
+  return impl_->Call<Weights>(&Weights::Stub::JoinPushGroup, "JoinPushGroup",
+                              offer.deadline + kSlack, request, &response);
 }
 
 absl::Status WeightRemote::ReceiveBuckets(int64_t epoch, int64_t membership, WeightVersion version,
@@ -275,8 +254,8 @@ absl::Status WeightRemote::ReceiveBuckets(int64_t epoch, int64_t membership, Wei
   request.set_version(version.value);
   request.set_bucket_bytes(bucket_bytes);
   wire::ReceiveBucketsResponse response;
-  return impl_->Call(&Stubs::weights, &Weights::ReceiveBuckets, "ReceiveBuckets",
-                     impl_->timeout + kSlack, request, &response);
+  return impl_->Call<Weights>(&Weights::Stub::ReceiveBuckets, "ReceiveBuckets",
+                              impl_->timeout + kSlack, request, &response);
 }
 
 absl::StatusOr<CommitReply> WeightRemote::Commit(int64_t epoch, WeightVersion version,
@@ -291,8 +270,8 @@ absl::StatusOr<CommitReply> WeightRemote::Commit(int64_t epoch, WeightVersion ve
     entry->set_xxh3_128(digest);
   }
   wire::CommitUpdateResponse response;
-  TANDEM_RETURN_IF_ERROR(impl_->Call(&Stubs::weights, &Weights::CommitUpdate, "CommitUpdate",
-                                     impl_->timeout, request, &response));
+  TANDEM_RETURN_IF_ERROR(impl_->Call<Weights>(&Weights::Stub::CommitUpdate, "CommitUpdate",
+                                              impl_->timeout, request, &response));
   return CommitReply{.live = {.version = {response.live_version()},
                               .epoch = epoch,
                               .digests = ToMap(response.live_digests())},
@@ -306,8 +285,8 @@ void WeightRemote::Abort(WeightVersion version) {
   request.set_run_id(impl_->run_id);
   request.set_version(version.value);
   wire::AbortUpdateResponse response;
-  const absl::Status status = impl_->Call(&Stubs::weights, &Weights::AbortUpdate, "AbortUpdate",
-                                          kQuick, request, &response);
+  const absl::Status status =
+      impl_->Call<Weights>(&Weights::Stub::AbortUpdate, "AbortUpdate", kQuick, request, &response);
   if (!status.ok()) {
     log::Warning("a push could not be aborted", {{"reason", status.ToString()}});
   }

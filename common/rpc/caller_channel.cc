@@ -1,21 +1,46 @@
 #include "common/rpc/caller_channel.h"
 
-#include <grpcpp/support/channel_arguments.h>
+#include <grpcpp/grpcpp.h>
+
+#include <utility>
 
 namespace tandem::rpc {
+namespace {
 
-grpc::ChannelArguments CallerArguments() {
+constexpr int kMaxMessageBytes = 64 << 20;
+
+grpc::ChannelArguments Arguments() {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // as many as it takes
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  // The deadline of one attempt to connect (a busy machine needs seconds), and in this gRPC also
-  // the least time between two.
+  // The deadline of one attempt to connect: a busy machine needs seconds.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  arguments.SetMaxReceiveMessageSize(64 << 20);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   return arguments;
+}
+
+}  // namespace
+
+CallerChannel::CallerChannel(std::string address, Caller caller)
+    : address_(std::move(address)), caller_(std::move(caller)) {}
+
+std::shared_ptr<grpc::Channel> CallerChannel::current() {
+  MutexLock lock(&mu_);
+  if (channel_ == nullptr) {
+    channel_ = grpc::CreateCustomChannel(address_, caller_.credentials(), Arguments());
+  }
+  return channel_;
+}
+
+void CallerChannel::Ended(const std::shared_ptr<grpc::Channel>& used, const grpc::Status& status) {
+  if (status.error_code() != grpc::StatusCode::UNAVAILABLE &&
+      status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED) {
+    return;
+  }
+  MutexLock lock(&mu_);
+  if (channel_ == used) channel_ = nullptr;
 }
 
 }  // namespace tandem::rpc

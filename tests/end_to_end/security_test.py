@@ -149,6 +149,22 @@ def test_a_pair_under_mutual_tls_with_a_token_trains_to_its_end_and_writes_no_se
             assert secret not in text
 
 
+def test_a_trainer_that_was_there_before_its_server_takes_it_when_it_comes(model, certs, tmp_path):
+    (port,) = free_ports(1)
+    config = write_tls_config(tmp_path, model, certs, servers=[f"127.0.0.1:{port}"], client={"start_patience_seconds": 120})
+    log = tmp_path / "log"
+    with open(log, "w", encoding="utf-8") as out, subprocess.Popen(
+            [str(BIN / "trainer"), "--config", str(config)], stdout=out, stderr=out) as trainer:
+        try:
+            wait_until(lambda: "no rollout server answers" in log.read_text(), "it waits and says so")
+            with Server(model, "--dtype", "fp32", "--tls", str(certs / "rollout"), "--token-file", str(tmp_path / "token"),
+                        port=port, credentials=tls_credentials(certs / "trainer", TOKEN)):
+                assert trainer.wait(timeout=240) == 0, log.read_text()
+        finally:
+            trainer.kill()
+    assert "handshake" not in log.read_text(), "none was given up for want of somebody who looks after it"
+
+
 def test_a_run_file_with_tls_on_one_side_only_is_refused(model, certs, tmp_path):
     config = small_run.write_config(tmp_path, model)
     for key, value, words in [("server.tls", certs / "rollout", "set both"), ("trainer.tls", certs / "trainer", "set both"),

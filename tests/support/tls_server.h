@@ -18,7 +18,7 @@ namespace tandem::testing {
 
 class TlsServer {
  public:
-  explicit TlsServer(const front::CertifiedKey& own) {
+  explicit TlsServer(const front::CertifiedKey& own, const std::string& listen = "127.0.0.1:0") {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::SslServerCredentialsOptions ssl;
     ssl.pem_key_cert_pairs.push_back({own.key, own.certificate});
@@ -26,7 +26,7 @@ class TlsServer {
     credentials->SetAuthMetadataProcessor(recorder_);
     int port = 0;
     grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", credentials, &port);
+    builder.AddListeningPort(listen, credentials, &port);
     builder.RegisterService(&service_);  // for its threads
     server_ = builder.BuildAndStart();
     address_ = "127.0.0.1:" + std::to_string(port);
