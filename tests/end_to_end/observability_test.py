@@ -32,6 +32,7 @@ class Prometheus:
 
     def __init__(self, folder, targets):
         self.address = free_address()
+        self.num_targets = sum(map(len, targets.values()))
         config = {"global": {"scrape_interval": "100ms", "scrape_timeout": "100ms"},
                   "scrape_configs": [{"job_name": job, "static_configs": [{"targets": addresses}]}
                                      for job, addresses in targets.items()]}
@@ -43,6 +44,8 @@ class Prometheus:
 
     def __enter__(self):
         wait_until(lambda: get(self.address, "/-/ready")[0] == 200, "Prometheus did not come up")
+        # It takes up its targets at the first tick of five seconds, by when a short run could be over.
+        wait_until(lambda: len(self.query("up")) == self.num_targets, "Prometheus does not scrape its targets")
         return self
 
     def __exit__(self, *exc):
