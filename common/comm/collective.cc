@@ -15,6 +15,11 @@ namespace {
 
 using WorkHandle = c10::intrusive_ptr<c10d::Work>;
 
+// Held while an operation begins. The first of each group adds it to a table of the process, and
+// every one looks there: c10d's flight recorder (FlightRecorderDetail.hpp, all_pg_status_) has no
+// lock around that, and threads that began operations side by side crashed.
+std::mutex flight_recorder;
+
 std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 c10d::ReduceOp OpOf(Reduction reduction) {
@@ -92,6 +97,7 @@ struct Collective::Group {
     WorkHandle work;
     std::string error;
     try {
+      const std::lock_guard lock(flight_recorder);
       work = begin();
     } catch (const std::exception& thrown) {
       error = thrown.what();

@@ -16,7 +16,7 @@ c10::intrusive_ptr<c10d::Backend> MakeNccl(const c10::intrusive_ptr<c10d::Store>
                                            int size, const std::string& name,
                                            std::chrono::milliseconds deadline) {
   if (c10::cuda::device_count() == 0) throw NoDevice("this machine has no CUDA device");
-  // NCCL's own meeting, in the first operation, has no deadline; this has one.
+  // NCCL's own meeting has no deadline; this has one.
   std::vector<std::string> present;
   for (int r = 0; r < size; ++r) present.push_back("present/" + std::to_string(r));
   store->set(present[static_cast<size_t>(rank)], std::string("1"));
@@ -30,7 +30,11 @@ c10::intrusive_ptr<c10d::Backend> MakeNccl(const c10::intrusive_ptr<c10d::Store>
   options->group_name = name;
   auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
   // A barrier carries no tensor that would say which device it is on.
-  backend->setBoundDeviceId(at::Device(at::kCUDA, c10::cuda::current_device()));
+  const at::Device device(at::kCUDA, c10::cuda::current_device());
+  backend->setBoundDeviceId(device);
+  // The meeting takes place here and not in the first operation: beginning one keeps those of other
+  // groups of this process waiting.
+  backend->eagerConnectSingleDevice(device);
   return backend;
 }
 

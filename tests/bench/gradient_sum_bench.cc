@@ -18,7 +18,7 @@
 #include "common/base/passive_threads.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
-#include "tests/trainer/rank_threads.h"
+#include "tests/support/rank_threads.h"
 #include "trainer/packed_rows.h"
 #include "trainer/parameter_buckets.h"
 #include "trainer/policy.h"

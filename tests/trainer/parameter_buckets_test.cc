@@ -12,7 +12,7 @@
 #include "common/comm/group.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/status_matchers.h"
-#include "tests/trainer/rank_threads.h"
+#include "tests/support/rank_threads.h"
 
 namespace tandem::trainer {
 namespace {

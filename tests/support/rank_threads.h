@@ -1,6 +1,6 @@
 // Ranks that are threads of this process, joined by a real store and real Gloo connections.
-#ifndef TANDEM_TESTS_TRAINER_RANK_THREADS_H_
-#define TANDEM_TESTS_TRAINER_RANK_THREADS_H_
+#ifndef TANDEM_TESTS_SUPPORT_RANK_THREADS_H_
+#define TANDEM_TESTS_SUPPORT_RANK_THREADS_H_
 
 #include <functional>
 #include <memory>
@@ -15,12 +15,24 @@ namespace tandem::testing {
 
 using Groups = std::vector<std::unique_ptr<comm::Collective>>;
 
+// body(thread) on each of `count` threads; what each returned, by number.
+inline std::vector<absl::Status> OnThreads(int count,
+                                           const std::function<absl::Status(int)>& body) {
+  std::vector<absl::Status> statuses(static_cast<size_t>(count));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) {
+    threads.emplace_back([&, i] { statuses[static_cast<size_t>(i)] = body(i); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return statuses;
+}
+
 // body(groups) on each of `num_ranks` threads, that are joined by `num_groups`; what each returned,
 // by rank.
 inline std::vector<absl::Status> OnRanks(int num_ranks, size_t num_groups,
                                          const std::function<absl::Status(const Groups&)>& body) {
   const auto store = comm::Store::Host(0, comm::Reach::kMachine).value();
-  const auto run = [&](int rank) -> absl::Status {
+  return OnThreads(num_ranks, [&](int rank) -> absl::Status {
     comm::GroupOptions group{.name = "train", .rank = rank, .deadline = absl::Seconds(60)};
     for (int r = 0; r < num_ranks; ++r) group.members.push_back("thread:" + std::to_string(r));
     auto connection = comm::Store::Connect("127.0.0.1", store.port(), absl::Seconds(10));
@@ -33,14 +45,7 @@ inline std::vector<absl::Status> OnRanks(int num_ranks, size_t num_groups,
       group.name += "'";
     }
     return body(groups);
-  };
-  std::vector<absl::Status> statuses(static_cast<size_t>(num_ranks));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    threads.emplace_back([&, rank] { statuses[static_cast<size_t>(rank)] = run(rank); });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return statuses;
+  });
 }
 
 // The same with one group.
@@ -51,4 +56,4 @@ inline std::vector<absl::Status> OnRanks(
 
 }  // namespace tandem::testing
 
-#endif  // TANDEM_TESTS_TRAINER_RANK_THREADS_H_
+#endif  // TANDEM_TESTS_SUPPORT_RANK_THREADS_H_
