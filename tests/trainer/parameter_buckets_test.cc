@@ -11,8 +11,8 @@
 
 #include "common/comm/group.h"
 #include "nlohmann/json.hpp"
-#include "tests/support/status_matchers.h"
 #include "tests/support/rank_threads.h"
+#include "tests/support/status_matchers.h"
 
 namespace tandem::trainer {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "common/comm/collective.h"
 #include "common/weights/digest.h"
-#include "tests/support/status_matchers.h"
 #include "tests/support/rank_threads.h"
+#include "tests/support/status_matchers.h"
 #include "tests/trainer/scored_groups.h"
 #include "tests/trainer/toy_model.h"
 #include "trainer/train_step.h"
