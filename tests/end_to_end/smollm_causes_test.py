@@ -28,7 +28,8 @@ def named(result):
     return {cause["cause"]: cause for cause in result["verdict"]["named"]}
 
 
-def test_a_healthy_bf16_server_is_split_over_cast_body_kv_and_head_in_shares_that_add_to_all(tmp_path):
+def test_a_healthy_bf16_server_is_split_over_cast_body_kv_and_head_in_shares_that_add_to_all(tmp_path, monkeypatch):
+    small_run.without_native_bf16(monkeypatch)
     table, result = attribute(tmp_path, "--full")
     parts = {part["part"]: part for part in result["parts"]}
     assert result["record"]["explained"] and parts["record"]["mean_abs_alone"]["value"] == 0, table
