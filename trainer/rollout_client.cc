@@ -39,9 +39,10 @@ struct Task {
 };
 
 struct Server {
-  Server(const std::string& at, const rpc::Caller& caller) : address(at), channel(at, caller) {}
+  Server(const std::string& address, const rpc::Caller& caller) : channel(address, caller) {}
 
-  const std::string address;
+  const std::string& address() const { return channel.address(); }
+
   rpc::CallerChannel channel;
   State state = State::kLost;
   bool was_ready = false;
@@ -99,7 +100,7 @@ struct RolloutClient::Impl {
 
   mutable Mutex mu;
   CondVar changed;  // anything below
-  // Only grows; address and channel of a server are its own for good.
+  // Only grows; the channel of a server is its own for good.
   std::vector<std::unique_ptr<Server>> servers ABSL_GUARDED_BY(mu);
   std::vector<std::thread> threads ABSL_GUARDED_BY(mu);
   bool stopping ABSL_GUARDED_BY(mu) = false;
@@ -168,7 +169,7 @@ RolloutClient::~RolloutClient() {
 int RolloutClient::AddServer(const std::string& address) {
   MutexLock lock(&impl_->mu);
   const auto known = std::ranges::find(impl_->servers, address,
-                                       [](const auto& server) { return server->address; });
+                                       [](const auto& server) { return server->address(); });
   const int index = static_cast<int>(known - impl_->servers.begin());
   if (known != impl_->servers.end()) {
     (*known)->is_retired = false;
@@ -187,7 +188,8 @@ void RolloutClient::Retire(int server) {
   Server& retired = impl_->At(server);
   if (retired.is_retired) return;
   retired.is_retired = true;
-  impl_->events.push_back({"server_retired", retired.address, "trainer.servers names it no more"});
+  impl_->events.push_back(
+      {"server_retired", retired.address(), "trainer.servers names it no more"});
   impl_->changed.NotifyAll();
 }
 
@@ -230,13 +232,13 @@ void RolloutClient::Impl::Probe(int index) {
   if (stopping || server.state != State::kLost) return;
   if (status.ok() && !info.draining()) {
     if (!info.owner_run_id().empty() && info.owner_run_id() != run_id) {
-      fatal = absl::FailedPreconditionError(
-          absl::StrCat("rollout server ", server.address, " belongs to run '", info.owner_run_id(),
-                       "': stop that run, wait for its lease to end, or name another server"));
+      fatal = absl::FailedPreconditionError(absl::StrCat(
+          "rollout server ", server.address(), " belongs to run '", info.owner_run_id(),
+          "': stop that run, wait for its lease to end, or name another server"));
     }
     const absl::Status accepted = accept ? accept(info) : absl::OkStatus();
     if (!accepted.ok()) {
-      fatal = absl::Status(accepted.code(), absl::StrCat("rollout server ", server.address, ": ",
+      fatal = absl::Status(accepted.code(), absl::StrCat("rollout server ", server.address(), ": ",
                                                          accepted.message()));
     }
     const bool proven = server.ready_version == info.live_weight_version() &&
@@ -244,7 +246,7 @@ void RolloutClient::Impl::Probe(int index) {
     server.info = info;
     server.state = proven ? State::kReady : State::kBehind;
     server.retry_seconds = 0;
-    events.push_back({server.was_ready ? "server_back" : "server_ready", server.address,
+    events.push_back({server.was_ready ? "server_back" : "server_ready", server.address(),
                       absl::StrCat("weight version ", info.live_weight_version())});
     changed.NotifyAll();
     return;
@@ -287,7 +289,7 @@ absl::Status RolloutClient::Impl::Call(Server& server, const Task& task, Finishe
   grpc::ClientContext context;
   ScopedSpan span(task.trace, "ask_for_group", SpanKind::kClient);
   span.Set("tandem.group_id", request.group_id());
-  span.Set("server.address", server.address);
+  span.Set("server.address", server.address());
   span.Set("tandem.attempt", task.num_attempts);
   if (task.trace.tracer != nullptr) context.AddMetadata(kTraceparent, span.traceparent());
   SetDeadline(context, options.call_timeout_seconds);
@@ -350,7 +352,7 @@ void RolloutClient::Impl::Settle(int index, Task task, FinishedGroup group) {
                               code == absl::StatusCode::kDataLoss;
   log::Warning("a group is asked for again", {{"group_id", group.group_id},
                                               {"attempt", task.num_attempts},
-                                              {"server", At(index).address},
+                                              {"server", At(index).address()},
                                               {"reason", group.status.ToString()}});
   if (!server_is_fine) Lose(index, group.status.ToString());
   queue.push_front(std::move(task));
@@ -363,7 +365,7 @@ void RolloutClient::Impl::Lose(int index, const std::string& reason) {
   if (server.state == State::kLost) return;
   server.was_ready = true;
   server.state = State::kLost;
-  events.push_back({"server_lost", server.address, reason});
+  events.push_back({"server_lost", server.address(), reason});
   changed.NotifyAll();
 }
 
@@ -400,7 +402,8 @@ std::string RolloutClient::Impl::Missing() const {
   std::string errors;
   for (const auto& server : servers) {
     if (server->is_retired || server->state != State::kLost) continue;
-    absl::StrAppend(&errors, errors.empty() ? "" : "; ", server->address, ": ", server->last_error);
+    absl::StrAppend(&errors, errors.empty() ? "" : "; ", server->address(), ": ",
+                    server->last_error);
   }
   return errors;
 }
@@ -474,7 +477,7 @@ bool RolloutClient::IsReady(int server) const {
 
 const std::string& RolloutClient::address(int server) const {
   MutexLock lock(&impl_->mu);
-  return impl_->At(server).address;
+  return impl_->At(server).address();
 }
 
 int RolloutClient::num_servers() const {
