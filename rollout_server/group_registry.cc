@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -24,15 +25,21 @@ GroupRegistry::GroupRegistry(Runner runner, Limits limits, SecondsClock clock,
       clock_(std::move(clock)),
       on_finished_(std::move(on_finished)) {}
 
-GroupRegistry::Name GroupRegistry::NameOf(const std::string& run_id, int64_t group_id,
-                                          const std::string& fingerprint) {
-  return {run_id, group_id, run_id.empty() ? fingerprint : std::string()};
+GroupRegistry::Name GroupRegistry::NameOf(const Ask& ask) {
+  return {ask.run_id, ask.group_id,
+          ask.run_id.empty() ? absl::StrCat(ask.caller, ask.fingerprint) : ask.caller};
+}
+
+// Nobody can put a group into the batch of another caller.
+std::string GroupRegistry::BatchOwner(const std::string& run_id, const std::string& caller) {
+  return caller.empty() ? run_id : absl::StrCat(run_id, "\n", caller);
 }
 
 absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::Join(
     Ask ask, std::shared_ptr<GroupListener> listener) {
+  if (ask.batch) ask.batch->run_id = BatchOwner(ask.run_id, ask.caller);
   MutexLock lock(&mu_);
-  const Name name = NameOf(ask.run_id, ask.group_id, ask.fingerprint);
+  const Name name = NameOf(ask);
   absl::Status mismatch;
   std::shared_ptr<GroupCall> known = FindKnown(name, ask.fingerprint, &mismatch);
   if (!mismatch.ok()) return mismatch;
@@ -99,6 +106,12 @@ absl::Status GroupRegistry::CheckRoom(const Ask& ask) {
         absl::StrCat("the queue is full: ", queued,
                      " groups wait (max_queued_groups = ", limits_.max_queued_groups, ")"));
   }
+  if (queued >= ask.queue_places) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the queue is full for guests: ", queued, " groups wait, and the rest of its ",
+                     limits_.max_queued_groups,
+                     " places (max_queued_groups) is for the run that owns this server"));
+  }
   const double wait = static_cast<double>(queued) * start_interval_;
   if (wait > ask.seconds_left) {
     return absl::DeadlineExceededError(
@@ -135,11 +148,11 @@ bool GroupRegistry::Leave(const std::shared_ptr<GroupCall>& call, const GroupLis
   return true;
 }
 
-bool GroupRegistry::Abort(const std::string& run_id, int64_t group_id) {
+bool GroupRegistry::Abort(const std::string& run_id, int64_t group_id, const std::string& caller) {
   Listeners listeners;
   {
     MutexLock lock(&mu_);
-    const std::optional<GroupKey> found = FindInFlight(run_id, group_id);
+    const std::optional<GroupKey> found = FindInFlight(run_id, group_id, caller);
     if (!found) return false;
     const GroupKey group = *found;
     const Entry entry = entries_.at(group);
@@ -156,25 +169,26 @@ bool GroupRegistry::Abort(const std::string& run_id, int64_t group_id) {
   return true;
 }
 
-bool GroupRegistry::StopEarly(const std::string& run_id, int64_t group_id) {
+bool GroupRegistry::StopEarly(const std::string& run_id, int64_t group_id,
+                              const std::string& caller) {
   {
     MutexLock lock(&mu_);
-    const std::optional<GroupKey> group = FindInFlight(run_id, group_id);
+    const std::optional<GroupKey> group = FindInFlight(run_id, group_id, caller);
     if (!group) return false;
     if (entries_.at(*group).phase != Phase::kHeld) {
       runner_.stop_early(*group);
       return true;
     }
   }
-  return Abort(run_id, group_id);
+  return Abort(run_id, group_id, caller);
 }
 
-std::optional<GroupKey> GroupRegistry::FindInFlight(const std::string& run_id,
-                                                    int64_t group_id) const {
+std::optional<GroupKey> GroupRegistry::FindInFlight(const std::string& run_id, int64_t group_id,
+                                                    const std::string& caller) const {
   // A guest's group may be there several times, once per question.
-  const auto key = keys_.lower_bound(Name(run_id, group_id, ""));
+  const auto key = keys_.lower_bound(Name(run_id, group_id, caller));
   if (key == keys_.end() || std::get<0>(key->first) != run_id ||
-      std::get<1>(key->first) != group_id) {
+      std::get<1>(key->first) != group_id || !absl::StartsWith(std::get<2>(key->first), caller)) {
     return std::nullopt;
   }
   return key->second;
@@ -198,9 +212,9 @@ void GroupRegistry::FailAll(const absl::Status& error, bool forever) {
   Notify(listeners);
 }
 
-void GroupRegistry::Forget(const std::string& run_id) {
+void GroupRegistry::Forget(const std::string& run_id, const std::string& caller) {
   MutexLock lock(&mu_);
-  batches_.Forget(run_id);
+  batches_.Forget(BatchOwner(run_id, caller));
   std::erase_if(finished_, [&](const auto& one) { return std::get<0>(one.first) == run_id; });
   std::erase_if(finished_order_, [&](const Name& name) { return std::get<0>(name) == run_id; });
 }

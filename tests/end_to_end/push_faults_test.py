@@ -23,6 +23,7 @@ _, _, weights_pb, weights_grpc = load_stubs()
 WORKER = pathlib.Path(os.environ["TANDEM_TESTS"]) / "push_worker"
 WAYS = [("stream", "dense"), ("stream", "delta"), ("collective", "dense"), ("collective", "delta")]
 DEADLINE = 8   # seconds of an operation
+SECRET = "the secret of run 'run', in every process that goes on with it"
 BOUND = 60     # within which a push that lost somebody has ended
 
 
@@ -43,7 +44,7 @@ class Worker:
 
     def __init__(self, model, way, servers):
         self.process = subprocess.Popen(
-            [str(WORKER), str(model), *way, str(DEADLINE), *[server.address for server in servers]],
+            [str(WORKER), str(model), *way, str(DEADLINE), SECRET, *[server.address for server in servers]],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert self.process.stdout.readline() == "ready\n"
 
@@ -86,7 +87,7 @@ def after(seconds, action):
 
 def live(server):
     stub = weights_grpc.WeightServiceStub(server.channel)
-    info = stub.GetWeightInfo(weights_pb.GetWeightInfoRequest(run_id="run"), timeout=30)
+    info = stub.GetWeightInfo(weights_pb.GetWeightInfoRequest(), timeout=30)
     return info.live_version, {digest.name: digest.xxh3_128 for digest in info.live_digests}
 
 
