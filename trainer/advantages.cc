@@ -57,4 +57,14 @@ std::vector<float> ComputeAdvantages(std::span<const double> rewards,
   return advantages;
 }
 
+std::vector<float> ChargedAdvantages(std::span<const double> rewards, std::span<const double> costs,
+                                     const AdvantageOptions& options) {
+  std::vector<float> advantages = ComputeAdvantages(rewards, options);
+  AdvantageOptions centring = options;
+  if (options.kind == AdvantageKind::kGroupNorm) centring.kind = AdvantageKind::kMeanOnly;
+  const std::vector<float> charges = ComputeAdvantages(costs, centring);
+  for (size_t i = 0; i < advantages.size(); ++i) advantages[i] -= charges[i];
+  return advantages;
+}
+
 }  // namespace tandem::trainer

@@ -120,7 +120,8 @@ void BindOptions(OptionBinder& binder, AlertOptions& options) {
   binder.Number("clip_share_max", &options.clip_share_max, {.min = 0, .max = 1}, "",
                 "alert when more tokens than this are clipped");
   binder.Number("kl_budget", &options.kl_budget, {.min = 0}, "nats",
-                "alert when k3 to the reference policy is above; 0: off");
+                "alert when k3 to the reference policy is above; 0: off. Needs "
+                "measure_reference_kl or loss.kl_coefficient");
   binder.Flag("stop_on_kl", &options.stop_on_kl, "end the run when kl_budget is exceeded");
   binder.Number("reward_std_min", &options.reward_std_min, {.min = 0}, "",
                 "alert when rewards of a step differ less");

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/weights/digest.h"
@@ -15,12 +16,12 @@ namespace {
 
 using experience::v1::Prompt;
 
-// Group ids of evaluations lie far above those of training, apart for each version and kind.
+// Group ids of evaluations lie far above those of training, apart for each step and kind.
 constexpr int64_t kFirstId = int64_t{1} << 44;
 constexpr int64_t kIdsPerKind = int64_t{1} << 20;
 
-int64_t FirstId(int64_t version, bool sampled) {
-  return kFirstId + (2 * version + (sampled ? 1 : 0)) * kIdsPerKind;
+int64_t FirstId(int64_t step, bool sampled) {
+  return kFirstId + (2 * step + (sampled ? 1 : 0)) * kIdsPerKind;
 }
 
 rollout::v1::GenerateGroupRequest RequestFor(const Prompt& prompt, int64_t group_id,
@@ -58,14 +59,23 @@ std::vector<Reward> Score(const Prompt& prompt, const FinishedGroup& group,
 // Sums over the prompts of one kind.
 struct Tally {
   int64_t answered = 0;
-  double reward = 0;    // of the first completion that has one
-  int64_t correct = 0;  // prompts with a correct completion
+  double reward = 0;     // of the first completion that has one
+  int64_t correct = 0;   // prompts with a correct completion
+  absl::Status failure;  // of the last prompt that was not answered
 };
+
+absl::Status NoneAnswered(const Tally& tally, size_t num_prompts, const char* how) {
+  const auto code = tally.failure.code() == absl::StatusCode::kInvalidArgument
+                        ? absl::StatusCode::kInvalidArgument
+                        : absl::StatusCode::kInternal;
+  return {code, absl::StrCat("none of ", num_prompts, " held-out prompts was answered ", how,
+                             "; the last: ", tally.failure.message())};
+}
 
 absl::StatusOr<Tally> Ask(std::span<const Prompt> prompts, bool sampled, int64_t k,
                           const EvaluationContext& context, RolloutClient& client,
                           RewardFunction& rewards, const StopSignal& stop) {
-  const int64_t first = FirstId(context.version, sampled);
+  const int64_t first = FirstId(context.step, sampled);
   const int64_t count = static_cast<int64_t>(prompts.size());
   for (int64_t i = 0; i < count; ++i) {
     client.Submit(RequestFor(prompts[static_cast<size_t>(i)], first + i, k,
@@ -87,6 +97,7 @@ absl::StatusOr<Tally> Ask(std::span<const Prompt> prompts, bool sampled, int64_t
     if (!group->status.ok()) {
       log::Warning("an evaluation prompt was left out",
                    {{"group_id", group->group_id}, {"reason", group->status.ToString()}});
+      tally.failure = group->status;
       continue;
     }
     std::vector<Reward> scored = Score(prompts[static_cast<size_t>(index)], *group, rewards);
@@ -99,6 +110,7 @@ absl::StatusOr<Tally> Ask(std::span<const Prompt> prompts, bool sampled, int64_t
     if (scored.empty()) {
       log::Warning("an evaluation prompt was left out",
                    {{"group_id", group->group_id}, {"reason", failure}});
+      tally.failure = absl::InternalError(failure);
       continue;
     }
     const double threshold = rewards.options().pass_threshold;
@@ -135,18 +147,22 @@ absl::StatusOr<EvaluationResult> Evaluate(std::span<const Prompt> prompts,
   TANDEM_ASSIGN_OR_RETURN(const Tally greedy,
                           Ask(prompts, false, 1, context, client, rewards, stop));
   result.num_prompts = greedy.answered;
-  if (greedy.answered > 0) {
-    const double answered = static_cast<double>(greedy.answered);
-    result.greedy = greedy.reward / answered;
-    result.greedy_share_correct = static_cast<double>(greedy.correct) / answered;
+  if (greedy.answered == 0) {
+    result.none_answered = NoneAnswered(greedy, prompts.size(), "at temperature 0");
+    return result;
   }
+  const double answered = static_cast<double>(greedy.answered);
+  result.greedy = greedy.reward / answered;
+  result.greedy_share_correct = static_cast<double>(greedy.correct) / answered;
   if (options.pass_at_k == 0) return result;
   TANDEM_ASSIGN_OR_RETURN(const Tally sampled,
                           Ask(prompts, true, options.pass_at_k, context, client, rewards, stop));
-  result.k = options.pass_at_k;
-  if (sampled.answered > 0) {
-    result.pass_at_k = static_cast<double>(sampled.correct) / static_cast<double>(sampled.answered);
+  if (sampled.answered == 0) {
+    result.none_answered = NoneAnswered(sampled, prompts.size(), "for pass@k");
+    return result;
   }
+  result.k = options.pass_at_k;
+  result.pass_at_k = static_cast<double>(sampled.correct) / static_cast<double>(sampled.answered);
   return result;
 }
 

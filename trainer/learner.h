@@ -30,6 +30,9 @@ struct LearnerReport {
   std::vector<std::pair<std::string, std::string>> documents;  // name and JSON
   // Group id -> per completion of the group, in order.
   std::map<int64_t, std::vector<std::vector<float>>> proximal_logprobs;
+  // Group id -> per completion of the group, in order: those that the loss had, after a charge for
+  // KL in the reward; 0 for masked ones, and missing at the end where the last ones are masked.
+  std::map<int64_t, std::vector<float>> advantages;
   int64_t num_tokens = 0;  // trained
 };
 

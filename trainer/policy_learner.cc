@@ -109,6 +109,7 @@ class PolicyLearner : public Learner {
     numbers.num_tokens = report.num_tokens;
     for (size_t i = 0; i < groups.size(); ++i) {
       numbers.proximal_logprobs[groups[i].group_id()] = std::move(report.proximal_logprobs[i]);
+      numbers.advantages[groups[i].group_id()] = std::move(report.advantages[i]);
     }
     return numbers;
   }

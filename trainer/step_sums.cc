@@ -10,6 +10,20 @@
 #include "common/base/status_macros.h"
 
 namespace tandem::trainer {
+namespace {
+
+// By number in batch.completions: one value for all tokens of a completion.
+std::vector<float> AdvantagesOf(const ExperienceBatch& batch) {
+  std::vector<float> of_completion(batch.completions.size());
+  for (const Microbatch& micro : batch.microbatches) {
+    for (int64_t t = 0; t < micro.row.num_tokens(); ++t) {
+      if (micro.completion[t] >= 0) of_completion[micro.completion[t]] = micro.advantages[t];
+    }
+  }
+  return of_completion;
+}
+
+}  // namespace
 
 absl::Status SumOverRanks(RankTeam& team, MinibatchSums& sums) {
   LossNumbers& of = sums.tokens;
@@ -37,6 +51,19 @@ void AddTokens(const LossNumbers& of, LossNumbers& numbers) {
   numbers.k3 += of.k3;
   numbers.num_tokens += of.num_tokens;
   numbers.entropy_sum += of.entropy_sum;
+}
+
+std::vector<std::vector<float>> AdvantagesByGroup(const ExperienceBatch& batch, size_t num_groups) {
+  const std::vector<float> of_completion = AdvantagesOf(batch);
+  std::vector<std::vector<float>> advantages(num_groups);
+  for (size_t i = 0; i < of_completion.size(); ++i) {
+    const CompletionOrigin& origin = batch.completions[i];
+    std::vector<float>& of_group = advantages[static_cast<size_t>(origin.group)];
+    const auto place = static_cast<size_t>(origin.completion);
+    of_group.resize(std::max(of_group.size(), place + 1));
+    of_group[place] = of_completion[i];
+  }
+  return advantages;
 }
 
 void AddCorrection(const offpolicy::Correction& correction, const Microbatch& micro,
@@ -72,12 +99,7 @@ void AddLoss(const LossSums& sums, const at::Tensor& kept, const at::Tensor& ent
 }
 
 void AddAdvantages(const ExperienceBatch& batch, StepReport& report) {
-  std::vector<double> of_completion(batch.completions.size());
-  for (const Microbatch& micro : batch.microbatches) {
-    for (int64_t t = 0; t < micro.row.num_tokens(); ++t) {
-      if (micro.completion[t] >= 0) of_completion[micro.completion[t]] = micro.advantages[t];
-    }
-  }
+  const std::vector<float> of_completion = AdvantagesOf(batch);
   const auto n = static_cast<double>(of_completion.size());
   for (const double a : of_completion) report.advantage_mean += a / n;
   for (const double a : of_completion) {

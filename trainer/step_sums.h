@@ -5,6 +5,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "common/offpolicy/correction.h"
 #include "trainer/experience_batch.h"
@@ -36,6 +39,9 @@ void AddLoss(const LossSums& sums, const at::Tensor& kept, const at::Tensor& ent
 
 // Mean and variance over the completions of the batch.
 void AddAdvantages(const ExperienceBatch& batch, StepReport& report);
+
+// StepReport::advantages of a batch packed from `num_groups` groups.
+std::vector<std::vector<float>> AdvantagesByGroup(const ExperienceBatch& batch, size_t num_groups);
 
 }  // namespace tandem::trainer
 

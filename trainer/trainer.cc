@@ -98,10 +98,18 @@ absl::Status Trainer::Impl::Collect() {
   return absl::OkStatus();
 }
 
-// Arrows 4 to 8. False when the step made no new weights.
+// Arrows 4 to 8. False when the step made no new weights. One that has only groups of equal rewards
+// has no gradient: it counts as a train step without an update, so that a start with rare rewards
+// goes on, and its weights are published under the next version as they are.
 absl::StatusOr<bool> Trainer::Impl::TrainOn(const StepExperience& step, MetricsLine* line) {
   ShowPhase("train");
-  AddGroupMetrics(step.groups, version, options.reward.pass_threshold, line);
+  AddGroupMetrics(step, version, options.reward.pass_threshold, line);
+  report = {};
+  if (step.OnlyEqualRewards()) {
+    for (const char* const none : {"loss/num_tokens", "loss/num_updates"}) line->AddCount(none, 0);
+    line->Add("time/update", 0);
+    return true;
+  }
   weights_known = false;
   TANDEM_ASSIGN_OR_RETURN(report, learner->Train(step.groups, version));
   weights_known = true;
@@ -143,6 +151,7 @@ absl::Status Trainer::Impl::Push(MetricsLine* line) {
 absl::Status Trainer::Impl::Capture(const StepExperience& step, MetricsLine* line) {
   const int64_t number = line->step();
   if (!captures->Due(number)) return absl::OkStatus();
+  if (step.groups.empty()) return Event("capture_failed", "no group of the step was trained");
   ShowPhase("capture");
   const double start = MonotonicSeconds();
   const absl::Status written =
@@ -168,7 +177,9 @@ absl::Status Trainer::Impl::Step() {
         "group_dropped", dropped.message.empty() ? dropped.reason : dropped.message,
         {{"group_id", absl::StrCat(dropped.group_id)}, {"reason", JsonText(dropped.reason)}}));
   }
-  if (step.groups.empty()) return SkipStep("no group is left to train on", step);
+  if (step.groups.empty() && !step.OnlyEqualRewards()) {
+    return SkipStep("no group is left to train on", step);
+  }
   MetricsLine line(version.Next().value, run->ElapsedSeconds());
   TANDEM_RETURN_IF_ERROR(MeasureProbe(step, &line));
   TANDEM_ASSIGN_OR_RETURN(const std::optional<StepSplit> split, ScoreForSplit(step, &line));
@@ -218,20 +229,21 @@ absl::Status Trainer::Impl::RecordStep(const StepExperience& step, double step_s
   line->Add("time/eval", times.eval);
   line->Add("time/step", step_seconds);
   line->AddCount("memory/peak_bytes", PeakMemoryBytes());
-  const double tokens = static_cast<double>(CountTokens(step.groups));
-  line->Add("throughput/sampled_tokens_per_s", tokens / std::max(1e-9, times.rollout));
+  const int64_t num_sampled = CountTokens(SampledGroups(step));
+  line->Add("throughput/sampled_tokens_per_s",
+            static_cast<double>(num_sampled) / std::max(1e-9, times.rollout));
   line->Add("throughput/trained_tokens_per_s",
             static_cast<double>(report.num_tokens) / std::max(1e-9, step_seconds));
   const auto token_text = [this](int32_t id) {
     return tokenizer->Decode(std::span(&id, 1), /*skip_special_tokens=*/false).value_or("");
   };
-  TANDEM_RETURN_IF_ERROR(WithExitCode(
-      run->WriteRollouts(version.value, step.groups, report.proximal_logprobs, token_text),
-      ExitCode::kStorage));
+  TANDEM_RETURN_IF_ERROR(
+      WithExitCode(run->WriteRollouts(version.value, step, report.proximal_logprobs, token_text),
+                   ExitCode::kStorage));
   TANDEM_RETURN_IF_ERROR(WithExitCode(run->WriteMetrics(*line), ExitCode::kStorage));
   ShowMetrics(*line);
   ShowQueues();
-  metrics->OnStep(*line, report.num_tokens, CountTokens(step.groups));
+  metrics->OnStep(*line, report.num_tokens, num_sampled);
   TANDEM_RETURN_IF_ERROR(RaiseAlerts(*line));
   // After the records: a resumed run deletes those newer than its checkpoint, and cannot make up
   // for missing ones.
@@ -268,7 +280,8 @@ absl::Status Trainer::Impl::Evaluate(MetricsLine* line) {
   const EvaluationContext evaluation = {
       .run_id = run_id,
       .seed = static_cast<uint64_t>(options.seed),
-      .version = version.value,
+      .step = version.value,
+      .version = publisher->version().value,  // behind ours by push.hold_back_versions
       .temperature = options.sampling.temperature,
       .max_new_tokens = asked > 0 ? asked : options.sampling.max_new_tokens,
       .tick = [this] { return delivery->Sync(); },
@@ -278,6 +291,9 @@ absl::Status Trainer::Impl::Evaluate(MetricsLine* line) {
   times.eval = MonotonicSeconds() - start;
   if (result.status().code() == absl::StatusCode::kCancelled) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(result.status());
+  if (!result->none_answered.ok()) TANDEM_RETURN_IF_ERROR(EvaluationFailed(result->none_answered));
+  if (result->num_prompts == 0) return absl::OkStatus();
+  line->AddCount("eval/weight_version", evaluation.version);
   line->Add("eval/greedy", result->greedy);
   line->Add("eval/greedy_share_correct", result->greedy_share_correct);
   line->AddCount("eval/num_prompts", result->num_prompts);
@@ -289,6 +305,14 @@ absl::Status Trainer::Impl::Evaluate(MetricsLine* line) {
       std::round(result->greedy_share_correct * static_cast<double>(result->num_prompts));
   return Event("eval", absl::StrCat("greedy: ", num_correct, " of ", result->num_prompts,
                                     " held-out prompts correct"));
+}
+
+// Before the first step it ends the run: nothing is lost, and every later one would likely fail
+// too. Later it is an event, and the run goes on without the numbers.
+absl::Status Trainer::Impl::EvaluationFailed(const absl::Status& why) {
+  if (version.value == 0) return why;
+  log::Error("an evaluation failed", {{"reason", why.ToString()}});
+  return Event("eval_failed", why.ToString());
 }
 
 absl::Status Trainer::Impl::EvaluateAtStart() {

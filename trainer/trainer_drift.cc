@@ -158,7 +158,7 @@ absl::Status Trainer::Impl::WritePushes(int64_t step) {
 // Before the step: its weights and the servers' are still those of the tokens.
 absl::StatusOr<std::optional<StepSplit>> Trainer::Impl::ScoreForSplit(const StepExperience& step,
                                                                       MetricsLine* line) {
-  if (!options.split.Due(line->step())) return std::nullopt;
+  if (!options.split.Due(line->step()) || step.groups.empty()) return std::nullopt;
   ShowPhase("split");
   const double start = MonotonicSeconds();
   StepSplit split(step.groups, version.value, server_dtype == DType::kBF16);

@@ -112,6 +112,7 @@ struct Trainer::Impl {
   absl::Status RecordStep(const StepExperience& step, double step_seconds, MetricsLine* line);
 
   absl::Status Evaluate(MetricsLine* line);
+  absl::Status EvaluationFailed(const absl::Status& why);
   absl::Status EvaluateAtStart();
   absl::Status SaveCheckpoint();
   absl::Status Finish();

@@ -75,6 +75,24 @@ void BindRun(OptionBinder& binder, TrainerOptions& options) {
       "rank 0 appends spans of steps, group calls and pushes here as OTLP JSON lines; empty: off");
 }
 
+// A budget that nothing is measured against would never act.
+absl::Status CheckKlBudget(const TrainerOptions& options) {
+  const AlertOptions& alerts = options.alerts;
+  if (alerts.stop_on_kl && alerts.kl_budget == 0) {
+    return absl::InvalidArgumentError(
+        "trainer.alerts.stop_on_kl needs trainer.alerts.kl_budget above 0, the KL at which the run "
+        "ends");
+  }
+  const bool measured =
+      options.learner.measure_reference_kl || options.learner.step.loss.kl_coefficient > 0;
+  if (alerts.kl_budget == 0 || measured) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "trainer.alerts.kl_budget is ", alerts.kl_budget,
+      " and no KL to a reference policy is measured: set trainer.measure_reference_kl true, which "
+      "costs a copy of the starting weights and a forward pass of each step, or "
+      "trainer.loss.kl_coefficient above 0; or leave the budget at 0"));
+}
+
 }  // namespace
 
 void BindOptions(OptionBinder& binder, TrainerOptions& options) {
@@ -150,6 +168,7 @@ absl::Status CheckOptions(const TrainerOptions& options) {
         "timing");
   }
   if (absl::Status tls = rpc::CheckTlsOptions(options.tls, "trainer"); !tls.ok()) return tls;
+  TANDEM_RETURN_IF_ERROR(CheckKlBudget(options));
   TrainStepOptions step = options.learner.step;
   int64_t& constant_length = step.loss.objective.constant_length;
   if (constant_length == 0) constant_length = sampling.max_new_tokens;

@@ -7,7 +7,10 @@
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <set>
 #include <sstream>
+#include <string>
 
 #include "common/base/file_system.h"
 #include "nlohmann/json.hpp"
@@ -379,6 +382,96 @@ TEST_F(TrainerTest, EvaluatesTheFirstPromptsWhenTheFileIsTooLong) {
   options_.eval.num_prompts = 2;
   ASSERT_THAT(Run(), IsOk());
   EXPECT_EQ(Lines("metrics.jsonl")[0]["eval/num_prompts"], 2);
+}
+
+// Servers that are held back run the weights of the step before: those are what is evaluated.
+TEST_F(TrainerTest, EvaluatesWhatServersRunWhereTheyAreHeldBack) {
+  options_.max_staleness = options_.push.hold_back_versions = 1;
+  options_.data.eval = options_.data.train;
+  options_.eval.every = 1;
+  ASSERT_THAT(Run(), IsOk());
+  const auto lines = Lines("metrics.jsonl");
+  ASSERT_EQ(lines.size(), 4u);
+  for (size_t step = 0; step < lines.size(); ++step) {
+    EXPECT_EQ(lines[step]["eval/num_prompts"], 3) << step;
+    EXPECT_EQ(lines[step]["eval/greedy_share_correct"], 1) << step;
+    EXPECT_EQ(lines[step]["eval/weight_version"], step == 0 ? 0 : step - 1) << step;
+  }
+  std::set<int64_t> ids;
+  for (const auto& request : server_->requests()) ids.insert(request.group_id());
+  EXPECT_EQ(ids.size(), server_->requests().size()) << "no evaluation is answered from another's";
+}
+
+// Groups of evaluations are those far above the training ones; `fails` says which do.
+FakeRolloutServer::Sample BadEvaluations(std::function<bool()> fails) {
+  return [fails](const rollout::v1::GenerateGroupRequest& request,
+                 rollout::v1::Completion* completion) {
+    completion->set_text(std::to_string(completion->index()));
+    completion->add_token_ids(1);
+    // More tokens than were asked for: the client refuses them.
+    if (request.group_id() > 1000 && fails()) {
+      for (int i = 0; i < 20; ++i) completion->add_token_ids(1);
+    }
+  };
+}
+
+TEST_F(TrainerTest, AFirstEvaluationOfNoPromptEndsTheRun) {
+  server_->set_sample(BadEvaluations([] { return true; }));
+  options_.data.eval = options_.data.train;
+  const absl::Status status = Run();
+  EXPECT_THAT(status, FailsWith(absl::StatusCode::kInternal,
+                                "none of 3 held-out prompts was answered at temperature 0"));
+  EXPECT_TRUE(trained_.empty());
+  EXPECT_TRUE(Lines("metrics.jsonl").empty()) << "no 0 in the place of a number";
+}
+
+TEST_F(TrainerTest, ALaterEvaluationOfNoPromptIsAnEventAndNoNumber) {
+  std::atomic<bool> fails = false;
+  server_->set_sample(BadEvaluations([&fails] { return fails.load(); }));
+  options_.data.eval = options_.data.train;
+  options_.steps = 1;
+  on_progress_ = [&](const json& line) {
+    if (line.contains("eval/greedy")) fails = true;
+  };
+  ASSERT_THAT(Run(), IsOk());
+  const auto lines = Lines("metrics.jsonl");
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0]["eval/num_prompts"], 3);
+  EXPECT_FALSE(lines[1].contains("eval/greedy"));
+  EXPECT_THAT(Events(), ::testing::Contains("eval_failed"));
+}
+
+// Rewards that are 0 for every completion, for more steps than may be skipped: a start with sparse
+// rewards. Completion 0 is right from the fourth step on.
+TEST_F(TrainerTest, StepsOfEqualRewardsGoOnAndAreSeen) {
+  options_.advantage.drop_zero_variance = true;
+  options_.max_skipped_steps = 1;
+  options_.steps = 5;
+  server_->set_sample(
+      [](const rollout::v1::GenerateGroupRequest& request, rollout::v1::Completion* completion) {
+        const bool right = request.group_id() >= 6 && completion->index() == 0;
+        completion->set_text(right ? "0" : "7");
+        completion->add_token_ids(1);
+      });
+  ASSERT_THAT(Run(), IsOk());
+  EXPECT_EQ(trained_, (std::vector<std::vector<int64_t>>{{6, 7}, {8, 9}}));
+  EXPECT_EQ(server_->live_version(), 5);
+  const auto lines = Lines("metrics.jsonl");
+  ASSERT_EQ(lines.size(), 5u);
+  for (int step = 1; step <= 5; ++step) {
+    const json& line = lines[static_cast<size_t>(step) - 1];
+    EXPECT_EQ(line["step"], step);
+    EXPECT_EQ(line["reward/mean"], step < 4 ? 0 : 0.5);
+    EXPECT_EQ(line["reward/zero_variance_share"], step < 4 ? 1 : 0);
+    EXPECT_EQ(line["length/mean"], 1);
+    EXPECT_EQ(line.contains("loss/total"), step >= 4);
+    EXPECT_EQ(Lines("rollouts/step_" + std::to_string(step) + ".jsonl").size(), 2u);
+  }
+  EXPECT_EQ(lines[0]["drops/group_zero_variance"], 2);
+  EXPECT_EQ(lines[0]["loss/num_updates"], 0);
+  EXPECT_EQ(Lines("rollouts/step_1.jsonl")[0]["drop_reason"], "zero_variance");
+  EXPECT_EQ(Lines("rollouts/step_4.jsonl")[0]["drop_reason"], "");
+  EXPECT_THAT(Events(), ::testing::Not(::testing::Contains("step_skipped")));
 }
 
 TEST_F(TrainerTest, DeterministicGroupsAreAdmittedTogether) {
