@@ -23,8 +23,10 @@ void BindOptions(OptionBinder& binder, AdvantageOptions& options) {
                 {{"sample", StdConvention::kSample}, {"population", StdConvention::kPopulation}},
                 "divide the squared deviations by G - 1 or by G");
   binder.Number("eps", &options.eps, {.min = 0}, "", "added to the standard deviation");
-  binder.Flag("drop_zero_variance", &options.drop_zero_variance,
-              "leave groups of equal rewards out of the batch (they are counted either way)");
+  binder.Flag(
+      "drop_zero_variance", &options.drop_zero_variance,
+      "leave groups of equal rewards out of the batch; rewards and lengths are measured over "
+      "them either way");
 }
 
 double StandardDeviation(std::span<const double> values, StdConvention convention) {

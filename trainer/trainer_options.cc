@@ -62,8 +62,10 @@ void BindRun(OptionBinder& binder, TrainerOptions& options) {
                  "completions", "of a group");
   binder.Integer("max_staleness", &options.max_staleness, {.min = 0, .max = 64}, "versions",
                  "how much older than the trained weights sampled ones may be; 0: synchronous");
-  binder.Integer("max_skipped_steps", &options.max_skipped_steps, {.min = 0}, "steps",
-                 "without a finite loss or a group to train, in a row; then the run ends");
+  binder.Integer(
+      "max_skipped_steps", &options.max_skipped_steps, {.min = 0}, "steps",
+      "without a finite loss or a group to train, in a row; then the run ends. A step whose "
+      "groups were all dropped for equal rewards is not one");
   binder.Text(
       "observe_listen", &options.observe_listen,
       "HOST:PORT of probes, /metrics and /logs over plain HTTP, read-only, on each host's first "

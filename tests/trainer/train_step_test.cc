@@ -433,15 +433,6 @@ TEST(TrainStepTest, SkipsAnUpdateWhoseGradientIsNotFiniteAndKeepsTheWeights) {
   EXPECT_EQ(step->num_updates(), 0);
 }
 
-TEST(TrainStepTest, SkipsAStepInWhichEveryTokenIsRefused) {
-  std::vector<ScoredGroup> groups = {GroupWithPrompt(0, {3})};
-  AddCompletion(groups[0], {7, 2}, 1, std::numeric_limits<float>::quiet_NaN());
-  const auto step = MakeStep(GradientOptions());
-  const auto report = step->Run(groups);
-  ASSERT_THAT(report, IsOk());
-  EXPECT_NE(report->skip_reason.find("every token"), std::string::npos);
-}
-
 // After an ordinary step, so that there are moments that could still move the weights.
 TEST(TrainStepTest, AStepInWhichEveryTokenIsRefusedIsANoOpWhateverTheDenominator) {
   using offpolicy::DenominatorKind;
