@@ -332,14 +332,24 @@ Factors Dppo(const Two& s, const std::function<bool(double pi, double mu)>& far)
   return {factor(0), factor(1)};
 }
 
+// Where a clip could act, and (log w)^2.
+struct ActingSquares {
+  std::array<bool, 2> acts;
+  std::array<double, 2> squares;
+};
+
+ActingSquares SquaresOf(const Two& s) {
+  ActingSquares of;
+  for (const size_t t : {0, 1}) {
+    of.acts[t] = (s.w[t] - 1) * s.a > 0;
+    of.squares[t] = std::pow(std::log(s.w[t]), 2);
+  }
+  return of;
+}
+
 // The two squares are kept while their mean, over those where a clip could act, is at most 0.04.
 Factors M2po(const Two& s) {
-  std::array<double, 2> squares = {};
-  std::array<bool, 2> acts = {};
-  for (const size_t t : {0, 1}) {
-    acts[t] = (s.w[t] - 1) * s.a > 0;
-    squares[t] = std::pow(std::log(s.w[t]), 2);
-  }
+  const auto [acts, squares] = SquaresOf(s);
   Factors factors = s.w;
   const bool both = acts[0] && acts[1];
   if (both && (squares[0] + squares[1]) / 2 <= 0.04) return factors;
@@ -353,12 +363,7 @@ Factors M2po(const Two& s) {
 // Where a clip could act, log w is clipped at the tau at which the mean of min((log w)^2, tau^2) is
 // 0.04; what is clipped has no slope.
 Factors M2poClip(const Two& s) {
-  std::array<bool, 2> acts = {};
-  std::array<double, 2> squares = {};
-  for (const size_t t : {0, 1}) {
-    acts[t] = (s.w[t] - 1) * s.a > 0;
-    squares[t] = std::pow(std::log(s.w[t]), 2);
-  }
+  const auto [acts, squares] = SquaresOf(s);
   double tau_squared = 0.04;
   if (acts[0] && acts[1]) {
     tau_squared = std::max(0.04, 0.08 - std::min(squares[0], squares[1]));

@@ -181,12 +181,17 @@ TEST(PolicyObjectiveTest, VespoWeighsCompletionsByAGammaShapedFunctionOfTheirPro
 }
 
 // Squares of log r where a clip could act: 0.01 and 0.09 and 0.25, means 0.01, 0.05, 0.1167.
-TEST(PolicyObjectiveTest, M2poDropsTheLargestMomentsUntilTheMeanIsSmall) {
+Batch FourMoments() {
   Batch batch;
   batch.Add(-1, -1.1, 1);
   batch.Add(-1.3, -1, -1);
   batch.Add(-1, -1.5, 1);
   batch.Add(-1, -2, -1);  // r = e, A < 0: no clip would act
+  return batch;
+}
+
+TEST(PolicyObjectiveTest, M2poDropsTheLargestMomentsUntilTheMeanIsSmall) {
+  const Batch batch = FourMoments();
   const auto slopes = [&](double max) {
     return batch.Compute({.kind = Kind::kM2po, .m2po_max = max}).slope;
   };
@@ -203,11 +208,7 @@ TEST(PolicyObjectiveTest, M2poDropsTheLargestMomentsUntilTheMeanIsSmall) {
 // The same squares: capped at tau^2 their mean is the budget. 0.06: 0.01 + 0.09 + (0.18 - 0.1) has
 // tau^2 0.08 < 0.09, so both larger ones are clipped, at tau^2 = (0.18 - 0.01) / 2 = 0.085.
 TEST(PolicyObjectiveTest, M2poClipClipsAtTheBoundThatMakesTheCappedMeanTheBudget) {
-  Batch batch;
-  batch.Add(-1, -1.1, 1);
-  batch.Add(-1.3, -1, -1);
-  batch.Add(-1, -1.5, 1);
-  batch.Add(-1, -2, -1);  // r = e, A < 0: no clip would act
+  const Batch batch = FourMoments();
   const auto compute = [&](double max) {
     return batch.Compute({.kind = Kind::kM2poClip, .m2po_max = max});
   };
