@@ -273,6 +273,12 @@ GroupRegistry::Listeners GroupRegistry::Apply(EngineEvent event,
     entry.call->Append(std::make_shared<const FinishedCompletion>(std::move(finished->completion)));
     return entry.call->listeners();
   }
+  if (const auto* failed = std::get_if<GroupFailed>(&event)) {
+    entry.call->End(failed->status);
+    Listeners listeners = entry.call->listeners();
+    Remove(key);
+    return listeners;
+  }
   GroupSummary summary;
   summary.num_prompt_tokens_cached = std::get<GroupFinished>(event).num_prompt_tokens_cached;
   summary.incomplete = std::get<GroupFinished>(event).incomplete;

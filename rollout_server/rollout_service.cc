@@ -2,8 +2,10 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <chrono>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -136,6 +138,49 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
 };
 
+// One Score call. Owns itself until gRPC's OnDone; the engine may hold it a moment longer, and then
+// finds that nobody wants it.
+class ScoreCall : public grpc::ServerUnaryReactor, public std::enable_shared_from_this<ScoreCall> {
+ public:
+  ScoreCall(grpc::CallbackServerContext* context, v1::ScoreResponse* response)
+      : deadline_(context->deadline()), response_(response) {}
+
+  void Begin(const ServiceParts& parts, absl::StatusOr<ScoreQuestion> question) {
+    self_ = shared_from_this();
+    if (!question.ok()) {
+      parts.metrics->OnRejected(question.status());
+      return Finish(ToGrpc(question.status()));
+    }
+    parts.engine->Score(
+        std::move(question->sequences), question->options,
+        [call = self_](const absl::StatusOr<ScoreResult>& result) { call->Answer(result); },
+        [call = self_] { return call->Wanted(); });
+  }
+
+  void OnCancel() override { cancelled_.store(true); }
+  void OnDone() override { self_.reset(); }
+
+ private:
+  absl::Status Wanted() const {
+    if (std::chrono::system_clock::now() >= deadline_) {
+      return absl::DeadlineExceededError("the call's deadline passed before the score was done");
+    }
+    return cancelled_.load() ? absl::CancelledError("the caller is gone") : absl::OkStatus();
+  }
+
+  void Answer(const absl::StatusOr<ScoreResult>& result) {
+    if (!result.ok()) return Finish(ToGrpc(result.status()));
+    for (const SequenceScore& score : result->scores) ScoreToWire(score, response_->add_scores());
+    response_->set_weight_version(result->version.value);
+    Finish(grpc::Status::OK);
+  }
+
+  const std::chrono::system_clock::time_point deadline_;
+  v1::ScoreResponse* const response_;  // gRPC's, until Finish
+  std::atomic<bool> cancelled_{false};
+  std::shared_ptr<ScoreCall> self_;
+};
+
 class RolloutServiceImpl : public v1::RolloutService::CallbackService {
  public:
   explicit RolloutServiceImpl(const ServiceParts& parts) : parts_(parts) {}
@@ -151,22 +196,9 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
   grpc::ServerUnaryReactor* Score(grpc::CallbackServerContext* context,
                                   const v1::ScoreRequest* request,
                                   v1::ScoreResponse* response) override {
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    auto question = AdmitScore(*context, *request);
-    if (!question.ok()) {
-      parts_.metrics->OnRejected(question.status());
-      reactor->Finish(ToGrpc(question.status()));
-      return reactor;
-    }
-    parts_.engine->Score(std::move(question->sequences), question->options,
-                         [reactor, response](const absl::StatusOr<ScoreResult>& result) {
-                           if (!result.ok()) return reactor->Finish(ToGrpc(result.status()));
-                           for (const SequenceScore& score : result->scores) {
-                             ScoreToWire(score, response->add_scores());
-                           }
-                           response->set_weight_version(result->version.value);
-                           reactor->Finish(grpc::Status::OK);
-                         });
+    auto call = std::make_shared<ScoreCall>(context, response);
+    grpc::ServerUnaryReactor* reactor = call.get();
+    call->Begin(parts_, AdmitScore(*context, *request));
     return reactor;
   }
 

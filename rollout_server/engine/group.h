@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -76,9 +77,24 @@ struct FinishedCompletion {
   std::vector<int32_t> hashed_ids;
 };
 
+// Why one group ended by itself, while the engine and the other groups go on.
+enum class GroupFailure {
+  kNonFiniteLogits,  // the model gave NaN or +inf, or -inf for every id
+  kNothingToDraw,    // the ids that min_new_tokens forbids are the only ones the model allows
+  kText,             // what it drew cannot be turned into text
+};
+inline constexpr size_t kNumGroupFailures = 3;
+std::string_view GroupFailureName(GroupFailure cause);  // "non_finite_logits", ...
+
 // Checks ranges that need no model.
 //   INVALID_ARGUMENT  names the field, the value and the range
 absl::Status ValidateSampling(const SamplingParams& sampling);
+
+// Is there an id that a completion may begin with? min_new_tokens forbids the stop ids, which are
+// `stop_token_ids` and, unless ignore_eos, the model's own. All ids lie in [0, vocab_size).
+//   INVALID_ARGUMENT  they are the whole vocabulary
+absl::Status CheckSomethingIsLeft(const SamplingParams& sampling,
+                                  const std::vector<int32_t>& eos_token_ids, int64_t vocab_size);
 
 }  // namespace tandem::rollout
 

@@ -30,13 +30,15 @@ class ServerTest : public ::testing::Test {
 
   void TearDown() override {
     gate_.Open();
+    if (score_gate_ != nullptr) score_gate_->Open();
     server_.reset();
   }
 
   void StartServer() {
     auto server = RolloutServer::Create(
         options_,
-        {std::make_unique<ScriptedEngine>(&gate_, max_running_, in_flight_), ScriptedModel()},
+        {std::make_unique<ScriptedEngine>(&gate_, max_running_, in_flight_, score_gate_),
+         ScriptedModel()},
         &observation_, [this] { return MonotonicSeconds() + clock_skew_.load(); });
     ASSERT_THAT(server, tandem::testing::IsOk());
     server_ = *std::move(server);
@@ -115,6 +117,7 @@ class ServerTest : public ::testing::Test {
   InFlight in_flight_ = InFlight::kKeep;
   std::atomic<double> clock_skew_{0};  // seconds the server's clock is ahead
   StepGate gate_;
+  StepGate* score_gate_ = nullptr;  // of slices of scores; null lets them all pass
   Observation observation_{"rollout_server"};
   std::unique_ptr<RolloutServer> server_;
   std::shared_ptr<grpc::Channel> channel_;

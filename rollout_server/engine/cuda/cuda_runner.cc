@@ -252,12 +252,13 @@ absl::StatusOr<std::unique_ptr<StagedWeights>> CudaRunner::Pack(
   }
 }
 
+// Errors as SampleToken's.
 absl::StatusOr<SampledToken> TokenOf(const cuda::Drawn& drawn) {
   if (drawn.state == cuda::DrawState::kBroken) {
-    return absl::InternalError("the model gave a logit that is NaN or +inf, or nothing but -inf");
+    return absl::DataLossError("the model gave a logit that is NaN or +inf, or nothing but -inf");
   }
   if (drawn.state == cuda::DrawState::kNothingLeft)
-    return absl::InternalError("no token is left to draw from");
+    return absl::FailedPreconditionError("no token is left to draw from");
   SampledToken token;
   token.id = drawn.id;
   token.behaviour_logprob = drawn.behaviour_logprob;
