@@ -23,6 +23,7 @@
 #include "rollout_server/engine/faulty_records.h"
 #include "rollout_server/engine/faulty_sampling.h"
 #include "rollout_server/engine/faulty_weights.h"
+#include "rollout_server/engine/kv_capacity.h"
 #include "rollout_server/engine/model_runner.h"
 #include "rollout_server/engine/philox.h"
 #include "rollout_server/engine/sampler.h"
@@ -133,8 +134,10 @@ void BindOptions(OptionBinder& binder, EngineOptions& options) {
       binder, &options.numerics,
       "what the log-probs depend on: invariant and exact promise weights, prompt, sampling, seed "
       "and index alone, and refuse to start where the kernels do not keep it");
-  binder.Integer("kv_capacity_tokens", &options.kv_capacity_tokens, {.min = 16, .max = 1 << 28},
-                 "tokens", "size of the KV cache");
+  binder.Integer("kv_capacity_tokens", &options.kv_capacity_tokens, {.min = 0, .max = 1 << 28},
+                 "tokens",
+                 "size of the KV cache, at least 16; 0: on a GPU what its memory leaves beside "
+                 "weights and steps, on the CPU 32768");
   binder.Integer("max_batch_sequences", &options.max_batch_sequences, {.min = 1, .max = 4096},
                  "sequences", "sequences of one decode step");
   binder.Integer("max_step_tokens", &options.max_step_tokens, {.min = 1, .max = 1 << 20}, "tokens",
@@ -170,6 +173,7 @@ struct Engine::Impl {
     return *weights;
   }
   absl::Status MakeRunner();
+  absl::Status Reserve(const std::vector<HostTensor>& tensors);
   bool HasStalePrefix(const RunningGroup& group) const;
   absl::Status Compute(const StepPlan& plan, const StepInputs& inputs,
                        std::vector<absl::StatusOr<SampledToken>>& tokens);
@@ -205,9 +209,6 @@ Engine::~Engine() = default;
 
 absl::Status Engine::Impl::MakeRunner() {
   if (options.device == Device::kCuda) {
-    if (!(options.faults == EngineFaults{})) {
-      return absl::UnimplementedError("injected faults on a CUDA device: use device cpu");
-    }
     TANDEM_ASSIGN_OR_RETURN(
         runner, MakeCudaRunner(config, {.dtype = options.dtype,
                                         .num_blocks = num_blocks,
@@ -226,6 +227,17 @@ absl::Status Engine::Impl::MakeRunner() {
   return absl::OkStatus();
 }
 
+// What a device's memory must hold later is there from the start on: the place of the next weights,
+// and the largest step's arrays.
+absl::Status Engine::Impl::Reserve(const std::vector<HostTensor>& tensors) {
+  if (options.device == Device::kCuda && options.reserve_for_push) {
+    MutexLock lock(&spare_mu);
+    TANDEM_ASSIGN_OR_RETURN(spare, runner->Pack(tensors, nullptr));
+  }
+  return runner->Rehearse(*weights, std::max(options.max_step_tokens, options.max_batch_sequences),
+                          options.max_batch_sequences);
+}
+
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_directory,
                                                        const EngineOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(model_directory));
@@ -242,10 +254,13 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
     TANDEM_ASSIGN_OR_RETURN(HostTensor cast, CastNearest(tensor, WeightDType(options.dtype)));
     tensors.push_back(std::move(cast));
   }
-  auto impl = std::make_unique<Impl>(options, config);
+  EngineOptions sized = options;
+  TANDEM_ASSIGN_OR_RETURN(sized.kv_capacity_tokens, KvCapacityTokens(config, options));
+  auto impl = std::make_unique<Impl>(sized, config);
   TANDEM_RETURN_IF_ERROR(impl->MakeRunner());
   impl->tokenizer = std::move(tokenizer);
   TANDEM_ASSIGN_OR_RETURN(impl->weights, impl->runner->Pack(tensors, nullptr));
+  TANDEM_RETURN_IF_ERROR(impl->Reserve(tensors));
   if (options.faults.weights()) impl->faulty.emplace(config, options.faults, tensors);
   impl->initial_tensors = std::move(tensors);
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
@@ -575,7 +590,7 @@ EngineStats Engine::Stats() const {
   return stats;
 }
 
-MachineLimits Engine::MeasureLimits() { return impl_->runner->MeasureLimits(); }
+absl::StatusOr<MachineLimits> Engine::MeasureLimits() { return impl_->runner->MeasureLimits(); }
 std::string Engine::kernels() const { return impl_->runner->kernels(); }
 
 const std::vector<HostTensor>& Engine::initial_tensors() const { return impl_->initial_tensors; }

@@ -41,7 +41,9 @@ class ModelRunner : public TokenRunner {
                    const KvQuantisation& kv_quantisation = {}) override;
   void CopyBlocks(std::span<const BlockCopy> copies) override;
   Account account() const override { return account_; }
-  MachineLimits MeasureLimits() override { return MeasureMachineLimits(team_, set_); }
+  absl::StatusOr<MachineLimits> MeasureLimits() override {
+    return MeasureMachineLimits(team_, set_);
+  }
   std::string kernels() const override { return std::string(InstructionSetName(set_)); }
 
   int64_t cache_bytes() const { return keys_.size() + values_.size(); }

@@ -142,22 +142,20 @@ void Write(const ScoredToken& token, int64_t t, SequenceScore& score) {
 
 absl::Status Run(const ScoreContext& context, const std::vector<ScoreSequence>& sequences,
                  const ScoreOptions& options, const Step& step, std::vector<SequenceScore>& out) {
-  std::vector<absl::Status> broken(step.rows.size());
-  TANDEM_RETURN_IF_ERROR(context.runner->Run(
-      *step.weights, step.inputs, step.rows,
-      [&](int64_t row, std::span<const float> logits) {
-        const auto& [s, position] = step.predictions[row];
-        const int64_t t = position + 1;
-        const absl::StatusOr<ScoredToken> token = ScoreToken(logits, options, sequences[s].ids[t]);
-        if (token.ok()) {
-          Write(*token, t, out[s]);
-        } else {
-          broken[row] = absl::InternalError(
-              absl::StrCat("sequence ", s, ", token ", t, ": ", token.status().message()));
-        }
-      },
-      options.precision, options.kv_quantisation));
-  for (const absl::Status& status : broken) TANDEM_RETURN_IF_ERROR(status);
+  std::vector<int32_t> ids;
+  for (const Prediction& p : step.predictions)
+    ids.push_back(sequences[p.sequence].ids[p.position + 1]);
+  std::vector<absl::StatusOr<ScoredToken>> tokens(step.rows.size());
+  TANDEM_RETURN_IF_ERROR(
+      context.runner->RunAndScore(*step.weights, step.inputs, step.rows, ids, options, tokens));
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto& [s, position] = step.predictions[i];
+    if (!tokens[i].ok()) {
+      return absl::InternalError(absl::StrCat("sequence ", s, ", token ", position + 1, ": ",
+                                              tokens[i].status().message()));
+    }
+    Write(*tokens[i], position + 1, out[s]);
+  }
   return absl::OkStatus();
 }
 
