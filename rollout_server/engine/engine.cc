@@ -25,6 +25,7 @@
 #include "rollout_server/engine/faulty_records.h"
 #include "rollout_server/engine/faulty_sampling.h"
 #include "rollout_server/engine/faulty_weights.h"
+#include "rollout_server/engine/kv_capacity.h"
 #include "rollout_server/engine/kv_memory.h"
 #include "rollout_server/engine/model_runner.h"
 #include "rollout_server/engine/philox.h"
@@ -100,6 +101,7 @@ struct Engine::Impl {
     return *weights;
   }
   absl::Status MakeRunner();
+  absl::Status Reserve(const std::vector<HostTensor>& tensors);
   bool HasStalePrefix(const RunningGroup& group) const;
   absl::Status Compute(const StepPlan& plan, const StepInputs& inputs,
                        std::vector<absl::StatusOr<SampledToken>>& tokens);
@@ -138,9 +140,6 @@ Engine::~Engine() = default;
 
 absl::Status Engine::Impl::MakeRunner() {
   if (options.device == Device::kCuda) {
-    if (!(options.faults == EngineFaults{})) {
-      return absl::UnimplementedError("injected faults on a CUDA device: use device cpu");
-    }
     TANDEM_ASSIGN_OR_RETURN(
         runner, MakeCudaRunner(config, {.dtype = options.dtype,
                                         .num_blocks = num_blocks,
@@ -157,6 +156,17 @@ absl::Status Engine::Impl::MakeRunner() {
                                                      " tokens: lower engine.kv_capacity_tokens"));
   }
   return absl::OkStatus();
+}
+
+// What a device's memory must hold later is there from the start on: the place of the next weights,
+// and the largest step's arrays.
+absl::Status Engine::Impl::Reserve(const std::vector<HostTensor>& tensors) {
+  if (options.device == Device::kCuda && options.reserve_for_push) {
+    MutexLock lock(&spare_mu);
+    TANDEM_ASSIGN_OR_RETURN(spare, runner->Pack(tensors, nullptr));
+  }
+  return runner->Rehearse(*weights, std::max(options.max_step_tokens, options.max_batch_sequences),
+                          options.max_batch_sequences);
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_directory,
@@ -177,13 +187,16 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
     weight_bytes += static_cast<int64_t>(cast.bytes.size());
     tensors.push_back(std::move(cast));
   }
+  EngineOptions sized = options;
+  TANDEM_ASSIGN_OR_RETURN(sized.kv_capacity_tokens, KvCapacityTokens(config, options));
   if (options.device == Device::kCpu) {
-    TANDEM_RETURN_IF_ERROR(CheckHostMemory(options, config, weight_bytes));
+    TANDEM_RETURN_IF_ERROR(CheckHostMemory(sized, config, weight_bytes));
   }
-  auto impl = std::make_unique<Impl>(options, config);
+  auto impl = std::make_unique<Impl>(sized, config);
   TANDEM_RETURN_IF_ERROR(impl->MakeRunner());
   impl->tokenizer = std::move(tokenizer);
   TANDEM_ASSIGN_OR_RETURN(impl->weights, impl->runner->Pack(tensors, nullptr));
+  TANDEM_RETURN_IF_ERROR(impl->Reserve(tensors));
   if (options.faults.weights()) impl->faulty.emplace(config, options.faults, tensors);
   impl->initial_tensors = std::move(tensors);
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
@@ -553,7 +566,7 @@ EngineStats Engine::Stats() const {
   return stats;
 }
 
-MachineLimits Engine::MeasureLimits() { return impl_->runner->MeasureLimits(); }
+absl::StatusOr<MachineLimits> Engine::MeasureLimits() { return impl_->runner->MeasureLimits(); }
 std::string Engine::kernels() const { return impl_->runner->kernels(); }
 
 const std::vector<HostTensor>& Engine::initial_tensors() const { return impl_->initial_tensors; }
