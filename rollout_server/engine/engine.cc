@@ -195,7 +195,7 @@ struct Engine::Impl {
   WeightVersion version;
   uint64_t num_tokens_sampled = 0;
   uint64_t num_prompt_tokens_computed = 0;
-  uint64_t num_steps = 0;
+  uint64_t num_steps = 0, num_installs = 0;
   TokenRunner::Account total;  // of all steps
   double step_seconds = 0;
 };
@@ -414,8 +414,11 @@ absl::Status Engine::Impl::Compute(const StepPlan& plan, const StepInputs& input
   const KvQuantisation kv_quantisation = options.faults.kv_quantisation();
   if (!inputs.stale.empty()) {
     for (const Work& work : plan.work) {  // as a hit in the prefix cache would be flagged
-      if (HasStalePrefix(*work.group))
-        work.group->num_prompt_tokens_found = work.group->prompt_size() - 1;
+      if (!HasStalePrefix(*work.group)) continue;
+      work.group->num_prompt_tokens_found = work.group->prompt_size() - 1;
+      for (const auto& sequence : work.group->sequences) {
+        sequence->completion.found_kv = {num_installs - 1, num_installs};
+      }
     }
     TANDEM_RETURN_IF_ERROR(runner->Run(
         *faulty->before(), inputs.stale, {}, [](int64_t, std::span<const float>) {}, precision,
@@ -531,6 +534,7 @@ std::vector<GroupKey> Engine::Install(std::unique_ptr<StagedWeights> staged,
   TANDEM_CHECK(impl_->runner->Packed(staged.get()));
   std::unique_ptr<StagedWeights> served = std::exchange(impl_->weights, std::move(staged));
   impl_->version = version;
+  ++impl_->num_installs;
   {
     MutexLock lock(&impl_->spare_mu);
     std::swap(impl_->spare, served);
