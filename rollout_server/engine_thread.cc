@@ -126,7 +126,9 @@ absl::StatusOr<double> EngineThread::Install(std::unique_ptr<StagedWeights> stag
     if (!engine) return swapped->set_value(Stopped());
     const double begin = MonotonicSeconds();
     const std::vector<GroupKey> ended = engine->Install(std::move(*shared), version);
-    swapped->set_value(MonotonicSeconds() - begin);
+    const double seconds = MonotonicSeconds() - begin;
+    if (callbacks_.on_installed) callbacks_.on_installed(version);
+    swapped->set_value(seconds);
     for (const GroupKey key : ended) {
       if (!callbacks_.on_rejected) continue;
       callbacks_.on_rejected(

@@ -40,6 +40,7 @@ class EngineThread : public WeightSink {
     std::function<void(std::vector<EngineEvent>)> on_events;
     // Add refused this group, or an install ended it.
     std::function<void(GroupKey, const absl::Status&)> on_rejected;
+    std::function<void(WeightVersion)> on_installed;      // before Install returns
     std::function<void(const EngineStats&)> on_stats;     // after every step and command
     std::function<void(const absl::Status&)> on_failure;  // a step failed: the last call
   };

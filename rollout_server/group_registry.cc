@@ -306,6 +306,13 @@ void GroupRegistry::OnRejected(GroupKey key, const absl::Status& status) {
   Notify(listeners);
 }
 
+std::optional<std::pair<std::string, int64_t>> GroupRegistry::AskedAs(GroupKey key) const {
+  MutexLock lock(&mu_);
+  const auto found = entries_.find(key);
+  if (found == entries_.end()) return std::nullopt;
+  return std::pair(std::get<0>(found->second.name), std::get<1>(found->second.name));
+}
+
 GroupRegistry::Counts GroupRegistry::counts() const {
   MutexLock lock(&mu_);
   return CountsLocked();

@@ -96,6 +96,10 @@ class GroupRegistry {
   void OnEvents(std::vector<EngineEvent> events) ABSL_LOCKS_EXCLUDED(mu_);
   void OnRejected(GroupKey key, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Who asked for a group that is in flight: run and group id; nothing once it ended.
+  std::optional<std::pair<std::string, int64_t>> AskedAs(GroupKey key) const
+      ABSL_LOCKS_EXCLUDED(mu_);
+
   struct Counts {
     int64_t queued = 0;  // held back or waiting for the engine
     int64_t running = 0;

@@ -22,6 +22,7 @@ struct ServerOptions {
   std::string observe_listen;  // empty: no probes, no /metrics
   double liveness_seconds = 120;
   std::string trace_file;  // empty: no spans
+  std::string history;     // empty: none
   std::string port_file;   // empty: none
   int64_t max_queued_groups = 256;
   int64_t remembered_groups = 256;

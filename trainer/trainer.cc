@@ -40,6 +40,7 @@ absl::Status Trainer::Impl::AskForGroups() {
       request.mutable_admission_batch()->set_num_groups(
           static_cast<int32_t>((groups - server + servers - 1) / servers));
     }
+    history.Asked(*group_id, request.min_weight_version());
     client->Submit(std::move(request), server, spans.parent());
   }
   return absl::OkStatus();
@@ -75,6 +76,7 @@ absl::Status Trainer::Impl::TakeGroup(FinishedGroup finished) {
   const double start = MonotonicSeconds();
   ScoreGroup(*rewards, options.advantage, &group);
   times.reward += MonotonicSeconds() - start;
+  history.Received(group);
   return buffer->Add(std::move(group));
 }
 
@@ -185,6 +187,7 @@ absl::Status Trainer::Impl::Step() {
   TANDEM_ASSIGN_OR_RETURN(const std::optional<StepSplit> split, ScoreForSplit(step, &line));
   TANDEM_ASSIGN_OR_RETURN(const bool trained, TrainOn(step, &line));
   if (!trained) return SkipStep(report.skip_reason, step);
+  history.Trained(version.Next(), step.groups);
   SplitDrift(step, split, &line);
   TANDEM_RETURN_IF_ERROR(Capture(step, &line));
   skipped_in_row = 0;
@@ -375,6 +378,7 @@ absl::Status Trainer::Impl::EventAt(WeightVersion at, const std::string& kind,
                                     const std::string& message, const JsonFields& fields) {
   context.health->heartbeat()->Beat();
   metrics->OnEvent(kind);
+  history.Event(at.value, kind, message, fields);
   log::Info(kind, {{"step", at.value}, {"message", message}});
   if (context.progress) {
     std::string line = absl::StrCat("{\"kind\":", JsonText(kind), ",\"step\":", at.value,

@@ -29,6 +29,7 @@
 #include "trainer/rewards.h"
 #include "trainer/rollout_client.h"
 #include "trainer/run_directory.h"
+#include "trainer/run_history.h"
 #include "trainer/server_lookup.h"
 #include "trainer/server_roster.h"
 #include "trainer/server_scorer.h"
@@ -139,6 +140,7 @@ struct Trainer::Impl {
   std::unique_ptr<PromptSource> train_prompts, eval_prompts;  // eval may be null
   std::unique_ptr<RewardFunction> rewards;
   std::unique_ptr<RunDirectory> run;
+  RunHistory history;
   std::unique_ptr<TrainerMetrics> metrics;
   StepSpans spans;
   std::string run_id;

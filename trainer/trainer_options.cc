@@ -75,6 +75,9 @@ void BindRun(OptionBinder& binder, TrainerOptions& options) {
   binder.Text(
       "trace_file", &options.trace_file,
       "rank 0 appends spans of steps, group calls and pushes here as OTLP JSON lines; empty: off");
+  binder.Text("history", &options.history,
+              "directory for a record of what became of each group and weight version "
+              "(docs/history.md); empty: off");
 }
 
 // A budget that nothing is measured against would never act.

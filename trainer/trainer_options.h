@@ -58,6 +58,7 @@ struct TrainerOptions {
   std::string observe_listen;
   double liveness_seconds = 1800;
   std::string trace_file;  // empty: no spans
+  std::string history;     // empty: none
   TrainSamplingOptions sampling;
   DataOptions data;
   RewardOptions reward;

@@ -68,7 +68,17 @@ absl::Status Trainer::Impl::OpenInputs() {
 absl::Status Trainer::Impl::OpenRun(RunMode mode) {
   TANDEM_ASSIGN_OR_RETURN(run, RunDirectory::Open(options.out, options.run_name, mode));
   run_id = NewRunId(options.run_name);
+  if (!options.history.empty()) {
+    TANDEM_RETURN_IF_ERROR(WithExitCode(history.Open(options.history), ExitCode::kStorage));
+  }
   if (mode == RunMode::kResume) TANDEM_RETURN_IF_ERROR(Restore());
+  history.Began({.run_id = run_id,
+                 .resumed = resumed,
+                 .version = version,
+                 .first_group = frontier * options.prompts_per_step,
+                 .groups_per_step = options.prompts_per_step,
+                 .num_completions = options.completions_per_prompt,
+                 .max_staleness = options.max_staleness});
   buffer = std::make_unique<ExperienceBuffer>(options.max_staleness, options.prompts_per_step,
                                               options.completions_per_prompt, frontier,
                                               options.push.hold_back_versions);

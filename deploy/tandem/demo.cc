@@ -79,7 +79,8 @@ void Conclude(const LocalRunResult& result) {
     std::fprintf(stderr, "held-out problems right, greedy: %.2f before, %.2f after\n",
                  summary.first_greedy, summary.last_greedy);
   }
-  std::fprintf(stderr, "%srun: %s\n", summary.AlertsLine().c_str(), result.run_directory.c_str());
+  std::fprintf(stderr, "%s%srun: %s\n", summary.AlertsLine().c_str(),
+               summary.RestartsLine().c_str(), result.run_directory.c_str());
   if (!result.report.empty()) {
     std::fprintf(stderr, "report: %s (open it in a browser)\n", result.report.c_str());
   }

@@ -390,8 +390,11 @@ absl::Status Engine::Impl::Compute(const StepPlan& plan, const StepInputs& input
   const KvQuantisation kv_quantisation = options.faults.kv_quantisation();
   if (!inputs.stale.empty()) {
     for (const Work& work : plan.work) {  // as a hit in the prefix cache would be flagged
-      if (HasStalePrefix(*work.group))
-        work.group->num_prompt_tokens_found = work.group->prompt_size() - 1;
+      if (!HasStalePrefix(*work.group)) continue;
+      work.group->num_prompt_tokens_found = work.group->prompt_size() - 1;
+      for (const auto& sequence : work.group->sequences) {
+        sequence->completion.found_kv = {live.num_installs - 1, live.num_installs};
+      }
     }
     TANDEM_RETURN_IF_ERROR(runner->Run(
         *faulty->before(), inputs.stale, {}, [](int64_t, std::span<const float>) {}, precision,

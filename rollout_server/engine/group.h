@@ -4,6 +4,7 @@
 #define TANDEM_ROLLOUT_SERVER_ENGINE_GROUP_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,6 +54,14 @@ struct GroupRequest {
 
 enum class FinishReason { kStop, kLength, kStopString, kStoppedEarly };
 
+// KV that was found in the prefix index. Both count the installs of weights at this engine: when
+// the KV was computed, and when it was found. They are equal, or the KV is of other weights; the
+// history has both, so that a program that knows nothing of the index can tell (docs/history.md).
+struct FoundKv {
+  uint64_t of_install = 0, at_install = 0;
+  uint64_t age() const { return at_install - of_install; }
+};
+
 // Per-token arrays run in parallel, [T], stop token included.
 struct FinishedCompletion {
   int32_t index = 0;
@@ -67,7 +76,8 @@ struct FinishedCompletion {
   std::vector<std::vector<int32_t>> support;  // empty unless return_support
   std::vector<std::vector<TopLogprob>> top;   // empty unless top_logprobs
   std::vector<VersionSpan> version_spans;
-  double decode_seconds = 0;  // from the first token to the last
+  std::optional<FoundKv> found_kv;  // the most outdated find; none: all its KV was computed for it
+  double decode_seconds = 0;        // from the first token to the last
   double longest_gap_seconds =
       0;  // between two of its tokens: prompts, pushes, preemption in between
   FinishReason finish_reason = FinishReason::kStop;

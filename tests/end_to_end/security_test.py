@@ -42,7 +42,7 @@ def tandem(*arguments, timeout=240):
 
 def rollout_server(*arguments):
     return subprocess.run([str(BIN / "rollout_server"), *map(str, arguments)], capture_output=True, text=True,
-                          timeout=60, check=False)
+                          timeout=240, check=False)
 
 
 def facts(certificate):
@@ -207,11 +207,11 @@ def test_a_client_can_sample_and_not_push(model, certs):
         request = rollout.GenerateGroupRequest(
             group_id=1, num_completions=2, prompt_token_ids=[1, 2, 3],
             sampling=rollout.SamplingParams(temperature=1, max_new_tokens=4, seed=1))
-        answers = list(rollout_grpc.RolloutServiceStub(server.channel).GenerateGroup(request, timeout=60))
+        answers = list(rollout_grpc.RolloutServiceStub(server.channel).GenerateGroup(request, timeout=240))
         assert sum(answer.HasField("completion") for answer in answers) == 2
         with pytest.raises(grpc.RpcError) as refused:
             weights_grpc.WeightServiceStub(server.channel).InitTransfer(
-                weights.InitTransferRequest(run_id="mine", epoch=1), timeout=60)
+                weights.InitTransferRequest(run_id="mine", epoch=1), timeout=120)
         assert refused.value.code() == grpc.StatusCode.PERMISSION_DENIED
 
 
@@ -287,7 +287,7 @@ def test_a_holder_of_another_certificate_cannot_pose_as_a_server(model, certs, t
     try:
         # Python's client, which asks for the host name alone, is taken in.
         with grpc.secure_channel(f"127.0.0.1:{port}", tls_credentials(certs / "client")) as channel:
-            rollout_grpc.RolloutServiceStub(channel).GetInfo(rollout.GetInfoRequest(), timeout=30)
+            rollout_grpc.RolloutServiceStub(channel).GetInfo(rollout.GetInfoRequest(), timeout=120)
         assert Poser.calls == 1
         config = small_run.write_config(tmp_path, model, tls=str(certs / "trainer"),
                                         client={"server_patience_seconds": 3})

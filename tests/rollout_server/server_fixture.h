@@ -60,7 +60,7 @@ class ServerTest : public ::testing::Test {
   }
 
   static void SetDeadline(grpc::ClientContext* context) {
-    context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(120));
   }
 
   // One GenerateGroup call to its end.
@@ -95,7 +95,7 @@ class ServerTest : public ::testing::Test {
   // Asks GetInfo until `ready` says yes: each round trip lets the server's threads go on.
   template <typename Predicate>
   void WaitForInfo(Predicate ready) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
     while (!ready(Info())) {
       ASSERT_LT(std::chrono::steady_clock::now(), deadline) << Info().DebugString();
     }
