@@ -41,6 +41,7 @@ class EngineThread : public WeightSink {
     std::function<void(GroupKey, const absl::Status&)> on_rejected;
     std::function<void(const EngineStats&)> on_stats;     // after every step and command
     std::function<void(const absl::Status&)> on_failure;  // a step failed: the last call
+    std::function<void()> on_resumed;                     // a pause ended
   };
 
   explicit EngineThread(std::unique_ptr<StepEngine> engine, SecondsClock clock = MonotonicSeconds);
@@ -69,7 +70,10 @@ class EngineThread : public WeightSink {
   void Score(std::vector<ScoreSequence> sequences, const ScoreOptions& options,
              std::function<void(absl::StatusOr<ScoreResult>)> done);
 
-  // No step runs between Pause's `done` and Resume; sequences keep their state. Idempotent.
+  // No step runs between Pause's `done` and Resume; sequences keep their state. Idempotent. Pause:
+  //   FAILED_PRECONDITION  an install waits for the running groups to end (in-flight policy drain);
+  //                        in a pause they never would, and the caller of Install would wait for
+  //                        ever
   void Pause(std::function<void(absl::Status)> done);
   void Resume(std::function<void(absl::Status)> done);
   bool paused() const { return paused_.load(); }
