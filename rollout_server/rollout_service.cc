@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
+#include "common/rpc/refusal.h"
 #include "proto/rollout.grpc.pb.h"
 #include "rollout_server/call_trace.h"
 #include "rollout_server/grpc_status.h"
@@ -87,11 +89,20 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
  private:
   void Refuse(const absl::Status& status) {
     parts_.metrics->OnRejected(status);
-    if (status.code() == absl::StatusCode::kResourceExhausted) {
-      context_->AddTrailingMetadata("retry-after-ms",
+    MutexLock lock(&mu_);
+    FinishWith(status);
+  }
+
+  // With the name of the refusal, if it is one.
+  void FinishWith(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const rpc::Refusal refusal = rpc::RefusalOf(status);
+    if (!finished_ && refusal != rpc::Refusal::kNone) {
+      context_->AddTrailingMetadata(rpc::kRefusalKey, std::string(rpc::RefusalName(refusal)));
+    }
+    if (!finished_ && rpc::IsBusy(refusal)) {
+      context_->AddTrailingMetadata(rpc::kRetryAfterKey,
                                     absl::StrCat(parts_.groups->retry_after_ms()));
     }
-    MutexLock lock(&mu_);
     FinishOnce(ToGrpc(status));
   }
 
@@ -100,6 +111,8 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
     const GroupCall::Item item =
         whole_group_ ? call_->NextWhenWhole(&cursor_) : call_->Next(&cursor_);
     if (const auto* completion = std::get_if<CompletionPtr>(&item)) {
+      const absl::Status fits = CheckMessage(**completion, sampling_);
+      if (!fits.ok()) return FinishWith(fits);
       response_.mutable_completion()->Clear();
       CompletionToWire(**completion, sampling_, response_.mutable_completion());
       writing_ = true;
@@ -111,7 +124,7 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
       writing_ = true;
       StartWrite(&response_);
     } else if (const auto* error = std::get_if<absl::Status>(&item)) {
-      FinishOnce(ToGrpc(*error));
+      FinishWith(*error);
     }
   }
 
@@ -232,6 +245,7 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     TANDEM_ASSIGN_OR_RETURN(GroupRegistry::Ask ask, AskFromWire(request));
     ask.seconds_left = SecondsLeft(context);
     ask.trace = TraceOf(context);
+    ask.min_weight_version = request.min_weight_version();
     TANDEM_RETURN_IF_ERROR(parts_.engine->Validate(ask.request));
     parts_.ownership->NoteAsked(request.run_id(), request.min_weight_version());
     const int64_t live = parts_.weights->live().version.value;
@@ -240,6 +254,7 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
                                                         ", the call wants at least ",
                                                         request.min_weight_version()));
     }
+    ask.live_version = live;
     return ask;
   }
 
@@ -259,9 +274,17 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     return std::chrono::duration<double>(deadline - std::chrono::system_clock::now()).count();
   }
 
-  static absl::Status CheckDeadline(const grpc::CallbackServerContext& context) {
-    if (context.deadline() > std::chrono::system_clock::now()) return absl::OkStatus();
-    return absl::DeadlineExceededError("the call's deadline passed before it started");
+  absl::Status CheckDeadline(const grpc::CallbackServerContext& context) const {
+    const double left = SecondsLeft(context), most = parts_.max_deadline_seconds;
+    if (left <= 0) {
+      return absl::DeadlineExceededError("the call's deadline passed before it started");
+    }
+    if (left <= most) return absl::OkStatus();
+    return rpc::Refused(
+        absl::StatusCode::kInvalidArgument, rpc::Refusal::kDeadlineTooFar,
+        absl::StrCat(std::isinf(left) ? std::string("the call has no deadline")
+                                      : absl::StrCat("the call's deadline is in ", left, " s"),
+                     ": give it one of at most ", most, " s (server.max_deadline_seconds)"));
   }
 
   void FillInfo(v1::GetInfoResponse* info) {
@@ -294,6 +317,7 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     const GroupRegistry::Counts groups = parts_.groups->counts();
     info->set_num_groups_running(static_cast<int32_t>(groups.running));
     info->set_num_groups_queued(static_cast<int32_t>(groups.queued));
+    info->set_max_deadline_ms(static_cast<int64_t>(parts_.max_deadline_seconds * 1e3));
     info->set_max_queued_groups(static_cast<int32_t>(parts_.max_queued_groups));
     info->set_owner_run_id(parts_.ownership->owner());
     info->set_draining(parts_.draining->load());

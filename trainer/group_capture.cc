@@ -3,6 +3,8 @@
 #include <limits>
 #include <string>
 
+#include "common/model/token_support.h"
+
 namespace tandem::trainer {
 namespace {
 
@@ -27,6 +29,12 @@ void AppendOr(const Field& values, int num_tokens, T missing, std::vector<T>& co
   }
 }
 
+// Of either form. A packed one was checked when it came.
+void AppendSupport(const rollout::v1::TokenSupport& support, std::vector<int32_t>& ids) {
+  Append(support.ids(), ids);
+  SupportView::OfBytes(support.packed()).AppendTo(&ids);
+}
+
 void AppendTokens(const ScoredCompletion& scored, const std::vector<float>* proximal, Capture& c) {
   const rollout::v1::Completion& completion = scored.completion();
   const int n = completion.token_ids_size();
@@ -49,7 +57,7 @@ void AppendTokens(const ScoredCompletion& scored, const std::vector<float>* prox
                             span.weight_version());
   }
   for (int t = 0; t < n; ++t) {
-    if (t < completion.support_size()) Append(completion.support(t).ids(), c.support_ids);
+    if (t < completion.support_size()) AppendSupport(completion.support(t), c.support_ids);
     c.support_offsets.push_back(static_cast<int64_t>(c.support_ids.size()));
   }
 }

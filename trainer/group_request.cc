@@ -23,6 +23,7 @@ rollout::v1::GenerateGroupRequest MakeGroupRequest(const TrainerOptions& options
   sampling->set_top_p(static_cast<float>(options.sampling.top_p));
   sampling->set_min_p(static_cast<float>(options.sampling.min_p));
   sampling->set_return_support(true);
+  sampling->set_packed_support(true);
   sampling->set_max_new_tokens(static_cast<int32_t>(options.sampling.max_new_tokens));
   sampling->set_seed(
       StableHash({static_cast<uint64_t>(options.seed), static_cast<uint64_t>(group_id)}));

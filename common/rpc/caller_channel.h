@@ -36,7 +36,7 @@ class CallerChannel {
   const std::string& address() const { return address_; }
 
   // What to make the next call on; connects with that call. With keepalives while a call waits, and
-  // room for messages of 64 MiB.
+  // room for messages of kMaxMessageBytes (refusal.h).
   std::shared_ptr<grpc::Channel> current();
 
   // To be told how a call on `used` ended. UNAVAILABLE and DEADLINE_EXCEEDED: calls to come are

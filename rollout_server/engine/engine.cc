@@ -57,8 +57,9 @@ void Append(Sequence& sequence, SampledToken token, WeightVersion version, int32
   c.prefix_cached.push_back(sequence.found_prefix);
   c.kept_mass.push_back(token.kept_mass);
   const SamplingParams& sampling = sequence.group->request.sampling;
-  if (sampling.return_support) c.support.push_back(std::move(token.support));
+  if (sampling.return_support) c.support.emplace_back(token.support);
   if (sampling.top_logprobs > 0) c.top.push_back(std::move(token.top));
+  c.charge.Add(LastTokenBytes(c));
   if (c.version_spans.empty() || c.version_spans.back().version != version) {
     c.version_spans.push_back({version, 0});
   }

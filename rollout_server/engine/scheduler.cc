@@ -89,6 +89,7 @@ void Scheduler::Admit(StepPlan& plan) {
       auto sequence = std::make_unique<Sequence>();
       sequence->group = group.get();
       sequence->completion.index = i;
+      sequence->completion.charge = ByteCharge(group->request.charge.meter());
       group->sequences.push_back(std::move(sequence));
     }
     plan.admitted.push_back(group.get());

@@ -67,7 +67,7 @@ class ServerTest : public ::testing::Test {
   struct Outcome {
     std::vector<v1::GenerateGroupResponse> responses;
     grpc::Status status;
-    std::string retry_after_ms;
+    std::string retry_after_ms, refusal;  // of the trailing metadata; empty: not there
   };
   Outcome Generate(const v1::GenerateGroupRequest& request) {
     grpc::ClientContext context;
@@ -77,9 +77,9 @@ class ServerTest : public ::testing::Test {
     v1::GenerateGroupResponse response;
     while (reader->Read(&response)) outcome.responses.push_back(response);
     outcome.status = reader->Finish();
-    const auto& trailing = context.GetServerTrailingMetadata();
-    if (const auto hint = trailing.find("retry-after-ms"); hint != trailing.end()) {
-      outcome.retry_after_ms = std::string(hint->second.data(), hint->second.size());
+    for (const auto& [key, value] : context.GetServerTrailingMetadata()) {
+      if (key == "retry-after-ms") outcome.retry_after_ms.assign(value.data(), value.size());
+      if (key == "tandem-refusal") outcome.refusal.assign(value.data(), value.size());
     }
     return outcome;
   }
