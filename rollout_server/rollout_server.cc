@@ -130,12 +130,12 @@ struct RolloutServer::Impl {
   }
 
   ProbeAnswer Readiness() {
-    const WeightReceiver::Live live = weights.live();
+    const std::shared_ptr<const WeightReceiver::Live> live = weights.live();
     return JudgeReadiness({.draining = draining.load(),
                            .failure = WaitForFailure(std::chrono::milliseconds(0)),
                            .claim = ownership.claim(),
-                           .live = live.version,
-                           .live_epoch = live.epoch});
+                           .live = live->version,
+                           .live_epoch = live->epoch});
   }
 
   // Probes and metrics read the parts until HideHealth.
@@ -151,7 +151,7 @@ struct RolloutServer::Impl {
                        .draining = draining.load(),
                        .ready = Readiness().yes,
                        .engine_silent_seconds = engine.SilentSeconds(),
-                       .live_version = weights.live().version.value});
+                       .live_version = weights.live()->version.value});
     });
   }
 

@@ -2,7 +2,6 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
-#include <random>
 #include <thread>
 #include <utility>
 
@@ -16,6 +15,7 @@
 #include "common/weights/digest.h"
 #include "trainer/run_card.h"
 #include "trainer/run_error.h"
+#include "trainer/run_owner.h"
 #include "trainer/server_numerics.h"
 #include "trainer/trainer_impl.h"
 
@@ -28,12 +28,6 @@ absl::StatusOr<CheckpointIdentity> IdentityOf(const std::string& model,
                                               const Tokenizer& tokenizer) {
   TANDEM_ASSIGN_OR_RETURN(const std::string config, ReadFile(model + "/config.json"));
   return CheckpointIdentity{Digest128(std::as_bytes(std::span(config))), tokenizer.hash()};
-}
-
-std::string NewRunId(const std::string& name) {
-  std::random_device device;
-  return absl::StrCat(name, "-",
-                      absl::Hex((uint64_t{device()} << 32) | device(), absl::kZeroPad16));
 }
 
 }  // namespace
@@ -67,7 +61,12 @@ absl::Status Trainer::Impl::OpenInputs() {
 
 absl::Status Trainer::Impl::OpenRun(RunMode mode) {
   TANDEM_ASSIGN_OR_RETURN(run, RunDirectory::Open(options.out, options.run_name, mode));
-  run_id = NewRunId(options.run_name);
+  const auto owner =
+      OpenRunOwner(run->path() + "/owner", options.run_name, mode == RunMode::kResume);
+  TANDEM_RETURN_IF_ERROR(WithExitCode(owner.status(), ExitCode::kStorage));
+  run_id = owner->run_id;
+  options.client.caller.UseSecret(owner->secret);
+  options.push.caller.UseSecret(owner->secret);
   if (!options.history.empty()) {
     TANDEM_RETURN_IF_ERROR(WithExitCode(history.Open(options.history), ExitCode::kStorage));
   }

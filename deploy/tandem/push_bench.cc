@@ -201,7 +201,6 @@ absl::StatusOr<std::vector<double>> GapsUnderLoad(const std::string& address, in
   absl::StatusOr<ServeResult> served;
   std::thread load([&] {
     served = RunServeLoad({.address = address,
-                           .run_id = "bench",
                            .groups = groups,
                            .group_size = 4,
                            .prompt_tokens = 32,

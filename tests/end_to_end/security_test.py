@@ -142,9 +142,12 @@ def test_a_pair_under_mutual_tls_with_a_token_trains_to_its_end_and_writes_no_se
     code, output = small_run.run(config)
     assert code == 0, output
     assert len(small_run.steps(tmp_path)) == 3
-    logs = "".join(path.read_text(errors="replace") for path in (tmp_path / "runs").rglob("*") if path.is_file())
+    owner = tmp_path / "runs/small/owner"
+    assert owner.stat().st_mode & 0o777 == 0o600
+    logs = "".join(path.read_text(errors="replace") for path in (tmp_path / "runs").rglob("*")
+                   if path.is_file() and path != owner)
     assert "role=rollout" in logs and "role=trainer" in logs, "both sides say that they use TLS"
-    for secret in secrets_of(certs):
+    for secret in (*secrets_of(certs), owner.read_text().splitlines()[1]):
         for text in (dry.stdout, dry.stderr, output, logs):
             assert secret not in text
 

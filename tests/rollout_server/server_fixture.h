@@ -14,12 +14,15 @@
 #include "proto/weights.grpc.pb.h"
 #include "rollout_server/rollout_server.h"
 #include "tests/rollout_server/scripted_engine.h"
+#include "tests/support/secret_channel.h"
 #include "tests/support/status_matchers.h"
 
 namespace tandem::rollout::testing {
 
 class ServerTest : public ::testing::Test {
  protected:
+  static constexpr char kSecret[] = "the-secret-that-every-call-of-the-tests-shows";
+
   ServerTest() {
     options_.model = "scripted";
     options_.listen = "127.0.0.1:0";
@@ -42,7 +45,7 @@ class ServerTest : public ::testing::Test {
         &observation_, [this] { return MonotonicSeconds() + clock_skew_.load(); });
     ASSERT_THAT(server, tandem::testing::IsOk());
     server_ = *std::move(server);
-    channel_ = grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials());
+    channel_ = tandem::testing::SecretChannel(server_->address(), kSecret);
     rollout_ = v1::RolloutService::NewStub(channel_);
     weights_ = weights::v1::WeightService::NewStub(channel_);
   }

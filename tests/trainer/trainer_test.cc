@@ -13,11 +13,13 @@
 #include <string>
 
 #include "common/base/file_system.h"
+#include "common/rpc/caller_secret.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/fake_rollout_server.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 #include "trainer/run_error.h"
+#include "trainer/run_owner.h"
 
 namespace tandem::trainer {
 namespace {
@@ -337,6 +339,42 @@ TEST_F(TrainerTest, ADeadServerEndsTheRunWithItsOwnCode) {
   options_.client.server_patience_seconds = 0.3;
   server_->Stop();
   EXPECT_EQ(ExitCodeOf(Run()), ExitCode::kServerLost);
+}
+
+TEST_F(TrainerTest, EveryCallOfARunShowsItsSecretForThatServerAndAResumedRunTheSame) {
+  options_.steps = 2;
+  ASSERT_THAT(Run(), IsOk());
+  const auto first = server_->callers();
+  const auto owner = OpenRunOwner(directory_ / "r/owner", "r", /*resumed=*/true);
+  ASSERT_THAT(owner, IsOk());
+  const std::set<std::string> shown = {rpc::SecretForServer(owner->secret, server_->address())};
+  for (const char* method : {"InitTransfer", "GetWeightInfo", "BeginUpdate", "PushChunks",
+                             "CommitUpdate", "GenerateGroup"}) {
+    ASSERT_TRUE(first.contains(method)) << method;
+    EXPECT_EQ(first.at(method), shown) << method;
+  }
+  options_.steps = 3;
+  ASSERT_THAT(Run(RunMode::kResume), IsOk());
+  for (const auto& [method, secrets] : server_->callers()) EXPECT_EQ(secrets, shown) << method;
+  EXPECT_EQ(Lines("run.json").size(), 1u);
+  EXPECT_EQ(Lines("run.json")[0]["run_id"], owner->run_id);
+}
+
+// Before its first checkpoint, too.
+TEST_F(TrainerTest, ARunThatIsResumedFromNothingIsStillTheRunThatHasTheServer) {
+  ASSERT_THAT(Run(), IsOk());
+  const std::string run_id = Lines("run.json")[0]["run_id"];
+  std::filesystem::remove_all(directory_ / "r/checkpoints");
+  server_->set_owner(run_id);  // as if it had died without giving the server back
+  EXPECT_THAT(Run(RunMode::kResume), IsOk());
+}
+
+TEST_F(TrainerTest, ATrainerThatLostTheSecretOfItsRunHasTheServerWhenTheLeaseHasEnded) {
+  const absl::Status denied =
+      absl::PermissionDeniedError("run 'r' owns this server for another 0.5 s");
+  server_->FailNextClaims({denied, denied, denied});
+  EXPECT_THAT(Run(), IsOk());
+  EXPECT_THAT(Events(), ::testing::Contains("server_lost"));
 }
 
 TEST_F(TrainerTest, AnotherRunsServerEndsTheRunWithItsOwnCode) {
