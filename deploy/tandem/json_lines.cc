@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/exit_codes.h"
 #include "common/base/json_number.h"
+#include "trainer/run_error.h"
 
 namespace tandem::front {
 
@@ -120,6 +121,10 @@ void PrintLine(const std::string& line) {
   std::fflush(stdout);
 }
 
+absl::Status AsUsageError(const absl::Status& status) {
+  return trainer::WithExitCode(status, ExitCode::kUsage);
+}
+
 int FailUsage(const absl::Status& status) {
   std::fprintf(stderr, "tandem: %s\n", std::string(status.message()).c_str());
   return ToInt(ExitCodeFor(status));
@@ -127,8 +132,11 @@ int FailUsage(const absl::Status& status) {
 
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "tandem: %s\n", std::string(status.message()).c_str());
-  const ExitCode code = ExitCodeFor(status);
-  return ToInt(code == ExitCode::kUsage ? ExitCode::kBadModelOrData : code);
+  const ExitCode code = trainer::ExitCodeOf(status);
+  const bool is_data = absl::IsInvalidArgument(status) || absl::IsNotFound(status);
+  const bool is_marked = status.GetPayload(trainer::kExitCodePayload).has_value();
+  return ToInt(code == ExitCode::kUsage && is_data && !is_marked ? ExitCode::kBadModelOrData
+                                                                 : code);
 }
 
 }  // namespace tandem::front

@@ -22,7 +22,7 @@ constexpr size_t kLogLinesShown = 8;
 bool SpeaksForItself(const ChildEnd& end) {
   return end.signal == 0 && ((end.exit_code >= ToInt(ExitCode::kInternal) &&
                               end.exit_code <= ToInt(ExitCode::kRankLost)) ||
-                             end.exit_code == ToInt(ExitCode::kInterrupted));
+                             IsStop(static_cast<ExitCode>(end.exit_code)));
 }
 
 // None for a trainer alone.
@@ -76,7 +76,7 @@ bool Launcher::WaitUntilReady() {
     live_->Update(absl::StrCat("loading: ", num_ready, " of ", children.size(),
                                " rollout servers ready, ", ShortDuration(waited)));
     if (stop_->WaitFor(kTick)) {
-      exit_code_ = ExitCode::kInterrupted;
+      exit_code_ = ExitCodeOfSignal(stop_->signal());
       return false;
     }
   }
@@ -115,6 +115,8 @@ void Launcher::Watch() {
       if (end->exit_code == 0) return;
       exit_code_ =
           SpeaksForItself(*end) ? static_cast<ExitCode>(end->exit_code) : ExitCode::kChildDied;
+      // The trainer was passed SIGTERM, whatever came here.
+      if (told && IsStop(exit_code_)) exit_code_ = ExitCodeOfSignal(stop_->signal());
       if (!told) Explain(*trainer_, *end);
       return;
     }
@@ -123,7 +125,7 @@ void Launcher::Watch() {
     if (!told && stop_->Requested()) {
       live_->Print("stopping: the trainer saves first (a second Ctrl-C ends everything at once)");
       trainer_->Signal(SIGTERM);
-      exit_code_ = ExitCode::kInterrupted;
+      exit_code_ = ExitCodeOfSignal(stop_->signal());
       told = true;
       kill_at = MonotonicSeconds() + plan_.stop_seconds;
     }

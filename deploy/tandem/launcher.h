@@ -45,8 +45,8 @@ class Launcher {
   // Starts the servers, waits until they are ready, starts the trainer, and waits for its end. A
   // signal is passed on: the trainer's rank 0 saves and ends, and the others with it, then the
   // servers. A child that ends by itself ends the run; which one, how, and its last log lines are
-  // printed. Exit code: the trainer's own where it said something (2..10, 130), kChildDied for a
-  // server or a signal.
+  // printed. Exit code: the trainer's own where it said something (2..10, 130, 143), kChildDied for
+  // a server or a signal.
   LaunchResult Run();
 
  private:
