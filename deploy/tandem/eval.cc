@@ -10,6 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/command_line.h"
 #include "common/base/json_number.h"
 #include "common/base/status_macros.h"
 #include "deploy/tandem/generate.h"
@@ -50,7 +51,8 @@ absl::Status ParseRewards(EvalFlags& flags) {
     const size_t equals = text.find('=');
     double weight = 1;
     if (equals != std::string::npos && !absl::SimpleAtod(text.substr(equals + 1), &weight)) {
-      return absl::InvalidArgumentError(absl::StrCat("--reward ", text, ": want NAME=WEIGHT"));
+      return AsUsageError(
+          absl::InvalidArgumentError(absl::StrCat("--reward ", text, ": want NAME=WEIGHT")));
     }
     flags.reward.weights.emplace_back(text.substr(0, equals), weight);
   }
@@ -125,9 +127,10 @@ void PrintTally(const Tally& tally, int32_t k) {
 }
 
 absl::Status Eval(EvalFlags& flags) {
-  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
   TANDEM_RETURN_IF_ERROR(ParseRewards(flags));
-  TANDEM_ASSIGN_OR_RETURN(const auto judge, trainer::RewardFunction::Create(flags.reward));
+  auto judge = trainer::RewardFunction::Create(flags.reward);
+  if (!judge.ok()) return AsUsageError(judge.status());
+  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
   TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(flags.model));
   TANDEM_ASSIGN_OR_RETURN(const auto source,
                           trainer::PromptSource::Open(flags.data.eval, flags.data, 0, *tokenizer));
@@ -140,14 +143,14 @@ absl::Status Eval(EvalFlags& flags) {
   const int64_t total = static_cast<int64_t>(requests.size());
   LiveLine live;
   Tally tally;
-  TANDEM_RETURN_IF_ERROR(
-      GenerateAll(*engine, std::move(requests),
-                  [&](size_t i, std::vector<rollout::FinishedCompletion> completions) {
-                    const experience::v1::Prompt& prompt = source->prompts()[i / per_prompt];
-                    const std::vector<trainer::Reward> rewards = Judge(*judge, prompt, completions);
-                    Count(rewards, i % per_prompt == 0, flags.reward.pass_threshold, tally);
-                    live.Update("eval " + ProgressBar(static_cast<int64_t>(i) + 1, total, 30));
-                  }));
+  TANDEM_RETURN_IF_ERROR(GenerateAll(
+      *engine, std::move(requests),
+      [&](size_t i, std::vector<rollout::FinishedCompletion> completions) {
+        const experience::v1::Prompt& prompt = source->prompts()[i / per_prompt];
+        const std::vector<trainer::Reward> rewards = Judge(**judge, prompt, completions);
+        Count(rewards, i % per_prompt == 0, flags.reward.pass_threshold, tally);
+        live.Update("eval " + ProgressBar(static_cast<int64_t>(i) + 1, total, 30));
+      }));
   live.Clear();
   PrintTally(tally, flags.k);
   return absl::OkStatus();
@@ -165,13 +168,15 @@ void AddEvalCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--dtype", flags->dtype, "compute dtype")
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();
-  sub->add_option("-k", flags->k, "also sample k completions a prompt and report pass@k; 0: no")
+  sub->add_option("-k,--group-size", flags->k,
+                  "also sample k completions a prompt and report pass@k; 0: no")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   sub->add_option("--temperature", flags->sampling.temperature, "of the k completions")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  sub->add_option("--max-tokens", flags->sampling.max_new_tokens, "new tokens at most")
+  sub->add_option("--max-new-tokens", flags->sampling.max_new_tokens,
+                  "of a completion at most, stop token included")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   sub->add_option("--seed", flags->sampling.seed, "of the k completions")->capture_default_str();
@@ -187,10 +192,11 @@ void AddEvalCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--threads", flags->threads, "0: the cores of the machine")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  sub->footer(
-      "Prints one JSON line: num_prompts, greedy (mean reward), greedy_share_correct and, "
-      "with -k,\nsampled (mean reward) and pass_at_k (share of prompts with a completion "
-      "that passes).");
+  EndHelp(*sub,
+          "Prints one JSON line: num_prompts, greedy (mean reward), greedy_share_correct and, "
+          "with -k,\nsampled (mean reward) and pass_at_k (share of prompts with a completion "
+          "that passes).",
+          "tandem eval --model MODEL --data held_out.jsonl --max-new-tokens 16 -k 8");
   sub->callback([flags, &chosen] {
     chosen = [flags] {
       const absl::Status status = Eval(*flags);

@@ -22,6 +22,11 @@ absl::Status CheckModelDirectory(const std::string& directory) {
         break;
       }
     }
+    const std::filesystem::path weights = std::filesystem::path(directory) / "model.safetensors";
+    if (missing.empty() && !std::filesystem::exists(weights, ignored) &&
+        !std::filesystem::exists(weights.string() + ".index.json", ignored)) {
+      missing = "no model.safetensors";
+    }
   }
   if (missing.empty()) return absl::OkStatus();
   std::string message =

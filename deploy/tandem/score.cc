@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/command_line.h"
 #include "common/base/status_macros.h"
 #include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/model_input.h"
@@ -91,10 +92,10 @@ absl::StatusOr<ScoreFunction> TrainerScore(const ScoreFlags& flags) {
   plain.temperature = flags.how.temperature;
   if (flags.details || flags.how.top_k != plain.top_k || flags.how.top_p != plain.top_p ||
       flags.how.min_p != plain.min_p || flags.how.precision != plain.precision) {
-    return absl::InvalidArgumentError(
+    return AsUsageError(absl::InvalidArgumentError(
         "--details, --top-k, --top-p, --min-p and the --*-bits are of the rollout engine's score: "
         "leave them "
-        "out with --engine trainer");
+        "out with --engine trainer"));
   }
   TANDEM_ASSIGN_OR_RETURN(
       auto created, TrainerScorer::Create(flags.model, flags.dtype == "bf16", flags.numerics));
@@ -193,17 +194,19 @@ void AddScoreCommand(CLI::App& app, Action& chosen) {
   sub->add_flag(
       "--details", flags->details,
       "rollout only: also raw log-probs, entropies, moments, kept mass, margins and ranks");
-  sub->add_option("--max-tokens", flags->max_tokens,
+  sub->add_option("--max-line-tokens", flags->max_tokens,
                   "rollout only: longest line the cache can hold")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   sub->add_option("--threads", flags->threads, "0: the cores of the machine")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  sub->footer(
+  EndHelp(
+      *sub,
       "Lines: {\"ids\": [..]} -> {\"logprobs\": [null, ..]}; element t is of token t given\n"
       "the tokens before it. \"num_prompt_tokens\": N beside the ids says that the first N were\n"
-      "given: they are not scored. null is also what --top-k, --top-p or --min-p remove.");
+      "given: they are not scored. null is also what --top-k, --top-p or --min-p remove.",
+      "echo '{\"ids\":[5,6,7]}' | tandem score --model MODEL --engine trainer");
   sub->callback([flags, &chosen] {
     chosen = [flags] {
       const absl::Status status = Score(*flags);

@@ -146,7 +146,7 @@ def test_a_trainer_has_started_once_it_reached_its_servers(model, tmp_path):
                 assert len(logs.splitlines()) == 5
                 assert "INFO trainer: " in logs
                 trainer.send_signal(signal.SIGTERM)
-                assert trainer.wait(timeout=120) == 130
+                assert trainer.wait(timeout=120) == 143
         finally:
             trainer.kill()
 
