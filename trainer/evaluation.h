@@ -27,20 +27,25 @@ struct EvaluationOptions {
 };
 void BindOptions(OptionBinder& binder, EvaluationOptions& options);
 
+// Ids of evaluation groups lie apart from those of training.
+bool IsEvaluationGroup(int64_t group_id);
+
 struct EvaluationResult {
   int64_t num_prompts = 0;          // that were answered
+  int64_t num_failed = 0;           // the server or the reward gave up: in none of the means
   double greedy = 0;                // mean reward
-  double greedy_share_correct = 0;  // share with a reward of at least pass_threshold
+  double greedy_share_correct = 0;  // share with a correct completion (Reward::correct)
   double pass_at_k = 0;             // share of prompts with a correct one among k
+  int64_t num_failed_at_k = 0;      // as num_failed, of the sampled ones
   int64_t k = 0;                    // 0: not sampled
 };
 
 struct EvaluationContext {
   std::string run_id;
   uint64_t seed = 0;
-  int64_t version = 0;     // weights to evaluate, at least
-  double temperature = 1;  // of the pass@k samples
-  int64_t max_new_tokens = 0;
+  int64_t version = 0;  // weights to evaluate, at least
+  // As in training: pass@k samples draw by it, filters included; greedy ones have its length alone.
+  rollout::v1::SamplingParams sampling;
   std::function<absl::Status()> tick;                // called while waiting: keeps servers in sync
   std::function<absl::Status(FinishedGroup)> other;  // gets groups that are not of this evaluation
 };

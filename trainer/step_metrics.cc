@@ -25,18 +25,20 @@ double Share(int64_t count, size_t of) {
 
 // Of the completions that have a reward: a reward program that failed gave none, which is not 0.
 // Every group has some, or it would not be trained.
-void AddRewards(const std::vector<ScoredGroup>& groups, double pass_threshold, MetricsLine* line) {
+void AddRewards(const std::vector<ScoredGroup>& groups, MetricsLine* line) {
   std::vector<double> rewards, group_stds;
   std::map<std::string, std::vector<double>> parts;
   int64_t passed = 0, zero_variance = 0;
   for (const ScoredGroup& group : groups) {
     std::vector<double> of_group;
+    bool correct = false;
     for (const ScoredCompletion& member : group.completions()) {
       if (IsRewardFailure(member.drop_reason())) continue;
       of_group.push_back(member.reward());
+      correct |= member.correct();
       for (const auto& [name, value] : member.reward_parts()) parts[name].push_back(value);
     }
-    passed += std::ranges::any_of(of_group, [&](double r) { return r >= pass_threshold; });
+    passed += correct;
     zero_variance += group.zero_variance();
     group_stds.push_back(StandardDeviation(of_group, StdConvention::kSample));
     rewards.insert(rewards.end(), of_group.begin(), of_group.end());
@@ -47,18 +49,6 @@ void AddRewards(const std::vector<ScoredGroup>& groups, double pass_threshold, M
   line->Add("reward/group_std_mean", Mean(group_stds));
   line->Add("reward/zero_variance_share", Share(zero_variance, groups.size()));
   for (const auto& [name, values] : parts) line->Add("reward/part/" + name, Mean(values));
-}
-
-void AddAdvantages(const std::vector<ScoredGroup>& groups, MetricsLine* line) {
-  std::vector<double> advantages;
-  for (const ScoredGroup& group : groups) {
-    for (const ScoredCompletion& member : group.completions()) {
-      if (!member.masked()) advantages.push_back(member.advantage());
-    }
-  }
-  const double std = StandardDeviation(advantages, StdConvention::kPopulation);
-  line->Add("advantage/mean", Mean(advantages));
-  line->Add("advantage/var", std * std);
 }
 
 void AddLengths(const std::vector<ScoredGroup>& groups, MetricsLine* line) {
@@ -94,11 +84,38 @@ void AddStaleness(const std::vector<ScoredGroup>& groups, WeightVersion version,
 }  // namespace
 
 void AddGroupMetrics(const std::vector<ScoredGroup>& groups, WeightVersion version,
-                     double pass_threshold, MetricsLine* line) {
-  AddRewards(groups, pass_threshold, line);
-  AddAdvantages(groups, line);
+                     MetricsLine* line) {
+  AddRewards(groups, line);
   AddLengths(groups, line);
   AddStaleness(groups, version, line);
+}
+
+void AddAdvantageMetrics(const std::vector<ScoredGroup>& groups, MetricsLine* line) {
+  std::vector<double> advantages;
+  for (const ScoredGroup& group : groups) {
+    for (const ScoredCompletion& member : group.completions()) {
+      if (!member.masked()) advantages.push_back(member.advantage());
+    }
+  }
+  const double std = StandardDeviation(advantages, StdConvention::kPopulation);
+  line->Add("advantage/mean", Mean(advantages));
+  line->Add("advantage/var", std * std);
+}
+
+void TakeTrainedAdvantages(const std::map<int64_t, std::vector<std::vector<float>>>& trained,
+                           std::vector<ScoredGroup>* groups) {
+  for (ScoredGroup& group : *groups) {
+    const auto found = trained.find(group.group_id());
+    if (found == trained.end()) continue;
+    const size_t known =
+        std::min<size_t>(found->second.size(), static_cast<size_t>(group.completions_size()));
+    for (size_t i = 0; i < known; ++i) {
+      const std::vector<float>& tokens = found->second[i];
+      if (tokens.empty()) continue;
+      group.mutable_completions(static_cast<int>(i))
+          ->set_advantage(static_cast<float>(Mean({tokens.begin(), tokens.end()})));
+    }
+  }
 }
 
 void AddDropMetrics(const std::vector<ScoredGroup>& groups,

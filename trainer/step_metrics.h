@@ -15,10 +15,18 @@
 
 namespace tandem::trainer {
 
-// reward/, advantage/, length/ and staleness/ over every completion of `groups`, masked ones
-// included in rewards and lengths but not in advantages.
+// reward/, length/ and staleness/ over every completion of `groups`, masked ones included in
+// rewards and lengths.
 void AddGroupMetrics(const std::vector<experience::v1::ScoredGroup>& groups, WeightVersion version,
-                     double pass_threshold, MetricsLine* line);
+                     MetricsLine* line);
+
+// advantage/ over the completions that are not masked.
+void AddAdvantageMetrics(const std::vector<experience::v1::ScoredGroup>& groups, MetricsLine* line);
+
+// Gives every completion that `trained` knows the mean of its tokens' advantages there. `trained`:
+// group id -> per completion, in the order of the group, per token.
+void TakeTrainedAdvantages(const std::map<int64_t, std::vector<std::vector<float>>>& trained,
+                           std::vector<experience::v1::ScoredGroup>* groups);
 
 // drops/<reason> for each reason that `dropped` groups and masked completions have.
 void AddDropMetrics(const std::vector<experience::v1::ScoredGroup>& groups,

@@ -11,6 +11,7 @@ void AddMember(ScoredGroup* group, double reward, float advantage, int tokens, i
                bool truncated = false) {
   auto* const member = group->add_completions();
   member->set_reward(reward);
+  member->set_correct(reward == 1);
   member->set_advantage(advantage);
   (*member->mutable_reward_parts())["number_answer"] = reward;
   auto* const completion = member->mutable_completion();
@@ -34,7 +35,8 @@ std::vector<ScoredGroup> Groups() {
 
 TEST(StepMetrics, ComeOutAsWorkedByHand) {
   MetricsLine line(4, 0);
-  AddGroupMetrics(Groups(), {3}, 1.0, &line);
+  AddGroupMetrics(Groups(), {3}, &line);
+  AddAdvantageMetrics(Groups(), &line);
   EXPECT_DOUBLE_EQ(line.Get("reward/mean"), 0.25);
   EXPECT_DOUBLE_EQ(line.Get("reward/std"), 0.5);  // squares 9/16 + 3/16 over 3
   EXPECT_DOUBLE_EQ(line.Get("reward/pass_at_k"), 0.5);
@@ -51,6 +53,19 @@ TEST(StepMetrics, ComeOutAsWorkedByHand) {
   EXPECT_DOUBLE_EQ(line.Get("staleness/max"), 1);
   EXPECT_NE(line.ToJson().find("\"staleness/histogram\":{\"0\":16,\"1\":4}"), std::string::npos);
   EXPECT_EQ(CountTokens(Groups()), 20);
+}
+
+TEST(StepMetrics, PassAtKIsOfCorrectAnswersAndNotOfHighRewards) {
+  auto groups = Groups();
+  groups[0].mutable_completions(0)->set_reward(0.4);  // correct, and penalised for its length
+  groups[1].mutable_completions(0)->set_reward(3);    // wrong, in a good format
+  MetricsLine line(4, 0);
+  AddGroupMetrics(groups, {3}, &line);
+  EXPECT_DOUBLE_EQ(line.Get("reward/pass_at_k"), 0.5);
+  groups[0].mutable_completions(0)->set_correct(false);
+  MetricsLine without(4, 0);
+  AddGroupMetrics(groups, {3}, &without);
+  EXPECT_DOUBLE_EQ(without.Get("reward/pass_at_k"), 0);
 }
 
 TEST(StepMetrics, CountDropsByReason) {
@@ -70,7 +85,7 @@ TEST(StepMetrics, ACompletionWithoutARewardIsNotOneOf0) {
   groups[1].mutable_completions(1)->set_masked(true);
   groups[1].mutable_completions(1)->set_drop_reason("truncated");  // has one, and is not trained
   MetricsLine line(4, 0);
-  AddGroupMetrics(groups, {3}, 1.0, &line);
+  AddGroupMetrics(groups, {3}, &line);
   EXPECT_DOUBLE_EQ(line.Get("reward/mean"), 1.0 / 3);
 }
 
