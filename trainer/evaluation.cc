@@ -25,7 +25,7 @@ int64_t FirstId(int64_t step, bool sampled) {
 }
 
 rollout::v1::GenerateGroupRequest RequestFor(const Prompt& prompt, int64_t group_id,
-                                             int64_t num_completions, double temperature,
+                                             int64_t num_completions, bool sampled,
                                              const EvaluationContext& context) {
   rollout::v1::GenerateGroupRequest request;
   request.set_run_id(context.run_id);
@@ -36,8 +36,8 @@ rollout::v1::GenerateGroupRequest RequestFor(const Prompt& prompt, int64_t group
   request.set_num_completions(static_cast<int32_t>(num_completions));
   request.set_min_weight_version(context.version);
   rollout::v1::SamplingParams* const sampling = request.mutable_sampling();
-  sampling->set_temperature(static_cast<float>(temperature));
-  sampling->set_max_new_tokens(static_cast<int32_t>(context.max_new_tokens));
+  if (sampled) *sampling = context.sampling;
+  sampling->set_max_new_tokens(context.sampling.max_new_tokens());
   sampling->set_seed(StableHash({context.seed, static_cast<uint64_t>(group_id)}));
   return request;
 }
@@ -58,7 +58,7 @@ std::vector<Reward> Score(const Prompt& prompt, const FinishedGroup& group,
 
 // Sums over the prompts of one kind.
 struct Tally {
-  int64_t answered = 0;
+  int64_t answered = 0, failed = 0;
   double reward = 0;     // of the first completion that has one
   int64_t correct = 0;   // prompts with a correct completion
   absl::Status failure;  // of the last prompt that was not answered
@@ -78,8 +78,7 @@ absl::StatusOr<Tally> Ask(std::span<const Prompt> prompts, bool sampled, int64_t
   const int64_t first = FirstId(context.step, sampled);
   const int64_t count = static_cast<int64_t>(prompts.size());
   for (int64_t i = 0; i < count; ++i) {
-    client.Submit(RequestFor(prompts[static_cast<size_t>(i)], first + i, k,
-                             sampled ? context.temperature : 0, context));
+    client.Submit(RequestFor(prompts[static_cast<size_t>(i)], first + i, k, sampled, context));
   }
   Tally tally;
   for (int64_t waiting = count; waiting > 0;) {
@@ -95,9 +94,10 @@ absl::StatusOr<Tally> Ask(std::span<const Prompt> prompts, bool sampled, int64_t
     }
     --waiting;
     if (!group->status.ok()) {
-      log::Warning("an evaluation prompt was left out",
+      log::Warning("an evaluation prompt failed",
                    {{"group_id", group->group_id}, {"reason", group->status.ToString()}});
       tally.failure = group->status;
+      ++tally.failed;
       continue;
     }
     std::vector<Reward> scored = Score(prompts[static_cast<size_t>(index)], *group, rewards);
@@ -108,21 +108,22 @@ absl::StatusOr<Tally> Ask(std::span<const Prompt> prompts, bool sampled, int64_t
       return failed;
     });
     if (scored.empty()) {
-      log::Warning("an evaluation prompt was left out",
+      log::Warning("an evaluation prompt failed",
                    {{"group_id", group->group_id}, {"reason", failure}});
       tally.failure = absl::InternalError(failure);
+      ++tally.failed;
       continue;
     }
-    const double threshold = rewards.options().pass_threshold;
     ++tally.answered;
     tally.reward += scored.front().value;
-    tally.correct += std::ranges::any_of(
-        scored, [&](const Reward& reward) { return reward.value >= threshold; });
+    tally.correct += std::ranges::any_of(scored, &Reward::correct);
   }
   return tally;
 }
 
 }  // namespace
+
+bool IsEvaluationGroup(int64_t group_id) { return group_id >= kFirstId; }
 
 void BindOptions(OptionBinder& binder, EvaluationOptions& options) {
   binder.Integer("every", &options.every, {.min = 0}, "steps",
@@ -147,6 +148,7 @@ absl::StatusOr<EvaluationResult> Evaluate(std::span<const Prompt> prompts,
   TANDEM_ASSIGN_OR_RETURN(const Tally greedy,
                           Ask(prompts, false, 1, context, client, rewards, stop));
   result.num_prompts = greedy.answered;
+  result.num_failed = greedy.failed;
   if (greedy.answered == 0) {
     result.none_answered = NoneAnswered(greedy, prompts.size(), "at temperature 0");
     return result;
@@ -157,6 +159,7 @@ absl::StatusOr<EvaluationResult> Evaluate(std::span<const Prompt> prompts,
   if (options.pass_at_k == 0) return result;
   TANDEM_ASSIGN_OR_RETURN(const Tally sampled,
                           Ask(prompts, true, options.pass_at_k, context, client, rewards, stop));
+  result.num_failed_at_k = sampled.failed;
   if (sampled.answered == 0) {
     result.none_answered = NoneAnswered(sampled, prompts.size(), "for pass@k");
     return result;

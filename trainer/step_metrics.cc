@@ -30,19 +30,21 @@ bool HasTrained(const ScoredGroup& group) {
 
 // Of the completions that have a reward: a reward program that failed gave none, which is not 0. A
 // group without any is not counted.
-void AddRewards(const GroupViews& groups, double pass_threshold, MetricsLine* line) {
+void AddRewards(const GroupViews& groups, MetricsLine* line) {
   std::vector<double> rewards, group_stds;
   std::map<std::string, std::vector<double>> parts;
   int64_t passed = 0, zero_variance = 0;
   for (const ScoredGroup& group : groups) {
     std::vector<double> of_group;
+    bool correct = false;
     for (const ScoredCompletion& member : group.completions()) {
       if (IsRewardFailure(member.drop_reason())) continue;
       of_group.push_back(member.reward());
+      correct |= member.correct();
       for (const auto& [name, value] : member.reward_parts()) parts[name].push_back(value);
     }
     if (of_group.empty()) continue;
-    passed += std::ranges::any_of(of_group, [&](double r) { return r >= pass_threshold; });
+    passed += correct;
     zero_variance += group.zero_variance() && HasTrained(group);
     group_stds.push_back(StandardDeviation(of_group, StdConvention::kSample));
     rewards.insert(rewards.end(), of_group.begin(), of_group.end());
@@ -53,18 +55,6 @@ void AddRewards(const GroupViews& groups, double pass_threshold, MetricsLine* li
   line->Add("reward/group_std_mean", Mean(group_stds));
   line->Add("reward/zero_variance_share", Share(zero_variance, group_stds.size()));
   for (const auto& [name, values] : parts) line->Add("reward/part/" + name, Mean(values));
-}
-
-void AddAdvantages(const std::vector<ScoredGroup>& groups, MetricsLine* line) {
-  std::vector<double> advantages;
-  for (const ScoredGroup& group : groups) {
-    for (const ScoredCompletion& member : group.completions()) {
-      if (!member.masked()) advantages.push_back(member.advantage());
-    }
-  }
-  const double std = StandardDeviation(advantages, StdConvention::kPopulation);
-  line->Add("advantage/mean", Mean(advantages));
-  line->Add("advantage/var", std * std);
 }
 
 void AddLengths(const GroupViews& groups, MetricsLine* line) {
@@ -99,13 +89,39 @@ void AddStaleness(const std::vector<ScoredGroup>& groups, WeightVersion version,
 
 }  // namespace
 
-void AddGroupMetrics(const StepExperience& step, WeightVersion version, double pass_threshold,
-                     MetricsLine* line) {
+void AddGroupMetrics(const StepExperience& step, WeightVersion version, MetricsLine* line) {
   const GroupViews sampled = SampledGroups(step);
-  AddRewards(sampled, pass_threshold, line);
-  AddAdvantages(step.groups, line);
+  AddRewards(sampled, line);
   AddLengths(sampled, line);
   AddStaleness(step.groups, version, line);
+}
+
+void AddAdvantageMetrics(const std::vector<ScoredGroup>& groups, MetricsLine* line) {
+  std::vector<double> advantages;
+  for (const ScoredGroup& group : groups) {
+    for (const ScoredCompletion& member : group.completions()) {
+      if (!member.masked()) advantages.push_back(member.advantage());
+    }
+  }
+  const double std = StandardDeviation(advantages, StdConvention::kPopulation);
+  line->Add("advantage/mean", Mean(advantages));
+  line->Add("advantage/var", std * std);
+}
+
+void TakeTrainedAdvantages(const std::map<int64_t, std::vector<std::vector<float>>>& trained,
+                           std::vector<ScoredGroup>* groups) {
+  for (ScoredGroup& group : *groups) {
+    const auto found = trained.find(group.group_id());
+    if (found == trained.end()) continue;
+    const size_t known =
+        std::min<size_t>(found->second.size(), static_cast<size_t>(group.completions_size()));
+    for (size_t i = 0; i < known; ++i) {
+      const std::vector<float>& tokens = found->second[i];
+      if (tokens.empty()) continue;
+      group.mutable_completions(static_cast<int>(i))
+          ->set_advantage(static_cast<float>(Mean({tokens.begin(), tokens.end()})));
+    }
+  }
 }
 
 void AddDropMetrics(const std::vector<ScoredGroup>& groups,

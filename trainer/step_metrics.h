@@ -16,9 +16,16 @@
 namespace tandem::trainer {
 
 // reward/ and length/ over every completion that was sampled and scored, also of dropped groups;
-// advantage/ over the trained completions and staleness/ over the groups that are trained.
-void AddGroupMetrics(const StepExperience& step, WeightVersion version, double pass_threshold,
-                     MetricsLine* line);
+// staleness/ over the groups that are trained.
+void AddGroupMetrics(const StepExperience& step, WeightVersion version, MetricsLine* line);
+
+// advantage/ over the completions that are not masked.
+void AddAdvantageMetrics(const std::vector<experience::v1::ScoredGroup>& groups, MetricsLine* line);
+
+// Gives every completion that `trained` knows the mean of its tokens' advantages there. `trained`:
+// group id -> per completion, in the order of the group, per token.
+void TakeTrainedAdvantages(const std::map<int64_t, std::vector<std::vector<float>>>& trained,
+                           std::vector<experience::v1::ScoredGroup>* groups);
 
 // drops/<reason> for each reason that `dropped` groups and masked completions have.
 void AddDropMetrics(const std::vector<experience::v1::ScoredGroup>& groups,

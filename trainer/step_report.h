@@ -94,9 +94,8 @@ struct StepReport {
   int64_t num_row_tokens = 0;  // in packed rows, prompts included
   // [group in the span][completion][token]; empty for masked completions.
   std::vector<std::vector<std::vector<float>>> proximal_logprobs;
-  // That the loss had, kl_place reward included: [group in the span][completion]; 0 for masked
-  // ones.
-  std::vector<std::vector<float>> advantages;
+  // The same of the advantages in the loss: with kl_place reward those after the charge.
+  std::vector<std::vector<std::vector<float>>> advantages;
 };
 
 // Of the peak on the device, what is not held from step to step: activations, casts and, of sharded

@@ -53,19 +53,6 @@ void AddTokens(const LossNumbers& of, LossNumbers& numbers) {
   numbers.entropy_sum += of.entropy_sum;
 }
 
-std::vector<std::vector<float>> AdvantagesByGroup(const ExperienceBatch& batch, size_t num_groups) {
-  const std::vector<float> of_completion = AdvantagesOf(batch);
-  std::vector<std::vector<float>> advantages(num_groups);
-  for (size_t i = 0; i < of_completion.size(); ++i) {
-    const CompletionOrigin& origin = batch.completions[i];
-    std::vector<float>& of_group = advantages[static_cast<size_t>(origin.group)];
-    const auto place = static_cast<size_t>(origin.completion);
-    of_group.resize(std::max(of_group.size(), place + 1));
-    of_group[place] = of_completion[i];
-  }
-  return advantages;
-}
-
 void AddCorrection(const offpolicy::Correction& correction, const Microbatch& micro,
                    CorrectionNumbers& numbers) {
   std::map<int32_t, int64_t> lengths;  // of completions, in trained tokens

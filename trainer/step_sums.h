@@ -40,9 +40,6 @@ void AddLoss(const LossSums& sums, const at::Tensor& kept, const at::Tensor& ent
 // Mean and variance over the completions of the batch.
 void AddAdvantages(const ExperienceBatch& batch, StepReport& report);
 
-// StepReport::advantages of a batch packed from `num_groups` groups.
-std::vector<std::vector<float>> AdvantagesByGroup(const ExperienceBatch& batch, size_t num_groups);
-
 }  // namespace tandem::trainer
 
 #endif  // TANDEM_TRAINER_STEP_SUMS_H_

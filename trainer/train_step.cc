@@ -389,12 +389,13 @@ void TrainStep::Impl::Finish(std::span<const experience::v1::ScoredGroup> groups
   if (reference != nullptr) report.memory.reference = reference->buckets().master_bytes();
   report.num_tokens = state.batch->num_trained_tokens;
   AddAdvantages(*state.batch, report);
-  report.advantages = AdvantagesByGroup(*state.batch, groups.size());
   report.proximal_logprobs.resize(groups.size());
+  report.advantages.resize(groups.size());
   for (size_t m = 0; m < state.batch->microbatches.size(); ++m) {
     const Microbatch& micro = state.batch->microbatches[m];
     report.num_row_tokens += micro.row.num_tokens();
     TakeRow(*state.batch, micro, AsSpan(state.proximal[m]), report.proximal_logprobs);
+    TakeRow(*state.batch, micro, micro.advantages, report.advantages);
   }
 }
 

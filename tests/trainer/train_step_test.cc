@@ -400,6 +400,40 @@ TEST(TrainStepTest, WhereRewardsAreEqualAKlInTheRewardGrowsWithItsCoefficient) {
   }
 }
 
+// What a step says its advantages were makes the same gradient without the charge.
+TEST(TrainStepTest, TheAdvantagesOfTheReportAreThoseAfterTheCharge) {
+  TrainStepOptions options = GradientOptions();
+  TrainStepOptions charged = options;
+  charged.loss.kl_coefficient = 0.5;
+  charged.loss.kl_place = KlPlace::kReward;
+  charged.loss.kl_estimator = KlEstimator::kK1;
+  TrainStepSetup setup{.config = ToyConfig()};
+  setup.weights = ToyWeights(setup.config);
+  setup.reference_weights = ToyWeights(setup.config, /*seed=*/2);
+  const auto with_charge = TrainStep::Create(setup, charged).value();
+  std::vector<ScoredGroup> groups = Groups();
+  for (ScoredGroup& group : groups) {
+    for (int i = 0; i < 4; ++i) group.mutable_completions(i)->set_reward(i == 0 ? 1 : 0);
+  }
+  const auto report = with_charge->Run(groups);
+  ASSERT_THAT(report, IsOk());
+  bool changed = false;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    for (int i = 0; i < groups[g].completions_size(); ++i) {
+      const std::vector<float>& advantages = report->advantages[g][static_cast<size_t>(i)];
+      auto* const completion = groups[g].mutable_completions(i);
+      ASSERT_EQ(static_cast<int>(advantages.size()), completion->completion().token_ids_size());
+      for (const float advantage : advantages) ASSERT_EQ(advantage, advantages[0]);
+      changed |= std::abs(advantages[0] - completion->advantage()) > 1e-2f;
+      completion->set_advantage(advantages[0]);
+    }
+  }
+  EXPECT_TRUE(changed);
+  const auto without = MakeStep(options);
+  ASSERT_THAT(without->Run(groups), IsOk());
+  ExpectSameGradients(*with_charge, *without);
+}
+
 TEST(TrainStepTest, LearnsToDoWhatIsRewarded) {
   std::vector<ScoredGroup> groups = {GroupWithPrompt(0, {3, 4})};
   AddCompletion(groups[0], {7, 2}, 1);
