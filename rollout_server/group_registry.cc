@@ -396,9 +396,8 @@ void GroupRegistry::Apply(EngineEvent event, Listeners* told,
   }
   if (const auto* failed = std::get_if<GroupFailed>(&event)) {
     entry.call->End(failed->status);
-    Listeners listeners = entry.call->listeners();
     Remove(key);
-    return listeners;
+    return;
   }
   GroupSummary summary;
   summary.num_prompt_tokens_cached = std::get<GroupFinished>(event).num_prompt_tokens_cached;

@@ -46,8 +46,8 @@ struct EvaluationResult {
 struct EvaluationContext {
   std::string run_id;
   uint64_t seed = 0;
-  int64_t step = 0;        // of the run: evaluations of different steps ask for different groups
-  int64_t version = 0;     // weights to evaluate: the newest that servers were given
+  int64_t step = 0;     // of the run: evaluations of different steps ask for different groups
+  int64_t version = 0;  // weights to evaluate: the newest that servers were given
   // As in training: pass@k samples draw by it, filters included; greedy ones have its length alone.
   rollout::v1::SamplingParams sampling;
   std::function<absl::Status()> tick;                // called while waiting: keeps servers in sync

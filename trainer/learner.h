@@ -30,8 +30,8 @@ struct LearnerReport {
   std::vector<std::pair<std::string, std::string>> documents;  // name and JSON
   // Group id -> per completion of the group, in order.
   std::map<int64_t, std::vector<std::vector<float>>> proximal_logprobs;
-  // The same of the advantages that the loss had, per token and after a charge for KL in the reward;
-  // a learner that changes none may leave it empty.
+  // The same of the advantages that the loss had, per token and after a charge for KL in the
+  // reward; a learner that changes none may leave it empty.
   std::map<int64_t, std::vector<std::vector<float>>> advantages;
   int64_t num_tokens = 0;  // trained
 };

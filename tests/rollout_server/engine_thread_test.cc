@@ -212,7 +212,8 @@ class DrainingEngine : public ScriptedEngine {
   std::promise<void>* const held_;
 };
 
-TEST(DrainingEngineThreadTest, APauseWhileACommitWaitsForRunningGroupsIsRefusedSinceBothWouldWaitForEver) {
+TEST(DrainingEngineThreadTest,
+     APauseWhileACommitWaitsForRunningGroupsIsRefusedSinceBothWouldWaitForEver) {
   StepGate gate;
   std::promise<void> held, started;
   EngineThread engine(std::make_unique<DrainingEngine>(&gate, &held));

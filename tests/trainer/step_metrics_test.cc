@@ -64,6 +64,7 @@ TEST(StepMetrics, DroppedGroupsCountInRewardsAndLengthsAndNotInAdvantages) {
                                .dropped = {{1, kZeroVariance, "", groups[1]}, {2, "failed"}}};
   MetricsLine line(4, 0), whole(4, 0);
   AddGroupMetrics(step, {3}, &line);
+  AddAdvantageMetrics(step.groups, &line);
   AddGroupMetrics(Trained(groups), {3}, &whole);
   for (const auto& [name, value] : whole.scalars()) {
     if (name.starts_with("reward/") || name.starts_with("length/")) {
@@ -81,11 +82,13 @@ TEST(StepMetrics, GroupsWithNothingToCompareAreNotOnesOfEqualRewards) {
   auto groups = Groups();
   for (auto& member : *groups[1].mutable_completions()) member.set_masked(true);
   MetricsLine masked(4, 0), failed(4, 0);
-  AddGroupMetrics({.groups = {groups[0]}, .dropped = {{1, "all_masked", "", groups[1]}}}, {3}, &masked);
+  AddGroupMetrics({.groups = {groups[0]}, .dropped = {{1, "all_masked", "", groups[1]}}}, {3},
+                  &masked);
   EXPECT_DOUBLE_EQ(masked.Get("reward/zero_variance_share"), 0);
   EXPECT_DOUBLE_EQ(masked.Get("reward/pass_at_k"), 0.5);
   for (auto& member : *groups[1].mutable_completions()) member.set_drop_reason("reward_failed: x");
-  AddGroupMetrics({.groups = {groups[0]}, .dropped = {{1, "all_masked", "", groups[1]}}}, {3}, &failed);
+  AddGroupMetrics({.groups = {groups[0]}, .dropped = {{1, "all_masked", "", groups[1]}}}, {3},
+                  &failed);
   EXPECT_DOUBLE_EQ(failed.Get("reward/pass_at_k"), 1);
   EXPECT_DOUBLE_EQ(failed.Get("length/mean"), 5);
 }
