@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/clock.h"
+#include "common/base/fail_point.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::rollout {
@@ -65,6 +66,7 @@ absl::StatusOr<std::vector<int64_t>> WeightReceiver::Begin(WeightVersion version
   update->places = std::move(places);
   update_ = std::move(update);
   if (!delta) held_is_live_ = false;
+  FailPoint("receiver: begun");
   return SizesOf(*update_);
 }
 
@@ -138,6 +140,7 @@ absl::Status WeightReceiver::CheckVersion(WeightVersion version) const {
 
 absl::Status WeightReceiver::Receive(WeightVersion version, int32_t index, int64_t offset,
                                      std::span<const std::byte> data) {
+  FailPoint("receiver: chunk");
   std::shared_ptr<Update> update;
   std::shared_ptr<TensorMemory> completed;  // a second owner: nobody writes it meanwhile
   std::span<const std::byte> bytes;
@@ -189,6 +192,7 @@ absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Commit(WeightVersio
     live_ = std::make_shared<const Live>(Live{version, epoch_, digests});
     committed_in_epoch_ = true;
     report->live = *live_;
+    FailPoint("receiver: committed");
   }
   return report;
 }
@@ -197,6 +201,7 @@ absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Install(Update& upd
                                                                      const DigestMap& digests) {
   const double begin = MonotonicSeconds();
   TANDEM_RETURN_IF_ERROR(Verify(update, digests));
+  FailPoint("receiver: verified");
   std::vector<HostTensor> tensors(tensors_.size());
   for (size_t i = 0; i < update.tensors.size(); ++i) {
     const StagedTensor& tensor = update.tensors[i];
@@ -204,10 +209,12 @@ absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Install(Update& upd
   }
   const double verified = MonotonicSeconds();
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<StagedWeights> staged, sink_->Stage(std::move(tensors)));
+  FailPoint("receiver: packed");
   CommitReport report;
   report.verify_seconds = verified - begin + update.digest_seconds;
   report.pack_seconds = MonotonicSeconds() - verified;
   TANDEM_ASSIGN_OR_RETURN(report.pause_seconds, sink_->Install(std::move(staged), update.version));
+  FailPoint("receiver: installed");
   return report;
 }
 

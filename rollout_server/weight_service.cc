@@ -292,6 +292,7 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
                               parts_.ownership->Claim(who, request.epoch(), request.lease_ms()));
       if (is_new) {
         parts_.weights->StartEpoch(request.epoch());
+        parts_.history->EpochBegan(request.run_id(), request.epoch());
         parts_.push_seat->Leave("another epoch began");
         parts_.groups->Forget(who.run_id, ScopeOf(who));
         parts_.engine->Resume(nullptr);
@@ -338,6 +339,7 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
       return report.status();
     }
     parts_.metrics->OnCommit(*report);
+    parts_.history->Committed(report->live.epoch, report->live.version, report->live.digests);
     response->set_live_version(report->live.version.value);
     DigestsToWire(report->live.digests, response->mutable_live_digests());
     response->set_verify_ms(report->verify_seconds * 1e3);

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/fail_point.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
@@ -293,8 +294,10 @@ bool WeightPublisher::Impl::FindSkipped(const RemoteWeights& live, ServerPush* p
 }
 
 absl::Status WeightPublisher::Impl::Commit(WeightRemote& remote, ServerPush* push) {
+  FailPoint("publisher: sent");
   TANDEM_ASSIGN_OR_RETURN(const CommitReply reply,
                           remote.Commit(epoch, held.version, held.digests));
+  FailPoint("publisher: committed");
   const DigestMap& live = reply.live.digests;
   if (!Runs(reply.live, held.version, held.digests)) {
     return absl::DataLossError(absl::StrCat(
@@ -317,6 +320,7 @@ absl::Status WeightPublisher::Impl::Attempt(WeightRemote& remote, bool delta_all
   push->is_delta = delta_allowed && TakesDelta(live);
   const WeightPayload payload = Payload(push->is_delta);
   TANDEM_RETURN_IF_ERROR(remote.Begin(epoch, payload));
+  FailPoint("publisher: begun");
   const double start = MonotonicSeconds();
   absl::Status status = remote.SendChunks(payload, options.chunk_bytes, &push->bytes);
   push->send_seconds = MonotonicSeconds() - start;
@@ -363,6 +367,7 @@ void WeightPublisher::Impl::SendTogether(const std::vector<ServerPush*>& pushes,
   const WeightPayload payload = Payload(as_delta);
   SideBySide(in.size(), [&](size_t i) { in[i]->status = members[i]->Begin(epoch, payload); });
   // Members that did not begin would keep the others waiting.
+  FailPoint("publisher: begun");
   const bool begun = std::ranges::all_of(in, [](ServerPush* push) { return push->status.ok(); });
   std::vector<absl::Status> sent(in.size(), absl::AbortedError("another server could not begin"));
   const double start = MonotonicSeconds();

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/fail_point.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
@@ -221,6 +222,7 @@ absl::Status WeightRemote::SendChunks(const WeightPayload& payload, int64_t chun
       chunk.set_offset_bytes(static_cast<int64_t>(offset));
       chunk.set_data(bytes.data() + offset, size);
       writable = writer->Write(chunk);
+      FailPoint("publisher: chunk");
       offset += size;
       *num_bytes += static_cast<int64_t>(size);
     }

@@ -5,11 +5,10 @@
 #include <utility>
 
 #include "common/rpc/caller_secret.h"
+#include "common/rpc/refusal.h"
 
 namespace tandem::rpc {
 namespace {
-
-constexpr int kMaxMessageBytes = 64 << 20;
 
 grpc::ChannelArguments Arguments() {
   grpc::ChannelArguments arguments;
@@ -19,7 +18,7 @@ grpc::ChannelArguments Arguments() {
   // The deadline of one attempt to connect: a busy machine needs seconds.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetMaxReceiveMessageSize(static_cast<int>(kMaxMessageBytes));
   return arguments;
 }
 

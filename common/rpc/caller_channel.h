@@ -37,7 +37,7 @@ class CallerChannel {
   const std::string& address() const { return address_; }
 
   // What to make the next call on; connects with that call. With keepalives while a call waits, and
-  // room for messages of 64 MiB.
+  // room for messages of kMaxMessageBytes (refusal.h).
   std::shared_ptr<grpc::Channel> current();
 
   // To be done to each call before it is made: it then shows the caller's secret for this server.

@@ -9,6 +9,7 @@
 #include "common/base/exit_codes.h"
 #include "common/base/json_number.h"
 #include "common/base/printable.h"
+#include "trainer/run_error.h"
 
 namespace tandem::front {
 
@@ -130,6 +131,10 @@ void PrintLine(const std::string& text) {
   std::fflush(stdout);
 }
 
+absl::Status AsUsageError(const absl::Status& status) {
+  return trainer::WithExitCode(status, ExitCode::kUsage);
+}
+
 int FailUsage(const absl::Status& status) {
   PrintFailure(status);
   return ToInt(ExitCodeFor(status));
@@ -137,8 +142,11 @@ int FailUsage(const absl::Status& status) {
 
 int Fail(const absl::Status& status) {
   PrintFailure(status);
-  const ExitCode code = ExitCodeFor(status);
-  return ToInt(code == ExitCode::kUsage ? ExitCode::kBadModelOrData : code);
+  const ExitCode code = trainer::ExitCodeOf(status);
+  const bool is_data = absl::IsInvalidArgument(status) || absl::IsNotFound(status);
+  const bool is_marked = status.GetPayload(trainer::kExitCodePayload).has_value();
+  return ToInt(code == ExitCode::kUsage && is_data && !is_marked ? ExitCode::kBadModelOrData
+                                                                 : code);
 }
 
 }  // namespace tandem::front

@@ -48,6 +48,7 @@ rollout::v1::GenerateGroupRequest MakeRequest(const CaptureRequest& request, siz
   sampling->set_min_p(request.sampling.min_p);
   sampling->set_max_new_tokens(request.sampling.max_new_tokens);
   sampling->set_return_support(true);
+  sampling->set_packed_support(true);
   sampling->set_seed(trainer::StableHash({request.seed, g}));
   return group;
 }

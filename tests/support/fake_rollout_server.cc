@@ -7,6 +7,7 @@
 
 #include "common/base/mutex.h"
 #include "common/rpc/caller_secret.h"
+#include "common/rpc/refusal.h"
 #include "common/weights/digest.h"
 #include "proto/rollout.grpc.pb.h"
 #include "proto/weights.grpc.pb.h"
@@ -129,6 +130,11 @@ class FakeRolloutServer::Impl::Rollout : public rollout::v1::RolloutService::Ser
       if (!impl_->group_failures.empty()) {
         const absl::Status failure = impl_->group_failures.front();
         impl_->group_failures.pop_front();
+        const rpc::Refusal refusal = rpc::RefusalOf(failure);
+        if (refusal != rpc::Refusal::kNone) {
+          context->AddTrailingMetadata(rpc::kRefusalKey, std::string(rpc::RefusalName(refusal)));
+        }
+        if (rpc::IsBusy(refusal)) context->AddTrailingMetadata(rpc::kRetryAfterKey, "1");
         return ToGrpc(failure);
       }
       if (request->min_weight_version() > impl_->version) {
@@ -178,6 +184,7 @@ class FakeRolloutServer::Impl::Rollout : public rollout::v1::RolloutService::Ser
     response->set_weight_epoch(impl_->live_epoch);
     response->set_owner_run_id(impl_->owner);
     response->set_tokenizer_hash(impl_->tokenizer_hash);
+    response->set_max_deadline_ms(3'600'000);
     return grpc::Status::OK;
   }
 

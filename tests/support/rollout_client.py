@@ -40,6 +40,12 @@ def tls_credentials(directory, token=None):
     return grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(token))
 
 
+def history_arguments():
+    """Has a server record its history where the test's is (tests/end_to_end/conftest.py)."""
+    folder = os.environ.get("TANDEM_TEST_HISTORY")
+    return ["--set", f"server.history={folder}"] if folder else []
+
+
 class _ShowsASecret(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor,
                     grpc.StreamUnaryClientInterceptor):
     """Adds the metadata by which a server knows its owner, and a guest its own groups, to every call."""
@@ -69,7 +75,7 @@ class Server:
         self.log = open(pathlib.Path(self.folder.name) / "log", "w+", encoding="utf-8")
         self.process = subprocess.Popen(
             [str(BIN / "rollout_server"), "--model", str(model), "--listen", f"{host}:{port}",
-             "--port-file", str(port_file), *args],
+             "--port-file", str(port_file), *history_arguments(), *args],
             stdout=self.log, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})})
         deadline = time.monotonic() + 120
         while not (port_file.exists() and port_file.read_text().strip()):
@@ -97,7 +103,7 @@ class Server:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(timeout=30)
+                self.process.wait(timeout=120)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
