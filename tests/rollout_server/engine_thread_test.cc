@@ -1,9 +1,11 @@
 // EngineThread over the scripted engine, without groups of callers around it.
 #include "rollout_server/engine_thread.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <future>
+#include <string>
 #include <utility>
 
 #include "tests/rollout_server/scripted_engine.h"
@@ -12,7 +14,6 @@
 namespace tandem::rollout {
 namespace {
 
-using ::tandem::testing::FailsWith;
 using ::tandem::testing::IsOk;
 using testing::ScriptedEngine;
 using testing::StepGate;
@@ -56,11 +57,13 @@ TEST(EngineThreadTest, APauseWhileACommitWaitsForRunningGroupsIsRefusedSinceBoth
   };
   auto holds = held.get_future();
   step_until(holds);
-  std::promise<absl::Status> paused;
-  engine.Pause([&](absl::Status done) { paused.set_value(std::move(done)); });
+  // As text: two threads that let go of one status are a race to TSan, which does not see into
+  // Abseil.
+  std::promise<std::string> paused;
+  engine.Pause([&](const absl::Status& done) { paused.set_value(done.ToString()); });
   auto answer = paused.get_future();
   step_until(answer);
-  EXPECT_THAT(answer.get(), FailsWith(absl::StatusCode::kFailedPrecondition, "a commit waits"));
+  EXPECT_THAT(answer.get(), ::testing::StartsWith("FAILED_PRECONDITION: a commit waits"));
   EXPECT_FALSE(engine.paused());
   engine.Resume(nullptr);  // or the install would hang this test
   gate.Open();

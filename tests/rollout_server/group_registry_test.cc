@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <thread>
 
 #include "common/rpc/refusal.h"
 #include "rollout_server/engine_thread.h"
@@ -309,6 +310,31 @@ TEST_F(GroupRegistryTest, AGroupThatJoinsAStoppedEngineEndsInsteadOfWaitingForIt
   EXPECT_THAT(reader->ReadAll(**call).second,
               FailsWith(absl::StatusCode::kUnavailable, "the engine has stopped"));
   EXPECT_EQ(groups_.counts().queued, 0);
+}
+
+TEST_F(GroupRegistryTest, CallersThatComeAndGoOnManyThreadsLeaveNothingInTheEngine) {
+  // An abort that overtook its group's submission would leave the group to run for nobody.
+  gate_.Open();
+  std::vector<std::thread> callers;
+  for (int64_t caller = 0; caller < 4; ++caller) {
+    callers.emplace_back([this, caller] {
+      for (int64_t i = 0; i < 100; ++i) {
+        auto reader = std::make_shared<Reader>();
+        const auto call = groups_.Join(MakeAsk(1000 * caller + i, 900), reader);
+        if (!call.ok()) continue;  // the queue is full
+        if (i % 2 == 0) {
+          groups_.Leave(*call, reader.get());
+        } else {
+          groups_.Abort("run", 1000 * caller + i);
+        }
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_TRUE(groups_.WaitUntilIdle(std::chrono::steady_clock::now() + std::chrono::minutes(1)));
+  FlushCommands();
+  FlushCommands();  // stats are published after the first one's turn
+  EXPECT_EQ(engine_.stats().kv_used_tokens, 0);
 }
 
 // A registry without an engine: the test says what that reports, and what the clock shows.
