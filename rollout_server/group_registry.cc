@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
@@ -35,9 +36,14 @@ GroupRegistry::GroupRegistry(Runner runner, Limits limits, SecondsClock clock,
       on_finished_(std::move(on_finished)),
       remembered_(limits_.remembered_groups) {}
 
-GroupRegistry::Name GroupRegistry::NameOf(const std::string& run_id, int64_t group_id,
-                                          const std::string& fingerprint) {
-  return {run_id, group_id, run_id.empty() ? fingerprint : std::string()};
+GroupRegistry::Name GroupRegistry::NameOf(const Ask& ask) {
+  return {ask.run_id, ask.group_id,
+          ask.run_id.empty() ? absl::StrCat(ask.caller, ask.fingerprint) : ask.caller};
+}
+
+// Nobody can put a group into the batch of another caller.
+std::string GroupRegistry::BatchOwner(const std::string& run_id, const std::string& caller) {
+  return caller.empty() ? run_id : absl::StrCat(run_id, "\n", caller);
 }
 
 // Runs the orders that wait, then tells `told` to look. Called after every change.
@@ -67,8 +73,9 @@ absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::Join(
 
 absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::JoinOrStart(
     Ask ask, const std::shared_ptr<GroupListener>& listener, Listeners* told) {
+  if (ask.batch) ask.batch->run_id = BatchOwner(ask.run_id, ask.caller);
   MutexLock lock(&mu_);
-  const Name name = NameOf(ask.run_id, ask.group_id, ask.fingerprint);
+  const Name name = NameOf(ask);
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<GroupCall> known, FindKnown(name, ask, told));
   if (known) {
     known->AddListener(listener);
@@ -144,6 +151,13 @@ absl::Status GroupRegistry::CheckRoom(const Ask& ask) {
                    absl::StrCat("the queue is full: ", queued, " groups wait (max_queued_groups = ",
                                 limits_.max_queued_groups, ")"));
   }
+  if (queued >= ask.queue_places) {
+    return Refused(
+        absl::StatusCode::kResourceExhausted, Refusal::kQueueFull,
+        absl::StrCat("the queue is full for guests: ", queued, " groups wait, and the rest of its ",
+                     limits_.max_queued_groups,
+                     " places (max_queued_groups) is for the run that owns this server"));
+  }
   // What a batch holds back waits for the batch, not for the engine.
   const auto waiting = std::ranges::count_if(
       entries_, [](const auto& one) { return one.second.phase == Phase::kQueued; });
@@ -211,11 +225,11 @@ bool GroupRegistry::Leave(const std::shared_ptr<GroupCall>& call, const GroupLis
   return true;
 }
 
-bool GroupRegistry::Abort(const std::string& run_id, int64_t group_id) {
+bool GroupRegistry::Abort(const std::string& run_id, int64_t group_id, const std::string& caller) {
   Listeners told;
   {
     MutexLock lock(&mu_);
-    const std::optional<GroupKey> found = FindInFlight(run_id, group_id);
+    const std::optional<GroupKey> found = FindInFlight(run_id, group_id, caller);
     if (!found) return false;
     const Entry& entry = entries_.at(*found);
     const std::optional<AdmissionBatches::BatchRef> held_in =
@@ -230,26 +244,27 @@ bool GroupRegistry::Abort(const std::string& run_id, int64_t group_id) {
   return true;
 }
 
-bool GroupRegistry::StopEarly(const std::string& run_id, int64_t group_id) {
+bool GroupRegistry::StopEarly(const std::string& run_id, int64_t group_id,
+                              const std::string& caller) {
   bool is_held = false;
   {
     MutexLock lock(&mu_);
-    const std::optional<GroupKey> group = FindInFlight(run_id, group_id);
+    const std::optional<GroupKey> group = FindInFlight(run_id, group_id, caller);
     if (!group) return false;
     is_held = entries_.at(*group).phase == Phase::kHeld;
     if (!is_held) orders_.push_back([this, key = *group] { runner_.stop_early(key); });
   }
-  if (is_held) return Abort(run_id, group_id);
+  if (is_held) return Abort(run_id, group_id, caller);
   SendAndTell({});
   return true;
 }
 
-std::optional<GroupKey> GroupRegistry::FindInFlight(const std::string& run_id,
-                                                    int64_t group_id) const {
+std::optional<GroupKey> GroupRegistry::FindInFlight(const std::string& run_id, int64_t group_id,
+                                                    const std::string& caller) const {
   // A guest's group may be there several times, once per question.
-  const auto key = keys_.lower_bound(Name(run_id, group_id, ""));
+  const auto key = keys_.lower_bound(Name(run_id, group_id, caller));
   if (key == keys_.end() || std::get<0>(key->first) != run_id ||
-      std::get<1>(key->first) != group_id) {
+      std::get<1>(key->first) != group_id || !absl::StartsWith(std::get<2>(key->first), caller)) {
     return std::nullopt;
   }
   return key->second;
@@ -266,12 +281,12 @@ void GroupRegistry::FailAll(const absl::Status& error, bool forever) {
   SendAndTell(told);
 }
 
-void GroupRegistry::Forget(const std::string& run_id) {
+void GroupRegistry::Forget(const std::string& run_id, const std::string& caller) {
   Listeners told;
   {
     MutexLock lock(&mu_);
     EndHeld(run_id, absl::AbortedError("the run started over: ask again"), &told);
-    batches_.Forget(run_id);
+    batches_.Forget(BatchOwner(run_id, caller));
     remembered_.ForgetRun(run_id);
   }
   SendAndTell(told);
@@ -381,6 +396,11 @@ void GroupRegistry::Apply(EngineEvent event, Listeners* told,
     entry.call->Append(std::make_shared<const FinishedCompletion>(std::move(finished->completion)));
     return;
   }
+  if (const auto* failed = std::get_if<GroupFailed>(&event)) {
+    entry.call->End(failed->status);
+    Remove(key);
+    return;
+  }
   GroupSummary summary;
   summary.num_prompt_tokens_cached = std::get<GroupFinished>(event).num_prompt_tokens_cached;
   summary.incomplete = std::get<GroupFinished>(event).incomplete;
@@ -440,6 +460,13 @@ absl::Status GroupRegistry::OutgrewMemory(const Entry& entry) const {
       absl::StatusCode::kResourceExhausted, Refusal::kMemoryFull,
       absl::StrCat("group ", group_id, " was ended with ", held, " bytes: groups hold ",
                    memory_->used(), " together (server.memory_bytes = ", limit, "); ask again"));
+}
+
+std::optional<std::pair<std::string, int64_t>> GroupRegistry::AskedAs(GroupKey key) const {
+  MutexLock lock(&mu_);
+  const auto found = entries_.find(key);
+  if (found == entries_.end()) return std::nullopt;
+  return std::pair(std::get<0>(found->second.name), std::get<1>(found->second.name));
 }
 
 GroupRegistry::Counts GroupRegistry::counts() const {

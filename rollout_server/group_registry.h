@@ -60,6 +60,11 @@ class GroupRegistry {
 
   struct Ask {
     std::string run_id;  // empty: a guest, whose groups are not remembered
+    // Who asks (ScopeOf, ownership.h): groups of another caller are other groups, whatever their
+    // run and number.
+    std::string caller;
+    // Refused when so many groups wait already, or max_queued_groups.
+    int64_t queue_places = std::numeric_limits<int64_t>::max();
     int64_t group_id = 0;
     std::string fingerprint;  // equal for equal questions
     GroupRequest request;     // its key is set here
@@ -90,18 +95,20 @@ class GroupRegistry {
   bool Leave(const std::shared_ptr<GroupCall>& call, const GroupListener* listener)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Ends a group with ABORTED. False when it is not in flight.
-  bool Abort(const std::string& run_id, int64_t group_id) ABSL_LOCKS_EXCLUDED(mu_);
+  // Ends a group of `caller` with ABORTED. False when it has none of this number in flight.
+  bool Abort(const std::string& run_id, int64_t group_id, const std::string& caller = "")
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   // Ends a running group with what it has drawn, a waiting one with ABORTED. False as Abort.
-  bool StopEarly(const std::string& run_id, int64_t group_id) ABSL_LOCKS_EXCLUDED(mu_);
+  bool StopEarly(const std::string& run_id, int64_t group_id, const std::string& caller = "")
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   // Ends every group with `error`; with `forever`, later Joins fail with it too.
   void FailAll(const absl::Status& error, bool forever) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Forgets finished groups and batches of a run, and ends what its batches hold back with ABORTED:
-  // it starts over under a new epoch, with the same numbers.
-  void Forget(const std::string& run_id) ABSL_LOCKS_EXCLUDED(mu_);
+  // Forgets the finished groups of a run and the batches of `caller` in it, and ends what its batches
+  // hold back with ABORTED: it starts over under a new epoch, with the same numbers.
+  void Forget(const std::string& run_id, const std::string& caller = "") ABSL_LOCKS_EXCLUDED(mu_);
 
   // New groups are refused from now on; joining known ones still works. What an admission batch
   // holds back ends with UNAVAILABLE: the rest of the batch cannot come any more.
@@ -121,6 +128,10 @@ class GroupRegistry {
 
   // Counts what groups hold.
   const std::shared_ptr<ByteMeter>& memory() const { return memory_; }
+
+  // Who asked for a group that is in flight: run and group id; nothing once it ended.
+  std::optional<std::pair<std::string, int64_t>> AskedAs(GroupKey key) const
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   struct Counts {
     int64_t queued = 0;  // held back or waiting for the engine
@@ -148,8 +159,10 @@ class GroupRegistry {
   };
   using Listeners = std::vector<std::shared_ptr<GroupListener>>;
 
-  static Name NameOf(const std::string& run_id, int64_t group_id, const std::string& fingerprint);
-  std::optional<GroupKey> FindInFlight(const std::string& run_id, int64_t group_id) const
+  static Name NameOf(const Ask& ask);
+  static std::string BatchOwner(const std::string& run_id, const std::string& caller);
+  std::optional<GroupKey> FindInFlight(const std::string& run_id, int64_t group_id,
+                                       const std::string& caller) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::shared_ptr<GroupCall>> JoinOrStart(
       Ask ask, const std::shared_ptr<GroupListener>& listener, Listeners* told)

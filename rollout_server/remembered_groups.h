@@ -18,7 +18,8 @@
 
 namespace tandem::rollout {
 
-// run_id, group_id, and for guests the fingerprint: strangers' numbers may clash.
+// run_id, group_id, and the caller, with the fingerprint for guests: they may number groups as they
+// like.
 using GroupName = std::tuple<std::string, int64_t, std::string>;
 
 class RememberedGroups {

@@ -51,7 +51,7 @@ absl::StatusOr<ScoreQuestion> ScoreFromWire(const v1::ScoreRequest& request, int
 
 void ScoreToWire(const SequenceScore& score, v1::SequenceScore* wire);
 
-// A Score call holds the engine until it is done: this bounds how long.
+// Of one Score call, which is computed in slices: this bounds its memory and its answer.
 inline constexpr int64_t kMaxScoreTokens = 65536;
 
 }  // namespace tandem::rollout

@@ -19,6 +19,10 @@ void BindOptions(OptionBinder& binder, ServerOptions& o) {
                 "/livez fails when the engine has work and did not move for this long");
   binder.Text("trace_file", &o.trace_file,
               "append spans of groups and commits here as OTLP JSON lines; empty: off");
+  binder.Text(
+      "history", &o.history,
+      "directory for a record of the weights installed and the completions drawn under them "
+      "(docs/history.md); empty: off");
   binder.Text("port_file", &o.port_file, "write the bound gRPC port to this file; empty: off");
   binder.Integer("max_queued_groups", &o.max_queued_groups, {.min = 1, .max = 1e6}, "groups",
                  "groups that may wait; more are refused with a retry hint");

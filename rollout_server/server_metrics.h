@@ -2,6 +2,7 @@
 #ifndef TANDEM_ROLLOUT_SERVER_SERVER_METRICS_H_
 #define TANDEM_ROLLOUT_SERVER_SERVER_METRICS_H_
 
+#include <array>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -55,6 +56,7 @@ class ServerMetrics {
   Gauge* const commit_pause_;
   HistogramMetric* const commit_seconds_;
   Counter* const preemptions_;
+  std::array<Counter*, kNumGroupFailures> groups_failed_ = {};
   Counter* const prefix_hits_;
   Counter* const prefix_misses_;
   Counter* const prefix_evictions_;

@@ -22,6 +22,7 @@ struct ServerOptions {
   std::string observe_listen;  // empty: no probes, no /metrics
   double liveness_seconds = 120;
   std::string trace_file;  // empty: no spans
+  std::string history;     // empty: none
   std::string port_file;   // empty: none
   int64_t max_queued_groups = 256;
   int64_t remembered_groups = 256;
@@ -42,6 +43,10 @@ void BindOptions(OptionBinder& binder, ServerOptions& options);  // in server_kn
 
 // Section `drift.inject` of a run file, beside `server`: engine.faults. Also in server_knobs.cc.
 void BindInjection(OptionBinder& binder, ServerOptions& options);
+
+// `listen` (HOST:PORT) with another host, another port or both; an empty host and a negative port
+// stay as they are. An IPv6 address may be given without its brackets.
+std::string WithHostAndPort(const std::string& listen, std::string host, int port);
 
 // What no single knob can tell.
 //   INVALID_ARGUMENT  no model; a listen or observe address that is not HOST:PORT; plaintext on an

@@ -325,6 +325,7 @@ absl::Status RolloutClient::Impl::Call(Server& server, const Task& task, Finishe
   span.Set("tandem.attempt", task.num_attempts);
   if (task.trace.tracer != nullptr) context.AddMetadata(kTraceparent, span.traceparent());
   SetDeadline(context, options.call_timeout_seconds);
+  server.channel.Identify(&context);
   {
     MutexLock lock(&mu);
     if (stopping) return absl::CancelledError("stopping");

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "common/rpc/caller_secret.h"
 #include "common/rpc/refusal.h"
 
 namespace tandem::rpc {
@@ -24,7 +25,13 @@ grpc::ChannelArguments Arguments() {
 }  // namespace
 
 CallerChannel::CallerChannel(std::string address, Caller caller)
-    : address_(std::move(address)), caller_(std::move(caller)) {}
+    : address_(std::move(address)),
+      caller_(std::move(caller)),
+      secret_(caller_.SecretFor(address_)) {}
+
+void CallerChannel::Identify(grpc::ClientContext* context) const {
+  context->AddMetadata(kCallerSecretKey, secret_);
+}
 
 std::shared_ptr<grpc::Channel> CallerChannel::current() {
   MutexLock lock(&mu_);

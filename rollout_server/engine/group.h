@@ -4,7 +4,9 @@
 #define TANDEM_ROLLOUT_SERVER_ENGINE_GROUP_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -56,6 +58,14 @@ struct GroupRequest {
 
 enum class FinishReason { kStop, kLength, kStopString, kStoppedEarly };
 
+// KV that was found in the prefix index. Both count the installs of weights at this engine: when
+// the KV was computed, and when it was found. They are equal, or the KV is of other weights; the
+// history has both, so that a program that knows nothing of the index can tell (docs/history.md).
+struct FoundKv {
+  uint64_t of_install = 0, at_install = 0;
+  uint64_t age() const { return at_install - of_install; }
+};
+
 // Per-token arrays run in parallel, [T], stop token included.
 struct FinishedCompletion {
   int32_t index = 0;
@@ -70,7 +80,8 @@ struct FinishedCompletion {
   std::vector<PackedSupport> support;        // empty unless return_support
   std::vector<std::vector<TopLogprob>> top;  // empty unless top_logprobs
   std::vector<VersionSpan> version_spans;
-  double decode_seconds = 0;  // from the first token to the last
+  std::optional<FoundKv> found_kv;  // the most outdated find; none: all its KV was computed for it
+  double decode_seconds = 0;        // from the first token to the last
   double longest_gap_seconds =
       0;  // between two of its tokens: prompts, pushes, preemption in between
   FinishReason finish_reason = FinishReason::kStop;
@@ -81,12 +92,27 @@ struct FinishedCompletion {
   ByteCharge charge;  // of the arrays above, grown by LastTokenBytes with each token
 };
 
+// Why one group ended by itself, while the engine and the other groups go on.
+enum class GroupFailure {
+  kNonFiniteLogits,  // the model gave NaN or +inf, or -inf for every id
+  kNothingToDraw,    // the ids that min_new_tokens forbids are the only ones the model allows
+  kText,             // what it drew cannot be turned into text
+};
+inline constexpr size_t kNumGroupFailures = 3;
+std::string_view GroupFailureName(GroupFailure cause);  // "non_finite_logits", ...
+
 // What the record of the last token in a completion holds.
 int64_t LastTokenBytes(const FinishedCompletion& completion);
 
 // Checks ranges that need no model.
 //   INVALID_ARGUMENT  names the field, the value and the range
 absl::Status ValidateSampling(const SamplingParams& sampling);
+
+// Is there an id that a completion may begin with? min_new_tokens forbids the stop ids, which are
+// `stop_token_ids` and, unless ignore_eos, the model's own. All ids lie in [0, vocab_size).
+//   INVALID_ARGUMENT  they are the whole vocabulary
+absl::Status CheckSomethingIsLeft(const SamplingParams& sampling,
+                                  const std::vector<int32_t>& eos_token_ids, int64_t vocab_size);
 
 }  // namespace tandem::rollout
 

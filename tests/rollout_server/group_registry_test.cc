@@ -40,7 +40,7 @@ class GroupRegistryTest : public ::testing::Test {
   // Returns when every command posted before has run (steps are held by the gate).
   void FlushCommands() {
     std::promise<void> done;
-    engine_.Score({}, {}, [&](auto) { done.set_value(); });
+    engine_.Resume([&](auto) { done.set_value(); });
     done.get_future().wait();
   }
 
@@ -176,6 +176,24 @@ TEST_F(GroupRegistryTest, AFinishedGroupIsReportedWithItsTimesAndTokens) {
   EXPECT_EQ(report.longest_tokens, 4);
   EXPECT_EQ(report.num_spanning_tokens, 4) << "two versions drew the longer one";
   EXPECT_DOUBLE_EQ(SecondsBetweenTokens(report), 1) << "three gaps in three seconds";
+}
+
+TEST_F(GroupRegistryTest, AGroupThatFailsEndsWithItsOwnErrorAndIsNotRemembered) {
+  gate_.Open();
+  GroupRegistry::Ask hostile = MakeAsk(1, 40);
+  hostile.request.prompt[0] = 668;
+  const auto failed = groups_.Join(hostile, std::make_shared<Reader>());
+  auto reader = std::make_shared<Reader>();
+  const auto healthy = groups_.Join(MakeAsk(2, 40), reader);
+  ASSERT_THAT(healthy, IsOk());
+  EXPECT_THAT(reader->ReadAll(**healthy).second, IsOk());
+  EXPECT_THAT(reader->ReadAll(**failed).second,
+              FailsWith(absl::StatusCode::kDataLoss, "non_finite_logits"));
+  EXPECT_EQ(groups_.counts().running, 0);
+  // Asked for again it is computed again: other weights may be live by then.
+  const auto again = groups_.Join(hostile, std::make_shared<Reader>());
+  ASSERT_THAT(again, IsOk());
+  EXPECT_NE(*again, *failed);
 }
 
 TEST_F(GroupRegistryTest, WaitingEndsWhereTheStepThatAdmittedTheGroupBegan) {

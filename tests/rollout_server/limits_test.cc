@@ -279,25 +279,32 @@ class ConnectionAgeTest : public testing::ServerTest {
 
 TEST_F(ConnectionAgeTest, AConnectionAtItsEndIsReplacedAndFailsNoCall) {
   gate_.Open();
-  int num_replaced = 0;
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  for (int64_t id = 0; num_replaced < 3; ++id) {
-    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the connection stays";
-    ASSERT_TRUE(Generate(Request(id)).status.ok());
-    if (channel_->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY) ++num_replaced;
+  std::atomic<bool> enough{false};
+  auto calls = std::async(std::launch::async, [&] {  // one after the other, at every moment
+    for (int64_t id = 0; !enough; ++id) {
+      if (const grpc::Status status = Generate(Request(id)).status; !status.ok()) return status;
+    }
+    return grpc::Status::OK;
+  });
+  // The channel tells of each change, however short: who only looks now and then may miss them all.
+  const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(120);
+  for (int num_replaced = 0; num_replaced < 3; ++num_replaced) {
+    EXPECT_TRUE(channel_->WaitForConnected(deadline));
+    EXPECT_TRUE(channel_->WaitForStateChange(GRPC_CHANNEL_READY, deadline))
+        << "the connection stays";
   }
+  enough = true;
+  const grpc::Status status = calls.get();
+  EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
 TEST_F(ConnectionAgeTest, ACallUnderWayOutlivesItsConnectionsAge) {
   auto running = std::async(std::launch::async, [&] { return Generate(Request(1, 500)); });
   gate_.Allow(3);
   WaitForInfo([](const auto& info) { return info.num_groups_running() == 1; });
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY) {
-    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the connection stays";
-    channel_->WaitForStateChange(GRPC_CHANNEL_READY,
-                                 std::chrono::system_clock::now() + std::chrono::seconds(5));
-  }
+  EXPECT_TRUE(channel_->WaitForStateChange(
+      GRPC_CHANNEL_READY, std::chrono::system_clock::now() + std::chrono::seconds(60)))
+      << "the connection stays";
   gate_.Open();
   EXPECT_TRUE(running.get().status.ok());
 }
