@@ -158,10 +158,12 @@ absl::Status GroupRegistry::CheckRoom(const Ask& ask) {
                      limits_.max_queued_groups,
                      " places (max_queued_groups) is for the run that owns this server"));
   }
-  const double wait = static_cast<double>(queued) * pace_.interval();
-  if (wait > ask.seconds_left) {
+  // What a batch holds back waits for the batch, not for the engine.
+  const auto waiting = std::ranges::count_if(
+      entries_, [](const auto& one) { return one.second.phase == Phase::kQueued; });
+  if (static_cast<double>(waiting) * pace_.interval() > ask.seconds_left) {
     return Refused(absl::StatusCode::kResourceExhausted, Refusal::kDeadlineBeforeStart,
-                   absl::StrCat("refused at once: ", queued, " groups wait and one starts every ",
+                   absl::StrCat("refused at once: ", waiting, " groups wait and one starts every ",
                                 absl::StrFormat("%.2g", pace_.interval()),
                                 " s, so this one would start after its deadline in ",
                                 absl::StrFormat("%.2g", ask.seconds_left), " s"));
