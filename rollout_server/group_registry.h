@@ -32,6 +32,7 @@
 #include "rollout_server/admission_batches.h"
 #include "rollout_server/engine/byte_meter.h"
 #include "rollout_server/engine/engine.h"
+#include "rollout_server/group_ask.h"
 #include "rollout_server/group_call.h"
 #include "rollout_server/group_report.h"
 #include "rollout_server/remembered_groups.h"
@@ -58,22 +59,7 @@ class GroupRegistry {
   // null.
   using OnFinished = std::function<void(const GroupReport&)>;
 
-  struct Ask {
-    std::string run_id;  // empty: a guest, whose groups are not remembered
-    // Who asks (ScopeOf, ownership.h): groups of another caller are other groups, whatever their
-    // run and number.
-    std::string caller;
-    // Refused when so many groups wait already, or max_queued_groups.
-    int64_t queue_places = std::numeric_limits<int64_t>::max();
-    int64_t group_id = 0;
-    std::string fingerprint;  // equal for equal questions
-    GroupRequest request;     // its key is set here
-    std::optional<AdmissionBatches::BatchRef> batch;
-    double seconds_left = std::numeric_limits<double>::infinity();  // until the caller's deadline
-    TraceContext trace;              // the caller's span; none: not traced
-    int64_t min_weight_version = 0;  // no token may be of older weights
-    int64_t live_version = 0;        // no token of a group that starts from now on is
-  };
+  using Ask = GroupAsk;
 
   GroupRegistry(Runner runner, Limits limits, SecondsClock clock, OnFinished on_finished = {});
 
@@ -106,8 +92,8 @@ class GroupRegistry {
   // Ends every group with `error`; with `forever`, later Joins fail with it too.
   void FailAll(const absl::Status& error, bool forever) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Forgets the finished groups of a run and the batches of `caller` in it, and ends what its batches
-  // hold back with ABORTED: it starts over under a new epoch, with the same numbers.
+  // Forgets the finished groups of a run and the batches of `caller` in it, and ends what its
+  // batches hold back with ABORTED: it starts over under a new epoch, with the same numbers.
   void Forget(const std::string& run_id, const std::string& caller = "") ABSL_LOCKS_EXCLUDED(mu_);
 
   // New groups are refused from now on; joining known ones still works. What an admission batch
