@@ -435,13 +435,21 @@ void GroupRegistry::KeepWithinMemory() {
     while (memory_->used() > limit && remembered_.ForgetOldest()) {
     }
     int64_t over = memory_->used() - limit;
-    std::vector<GroupKey> youngest;  // that run, until enough is free
-    for (auto one = entries_.rbegin(); one != entries_.rend() && over > 0; ++one) {
-      if (one->second.phase != Phase::kRunning) continue;
-      youngest.push_back(one->first);
-      over -= one->second.memory->used();
+    // Guests give way first, so that none can take the owner's memory; then the youngest.
+    std::vector<std::pair<bool, GroupKey>> running;  // owned, key
+    for (const auto& [key, entry] : entries_) {
+      if (entry.phase == Phase::kRunning)
+        running.emplace_back(!std::get<0>(entry.name).empty(), key);
     }
-    for (const GroupKey key : youngest) EndNow(key, OutgrewMemory(entries_.at(key)), &told);
+    std::ranges::sort(running, [](const auto& a, const auto& b) {
+      return a.first != b.first ? b.first : a.second > b.second;
+    });
+    for (const auto& [owned, key] : running) {
+      if (over <= 0) break;
+      const absl::Status outgrew = OutgrewMemory(entries_.at(key));
+      over -= entries_.at(key).memory->used();
+      EndNow(key, outgrew, &told);
+    }
   }
   SendAndTell(told);
 }

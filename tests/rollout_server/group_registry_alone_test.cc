@@ -176,6 +176,16 @@ TEST_F(GroupRegistryAloneTest, TheYoungestGroupEndsWhenWhatRunsOutgrowsTheMemory
   EXPECT_THAT(ErrorOf(**waits.call), IsOk());
 }
 
+TEST_F(GroupRegistryAloneTest, GuestsGiveWayBeforeTheOwnersGroupsWhereTheMemoryIsShort) {
+  Joined guest{alone_.Join(MakeAsk(1, 2, ""), std::make_shared<Reader>())};
+  guest.key = submitted_[0].key;
+  const Joined owners = Join(2);
+  alone_.OnEvents({GroupStarted{guest.key}, GroupStarted{owners.key}});
+  const ByteCharge of_guest(meters_.at(guest.key), 5000), of_owner(meters_.at(owners.key), 6000);
+  alone_.KeepWithinMemory();
+  EXPECT_THAT(aborted_, ::testing::ElementsAre(guest.key)) << "though it is the older one";
+}
+
 TEST_F(GroupRegistryAloneTest, AGroupThatOutgrowsTheMemoryAloneIsToldThatItIsTooLarge) {
   const Joined one = Join(1);
   alone_.OnEvents({GroupStarted{one.key}});
