@@ -218,10 +218,9 @@ TEST(DrainingEngineThreadTest,
   std::promise<void> held, started;
   EngineThread engine(std::make_unique<DrainingEngine>(&gate, &held));
   bool has_started = false;
-  engine.Start({[&](const std::vector<EngineEvent>&) {
-                  if (!std::exchange(has_started, true)) started.set_value();
-                },
-                nullptr, nullptr, nullptr, nullptr, nullptr});
+  engine.Start({.on_events = [&](const std::vector<EngineEvent>&) {
+    if (!std::exchange(has_started, true)) started.set_value();
+  }});
   GroupRequest group;
   group.key = 1;
   group.prompt = {1};

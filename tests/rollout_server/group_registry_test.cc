@@ -27,10 +27,11 @@ using testing::StepGate;
 class GroupRegistryTest : public ::testing::Test {
  protected:
   GroupRegistryTest() {
-    engine_.Start({[this](std::vector<EngineEvent> e) { groups_.OnEvents(std::move(e)); },
-                   [this](GroupKey key, const absl::Status& s) { groups_.OnRejected(key, s); },
-                   nullptr, [this](const absl::Status& s) { groups_.FailAll(s, true); },
-                   [this] { groups_.OnResumed(); }});
+    engine_.Start(
+        {.on_events = [this](std::vector<EngineEvent> e) { groups_.OnEvents(std::move(e)); },
+         .on_rejected = [this](GroupKey key, const absl::Status& s) { groups_.OnRejected(key, s); },
+         .on_failure = [this](const absl::Status& s) { groups_.FailAll(s, true); },
+         .on_resumed = [this] { groups_.OnResumed(); }});
   }
   ~GroupRegistryTest() override {
     gate_.Open();
@@ -40,7 +41,8 @@ class GroupRegistryTest : public ::testing::Test {
   // Returns when every command posted before has run (steps are held by the gate).
   void FlushCommands() {
     std::promise<void> done;
-    engine_.Resume([&](auto) { done.set_value(); });
+    const auto answer = [&](const absl::Status&) { done.set_value(); };
+    engine_.paused() ? engine_.Pause(answer) : engine_.Resume(answer);  // as it is already
     done.get_future().wait();
   }
 
