@@ -159,11 +159,10 @@ class Engine {
 
   // What the sampler would have recorded for each token of each sequence under the live weights.
   // Groups take back the KV it is lent when they need it. In this engine path, alone, slices and
-  // the company of other sequences change no bit: the rungs that compare them measure zero, and are
-  // there for engines where they do not. Faults (EngineOptions::faults) do not touch it: it
-  // computes with the weights that are claimed, not with those that a fault serves in their place,
-  // and under the transforms and precision of `options` alone; unless `options` ask for the scores
-  // as served.
+  // company change no bit: the rungs that compare them measure zero, and are there for engines
+  // where they do not. Faults (EngineOptions::faults) do not touch it: it computes with the weights
+  // that are claimed, and under the transforms and precision of `options` alone; unless `options`
+  // ask for the scores as served.
   //   INVALID_ARGUMENT  ValidateScoreOptions; T < 2, num_prompt_tokens outside [0, T), an id
   //                     outside the vocabulary, over the context; segments (CheckSequences)
   absl::StatusOr<std::unique_ptr<ScoreRun>> StartScore(std::vector<ScoreSequence> sequences,
