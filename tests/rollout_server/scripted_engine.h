@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <deque>
 #include <memory>
 #include <string>
@@ -78,9 +77,8 @@ class ScriptedEngine : public StepEngine {
   absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(
       std::vector<HostTensor> tensors) const override {
     auto staged = std::make_unique<ScriptedWeights>();
-    for (const HostTensor& tensor : tensors) {
-      staged->tensors.emplace_back(tensor.bytes.begin(), tensor.bytes.end());
-    }
+    for (const HostTensor& one : tensors)
+      staged->tensors.emplace_back(one.bytes.begin(), one.bytes.end());
     return staged;
   }
   std::vector<GroupKey> Install(std::unique_ptr<StagedWeights>, WeightVersion version) override {
