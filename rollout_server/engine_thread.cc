@@ -99,8 +99,16 @@ void EngineThread::EndScore(Scores::iterator score, absl::StatusOr<ScoreResult> 
 
 void EngineThread::SetPaused(bool paused, std::function<void(absl::Status)> done) {
   Post([this, paused, done = std::move(done)](StepEngine* engine) {
-    if (engine) paused_.store(paused);
-    if (done) done(engine ? absl::OkStatus() : Stopped());
+    absl::Status changed = engine ? absl::OkStatus() : Stopped();
+    if (engine && paused && !waiting_installs_.empty()) {
+      changed = absl::FailedPreconditionError(
+          "a commit waits for the running groups to end (engine.in_flight is drain), which in a "
+          "pause they never would: pause when it has ended");
+    }
+    if (changed.ok() && paused_.exchange(paused) && !paused && callbacks_.on_resumed) {
+      callbacks_.on_resumed();
+    }
+    if (done) done(changed);
   });
 }
 
@@ -126,7 +134,9 @@ absl::StatusOr<double> EngineThread::Install(std::unique_ptr<StagedWeights> stag
     if (!engine) return swapped->set_value(Stopped());
     const double begin = MonotonicSeconds();
     const std::vector<GroupKey> ended = engine->Install(std::move(*shared), version);
-    swapped->set_value(MonotonicSeconds() - begin);
+    const double seconds = MonotonicSeconds() - begin;
+    if (callbacks_.on_installed) callbacks_.on_installed(version);
+    swapped->set_value(seconds);
     for (const GroupKey key : ended) {
       if (!callbacks_.on_rejected) continue;
       callbacks_.on_rejected(

@@ -40,8 +40,10 @@ class EngineThread : public WeightSink {
     std::function<void(std::vector<EngineEvent>)> on_events;
     // Add refused this group, or an install ended it.
     std::function<void(GroupKey, const absl::Status&)> on_rejected;
+    std::function<void(WeightVersion)> on_installed;      // before Install returns
     std::function<void(const EngineStats&)> on_stats;     // after every step and command
     std::function<void(const absl::Status&)> on_failure;  // a step failed: the last call
+    std::function<void()> on_resumed;                     // a pause ended
   };
 
   explicit EngineThread(std::unique_ptr<StepEngine> engine,
@@ -76,7 +78,10 @@ class EngineThread : public WeightSink {
              std::function<void(absl::StatusOr<ScoreResult>)> done,
              std::function<absl::Status()> wanted = nullptr);
 
-  // No step runs between Pause's `done` and Resume; sequences keep their state. Idempotent.
+  // No step runs between Pause's `done` and Resume; sequences keep their state. Idempotent. Pause:
+  //   FAILED_PRECONDITION  an install waits for the running groups to end (in-flight policy drain);
+  //                        in a pause they never would, and the caller of Install would wait for
+  //                        ever
   void Pause(std::function<void(absl::Status)> done);
   void Resume(std::function<void(absl::Status)> done);
   bool paused() const { return paused_.load(); }

@@ -46,7 +46,9 @@ class ModelEngine : public StepEngine {
 
 absl::StatusOr<LoadedEngine> LoadModelEngine(const std::string& directory,
                                              const EngineOptions& options) {
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Create(directory, options));
+  EngineOptions pushed_to = options;
+  pushed_to.reserve_for_push = true;
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Create(directory, pushed_to));
   const ModelConfig& config = engine->config();
   ServedModel model;
   model.model_type = config.model_type;
@@ -65,7 +67,7 @@ absl::StatusOr<LoadedEngine> LoadModelEngine(const std::string& directory,
   model.tensors = ModelTensors(config, engine->weight_dtype());
   model.digests = DigestTensors(engine->initial_tensors());
   engine->DropInitialTensors();
-  model.limits = engine->MeasureLimits();
+  TANDEM_ASSIGN_OR_RETURN(model.limits, engine->MeasureLimits());
   return LoadedEngine{std::make_unique<ModelEngine>(std::move(engine)), std::move(model)};
 }
 

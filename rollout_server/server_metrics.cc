@@ -104,6 +104,9 @@ ServerMetrics::ServerMetrics(MetricsRegistry* registry, const MachineLimits& lim
       spanning_tokens_(
           registry->GetCounter("tandem_tokens_spanning_versions_total",
                                "Tokens of completions that more than one weight version drew.")),
+      group_memory_(registry->GetGauge("tandem_group_memory_bytes",
+                                       "What groups hold beside the KV cache; "
+                                       "server.memory_bytes is the most.")),
       commit_time_(registry->GetGauge("tandem_weight_commit_timestamp_seconds",
                                       "When weights were last committed, in seconds since 1970.")),
       owned_(registry->GetGauge("tandem_owned", "1 while a run owns this server.")),
@@ -144,7 +147,8 @@ void ServerMetrics::AddRoofline(const EngineStats& stats) {
   window_ = stats;
 }
 
-void ServerMetrics::OnStats(const EngineStats& stats, const GroupRegistry::Counts& groups) {
+void ServerMetrics::OnStats(const EngineStats& stats, const GroupRegistry::Counts& groups,
+                            int64_t group_memory_bytes) {
   AddRoofline(stats);
   AddSince(sampled_tokens_, stats.num_tokens_sampled, &seen_.num_tokens_sampled);
   AddSince(prompt_tokens_, stats.num_prompt_tokens_computed, &seen_.num_prompt_tokens_computed);
@@ -159,6 +163,7 @@ void ServerMetrics::OnStats(const EngineStats& stats, const GroupRegistry::Count
   seen_ = stats;
   groups_queued_->Set(static_cast<double>(groups.queued));
   groups_running_->Set(static_cast<double>(groups.running));
+  group_memory_->Set(static_cast<double>(group_memory_bytes));
   kv_used_->Set(static_cast<double>(stats.kv_used_tokens));
   kv_capacity_->Set(static_cast<double>(stats.kv_capacity_tokens));
 }

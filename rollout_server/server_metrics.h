@@ -20,7 +20,8 @@ class ServerMetrics {
   ServerMetrics(MetricsRegistry* registry, const MachineLimits& limits);
 
   // From the engine thread only.
-  void OnStats(const EngineStats& stats, const GroupRegistry::Counts& groups);
+  void OnStats(const EngineStats& stats, const GroupRegistry::Counts& groups,
+               int64_t group_memory_bytes);
 
   void OnGroup(const GroupReport& report);
 
@@ -68,6 +69,7 @@ class ServerMetrics {
   HistogramMetric* const first_token_seconds_;
   HistogramMetric* const inter_token_seconds_;
   Counter* const spanning_tokens_;
+  Gauge* const group_memory_;
   Gauge* const commit_time_;
   Gauge* const owned_;
   Gauge* const paused_;

@@ -25,6 +25,7 @@
 #include "rollout_server/engine/faulty_records.h"
 #include "rollout_server/engine/faulty_sampling.h"
 #include "rollout_server/engine/faulty_weights.h"
+#include "rollout_server/engine/kv_capacity.h"
 #include "rollout_server/engine/kv_memory.h"
 #include "rollout_server/engine/model_runner.h"
 #include "rollout_server/engine/philox.h"
@@ -56,8 +57,9 @@ void Append(Sequence& sequence, SampledToken token, WeightVersion version, int32
   c.prefix_cached.push_back(sequence.found_prefix);
   c.kept_mass.push_back(token.kept_mass);
   const SamplingParams& sampling = sequence.group->request.sampling;
-  if (sampling.return_support) c.support.push_back(std::move(token.support));
+  if (sampling.return_support) c.support.emplace_back(token.support);
   if (sampling.top_logprobs > 0) c.top.push_back(std::move(token.top));
+  c.charge.Add(LastTokenBytes(c));
   if (c.version_spans.empty() || c.version_spans.back().version != version) {
     c.version_spans.push_back({version, 0});
   }
@@ -100,6 +102,7 @@ struct Engine::Impl {
     return *weights;
   }
   absl::Status MakeRunner();
+  absl::Status Reserve(const std::vector<HostTensor>& tensors);
   bool HasStalePrefix(const RunningGroup& group) const;
   absl::Status Compute(const StepPlan& plan, const StepInputs& inputs,
                        std::vector<absl::StatusOr<SampledToken>>& tokens);
@@ -138,9 +141,6 @@ Engine::~Engine() = default;
 
 absl::Status Engine::Impl::MakeRunner() {
   if (options.device == Device::kCuda) {
-    if (!(options.faults == EngineFaults{})) {
-      return absl::UnimplementedError("injected faults on a CUDA device: use device cpu");
-    }
     TANDEM_ASSIGN_OR_RETURN(
         runner, MakeCudaRunner(config, {.dtype = options.dtype,
                                         .num_blocks = num_blocks,
@@ -157,6 +157,17 @@ absl::Status Engine::Impl::MakeRunner() {
                                                      " tokens: lower engine.kv_capacity_tokens"));
   }
   return absl::OkStatus();
+}
+
+// What a device's memory must hold later is there from the start on: the place of the next weights,
+// and the largest step's arrays.
+absl::Status Engine::Impl::Reserve(const std::vector<HostTensor>& tensors) {
+  if (options.device == Device::kCuda && options.reserve_for_push) {
+    MutexLock lock(&spare_mu);
+    TANDEM_ASSIGN_OR_RETURN(spare, runner->Pack(tensors, nullptr));
+  }
+  return runner->Rehearse(*weights, std::max(options.max_step_tokens, options.max_batch_sequences),
+                          options.max_batch_sequences);
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_directory,
@@ -177,13 +188,16 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
     weight_bytes += static_cast<int64_t>(cast.bytes.size());
     tensors.push_back(std::move(cast));
   }
+  EngineOptions sized = options;
+  TANDEM_ASSIGN_OR_RETURN(sized.kv_capacity_tokens, KvCapacityTokens(config, options));
   if (options.device == Device::kCpu) {
-    TANDEM_RETURN_IF_ERROR(CheckHostMemory(options, config, weight_bytes));
+    TANDEM_RETURN_IF_ERROR(CheckHostMemory(sized, config, weight_bytes));
   }
-  auto impl = std::make_unique<Impl>(options, config);
+  auto impl = std::make_unique<Impl>(sized, config);
   TANDEM_RETURN_IF_ERROR(impl->MakeRunner());
   impl->tokenizer = std::move(tokenizer);
   TANDEM_ASSIGN_OR_RETURN(impl->weights, impl->runner->Pack(tensors, nullptr));
+  TANDEM_RETURN_IF_ERROR(impl->Reserve(tensors));
   if (options.faults.weights()) impl->faulty.emplace(config, options.faults, tensors);
   impl->initial_tensors = std::move(tensors);
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
@@ -377,8 +391,11 @@ absl::Status Engine::Impl::Compute(const StepPlan& plan, const StepInputs& input
   const KvQuantisation kv_quantisation = options.faults.kv_quantisation();
   if (!inputs.stale.empty()) {
     for (const Work& work : plan.work) {  // as a hit in the prefix cache would be flagged
-      if (HasStalePrefix(*work.group))
-        work.group->num_prompt_tokens_found = work.group->prompt_size() - 1;
+      if (!HasStalePrefix(*work.group)) continue;
+      work.group->num_prompt_tokens_found = work.group->prompt_size() - 1;
+      for (const auto& sequence : work.group->sequences) {
+        sequence->completion.found_kv = {live.num_installs - 1, live.num_installs};
+      }
     }
     TANDEM_RETURN_IF_ERROR(runner->Run(
         *faulty->before(), inputs.stale, {}, [](int64_t, std::span<const float>) {}, precision,
@@ -553,7 +570,7 @@ EngineStats Engine::Stats() const {
   return stats;
 }
 
-MachineLimits Engine::MeasureLimits() { return impl_->runner->MeasureLimits(); }
+absl::StatusOr<MachineLimits> Engine::MeasureLimits() { return impl_->runner->MeasureLimits(); }
 std::string Engine::kernels() const { return impl_->runner->kernels(); }
 
 const std::vector<HostTensor>& Engine::initial_tensors() const { return impl_->initial_tensors; }

@@ -50,7 +50,9 @@ struct EngineOptions {
   bool cuda_graphs = true;              // of steps of decodes; no matter on the CPU
   Numerics numerics = Numerics::kFast;  // the other two are promises, checked at the start
   ComputeDType dtype = ComputeDType::kBf16;
-  int64_t kv_capacity_tokens = 32768;
+  int64_t kv_capacity_tokens = 0;    // 0: on a CUDA device what memory leaves, else 32768
+  bool reserve_for_push = false;     // on a CUDA device: hold memory for a second version from the
+                                     // start on, so that no push fails for want of it
   int64_t max_batch_sequences = 64;  // sequences in one decode step
   int64_t max_step_tokens = 512;     // decode tokens and prompt chunks of one step
   bool prefix_cache = true;          // full blocks of KV are found again by later prompts
@@ -112,7 +114,8 @@ class Engine {
   // Loads config, tokenizer and weights (nearest cast to options.dtype) as version 0.
   // Errors: those of ReadModelConfig, Tokenizer::Load, ReadModelTensors, CheckFaults, of
   // CheckInvariance unless options.numerics is kFast, and of MakeCudaRunner (cuda/cuda_runner.h)
-  // when options.device is kCuda:
+  // when options.device is kCuda, where memory is planned first (cuda/memory_plan.h) and the
+  // largest steps are run once:
   //   UNIMPLEMENTED  on that device: numerics kExact, faults
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const std::string& model_directory,
                                                         const EngineOptions& options);
@@ -178,8 +181,9 @@ class Engine {
   DType weight_dtype() const;  // kF32 or kBF16
   EngineStats Stats() const;
 
-  // Of this machine with this engine's threads, measured now. Use between two steps.
-  MachineLimits MeasureLimits();
+  // Of this machine with this engine's threads, measured now. Use between two steps. Errors of
+  // TokenRunner::MeasureLimits.
+  absl::StatusOr<MachineLimits> MeasureLimits();
 
   // What the forward's kernels are made for: "avx512", "cuda NVIDIA H100".
   std::string kernels() const;

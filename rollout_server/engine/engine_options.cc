@@ -32,8 +32,10 @@ void BindOptions(OptionBinder& binder, EngineOptions& options) {
       binder, &options.numerics,
       "what the log-probs depend on: invariant and exact promise weights, prompt, sampling, seed "
       "and index alone, and refuse to start where the kernels do not keep it");
-  binder.Integer("kv_capacity_tokens", &options.kv_capacity_tokens, {.min = 16, .max = 1 << 28},
-                 "tokens", "size of the KV cache");
+  binder.Integer("kv_capacity_tokens", &options.kv_capacity_tokens, {.min = 0, .max = 1 << 28},
+                 "tokens",
+                 "size of the KV cache, at least 16; 0: on a GPU what its memory leaves beside "
+                 "weights and steps, on the CPU 32768");
   binder.Integer("max_batch_sequences", &options.max_batch_sequences, {.min = 1, .max = 4096},
                  "sequences", "sequences of one decode step");
   binder.Integer("max_step_tokens", &options.max_step_tokens, {.min = 1, .max = 1 << 20}, "tokens",

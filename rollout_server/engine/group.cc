@@ -43,6 +43,18 @@ absl::Status CheckSomethingIsLeft(const SamplingParams& s,
       "sampling.stop_token_ids, or min_new_tokens 0"));
 }
 
+int64_t LastTokenBytes(const FinishedCompletion& completion) {
+  // token_ids and decode_batch_sizes, the five log-probs and sums, prefix_cached.
+  size_t bytes = 2 * sizeof(int32_t) + 5 * sizeof(float) + 1;
+  if (!completion.support.empty()) {
+    bytes += sizeof(PackedSupport) + completion.support.back().bytes().size();
+  }
+  if (!completion.top.empty()) {
+    bytes += sizeof(completion.top.back()) + completion.top.back().size() * sizeof(TopLogprob);
+  }
+  return static_cast<int64_t>(bytes);
+}
+
 absl::Status ValidateSampling(const SamplingParams& s) {
   if (s.temperature != 0 && !(s.temperature >= kLeastTemperature && std::isfinite(s.temperature))) {
     return Refuse("temperature", s.temperature, "0 (greedy), or 0.001 and more and finite");

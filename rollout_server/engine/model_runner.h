@@ -42,7 +42,9 @@ class ModelRunner : public TokenRunner {
                    const KvQuantisation& kv_quantisation = {}) override;
   void CopyBlocks(std::span<const BlockCopy> copies) override;
   Account account() const override { return account_; }
-  MachineLimits MeasureLimits() override { return MeasureMachineLimits(team_, set_); }
+  absl::StatusOr<MachineLimits> MeasureLimits() override {
+    return MeasureMachineLimits(team_, set_);
+  }
   std::string kernels() const override { return std::string(InstructionSetName(set_)); }
 
   static int64_t CacheBytes(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks);

@@ -24,6 +24,15 @@ int64_t MemberBlocks(const GroupRequest& request, int64_t num_new) {
   return KvBlockPool::BlocksFor(stored) - FullPromptBlocks(request);
 }
 
+void KeepMostOutdated(const FoundKv& found, std::optional<FoundKv>& kept) {
+  if (!kept || found.age() >= kept->age()) kept = found;
+}
+
+// Puts what the sequence found into the record of its completion, which outlives the KV.
+void NoteFound(Sequence& sequence) {
+  if (sequence.kv.found) KeepMostOutdated(*sequence.kv.found, sequence.completion.found_kv);
+}
+
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerLimits& limits) : limits_(limits), blocks_(limits.num_blocks) {
@@ -80,6 +89,7 @@ void Scheduler::Admit(StepPlan& plan) {
       auto sequence = std::make_unique<Sequence>();
       sequence->group = group.get();
       sequence->completion.index = i;
+      sequence->completion.charge = ByteCharge(group->request.charge.meter());
       group->sequences.push_back(std::move(sequence));
     }
     plan.admitted.push_back(group.get());
@@ -135,6 +145,7 @@ void Scheduler::Resume(StepPlan& plan) {
       FindPrefix(sequence->kv, sequence->num_tokens() - 1,
                  [&](int64_t position) { return sequence->TokenAt(position); });
       sequence->found_prefix |= sequence->kv.num_computed > group.prompt.num_computed;
+      NoteFound(*sequence);
       ExtendTo(sequence->kv, sequence->num_tokens(), plan);  // so that the next one counts it
       if (sequence->decodable()) ready_.push_back(sequence.get());
     }
@@ -264,6 +275,7 @@ void Scheduler::Fork(RunningGroup& group) {
     for (const BlockId block : s->kv.blocks) blocks_.Share(block);
     s->active = true;
     s->found_prefix |= group.num_prompt_tokens_found > 0;
+    NoteFound(*s);
   }
   const int64_t full = FullPromptBlocks(group.request);
   if (static_cast<int64_t>(group.prompt.blocks.size()) > full) {
@@ -289,6 +301,7 @@ void Scheduler::FindPrefix(Cached& kv, int64_t num_tokens, const TokenAt& token_
       return;
     }
     ++stats_.num_prefix_hits;
+    KeepMostOutdated({blocks_.generation(*block), generation_}, kv.found);
     kv.blocks.push_back(*block);
     kv.name = name;
     kv.num_computed = ++kv.num_named * kBlock;
@@ -303,7 +316,7 @@ void Scheduler::PublishFull(Cached& kv, const TokenAt& token_at) {
     std::array<int32_t, kBlock> ids;
     for (int64_t i = 0; i < kBlock; ++i) ids[i] = token_at(kv.num_named * kBlock + i);
     kv.name = NextName(kv.name, ids);
-    blocks_.Publish(kv.blocks[kv.num_named++], kv.name);
+    blocks_.Publish(kv.blocks[kv.num_named++], kv.name, kv.generation);
   }
 }
 

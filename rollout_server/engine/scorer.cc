@@ -193,24 +193,22 @@ class SlicedScore : public ScoreRun {
   }
 
   absl::Status Compute(const Slice& slice) {
-    std::vector<absl::Status> broken(slice.rows.size());
-    TANDEM_RETURN_IF_ERROR(context_.runner->Run(
-        *slice.weights, slice.inputs, slice.rows,
-        [&](int64_t row, std::span<const float> logits) {
-          const auto& [s, position] = slice.predictions[static_cast<size_t>(row)];
-          const int64_t t = position + 1;
-          const absl::StatusOr<ScoredToken> token =
-              ScoreToken(logits, options_, sequences_[s].ids[static_cast<size_t>(t)]);
-          if (token.ok()) {
-            Write(*token, t, scores_[s]);
-          } else {
-            broken[static_cast<size_t>(row)] = absl::Status(
-                token.status().code(),
-                absl::StrCat("sequence ", s, ", token ", t, ": ", token.status().message()));
-          }
-        },
-        options_.precision, options_.kv_quantisation));
-    for (const absl::Status& status : broken) TANDEM_RETURN_IF_ERROR(status);
+    std::vector<int32_t> ids;
+    for (const Prediction& p : slice.predictions) {
+      ids.push_back(sequences_[p.sequence].ids[static_cast<size_t>(p.position + 1)]);
+    }
+    std::vector<absl::StatusOr<ScoredToken>> tokens(slice.rows.size());
+    TANDEM_RETURN_IF_ERROR(context_.runner->RunAndScore(*slice.weights, slice.inputs, slice.rows,
+                                                        ids, options_, tokens));
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const auto& [s, position] = slice.predictions[i];
+      if (!tokens[i].ok()) {
+        return absl::Status(tokens[i].status().code(),
+                            absl::StrCat("sequence ", s, ", token ", position + 1, ": ",
+                                         tokens[i].status().message()));
+      }
+      Write(*tokens[i], position + 1, scores_[s]);
+    }
     return absl::OkStatus();
   }
 

@@ -89,6 +89,7 @@ TEST_F(RolloutServerTest, AFullQueueIsResourceExhaustedWithARetryHint) {
   const Outcome refused = Generate(Request(3));
   EXPECT_THAT(refused.status, GrpcFailsWith(grpc::StatusCode::RESOURCE_EXHAUSTED, "2 groups wait"));
   EXPECT_EQ(refused.retry_after_ms, "500");
+  EXPECT_EQ(refused.refusal, "QUEUE_FULL");
   gate_.Open();
   EXPECT_TRUE(one.get().status.ok());
   EXPECT_TRUE(two.get().status.ok());

@@ -1,8 +1,9 @@
 // ScriptedEngine: an in-memory StepEngine whose results can be worked out by hand. Each step draws
-// one token for every completion of the first `max_running` groups: id = 100 * completion +
-// position; log-prob -0.5; version = the live one. A group of max_new_tokens N ends after N steps.
-// A prompt that begins with 666 is refused by Add, 667 fails the engine, 668 its own group at its
-// second token. A score takes one slice for each sequence, and never ends when the first id is 999.
+// one token for every completion of the first `max_running` groups, by priority and arrival: id =
+// 100 * completion + position; log-prob -0.5; version = the live one. A group of max_new_tokens N
+// ends after N steps. A prompt that begins with 666 is refused by Add, 667 fails the engine, 668 its
+// own group at its second token. A score takes one slice for each sequence, and never ends when the
+// first id is 999.
 #ifndef TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_ENGINE_H_
 #define TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_ENGINE_H_
 
@@ -41,7 +42,10 @@ class ScriptedEngine : public StepEngine {
   }
   absl::Status Add(GroupRequest request) override {
     if (request.prompt[0] == 666) return absl::InvalidArgumentError("scripted refusal");
-    groups_.push_back({std::move(request), {}, 0});
+    const auto place = std::ranges::find_if(groups_, [&](const Running& one) {
+      return one.drawn == 0 && one.request.priority < request.priority;
+    });
+    groups_.insert(place, {std::move(request), {}, 0});
     return absl::OkStatus();
   }
   bool Abort(GroupKey key) override {
@@ -84,9 +88,8 @@ class ScriptedEngine : public StepEngine {
   std::vector<GroupKey> Install(std::unique_ptr<StagedWeights>, WeightVersion version) override {
     live_ = version;
     std::vector<GroupKey> ended;
-    if (in_flight_ != InFlight::kAbort) return ended;
     for (const Running& one : groups_) {
-      if (one.drawn > 0) ended.push_back(one.request.key);
+      if (in_flight_ == InFlight::kAbort && one.drawn > 0) ended.push_back(one.request.key);
     }
     for (const GroupKey key : ended) Abort(key);
     return ended;
@@ -183,10 +186,7 @@ inline std::vector<TensorSpec> ScriptedTensors() {
 }
 
 inline ServedModel ScriptedModel() {
-  ServedModel model;
-  model.model_type = "scripted";
-  model.dtype = "bf16";
-  model.vocab_size = 1000;
+  ServedModel model{.model_type = "scripted", .dtype = "bf16", .vocab_size = 1000};
   model.max_context_tokens = 1000;
   model.tensors = ScriptedTensors();
   const std::vector<std::byte> zeros(8);
