@@ -150,9 +150,9 @@ TEST_F(LauncherTest, StartsAServerThatDiedAgainAtItsAddressWhileTheTrainerGoesOn
   EXPECT_NE(shown_.find("rollout_server 0 is started again in 0.01 s (1 of 1)"), std::string::npos)
       << shown_;
   const std::string record = *ReadFile(dir_ / "restarts.jsonl");
-  EXPECT_NE(
-      record.find(R"("process":"rollout_server 0","reason":"signal 9 (Killed)", "attempt" : 1) "),
-      std::string::npos)
+  EXPECT_NE(record.find(
+                R"json("process":"rollout_server 0","reason":"signal 9 (Killed)","attempt":1)json"),
+            std::string::npos)
       << record;
 }
 
