@@ -73,8 +73,8 @@ struct RolloutServer::Impl {
         groups({[this](std::vector<GroupRequest> wanted) { engine.Submit(std::move(wanted)); },
                 [this](GroupKey key) { engine.Abort(key); },
                 [this](GroupKey key) { engine.StopEarly(key); }},
-               {options.max_queued_groups, options.remembered_groups}, seconds,
-               [this](const GroupReport& report) { OnGroup(report); }),
+               {options.max_queued_groups, options.remembered_groups, options.memory_bytes},
+               seconds, [this](const GroupReport& report) { OnGroup(report); }),
         weights(&engine, model.tensors, {{}, 0, model.digests}),
         parts{&model,
               &engine,
@@ -86,7 +86,8 @@ struct RolloutServer::Impl {
               tracer.get(),
               &history,
               &draining,
-              options.max_queued_groups},
+              options.max_queued_groups,
+              options.max_deadline_seconds},
         rollout_service(MakeRolloutService(parts)),
         weight_service(MakeWeightService(parts, &worker, &push_worker)) {}
 
@@ -98,8 +99,15 @@ struct RolloutServer::Impl {
                   },
                   [this](GroupKey key, const absl::Status& why) { groups.OnRejected(key, why); },
                   [this](WeightVersion version) { history.Installed(version); },
-                  [this](const EngineStats& stats) { metrics.OnStats(stats, groups.counts()); },
-                  [this](const absl::Status& why) { OnEngineFailure(why); }});
+                  [this](const EngineStats& stats) { OnStats(stats); },
+                  [this](const absl::Status& why) { OnEngineFailure(why); },
+                  [this] { groups.OnResumed(); }});
+  }
+
+  // After every step: what its tokens added may be too much.
+  void OnStats(const EngineStats& stats) {
+    groups.KeepWithinMemory();
+    metrics.OnStats(stats, groups.counts(), groups.memory()->used());
   }
 
   // Before the callers hear of them: a trainer cannot train on what the record does not have yet.
@@ -122,12 +130,12 @@ struct RolloutServer::Impl {
   }
 
   ProbeAnswer Readiness() {
-    const WeightReceiver::Live live = weights.live();
+    const std::shared_ptr<const WeightReceiver::Live> live = weights.live();
     return JudgeReadiness({.draining = draining.load(),
                            .failure = WaitForFailure(std::chrono::milliseconds(0)),
                            .claim = ownership.claim(),
-                           .live = live.version,
-                           .live_epoch = live.epoch});
+                           .live = live->version,
+                           .live_epoch = live->epoch});
   }
 
   // Probes and metrics read the parts until HideHealth.
@@ -143,7 +151,7 @@ struct RolloutServer::Impl {
                        .draining = draining.load(),
                        .ready = Readiness().yes,
                        .engine_silent_seconds = engine.SilentSeconds(),
-                       .live_version = weights.live().version.value});
+                       .live_version = weights.live()->version.value});
     });
   }
 

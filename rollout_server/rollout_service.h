@@ -37,6 +37,7 @@ struct ServiceParts {
   ServerHistory* history = nullptr;
   const std::atomic<bool>* draining = nullptr;
   int64_t max_queued_groups = 0;
+  double max_deadline_seconds = 0;  // of a GenerateGroup or Score
 };
 
 std::unique_ptr<grpc::Service> MakeRolloutService(const ServiceParts& parts);

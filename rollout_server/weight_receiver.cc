@@ -30,7 +30,7 @@ WeightReceiver::WeightReceiver(WeightSink* sink, std::vector<TensorSpec> tensors
     : sink_(sink),
       tensors_(std::move(tensors)),
       places_(PlacesOf(tensors_)),
-      live_(std::move(initial)),
+      live_(std::make_shared<const Live>(std::move(initial))),
       held_(tensors_.size()) {}
 
 void WeightReceiver::StartEpoch(int64_t epoch) {
@@ -78,9 +78,9 @@ std::vector<int64_t> WeightReceiver::SizesOf(const Update& update) {
 
 absl::Status WeightReceiver::CheckDeltaForms(const std::vector<size_t>& places,
                                              const Delta& delta) const {
-  if (!held_is_live_ || live_.version != delta.base) {
+  if (!held_is_live_ || live_->version != delta.base) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "no delta over version ", delta.base.value, " is taken: version ", live_.version.value,
+        "no delta over version ", delta.base.value, " is taken: version ", live_->version.value,
         " is live", held_is_live_ ? "" : ", and its bytes are not held", "; push dense"));
   }
   if (delta.forms.size() != places.size()) {
@@ -132,10 +132,10 @@ absl::StatusOr<std::vector<size_t>> WeightReceiver::MatchManifest(
 }
 
 absl::Status WeightReceiver::CheckVersion(WeightVersion version) const {
-  if (!committed_in_epoch_ || version > live_.version) return absl::OkStatus();
+  if (!committed_in_epoch_ || version > live_->version) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("version ", version.value,
                                                     " is not newer than the live version ",
-                                                    live_.version.value, " of epoch ", epoch_));
+                                                    live_->version.value, " of epoch ", epoch_));
 }
 
 absl::Status WeightReceiver::Receive(WeightVersion version, int32_t index, int64_t offset,
@@ -176,8 +176,8 @@ absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Commit(WeightVersio
     MutexLock lock(&mu_);
     // A repeated call while the first still runs waits for its outcome.
     while (committing_) commit_ended_.Wait(&mu_);
-    if (committed_in_epoch_ && live_.version == version && live_.digests == digests) {
-      return CommitReport{live_};
+    if (committed_in_epoch_ && live_->version == version && live_->digests == digests) {
+      return CommitReport{*live_};
     }
     if (!update_ || update_->version != version) return NotInProgress(version);
     update = std::exchange(update_, nullptr);
@@ -189,9 +189,9 @@ absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Commit(WeightVersio
   commit_ended_.NotifyAll();
   GiveBack(*update, /*committed=*/report.ok());
   if (report.ok()) {
-    live_ = {version, epoch_, digests};
+    live_ = std::make_shared<const Live>(Live{version, epoch_, digests});
     committed_in_epoch_ = true;
-    report->live = live_;
+    report->live = *live_;
     FailPoint("receiver: committed");
   }
   return report;
@@ -251,7 +251,7 @@ bool WeightReceiver::Abort(WeightVersion version) {
   return true;
 }
 
-WeightReceiver::Live WeightReceiver::live() const {
+std::shared_ptr<const WeightReceiver::Live> WeightReceiver::live() const {
   MutexLock lock(&mu_);
   return live_;
 }

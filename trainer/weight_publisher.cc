@@ -1,6 +1,7 @@
 #include "trainer/weight_publisher.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <thread>
 #include <utility>
@@ -18,6 +19,8 @@
 namespace tandem::trainer {
 namespace {
 
+constexpr double kLeaseSlackSeconds = 10;
+
 // "a, b and 3 more" of the tensors whose digests differ.
 std::string Differing(const DigestMap& want, const DigestMap& got) {
   std::string names;
@@ -31,10 +34,11 @@ std::string Differing(const DigestMap& want, const DigestMap& got) {
   return names.empty() ? "unknown tensors" : names;
 }
 
-// Another attempt would fare no better: the server is gone or hangs, or serves another model.
+// Another attempt would fare no better: the server is gone or hangs, serves another model, or knows
+// this run by another secret.
 bool IsFinal(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsUnavailable(status) ||
-         absl::IsDeadlineExceeded(status);
+         absl::IsDeadlineExceeded(status) || absl::IsPermissionDenied(status);
 }
 
 // Calls work(i) for all i < count at the same time.
@@ -78,6 +82,7 @@ struct WeightPublisher::Impl {
   std::vector<ServerPush> PushTogether(const std::vector<int>& servers);
   void SendTogether(const std::vector<ServerPush*>& pushes, bool as_delta);
   int64_t EpochToClaim();
+  absl::Status JudgeRefusal(int server, const absl::Status& refusal);
 
   const WeightPublisherOptions options;
   const std::string run_id;
@@ -89,7 +94,8 @@ struct WeightPublisher::Impl {
   DigestMap base_digests;
   std::vector<TensorDelta> deltas;  // from the base to what is held; empty: none smaller
   PushGroup group;
-  std::set<int> cannot_join;  // until they are claimed anew
+  std::set<int> cannot_join;           // until they are claimed anew
+  std::map<int, double> denied_since;  // seconds; until they are claimed
   std::thread renewer;
 
   Mutex mu;
@@ -108,7 +114,7 @@ void BindOptions(OptionBinder& binder, WeightPublisherOptions& options) {
               "send only what changed to servers that run the version before, where that is less");
   binder.Number("timeout_seconds", &options.timeout_seconds, {.min = 0, .exclusive_min = true}, "s",
                 "deadline of sending, and of committing, one version at one server");
-  binder.Number("lease_seconds", &options.lease_seconds, {.min = 1}, "s",
+  binder.Number("lease_seconds", &options.lease_seconds, {.min = 1, .max = 86400}, "s",
                 "a server is free again this long after the trainer died");
   binder.Integer("chunk_bytes", &options.chunk_bytes, {.min = 1024, .max = 3 << 20}, "bytes",
                  "one message of the stream");
@@ -198,12 +204,33 @@ int64_t WeightPublisher::Impl::EpochToClaim() {
 
 absl::Status WeightPublisher::Claim(int server) {
   WeightRemote& remote = impl_->remote(server);
-  TANDEM_RETURN_IF_ERROR(remote.InitTransfer(impl_->EpochToClaim(), impl_->lease(), false));
+  TANDEM_RETURN_IF_ERROR(impl_->JudgeRefusal(
+      server, remote.InitTransfer(impl_->EpochToClaim(), impl_->lease(), false)));
   impl_->group.Forget(&remote);
   impl_->cannot_join.erase(server);
   MutexLock lock(&impl_->mu);
   impl_->claimed.insert(server);
   return absl::OkStatus();
+}
+
+absl::Status WeightPublisher::Impl::JudgeRefusal(int server, const absl::Status& refusal) {
+  if (!absl::IsPermissionDenied(refusal)) {
+    denied_since.erase(server);
+    return refusal;
+  }
+  const double now = MonotonicSeconds();
+  const double since = denied_since.try_emplace(server, now).first->second;
+  return JudgeRefusedClaim(refusal, now - since, options.lease_seconds);
+}
+
+absl::Status JudgeRefusedClaim(const absl::Status& refusal, double denied_seconds,
+                               double lease_seconds) {
+  if (!absl::IsPermissionDenied(refusal) || denied_seconds <= lease_seconds + kLeaseSlackSeconds) {
+    return refusal;
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      refusal.message(), "; refused for ", static_cast<int64_t>(denied_seconds),
+      " s, longer than the lease of a trainer that died: another process calls itself this run"));
 }
 
 absl::Status WeightPublisher::SetWeights(WeightVersion version, std::vector<TensorSource> tensors) {

@@ -77,6 +77,7 @@ struct WeightRemote::Impl {
                     const Request& request, Response* response) {
     grpc::ClientContext context;
     SetDeadline(context, deadline);
+    channel.Identify(&context);
     if (const std::string trace = Traceparent(); !trace.empty()) {
       context.AddMetadata(kTraceparent, trace);
     }
@@ -198,6 +199,7 @@ absl::Status WeightRemote::SendChunks(const WeightPayload& payload, int64_t chun
                                       int64_t* num_bytes) {
   grpc::ClientContext context;
   Impl::SetDeadline(context, impl_->timeout);
+  impl_->channel.Identify(&context);
   wire::PushChunksResponse response;
   const auto channel = impl_->channel.current();
   const auto stub = Weights::NewStub(channel);

@@ -85,7 +85,7 @@ bool Launcher::WaitUntilReady() {
     live_->Update(absl::StrCat("loading: ", num_ready, " of ", children.size(),
                                " rollout servers ready, ", ShortDuration(waited)));
     if (stop_->WaitFor(kTick)) {
-      exit_code_ = ExitCode::kInterrupted;
+      exit_code_ = ExitCodeOfSignal(stop_->signal());
       return false;
     }
   }
@@ -105,7 +105,7 @@ void Launcher::Watch() {
     // Once the run is told to stop, a server that dies does not matter any more.
     if (kill_at_ == 0 && !KeepServers()) return;
     if (kill_at_ == 0 && stop_->Requested()) {
-      exit_code_ = ExitCode::kInterrupted;
+      exit_code_ = ExitCodeOfSignal(stop_->signal());
       if (!trainer_.running()) return;
       PassOnStop();
     }
@@ -154,7 +154,10 @@ bool Launcher::KeepTrainer() {
   if (!end.has_value()) return true;
   exit_code_ = end->exit_code;
   if (end->exit_code == ExitCode::kOk) return false;
-  if (kill_at_ > 0) return false;  // it was told to
+  if (kill_at_ > 0) {  // it was told to, by SIGTERM, whatever came here
+    if (IsStop(exit_code_)) exit_code_ = ExitCodeOfSignal(stop_->signal());
+    return false;
+  }
   return TrainerDied(*end);
 }
 

@@ -57,7 +57,7 @@ class Launcher {
   // trainer gives it the weights; the trainer with all its ranks from the last checkpoint, and
   // without one from the start, with servers that are started anew too, as they belong to the run
   // that is lost. A child that is not started again ends the run. Exit code: the trainer's own
-  // where it said something (2..10, 130), kChildDied for a server or a signal.
+  // where it said something (2..10, 130, 143), kChildDied for a server or a signal.
   LaunchResult Run();
 
  private:

@@ -9,8 +9,8 @@
 #include "absl/strings/str_join.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
-#include "deploy/tandem/model_input.h"
 #include "deploy/tandem/report/report.h"
+#include "deploy/tandem/run_inputs.h"
 #include "trainer/run_error.h"
 
 namespace tandem::front {
@@ -95,6 +95,9 @@ LaunchPlan PlanOf(const RunFile& file, const Programs& programs, const std::stri
 
 void PrintPlan(const RunFile& file, const LaunchPlan& plan) {
   std::printf("%s\n# Plan\n", file.ToYaml().c_str());
+  const std::vector<std::string> changes = file.Changes();
+  std::printf("# differs from the defaults: %s\n", changes.empty() ? "nothing" : "");
+  for (const std::string& change : changes) std::printf("#   %s\n", change.c_str());
   std::printf("# run directory: %s\n", file.run_directory().c_str());
   for (int64_t i = 0; i < plan.num_servers; ++i) {
     const std::string port_file = absl::StrCat(plan.logs, "/rollout_server_", i, ".port");
@@ -133,13 +136,12 @@ absl::StatusOr<LocalRunResult> RunLocally(const LocalRunOptions& options) {
   LaunchPlan plan = PlanOf(*file, programs, config, options);
   if (options.dry_run) {
     PrintPlan(*file, plan);
+    TANDEM_RETURN_IF_ERROR(CheckPrograms(programs));
+    TANDEM_RETURN_IF_ERROR(CheckInputs(*file));
     return result;
   }
   TANDEM_RETURN_IF_ERROR(CheckPrograms(programs));
-  for (const std::string& model : {file->trainer_model(), file->server_model()}) {
-    TANDEM_RETURN_IF_ERROR(
-        trainer::WithExitCode(CheckModelDirectory(model), ExitCode::kBadModelOrData));
-  }
+  TANDEM_RETURN_IF_ERROR(CheckInputs(*file));
   TANDEM_RETURN_IF_ERROR(CheckRunDirectory(*file, options));
   TANDEM_RETURN_IF_ERROR(
       trainer::WithExitCode(MakeDirectories(result.run_directory + "/logs"), ExitCode::kStorage));

@@ -22,7 +22,7 @@ std::vector<std::string> VariablesOfRank(int64_t rank, int64_t num_ranks, int po
 bool SpeaksForItself(const ChildEnd& end) {
   return end.signal == 0 && ((end.exit_code >= ToInt(ExitCode::kInternal) &&
                               end.exit_code <= ToInt(ExitCode::kRankLost)) ||
-                             end.exit_code == ToInt(ExitCode::kInterrupted));
+                             IsStop(static_cast<ExitCode>(end.exit_code)));
 }
 
 absl::Status LocalTrainer::Start(const std::string& logs, int64_t num_ranks,

@@ -110,7 +110,7 @@ bool ProgressView::TakeEvent(const nlohmann::json& line) {
     return true;
   }
   if (kind == "server_lost" || kind == "server_back" || kind == "push_failed" ||
-      kind == "resumed" || kind == "run_stopped") {
+      kind == "eval_failed" || kind == "resumed" || kind == "run_stopped") {
     text_ = kind + ": " + TextOf(line, "message");
     return true;
   }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <map>
 #include <optional>
 #include <string>
@@ -119,7 +120,14 @@ TEST_F(LauncherTest, NeverStartsTheTrainerWhenAServerRefusesItsModel) {
 TEST_F(LauncherTest, PassesAStopOnAndWaitsForTheTrainerToSave) {
   stop_.Request();
   const LaunchResult result =
-      Run({.trainer = "trap 'echo saved >&2; exit 130' TERM; while :; do sleep 0.01; done"});
+      Run({.trainer = "trap 'echo saved >&2; exit 143' TERM; while :; do sleep 0.01; done"});
+  EXPECT_EQ(result.exit_code, ExitCode::kTerminated);
+}
+
+TEST_F(LauncherTest, EndsWithTheCodeOfItsOwnSignalWhateverTheTrainerWasPassed) {
+  raise(SIGINT);
+  const LaunchResult result =
+      Run({.trainer = "trap 'exit 143' TERM; while :; do sleep 0.01; done"});
   EXPECT_EQ(result.exit_code, ExitCode::kInterrupted);
 }
 
@@ -199,7 +207,7 @@ TEST_F(LauncherTest, AStopWhileTheTrainerIsDownEndsTheRun) {
     stop_.Request();
     return true;
   };
-  EXPECT_EQ(Run(std::move(plan)).exit_code, ExitCode::kInterrupted);
+  EXPECT_EQ(Run(std::move(plan)).exit_code, ExitCode::kTerminated);
 }
 
 TEST(Restarts, WaitsTwiceAsLongEachTimeUpToAMinuteAndCountsEachProcessAlone) {

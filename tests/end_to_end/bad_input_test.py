@@ -404,26 +404,26 @@ def goes_on(config, folder):
     assert [step["step"] for step in small_run.steps(folder)] == list(range(1, saved + 3))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_a_checkpoint_exits_130_and_leaves_no_process(config, tmp_path, number):
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_a_checkpoint_exits_with_its_number_and_leaves_no_process(config, tmp_path, number, code):
     with background(tmp_path / "log", TANDEM, "run", config, *LONG) as tandem:
         wait_until(lambda: num_steps(tmp_path) >= 2, "no step")
         pids = children(tandem.pid)
         assert len(pids) == 2
         tandem.send_signal(number)
-        assert tandem.wait(timeout=120) == 130, (tmp_path / "log").read_text()
+        assert tandem.wait(timeout=120) == code, (tmp_path / "log").read_text()
     assert not any(runs(pid) for pid in pids)
     assert small_run.events(tmp_path, "run_stopped")
     assert last_checkpoint(tmp_path) == f"step_{num_steps(tmp_path)}"
     goes_on(config, tmp_path)
 
 
-def test_sigterm_to_a_trainer_alone_is_130_too(model, config, tmp_path):
+def test_sigterm_to_a_trainer_alone_is_143_too(model, config, tmp_path):
     with serving(model) as (server, address):
         with background(tmp_path / "log", TRAINER, "--config", config, "--servers", address, *LONG) as trainer:
             wait_until(lambda: num_steps(tmp_path) >= 1, "no step")
             trainer.terminate()
-            assert trainer.wait(timeout=120) == 130
+            assert trainer.wait(timeout=120) == 143
         assert server.poll() is None
         code, output = call(TANDEM, "status", "--servers", address)
         assert code == 0 and "owner none" in output, output  # given back at once, no lease to wait for

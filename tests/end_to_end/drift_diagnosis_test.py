@@ -18,7 +18,7 @@ def attribute_run(folder, model, inject, engine=None, steps=2, **trainer):
     capture = small_run.capture_of(folder, model, engine=engine, inject=inject, steps=steps,
                                    **{"prompts_per_step": 8, **trainer})
     out = folder / "attribution.json"
-    done = subprocess.run([str(small_run.TANDEM), "drift", "attribute", str(capture), "--json", str(out)],
+    done = subprocess.run([str(small_run.TANDEM), "drift", "attribute", str(capture), "--json-out", str(out)],
                           capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, json.loads(out.read_text())

@@ -40,7 +40,7 @@ def attributed(run):
     capture = run / "captures" / "step_4"
     out = capture.parent / "attribution.json"
     page = capture / "attribution.html"
-    subprocess.run([str(small_run.TANDEM), "drift", "attribute", str(capture), "--html", str(page), "--json", str(out)],
+    subprocess.run([str(small_run.TANDEM), "drift", "attribute", str(capture), "--html", str(page), "--json-out", str(out)],
                    check=True, capture_output=True, timeout=300)
     return page, json.loads(out.read_text())
 

@@ -74,7 +74,7 @@ def is_alive(pid):
     return status != "" and "State:\tZ" not in status
 
 
-@pytest.mark.parametrize("how, code", [("a rank is killed", 137), ("told to stop", 130), ("launcher is killed", -9)])
+@pytest.mark.parametrize("how, code", [("a rank is killed", 137), ("told to stop", 143), ("launcher is killed", -9)])
 def test_nobody_is_left_however_a_launch_ends(model, tmp_path, how, code):
     config = small_run.write_config(tmp_path, model, steps=100000)
     metrics = tmp_path / "runs" / "small" / "metrics.jsonl"

@@ -1,8 +1,11 @@
 """The observe ports of the real programs: what the probes say and when, and the log that can be followed."""
+import ctypes
+import http.server
 import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -143,7 +146,7 @@ def test_a_trainer_has_started_once_it_reached_its_servers(model, tmp_path):
                 assert len(logs.splitlines()) == 5
                 assert "INFO trainer: " in logs
                 trainer.send_signal(signal.SIGTERM)
-                assert trainer.wait(timeout=120) == 130
+                assert trainer.wait(timeout=120) == 143
         finally:
             trainer.kill()
 
@@ -182,3 +185,29 @@ def test_the_logs_of_a_run_are_read_by_its_directory_and_by_port(model, tmp_path
     assert f"{observe}: Connection refused" in gone.stderr
     none = subprocess.run([str(small_run.TANDEM), "logs", str(tmp_path)], capture_output=True, text=True, timeout=120)
     assert "holds no log" in none.stderr and none.returncode != 0
+
+
+def test_what_tandem_prints_of_other_processes_acts_on_no_terminal(tmp_path):
+    hostile = "1 m\x1b[2J\x07 \x9b31m\u202e\n".encode("utf-8") + b"2 raw \x9b31m\n"
+
+    class Hostile(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(hostile)
+
+        def log_message(self, *_):
+            pass
+
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "trainer.log").write_bytes(hostile)
+    with http.server.HTTPServer(("127.0.0.1", 0), Hostile) as port:
+        threading.Thread(target=port.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{port.server_address[1]}"
+        for command in (("logs", address), ("logs", str(tmp_path)), ("status", "--observe", address)):
+            done = subprocess.run([str(small_run.TANDEM), *command], capture_output=True, timeout=30)
+            assert done.returncode == 0, done.stderr
+            printed = done.stdout.decode("utf-8")
+            assert "m\\u001b[2J\\u0007 \\u009b31m\\u202e" in printed, printed
+            assert not any(ord(c) < 32 and c != "\n" or 0x7f <= ord(c) < 0xa0 for c in printed), printed
+        port.shutdown()

@@ -116,7 +116,7 @@ def test_load_on_a_server_is_measured_as_its_callers_see_it(model, loop):
     with Server(model, "--dtype", "fp32") as server:
         done = subprocess.run(
             [str(small_run.TANDEM), "bench", "serve", server.address, "--groups", "9", "--group-size", "4",
-             "--prompt-tokens", "6", "--new-tokens", "10", "--json", *loop],
+             "--prompt-tokens", "6", "--max-new-tokens", "10", "--json", *loop],
             capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
         result = json.loads(done.stdout)
@@ -126,7 +126,7 @@ def test_load_on_a_server_is_measured_as_its_callers_see_it(model, loop):
             assert 0 < result[name]["p50"] <= result[name]["p99"] <= result[name]["largest"]
         assert result["between_tokens_ms"]["p50"] <= result["longest_gap_ms"]["p50"]
         refused = subprocess.run(
-            [str(small_run.TANDEM), "bench", "serve", server.address, "--new-tokens", "100000"],
+            [str(small_run.TANDEM), "bench", "serve", server.address, "--max-new-tokens", "100000"],
             capture_output=True, text=True, timeout=120, check=False)
         assert refused.returncode == 2
         assert "context" in refused.stderr

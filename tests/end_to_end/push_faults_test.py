@@ -24,6 +24,7 @@ _, _, weights_pb, weights_grpc = load_stubs()
 WORKER = pathlib.Path(os.environ["TANDEM_TESTS"]) / "push_worker"
 WAYS = [("stream", "dense"), ("stream", "delta"), ("collective", "dense"), ("collective", "delta")]
 DEADLINE = 15  # seconds of an operation
+SECRET = "the secret of run 'run', in every process that goes on with it"
 BOUND = 180    # within which a push that lost somebody has ended
 
 
@@ -44,7 +45,8 @@ class Worker:
 
     def __init__(self, model, way, servers, env=None):
         self.process = subprocess.Popen(
-            [str(WORKER), str(model), *way, str(DEADLINE), *[server.address for server in servers]],
+            [str(WORKER), str(model), *way, str(DEADLINE), SECRET,
+             *[server.address for server in servers]],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
             env={**os.environ, **(env or {})})
         assert self.process.stdout.readline() == "ready\n"
@@ -88,7 +90,7 @@ def after(seconds, action):
 
 def live(server):
     stub = weights_grpc.WeightServiceStub(server.channel)
-    info = stub.GetWeightInfo(weights_pb.GetWeightInfoRequest(run_id="run"), timeout=120)
+    info = stub.GetWeightInfo(weights_pb.GetWeightInfoRequest(), timeout=120)
     return info.live_version, {digest.name: digest.xxh3_128 for digest in info.live_digests}
 
 

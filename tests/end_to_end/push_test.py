@@ -9,6 +9,7 @@ from grpc_tools import protoc
 
 SOURCE = os.environ["TANDEM_SOURCE"]
 sys.path.insert(0, os.path.join(SOURCE, "tests", "support"))
+from rollout_client import as_caller  # noqa: E402
 from weight_pusher import WeightPusher, tensor_bytes  # noqa: E402
 
 SERVER = os.path.join(os.environ["TANDEM_BIN"], "rollout_server")
@@ -39,7 +40,7 @@ def channel(model):
                                 "fp32"], stdout=subprocess.PIPE, text=True)
     line = process.stdout.readline()
     assert line.startswith("listening on "), (line, process.poll())
-    with grpc.insecure_channel(line.split()[-1]) as opened:
+    with as_caller(grpc.insecure_channel(line.split()[-1])) as opened:
         yield opened
     process.terminate()
     assert process.wait(timeout=120) == 0

@@ -258,7 +258,7 @@ def test_a_signal_to_any_rank_saves_and_ends_all_of_them_as_interrupted(model, t
             for rank in ranks:
                 rank.kill()
                 rank.wait()
-        assert [rank.returncode for rank in ranks] == [130, 130], errors
+        assert [rank.returncode for rank in ranks] == [143, 143], errors
         last = (tmp_path / "runs" / "small" / "checkpoints" / "LATEST").read_text().strip()
         done = int(last.removeprefix("step_"))
         again = start_ranks(config, server.address, "--resume-or-start", "--set", f"trainer.steps={done + 1}")

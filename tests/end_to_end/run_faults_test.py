@@ -88,7 +88,7 @@ def test_a_server_that_hangs_in_mid_generation_is_out_and_the_run_goes_on_and_ta
             wait_until(lambda: trained_from(tmp_path, ill, moves_again) or process.poll() is not None,
                        "the server is not taken back", seconds=400)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=240) == 130, (tmp_path / "trainer.log").read_text()[-3000:]
+            assert process.wait(timeout=240) == 143, (tmp_path / "trainer.log").read_text()[-3000:]
     assert well.address not in servers_of(tmp_path, "server_lost")
     assert not small_run.events(tmp_path, "group_dropped")
 
@@ -137,7 +137,7 @@ def test_fault_23_a_wall_clock_that_jumps_back_and_forth_changes_nothing(model, 
                 clock.set(hours * 3600)
                 wait_for_more_steps(tmp_path, process, 3)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=240) == 130, (tmp_path / "trainer.log").read_text()[-3000:]
+            assert process.wait(timeout=240) == 143, (tmp_path / "trainer.log").read_text()[-3000:]
     log = (tmp_path / "trainer.log").read_text()
     times = [line[:13] for line in log.splitlines() if line[:4].isdigit()]
     assert len(set(times)) > 2, f"the clock of the trainer never jumped: {times[:3]}"

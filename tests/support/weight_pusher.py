@@ -16,7 +16,8 @@ def tensor_bytes(model):
 
 
 class WeightPusher:
-    """Owns the server as `run_id`, epoch 1. `data` is what a push sends: name -> bytes in the server's dtype."""
+    """Owns the server as `run_id`, epoch 1. `stub`: of a channel whose calls show a secret (rollout_client.as_caller),
+    by which the server knows its owner. `data` is what a push sends: name -> bytes in the server's dtype."""
 
     def __init__(self, stub, pb, data, run_id="run", chunk_bytes=1 << 20):
         self.stub, self.pb, self.run_id, self.chunk_bytes = stub, pb, run_id, chunk_bytes

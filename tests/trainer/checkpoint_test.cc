@@ -31,7 +31,7 @@ HostTensor Tensor(const std::string& name, std::vector<float> values) {
           .owner = owner};
 }
 
-const CheckpointIdentity kIdentity = {"config-digest", "tokenizer-hash"};
+const CheckpointIdentity kIdentity = {"config-digest", "tokenizer-hash", "start-digest"};
 
 Checkpoint AtStep(int64_t step) {
   const float value = static_cast<float>(step);
