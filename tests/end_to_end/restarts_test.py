@@ -14,7 +14,7 @@ import small_run
 sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
 from waiting import wait_until  # noqa: E402
 
-INTERRUPTED, CHILD_DIED = 130, 9
+TERMINATED, CHILD_DIED = 143, 9
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ class LongRun:
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(timeout=240) == INTERRUPTED, self.output()
+        assert self.process.wait(timeout=240) == TERMINATED, self.output()
 
     def status(self):
         done = subprocess.run([str(small_run.TANDEM), "status", str(self.folder / "runs" / "small")], capture_output=True,
