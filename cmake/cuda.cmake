@@ -9,6 +9,9 @@ endif()
 
 set(TANDEM_CUDA_VENV ${PROJECT_SOURCE_DIR}/.deps/cuda-venv CACHE PATH "Python environment with nvcc")
 set(TANDEM_CUDA_ARCHITECTURES "80;90a" CACHE STRING "compute capabilities that kernels are compiled for")
+# PTX too, which a driver compiles for a device that none of them fits: a newer one, when the first kernel is
+# loaded. Of a capability without the letter: code of 90a is for that device alone.
+set(TANDEM_CUDA_PTX "90" CACHE STRING "compute capability that PTX is kept of")
 file(GLOB TANDEM_CUDA_TOOLKIT ${TANDEM_CUDA_VENV}/lib/python3*/site-packages/nvidia/cu13)
 file(GLOB TANDEM_CUDA_WHEELS ${TANDEM_VENV}/lib/python3*/site-packages/nvidia)
 if(NOT EXISTS ${TANDEM_CUDA_TOOLKIT}/bin/nvcc)
@@ -21,9 +24,9 @@ endif()
 # The run time alone, for kernels and their tests.
 add_library(torch::cudart INTERFACE IMPORTED)
 target_compile_options(torch::cudart INTERFACE
-  "SHELL:-idirafter ${TANDEM_CUDA_WHEELS}/cu13/include"
-  "SHELL:-idirafter ${TANDEM_CUDA_TOOLKIT}/include"
-  "SHELL:-idirafter ${TANDEM_CUDA_TOOLKIT}/include/cccl")
+  "SHELL:-idirafter \"${TANDEM_CUDA_WHEELS}/cu13/include\""
+  "SHELL:-idirafter \"${TANDEM_CUDA_TOOLKIT}/include\""
+  "SHELL:-idirafter \"${TANDEM_CUDA_TOOLKIT}/include/cccl\"")
 target_link_libraries(torch::cudart INTERFACE ${TANDEM_CUDA_WHEELS}/cu13/lib/libcudart.so.13)
 # Old tags: a run path that also holds for what the libraries found by it need.
 target_link_options(torch::cudart INTERFACE -Wl,--disable-new-dtags
@@ -32,7 +35,7 @@ target_link_options(torch::cudart INTERFACE -Wl,--disable-new-dtags
 set(CMAKE_BUILD_RPATH "$ORIGIN/../lib")
 
 add_library(torch::cuda INTERFACE IMPORTED)
-target_compile_options(torch::cuda INTERFACE "SHELL:-idirafter ${TANDEM_CUDA_WHEELS}/nccl/include")
+target_compile_options(torch::cuda INTERFACE "SHELL:-idirafter \"${TANDEM_CUDA_WHEELS}/nccl/include\"")
 target_compile_definitions(torch::cuda INTERFACE USE_C10D_NCCL)
 # torch_cuda registers its kernels when it is loaded, so it is linked whether or not a symbol is named.
 target_link_libraries(torch::cuda INTERFACE torch::cpu torch::cudart
@@ -49,6 +52,7 @@ set(TANDEM_NVCC_FLAGS -std=c++20 -O3 --expt-relaxed-constexpr -Xcompiler=-fPIC,-
 foreach(architecture IN LISTS TANDEM_CUDA_ARCHITECTURES)
   list(APPEND TANDEM_NVCC_FLAGS -gencode arch=compute_${architecture},code=sm_${architecture})
 endforeach()
+list(APPEND TANDEM_NVCC_FLAGS -gencode arch=compute_${TANDEM_CUDA_PTX},code=compute_${TANDEM_CUDA_PTX})
 
 # tandem_cuda_objects(OUT_VARIABLE file.cu ...): compiles each and puts the object files' names into the variable.
 function(tandem_cuda_objects out)

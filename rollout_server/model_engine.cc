@@ -18,9 +18,7 @@ class ModelEngine : public StepEngine {
   }
   absl::Status Add(GroupRequest request) override { return engine_->Add(std::move(request)); }
   bool Abort(GroupKey key) override { return engine_->Abort(key); }
-  absl::StatusOr<std::vector<EngineEvent>> StopEarly(GroupKey key) override {
-    return engine_->StopEarly(key);
-  }
+  std::vector<EngineEvent> StopEarly(GroupKey key) override { return engine_->StopEarly(key); }
   bool HasWork() const override { return engine_->HasWork(); }
   absl::StatusOr<std::vector<EngineEvent>> Step() override { return engine_->Step(); }
   absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(
@@ -33,9 +31,9 @@ class ModelEngine : public StepEngine {
   }
   void HoldAdmissions(bool hold) override { engine_->HoldAdmissions(hold); }
   InFlight in_flight() const override { return engine_->in_flight(); }
-  absl::StatusOr<std::vector<SequenceScore>> Score(const std::vector<ScoreSequence>& sequences,
-                                                   const ScoreOptions& options) override {
-    return engine_->Score(sequences, options);
+  absl::StatusOr<std::unique_ptr<ScoreRun>> StartScore(std::vector<ScoreSequence> sequences,
+                                                       const ScoreOptions& options) override {
+    return engine_->StartScore(std::move(sequences), options);
   }
   WeightVersion live_version() const override { return engine_->live_version(); }
   EngineStats Stats() const override { return engine_->Stats(); }
@@ -48,7 +46,9 @@ class ModelEngine : public StepEngine {
 
 absl::StatusOr<LoadedEngine> LoadModelEngine(const std::string& directory,
                                              const EngineOptions& options) {
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Create(directory, options));
+  EngineOptions pushed_to = options;
+  pushed_to.reserve_for_push = true;
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Create(directory, pushed_to));
   const ModelConfig& config = engine->config();
   ServedModel model;
   model.model_type = config.model_type;
@@ -67,7 +67,7 @@ absl::StatusOr<LoadedEngine> LoadModelEngine(const std::string& directory,
   model.tensors = ModelTensors(config, engine->weight_dtype());
   model.digests = DigestTensors(engine->initial_tensors());
   engine->DropInitialTensors();
-  model.limits = engine->MeasureLimits();
+  TANDEM_ASSIGN_OR_RETURN(model.limits, engine->MeasureLimits());
   return LoadedEngine{std::make_unique<ModelEngine>(std::move(engine)), std::move(model)};
 }
 

@@ -22,9 +22,12 @@ struct ServerOptions {
   std::string observe_listen;  // empty: no probes, no /metrics
   double liveness_seconds = 120;
   std::string trace_file;  // empty: no spans
+  std::string history;     // empty: none
   std::string port_file;   // empty: none
   int64_t max_queued_groups = 256;
   int64_t remembered_groups = 256;
+  int64_t memory_bytes = int64_t{2} << 30;  // of groups, beside the KV cache
+  double max_deadline_seconds = 86400;      // of one group or score
   int64_t max_message_bytes = 8 << 20;
   double max_connection_age_seconds =
       3600;  // then the caller makes another, with the identity of that day

@@ -32,7 +32,8 @@ constexpr const char* kEventKinds[] = {"run_started",
                                        "capture_written",
                                        "capture_failed",
                                        "alert",
-                                       "eval"};
+                                       "eval",
+                                       "eval_failed"};
 constexpr const char* kDropReasons[] = {"stale", "zero_variance", "all_masked", "failed",
                                         "bad_response"};
 constexpr const char* kPhases[] = {"step", "rollout",    "reward", "pack",  "proximal", "update",

@@ -2,11 +2,14 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include <cstdlib>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "common/comm/backends.h"
 #include "common/comm/group.h"
+#include "common/comm/leave_behind.h"
 
 namespace tandem::comm {
 
@@ -16,7 +19,7 @@ c10::intrusive_ptr<c10d::Backend> MakeNccl(const c10::intrusive_ptr<c10d::Store>
                                            int size, const std::string& name,
                                            std::chrono::milliseconds deadline) {
   if (c10::cuda::device_count() == 0) throw NoDevice("this machine has no CUDA device");
-  // NCCL's own meeting has no deadline; this has one.
+  // Who does not come at all is found here, and can be named.
   std::vector<std::string> present;
   for (int r = 0; r < size; ++r) present.push_back("present/" + std::to_string(r));
   store->set(present[static_cast<size_t>(rank)], std::string("1"));
@@ -33,8 +36,13 @@ c10::intrusive_ptr<c10d::Backend> MakeNccl(const c10::intrusive_ptr<c10d::Store>
   const at::Device device(at::kCUDA, c10::cuda::current_device());
   backend->setBoundDeviceId(device);
   // The meeting takes place here and not in the first operation: beginning one keeps those of other
-  // groups of this process waiting.
-  backend->eagerConnectSingleDevice(device);
+  // groups of this process waiting. It has no deadline of its own, and a member that dies after it
+  // was present would hold the others for ever. A backend that is left behind in it is nobody
+  // else's, and ends with its thread.
+  const absl::Status met =
+      RunOrLeaveBehind("NCCL's meeting of group " + name, absl::FromChrono(deadline),
+                       [backend, device] { backend->eagerConnectSingleDevice(device); });
+  if (!met.ok()) throw std::runtime_error(std::string(met.message()));
   return backend;
 }
 

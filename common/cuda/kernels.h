@@ -24,6 +24,17 @@ constexpr int64_t ElementBytes(Element element) { return element == Element::kFp
 // What the last calls of this process did wrong (a launch refused, a kernel that faulted), or null.
 const char* KernelError();
 
+// Whole blocks of KV, of all layers: block to[i] becomes a copy of block from[i], 16-byte words of
+// a cache [layers, blocks, block_bytes]. No block is both copied from and copied to.
+struct CopyBlocks {
+  void* cache = nullptr;
+  int64_t layers = 0, blocks = 0, block_bytes = 0;  // block_bytes % 16 == 0
+  const int32_t* from = nullptr;                    // of the host, and so `to`
+  const int32_t* to = nullptr;
+  int64_t count = 0;
+};
+void RunCopyBlocks(const CopyBlocks& task, Stream stream);
+
 // hidden [N, E] fp32 = row ids[i] of table [V, E].
 void Embed(const void* table, Element element, const int32_t* ids, int64_t rows, int64_t width,
            float* hidden, Stream stream);
@@ -124,7 +135,10 @@ struct PagedAttention {
   void* out = nullptr;       // [N, H D]
   Element element = Element::kFp32;
 };
-int64_t AttentionScratch(int64_t rows, int64_t heads, int64_t head_dim, int64_t longest);
+constexpr int64_t AttentionScratch(int64_t rows, int64_t heads, int64_t head_dim, int64_t longest) {
+  const int64_t chunks = (longest + kAttentionChunk - 1) / kAttentionChunk;
+  return rows * heads * chunks * (head_dim + 2);
+}
 void RunPagedAttention(const PagedAttention& task, Stream stream);
 
 }  // namespace tandem::cuda

@@ -245,10 +245,6 @@ void AttendLanes(const PagedAttention& task, Stream stream) {
 
 }  // namespace
 
-int64_t AttentionScratch(int64_t rows, int64_t heads, int64_t head_dim, int64_t longest) {
-  return rows * heads * NumChunks(longest) * (head_dim + 2);
-}
-
 void RunPagedAttention(const PagedAttention& task, Stream stream) {
   if (task.rows == 0) return;
   if (task.kv == Element::kBf16) {

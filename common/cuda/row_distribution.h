@@ -1,7 +1,10 @@
-// The softmax of a row of logits, summed by a block of threads in an order that the row's length
-// fixes: what the engine draws from and records (draw_kernel.cu, arrow 2) and what the trainer
-// scores again (exact_logprob_kernel.cu, arrow 5). Equal logits have equal bits in both. For .cu
-// files alone.
+// The softmax of a row of logits, summed in an order that the row's length alone fixes: what the
+// engine draws from and records (draw_kernel.cu, arrow 2) and what the trainer scores again
+// (exact_logprob_kernel.cu, arrow 5). Equal logits have equal bits in both. For .cu files alone.
+//
+// A row is cut into segments of neighbouring ids, the same for every row of a vocabulary. A warp
+// sums a whole segment; segments are then added up by one warp. So it does not matter how many
+// blocks share a row.
 //
 // Each kernel compiles this code anew. A product that goes into a sum could be fused with it in one
 // of them and not in the other, so both are written as functions that are never fused (__fmul_rn
@@ -25,13 +28,17 @@ __host__ __device__ inline int SegmentSize(int64_t vocabulary) {
   return static_cast<int>(kLeast * ((vocabulary + each - 1) / each));
 }
 
+__host__ __device__ inline int NumSegments(int64_t vocabulary) {
+  const int64_t segment = SegmentSize(vocabulary);
+  return static_cast<int>((vocabulary + segment - 1) / segment);
+}
+
 // Of e^y, e^y y, e^y y^2. Without initialisers: shared memory has none.
 struct RowSums {
   double mass, first, second;
 };
 
 struct RowShared {
-  RowSums sums[kRowWarps];
   float largest[kRowWarps], allowed_largest[kRowWarps];
   int32_t id[kRowWarps];
   int32_t broken[kRowWarps];
@@ -43,51 +50,78 @@ struct RowLargest {
   bool broken;               // a logit is NaN or +inf, or all are -inf
 };
 
-// At all threads. `allowed(id)` is asked at a thread for rising ids, and not for all of them.
-template <typename Allowed>
-__device__ inline RowLargest FindLargest(const float* logits, int size, const Allowed& allowed,
-                                         RowShared& shared) {
-  float raw = -kRowInfinity, largest = -kRowInfinity;
-  int id = size;
-  int broken = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < size; i += kRowThreads) {
-    const float logit = logits[i];
-    broken |= isnan(logit);
-    raw = fmaxf(raw, logit);
-    if (logit > largest && allowed(i)) {  // ids rise, so the first of equals stays
-      largest = logit;
-      id = i;
+// Ids [begin, end) of a row; begin is a multiple of 4. Thread `of` of `threads` gets runs of four
+// neighbours, rising, by one load each where the row's address allows it and one by one elsewhere:
+// visit(logit, id).
+template <typename Visit>
+__device__ inline void VisitLogits(const float* logits, int begin, int end, int of, int threads,
+                                   const Visit& visit) {
+  const bool wide = (reinterpret_cast<uintptr_t>(logits) & 15u) == 0;
+#pragma unroll 2
+  for (int first = begin + 4 * of; first < end; first += 4 * threads) {
+    if (wide && first + 4 <= end) {
+      const float4 four = *reinterpret_cast<const float4*>(logits + first);
+      visit(four.x, first);
+      visit(four.y, first + 1);
+      visit(four.z, first + 2);
+      visit(four.w, first + 3);
+      continue;
     }
+    for (int id = first; id < min(end, first + 4); ++id) visit(logits[id], id);
   }
+}
+
+// Of two disjoint parts of a row. `broken` is of NaN alone until SettleLargest.
+__device__ inline void MergeLargest(const RowLargest& other, RowLargest& found) {
+  found.of_all = fmaxf(found.of_all, other.of_all);
+  found.broken = found.broken || other.broken;
+  if (other.of_allowed > found.of_allowed ||
+      (other.of_allowed == found.of_allowed && other.id < found.id)) {
+    found.of_allowed = other.of_allowed;
+    found.id = other.id;
+  }
+}
+__device__ inline void SettleLargest(RowLargest& found) {
+  found.broken = found.broken || !isfinite(found.of_all);
+}
+
+// Of ids [begin, end) of a row of `size`, at all threads of the block; for SettleLargest when all
+// parts are merged. `allowed(id)` is asked at a thread for rising ids, and not for all of them.
+template <typename Allowed>
+__device__ inline RowLargest LargestBetween(const float* logits, int size, int begin, int end,
+                                            const Allowed& allowed, RowShared& shared) {
+  RowLargest own = {-kRowInfinity, -kRowInfinity, size, false};
+  int broken = 0;
+  VisitLogits(logits, begin, end, static_cast<int>(threadIdx.x), kRowThreads,
+              [&](float logit, int id) {
+                broken |= isnan(logit);
+                own.of_all = fmaxf(own.of_all, logit);
+                // Ids rise, so the first of equals stays.
+                if (logit > own.of_allowed && allowed(id)) {
+                  own.of_allowed = logit;
+                  own.id = id;
+                }
+              });
   for (int step = kWarp / 2; step > 0; step /= 2) {
-    raw = fmaxf(raw, __shfl_xor_sync(kAllLanes, raw, step));
     broken |= __shfl_xor_sync(kAllLanes, broken, step);
-    const float other = __shfl_xor_sync(kAllLanes, largest, step);
-    const int other_id = __shfl_xor_sync(kAllLanes, id, step);
-    if (other > largest || (other == largest && other_id < id)) {
-      largest = other;
-      id = other_id;
-    }
+    const RowLargest other = {__shfl_xor_sync(kAllLanes, own.of_all, step),
+                              __shfl_xor_sync(kAllLanes, own.of_allowed, step),
+                              __shfl_xor_sync(kAllLanes, own.id, step), false};
+    MergeLargest(other, own);
   }
   if (threadIdx.x % kWarp == 0) {
     const unsigned warp = threadIdx.x / kWarp;
-    shared.largest[warp] = raw;
-    shared.allowed_largest[warp] = largest;
-    shared.id[warp] = id;
+    shared.largest[warp] = own.of_all;
+    shared.allowed_largest[warp] = own.of_allowed;
+    shared.id[warp] = own.id;
     shared.broken[warp] = broken;
   }
   __syncthreads();
   RowLargest found = {-kRowInfinity, -kRowInfinity, size, false};
   for (int w = 0; w < kRowWarps; ++w) {
-    found.of_all = fmaxf(found.of_all, shared.largest[w]);
-    found.broken = found.broken || shared.broken[w] != 0;
-    const float other = shared.allowed_largest[w];
-    if (other > found.of_allowed || (other == found.of_allowed && shared.id[w] < found.id)) {
-      found.of_allowed = other;
-      found.id = shared.id[w];
-    }
+    MergeLargest(
+        {shared.largest[w], shared.allowed_largest[w], shared.id[w], shared.broken[w] != 0}, found);
   }
-  found.broken = found.broken || !isfinite(found.of_all);
   return found;
 }
 
@@ -132,28 +166,25 @@ __device__ inline void AddTerm(const RowSums& term, RowSums& sums) {
   sums.second = __dadd_rn(sums.second, term.second);
 }
 
-// Of all ids, at all threads; those of each segment's masses into `segment_mass`, or null. A warp
-// takes whole segments; `term_of(logit, id)` is asked at a thread for rising ids, all of them.
+// Of segment `s`, at all lanes of the calling warp, which is whole: each lane its runs of four,
+// then the lanes. `term_of(logit, id)` is asked at a lane for rising ids.
 template <typename TermOf>
-__device__ inline RowSums SumRow(const float* logits, int size, const TermOf& term_of,
-                                 double* segment_mass, RowShared& shared) {
-  const int segment = SegmentSize(size), lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  RowSums all = {};
-  for (int s = warp; s * segment < size; s += kRowWarps) {
-    const int end = min(size, (s + 1) * segment);
-    RowSums sums = {};
-    for (int id = s * segment + lane; id < end; id += kWarp) AddTerm(term_of(logits[id], id), sums);
-    const RowSums of_segment = {WarpSum(sums.mass), WarpSum(sums.first), WarpSum(sums.second)};
-    AddTerm(of_segment, all);
-    if (lane == 0 && segment_mass != nullptr) segment_mass[s] = of_segment.mass;
-  }
-  if (lane == 0) shared.sums[warp] = all;
-  __syncthreads();
-  all = {};
-  for (int w = 0; w < kRowWarps; ++w) AddTerm(shared.sums[w], all);
-  __syncthreads();
-  return all;
+__device__ inline RowSums SumSegment(const float* logits, int size, int s, const TermOf& term_of) {
+  const int segment = SegmentSize(size);
+  RowSums sums = {};
+  VisitLogits(logits, s * segment, min(size, (s + 1) * segment),
+              static_cast<int>(threadIdx.x) % kWarp, kWarp,
+              [&](float logit, int id) { AddTerm(term_of(logit, id), sums); });
+  return {WarpSum(sums.mass), WarpSum(sums.first), WarpSum(sums.second)};
+}
+
+// Of a row, from its segments' sums `of(s)`, at all lanes of the calling warp.
+template <typename OfSegment>
+__device__ inline RowSums SumSegments(int size, const OfSegment& of) {
+  const int num = NumSegments(size);
+  RowSums sums = {};
+  for (int s = static_cast<int>(threadIdx.x) % kWarp; s < num; s += kWarp) AddTerm(of(s), sums);
+  return {WarpSum(sums.mass), WarpSum(sums.first), WarpSum(sums.second)};
 }
 
 }  // namespace tandem::cuda

@@ -1,4 +1,7 @@
-// Embedding, norm, rotary with KV write, SwiGLU, and KV gathered for LibTorch's attention.
+// Embedding, norm, rotary with KV write, SwiGLU, KV gathered for LibTorch's attention, copies of
+// blocks of KV.
+#include <algorithm>
+
 #include "common/cuda/device.h"
 #include "common/model/forward_kernels.h"
 
@@ -208,6 +211,23 @@ void Gather(const void* keys, const void* values, const int64_t* slots, int64_t 
                 static_cast<Kv*>(out_keys), static_cast<Kv*>(out_values));
 }
 
+// Pairs of blocks go with the launch itself, so that nothing is uploaded for them.
+constexpr int64_t kBlockPairs = 256;
+struct BlockPairs {
+  int32_t from[kBlockPairs], to[kBlockPairs];
+};
+
+// Blocks of threads: pieces of a block of KV, layers, pairs.
+__global__ void CopyBlocksKernel(uint4* cache, int64_t blocks, int64_t words, BlockPairs pairs) {
+  const int64_t layer = blockIdx.y * blocks;
+  const uint4* const from = cache + (layer + pairs.from[blockIdx.z]) * words;
+  uint4* const to = cache + (layer + pairs.to[blockIdx.z]) * words;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < words;
+       i += int64_t{gridDim.x} * kThreads) {
+    to[i] = from[i];
+  }
+}
+
 }  // namespace
 
 const char* KernelError() {
@@ -272,6 +292,20 @@ void GatherKv(const void* keys, const void* values, Element kv, const int64_t* s
     Gather<uint16_t>(keys, values, slots, tokens, kv_heads, head_dim, out_keys, out_values, stream);
   } else {
     Gather<float>(keys, values, slots, tokens, kv_heads, head_dim, out_keys, out_values, stream);
+  }
+}
+
+void RunCopyBlocks(const CopyBlocks& task, Stream stream) {
+  constexpr int64_t kPieceBytes = int64_t{16} * kThreads * 4;
+  const auto pieces = (task.block_bytes + kPieceBytes - 1) / kPieceBytes;
+  for (int64_t first = 0; first < task.count; first += kBlockPairs) {
+    BlockPairs pairs;
+    const int64_t count = std::min(kBlockPairs, task.count - first);
+    std::copy_n(task.from + first, count, pairs.from);
+    std::copy_n(task.to + first, count, pairs.to);
+    const dim3 grid(GridOf(pieces), GridOf(task.layers), GridOf(count));
+    TANDEM_LAUNCH(CopyBlocksKernel, grid, kThreads, stream, static_cast<uint4*>(task.cache),
+                  task.blocks, task.block_bytes / 16, pairs);
   }
 }
 

@@ -10,8 +10,14 @@
 #   deploy/gpu/run.sh dry-run         here: bundle, then on-target without a device: all is unpacked and every
 #                                     program starts; tests that need a device are named and not run.
 #
-# QUICK=1 on the target: the tests, and the smallest model alone.
+#   deploy/gpu/run.sh plan            prints the steps of the quick pass and the seconds each may take.
+#
+# QUICK=1 on the target: a first pass in at most 8 minutes, and one file that says all: do the programs start, do
+# the kernels agree with the CPU's, do ten GRPO steps run, is the exact null exact, one decode and one push
+# benchmark, then the tests of engine and trainer as far as time goes. A step that takes too long is ended.
 set -euo pipefail
+BEGAN=$(date +%s)
+QUICK_SECONDS=480
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 PART_BYTES=$((56 * 1024 * 1024))
 TESTS=(row_kernels_gpu_test matmul_kernel_gpu_test paged_attention_gpu_test draw_kernel_gpu_test
@@ -21,6 +27,20 @@ TESTS=(row_kernels_gpu_test matmul_kernel_gpu_test paged_attention_gpu_test draw
        layer_ops_gpu_test chunked_logprobs_gpu_test policy_gpu_test train_step_device_gpu_test
        exact_device_gpu_test
        collective_worker)
+KERNEL_TESTS=("${TESTS[@]:0:9}")
+ENGINE_TESTS=("${TESTS[@]:9:9}")
+# Of the quick pass: seconds at most, the step, and what it calls. The rest of QUICK_SECONDS is for unpacking.
+QUICK_PLAN=(
+  "10|every library is found|libraries_are_found"
+  "10|programs start|bin/tandem version"
+  "100|kernels agree with the CPU|kernel_tests"
+  "40|a model of the 0.5B shape|random_model 0.5b"
+  "100|ten GRPO steps|quick_train"
+  "60|the exact null: delta is 0.0 for every token|exact_null"
+  "40|decode benchmark|quick_decode"
+  "40|push benchmark|quick_push"
+  "40|engine and trainer agree with the CPU|engine_tests"
+)
 PROGRAMS=(tandem rollout_server trainer)
 PYTHON=${PYTHON:-python3}
 [[ $PYTHON != */* || $PYTHON == /* ]] || PYTHON=$PWD/$PYTHON  # it is called from other folders
@@ -111,6 +131,70 @@ run_tests() {  # the tests look for their data where they were built
     "$PYTHON" -m pytest -q -x -p no:cacheprovider -k one_rank tests/collective_test.py
 }
 
+some_tests() {  # some_tests TEST...: four at a time; the output of those that fail
+  local failed
+  failed=$(printf '%s\n' "$@" | xargs -P 4 -I{} sh -c \
+    'bin/{} --gtest_brief=1 >results/{}.txt 2>&1 || { echo {}; tail -n 30 results/{}.txt >&2; }')
+  (cd results && rm -f "${@/%/.txt}")
+  echo "$# programs, failed: ${failed:-none}"
+  [[ -z $failed ]]
+}
+kernel_tests() { some_tests "${KERNEL_TESTS[@]}"; }
+engine_tests() { some_tests "${ENGINE_TESTS[@]}"; }
+
+random_model() {  # random_model SHAPE
+  [[ -f models/$1/model.safetensors ]] ||
+    "$PYTHON" deploy/gpu/random_model.py "$1" "models/$1" --tokenizer tests/testdata/qwen2-tokenizer
+}
+quick_train() {
+  bin/tandem bench train --device cuda --model models/0.5b --dtype bf16 --steps 10 --out runs/quick --prompts 8 \
+    --group 8 --prompt-tokens 128 --new-tokens 64
+}
+quick_decode() {
+  bin/tandem bench rollout --device cuda --model models/0.5b --cases decode-1,decode-64,decode-256 \
+    --prompt-tokens 128 --new-tokens 64 --repeats 1
+}
+quick_push() {
+  bin/tandem bench push --device cuda --model models/0.5b --servers 1 --transports stream --repeats 3 \
+    --logs runs/push
+}
+
+# What a step prints goes into the page too; its time ends with the pass.
+quick_step() {  # quick_step SECONDS NAME COMMAND...
+  local limit=$1 name=$2 left
+  shift 2
+  left=$((BEGAN + QUICK_SECONDS - $(date +%s)))
+  if ((left < 5)); then
+    echo "| $name | not run: no time is left | |" >>"$PAGE"
+    return
+  fi
+  step "$name" timeout --kill-after=2 "$((limit < left ? limit : left))" "$BASH" "$RUN" call "$@"
+  { echo; echo "$name:"; echo '```'; sed -n '/^=== /h;/^=== /!H;${x;p}' "$LOG" | tail -n 40; echo '```'; } >>"$DETAILS"
+}
+
+quick() {
+  local entry limit name command
+  RUN=$PWD/deploy/gpu/run.sh
+  export PYTHON
+  for entry in "${QUICK_PLAN[@]}"; do
+    IFS='|' read -r limit name command <<<"$entry"
+    # shellcheck disable=SC2086  # a command and its words
+    quick_step "$limit" "$name" $command
+  done
+}
+
+# The plan as a table; fails where it does not fit.
+plan() {
+  local entry limit name sum=0
+  for entry in "${QUICK_PLAN[@]}"; do
+    IFS='|' read -r limit name _ <<<"$entry"
+    sum=$((sum + limit))
+    echo "| $name | at most $limit s |"
+  done
+  echo "| in all | $sum s of $QUICK_SECONDS |"
+  ((sum + 30 <= QUICK_SECONDS))
+}
+
 bench_model() {  # bench_model SHAPE CASES [FLAG...]
   local model=models/$1 cases=$2 name="Qwen2.5-$1${3:+ ${*:3}}"
   [[ -f $model/model.safetensors ]] ||
@@ -187,14 +271,18 @@ on_target() {  # on_target DIR
     echo "# On $device, $(date -u '+%Y-%m-%d %H:%M') UTC"
     echo
     echo "Build $(cat COMMIT); torch $("$PYTHON" -c 'import torch; print(torch.__version__)')."
-    echo "Command: \`deploy/gpu/run.sh on-target DIR\`. Output: $(basename "$LOG")."
+    echo "Command: \`${QUICK:+QUICK=1 }deploy/gpu/run.sh on-target DIR\`."
+    [[ -n ${QUICK:-} ]] || echo "Output: $(basename "$LOG")."
     echo
     echo "| what | outcome | took |"
     echo "|---|---|---|"
   } >"$PAGE"
   step "every library is found" libraries_are_found
   step "programs start" bin/tandem version
-  if [[ $device == none ]]; then
+  if [[ -n ${QUICK:-} && $device != none ]]; then
+    quick
+  elif [[ $device == none ]]; then
+    step "the quick pass fits" plan
     step "without a device the engine says so" no_device_is_named "$(tiny_model)"
     step "without a device the pair says so" no_device_is_named_by_the_pair "$(tiny_model)"
     step "cublas_rows.py, on the CPU" cublas_rows --shapes tiny --rows 2,5 --device cpu
@@ -207,15 +295,14 @@ on_target() {  # on_target DIR
     train_model 0.5b
     step "the exact null: delta is 0.0 for every token" exact_null
     step "do rows of cuBLAS keep their bits" cublas_rows --shapes 0.5b
-    if [[ -z ${QUICK:-} ]]; then
-      bench_model 1.5b decode-1,decode-64,decode-256,prefill-8 --peer transformers
-      bench_model 7b decode-1,decode-64,prefill-8 --peer transformers
-      bench_model 7b decode-1,decode-64 --numerics fast,invariant
-      step "do rows of cuBLAS keep their bits, larger" cublas_rows --shapes 1.5b,7b
-    fi
+    bench_model 1.5b decode-1,decode-64,decode-256,prefill-8 --peer transformers
+    bench_model 7b decode-1,decode-64,prefill-8 --peer transformers
+    bench_model 7b decode-1,decode-64 --numerics fast,invariant
+    step "do rows of cuBLAS keep their bits, larger" cublas_rows --shapes 1.5b,7b
   fi
   cat "$DETAILS" >>"$PAGE"
   rm -f "$DETAILS"
+  [[ -z ${QUICK:-} ]] || rm -f "$LOG"  # the page has what matters of it
   say "results: $dir/$PAGE"
   cat "$PAGE"
   [[ $FAILURES -eq 0 ]]
@@ -228,6 +315,8 @@ tiny_model() {
 }
 
 case ${1:-} in
+  plan) plan ;;
+  call) shift; "$@" ;;  # a step of the quick pass, in a shell of its own that can be ended
   bundle) bundle "$(realpath -m "${2:-build/gpu}")" ;;
   on-target) on_target "$(realpath -m "${2:?name a directory}")" ;;
   dry-run)

@@ -41,6 +41,9 @@ void AddBenchPushCommand(CLI::App& bench, Action& chosen) {
   sub->add_option("--dtype", flags->dtype, "of the servers")
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();
+  sub->add_option("--device", flags->device, "where the servers compute")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   sub->add_option("--num-servers", flags->servers, "how many servers; one number or several")
       ->delimiter(',')
       ->check(CLI::Range(1, 64))

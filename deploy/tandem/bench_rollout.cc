@@ -166,7 +166,7 @@ absl::Status Bench(const BenchFlags& flags) {
   LiveLine live;
   int64_t pass = 1;
   for (int64_t repeat = 1; repeat <= flags.repeats; ++repeat) {
-    table.limits.push_back(engines[0].second->MeasureLimits());
+    TANDEM_ASSIGN_OR_RETURN(table.limits.emplace_back(), engines[0].second->MeasureLimits());
     for (const BenchCase& c : cases) {
       live.Update(absl::StrCat("repeat ", repeat, " of ", flags.repeats, ": ", c.name));
       TANDEM_RETURN_IF_ERROR(RunOurs(engines, c, repeat, pass, table));

@@ -71,7 +71,6 @@ void AddBenchServeCommand(CLI::App& bench, Action& chosen) {
                   "open loop: groups a second, Poisson arrivals, whatever the server answers")
       ->check(CLI::PositiveNumber)
       ->excludes(concurrency);
-  sub->add_option("--run-id", load.run_id, "whose groups these are, when a run owns the server");
   sub->add_option("--seed", load.seed,
                   "of prompts, draws and arrivals: another seed finds nothing "
                   "of this one in the prefix index")

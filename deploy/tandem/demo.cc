@@ -67,8 +67,14 @@ void Introduce(const DemoFlags& flags) {
       "A rollout server samples answers to \"What is a %s b?\" from SmolLM2-135M; a trainer "
       "rewards the right ones,\nupdates the model (GRPO) and pushes the new weights back over "
       "gRPC after every step. Reward should rise within\n%s steps; drift is how far the two "
-      "processes disagree about the same tokens. Ctrl-C stops and saves.\n\n",
+      "processes disagree about the same tokens. Ctrl-C stops and saves.\n",
       add ? "+" : "*", add ? "22" : "12");
+  if (flags.model.empty()) {
+    std::fprintf(stderr,
+                 "The weights are de-quantised from a 4-bit file: not those that SmolLM2's authors "
+                 "published, so scores of the\nstarting model are not SmolLM2's.\n");
+  }
+  std::fprintf(stderr, "\n");
 }
 
 void Conclude(const LocalRunResult& result) {
@@ -81,7 +87,8 @@ void Conclude(const LocalRunResult& result) {
     std::fprintf(stderr, "held-out problems right, greedy: %.2f before, %.2f after\n",
                  summary.first_greedy, summary.last_greedy);
   }
-  std::fprintf(stderr, "%srun: %s\n", summary.AlertsLine().c_str(), result.run_directory.c_str());
+  std::fprintf(stderr, "%s%srun: %s\n", summary.AlertsLine().c_str(),
+               summary.RestartsLine().c_str(), result.run_directory.c_str());
   if (!result.report.empty()) {
     std::fprintf(stderr, "report: %s (open it in a browser)\n", result.report.c_str());
   }

@@ -97,7 +97,6 @@ void AddDriftCaptureCommand(CLI::App& drift, Action& chosen) {
   sub->add_flag("!--no-chat", flags->data.chat, "prompts as they are, without the chat template");
   sub->add_option("--seed", request.seed, "of prompt order and draws")->capture_default_str();
   AddCallerFlags(sub, &flags->tls);
-  sub->add_option("--run-id", request.run_id, "of the run that owns the server");
   sub->add_option("--timeout", request.timeout_seconds, "seconds of one group")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

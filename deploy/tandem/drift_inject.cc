@@ -36,9 +36,10 @@ struct InjectFlags {
 // The user's file, and over it the drill: a name of its own, few steps, a capture of the last.
 LocalRunOptions DrillOf(const InjectFlags& flags) {
   LocalRunOptions run{.config = flags.config, .sets = flags.sets, .clean = true};
-  run.sets.insert(run.sets.end(),
-                  {"trainer.run.name=fault_drill", absl::StrCat("trainer.steps=", flags.steps),
-                   absl::StrCat("trainer.capture.every=", flags.steps)});
+  run.sets.insert(
+      run.sets.end(),
+      {"trainer.run.name=fault_drill", absl::StrCat("trainer.steps=", flags.steps),
+       absl::StrCat("trainer.capture.every=", flags.steps), "trainer.capture.spread=0"});
   for (const std::string& dial : flags.dials) run.sets.push_back("drift.inject." + dial);
   return run;
 }

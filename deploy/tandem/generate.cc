@@ -21,7 +21,7 @@ namespace {
 struct GenerateFlags {
   std::string model;
   std::string input = "-";
-  std::string dtype = "bf16";
+  std::string dtype;  // empty: that of the weights
   Numerics numerics = Numerics::kFast;
   rollout::SamplingParams sampling{.max_new_tokens = 128};
   int32_t num_completions = 1;
@@ -118,9 +118,9 @@ absl::Status Generate(const GenerateFlags& flags) {
   TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
   TANDEM_ASSIGN_OR_RETURN(ReadRequests read, ReadInput(flags));
   if (!read.requests.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(
-        const auto engine,
-        CreateEngineFor(flags.model, flags.dtype, flags.threads, read.requests, flags.numerics));
+    TANDEM_ASSIGN_OR_RETURN(const std::string dtype, ChooseDType(flags.model, flags.dtype));
+    TANDEM_ASSIGN_OR_RETURN(const auto engine, CreateEngineFor(flags.model, dtype, flags.threads,
+                                                               read.requests, flags.numerics));
     TANDEM_RETURN_IF_ERROR(
         GenerateAll(*engine, std::move(read.requests),
                     [](size_t, std::vector<rollout::FinishedCompletion> all) { PrintGroup(all); }));
@@ -169,9 +169,8 @@ void AddGenerateCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--input", flags->input, "JSON lines; - is standard input")
       ->capture_default_str();
   AddNumericsOption(sub, flags->numerics);
-  sub->add_option("--dtype", flags->dtype, "compute dtype")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
-      ->capture_default_str();
+  sub->add_option("--dtype", flags->dtype, "compute dtype; default: that of the weights")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
   sub->add_option("--threads", flags->threads, "0: the cores of the machine")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

@@ -117,10 +117,16 @@ absl::StatusOr<std::vector<HostTensor>> ReadWeights(const PushBench& bench) {
 
 absl::Status StartServers(const PushBench& bench, int64_t count, LocalServers& servers) {
   TANDEM_RETURN_IF_ERROR(
-      servers.Start(bench.logs, count, [&](int64_t, const std::string& port_file) {
-        return std::vector<std::string>{bench.server_binary, "--model",     bench.model,
-                                        "--listen",          "127.0.0.1:0", "--port-file",
-                                        port_file,           "--dtype",     bench.dtype};
+      servers.Start(bench.logs, count, [&](int64_t, int64_t, const std::string& port_file) {
+        std::vector<std::string> command = {bench.server_binary, "--model",     bench.model,
+                                            "--listen",          "127.0.0.1:0", "--port-file",
+                                            port_file,           "--dtype",     bench.dtype};
+        if (bench.device == "cuda") {
+          // Not all of the device's memory each.
+          command.insert(command.end(), {"--set", "server.engine.device=cuda", "--set",
+                                         "server.engine.kv_capacity_tokens=8192"});
+        }
+        return command;
       }));
   const double start = MonotonicSeconds();
   while (!servers.Ready()) {
@@ -195,7 +201,6 @@ absl::StatusOr<std::vector<double>> GapsUnderLoad(const std::string& address, in
   absl::StatusOr<ServeResult> served;
   std::thread load([&] {
     served = RunServeLoad({.address = address,
-                           .run_id = "bench",
                            .groups = groups,
                            .group_size = 4,
                            .prompt_tokens = 32,

@@ -15,6 +15,7 @@ namespace tandem::front {
 struct PushBench {
   std::string model;  // Hugging Face directory
   std::string dtype = "bf16";
+  std::string device = "cpu";  // of the servers: "cpu", or "cuda", which they share
   std::vector<int64_t> servers = {1, 2, 4};
   std::vector<std::string> transports = {"stream", "collective"};
   double changed_share = 0.03;  // of the elements, by one unit in the last place, from push to push

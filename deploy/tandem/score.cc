@@ -24,7 +24,7 @@ struct ScoreFlags {
   std::string model;
   std::string input = "-";
   std::string engine = "rollout";
-  std::string dtype = "fp32";
+  std::string dtype;  // empty: that of the weights
   std::string path = "decode";
   Numerics numerics = Numerics::kFast;
   rollout::ScoreOptions how;  // but for the path
@@ -126,8 +126,9 @@ absl::StatusOr<Question> ParseQuestion(const nlohmann::json& line) {
   return question;
 }
 
-absl::Status Score(const ScoreFlags& flags) {
+absl::Status Score(ScoreFlags& flags) {
   TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
+  TANDEM_ASSIGN_OR_RETURN(flags.dtype, ChooseDType(flags.model, flags.dtype));
   TANDEM_ASSIGN_OR_RETURN(const auto reader, JsonLineReader::Open(flags.input));
   TANDEM_ASSIGN_OR_RETURN(const ScoreFunction score,
                           flags.engine == "trainer" ? TrainerScore(flags) : RolloutScore(flags));
@@ -186,9 +187,8 @@ void AddScoreCommand(CLI::App& app, Action& chosen) {
          "trainer's")
       ->check(CLI::IsMember({"rollout", "trainer"}))
       ->capture_default_str();
-  sub->add_option("--dtype", flags->dtype, "compute dtype")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
-      ->capture_default_str();
+  sub->add_option("--dtype", flags->dtype, "compute dtype; default: that of the weights")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
   AddNumericsOption(sub, flags->numerics);
   AddFactorOptions(sub, *flags);
   sub->add_flag(

@@ -2,9 +2,11 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -29,6 +31,21 @@ struct StatusFlags {
   rpc::TlsOptions tls;
 };
 
+// What the launcher started again, from its record: the last restart of each process.
+void PrintRestarts(const std::string& path) {
+  std::map<std::string, nlohmann::json> last;
+  for (const std::string& line : LastLines(path, 1000)) {
+    nlohmann::json restart = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (restart.is_object()) last[restart.value("process", "")] = std::move(restart);
+  }
+  for (const auto& [process, restart] : last) {
+    PrintLine(absl::StrCat("restart  ", process, "  ", restart.value("attempt", int64_t{0}), " of ",
+                           restart.value("limit", int64_t{0}), "  after ",
+                           restart.value("reason", ""), "  at step ",
+                           restart.value("step", int64_t{0}), "  ", restart.value("at", "")));
+  }
+}
+
 // Addresses from run.json, and one line about the trainer from the last line of metrics.jsonl.
 absl::Status ReadRun(const std::string& run, std::vector<std::string>& servers) {
   std::error_code ignored;
@@ -46,6 +63,7 @@ absl::Status ReadRun(const std::string& run, std::vector<std::string>& servers) 
       if (server.is_object()) servers.push_back(server.value("address", ""));
     }
   }
+  PrintRestarts(run + "/restarts.jsonl");
   const std::vector<std::string> last = LastLines(run + "/metrics.jsonl", 1);
   const nlohmann::json step =
       last.empty() ? nlohmann::json() : nlohmann::json::parse(last[0], nullptr, false);

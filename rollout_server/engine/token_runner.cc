@@ -25,4 +25,18 @@ absl::Status TokenRunner::RunAndDraw(const StagedWeights& weights,
   });
 }
 
+absl::Status TokenRunner::RunAndScore(const StagedWeights& weights,
+                                      std::span<const TokenInput> inputs,
+                                      std::span<const int64_t> logits_rows,
+                                      std::span<const int32_t> ids, const ScoreOptions& options,
+                                      std::span<absl::StatusOr<ScoredToken>> tokens) {
+  return Run(
+      weights, inputs, logits_rows,
+      [&](int64_t row, std::span<const float> logits) {
+        const auto i = static_cast<size_t>(row);
+        tokens[i] = ScoreToken(logits, options, ids[i]);
+      },
+      options.precision, options.kv_quantisation);
+}
+
 }  // namespace tandem::rollout

@@ -19,6 +19,7 @@
 #include "rollout_server/engine/engine.h"
 #include "rollout_server/engine/sampler.h"
 #include "rollout_server/engine/scheduler.h"
+#include "rollout_server/engine/score_options.h"
 #include "rollout_server/engine/site_precision.h"
 
 namespace tandem::rollout {
@@ -74,6 +75,23 @@ class TokenRunner {
                                   std::span<const TokenDraw> draws,
                                   std::span<absl::StatusOr<SampledToken>> tokens);
 
+  // As Run, then scores: tokens[i] is what ScoreToken gives for ids[i] and the row logits_rows[i],
+  // under the transforms, the precision and the kv_quantisation of `options`. Here by ScoreToken on
+  // Run's logits. Errors as Run.
+  virtual absl::Status RunAndScore(const StagedWeights& weights, std::span<const TokenInput> inputs,
+                                   std::span<const int64_t> logits_rows,
+                                   std::span<const int32_t> ids, const ScoreOptions& options,
+                                   std::span<absl::StatusOr<ScoredToken>> tokens);
+
+  // Before the first step: takes the memory that the largest steps will need, so that a lack of it
+  // ends the start. Here nothing is set aside.
+  //   RESOURCE_EXHAUSTED  the device has not that much
+  //   INTERNAL            the device failed
+  virtual absl::Status Rehearse(const StagedWeights&, int64_t /*max_step_tokens*/,
+                                int64_t /*max_sequences*/) {
+    return absl::OkStatus();
+  }
+
   // Copies whole blocks, all layers.
   virtual void CopyBlocks(std::span<const BlockCopy> copies) = 0;
 
@@ -85,7 +103,9 @@ class TokenRunner {
   virtual Account account() const = 0;
 
   // Of the device, measured now.
-  virtual MachineLimits MeasureLimits() = 0;
+  //   RESOURCE_EXHAUSTED  no device memory for it
+  //   INTERNAL            the device failed
+  virtual absl::StatusOr<MachineLimits> MeasureLimits() = 0;
 
   // What the kernels are made for: the same name, the same bits in one build. "avx512",
   // "cuda NVIDIA H100".

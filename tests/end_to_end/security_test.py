@@ -42,7 +42,7 @@ def tandem(*arguments, timeout=240):
 
 def rollout_server(*arguments):
     return subprocess.run([str(BIN / "rollout_server"), *map(str, arguments)], capture_output=True, text=True,
-                          timeout=60, check=False)
+                          timeout=240, check=False)
 
 
 def facts(certificate):
@@ -142,9 +142,12 @@ def test_a_pair_under_mutual_tls_with_a_token_trains_to_its_end_and_writes_no_se
     code, output = small_run.run(config)
     assert code == 0, output
     assert len(small_run.steps(tmp_path)) == 3
-    logs = "".join(path.read_text(errors="replace") for path in (tmp_path / "runs").rglob("*") if path.is_file())
+    owner = tmp_path / "runs/small/owner"
+    assert owner.stat().st_mode & 0o777 == 0o600
+    logs = "".join(path.read_text(errors="replace") for path in (tmp_path / "runs").rglob("*")
+                   if path.is_file() and path != owner)
     assert "role=rollout" in logs and "role=trainer" in logs, "both sides say that they use TLS"
-    for secret in secrets_of(certs):
+    for secret in (*secrets_of(certs), owner.read_text().splitlines()[1]):
         for text in (dry.stdout, dry.stderr, output, logs):
             assert secret not in text
 
@@ -207,11 +210,11 @@ def test_a_client_can_sample_and_not_push(model, certs):
         request = rollout.GenerateGroupRequest(
             group_id=1, num_completions=2, prompt_token_ids=[1, 2, 3],
             sampling=rollout.SamplingParams(temperature=1, max_new_tokens=4, seed=1))
-        answers = list(rollout_grpc.RolloutServiceStub(server.channel).GenerateGroup(request, timeout=60))
+        answers = list(rollout_grpc.RolloutServiceStub(server.channel).GenerateGroup(request, timeout=240))
         assert sum(answer.HasField("completion") for answer in answers) == 2
         with pytest.raises(grpc.RpcError) as refused:
             weights_grpc.WeightServiceStub(server.channel).InitTransfer(
-                weights.InitTransferRequest(run_id="mine", epoch=1), timeout=60)
+                weights.InitTransferRequest(run_id="mine", epoch=1), timeout=120)
         assert refused.value.code() == grpc.StatusCode.PERMISSION_DENIED
 
 
@@ -287,7 +290,7 @@ def test_a_holder_of_another_certificate_cannot_pose_as_a_server(model, certs, t
     try:
         # Python's client, which asks for the host name alone, is taken in.
         with grpc.secure_channel(f"127.0.0.1:{port}", tls_credentials(certs / "client")) as channel:
-            rollout_grpc.RolloutServiceStub(channel).GetInfo(rollout.GetInfoRequest(), timeout=30)
+            rollout_grpc.RolloutServiceStub(channel).GetInfo(rollout.GetInfoRequest(), timeout=120)
         assert Poser.calls == 1
         config = small_run.write_config(tmp_path, model, tls=str(certs / "trainer"),
                                         client={"server_patience_seconds": 3})

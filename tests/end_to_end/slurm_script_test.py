@@ -43,7 +43,7 @@ def write_config(folder, model, launch=(), slurm=(), **trainer):
 
 def render(config, *arguments):
     return subprocess.run([str(small_run.TANDEM), "render", "slurm", str(config), *arguments], cwd=config.parent,
-                          capture_output=True, text=True, timeout=60, check=False)
+                          capture_output=True, text=True, timeout=120, check=False)
 
 
 def script_of(config, *arguments):

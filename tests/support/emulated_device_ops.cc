@@ -13,12 +13,18 @@
 #include <utility>
 #include <vector>
 
-#include "rollout_server/engine/cuda/device_ops.h"
+#include "tests/support/emulated_device_ops.h"
 
 namespace tandem::rollout::cuda {
 
+EmulatedDevice& emulated_device() {
+  static EmulatedDevice device;
+  return device;
+}
+
 int DeviceCount() { return 1; }
 std::string DeviceName() { return "emulated"; }
+DeviceMemory MemoryOfDevice() { return emulated_device().memory; }
 
 at::TensorOptions On(at::ScalarType type) { return at::TensorOptions().dtype(type); }
 at::Tensor HostBytes(int64_t size) { return at::empty({size}, On(at::kByte)); }
@@ -60,7 +66,10 @@ struct DeviceGraph::Impl {
 };
 
 DeviceGraph::DeviceGraph(const std::function<void()>& work, const DeviceGraph*)
-    : impl_(std::make_unique<Impl>(Impl{work})) {}
+    : impl_(std::make_unique<Impl>(Impl{work})) {
+  TORCH_CHECK_WITH(OutOfMemoryError, emulated_device().graphs_left-- > 0,
+                   "CUDA out of memory: the emulated device has no room for a graph");
+}
 DeviceGraph::~DeviceGraph() = default;
 void DeviceGraph::Replay() { impl_->work(); }
 

@@ -10,34 +10,48 @@ namespace {
 
 using namespace tandem::cuda;  // row_distribution.h, device.h
 
+struct Shared {
+  RowShared row;
+  RowSums segments[kMaxRowSegments];
+};
+
 // Without a support all may be drawn, and terms are fp32; with one they are fp64.
 __device__ RowLargest LargestOf(const float* logits, int size, const Support& support,
                                 RowShared& shared) {
   SupportWalk walk(support);
   const auto allowed = [&](int id) { return support.count == 0 || walk.Has(id); };
-  return FindLargest(logits, size, allowed, shared);
+  RowLargest largest = LargestBetween(logits, size, 0, size, allowed, shared);
+  SettleLargest(largest);
+  return largest;
 }
 
+// At warp 0; all threads call it.
 __device__ RowSums SumsOf(const float* logits, int size, const Support& support,
-                          const RowScale& scale, RowShared& shared) {
-  if (support.count == 0) {
-    const auto term = [&](float logit, int) { return scale.Term(logit); };
-    return SumRow(logits, size, term, nullptr, shared);
-  }
+                          const RowScale& scale, Shared& shared) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
   SupportWalk walk(support);
-  const auto term = [&](float logit, int id) {
-    return walk.Has(id) ? scale.WideTerm(logit) : RowSums{};
-  };
-  return SumRow(logits, size, term, nullptr, shared);
+  for (int s = warp; s < NumSegments(size); s += kRowWarps) {
+    const RowSums sums =
+        support.count == 0
+            ? SumSegment(logits, size, s, [&](float logit, int) { return scale.Term(logit); })
+            : SumSegment(logits, size, s, [&](float logit, int id) {
+                return walk.Has(id) ? scale.WideTerm(logit) : RowSums{};
+              });
+    if (lane == 0) shared.segments[s] = sums;
+  }
+  __syncthreads();
+  if (warp != 0) return {};
+  return SumSegments(size, [&](int s) { return shared.segments[s]; });
 }
 
 __global__ void __launch_bounds__(kRowThreads) ExactLogprobKernel(TokenLogprobs task) {
-  __shared__ RowShared shared;
+  __shared__ Shared shared;
   const int64_t row = blockIdx.x;
   const int size = static_cast<int>(task.of.vocabulary);
   const float* logits = task.of.logits + row * task.of.vocabulary;
   const Support support = SupportOf(task.of, row);
-  const RowLargest largest = LargestOf(logits, size, support, shared);
+  const RowLargest largest = LargestOf(logits, size, support, shared.row);
   if (largest.broken || largest.of_allowed == -kRowInfinity) {
     if (threadIdx.x != 0) return;
     task.logprobs[row] = task.entropies[row] = task.lse[row] = __builtin_nanf("");

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "rollout_server/engine/cuda/device_ops.h"
+#include "rollout_server/engine/cuda/step_inputs.h"
 #include "rollout_server/engine/kv_block_pool.h"
 
 namespace tandem::rollout {
@@ -16,8 +17,6 @@ namespace {
 using cuda::CurrentStream;
 using cuda::On;
 using tandem::cuda::Element;
-
-constexpr int64_t kScratchFloats = int64_t{1} << 26;  // of paged attention, at most for many rows
 
 const float* Floats(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
@@ -140,7 +139,8 @@ void CudaForward::AttendPaged(const DeviceRange& range, const DeviceInputs& inpu
                               const at::Tensor& queries, at::Tensor& out) const {
   const int64_t heads = config_.num_heads, d = config_.head_dim;
   const int64_t each = tandem::cuda::AttentionScratch(1, heads, d, range.longest_key);
-  const int64_t together = std::clamp<int64_t>(kScratchFloats / each, 1, range.count);
+  const int64_t together =
+      std::clamp<int64_t>(cuda::kAttentionScratchFloats / each, 1, range.count);
   at::Tensor scratch = at::empty({together * each}, On(at::kFloat));
   for (int64_t first = range.first; first < range.first + range.count; first += together) {
     tandem::cuda::RunPagedAttention(
@@ -205,8 +205,24 @@ at::Tensor CudaForward::Logits(const CudaWeights& weights, Residual& residual,
   return logits.narrow(0, 0, n);
 }
 
-void CudaForward::CopyBlock(int64_t from, int64_t to) {
-  cache_.select(1, to).copy_(cache_.select(1, from));
+void CudaForward::CopyBlocks(std::span<const BlockCopy> copies) {
+  std::vector<int32_t> from, to;
+  for (const BlockCopy& copy : copies) {
+    from.push_back(copy.from);
+    to.push_back(copy.to);
+  }
+  size_t first = 0;
+  for (const size_t end : cuda::CopyRounds(copies)) {
+    tandem::cuda::RunCopyBlocks({.cache = cache_.data_ptr(),
+                                 .layers = cache_.size(0),
+                                 .blocks = cache_.size(1),
+                                 .block_bytes = cache_.stride(1) * cache_.element_size(),
+                                 .from = from.data() + first,
+                                 .to = to.data() + first,
+                                 .count = static_cast<int64_t>(end - first)},
+                                CurrentStream());
+    first = end;
+  }
 }
 
 }  // namespace tandem::rollout

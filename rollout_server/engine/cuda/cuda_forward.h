@@ -7,11 +7,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "common/cuda/kernels.h"
 #include "common/model/model_config.h"
 #include "rollout_server/engine/cuda/cuda_weights.h"
+#include "rollout_server/engine/scheduler.h"
 
 namespace tandem::rollout {
 
@@ -47,7 +49,8 @@ class CudaForward {
   // [R, V] fp32 of rows [R] int64 of the residual stream, of which none is asked for twice.
   at::Tensor Logits(const CudaWeights& weights, Residual& residual, const at::Tensor& rows) const;
 
-  void CopyBlock(int64_t from, int64_t to);  // all layers
+  // All layers, in one kernel a round (CopyRounds).
+  void CopyBlocks(std::span<const BlockCopy> copies);
 
   tandem::cuda::Element element() const { return element_; }
 

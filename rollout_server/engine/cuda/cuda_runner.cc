@@ -1,33 +1,36 @@
 #include "rollout_server/engine/cuda/cuda_runner.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/mm.h>
-#include <ATen/ops/randn.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/StreamGuard.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstring>
+#include <bit>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/cuda/kernels.h"
 #include "common/tensor/torch_status.h"
 #include "rollout_server/engine/cuda/cuda_forward.h"
 #include "rollout_server/engine/cuda/cuda_weights.h"
 #include "rollout_server/engine/cuda/decode_step.h"
+#include "rollout_server/engine/cuda/device_draws.h"
 #include "rollout_server/engine/cuda/device_invariance.h"
+#include "rollout_server/engine/cuda/device_limits.h"
 #include "rollout_server/engine/cuda/device_ops.h"
 #include "rollout_server/engine/cuda/draw_kernel.h"
 #include "rollout_server/engine/cuda/graph_cache.h"
+#include "rollout_server/engine/cuda/packed_inputs.h"
 #include "rollout_server/engine/cuda/step_inputs.h"
 #include "rollout_server/engine/model_weights.h"
 
@@ -39,35 +42,31 @@ using cuda::On;
 using tandem::cuda::Element;
 
 constexpr int64_t kFlashTokens = 8;  // shorter runs of prompt attend row by row
-constexpr size_t kMostGraphs = 128;
 
-template <typename T>
-constexpr at::ScalarType kScalarOf = sizeof(T) == 8 ? at::kLong : at::kInt;
-
-at::Tensor UploadBytes(const void* values, int64_t size, at::ScalarType type) {
-  at::Tensor on_device = at::empty({size}, On(type));
-  // copy_ reads only, and waits: the source may go.
-  on_device.copy_(
-      at::from_blob(const_cast<void*>(values), {size}, at::TensorOptions().dtype(type)));
-  return on_device;
+at::Tensor View(const at::Tensor& bytes, size_t begin, int64_t count, at::ScalarType type) {
+  const auto size = count * static_cast<int64_t>(c10::elementSize(type));
+  return bytes.narrow(0, static_cast<int64_t>(begin), size).view(type);
 }
 
 template <typename T>
-at::Tensor Upload(const std::vector<T>& values) {
-  return UploadBytes(values.data(), static_cast<int64_t>(values.size()), kScalarOf<T>);
+at::Tensor View(const at::Tensor& bytes, size_t begin, const std::vector<T>& like) {
+  return View(bytes, begin, static_cast<int64_t>(like.size()),
+              sizeof(T) == 8 ? at::kLong : at::kInt);
 }
 
-// Before the first kernel: an upload waits for what the stream has been given.
-DeviceInputs ToDevice(const cuda::StepInputs& step) {
+// `bytes`: the step as `at` says, on the device.
+DeviceInputs ViewsOf(const cuda::StepInputs& step, const cuda::PackedStep& at,
+                     const at::Tensor& bytes) {
   DeviceInputs to;
-  to.ids = Upload(step.ids);
-  to.positions = Upload(step.positions);
-  to.sequences = Upload(step.sequences);
-  to.contexts = Upload(step.contexts);
-  to.slots = Upload(step.slots);
-  to.block_tables = Upload(step.block_tables);
+  to.ids = View(bytes, at.ids, step.ids);
+  to.positions = View(bytes, at.positions, step.positions);
+  to.sequences = View(bytes, at.sequences, step.sequences);
+  to.contexts = View(bytes, at.contexts, step.contexts);
+  to.slots = View(bytes, at.slots, step.slots);
+  to.block_tables = View(bytes, at.block_tables, step.block_tables);
   to.max_blocks = step.max_blocks;
-  for (const cuda::RowRange& range : step.ranges) {
+  for (size_t r = 0; r < step.ranges.size(); ++r) {
+    const cuda::RowRange& range = step.ranges[r];
     DeviceRange& on_device = to.ranges.emplace_back();
     on_device.first = range.first;
     on_device.count = range.count;
@@ -75,29 +74,73 @@ DeviceInputs ToDevice(const cuda::StepInputs& step) {
     on_device.longest_query = range.longest_query;
     on_device.longest_key = range.longest_key;
     if (!range.flash) continue;
-    on_device.query_ends = Upload(range.query_ends);
-    on_device.key_ends = Upload(range.key_ends);
-    on_device.slots = Upload(range.slots);
+    on_device.query_ends = View(bytes, at.ranges[r].query_ends, range.query_ends);
+    on_device.key_ends = View(bytes, at.ranges[r].key_ends, range.key_ends);
+    on_device.slots = View(bytes, at.ranges[r].slots, range.slots);
   }
   return to;
 }
 
+// For an array of a step, rows of which have draws or scores.
+struct DrawInputs {
+  std::vector<cuda::Draw> draws;  // in order of their rows, each of its row within its slice
+  std::vector<int64_t> rows;      // of each among the call's logits_rows
+  std::vector<int32_t> forbidden;
+};
+
+DrawInputs InputsOf(std::span<const TokenDraw> draws) {
+  DrawInputs in;
+  for (const TokenDraw& draw : draws) {
+    const auto kept_row = static_cast<int64_t>(in.draws.size());
+    in.draws.push_back(
+        cuda::AsDraw(draw, draw.logits_row % kLogitsRows, in.forbidden.size(), kept_row));
+    cuda::AddForbidden(draw, in.forbidden);
+    in.rows.push_back(draw.logits_row);
+  }
+  return in;
+}
+
+DrawInputs InputsOf(std::span<const int32_t> scored_ids, const ScoreOptions& options) {
+  DrawInputs in;
+  for (const int32_t id : scored_ids) {
+    const auto row = static_cast<int64_t>(in.draws.size());
+    in.draws.push_back({.row = static_cast<int32_t>(row % kLogitsRows),
+                        .temperature = options.temperature,
+                        .top_k = options.top_k,
+                        .top_p = options.top_p,
+                        .min_p = options.min_p,
+                        .scored_id = id});
+    in.rows.push_back(row);
+  }
+  return in;
+}
+
+absl::Status NoRounding() {
+  return absl::UnimplementedError(
+      "rounding at sites of the forward on a CUDA device: use device cpu");
+}
+
+// Of c10::OutOfMemoryError and of the CUDA run time itself, whose failures come as plain
+// c10::Errors.
+bool OutOfMemory(const std::string& message) {
+  return message.find("out of memory") != std::string::npos;
+}
+bool OutOfMemory(const absl::Status& status) { return OutOfMemory(std::string(status.message())); }
+
 // What graphs read and write: always the same memory.
 struct GraphMemory {
   at::Tensor host_inputs, inputs;  // bytes, as DecodeLayout says
-  at::Tensor drawn, host_drawn;    // [kMaxGraphRows] Drawn
-  at::Tensor kept;                 // [kMaxGraphRows, KeptWords(V)] of draws that record a support
-
-  at::Tensor View(size_t begin, int64_t count, at::ScalarType type) const {
-    const auto bytes = count * static_cast<int64_t>(c10::elementSize(type));
-    return inputs.narrow(0, static_cast<int64_t>(begin), bytes).view(type);
-  }
+  cuda::DrawMemory draws;          // of kMaxGraphRows draws that want everything
+  at::Tensor host_drawn;           // pinned; draws.drawn
 };
 
 class CudaRunner : public TokenRunner {
  public:
   CudaRunner(const ModelConfig& config, const CudaRunnerOptions& options)
-      : config_(config), options_(options), stream_(cuda::StreamOfSteps()), graphs_(kMostGraphs) {
+      : config_(config),
+        options_(options),
+        stream_(cuda::StreamOfSteps()),
+        graphs_(cuda::kMostGraphs) {
     const c10::InferenceMode inference;
     const c10::StreamGuard on_stream(stream_);
     forward_.emplace(config, options.dtype, options.num_blocks, /*own_products=*/options.invariant);
@@ -106,9 +149,10 @@ class CudaRunner : public TokenRunner {
         cuda::LayoutOf({cuda::kMaxGraphRows, cuda::kMaxGraphChunks, 0});
     const auto bytes = static_cast<int64_t>(largest.bytes);
     const auto drawn = cuda::kMaxGraphRows * static_cast<int64_t>(sizeof(cuda::Drawn));
+    const cuda::DrawWants all = {.supports = true, .tops = true};
     memory_ = {cuda::HostBytes(bytes), at::zeros({bytes}, On(at::kByte)),
-               at::zeros({drawn}, On(at::kByte)), cuda::HostBytes(drawn),
-               at::zeros({cuda::kMaxGraphRows, cuda::KeptWords(config.vocab_size)}, On(at::kInt))};
+               cuda::MakeDrawMemory(cuda::kMaxGraphRows, config.vocab_size, all),
+               cuda::HostBytes(drawn)};
     cuda::Wait(stream_);
   }
 
@@ -123,12 +167,13 @@ class CudaRunner : public TokenRunner {
                    std::span<const int64_t> logits_rows, OnLogits on_logits,
                    const SitePrecision& precision, const KvQuantisation& kv_quantisation) override {
     if (!(precision == SitePrecision{}) || !(kv_quantisation == KvQuantisation{})) {
-      return absl::UnimplementedError(
-          "rounding at sites of the forward on a CUDA device: use device cpu");
+      return NoRounding();
     }
     return OnDevice([&] {
-      Forward(static_cast<const CudaWeights&>(weights), inputs, logits_rows,
-              [&](int64_t first, const at::Tensor& logits) { HandOut(first, logits, on_logits); });
+      Forward(static_cast<const CudaWeights&>(weights), inputs, logits_rows, {},
+              [&](int64_t first, const at::Tensor& logits, const cuda::Draw*, const int32_t*) {
+                HandOut(first, logits, on_logits);
+              });
     });
   }
 
@@ -140,23 +185,47 @@ class CudaRunner : public TokenRunner {
       std::optional<cuda::GraphKey> graph;
       if (options_.graphs) graph = cuda::GraphOf(inputs, logits_rows, draws, weights.place);
       if (graph) return Decode(weights, *graph, inputs, draws, tokens);
-      Forward(weights, inputs, logits_rows,
-              [&](int64_t first, const at::Tensor& logits) { Draw(first, logits, draws, tokens); });
+      const cuda::DrawMemory host =
+          Draw(weights, inputs, logits_rows, InputsOf(draws), cuda::WantsOf(draws));
+      for (size_t i = 0; i < draws.size(); ++i) tokens[i] = cuda::TokenAt(host, i, draws[i]);
     });
   }
 
+  absl::Status RunAndScore(const StagedWeights& weights, std::span<const TokenInput> inputs,
+                           std::span<const int64_t> logits_rows, std::span<const int32_t> ids,
+                           const ScoreOptions& options,
+                           std::span<absl::StatusOr<ScoredToken>> tokens) override {
+    if (!(options.precision == SitePrecision{}) || !(options.kv_quantisation == KvQuantisation{})) {
+      return NoRounding();
+    }
+    return OnDevice([&] {
+      const cuda::DrawMemory host = Draw(static_cast<const CudaWeights&>(weights), inputs,
+                                         logits_rows, InputsOf(ids, options), {.scores = true});
+      for (size_t i = 0; i < ids.size(); ++i) tokens[i] = cuda::ScoreAt(host, i);
+    });
+  }
+
+  absl::Status Rehearse(const StagedWeights& weights, int64_t max_step_tokens,
+                        int64_t max_sequences) override;
+
   void CopyBlocks(std::span<const BlockCopy> copies) override {
+    if (copies.empty()) return;
     const absl::Status copied = CatchTorch("copy of KV blocks on the CUDA device", [&] {
       const c10::InferenceMode inference;
       const c10::StreamGuard on_stream(stream_);
-      for (const BlockCopy& copy : copies) forward_->CopyBlock(copy.from, copy.to);
+      forward_->CopyBlocks(copies);
     });
     failed_copy_.Update(copied);  // the next step tells it
   }
 
   Account account() const override { return account_; }
-  MachineLimits MeasureLimits() override;
-  std::string kernels() const override { return absl::StrCat("cuda ", cuda::DeviceName()); }
+  absl::StatusOr<MachineLimits> MeasureLimits() override {
+    const absl::StatusOr<MachineLimits> limits =
+        CatchTorch("measurement of the CUDA device", [&] { return cuda::MeasureLimits(stream_); });
+    if (limits.ok() || !OutOfMemory(limits.status())) return limits;
+    return absl::ResourceExhaustedError(limits.status().message());
+  }
+  std::string kernels() const override { return kernels_; }
 
   Element element() const { return forward_->element(); }
 
@@ -174,22 +243,64 @@ class CudaRunner : public TokenRunner {
     });
   }
 
-  // Calls on_logits(first row, logits [<= kLogitsRows, V]) for slices of the rows.
+  bool flash() const { return element() == Element::kBf16 && !options_.invariant; }
+
+  // One copy: the arrays lie in pinned memory, which the next step overwrites after this one's
+  // wait.
+  at::Tensor Send(const cuda::PackedInputs& packed) {
+    const auto bytes = static_cast<int64_t>(packed.bytes());
+    if (!host_step_.defined() || host_step_.numel() < bytes) {
+      host_step_ = cuda::HostBytes(static_cast<int64_t>(std::bit_ceil(packed.bytes())));
+    }
+    packed.Write(static_cast<std::byte*>(host_step_.data_ptr()));
+    at::Tensor on_device = at::empty({bytes}, On(at::kByte));
+    on_device.copy_(host_step_.narrow(0, 0, bytes), /*non_blocking=*/true);
+    return on_device;
+  }
+
+  // Calls on_slice(first row, logits [<= kLogitsRows, V], draws, forbidden ids) for slices of the
+  // rows; the last two are of the device, and of the whole call.
   template <typename OnSlice>
   void Forward(const CudaWeights& weights, std::span<const TokenInput> inputs,
-               std::span<const int64_t> logits_rows, const OnSlice& on_slice) {
-    const bool flash = element() == Element::kBf16 && !options_.invariant;
-    const cuda::StepInputs step = cuda::LayOut(inputs, flash ? kFlashTokens : 0);
-    const auto total = static_cast<int64_t>(logits_rows.size());
+               std::span<const int64_t> logits_rows, const DrawInputs& draws,
+               const OnSlice& on_slice) {
+    const cuda::StepInputs step = cuda::LayOut(inputs, flash() ? kFlashTokens : 0);
+    const std::vector<int64_t> chosen(logits_rows.begin(), logits_rows.end());
+    const auto total = static_cast<int64_t>(chosen.size());
     account_ = AccountOf(weights, static_cast<double>(inputs.size()), static_cast<double>(total),
                          step.attended, step.kv_read);
-    const DeviceInputs on_device = ToDevice(step);
-    const at::Tensor rows = UploadBytes(logits_rows.data(), total, at::kLong);
-    CudaForward::Residual residual = forward_->Layers(weights, on_device);
+    cuda::PackedInputs packed;
+    const cuda::PackedStep at = cuda::Pack(step, packed);
+    const size_t rows_at = packed.Add(chosen), draws_at = packed.Add(draws.draws);
+    const size_t forbidden_at = packed.Add(draws.forbidden);
+    const at::Tensor bytes = Send(packed);
+    const auto* const base = bytes.const_data_ptr<uint8_t>();
+    const at::Tensor rows = View(bytes, rows_at, chosen);
+    CudaForward::Residual residual = forward_->Layers(weights, ViewsOf(step, at, bytes));
     for (int64_t first = 0; first < total; first += kLogitsRows) {
       const int64_t count = std::min(kLogitsRows, total - first);
-      on_slice(first, forward_->Logits(weights, residual, rows.narrow(0, first, count)));
+      on_slice(first, forward_->Logits(weights, residual, rows.narrow(0, first, count)),
+               reinterpret_cast<const cuda::Draw*>(base + draws_at),
+               reinterpret_cast<const int32_t*>(base + forbidden_at));
     }
+  }
+
+  // The records of all draws, on the host.
+  cuda::DrawMemory Draw(const CudaWeights& weights, std::span<const TokenInput> inputs,
+                        std::span<const int64_t> logits_rows, const DrawInputs& draws,
+                        const cuda::DrawWants& wants) {
+    const auto size = static_cast<int64_t>(draws.draws.size());
+    const cuda::DrawMemory memory = cuda::MakeDrawMemory(size, config_.vocab_size, wants);
+    Forward(weights, inputs, logits_rows, draws,
+            [&](int64_t first_row, const at::Tensor& logits, const cuda::Draw* on_device,
+                const int32_t* forbidden) {
+              const auto from = std::ranges::lower_bound(draws.rows, first_row);
+              const auto to = std::ranges::lower_bound(draws.rows, first_row + logits.size(0));
+              cuda::DrawTokens(cuda::TaskOf(memory, logits, on_device, forbidden,
+                                            from - draws.rows.begin(), to - from),
+                               cuda::CurrentStream());
+            });
+    return cuda::Fetch(memory, size, wants);
   }
 
   // A step that has a graph: as it comes the first time, and recorded; played after that.
@@ -198,8 +309,9 @@ class CudaRunner : public TokenRunner {
               std::span<absl::StatusOr<SampledToken>> tokens);
   // What a graph records.
   void PaddedStep(const CudaWeights& weights, const cuda::GraphKey& key) const;
-  std::unique_ptr<cuda::DeviceGraph> Record(const CudaWeights& weights,
-                                            const cuda::GraphKey& key) const;
+  std::unique_ptr<cuda::DeviceGraph> Record(const CudaWeights& weights, const cuda::GraphKey& key);
+
+  void PromptStep(const CudaWeights& weights, int64_t tokens, int64_t rows, int64_t longest);
 
   void HandOut(int64_t first, const at::Tensor& logits, OnLogits on_logits) const {
     const at::Tensor host = logits.to(at::kCPU);  // waits
@@ -208,10 +320,6 @@ class CudaRunner : public TokenRunner {
       on_logits(first + i, {host.const_data_ptr<float>() + i * config_.vocab_size, width});
     }
   }
-
-  // Those of `draws` that are of these rows. The most likely ids are found on the host.
-  void Draw(int64_t first, const at::Tensor& logits, std::span<const TokenDraw> draws,
-            std::span<absl::StatusOr<SampledToken>> tokens) const;
 
   Account AccountOf(const CudaWeights& weights, double rows, double num_logits, double attended,
                     double kv_read) const {
@@ -229,10 +337,13 @@ class CudaRunner : public TokenRunner {
 
   const ModelConfig config_;
   const CudaRunnerOptions options_;
+  const std::string kernels_ = absl::StrCat("cuda ", cuda::DeviceName());
   const c10::Stream stream_;
   std::optional<CudaForward> forward_;  // made on the stream
+  at::Tensor host_step_;                // pinned: the inputs of a step without a graph
   GraphMemory memory_;
   cuda::GraphCache<cuda::DeviceGraph> graphs_;  // read memory_ and forward_
+  bool room_for_graphs_ = true;
   Account account_;
   absl::Status failed_copy_;
 };
@@ -252,75 +363,49 @@ absl::StatusOr<std::unique_ptr<StagedWeights>> CudaRunner::Pack(
   }
 }
 
-absl::StatusOr<SampledToken> TokenOf(const cuda::Drawn& drawn) {
-  if (drawn.state == cuda::DrawState::kBroken) {
-    return absl::InternalError("the model gave a logit that is NaN or +inf, or nothing but -inf");
-  }
-  if (drawn.state == cuda::DrawState::kNothingLeft)
-    return absl::InternalError("no token is left to draw from");
-  SampledToken token;
-  token.id = drawn.id;
-  token.behaviour_logprob = drawn.behaviour_logprob;
-  token.raw_logprob = drawn.raw_logprob;
-  token.entropy = drawn.entropy;
-  token.logprob_second_moment = drawn.logprob_second_moment;
-  token.kept_mass = drawn.kept_mass;
-  return token;
-}
-
-uint32_t* KeptOf(const at::Tensor& kept) {
-  return kept.defined() ? static_cast<uint32_t*>(kept.data_ptr()) : nullptr;
-}
-
-// Draw i of a call; row i of `host_kept` has its support, where it records one.
-absl::StatusOr<SampledToken> TokenAt(const at::Tensor& host_drawn, const at::Tensor& host_kept,
-                                     size_t i, const TokenDraw& draw) {
-  cuda::Drawn one;
-  std::memcpy(&one, host_drawn.const_data_ptr<uint8_t>() + i * sizeof(one), sizeof(one));
-  TANDEM_ASSIGN_OR_RETURN(SampledToken token, TokenOf(one));
-  if (cuda::RecordsSupport(*draw.params)) {
-    const auto words = static_cast<size_t>(host_kept.size(1));
-    token.support = cuda::KeptIds({KeptOf(host_kept) + i * words, words});
-  }
-  return token;
-}
-
-bool RecordsSupport(const TokenDraw& draw) { return cuda::RecordsSupport(*draw.params); }
-
 void CudaRunner::PaddedStep(const CudaWeights& weights, const cuda::GraphKey& key) const {
   const cuda::DecodeLayout layout = cuda::LayoutOf(key);
   DeviceInputs inputs;
-  inputs.ids = memory_.View(layout.ids, key.rows, at::kInt);
-  inputs.positions = memory_.View(layout.positions, key.rows, at::kInt);
-  inputs.sequences = memory_.View(layout.sequences, key.rows, at::kInt);
-  inputs.contexts = memory_.View(layout.contexts, key.rows, at::kInt);
-  inputs.slots = memory_.View(layout.slots, key.rows, at::kLong);
+  const at::Tensor& bytes = memory_.inputs;
+  inputs.ids = View(bytes, layout.ids, key.rows, at::kInt);
+  inputs.positions = View(bytes, layout.positions, key.rows, at::kInt);
+  inputs.sequences = View(bytes, layout.sequences, key.rows, at::kInt);
+  inputs.contexts = View(bytes, layout.contexts, key.rows, at::kInt);
+  inputs.slots = View(bytes, layout.slots, key.rows, at::kLong);
   inputs.max_blocks = layout.max_blocks;
-  inputs.block_tables = memory_.View(layout.block_tables, key.rows * layout.max_blocks, at::kInt);
+  inputs.block_tables = View(bytes, layout.block_tables, key.rows * layout.max_blocks, at::kInt);
   inputs.ranges.push_back({.first = 0,
                            .count = key.rows,
                            .longest_query = 1,
                            .longest_key = key.chunks * tandem::cuda::kAttentionChunk});
-  const at::Tensor rows = memory_.View(layout.logits_rows, key.rows, at::kLong);
+  const at::Tensor rows = View(bytes, layout.logits_rows, key.rows, at::kLong);
   const auto* const base = memory_.inputs.const_data_ptr<uint8_t>();
   const auto* const draws = reinterpret_cast<const cuda::Draw*>(base + layout.draws);
   const auto* const forbidden = reinterpret_cast<const int32_t*>(base + layout.forbidden);
-  auto* const drawn = static_cast<cuda::Drawn*>(memory_.drawn.data_ptr());
   CudaForward::Residual residual = forward_->Layers(weights, inputs);
   for (int64_t first = 0; first < key.rows; first += kLogitsRows) {
     const int64_t count = std::min(kLogitsRows, key.rows - first);
     const at::Tensor logits = forward_->Logits(weights, residual, rows.narrow(0, first, count));
-    cuda::DrawTokens(logits.const_data_ptr<float>(), config_.vocab_size, draws + first, count,
-                     forbidden, drawn + first, KeptOf(memory_.kept), cuda::CurrentStream());
+    cuda::DrawTokens(cuda::TaskOf(memory_.draws, logits, draws, forbidden, first, count),
+                     cuda::CurrentStream());
   }
 }
 
+// Null where the device has no memory for one more graph: the step has run as it comes, and so do
+// later ones of its key.
 std::unique_ptr<cuda::DeviceGraph> CudaRunner::Record(const CudaWeights& weights,
-                                                      const cuda::GraphKey& key) const {
+                                                      const cuda::GraphKey& key) {
   try {
     return std::make_unique<cuda::DeviceGraph>([this, &weights, key] { PaddedStep(weights, key); },
                                                graphs_.Any());
   } catch (const std::exception& error) {
+    if (OutOfMemory(std::string(error.what()))) {
+      room_for_graphs_ = false;
+      log::Warning(
+          "no device memory for another CUDA graph: further kinds of steps run without one",
+          {{"graphs", graphs_.size()}, {"rows", key.rows}});
+      return nullptr;
+    }
     throw std::runtime_error(
         absl::StrCat("no CUDA graph of ", key.rows,
                      " rows (server.engine.cuda_graphs: false does without): ", error.what()));
@@ -344,100 +429,88 @@ void CudaRunner::Decode(const CudaWeights& weights, const cuda::GraphKey& key,
     graph->Replay();
   } else {
     PaddedStep(weights, key);
-    graphs_.Add(key, Record(weights, key));
+    std::unique_ptr<cuda::DeviceGraph> recorded;
+    if (room_for_graphs_) recorded = Record(weights, key);
+    if (recorded) graphs_.Add(key, std::move(recorded));
   }
-  memory_.host_drawn.copy_(memory_.drawn, /*non_blocking=*/true);
-  at::Tensor kept;
-  if (std::ranges::any_of(draws, RecordsSupport)) {
-    kept = memory_.kept.narrow(0, 0, static_cast<int64_t>(draws.size())).to(at::kCPU);
-  }
+  memory_.host_drawn.copy_(memory_.draws.drawn, /*non_blocking=*/true);
+  cuda::DrawMemory host =
+      cuda::Fetch(memory_.draws, static_cast<int64_t>(draws.size()), cuda::WantsOf(draws));
   cuda::Wait(stream_);
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    tokens[i] = TokenAt(memory_.host_drawn, kept, i, draws[i]);
+  host.drawn = memory_.host_drawn;
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = cuda::TokenAt(host, i, draws[i]);
+}
+
+// Steps of padded rows: they write no KV and draw nothing, and take what real ones take.
+absl::Status CudaRunner::Rehearse(const StagedWeights& packed, int64_t max_step_tokens,
+                                  int64_t max_sequences) {
+  const auto& weights = static_cast<const CudaWeights&>(packed);
+  const int64_t longest =
+      std::min(config_.max_position_embeddings, options_.num_blocks * KvBlockPool::kBlockTokens);
+  const absl::Status run = OnDevice([&] {
+    PromptStep(weights, max_step_tokens, std::max(max_sequences, max_step_tokens), longest);
+    if (!options_.graphs) return;
+    const int64_t rows = cuda::PaddedRows(std::min(max_sequences, cuda::kMaxGraphRows));
+    const int64_t chunks = std::min(cuda::PaddedChunks(longest), cuda::kMaxGraphChunks);
+    Decode(weights, {rows, chunks, weights.place}, {}, {}, {});
+  });
+  if (run.ok() || !OutOfMemory(run)) return run;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the largest step of engine.max_step_tokens ", max_step_tokens,
+      " does not fit beside a KV cache of ", options_.num_blocks * KvBlockPool::kBlockTokens,
+      " tokens: lower one of them. ", run.message()));
+}
+
+// `tokens` rows of one long run, and logits and everything else of up to `rows` of them.
+void CudaRunner::PromptStep(const CudaWeights& weights, int64_t tokens, int64_t rows,
+                            int64_t longest) {
+  const auto zeros = [](int64_t size, at::ScalarType type) { return at::zeros({size}, On(type)); };
+  DeviceInputs inputs;
+  inputs.ids = inputs.positions = inputs.sequences = inputs.contexts = zeros(tokens, at::kInt);
+  inputs.slots = at::full({tokens}, -1, On(at::kLong));
+  inputs.max_blocks = KvBlockPool::BlocksFor(longest);
+  inputs.block_tables = zeros(tokens * inputs.max_blocks, at::kInt);
+  DeviceRange& range = inputs.ranges.emplace_back();
+  range.count = tokens;
+  range.longest_key = longest;
+  if (flash()) {
+    // Flash attention knows no padded rows: one run, over as many keys as shorter ones have
+    // together.
+    range.flash = true;
+    range.longest_query = tokens;
+    const int64_t gathered =
+        std::max(longest, std::min(cuda::kGatheredTokens, tokens / kFlashTokens * longest));
+    range.slots = zeros(gathered, at::kLong);
+    range.longest_key = gathered;
+    range.query_ends = zeros(2, at::kInt);
+    range.key_ends = zeros(2, at::kInt);
+    range.query_ends.narrow(0, 1, 1).fill_(range.count);
+    range.key_ends.narrow(0, 1, 1).fill_(gathered);
+  }
+  CudaForward::Residual residual = forward_->Layers(weights, inputs);
+  const int64_t drawn = std::min(rows, tokens);
+  const cuda::DrawMemory memory = cuda::MakeDrawMemory(
+      drawn, config_.vocab_size, {.supports = true, .tops = true, .scores = true});
+  std::vector<cuda::Draw> padded(static_cast<size_t>(std::min(drawn, kLogitsRows)), {.row = -1});
+  cuda::PackedInputs packed;
+  packed.Add(padded);
+  const at::Tensor draws = Send(packed);
+  for (int64_t first = 0; first < drawn; first += kLogitsRows) {
+    const int64_t count = std::min(kLogitsRows, drawn - first);
+    const at::Tensor chosen = at::arange(first, first + count, On(at::kLong));
+    const at::Tensor logits = forward_->Logits(weights, residual, chosen);
+    cuda::DrawTokens(
+        cuda::TaskOf(memory, logits, static_cast<const cuda::Draw*>(draws.const_data_ptr()),
+                     nullptr, 0, count),
+        cuda::CurrentStream());
   }
 }
 
-// The most likely ids, with log-probs of the host's sums, to a token drawn on the device.
-void AddTop(const TokenDraw& draw, const at::Tensor& logits, absl::StatusOr<SampledToken>& token) {
-  if (draw.params->top_logprobs == 0 || !token.ok()) return;
-  const at::Tensor host = logits.to(at::kCPU);
-  absl::StatusOr<SampledToken> of_host =
-      DrawOnHost(draw, {host.const_data_ptr<float>(), static_cast<size_t>(host.numel())});
-  if (of_host.ok()) {
-    token->top = std::move(of_host->top);
-  } else {
-    token = of_host.status();
-  }
-}
-
-void CudaRunner::Draw(int64_t first, const at::Tensor& logits, std::span<const TokenDraw> draws,
-                      std::span<absl::StatusOr<SampledToken>> tokens) const {
-  std::vector<cuda::Draw> tasks;
-  std::vector<size_t> of_task;
-  std::vector<int32_t> forbidden;
-  bool supports = false;
-  for (size_t i = 0; i < draws.size(); ++i) {
-    const TokenDraw& draw = draws[i];
-    const int64_t row = draw.logits_row - first;
-    if (row < 0 || row >= logits.size(0)) continue;
-    const auto task = static_cast<int64_t>(tasks.size());
-    tasks.push_back(cuda::AsDraw(draw, row, forbidden.size(), task));
-    forbidden.insert(forbidden.end(), draw.forbidden.begin(), draw.forbidden.end());
-    of_task.push_back(i);
-    supports = supports || RecordsSupport(draw);
-  }
-  const auto size = static_cast<int64_t>(tasks.size());
-  if (size == 0) return;
-  const at::Tensor on_device =
-      UploadBytes(tasks.data(), size * static_cast<int64_t>(sizeof(cuda::Draw)), at::kByte);
-  const at::Tensor banned = Upload(forbidden);
-  at::Tensor drawn = at::empty({size * static_cast<int64_t>(sizeof(cuda::Drawn))}, On(at::kByte));
-  at::Tensor kept;
-  if (supports) kept = at::empty({size, cuda::KeptWords(config_.vocab_size)}, On(at::kInt));
-  cuda::DrawTokens(logits.const_data_ptr<float>(), config_.vocab_size,
-                   static_cast<const cuda::Draw*>(on_device.const_data_ptr()), size,
-                   banned.numel() == 0 ? nullptr : banned.const_data_ptr<int32_t>(),
-                   static_cast<cuda::Drawn*>(drawn.data_ptr()), KeptOf(kept),
-                   cuda::CurrentStream());
-  const at::Tensor host = drawn.to(at::kCPU);  // waits
-  if (supports) kept = kept.to(at::kCPU);
-  for (size_t t = 0; t < of_task.size(); ++t) {
-    const TokenDraw& draw = draws[of_task[t]];
-    absl::StatusOr<SampledToken>& token = tokens[of_task[t]];
-    token = TokenAt(host, kept, t, draw);
-    AddTop(draw, logits[draw.logits_row - first], token);
-  }
-}
-
-// Seconds of the fastest of several runs of `work`, all of it on the stream.
-template <typename Work>
-double Fastest(const c10::Stream& stream, const Work& work) {
-  double best = 1e9;
-  for (int i = 0; i < 5; ++i) {
-    cuda::Wait(stream);
-    const auto begin = std::chrono::steady_clock::now();
-    work();
-    cuda::Wait(stream);
-    best = std::min(
-        best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-  }
-  return best;
-}
-
-MachineLimits CudaRunner::MeasureLimits() {
-  const c10::InferenceMode inference;
-  const c10::StreamGuard on_stream(stream_);
-  constexpr int64_t kBytes = int64_t{1} << 29, kSide = 4096;
-  at::Tensor from = at::zeros({kBytes}, On(at::kByte)), to = at::zeros({kBytes}, On(at::kByte));
-  MachineLimits limits;
-  // A copy reads and writes.
-  limits.read_bytes_per_second = 2.0 * kBytes / Fastest(stream_, [&] { to.copy_(from); });
-  const double flops = 2.0 * kSide * kSide * kSide;
-  const at::Tensor floats = at::randn({kSide, kSide}, On(at::kFloat)),
-                   halves = floats.to(at::kBFloat16);
-  limits.flops_per_second = flops / Fastest(stream_, [&] { at::mm(floats, floats); });
-  limits.bf16_flops_per_second = flops / Fastest(stream_, [&] { at::mm(halves, halves); });
-  return limits;
+absl::Status FindDevice() {
+  TANDEM_ASSIGN_OR_RETURN(const int count, CatchTorch("CUDA devices", cuda::DeviceCount));
+  if (count > 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "engine.device is cuda, and this machine has no CUDA device");
 }
 
 absl::Status CheckShapes(const ModelConfig& config, bool invariant) {
@@ -460,12 +533,17 @@ absl::Status CheckShapes(const ModelConfig& config, bool invariant) {
 
 }  // namespace
 
+absl::StatusOr<cuda::MemoryPlan> PlanCudaMemory(const ModelConfig& config,
+                                                const cuda::MemoryNeeds& needs) {
+  TANDEM_RETURN_IF_ERROR(FindDevice());
+  TANDEM_ASSIGN_OR_RETURN(const cuda::DeviceMemory memory,
+                          CatchTorch("memory of the CUDA device", cuda::MemoryOfDevice));
+  return cuda::PlanMemory(config, needs, memory);
+}
+
 absl::StatusOr<std::unique_ptr<TokenRunner>> MakeCudaRunner(const ModelConfig& config,
                                                             const CudaRunnerOptions& options) {
-  if (cuda::DeviceCount() == 0) {
-    return absl::FailedPreconditionError(
-        "engine.device is cuda, and this machine has no CUDA device");
-  }
+  TANDEM_RETURN_IF_ERROR(FindDevice());
   TANDEM_RETURN_IF_ERROR(CheckShapes(config, options.invariant));
   try {
     auto runner = std::make_unique<CudaRunner>(config, options);

@@ -9,10 +9,10 @@
 // numerics `invariant` so do linear layers and prompts: by RunMatmul and paged attention
 // (kernels.h), slower.
 //
-// Tokens are drawn on the device: what comes back is an id and six floats for each, and a bit for
-// each id of the vocabulary where a filter is on and the support is asked for. The most likely ids
-// are found on the host, in its rows of logits, with log-probs of the host's sums. A step of
-// decodes alone is one CUDA graph (decode_step.h).
+// Tokens are drawn and scored on the device: what comes back is an id and its record for each, a
+// bit for each id of the vocabulary where a filter is on and the support is asked for, and the most
+// likely ids where those are. A step of decodes alone is one CUDA graph (decode_step.h); any other
+// has its inputs in one copy.
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_CUDA_RUNNER_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_CUDA_RUNNER_H_
 
@@ -21,16 +21,25 @@
 
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
+#include "rollout_server/engine/cuda/memory_plan.h"
 #include "rollout_server/engine/token_runner.h"
 
 namespace tandem::rollout {
 
 struct CudaRunnerOptions {
   ComputeDType dtype = ComputeDType::kBf16;
-  int64_t num_blocks = 0;  // of the cache, KvBlockPool::kBlockTokens tokens each
+  int64_t num_blocks = 0;  // of the cache, KvBlockPool::kBlockTokens tokens each: MemoryPlan's
   bool invariant = false;  // a row's bits do not depend on the rows beside it; checked at the start
   bool graphs = true;      // replay steps of decodes as CUDA graphs
 };
+
+// The plan of the first device this process sees, from what is free there now. Creates the
+// process's context on it.
+//   FAILED_PRECONDITION  this build has no CUDA, or this machine no device
+//   RESOURCE_EXHAUSTED   PlanMemory's
+//   INTERNAL             the device failed
+absl::StatusOr<cuda::MemoryPlan> PlanCudaMemory(const ModelConfig& config,
+                                                const cuda::MemoryNeeds& needs);
 
 // On the first device this process sees. Allocates the cache.
 //   FAILED_PRECONDITION  this build has no CUDA, or this machine no device; invariant: a kernel

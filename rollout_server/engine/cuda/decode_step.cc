@@ -46,7 +46,6 @@ std::optional<GraphKey> GraphOf(std::span<const TokenInput> inputs,
   for (int64_t i = 0; i < rows; ++i) {
     const TokenDraw& draw = draws[static_cast<size_t>(i)];
     if (logits_rows[static_cast<size_t>(i)] != i || draw.logits_row != i) return std::nullopt;
-    if (draw.params->top_logprobs > 0) return std::nullopt;
     longest = std::max<int64_t>(longest, inputs[static_cast<size_t>(i)].position + 1);
     forbidden += static_cast<int64_t>(draw.forbidden.size());
   }
@@ -101,7 +100,7 @@ void Fill(const GraphKey& key, std::span<const TokenInput> inputs, std::span<con
               block_tables.begin() + static_cast<int64_t>(i * used));
     const auto row = static_cast<int64_t>(i);
     drawn[i] = AsDraw(draws[i], row % kLogitsRows, forbidden.size(), row);
-    forbidden.insert(forbidden.end(), draws[i].forbidden.begin(), draws[i].forbidden.end());
+    AddForbidden(draws[i], forbidden);
   }
   Put(ids, layout.ids, to);
   Put(positions, layout.positions, to);
@@ -125,7 +124,14 @@ Draw AsDraw(const TokenDraw& draw, int64_t row, size_t first_forbidden, int64_t 
           .min_p = draw.params->min_p,
           .first_forbidden = static_cast<int32_t>(first_forbidden),
           .num_forbidden = static_cast<int32_t>(draw.forbidden.size()),
-          .kept_row = RecordsSupport(*draw.params) ? static_cast<int32_t>(kept_row) : -1};
+          .kept_row = RecordsSupport(*draw.params) ? static_cast<int32_t>(kept_row) : -1,
+          .num_top = draw.params->top_logprobs};
+}
+
+void AddForbidden(const TokenDraw& draw, std::vector<int32_t>& forbidden) {
+  const auto first = static_cast<int64_t>(forbidden.size());
+  forbidden.insert(forbidden.end(), draw.forbidden.begin(), draw.forbidden.end());
+  std::sort(forbidden.begin() + first, forbidden.end());
 }
 
 std::vector<int32_t> KeptIds(std::span<const uint32_t> words) {

@@ -20,7 +20,9 @@
 
 namespace tandem::rollout::cuda {
 
-inline constexpr int64_t kLogitsRows = 64;  // rows of logits that exist at once
+// Rows of logits that exist at once. The head's weights are read once for each so many rows: as
+// many as a graph may have, so that a step of decodes reads them once.
+inline constexpr int64_t kLogitsRows = 512;
 // Larger steps run as they come: their kernels take longer than it takes to launch them.
 inline constexpr int64_t kMaxGraphRows = 512;
 inline constexpr int64_t kMaxGraphChunks = 128;  // of kAttentionChunk tokens of context
@@ -42,8 +44,8 @@ int64_t PaddedChunks(int64_t longest_context);  // a power of two
 // Does a draw have a support to record: is it asked for, and is a filter on?
 bool RecordsSupport(const SamplingParams& params);
 
-// The graph of this step, or nothing: when a row is not drawn from exactly once, a draw records the
-// most likely ids, which the host finds in its logits, or the step is over one of the sizes above.
+// The graph of this step, or nothing: when a row is not drawn from exactly once, or the step is
+// over one of the sizes above.
 std::optional<GraphKey> GraphOf(std::span<const TokenInput> inputs,
                                 std::span<const int64_t> logits_rows,
                                 std::span<const TokenDraw> draws, uint64_t weights);
@@ -64,9 +66,12 @@ DecodeLayout LayoutOf(const GraphKey& key);
 void Fill(const GraphKey& key, std::span<const TokenInput> inputs, std::span<const TokenDraw> draws,
           std::span<std::byte> to);
 
-// As the kernel reads it; its forbidden ids begin at `first_forbidden` of the call's. A support
-// goes to row `kept_row` of `kept`.
+// As the kernel reads it; its forbidden ids begin at `first_forbidden` of the call's, where
+// AddForbidden put them. A support goes to row `kept_row` of `kept`.
 Draw AsDraw(const TokenDraw& draw, int64_t row, size_t first_forbidden, int64_t kept_row);
+
+// Appends the draw's forbidden ids, rising, as the kernel searches them.
+void AddForbidden(const TokenDraw& draw, std::vector<int32_t>& forbidden);
 
 // The ids of a row of `kept`, rising.
 std::vector<int32_t> KeptIds(std::span<const uint32_t> words);

@@ -154,9 +154,15 @@ absl::Status CheckDraws(const ModelConfig& config) {
   return cuda::CheckRowsAlone("a draw", kRows, [&](int64_t first, int64_t count) {
     std::vector<cuda::Drawn> empty(static_cast<size_t>(count));
     at::Tensor drawn = Copied(empty);
-    cuda::DrawTokens(logits.const_data_ptr<float>(), config.vocab_size,
-                     static_cast<const cuda::Draw*>(tasks.const_data_ptr()) + first, count, nullptr,
-                     static_cast<cuda::Drawn*>(drawn.data_ptr()), nullptr, CurrentStream());
+    const at::Tensor workspace =
+        at::empty({cuda::DrawWorkspaceBytes(config.vocab_size, count)}, On(at::kByte));
+    cuda::DrawTokens({.logits = logits.const_data_ptr<float>(),
+                      .vocabulary = config.vocab_size,
+                      .draws = static_cast<const cuda::Draw*>(tasks.const_data_ptr()) + first,
+                      .num_draws = count,
+                      .drawn = static_cast<cuda::Drawn*>(drawn.data_ptr()),
+                      .workspace = workspace.data_ptr()},
+                     CurrentStream());
     return BytesOf(drawn);
   });
 }

@@ -5,6 +5,8 @@
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -14,6 +16,13 @@ namespace tandem::rollout::cuda {
 
 int DeviceCount() { return c10::cuda::device_count(); }
 std::string DeviceName() { return at::cuda::getCurrentDeviceProperties()->name; }
+
+DeviceMemory MemoryOfDevice() {
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  size_t free = 0, total = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
+}
 
 at::TensorOptions On(at::ScalarType type) {
   return at::TensorOptions().dtype(type).device(at::kCUDA);

@@ -14,11 +14,13 @@
 #include <string>
 
 #include "common/cuda/kernels.h"
+#include "rollout_server/engine/cuda/memory_plan.h"
 
 namespace tandem::rollout::cuda {
 
 int DeviceCount();
-std::string DeviceName();  // of the one that is used
+std::string DeviceName();       // of the one that is used
+DeviceMemory MemoryOfDevice();  // now, with what LibTorch keeps for itself given back
 
 at::TensorOptions On(at::ScalarType type);  // memory of the device
 at::Tensor HostBytes(

@@ -1,18 +1,26 @@
-// A block of threads for each draw. Passes over the row: the largest; the sums of e^y, by segments
-// of neighbouring ids; with filters the thresholds of top-k and top-p, found digit by digit, and
-// the sums of what is left; then the ids of the segment in which the cumulative mass passes the
-// uniform.
+// Five launches for all draws of a call, each over a grid of (parts of a row, draws): several
+// blocks share a row while there are few of them. A block has whole segments of the row.
 //
-// Every sum is in an order fixed by the vocabulary, or of integers.
-#include "common/cuda/row_distribution.h"
+//   Largest   of the part; the order of a scored id; clears the bins
+//   Sum       of e^y over each segment; where ids are cut off or listed, a histogram of the logits:
+//             how many ids, and how much mass, lie in each 1/64 below the largest
+//   Collect   the bins in which top-k, top-p and the last id to be listed must fall are known now:
+//             their ids go into a list of at most kListed
+//   Keep      with filters: exact thresholds out of that list; the sums of what is left, its bits
+//   Finish    one block a draw: adds the segments up, finds the one in which the cumulative mass
+//             passes the uniform, writes records
+//
+// So the row is read twice without filters and four times with them. A list that is too short (ids
+// crowd within 1/64, or top-k is over thousands) costs passes of its own, in which thresholds are
+// found digit by digit.
+//
+// Every sum is in an order fixed by the vocabulary, or of integers, so neither the number of blocks
+// nor the order in which they run shows in a result.
+#include "rollout_server/engine/cuda/draw_cuts.h"
 #include "rollout_server/engine/cuda/draw_kernel.h"
 
 namespace tandem::rollout::cuda {
 namespace {
-
-using namespace tandem::cuda;  // row_distribution.h, device.h
-
-constexpr int kDigits = 2048;  // 11 bits
 
 // Philox4x32-10 and UniformDraw, as philox.h.
 __device__ double Uniform(uint64_t seed, uint32_t index, uint32_t position) {
@@ -31,142 +39,199 @@ __device__ double Uniform(uint64_t seed, uint32_t index, uint32_t position) {
   return (static_cast<double>(bits >> 12) + 0.5) * 0x1.0p-52;
 }
 
-// Larger floats have larger keys.
-__device__ uint32_t Ordered(float x) {
-  const uint32_t bits = __float_as_uint(x);
-  return bits >> 31 ? ~bits : bits | 0x80000000u;
-}
-
-struct Shared {
-  union {
-    struct {
-      unsigned long long weight[kDigits];
-      unsigned int count[kDigits];
-    } digits;
-    double segment_mass[kMaxRowSegments];
-  };
-  RowShared row;
-  int found;  // digit
-  unsigned long long above;
-};
-
-// Which ids a filter left: those whose key, shifted, is at least `least`.
-struct Cut {
-  int shift = 0;
-  uint64_t least = 0;
-  __device__ bool keeps(uint64_t key) const { return key >> shift >= least; }
-};
-
-class Row {
+// One draw, at the blocks that share it: a member for each launch.
+class Row : public DrawCuts {
  public:
-  __device__ Row(const float* logits, int64_t vocabulary, const Draw& draw,
-                 const int32_t* forbidden, Shared& shared)
-      : logits_(logits),
-        size_(static_cast<int>(vocabulary)),
-        draw_(draw),
-        forbidden_(forbidden + draw.first_forbidden),
-        shared_(shared) {}
+  using DrawCuts::DrawCuts;
 
-  __device__ void Run(uint32_t* kept_words, Drawn& out) {
-    const RowLargest largest = FindLargest(
-        logits_, size_, [&](int id) { return Allowed(id); }, shared_.row);
-    if (largest.broken) return Finish(out, DrawState::kBroken);
-    if (largest.of_allowed == -kRowInfinity) return Finish(out, DrawState::kNothingLeft);
-    raw_ = {largest.of_all, 1.0f};
-    if (draw_.temperature == 0) return Greedy(largest.id, out);
-    scale_ = {largest.of_allowed, 1.0f / draw_.temperature};
-    const bool filtered = draw_.top_k > 0 || draw_.top_p < 1 || draw_.min_p > 0;
-    const bool untouched = !filtered && draw_.num_forbidden == 0 && draw_.temperature == 1.0f;
-    const RowSums whole = Sum([&](float logit, int id) { return AllowedTerm(logit, id); });
-    RowSums kept = whole;
-    if (filtered) {
-      FindCuts();
-      kept = Sum([&](float logit, int id) { return KeptTerm(logit, id); });
-      if (draw_.kept_row >= 0) WriteKept(kept_words + draw_.kept_row * KeptWords(size_));
+  __device__ void Largest() {
+    const auto allowed = [&](int id) { return Allowed(id); };
+    const RowLargest largest = LargestBetween(logits_, size_, Begin(), End(), allowed, shared_.row);
+    if (threadIdx.x == 0) space_.parts[blockIdx.x] = largest;
+    if (draw_.scored_id >= 0) OrderOfPart();
+    if (!Binned()) return;
+    const int bins = (kBins + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x);
+    const int first = bins * static_cast<int>(blockIdx.x);
+    for (int i = first + static_cast<int>(threadIdx.x); i < min(kBins, first + bins);
+         i += kRowThreads) {
+      space_.weight[i] = 0;
+      space_.count[i] = 0;
     }
-    const double target = Uniform(draw_.seed, draw_.index, draw_.position) * kept.mass;
-    const int id =
-        filtered ? Pick(target, [&](float logit, int i) { return KeptTerm(logit, i).mass; })
-                 : Pick(target, [&](float logit, int i) { return AllowedTerm(logit, i).mass; });
+    if (blockIdx.x == 0 && threadIdx.x == 0) space_.listed = 0;
+  }
+
+  __device__ void Sum() {
+    if (!Settle()) return;
+    for (int s = first_segment_ + Warp(); s < end_segment_; s += kRowWarps) {
+      SegmentSums sums = {};
+      if (!greedy_) {
+        sums.allowed = SumSegment(logits_, size_, s, [&](float x, int id) { return Term(x, id); });
+      }
+      if (OfRaw()) {
+        sums.raw = SumSegment(logits_, size_, s, [&](float x, int) { return raw_.Term(x); });
+      }
+      if (draw_.scored_id >= 0) {
+        const float own = logits_[draw_.scored_id];
+        const RowSums more = SumSegment(logits_, size_, s, [&](float x, int id) {
+          const double e = Term(x, id).mass;
+          return RowSums{__dmul_rn(e, e), x > own ? e : 0.0, 0.0};
+        });
+        sums.squared = more.mass;
+        sums.above = more.first;
+      }
+      if (Lane() == 0) segments_[s] = sums;
+    }
+    if (Binned()) FillBins();
+  }
+
+  __device__ void Collect() {
+    if (!Binned() || !Settle()) return;
+    const Bounds bounds = FindBounds();
+    Visit([&](float logit, int id) {
+      if (!Listable(logit, id)) return;
+      if (!bounds.Has(BinOf(logit))) return;
+      const unsigned at = atomicAdd(&space_.listed, 1u);
+      if (at < kListed) space_.list[at] = KeyOf(logit, id);
+    });
+  }
+
+  __device__ void Keep() {
+    if (!filtered_ || !Settle()) return;
+    FindCuts();
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+      space_.top_k = top_k_;
+      space_.top_p = top_p_;
+    }
+    for (int s = first_segment_ + Warp(); s < end_segment_; s += kRowWarps) {
+      const RowSums kept =
+          SumSegment(logits_, size_, s, [&](float x, int id) { return KeptTerm(x, id); });
+      double squared = 0;
+      if (draw_.scored_id >= 0) {
+        squared = SumSegment(logits_, size_, s, [&](float x, int id) {
+                    const double e = KeptTerm(x, id).mass;
+                    return RowSums{__dmul_rn(e, e), 0.0, 0.0};
+                  }).mass;
+      }
+      if (Lane() != 0) continue;
+      segments_[s].kept = kept;
+      if (draw_.scored_id >= 0) segments_[s].squared = squared;
+    }
+    if (draw_.kept_row >= 0) WriteKept(task_.kept + draw_.kept_row * KeptWords(size_));
+  }
+
+  __device__ void Finish() {
+    Drawn& out = task_.drawn[index_];
+    if (!Settle()) {
+      if (threadIdx.x == 0)
+        out.state = largest_.broken ? DrawState::kBroken : DrawState::kNothingLeft;
+      return;
+    }
+    if (filtered_) {
+      top_k_ = space_.top_k;
+      top_p_ = space_.top_p;
+    }
+    for (int s = static_cast<int>(threadIdx.x); s < num_segments_; s += kRowThreads) {
+      shared_.segment_mass[s] = filtered_ ? segments_[s].kept.mass : segments_[s].allowed.mass;
+    }
     __syncthreads();
-    double raw_mass = kept.mass;
-    if (!untouched) raw_mass = Sum([&](float logit, int) { return raw_.Term(logit); }).mass;
-    if (threadIdx.x != 0) return;
-    out.id = id;
-    Describe(kept, scale_, id, out);
-    out.raw_logprob = untouched ? out.behaviour_logprob : raw_.LogProb(logits_[id], log(raw_mass));
-    out.kept_mass = filtered ? static_cast<float>(fmin(1.0, kept.mass / whole.mass)) : 1.0f;
-    out.state = DrawState::kDrawn;
+    RowSums sums = {};  // of what is drawn from
+    if (Warp() == 0) sums = DrawAndDescribe(out);
+    if (draw_.num_top == 0) return;
+    if (threadIdx.x == 0) shared_.log_mass = log(sums.mass);
+    __syncthreads();
+    ListTop(shared_.log_mass, out);
   }
 
  private:
-  static __device__ void Finish(Drawn& out, DrawState state) {
-    if (threadIdx.x == 0) out.state = state;
-  }
-
-  // The largest logit, the lowest id on ties; what is recorded is of the untouched distribution.
-  __device__ void Greedy(int id, Drawn& out) {
-    const RowSums raw = Sum([&](float logit, int) { return raw_.Term(logit); });
+  // Of the scored id among the part's logits.
+  __device__ void OrderOfPart() {
+    const float own = logits_[draw_.scored_id];
+    Order order = {-kRowInfinity, -kRowInfinity, 0};
+    Visit([&](float logit, int) {
+      MergeOrder({logit, -kRowInfinity, logit > own ? 1 : 0}, order);
+    });
+    for (int step = kWarp / 2; step > 0; step /= 2) {
+      MergeOrder({__shfl_xor_sync(kAllLanes, order.largest, step),
+                  __shfl_xor_sync(kAllLanes, order.second, step),
+                  __shfl_xor_sync(kAllLanes, order.larger, step)},
+                 order);
+    }
+    if (Lane() == 0) shared_.orders[Warp()] = order;
+    __syncthreads();
     if (threadIdx.x != 0) return;
-    out.id = id;
-    Describe(raw, raw_, id, out);
-    out.raw_logprob = out.behaviour_logprob;
-    out.kept_mass = 1;
-    out.state = DrawState::kDrawn;
+    for (int w = 1; w < kRowWarps; ++w) MergeOrder(shared_.orders[w], order);
+    space_.orders[blockIdx.x] = order;
+  }
+  static __device__ void MergeOrder(const Order& other, Order& order) {
+    order.second = fmaxf(fminf(order.largest, other.largest), fmaxf(order.second, other.second));
+    order.largest = fmaxf(order.largest, other.largest);
+    order.larger += other.larger;
   }
 
-  __device__ void Describe(const RowSums& sums, const RowScale& scale, int id, Drawn& out) const {
+  // Id i is bit i % 32 of word i / 32. A part begins with a word.
+  __device__ void WriteKept(uint32_t* words) const {
+    for (int first = Begin() + Warp() * kWarp; first < End(); first += kRowThreads) {
+      const int id = first + Lane();
+      const unsigned bits = __ballot_sync(kAllLanes, id < size_ && Kept(logits_[id], id));
+      if (Lane() == 0) words[first / kWarp] = bits;
+    }
+  }
+
+  // At warp 0. Gives the sums of the distribution that is recorded.
+  __device__ RowSums DrawAndDescribe(Drawn& out) {
+    const RowSums whole = SumSegments(size_, [&](int s) { return segments_[s].allowed; });
+    const RowSums kept = SumSegments(size_, [&](int s) { return segments_[s].kept; });
+    const RowSums raw = SumSegments(size_, [&](int s) { return segments_[s].raw; });
+    const RowSums sums = greedy_ ? raw : filtered_ ? kept : whole;
+    int id = draw_.scored_id;
+    if (id < 0 && greedy_) id = largest_.id;
+    if (id < 0) {
+      const double target = Uniform(draw_.seed, draw_.index, draw_.position) * sums.mass;
+      id = filtered_ ? Pick(target, [&](float x, int i) { return KeptTerm(x, i).mass; })
+                     : Pick(target, [&](float x, int i) { return Term(x, i).mass; });
+    }
+    if (draw_.scored_id >= 0) DescribeScore(id, whole, sums);
+    if (Lane() != 0) return sums;
     const double log_mass = log(sums.mass), first = sums.first / sums.mass;
-    out.behaviour_logprob = scale.LogProb(logits_[id], log_mass);
+    const bool left = !filtered_ || Kept(logits_[id], id);
+    out.id = id;
+    out.behaviour_logprob = left ? scale_.LogProb(logits_[id], log_mass) : -kRowInfinity;
     out.entropy = EntropyOf(sums, log_mass);
     out.logprob_second_moment = static_cast<float>(
         fmax(0.0, sums.second / sums.mass - 2 * log_mass * first + log_mass * log_mass));
+    const RowSums& untouched = OfRaw() ? raw : whole;
+    out.raw_logprob = !filtered_ && !OfRaw() ? out.behaviour_logprob
+                                             : raw_.LogProb(logits_[id], log(untouched.mass));
+    out.kept_mass = filtered_ ? static_cast<float>(fmin(1.0, kept.mass / whole.mass)) : 1.0f;
+    out.state = DrawState::kDrawn;
+    out.num_top = 0;
+    return sums;
   }
 
-  __device__ bool Allowed(int id) const {
-    for (int i = 0; i < draw_.num_forbidden; ++i) {
-      if (forbidden_[i] == id) return false;
-    }
-    return true;
-  }
-
-  template <typename TermOf>
-  __device__ RowSums Sum(const TermOf& term_of) const {
-    return SumRow(logits_, size_, term_of, shared_.segment_mass, shared_.row);
-  }
-  __device__ RowSums AllowedTerm(float logit, int id) const {
-    const RowSums term = scale_.Term(logit);
-    return term.mass > 0 && Allowed(id) ? term : RowSums{};
-  }
-
-  __device__ bool Kept(float logit, int id) const {
-    const uint64_t key = static_cast<uint64_t>(Ordered(logit)) << 32 | static_cast<uint32_t>(id);
-    return logit > -kRowInfinity && top_k_.keeps(key) && top_p_.keeps(key) &&
-           scale_.Y(logit) >= least_ && Allowed(id);
-  }
-  __device__ RowSums KeptTerm(float logit, int id) const {
-    return Kept(logit, id) ? scale_.WideTerm(logit) : RowSums{};
-  }
-
-  // Id i is bit i % 32 of word i / 32.
-  __device__ void WriteKept(uint32_t* words) const {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    for (int first = static_cast<int>(threadIdx.x) - lane; first < size_; first += kRowThreads) {
-      const int id = first + lane;
-      const unsigned bits = __ballot_sync(kAllLanes, id < size_ && Kept(logits_[id], id));
-      if (lane == 0) words[first / kWarp] = bits;
-    }
+  // At warp 0.
+  __device__ void DescribeScore(int id, const RowSums& whole, const RowSums& sums) {
+    const RowSums more = SumSegments(size_, [&](int s) {
+      return RowSums{segments_[s].squared, segments_[s].above, 0.0};
+    });
+    if (Lane() != 0) return;
+    Order order = space_.orders[0];
+    for (int p = 1; p < parts_; ++p) MergeOrder(space_.orders[p], order);
+    Scored& out = task_.scored[index_];
+    out.squared_probs = static_cast<float>(more.mass / (sums.mass * sums.mass));
+    out.margin = order.largest - order.second;
+    out.gap = order.largest - logits_[id];
+    out.mass_above = static_cast<float>(more.first / whole.mass);
+    out.rank = order.larger;
   }
 
   // The first id at which the cumulative mass passes `target`, else the last one with mass. Of warp
   // 0.
   template <typename MassOf>
   __device__ int Pick(double target, const MassOf& mass_of) const {
-    if (threadIdx.x >= kWarp) return 0;
-    const int segment = SegmentSize(size_), lane = static_cast<int>(threadIdx.x);
+    const int segment = SegmentSize(size_), lane = Lane();
     double cumulative = 0;
     int s = 0, last_with_mass = 0;
-    for (int i = 0; i * segment < size_; ++i) {
+    for (int i = 0; i < num_segments_; ++i) {
       const double mass = shared_.segment_mass[i];
       if (mass <= 0) continue;
       last_with_mass = i;
@@ -197,137 +262,89 @@ class Row {
     return last;
   }
 
-  __device__ void FindCuts() {
-    top_k_ = top_p_ = Cut{};
-    least_ = -static_cast<double>(kRowInfinity);
-    if (draw_.top_k > 0 && draw_.top_k < size_) {
-      // Ties stay: the last digits are those of the logit.
-      const auto one = [&](float logit, int id) -> unsigned long long {
-        return logit > -kRowInfinity && Allowed(id);
-      };
-      top_k_ = FindCut(one, static_cast<double>(draw_.top_k), /*last_shift=*/32);
-    }
-    if (draw_.top_p < 1) {
-      // Integers, so that any order gives the same sum: 2^-40 of the largest is the smallest mass.
-      const auto mass = [&](float logit, int id) -> unsigned long long {
-        const uint64_t key = static_cast<uint64_t>(Ordered(logit)) << 32;
-        return top_k_.keeps(key)
-                   ? static_cast<unsigned long long>(AllowedTerm(logit, id).mass * 0x1p40)
-                   : 0ull;
-      };
-      unsigned long long total = 0;
-      for (int id = static_cast<int>(threadIdx.x); id < size_; id += kRowThreads) {
-        total += mass(logits_[id], id);
-      }
-      total = BlockSum(total, &shared_.digits.weight[0]);
-      __syncthreads();
-      top_p_ = FindCut(mass, static_cast<double>(draw_.top_p) * static_cast<double>(total), 0);
-    }
-    if (draw_.min_p > 0) least_ = log(static_cast<double>(draw_.min_p));
+  // Likelier first; of equals the lower id.
+  __device__ static Wide TopKeyOf(float logit, int id) {
+    return static_cast<Wide>(Ordered(logit)) << 32 | (0xffffffffu - static_cast<uint32_t>(id));
+  }
+  __device__ void PutTop(int at, int id, double log_mass) const {
+    task_.top[index_ * kMostTop + at] = {id, scale_.LogProb(logits_[id], log_mass)};
   }
 
-  // Of ids from the largest key (logit, then id) down: keeps each that has less than `wanted`
-  // weight above it. Narrows the last kept key down by 11 bits a pass.
-  template <typename WeightOf>
-  __device__ Cut FindCut(const WeightOf& weight_of, double wanted, int last_shift) {
-    uint64_t prefix = 0;
-    int prefix_shift = 64;
-    unsigned long long above = 0;
-    while (prefix_shift > last_shift) {
-      const int shift = max(last_shift, prefix_shift - 11);
-      const int bins = 1 << (prefix_shift - shift);
-      for (int i = static_cast<int>(threadIdx.x); i < kDigits; i += kRowThreads) {
-        shared_.digits.weight[i] = 0;
-        shared_.digits.count[i] = 0;
+  __device__ void ListTop(double log_mass, Drawn& out) {
+    if (space_.listed > kListed) return ListTopByPasses(log_mass, out);
+    const int listed = static_cast<int>(space_.listed);
+    for (int i = static_cast<int>(threadIdx.x); i < listed; i += kRowThreads) {
+      const int id = IdOf(space_.list[i]);
+      const bool left = !filtered_ || Kept(logits_[id], id);
+      shared_.list.keys[i] = left ? TopKeyOf(logits_[id], id) : 0;
+    }
+    __syncthreads();
+    int num = 0;
+    for (int i = 0; i < listed; ++i) num += shared_.list.keys[i] != 0;
+    for (int i = static_cast<int>(threadIdx.x); i < listed; i += kRowThreads) {
+      const Wide key = shared_.list.keys[i];
+      if (key == 0) continue;
+      int likelier = 0;
+      for (int j = 0; j < listed; ++j) likelier += shared_.list.keys[j] > key;
+      if (likelier < draw_.num_top) {
+        PutTop(likelier, static_cast<int>(0xffffffffu - static_cast<uint32_t>(key)), log_mass);
       }
-      __syncthreads();
+    }
+    if (threadIdx.x == 0) out.num_top = min(num, draw_.num_top);
+  }
+
+  // One pass over the row for each.
+  __device__ void ListTopByPasses(double log_mass, Drawn& out) {
+    Wide before = ~0ull;
+    int num = 0;
+    for (; num < draw_.num_top; ++num) {
+      Wide best = 0;
       for (int id = static_cast<int>(threadIdx.x); id < size_; id += kRowThreads) {
         const float logit = logits_[id];
-        const uint64_t key =
-            static_cast<uint64_t>(Ordered(logit)) << 32 | static_cast<uint32_t>(id);
-        if (prefix_shift < 64 && key >> prefix_shift != prefix) continue;
-        const unsigned long long weight = weight_of(logit, id);
-        if (weight == 0) continue;
-        const auto digit = static_cast<unsigned>(key >> shift) & static_cast<unsigned>(bins - 1);
-        atomicAdd(&shared_.digits.weight[digit], weight);
-        atomicAdd(&shared_.digits.count[digit], 1u);
+        const Wide key = TopKeyOf(logit, id);
+        if (key >= before || key <= best || !Listable(logit, id)) continue;
+        if (!filtered_ || Kept(logit, id)) best = key;
       }
-      __syncthreads();
-      FindDigit(bins, above, wanted);
-      __syncthreads();
-      const int found = shared_.found;
-      if (found < 0) return {};  // less than `wanted` in all: nothing is cut
-      above = shared_.above;
-      const unsigned count = shared_.digits.count[found];
-      prefix =
-          (prefix_shift < 64 ? prefix << (prefix_shift - shift) : 0) | static_cast<unsigned>(found);
-      prefix_shift = shift;
-      __syncthreads();
-      if (count == 1) break;
-    }
-    return {prefix_shift, prefix};
-  }
-
-  // The digit at which the weight from the largest digit down reaches `wanted`, and what lies above
-  // it. Of warp 0; lane 31 has the largest digits.
-  __device__ void FindDigit(int bins, unsigned long long above, double wanted) {
-    if (threadIdx.x >= kWarp) return;
-    const int lane = static_cast<int>(threadIdx.x), each = (bins + kWarp - 1) / kWarp;
-    unsigned long long own = 0;
-    for (int i = lane * each; i < min(bins, (lane + 1) * each); ++i)
-      own += shared_.digits.weight[i];
-    unsigned long long from_here = own;  // of this lane and those above it
-    for (int step = 1; step < kWarp; step *= 2) {
-      const unsigned long long more = __shfl_down_sync(kAllLanes, from_here, step);
-      if (lane + step < kWarp) from_here += more;
-    }
-    const bool reached = static_cast<double>(above + from_here) >= wanted && from_here > 0;
-    const unsigned lanes = __ballot_sync(kAllLanes, reached);
-    if (lanes == 0) {
-      if (lane == 0) shared_.found = -1;
-      return;
-    }
-    if (lane != kWarp - 1 - __clz(static_cast<int>(lanes))) return;
-    above += from_here - own;
-    for (int i = min(bins, (lane + 1) * each) - 1; i >= lane * each; --i) {
-      const unsigned long long weight = shared_.digits.weight[i];
-      if (weight > 0 && static_cast<double>(above + weight) >= wanted) {
-        shared_.found = i;
-        shared_.above = above;
-        return;
+      best = ~BlockLeast(~best, shared_);
+      if (best == 0) break;
+      before = best;
+      if (threadIdx.x == 0) {
+        PutTop(num, static_cast<int>(0xffffffffu - static_cast<uint32_t>(best)), log_mass);
       }
-      above += weight;
     }
+    if (threadIdx.x == 0) out.num_top = num;
   }
-
-  const float* const logits_;
-  const int size_;
-  const Draw& draw_;
-  const int32_t* const forbidden_;
-  Shared& shared_;
-  RowScale raw_ = {}, scale_ = {};  // of the untouched logits; of those allowed, tempered
-  Cut top_k_, top_p_;
-  double least_ = 0;  // of y, by min-p
 };
 
-__global__ void __launch_bounds__(kRowThreads)
-    DrawKernel(const float* logits, int64_t vocabulary, const Draw* draws, const int32_t* forbidden,
-               Drawn* drawn, uint32_t* kept) {
-  __shared__ Shared shared;
-  const Draw draw = draws[blockIdx.x];
-  if (draw.row < 0) return;
-  Row row(logits + draw.row * vocabulary, vocabulary, draw, forbidden, shared);
-  row.Run(kept, drawn[blockIdx.x]);
-}
+#define TANDEM_DRAW_KERNEL(name)                                   \
+  __global__ void __launch_bounds__(kRowThreads)                   \
+      name##Kernel(DrawTask task, int64_t first_draw, int parts) { \
+    __shared__ Shared shared;                                      \
+    if (task.draws[first_draw + blockIdx.y].row < 0) return;       \
+    Row(task, first_draw, parts, shared).name();                   \
+  }
+TANDEM_DRAW_KERNEL(Largest)
+TANDEM_DRAW_KERNEL(Sum)
+TANDEM_DRAW_KERNEL(Collect)
+TANDEM_DRAW_KERNEL(Keep)
+TANDEM_DRAW_KERNEL(Finish)
+#undef TANDEM_DRAW_KERNEL
 
 }  // namespace
 
-void DrawTokens(const float* logits, int64_t vocabulary, const Draw* draws, int64_t num_draws,
-                const int32_t* forbidden, Drawn* drawn, uint32_t* kept,
-                tandem::cuda::Stream stream) {
-  if (num_draws == 0) return;
-  TANDEM_LAUNCH(DrawKernel, GridOf(num_draws), kRowThreads, stream, logits, vocabulary, draws,
-                forbidden, drawn, kept);
+void DrawTokens(const DrawTask& task, tandem::cuda::Stream stream) {
+  for (int64_t first = 0; first < task.num_draws; first += kDrawsTogether) {
+    const auto draws = static_cast<int>(std::min(kDrawsTogether, task.num_draws - first));
+    const int most = std::max(1, NumSegments(task.vocabulary) / kLeastPart);
+    const int parts = std::min({std::max(1, kBlocksWanted / draws), most, kMostParts});
+    const dim3 shared_rows(static_cast<unsigned>(parts), static_cast<unsigned>(draws));
+    const dim3 whole_rows(1, static_cast<unsigned>(draws));
+    TANDEM_LAUNCH(LargestKernel, shared_rows, kRowThreads, stream, task, first, parts);
+    TANDEM_LAUNCH(SumKernel, shared_rows, kRowThreads, stream, task, first, parts);
+    TANDEM_LAUNCH(CollectKernel, shared_rows, kRowThreads, stream, task, first, parts);
+    TANDEM_LAUNCH(KeepKernel, shared_rows, kRowThreads, stream, task, first, parts);
+    TANDEM_LAUNCH(FinishKernel, whole_rows, kRowThreads, stream, task, first, parts);
+  }
 }
 
 }  // namespace tandem::rollout::cuda

@@ -2,10 +2,22 @@
 
 namespace tandem::rollout {
 
-absl::StatusOr<std::unique_ptr<TokenRunner>> MakeCudaRunner(const ModelConfig&,
-                                                            const CudaRunnerOptions&) {
+namespace {
+
+absl::Status NoCuda() {
   return absl::FailedPreconditionError(
       "engine.device is cuda, and this build has no CUDA: build the cuda preset (docs/cuda.md)");
+}
+
+}  // namespace
+
+absl::StatusOr<cuda::MemoryPlan> PlanCudaMemory(const ModelConfig&, const cuda::MemoryNeeds&) {
+  return NoCuda();
+}
+
+absl::StatusOr<std::unique_ptr<TokenRunner>> MakeCudaRunner(const ModelConfig&,
+                                                            const CudaRunnerOptions&) {
+  return NoCuda();
 }
 
 }  // namespace tandem::rollout

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 namespace tandem::rollout::cuda {
 namespace {
@@ -14,16 +15,19 @@ int64_t SlotOf(const TokenInput& input, int64_t position) {
 
 // Tokens [first, first + count) of the inputs are neighbours of one sequence.
 void AddRun(std::span<const TokenInput> inputs, int64_t first, int64_t count, bool flash,
-            std::vector<RowRange>& ranges) {
-  if (ranges.empty() || ranges.back().flash != flash) {
+            int64_t most_gathered, std::vector<RowRange>& ranges) {
+  const TokenInput& last = inputs[static_cast<size_t>(first + count - 1)];
+  const int64_t context = last.position + 1;
+  const auto full = [&](const RowRange& range) {
+    return flash && static_cast<int64_t>(range.slots.size()) + context > most_gathered;
+  };
+  if (ranges.empty() || ranges.back().flash != flash || full(ranges.back())) {
     ranges.push_back({});
     ranges.back().first = first;
     ranges.back().flash = flash;
   }
   RowRange& range = ranges.back();
   range.count += count;
-  const TokenInput& last = inputs[static_cast<size_t>(first + count - 1)];
-  const int64_t context = last.position + 1;
   range.longest_key = std::max(range.longest_key, context);
   if (!flash) return;
   for (int64_t p = 0; p < context; ++p) range.slots.push_back(SlotOf(last, p));
@@ -34,7 +38,24 @@ void AddRun(std::span<const TokenInput> inputs, int64_t first, int64_t count, bo
 
 }  // namespace
 
-StepInputs LayOut(std::span<const TokenInput> inputs, int64_t flash_tokens) {
+std::vector<size_t> CopyRounds(std::span<const BlockCopy> copies) {
+  std::vector<size_t> ends;
+  std::set<BlockId> from, to;
+  for (size_t i = 0; i < copies.size(); ++i) {
+    const BlockCopy& copy = copies[i];
+    if (to.contains(copy.from) || to.contains(copy.to) || from.contains(copy.to)) {
+      ends.push_back(i);
+      from.clear();
+      to.clear();
+    }
+    from.insert(copy.from);
+    to.insert(copy.to);
+  }
+  if (!copies.empty()) ends.push_back(copies.size());
+  return ends;
+}
+
+StepInputs LayOut(std::span<const TokenInput> inputs, int64_t flash_tokens, int64_t most_gathered) {
   StepInputs step;
   std::map<const std::vector<BlockId>*, int32_t> sequences;
   std::vector<const std::vector<BlockId>*> tables;
@@ -66,7 +87,7 @@ StepInputs LayOut(std::span<const TokenInput> inputs, int64_t flash_tokens) {
     }
     step.kv_read += inputs[static_cast<size_t>(end - 1)].position + 1;
     AddRun(inputs, first, end - first, flash_tokens > 0 && end - first >= flash_tokens,
-           step.ranges);
+           most_gathered, step.ranges);
   }
   return step;
 }

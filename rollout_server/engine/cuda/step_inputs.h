@@ -11,6 +11,12 @@
 
 namespace tandem::rollout::cuda {
 
+// Bounds of what attention takes of a step, whatever its contexts: floats of paged attention's
+// scratch memory, and tokens whose keys and values are gathered for flash attention at once. One
+// context that is longer is the exception.
+inline constexpr int64_t kAttentionScratchFloats = int64_t{1} << 26;
+inline constexpr int64_t kGatheredTokens = int64_t{1} << 16;
+
 // Neighbouring rows that attend in one way.
 struct RowRange {
   int64_t first = 0, count = 0;
@@ -33,8 +39,14 @@ struct StepInputs {
   double kv_read = 0;   // KV entries read: those of neighbouring tokens of a sequence once
 };
 
-// Runs of at least `flash_tokens` tokens attend by flash; 0: none do.
-StepInputs LayOut(std::span<const TokenInput> inputs, int64_t flash_tokens);
+// Copies are made in their order, but those of a round at once: no block of a round is both copied
+// from and copied to, or copied to twice. Where each round ends in `copies`.
+std::vector<size_t> CopyRounds(std::span<const BlockCopy> copies);
+
+// Runs of at least `flash_tokens` tokens attend by flash; 0: none do. A range of several runs has
+// contexts of `most_gathered` tokens together at most.
+StepInputs LayOut(std::span<const TokenInput> inputs, int64_t flash_tokens,
+                  int64_t most_gathered = kGatheredTokens);
 
 }  // namespace tandem::rollout::cuda
 

@@ -241,5 +241,34 @@ TYPED_TEST(RowKernels, GatherKvTakesTokensOutOfTheirBlocks) {
   EXPECT_EQ(out_values.Read(), want);
 }
 
+// 300 copies, more than go with one launch, over two layers of 700 blocks.
+TEST(CopyBlocks, CopiesAllLayersOfEachPairAndNothingElse) {
+  constexpr int64_t kLayers = 2, kBlocks = 700, kWords = 8;
+  std::vector<uint32_t> cache(kLayers * kBlocks * kWords);
+  for (size_t i = 0; i < cache.size(); ++i) cache[i] = static_cast<uint32_t>(i);
+  const DeviceArray<uint32_t> on_device(cache);
+  std::vector<int32_t> from, to;
+  for (int32_t i = 0; i < 300; ++i) {
+    from.push_back(i / 3);
+    to.push_back(699 - i);
+  }
+  RunCopyBlocks({.cache = on_device.data(),
+                 .layers = kLayers,
+                 .blocks = kBlocks,
+                 .block_bytes = kWords * 4,
+                 .from = from.data(),
+                 .to = to.data(),
+                 .count = 300},
+                nullptr);
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    for (size_t i = 0; i < from.size(); ++i) {
+      const int64_t first = layer * kBlocks;
+      std::copy_n(cache.begin() + (first + from[i]) * kWords, kWords,
+                  cache.begin() + (first + to[i]) * kWords);
+    }
+  }
+  EXPECT_EQ(on_device.Read(), cache);
+}
+
 }  // namespace
 }  // namespace tandem::cuda

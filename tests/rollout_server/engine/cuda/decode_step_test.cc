@@ -73,14 +73,14 @@ TEST(DecodeStep, HasNoGraphWhenARowIsNotDrawnFromExactlyOnce) {
   EXPECT_EQ(GraphOf({}, {}, {}, 1), std::nullopt);
 }
 
-TEST(DecodeStep, HasNoGraphWhenTheHostLooksForTheMostLikelyIds) {
+TEST(DecodeStep, HasAGraphWhateverIsRecordedOfADraw) {
   Example example;
   SamplingParams recorded = example.plain;
   recorded.top_logprobs = 5;
   example.draws[1].params = &recorded;
-  EXPECT_EQ(example.Graph(), std::nullopt);
-  recorded.top_logprobs = 0;
   EXPECT_NE(example.Graph(), std::nullopt);
+  EXPECT_EQ(AsDraw(example.draws[1], 1, 0, 1).num_top, 5);
+  recorded.top_logprobs = 0;
   recorded.return_support = true;
   recorded.top_p = 0.9f;
   EXPECT_NE(example.Graph(), std::nullopt);
@@ -168,20 +168,29 @@ TEST(DecodeStep, FillsWhatAGraphReadsAndPadsWithRowsThatDoNothing) {
   EXPECT_THAT(Read<int32_t>(bytes, layout.forbidden, 3), ElementsAre(8, 9, 3));
 }
 
-TEST(DecodeStep, CountsTheRowOfADrawWithinItsSliceOfLogits) {
+// Logits of all rows of a graph exist at once, so that its step reads the head's weights once.
+TEST(DecodeStep, HasOneSliceOfLogitsForALargestGraph) {
   Example example;
-  for (int64_t i = 3; i < 66; ++i) {
+  for (int64_t i = 3; i < kMaxGraphRows; ++i) {
     example.inputs.push_back(example.inputs[1]);
     example.draws.push_back(example.draws[0]);
+    example.draws.back().logits_row = i;
+    example.logits_rows.push_back(i);
   }
-  const GraphKey key = {80, 1, 12};
-  std::vector<std::byte> bytes(LayoutOf(key).bytes);
-  Fill(key, example.inputs, example.draws, bytes);
-  const auto draws = Read<Draw>(bytes, LayoutOf(key).draws, 80);
-  EXPECT_EQ(draws[63].row, 63);
-  EXPECT_EQ(draws[64].row, 0);
-  EXPECT_EQ(draws[65].row, 1);
-  EXPECT_EQ(draws[66].row, -1);
+  const auto key = example.Graph();
+  ASSERT_EQ(key, (GraphKey{kMaxGraphRows, 1, 12}));
+  std::vector<std::byte> bytes(LayoutOf(*key).bytes);
+  Fill(*key, example.inputs, example.draws, bytes);
+  const auto draws = Read<Draw>(bytes, LayoutOf(*key).draws, kMaxGraphRows);
+  for (int32_t i = 0; i < kMaxGraphRows; ++i) ASSERT_EQ(draws[static_cast<size_t>(i)].row, i);
+}
+
+TEST(DecodeStep, HasForbiddenIdsInRisingOrderForTheKernel) {
+  Example example;
+  example.draws[1].forbidden = {9, 2, 7};
+  std::vector<int32_t> forbidden = {5};
+  AddForbidden(example.draws[1], forbidden);
+  EXPECT_THAT(forbidden, ElementsAre(5, 2, 7, 9));
 }
 
 TEST(GraphCache, FindsAGraphByItsWholeKey) {

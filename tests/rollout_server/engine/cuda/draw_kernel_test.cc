@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <string>
 
 #include "rollout_server/engine/philox.h"
@@ -22,21 +25,38 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 struct Outcome {
   std::vector<Drawn> drawn;
   std::vector<uint32_t> kept;  // [D, KeptWords(V)]
+  std::vector<TopId> top;      // [D, kMostTop]
+  std::vector<Scored> scored;
 };
 
 constexpr uint32_t kUntouched = 0xabcdef01u;
 
 Outcome Draws(const std::vector<float>& logits, int64_t vocabulary, const std::vector<Draw>& draws,
               const std::vector<int32_t>& forbidden = {}) {
+  const auto num = static_cast<int64_t>(draws.size());
   const DeviceArray<float> d_logits(logits);
   const DeviceArray<Draw> d_draws(draws);
   const DeviceArray<int32_t> d_forbidden(forbidden);
   const DeviceArray<Drawn> drawn(draws.size(), Drawn{.id = -7});
   const DeviceArray<uint32_t> kept(draws.size() * static_cast<size_t>(KeptWords(vocabulary)),
                                    kUntouched);
-  DrawTokens(d_logits.data(), vocabulary, d_draws.data(), static_cast<int64_t>(draws.size()),
-             d_forbidden.data(), drawn.data(), kept.data(), nullptr);
-  return {drawn.Read(), kept.Read()};
+  const DeviceArray<TopId> top(draws.size() * kMostTop, TopId{.id = -7});
+  const DeviceArray<Scored> scored(draws.size());
+  // What stood in the workspace before does not matter.
+  const DeviceArray<uint8_t> workspace(static_cast<size_t>(DrawWorkspaceBytes(vocabulary, num)),
+                                       0xff);
+  DrawTokens({.logits = d_logits.data(),
+              .vocabulary = vocabulary,
+              .draws = d_draws.data(),
+              .num_draws = num,
+              .forbidden = d_forbidden.data(),
+              .drawn = drawn.data(),
+              .kept = kept.data(),
+              .top = top.data(),
+              .scored = scored.data(),
+              .workspace = workspace.data()},
+             nullptr);
+  return {drawn.Read(), kept.Read(), top.Read(), scored.Read()};
 }
 
 std::vector<Drawn> DrawAll(const std::vector<float>& logits, int64_t vocabulary,
@@ -222,6 +242,148 @@ TEST(DrawTokens, DrawTheSameWhetherOrNotTheyTellWhatWasLeft) {
   for (size_t i = 0; i < draws.size(); ++i) {
     EXPECT_EQ(std::memcmp(&told[i], &untold[i], sizeof(Drawn)), 0) << i;
   }
+}
+
+// All ids with one logit, or with two: no bin has few enough of them to be looked at one by one.
+TEST(DrawTokens, FindTheSameWhereIdsCrowd) {
+  for (const float apart : {0.0f, 1e-3f}) {
+    SCOPED_TRACE(apart);
+    std::vector<float> logits(3000, 2.0f);
+    for (size_t i = 0; i < logits.size(); i += 2) logits[i] += apart;
+    std::vector<Draw> draws;
+    for (uint32_t i = 0; i < 4; ++i) {
+      draws.push_back({.seed = i, .top_k = 1700});
+      draws.push_back({.seed = i, .top_p = 0.3f});
+      draws.push_back({.seed = i, .top_k = 1600, .top_p = 0.95f, .num_top = 5});
+      draws.push_back({.seed = i, .min_p = 0.9f});
+    }
+    ExpectSameAsCpu(logits, 3000, draws);
+  }
+}
+
+TEST(DrawTokens, KeepWhatTheCpuKeepsWhenTopKReachesFarDown) {
+  // The thresholds lie more than 32 below the largest, in the last bin.
+  std::vector<float> logits = Normal(4000, 17, 3);
+  logits[1234] = 60;
+  std::vector<Draw> draws;
+  for (uint32_t i = 0; i < 4; ++i) {
+    draws.push_back({.seed = i, .temperature = 20, .top_k = 50});
+    draws.push_back({.seed = i, .temperature = 20, .top_p = 0.5f});
+    draws.push_back({.seed = i, .temperature = 20, .top_k = 3000, .top_p = 0.9f, .num_top = 3});
+  }
+  ExpectSameAsCpu(logits, 4000, draws);
+}
+
+TEST(DrawTokens, ListTheMostLikelyIdsAsTheCpuDoes) {
+  for (const int64_t vocabulary : {50, 5003, 20000}) {
+    SCOPED_TRACE(vocabulary);
+    std::vector<float> logits = Normal(static_cast<size_t>(vocabulary), 21, 2);
+    logits[3] = logits[17] = logits[44];  // equals: the lower id first
+    const std::vector<int32_t> forbidden = {1, 30};
+    std::vector<Draw> draws = Settings(1);
+    for (size_t i = 0; i < draws.size(); ++i) {
+      draws[i].num_forbidden = i % 2 == 0 ? 2 : 0;
+      draws[i].num_top = i % 3 == 0 ? 20 : 1;
+    }
+    const Outcome got = Draws(logits, vocabulary, draws, forbidden);
+    for (size_t i = 0; i < draws.size(); ++i) {
+      SCOPED_TRACE(i);
+      SamplingParams params = ParamsOf(draws[i]);
+      params.top_logprobs = draws[i].num_top;
+      const auto own = std::span(forbidden).first(static_cast<size_t>(draws[i].num_forbidden));
+      const auto want = SampleToken(logits, params, own, 0.5);
+      ASSERT_TRUE(want.ok());
+      ASSERT_EQ(got.drawn[i].num_top, static_cast<int32_t>(want->top.size()));
+      for (size_t t = 0; t < want->top.size(); ++t) {
+        const TopId& one = got.top[i * kMostTop + t];
+        EXPECT_EQ(one.id, want->top[t].id) << t;
+        EXPECT_NEAR(one.logprob, want->top[t].logprob, 4e-6);
+      }
+    }
+  }
+}
+
+TEST(DrawTokens, ListTheMostLikelyIdsOfARowOfEquals) {
+  const std::vector<float> logits(3000, -1.5f);
+  const Outcome got = Draws(logits, 3000, {{.num_forbidden = 2, .num_top = 4}}, {0, 2});
+  ASSERT_EQ(got.drawn[0].num_top, 4);
+  EXPECT_EQ(got.top[0].id, 1);
+  EXPECT_EQ(got.top[1].id, 3);
+  EXPECT_EQ(got.top[2].id, 4);
+  EXPECT_EQ(got.top[3].id, 5);
+  EXPECT_NEAR(got.top[0].logprob, -std::log(2998.0), 4e-6);
+}
+
+TEST(DrawTokens, ScoreAGivenIdAsTheCpuDoes) {
+  for (const int64_t vocabulary : {50, 5003, 20000}) {
+    const std::vector<float> logits = Normal(static_cast<size_t>(vocabulary), 31, 2);
+    for (const int32_t id : {0, 7, 49}) {
+      SCOPED_TRACE(::testing::Message() << vocabulary << " ids, id " << id);
+      std::vector<Draw> draws = Settings(1);
+      std::erase_if(draws, [](const Draw& draw) { return draw.temperature == 0; });
+      for (Draw& draw : draws) draw.scored_id = id;
+      const Outcome got = Draws(logits, vocabulary, draws);
+      for (size_t i = 0; i < draws.size(); ++i) {
+        SCOPED_TRACE(i);
+        const ScoreOptions options = {.temperature = draws[i].temperature,
+                                      .top_k = draws[i].top_k,
+                                      .top_p = draws[i].top_p,
+                                      .min_p = draws[i].min_p};
+        const auto want = ScoreToken(logits, options, id);
+        ASSERT_TRUE(want.ok());
+        ASSERT_EQ(got.drawn[i].state, DrawState::kDrawn);
+        if (std::isinf(want->logprob)) {
+          EXPECT_EQ(got.drawn[i].behaviour_logprob, want->logprob);
+        } else {
+          EXPECT_NEAR(got.drawn[i].behaviour_logprob, want->logprob, 4e-6);
+        }
+        EXPECT_NEAR(got.drawn[i].raw_logprob, want->raw_logprob, 4e-6);
+        EXPECT_NEAR(got.drawn[i].entropy, want->entropy, 1e-4);
+        EXPECT_NEAR(got.drawn[i].kept_mass, want->kept_mass, 2e-6);
+        EXPECT_NEAR(got.scored[i].squared_probs, want->squared_probs, 2e-6);
+        EXPECT_EQ(got.scored[i].margin, want->margin);
+        EXPECT_EQ(got.scored[i].gap, want->gap);
+        EXPECT_EQ(got.scored[i].rank, want->rank);
+        EXPECT_NEAR(got.scored[i].mass_above, want->mass_above, 4e-6);
+      }
+    }
+  }
+}
+
+// So a score is the record's bits.
+TEST(DrawTokens, ScoreADrawnIdWithTheBitsOfItsRecord) {
+  const std::vector<float> logits = Normal(20000, 33, 2);
+  std::vector<Draw> draws = Settings(1);
+  std::erase_if(draws, [](const Draw& draw) { return draw.temperature == 0; });
+  const std::vector<Drawn> drawn = DrawAll(logits, 20000, draws);
+  for (size_t i = 0; i < draws.size(); ++i) draws[i].scored_id = drawn[i].id;
+  const std::vector<Drawn> scored = DrawAll(logits, 20000, draws);
+  for (size_t i = 0; i < draws.size(); ++i) {
+    EXPECT_EQ(std::memcmp(&scored[i], &drawn[i], sizeof(Drawn)), 0) << i;
+  }
+}
+
+// Alone a row is shared by several blocks, and in the company of many it has one.
+TEST(DrawTokens, GiveTheSameBitsHoweverManyBlocksShareARow) {
+  constexpr int64_t kVocabulary = 9000;
+  const std::vector<float> logits = Normal(kVocabulary, 41, 2);
+  const std::vector<Draw> few = Settings(1);
+  std::vector<Draw> many;
+  while (many.size() < 200) many.insert(many.end(), few.begin(), few.end());
+  const std::vector<Drawn> company = DrawAll(logits, kVocabulary, many);
+  for (size_t i = 0; i < few.size(); ++i) {
+    const std::vector<Drawn> alone = DrawAll(logits, kVocabulary, {few[i]});
+    EXPECT_EQ(std::memcmp(&alone[0], &company[i], sizeof(Drawn)), 0) << i;
+  }
+}
+
+TEST(DrawTokens, DrawForMoreThanTheWorkspaceHoldsAtOnce) {
+  const std::vector<float> logits = Normal(64, 3);
+  std::vector<Draw> draws;
+  for (uint32_t i = 0; i < kDrawsTogether + 40; ++i) {
+    draws.push_back({.seed = 5, .index = i, .top_p = i % 2 == 0 ? 1.0f : 0.8f});
+  }
+  ExpectSameAsCpu(logits, 64, draws);
 }
 
 TEST(DrawTokens, SaysWhichRowsAreBrokenAndWhichHaveNothingLeft) {

@@ -75,5 +75,32 @@ TEST(StepInputs, LeaveShorterRunsToPagedAttention) {
   EXPECT_EQ(step.ranges[2].count, 2);
 }
 
+// What flash attention gathers of contexts is bounded: 18 + 2 tokens are over 19.
+TEST(StepInputs, CutFlashRunsIntoRangesOfBoundedContexts) {
+  const Example example;
+  const StepInputs step = LayOut(example.inputs, 2, /*most_gathered=*/19);
+  ASSERT_EQ(step.ranges.size(), 3u);
+  EXPECT_EQ(step.ranges[1].first, 2);
+  EXPECT_EQ(step.ranges[1].count, 3);
+  EXPECT_EQ(step.ranges[1].slots.size(), 18u);
+  EXPECT_TRUE(step.ranges[2].flash);
+  EXPECT_EQ(step.ranges[2].first, 5);
+  EXPECT_EQ(step.ranges[2].count, 2);
+  EXPECT_THAT(step.ranges[2].query_ends, ElementsAre(0, 2));
+  EXPECT_THAT(step.ranges[2].key_ends, ElementsAre(0, 2));
+  EXPECT_EQ(step.ranges[2].longest_key, 2);
+  // A single context over the bound goes as one all the same.
+  EXPECT_EQ(LayOut(example.inputs, 2, /*most_gathered=*/5).ranges.size(), 3u);
+}
+
+// Block 3 is read by the first copy and written by the fourth, block 7 written and then read.
+TEST(StepInputs, CopyBlocksTogetherThatDoNotMeet) {
+  EXPECT_THAT(CopyRounds({}), ElementsAre());
+  const std::vector<BlockCopy> apart = {{3, 4}, {3, 5}, {3, 6}};
+  EXPECT_THAT(CopyRounds(apart), ElementsAre(3));
+  const std::vector<BlockCopy> meet = {{3, 7}, {3, 8}, {7, 9}, {5, 3}, {5, 3}};
+  EXPECT_THAT(CopyRounds(meet), ElementsAre(2, 4, 5));
+}
+
 }  // namespace
 }  // namespace tandem::rollout::cuda

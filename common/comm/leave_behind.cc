@@ -1,0 +1,53 @@
+#include "common/comm/leave_behind.h"
+
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem::comm {
+namespace {
+
+// Of the caller and the thread: whoever is last frees it.
+struct Outcome {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::optional<absl::Status> status;
+};
+
+absl::Status Run(const std::function<void()>& work) {
+  try {
+    work();
+    return absl::OkStatus();
+  } catch (const std::exception& error) {
+    return absl::InternalError(error.what());
+  }
+}
+
+}  // namespace
+
+absl::Status RunOrLeaveBehind(const std::string& what, absl::Duration deadline,
+                              std::function<void()> work) {
+  const auto outcome = std::make_shared<Outcome>();
+  std::thread([outcome, work = std::move(work)]() mutable {
+    absl::Status status = Run(work);
+    work = nullptr;  // what it owns goes before anybody is told
+    const std::lock_guard lock(outcome->mutex);
+    outcome->status = std::move(status);
+    outcome->changed.notify_all();
+  }).detach();
+  std::unique_lock lock(outcome->mutex);
+  const bool back = outcome->changed.wait_for(lock, absl::ToChronoNanoseconds(deadline),
+                                              [&] { return outcome->status.has_value(); });
+  if (back) return *outcome->status;
+  return absl::DeadlineExceededError(absl::StrCat(what, " took longer than ",
+                                                  absl::FormatDuration(deadline),
+                                                  ": a member died or hangs in the middle of it"));
+}
+
+}  // namespace tandem::comm

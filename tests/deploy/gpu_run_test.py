@@ -1,0 +1,100 @@
+"""deploy/gpu/run.sh on a target whose programs are stand-ins: order, limits and the page of the quick pass."""
+
+import os
+import pathlib
+import re
+import subprocess
+import tarfile
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+SCRIPT = REPOSITORY / "deploy/gpu/run.sh"
+
+# Stands for the target's Python: names a device and a LibTorch, makes "models", and accepts what it is given.
+PYTHON = """#!/bin/bash
+if [[ $1 == *random_model.py ]]; then mkdir -p "$3" && touch "$3/model.safetensors"; fi
+cat >/dev/null
+echo Fake-Device-9000
+"""
+
+
+def plan():
+    out = subprocess.run(["bash", SCRIPT, "plan"], capture_output=True, text=True, check=True).stdout
+    return [(name, int(seconds)) for name, seconds in re.findall(r"\| (.*?) \| at most (\d+) s \|", out)]
+
+
+def test_the_quick_pass_fits_into_eight_minutes_with_unpacking():
+    steps = plan()
+    assert sum(seconds for _, seconds in steps) + 30 <= 480
+    names = [name for name, _ in steps]
+    for wanted in ("kernels agree with the CPU", "ten GRPO steps", "the exact null", "decode benchmark", "push benchmark"):
+        assert any(name.startswith(wanted) for name in names), wanted
+
+
+def bundle(folder, programs):
+    """The parts of a bundle in which every program is the shell text that `programs` has for it, or says its name."""
+    stage = folder / "stage"
+    for part in ("bin", "results", "deploy/gpu", "tests"):
+        (stage / part).mkdir(parents=True)
+    tests = re.search(r"^TESTS=\((.*?)\)", SCRIPT.read_text(), re.M | re.S)[1].split()
+    for name in [*tests, "tandem", "rollout_server", "trainer"]:
+        program = stage / "bin" / name
+        program.write_text(programs.get(name, f"#!/bin/bash\necho {name} ran: $*\n"))
+        program.chmod(0o755)
+    (stage / "deploy/gpu/run.sh").write_text(SCRIPT.read_text())
+    (stage / "COMMIT").write_text("abc\n")
+    (stage / "SOURCE_DIR").write_text(f"{REPOSITORY}\n")
+    parts = folder / "parts"
+    parts.mkdir()
+    with tarfile.open(parts / "tandem-gpu.part-aa", "w:gz") as tar:
+        tar.add(stage, ".")
+    (parts / "run.sh").write_text(SCRIPT.read_text())
+    subprocess.run("sha256sum tandem-gpu.part-* >SHA256SUMS", shell=True, check=True, cwd=parts)
+    return parts
+
+
+def run_quick(folder, programs=None):
+    parts = bundle(folder, programs or {})
+    python = folder / "python"
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+    # ldd says nothing of a shell script; here it stands for one that finds everything.
+    (folder / "ldd").write_text("#!/bin/bash\necho ok\n")
+    (folder / "ldd").chmod(0o755)
+    ran = subprocess.run(
+        ["bash", parts / "run.sh", "on-target", folder / "target"], capture_output=True, text=True,
+        env={**os.environ, "QUICK": "1", "PYTHON": str(python), "PATH": f"{folder}:{os.environ['PATH']}"}, check=False)
+    return ran, sorted(path.name for path in (folder / "target/results").iterdir()), folder / "target/results"
+
+
+def test_the_quick_pass_leaves_one_page_with_every_step_and_what_it_printed(tmp_path):
+    ran, files, results = run_quick(tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert len(files) == 1 and files[0].endswith("-fake-device-9000.md"), files
+    page = (results / files[0]).read_text()
+    for name, _ in plan():
+        assert f"| {name} | passed |" in page, page
+    assert "tandem ran: bench train --device cuda --model models/0.5b" in page
+    assert "tandem ran: bench push --device cuda" in page
+    assert "9 programs, failed: none" in page
+
+
+def test_a_kernel_that_fails_is_named_on_the_page_and_the_pass_goes_on(tmp_path):
+    ran, files, results = run_quick(tmp_path, {"matmul_kernel_gpu_test": "#!/bin/bash\necho row 3 is off\nexit 1\n"})
+    assert ran.returncode == 1
+    page = (results / files[0]).read_text()
+    assert "| kernels agree with the CPU | FAILED (1) |" in page
+    assert "failed: matmul_kernel_gpu_test" in page and "row 3 is off" in page
+    assert "| push benchmark | passed |" in page
+
+
+def test_a_pass_without_time_says_so(tmp_path):
+    script = SCRIPT.read_text()
+    parts = bundle(tmp_path, {})
+    (parts / "run.sh").write_text(script.replace("QUICK_SECONDS=480", "QUICK_SECONDS=0"))
+    python = tmp_path / "python"
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+    subprocess.run(["bash", parts / "run.sh", "on-target", tmp_path / "target"], capture_output=True, check=True,
+                   env={**os.environ, "QUICK": "1", "PYTHON": str(python)})
+    page = next((tmp_path / "target/results").iterdir()).read_text()
+    assert page.count("not run: no time is left") == len(plan())
