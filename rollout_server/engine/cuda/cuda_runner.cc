@@ -435,7 +435,7 @@ void CudaRunner::Decode(const CudaWeights& weights, const cuda::GraphKey& key,
   }
   memory_.host_drawn.copy_(memory_.draws.drawn, /*non_blocking=*/true);
   cuda::DrawMemory host =
-      cuda::Fetch(memory_.draws, static_cast<int64_t>(draws.size()), cuda::WantsOf(draws));
+      cuda::FetchWanted(memory_.draws, static_cast<int64_t>(draws.size()), cuda::WantsOf(draws));
   cuda::Wait(stream_);
   host.drawn = memory_.host_drawn;
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = cuda::TokenAt(host, i, draws[i]);

@@ -91,7 +91,6 @@ class DrawCuts : public DrawBins {
       total += mass(logits_[id], id);
     }
     total = BlockSum(total, shared_.of_warps);
-    __syncthreads();
     top_p_ = FindCut(mass, static_cast<double>(draw_.top_p) * static_cast<double>(total), 0);
   }
 
