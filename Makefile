@@ -1,17 +1,24 @@
 # `make demo` and `make test` are the two to know; `make help` lists the rest.
 JOBS ?= $(shell nproc)
 ARGS ?=
+PREFIX ?= /usr/local
+DESTDIR ?=
 PRESET := release
 BIN := build/$(PRESET)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build demo test check-full cuda image fuzz bench mutants format
+# The set-ups of two goals are one environment; compilers run side by side inside a goal.
+.NOTPARALLEL:
+.PHONY: help setup test-setup configure build demo install test check-full cuda image fuzz bench mutants format
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /  make \1: /p' $(MAKEFILE_LIST)
 
 setup:           ## install what is missing: system packages, .deps/venv, the demo's model
 	@deploy/setup/install.sh
+
+test-setup:      ## setup, and the programs that tests and benchmarks run beside ours
+	@deploy/setup/install.sh --tests
 
 configure: setup
 	@cmake --preset $(PRESET) -Wno-dev --log-level=WARNING
@@ -22,7 +29,11 @@ build: configure ## setup, then the programs into build/release/bin
 demo: build      ## train SmolLM2-135M on the CPU and write a report; extra arguments in ARGS="..."
 	@$(BIN)/tandem demo $(ARGS)
 
-test: configure  ## build everything and run the tests that need no accelerator
+install: build   ## programs, libraries and examples into PREFIX (/usr/local), below DESTDIR where it is given
+	@deploy/setup/install.sh --install
+	@deploy/setup/copy_programs.sh $(BIN) "$(DESTDIR)$(PREFIX)"
+
+test: test-setup configure ## build everything and run the tests that need no accelerator
 	@cmake --build build/$(PRESET) -j $(JOBS)
 	@ctest --preset $(PRESET) -j 2
 
@@ -51,16 +62,16 @@ fuzz:            ## libFuzzer on whatever reads foreign bytes: SECONDS of each t
 	@cmake --build --preset fuzz -j $(JOBS)
 	@tests/fuzz/run.sh $(or $(SECONDS),60)
 
-bench: build     ## rollout and trainer beside transformers and TRL, and the weight push: one JSON line each
+bench: test-setup build ## rollout and trainer beside transformers and TRL, and the weight push: one JSON line each
 	@cmake --build build/$(PRESET) --target trainer_bench -j $(JOBS)
 	@.deps/venv/bin/python tests/bench/rollout_bench.py
 	@.deps/venv/bin/python tests/bench/trainer_bench.py
-	@$(BIN)/tandem bench push --model models/smollm2-135m-instruct --servers 1,2 --json
+	@$(BIN)/tandem bench push --model models/smollm2-135m-instruct --num-servers 1,2 --json
 	@rm -rf runs/bench && $(BIN)/tandem demo --steps 5 --out runs/bench --name fp32 --set server.engine.dtype=fp32 \
 	  --set trainer.eval.at_start=false --set trainer.eval.at_end=false
 	@.deps/venv/bin/python tests/bench/trl_step_bench.py --dtype fp32 --tandem runs/bench/fp32
 
-mutants: configure ## put each known bug in by a patch and see its test fail
+mutants: test-setup configure ## put each known bug in by a patch and see its test fail
 	@.deps/venv/bin/python tests/mutants/run_mutants.py $(ARGS)
 
 format:          ## clang-format on every C++ file

@@ -24,9 +24,9 @@ endif()
 # The run time alone, for kernels and their tests.
 add_library(torch::cudart INTERFACE IMPORTED)
 target_compile_options(torch::cudart INTERFACE
-  "SHELL:-idirafter ${TANDEM_CUDA_WHEELS}/cu13/include"
-  "SHELL:-idirafter ${TANDEM_CUDA_TOOLKIT}/include"
-  "SHELL:-idirafter ${TANDEM_CUDA_TOOLKIT}/include/cccl")
+  "SHELL:-idirafter \"${TANDEM_CUDA_WHEELS}/cu13/include\""
+  "SHELL:-idirafter \"${TANDEM_CUDA_TOOLKIT}/include\""
+  "SHELL:-idirafter \"${TANDEM_CUDA_TOOLKIT}/include/cccl\"")
 target_link_libraries(torch::cudart INTERFACE ${TANDEM_CUDA_WHEELS}/cu13/lib/libcudart.so.13)
 # Old tags: a run path that also holds for what the libraries found by it need.
 target_link_options(torch::cudart INTERFACE -Wl,--disable-new-dtags
@@ -35,7 +35,7 @@ target_link_options(torch::cudart INTERFACE -Wl,--disable-new-dtags
 set(CMAKE_BUILD_RPATH "$ORIGIN/../lib")
 
 add_library(torch::cuda INTERFACE IMPORTED)
-target_compile_options(torch::cuda INTERFACE "SHELL:-idirafter ${TANDEM_CUDA_WHEELS}/nccl/include")
+target_compile_options(torch::cuda INTERFACE "SHELL:-idirafter \"${TANDEM_CUDA_WHEELS}/nccl/include\"")
 target_compile_definitions(torch::cuda INTERFACE USE_C10D_NCCL)
 # torch_cuda registers its kernels when it is loaded, so it is linked whether or not a symbol is named.
 target_link_libraries(torch::cuda INTERFACE torch::cpu torch::cudart

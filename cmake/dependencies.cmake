@@ -1,7 +1,11 @@
 # Libraries from Debian packages (deploy/setup/install.sh puts them there).
 find_package(Threads REQUIRED)
 find_package(absl REQUIRED)             # Status, strings, time: the vocabulary gRPC itself speaks
-find_package(Protobuf REQUIRED)         # wire records
+# Wire records. A current gRPC asks for protobuf by the targets of protobuf's own package; Debian 12 has none.
+find_package(protobuf CONFIG QUIET)
+if(NOT protobuf_FOUND)
+  find_package(Protobuf REQUIRED)
+endif()
 find_package(gRPC CONFIG REQUIRED)      # the rollout and weight services
 find_package(OpenSSL 3 REQUIRED)        # certificates, behind common/rpc/tls_directory.h
 find_package(yaml-cpp REQUIRED)         # run files; keeps line numbers for error messages

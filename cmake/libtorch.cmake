@@ -9,8 +9,8 @@ endif()
 
 add_library(torch::cpu INTERFACE IMPORTED)
 target_compile_options(torch::cpu INTERFACE
-  "SHELL:-idirafter ${TORCH_ROOT}/include"
-  "SHELL:-idirafter ${TORCH_ROOT}/include/torch/csrc/api/include"
+  "SHELL:-idirafter \"${TORCH_ROOT}/include\""
+  "SHELL:-idirafter \"${TORCH_ROOT}/include/torch/csrc/api/include\""
   -Wno-unused-parameter -Wno-comment)
 target_compile_definitions(torch::cpu INTERFACE AT_PARALLEL_OPENMP=1 USE_DISTRIBUTED USE_C10D_GLOO)
 # The wheel ships libgomp under its usual soname, so our OpenMP code and LibTorch's share one pool.

@@ -113,8 +113,17 @@ absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Served(int64_t version, 
   return Cast(version, dither ? trainer::Rounding::kDither : trainer::Rounding::kNearest);
 }
 
-absl::StatusOr<std::vector<HostTensor>> CaptureWeights::NearestCast(int64_t version) const {
-  return Cast(version, trainer::Rounding::kNearest);
+absl::StatusOr<std::vector<HostTensor>> CaptureWeights::OfBf16Trainer(int64_t version) const {
+  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, Masters(version));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<HostTensor> cast,
+                          Cast(version, trainer::Rounding::kNearest));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const std::string& name = tensors[i].spec.name;
+    if (name.starts_with("model.layers.") && name.ends_with("_proj.weight")) {
+      tensors[i] = Widen(cast[i]);
+    }
+  }
+  return tensors;
 }
 
 absl::Status CaptureWeights::CheckServed(int64_t version, DType dtype) const {

@@ -36,8 +36,10 @@ class CaptureWeights {
   // The same as servers had them: cast to `dtype` with the rounding the capture names.
   absl::StatusOr<std::vector<HostTensor>> Served(int64_t version, DType dtype) const;
 
-  // The masters rounded to bf16 to nearest, as a bf16 trainer computes with them.
-  absl::StatusOr<std::vector<HostTensor>> NearestCast(int64_t version) const;
+  // F32 tensors of the values that a bf16 trainer computes with (trainer/policy.h, on a CPU):
+  // matrices of the decoder's linear layers are rounded to bf16 to nearest; the head, the
+  // embedding, norms and biases stay the fp32 masters. Errors of Masters.
+  absl::StatusOr<std::vector<HostTensor>> OfBf16Trainer(int64_t version) const;
 
   // Is what Served gives what servers were proven to run?
   //   FAILED_PRECONDITION  names the version and the tensors that differ

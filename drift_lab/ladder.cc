@@ -228,10 +228,10 @@ absl::Status Climb::ScoreCells(int64_t version) {
   };
   const std::vector<bool> wanted = HavingVersion(capture_, version);
   TANDEM_ASSIGN_OR_RETURN(auto engines, weights_.Served(version, serving_->weight_dtype()));
-  TANDEM_ASSIGN_OR_RETURN(auto trainers, trainer_side_.bf16_weights ? weights_.NearestCast(version)
-                                                                    : weights_.Masters(version));
+  TANDEM_ASSIGN_OR_RETURN(const auto trainers, trainer_side_.bf16_weights
+                                                   ? weights_.OfBf16Trainer(version)
+                                                   : weights_.Masters(version));
   engines = WidenToFp32(engines);
-  trainers = WidenToFp32(trainers);
   // Cells with the same weights stand together: installing costs as much as a few completions.
   const size_t weight_bits = bit_of(Part::kCast) | bit_of(Part::kHead);
   std::vector<size_t> order(ladder_.cells.size());

@@ -106,8 +106,8 @@ void AddToken(const Token& token, double threshold, const Layout& layout,
   for (size_t m = 0; m < kNumMeasures; ++m) sums[Layout::total(m)] += measures[m];
   AddRungs(RungsOf(token, layout), threshold, layout, sums);
   for (size_t i = 0; i < token.parts.size(); ++i) {
-    const size_t bit = size_t{1} << (i - layout.first_factor);
-    const double alone = layout.is_factor(i) ? token.cells[bit] : token.parts[i];
+    const double alone =
+        layout.is_factor(i) ? token.cells[size_t{1} << (i - layout.first_factor)] : token.parts[i];
     sums[layout.mean(i)] += token.parts[i];
     sums[layout.mean_abs(i)] += std::abs(alone);
   }

@@ -50,6 +50,7 @@ constexpr ThresholdList kThresholds[] = {
     {"vespo", "loss.vespo_lambda_positive:loss.vespo_lambda_negative", "3:2 1.5:1 6:4",
      NullRule::kNone},
     {"m2po", "loss.m2po_max", "0.04 0.01 0.02 0.08", NullRule::kNone},
+    {"m2po_clip", "loss.m2po_max", "0.04 0.01 0.02 0.08", NullRule::kNone},
     {"dppo_tv", "loss.dppo_max_tv", "0.15 0.075 0.2 0.3", NullRule::kNone},
     {"dppo_kl", "loss.dppo_max_kl", "0.05 0.025 0.1", NullRule::kNone},
 };

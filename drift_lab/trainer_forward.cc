@@ -44,8 +44,8 @@ std::vector<Row> PlanRows(const Capture& capture, const std::vector<bool>& wante
 }
 
 // The ids each token of a completion was drawn from, where filters left some out.
-std::vector<std::span<const int32_t>> SupportOf(const Capture& capture, int64_t s) {
-  std::vector<std::span<const int32_t>> support;
+std::vector<SupportView> SupportOf(const Capture& capture, int64_t s) {
+  std::vector<SupportView> support;
   for (int64_t t = capture.token_offsets[static_cast<size_t>(s)];
        t < capture.token_offsets[static_cast<size_t>(s) + 1]; ++t) {
     const auto begin = static_cast<size_t>(capture.support_offsets[static_cast<size_t>(t)]);

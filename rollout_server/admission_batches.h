@@ -34,15 +34,20 @@ class AdmissionBatches {
   absl::StatusOr<std::vector<GroupRequest>> Arrive(const BatchRef& batch, int64_t group_id,
                                                    GroupRequest request);
 
-  // The group's caller is gone; its place waits for it to be asked for again. False: not held.
+  // The group's caller is gone; its place waits for it to be asked for again. False: not held. A
+  // batch that holds nothing any more remembers only which of its groups were aborted, and of such
+  // batches the latest kRememberedBatches are kept: whoever asks and aborts for ever fills nothing.
   bool Withdraw(const BatchRef& batch, int64_t group_id);
 
   // The group was aborted for good: it counts as arrived. Returns what this releases.
   std::vector<GroupRequest> Skip(const BatchRef& batch, int64_t group_id);
 
-  // Forgets the released batches of a run (it starts over under a new epoch, with the same
-  // numbers).
+  // Forgets the batches of a run, but for those that hold groups: it starts over under a new epoch,
+  // with the same numbers.
   void Forget(const std::string& run_id);
+
+  // Batches of which anything is known.
+  size_t size() const { return batches_.size() + released_.size(); }
 
   static constexpr size_t kRememberedBatches = 256;
 
@@ -55,9 +60,12 @@ class AdmissionBatches {
   };
 
   std::vector<GroupRequest> ReleaseIfComplete(const Key& key);
+  void NoteEmptied(const Key& key);
 
   std::map<Key, Batch> batches_;
   std::deque<Key> released_;  // the latest kRememberedBatches
+  // Of batches_, those that hold nothing but have aborted groups, oldest first; as many.
+  std::deque<Key> emptied_;
 };
 
 }  // namespace tandem::rollout

@@ -15,8 +15,8 @@ absl::Status Stopped() { return absl::UnavailableError("the engine has stopped")
 
 }  // namespace
 
-EngineThread::EngineThread(std::unique_ptr<StepEngine> engine, SecondsClock clock)
-    : engine_(std::move(engine)), heartbeat_(std::move(clock)) {}
+EngineThread::EngineThread(std::unique_ptr<StepEngine> engine, const SecondsClock& clock)
+    : engine_(std::move(engine)), clock_(clock), heartbeat_(clock) {}
 
 EngineThread::~EngineThread() { Stop(); }
 
@@ -57,41 +57,58 @@ void EngineThread::Abort(GroupKey key) {
 void EngineThread::StopEarly(GroupKey key) {
   Post([this, key](StepEngine* engine) {
     if (!engine) return;
-    absl::StatusOr<std::vector<EngineEvent>> events = engine->StopEarly(key);
-    if (events.ok() && !events->empty()) {
-      if (callbacks_.on_events) callbacks_.on_events(*std::move(events));
+    std::vector<EngineEvent> events = engine->StopEarly(key);
+    if (!events.empty()) {
+      if (callbacks_.on_events) callbacks_.on_events(std::move(events));
       return;
     }
     engine->Abort(key);
     if (callbacks_.on_rejected) {
-      callbacks_.on_rejected(key, events.ok()
-                                      ? absl::AbortedError("stopped early, with nothing drawn yet")
-                                      : events.status());
+      callbacks_.on_rejected(key, absl::AbortedError("stopped early, with nothing drawn yet"));
     }
   });
 }
 
 void EngineThread::Score(std::vector<ScoreSequence> sequences, const ScoreOptions& options,
-                         std::function<void(absl::StatusOr<ScoreResult>)> done) {
+                         std::function<void(absl::StatusOr<ScoreResult>)> done,
+                         std::function<absl::Status()> wanted) {
   if (waiting_scores_.fetch_add(1) >= kMaxWaitingScores) {
     waiting_scores_.fetch_sub(1);
     done(absl::ResourceExhaustedError("too many Score calls are waiting (limit 64)"));
     return;
   }
   auto shared = std::make_shared<std::vector<ScoreSequence>>(std::move(sequences));
-  Post([this, shared, options, done = std::move(done)](StepEngine* engine) {
-    waiting_scores_.fetch_sub(1);
-    if (!engine) return done(Stopped());
-    absl::StatusOr<std::vector<SequenceScore>> scored = engine->Score(*shared, options);
-    if (!scored.ok()) return done(scored.status());
-    done(ScoreResult{*std::move(scored), engine->live_version()});
+  Post([this, shared, options, done = std::move(done),
+        wanted = std::move(wanted)](StepEngine* engine) {
+    absl::StatusOr<std::unique_ptr<ScoreRun>> run = Stopped();
+    if (engine) run = engine->StartScore(std::move(*shared), options);
+    if (!run.ok()) {
+      waiting_scores_.fetch_sub(1);
+      return done(run.status());
+    }
+    scores_.push_back({*std::move(run), engine->live_version(), done, wanted});
   });
+}
+
+void EngineThread::EndScore(Scores::iterator score, absl::StatusOr<ScoreResult> result) {
+  const auto done = std::move(score->done);
+  scores_.erase(score);  // gives its KV back
+  waiting_scores_.fetch_sub(1);
+  done(std::move(result));
 }
 
 void EngineThread::SetPaused(bool paused, std::function<void(absl::Status)> done) {
   Post([this, paused, done = std::move(done)](StepEngine* engine) {
-    if (engine) paused_.store(paused);
-    if (done) done(engine ? absl::OkStatus() : Stopped());
+    absl::Status changed = engine ? absl::OkStatus() : Stopped();
+    if (engine && paused && !waiting_installs_.empty()) {
+      changed = absl::FailedPreconditionError(
+          "a commit waits for the running groups to end (engine.in_flight is drain), which in a "
+          "pause they never would: pause when it has ended");
+    }
+    if (changed.ok() && paused_.exchange(paused) && !paused && callbacks_.on_resumed) {
+      callbacks_.on_resumed();
+    }
+    if (done) done(changed);
   });
 }
 
@@ -117,7 +134,9 @@ absl::StatusOr<double> EngineThread::Install(std::unique_ptr<StagedWeights> stag
     if (!engine) return swapped->set_value(Stopped());
     const double begin = MonotonicSeconds();
     const std::vector<GroupKey> ended = engine->Install(std::move(*shared), version);
-    swapped->set_value(MonotonicSeconds() - begin);
+    const double seconds = MonotonicSeconds() - begin;
+    if (callbacks_.on_installed) callbacks_.on_installed(version);
+    swapped->set_value(seconds);
     for (const GroupKey key : ended) {
       if (!callbacks_.on_rejected) continue;
       callbacks_.on_rejected(
@@ -165,19 +184,50 @@ void EngineThread::Run() {
     }
     commands.clear();
     InstallWhenDrained();
-    if (!paused_.load() && engine_->HasWork()) {
-      absl::StatusOr<std::vector<EngineEvent>> events = engine_->Step();
-      if (!events.ok()) {
-        CloseQueue();
-        if (callbacks_.on_failure) callbacks_.on_failure(events.status());
-        return;
-      }
+    const bool groups_run = CanStep();
+    if (!groups_run) {
       PublishStats();
-      if (callbacks_.on_events && !events->empty()) callbacks_.on_events(*std::move(events));
-    } else {
-      PublishStats();
+    } else if (!StepGroups()) {
+      return;
     }
+    if (!scores_.empty()) StepScores(groups_run);
   }
+}
+
+// False when the engine failed.
+bool EngineThread::StepGroups() {
+  const bool owes = owed_seconds_ > 0;
+  const double begin = owes ? clock_() : 0;
+  absl::StatusOr<std::vector<EngineEvent>> events = engine_->Step();
+  if (!events.ok()) {
+    CloseQueue();
+    if (callbacks_.on_failure) callbacks_.on_failure(events.status());
+    return false;
+  }
+  if (owes) owed_seconds_ -= clock_() - begin;
+  PublishStats();
+  if (callbacks_.on_events && !events->empty()) callbacks_.on_events(*std::move(events));
+  return true;
+}
+
+// Ends the scores that nobody waits for, then a slice of the one whose turn it is. Groups get as
+// much time as the slice took before the next one.
+void EngineThread::StepScores(bool groups_run) {
+  for (auto score = scores_.begin(); score != scores_.end();) {
+    const auto one = score++;
+    const absl::Status wanted = one->wanted ? one->wanted() : absl::OkStatus();
+    if (!wanted.ok()) EndScore(one, wanted);
+  }
+  if (scores_.empty() || (groups_run && owed_seconds_ > 0)) return;
+  const double begin = clock_();
+  const auto score = scores_.begin();
+  const absl::StatusOr<ScoreProgress> progress = score->run->Step();
+  owed_seconds_ = clock_() - begin;
+  if (!progress.ok()) return EndScore(score, progress.status());
+  if (*progress == ScoreProgress::kDone) {
+    return EndScore(score, ScoreResult{score->run->Take(), score->version});
+  }
+  scores_.splice(scores_.end(), scores_, score);
 }
 
 void EngineThread::InstallWhenDrained() {
@@ -188,7 +238,7 @@ void EngineThread::InstallWhenDrained() {
 
 bool EngineThread::WaitForWork(std::deque<Command>* commands) {
   const bool drained = !waiting_installs_.empty() && engine_->Stats().num_groups_running == 0;
-  const bool can_step = drained || (!paused_.load() && engine_->HasWork());
+  const bool can_step = drained || !scores_.empty() || CanStep();
   MutexLock lock(&mu_);
   while (!stopping_ && commands_.empty() && !can_step) {
     heartbeat_.Rest();
@@ -217,6 +267,7 @@ void EngineThread::CloseQueue() {
   }
   for (const Command& command : left) command(nullptr);
   for (const Command& install : std::exchange(waiting_installs_, {})) install(nullptr);
+  while (!scores_.empty()) EndScore(scores_.begin(), Stopped());
 }
 
 }  // namespace tandem::rollout

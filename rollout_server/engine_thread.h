@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -39,11 +40,14 @@ class EngineThread : public WeightSink {
     std::function<void(std::vector<EngineEvent>)> on_events;
     // Add refused this group, or an install ended it.
     std::function<void(GroupKey, const absl::Status&)> on_rejected;
+    std::function<void(WeightVersion)> on_installed;      // before Install returns
     std::function<void(const EngineStats&)> on_stats;     // after every step and command
     std::function<void(const absl::Status&)> on_failure;  // a step failed: the last call
+    std::function<void()> on_resumed;                     // a pause ended
   };
 
-  explicit EngineThread(std::unique_ptr<StepEngine> engine, SecondsClock clock = MonotonicSeconds);
+  explicit EngineThread(std::unique_ptr<StepEngine> engine,
+                        const SecondsClock& clock = MonotonicSeconds);
   ~EngineThread() override;  // Stop
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
@@ -63,13 +67,21 @@ class EngineThread : public WeightSink {
   // rejected.
   void StopEarly(GroupKey key);
 
-  // `done` runs on the engine thread, or here when refused.
-  //   RESOURCE_EXHAUSTED  more than kMaxWaitingScores wait already
-  //   any code from Engine::Score
+  // Computes slice by slice, in turn with other scores. While groups decode, all scores together
+  // take at most half of the time; no command waits for more than a slice. `wanted` is asked on the
+  // engine thread before each slice, without a lock held: the score ends with its first error.
+  // Null: wanted to the end. `done` runs on the engine thread, or here when refused.
+  //   RESOURCE_EXHAUSTED  kMaxWaitingScores are not done yet
+  //   ABORTED             new weights were installed before it was done
+  //   any other code from Engine::StartScore and ScoreRun::Step
   void Score(std::vector<ScoreSequence> sequences, const ScoreOptions& options,
-             std::function<void(absl::StatusOr<ScoreResult>)> done);
+             std::function<void(absl::StatusOr<ScoreResult>)> done,
+             std::function<absl::Status()> wanted = nullptr);
 
-  // No step runs between Pause's `done` and Resume; sequences keep their state. Idempotent.
+  // No step runs between Pause's `done` and Resume; sequences keep their state. Idempotent. Pause:
+  //   FAILED_PRECONDITION  an install waits for the running groups to end (in-flight policy drain);
+  //                        in a pause they never would, and the caller of Install would wait for
+  //                        ever
   void Pause(std::function<void(absl::Status)> done);
   void Resume(std::function<void(absl::Status)> done);
   bool paused() const { return paused_.load(); }
@@ -95,8 +107,20 @@ class EngineThread : public WeightSink {
   // Called with the engine, or with null when there is none any more.
   using Command = std::function<void(StepEngine*)>;
 
+  struct RunningScore {
+    std::unique_ptr<ScoreRun> run;
+    WeightVersion version;  // it began under
+    std::function<void(absl::StatusOr<ScoreResult>)> done;
+    std::function<absl::Status()> wanted;
+  };
+  using Scores = std::list<RunningScore>;
+
   void Post(Command command) ABSL_LOCKS_EXCLUDED(mu_);
   void Run();
+  bool CanStep() const { return !paused_.load() && engine_->HasWork(); }
+  bool StepGroups();
+  void StepScores(bool groups_run);
+  void EndScore(Scores::iterator score, absl::StatusOr<ScoreResult> result);
   bool WaitForWork(std::deque<Command>* commands) ABSL_LOCKS_EXCLUDED(mu_);
   void PublishStats() ABSL_LOCKS_EXCLUDED(mu_);
   void InstallWhenDrained();
@@ -105,7 +129,11 @@ class EngineThread : public WeightSink {
 
   const std::unique_ptr<StepEngine> engine_;
   Callbacks callbacks_;
-  std::deque<Command> waiting_installs_;  // for running groups to end; engine thread only
+  const SecondsClock clock_;
+  // Of the engine thread:
+  std::deque<Command> waiting_installs_;  // for running groups to end
+  Scores scores_;                         // not done; the next slice is of the first
+  double owed_seconds_ = 0;               // that groups may step before the next slice
   std::thread thread_;
   Heartbeat heartbeat_;
   std::atomic<bool> paused_{false};

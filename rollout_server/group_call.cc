@@ -38,7 +38,9 @@ void GroupCall::End(GroupSummary summary) {
 
 void GroupCall::End(absl::Status error) {
   MutexLock lock(&mu_);
-  if (error_.ok() && !summary_) error_ = std::move(error);
+  if (!error_.ok() || summary_) return;
+  error_ = std::move(error);
+  completions_.clear();  // nobody gets them any more
 }
 
 void GroupCall::AddListener(std::shared_ptr<GroupListener> listener) {

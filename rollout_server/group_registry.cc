@@ -3,17 +3,28 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/refusal.h"
 
 namespace tandem::rollout {
 namespace {
 
-void Notify(const std::vector<std::shared_ptr<GroupListener>>& listeners) {
-  for (const auto& listener : listeners) listener->OnProgress();
-}
+using rpc::Refusal;
+using rpc::Refused;
 
 double Milliseconds(double from, double to) { return from > 0 ? (to - from) * 1e3 : 0; }
+
+// What a request holds while it waits or runs.
+int64_t RequestBytes(const GroupRequest& request) {
+  const SamplingParams& sampling = request.sampling;
+  size_t bytes = sizeof(GroupRequest) +
+                 sizeof(int32_t) * (request.prompt.size() + sampling.stop_token_ids.size());
+  for (const std::string& stop : sampling.stop_strings) bytes += sizeof(stop) + stop.size();
+  return static_cast<int64_t>(bytes);
+}
 
 }  // namespace
 
@@ -22,69 +33,110 @@ GroupRegistry::GroupRegistry(Runner runner, Limits limits, SecondsClock clock,
     : runner_(std::move(runner)),
       limits_(limits),
       clock_(std::move(clock)),
-      on_finished_(std::move(on_finished)) {}
+      on_finished_(std::move(on_finished)),
+      remembered_(limits_.remembered_groups) {}
 
-GroupRegistry::Name GroupRegistry::NameOf(const std::string& run_id, int64_t group_id,
-                                          const std::string& fingerprint) {
-  return {run_id, group_id, run_id.empty() ? fingerprint : std::string()};
+GroupRegistry::Name GroupRegistry::NameOf(const Ask& ask) {
+  return {ask.run_id, ask.group_id,
+          ask.run_id.empty() ? absl::StrCat(ask.caller, ask.fingerprint) : ask.caller};
+}
+
+// Nobody can put a group into the batch of another caller.
+std::string GroupRegistry::BatchOwner(const std::string& run_id, const std::string& caller) {
+  return caller.empty() ? run_id : absl::StrCat(run_id, "\n", caller);
+}
+
+// Runs the orders that wait, then tells `told` to look. Called after every change.
+void GroupRegistry::SendAndTell(const Listeners& told) {
+  {
+    MutexLock lock(&mu_);
+    const bool sends = !std::exchange(sending_, true);
+    while (sends && !orders_.empty()) {
+      const std::function<void()> order = std::move(orders_.front());
+      orders_.pop_front();
+      mu_.Unlock();
+      order();
+      mu_.Lock();
+    }
+    if (sends) sending_ = false;
+  }
+  for (const auto& listener : told) listener->OnProgress();
 }
 
 absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::Join(
     Ask ask, std::shared_ptr<GroupListener> listener) {
+  Listeners told;
+  absl::StatusOr<std::shared_ptr<GroupCall>> call = JoinOrStart(std::move(ask), listener, &told);
+  SendAndTell(told);
+  return call;
+}
+
+absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::JoinOrStart(
+    Ask ask, const std::shared_ptr<GroupListener>& listener, Listeners* told) {
+  if (ask.batch) ask.batch->run_id = BatchOwner(ask.run_id, ask.caller);
   MutexLock lock(&mu_);
-  const Name name = NameOf(ask.run_id, ask.group_id, ask.fingerprint);
-  absl::Status mismatch;
-  std::shared_ptr<GroupCall> known = FindKnown(name, ask.fingerprint, &mismatch);
-  if (!mismatch.ok()) return mismatch;
+  const Name name = NameOf(ask);
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<GroupCall> known, FindKnown(name, ask, told));
   if (known) {
-    known->AddListener(std::move(listener));
+    known->AddListener(listener);
     return known;
   }
   if (!refusal_.ok()) return refusal_;
-  if (absl::Status room = CheckRoom(ask); !room.ok()) return room;
+  TANDEM_RETURN_IF_ERROR(CheckRoom(ask));
 
   const GroupKey key = next_key_++;
-  ask.request.key = key;
-  Entry entry{name, ask.fingerprint, ask.batch, std::make_shared<GroupCall>(), Phase::kQueued};
+  Entry entry{name, ask.fingerprint, ask.batch, std::make_shared<GroupCall>(), Phase::kHeld};
   entry.arrived = clock_();
   entry.report.group_id = ask.group_id;
   entry.report.trace = std::move(ask.trace);
+  entry.live_version = ask.live_version;
+  entry.memory = std::make_shared<ByteMeter>(memory_);
+  ask.request.charge = ByteCharge(entry.memory, RequestBytes(ask.request));
+  ask.request.key = key;
   std::vector<GroupRequest> released;
   if (ask.batch) {
-    auto arrived = batches_.Arrive(*ask.batch, ask.group_id, std::move(ask.request));
-    if (!arrived.ok()) return arrived.status();
-    released = *std::move(arrived);
-    entry.phase = Phase::kHeld;
+    TANDEM_ASSIGN_OR_RETURN(released,
+                            batches_.Arrive(*ask.batch, ask.group_id, std::move(ask.request)));
   } else {
     released.push_back(std::move(ask.request));
   }
   std::shared_ptr<GroupCall> call = entry.call;
-  call->AddListener(std::move(listener));
+  call->AddListener(listener);
   keys_[name] = key;
   entries_.emplace(key, std::move(entry));
   SubmitReleased(std::move(released));
   return call;
 }
 
-std::shared_ptr<GroupCall> GroupRegistry::FindKnown(const Name& name,
-                                                    const std::string& fingerprint,
-                                                    absl::Status* mismatch) {
-  std::shared_ptr<GroupCall> call;
-  const std::string* known_fingerprint = nullptr;
-  if (const auto key = keys_.find(name); key != keys_.end()) {
-    const Entry& entry = entries_.at(key->second);
-    call = entry.call;
-    known_fingerprint = &entry.fingerprint;
-  } else if (const auto done = finished_.find(name); done != finished_.end()) {
-    call = done->second.call;
-    known_fingerprint = &done->second.fingerprint;
-  }
-  if (call && *known_fingerprint != fingerprint) {
-    *mismatch = absl::InvalidArgumentError(
-        absl::StrCat("group ", std::get<1>(name), " of run '", std::get<0>(name),
+// The group of this name that runs or is remembered, or null. One with tokens of weights older than
+// the caller now takes is none: it gives way, and is drawn anew.
+absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::FindKnown(const Name& name,
+                                                                    const Ask& ask,
+                                                                    Listeners* told) {
+  const auto mismatch = [&] {
+    return absl::InvalidArgumentError(
+        absl::StrCat("group ", ask.group_id, " of run '", ask.run_id,
                      "' was asked for with another prompt or other parameters"));
+  };
+  if (const auto found = keys_.find(name); found != keys_.end()) {
+    const GroupKey key = found->second;
+    Entry& entry = entries_.at(key);
+    if (entry.fingerprint != ask.fingerprint) return mismatch();
+    if (entry.phase != Phase::kRunning) entry.live_version = ask.live_version;
+    if (entry.live_version >= ask.min_weight_version) return entry.call;
+    EndNow(key,
+           absl::AbortedError(absl::StrCat("group ", ask.group_id,
+                                           " was asked for again from weights of version ",
+                                           ask.min_weight_version, " at least")),
+           told);
+    return nullptr;
   }
-  return call;
+  const RememberedGroups::Finished* const done = remembered_.Find(name);
+  if (done == nullptr) return nullptr;
+  if (done->fingerprint != ask.fingerprint) return mismatch();
+  if (done->oldest_version >= ask.min_weight_version) return done->call;
+  remembered_.Forget(name);
+  return nullptr;
 }
 
 absl::Status GroupRegistry::CheckRoom(const Ask& ask) {
@@ -95,119 +147,169 @@ absl::Status GroupRegistry::CheckRoom(const Ask& ask) {
   }
   const int64_t queued = CountsLocked().queued;
   if (queued >= limits_.max_queued_groups) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the queue is full: ", queued,
-                     " groups wait (max_queued_groups = ", limits_.max_queued_groups, ")"));
+    return Refused(absl::StatusCode::kResourceExhausted, Refusal::kQueueFull,
+                   absl::StrCat("the queue is full: ", queued, " groups wait (max_queued_groups = ",
+                                limits_.max_queued_groups, ")"));
   }
-  const double wait = static_cast<double>(queued) * start_interval_;
+  if (queued >= ask.queue_places) {
+    return Refused(
+        absl::StatusCode::kResourceExhausted, Refusal::kQueueFull,
+        absl::StrCat("the queue is full for guests: ", queued, " groups wait, and the rest of its ",
+                     limits_.max_queued_groups,
+                     " places (max_queued_groups) is for the run that owns this server"));
+  }
+  const double wait = static_cast<double>(queued) * pace_.interval();
   if (wait > ask.seconds_left) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("refused at once: ", queued, " groups wait and one starts every ",
-                     absl::StrFormat("%.2g", start_interval_),
-                     " s, so this one would start after its "
-                     "deadline in ",
-                     absl::StrFormat("%.2g", ask.seconds_left), " s"));
+    return Refused(absl::StatusCode::kResourceExhausted, Refusal::kDeadlineBeforeStart,
+                   absl::StrCat("refused at once: ", queued, " groups wait and one starts every ",
+                                absl::StrFormat("%.2g", pace_.interval()),
+                                " s, so this one would start after its deadline in ",
+                                absl::StrFormat("%.2g", ask.seconds_left), " s"));
   }
-  return absl::OkStatus();
+  return CheckMemory(RequestBytes(ask.request));
+}
+
+absl::Status GroupRegistry::CheckMemory(int64_t wanted_bytes) {
+  const int64_t limit = limits_.memory_bytes;
+  if (wanted_bytes > limit) {
+    return Refused(absl::StatusCode::kInvalidArgument, Refusal::kTooLarge,
+                   absl::StrCat("the request alone has ", wanted_bytes,
+                                " bytes: groups may hold server.memory_bytes = ", limit));
+  }
+  while (memory_->used() + wanted_bytes > limit && remembered_.ForgetOldest()) {
+  }
+  if (memory_->used() + wanted_bytes <= limit) return absl::OkStatus();
+  return Refused(
+      absl::StatusCode::kResourceExhausted, Refusal::kMemoryFull,
+      absl::StrCat("the memory for groups is full: those that wait, run or have not been "
+                   "fetched hold ",
+                   memory_->used(), " bytes (server.memory_bytes = ", limit, ")"));
 }
 
 void GroupRegistry::SubmitReleased(std::vector<GroupRequest> groups) {
   if (groups.empty()) return;
+  const bool none_waited = std::ranges::none_of(
+      entries_, [](const auto& one) { return one.second.phase == Phase::kQueued; });
+  if (none_waited) pace_.BeginWaiting(clock_());
   for (const GroupRequest& group : groups) entries_.at(group.key).phase = Phase::kQueued;
-  runner_.submit(std::move(groups));
+  auto shared = std::make_shared<std::vector<GroupRequest>>(std::move(groups));
+  orders_.push_back([this, shared] { runner_.submit(std::move(*shared)); });
 }
 
-bool GroupRegistry::Leave(const std::shared_ptr<GroupCall>& call, const GroupListener* listener) {
-  MutexLock lock(&mu_);
-  if (!call->RemoveListener(listener)) return false;
-  const auto found = std::find_if(entries_.begin(), entries_.end(),
-                                  [&](const auto& one) { return one.second.call == call; });
-  if (found == entries_.end()) return false;  // finished
-  const GroupKey key = found->first;
-  const Entry& entry = found->second;
+// Ends the group's calls with `error` and frees it.
+void GroupRegistry::EndNow(GroupKey key, const absl::Status& error, Listeners* told) {
+  const Entry entry = entries_.at(key);
+  entry.call->End(error);
+  for (auto& listener : entry.call->listeners()) told->push_back(std::move(listener));
+  Remove(key);
   if (entry.phase == Phase::kHeld) {
     batches_.Withdraw(*entry.batch, std::get<1>(entry.name));
   } else {
-    runner_.abort(key);
+    orders_.push_back([this, key] { runner_.abort(key); });
   }
-  call->End(absl::CancelledError("every caller left"));
-  Remove(key);
+}
+
+bool GroupRegistry::Leave(const std::shared_ptr<GroupCall>& call, const GroupListener* listener) {
+  {
+    MutexLock lock(&mu_);
+    if (!call->RemoveListener(listener)) return false;
+    const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                    [&](const auto& one) { return one.second.call == call; });
+    if (found == entries_.end()) return false;  // finished
+    Listeners none;
+    EndNow(found->first, absl::CancelledError("every caller left"), &none);
+  }
+  SendAndTell({});
   return true;
 }
 
-bool GroupRegistry::Abort(const std::string& run_id, int64_t group_id) {
-  Listeners listeners;
+bool GroupRegistry::Abort(const std::string& run_id, int64_t group_id, const std::string& caller) {
+  Listeners told;
   {
     MutexLock lock(&mu_);
-    const std::optional<GroupKey> found = FindInFlight(run_id, group_id);
+    const std::optional<GroupKey> found = FindInFlight(run_id, group_id, caller);
     if (!found) return false;
-    const GroupKey group = *found;
-    const Entry entry = entries_.at(group);
-    entry.call->End(absl::AbortedError(absl::StrCat("group ", group_id, " was aborted")));
-    listeners = entry.call->listeners();
-    Remove(group);
-    if (entry.phase == Phase::kHeld) {
-      SubmitReleased(batches_.Skip(*entry.batch, group_id));
-    } else {
-      runner_.abort(group);
-    }
+    const Entry& entry = entries_.at(*found);
+    const std::optional<AdmissionBatches::BatchRef> held_in =
+        entry.phase == Phase::kHeld ? entry.batch : std::nullopt;
+    // For good: the rest of its batch does not wait for it. Skipped before it is withdrawn.
+    std::vector<GroupRequest> released;
+    if (held_in) released = batches_.Skip(*held_in, group_id);
+    EndNow(*found, absl::AbortedError(absl::StrCat("group ", group_id, " was aborted")), &told);
+    SubmitReleased(std::move(released));
   }
-  Notify(listeners);
+  SendAndTell(told);
   return true;
 }
 
-bool GroupRegistry::StopEarly(const std::string& run_id, int64_t group_id) {
+bool GroupRegistry::StopEarly(const std::string& run_id, int64_t group_id,
+                              const std::string& caller) {
+  bool is_held = false;
   {
     MutexLock lock(&mu_);
-    const std::optional<GroupKey> group = FindInFlight(run_id, group_id);
+    const std::optional<GroupKey> group = FindInFlight(run_id, group_id, caller);
     if (!group) return false;
-    if (entries_.at(*group).phase != Phase::kHeld) {
-      runner_.stop_early(*group);
-      return true;
-    }
+    is_held = entries_.at(*group).phase == Phase::kHeld;
+    if (!is_held) orders_.push_back([this, key = *group] { runner_.stop_early(key); });
   }
-  return Abort(run_id, group_id);
+  if (is_held) return Abort(run_id, group_id, caller);
+  SendAndTell({});
+  return true;
 }
 
-std::optional<GroupKey> GroupRegistry::FindInFlight(const std::string& run_id,
-                                                    int64_t group_id) const {
+std::optional<GroupKey> GroupRegistry::FindInFlight(const std::string& run_id, int64_t group_id,
+                                                    const std::string& caller) const {
   // A guest's group may be there several times, once per question.
-  const auto key = keys_.lower_bound(Name(run_id, group_id, ""));
+  const auto key = keys_.lower_bound(Name(run_id, group_id, caller));
   if (key == keys_.end() || std::get<0>(key->first) != run_id ||
-      std::get<1>(key->first) != group_id) {
+      std::get<1>(key->first) != group_id || !absl::StartsWith(std::get<2>(key->first), caller)) {
     return std::nullopt;
   }
   return key->second;
 }
 
 void GroupRegistry::FailAll(const absl::Status& error, bool forever) {
-  Listeners listeners;
+  Listeners told;
   {
     MutexLock lock(&mu_);
     if (forever) refusal_ = error;
-    for (const auto& [key, entry] : entries_) {
-      entry.call->End(error);
-      for (auto& listener : entry.call->listeners()) listeners.push_back(std::move(listener));
-      runner_.abort(key);
-    }
-    entries_.clear();
-    keys_.clear();
+    while (!entries_.empty()) EndNow(entries_.begin()->first, error, &told);
     batches_ = AdmissionBatches();
-    idle_.NotifyAll();
   }
-  Notify(listeners);
+  SendAndTell(told);
 }
 
-void GroupRegistry::Forget(const std::string& run_id) {
-  MutexLock lock(&mu_);
-  batches_.Forget(run_id);
-  std::erase_if(finished_, [&](const auto& one) { return std::get<0>(one.first) == run_id; });
-  std::erase_if(finished_order_, [&](const Name& name) { return std::get<0>(name) == run_id; });
+void GroupRegistry::Forget(const std::string& run_id, const std::string& caller) {
+  Listeners told;
+  {
+    MutexLock lock(&mu_);
+    EndHeld(run_id, absl::AbortedError("the run started over: ask again"), &told);
+    batches_.Forget(BatchOwner(run_id, caller));
+    remembered_.ForgetRun(run_id);
+  }
+  SendAndTell(told);
 }
 
 void GroupRegistry::StartDrain() {
-  MutexLock lock(&mu_);
-  if (refusal_.ok()) refusal_ = absl::UnavailableError("the server is draining");
+  Listeners told;
+  {
+    MutexLock lock(&mu_);
+    const absl::Status draining = absl::UnavailableError("the server is draining");
+    if (refusal_.ok()) refusal_ = draining;
+    EndHeld(std::nullopt, draining, &told);
+  }
+  SendAndTell(told);
+}
+
+// Of one run, or of all.
+void GroupRegistry::EndHeld(const std::optional<std::string>& run_id, const absl::Status& error,
+                            Listeners* told) {
+  std::vector<GroupKey> held;
+  for (const auto& [key, entry] : entries_) {
+    if (entry.phase != Phase::kHeld) continue;
+    if (!run_id || std::get<0>(entry.name) == *run_id) held.push_back(key);
+  }
+  for (const GroupKey key : held) EndNow(key, error, told);
 }
 
 bool GroupRegistry::WaitUntilIdle(std::chrono::steady_clock::time_point deadline) {
@@ -219,27 +321,45 @@ bool GroupRegistry::WaitUntilIdle(std::chrono::steady_clock::time_point deadline
 }
 
 void GroupRegistry::OnEvents(std::vector<EngineEvent> events) {
-  Listeners listeners;
+  Listeners told;
   std::vector<GroupReport> finished;
   {
     MutexLock lock(&mu_);
-    for (EngineEvent& event : events) {
-      for (auto& listener : Apply(std::move(event), &finished)) {
-        listeners.push_back(std::move(listener));
-      }
-    }
+    NoteStarts(events);
+    for (EngineEvent& event : events) Apply(std::move(event), &told, &finished);
   }
-  Notify(listeners);
+  SendAndTell(told);
   if (!on_finished_) return;
   for (const GroupReport& report : finished) on_finished_(report);
 }
 
-void GroupRegistry::Count(const FinishedCompletion& completion, GroupReport* report) {
+void GroupRegistry::NoteStarts(const std::vector<EngineEvent>& events) {
+  int64_t num_started = 0;
+  double seconds_ago = 0;
+  for (const EngineEvent& event : events) {
+    const auto* const started = std::get_if<GroupStarted>(&event);
+    if (started == nullptr || !entries_.contains(started->key)) continue;
+    ++num_started;
+    seconds_ago = started->seconds_ago;  // of one step, the same for all
+  }
+  if (num_started > 0) pace_.Started(num_started, clock_() - seconds_ago);
+}
+
+void GroupRegistry::OnResumed() {
+  MutexLock lock(&mu_);
+  pace_.SkipTo(clock_());
+}
+
+void GroupRegistry::Count(const FinishedCompletion& completion, Entry* entry) {
+  GroupReport& report = entry->report;
   const auto num_tokens = static_cast<int64_t>(completion.token_ids.size());
-  ++report->num_completions;
-  report->num_tokens += num_tokens;
-  report->longest_tokens = std::max(report->longest_tokens, num_tokens);
-  if (completion.version_spans.size() > 1) report->num_spanning_tokens += num_tokens;
+  ++report.num_completions;
+  report.num_tokens += num_tokens;
+  report.longest_tokens = std::max(report.longest_tokens, num_tokens);
+  if (completion.version_spans.size() > 1) report.num_spanning_tokens += num_tokens;
+  if (completion.version_spans.empty()) return;
+  const int64_t oldest = completion.version_spans.front().version.value;
+  entry->drawn_from = std::min(entry->drawn_from, oldest);
 }
 
 GroupReport GroupRegistry::ReportOf(const Entry& entry, double now) {
@@ -251,27 +371,33 @@ GroupReport GroupRegistry::ReportOf(const Entry& entry, double now) {
   return report;
 }
 
-GroupRegistry::Listeners GroupRegistry::Apply(EngineEvent event,
-                                              std::vector<GroupReport>* finished_groups) {
+void GroupRegistry::Apply(EngineEvent event, Listeners* told,
+                          std::vector<GroupReport>* finished_groups) {
   const GroupKey key = std::visit([](const auto& one) { return one.key; }, event);
   const auto found = entries_.find(key);
-  if (found == entries_.end()) return {};  // freed while the step ran
+  if (found == entries_.end()) return;  // freed while the step ran
   Entry& entry = found->second;
   const double now = clock_();
   if (const auto* started = std::get_if<GroupStarted>(&event)) {
     entry.phase = Phase::kRunning;
     entry.started = now - started->seconds_ago;
-    NoteStart(now);
-    return {};
+    return;
   }
   if (std::holds_alternative<GroupDecoding>(event)) {
     entry.decoding = now;
-    return {};
+    return;
   }
+  for (auto& listener : entry.call->listeners()) told->push_back(std::move(listener));
   if (auto* finished = std::get_if<CompletionFinished>(&event)) {
-    Count(finished->completion, &entry.report);
+    Count(finished->completion, &entry);
+    finished->completion.charge.Add(static_cast<int64_t>(finished->completion.text.size()));
     entry.call->Append(std::make_shared<const FinishedCompletion>(std::move(finished->completion)));
-    return entry.call->listeners();
+    return;
+  }
+  if (const auto* failed = std::get_if<GroupFailed>(&event)) {
+    entry.call->End(failed->status);
+    Remove(key);
+    return;
   }
   GroupSummary summary;
   summary.num_prompt_tokens_cached = std::get<GroupFinished>(event).num_prompt_tokens_cached;
@@ -281,23 +407,64 @@ GroupRegistry::Listeners GroupRegistry::Apply(EngineEvent event,
   summary.decode_ms = Milliseconds(entry.decoding, now);
   entry.call->End(summary);
   finished_groups->push_back(ReportOf(entry, now));
-  Listeners listeners = entry.call->listeners();
   Remember(entry);
   Remove(key);
-  return listeners;
 }
 
 void GroupRegistry::OnRejected(GroupKey key, const absl::Status& status) {
-  Listeners listeners;
+  Listeners told;
   {
     MutexLock lock(&mu_);
     const auto found = entries_.find(key);
     if (found == entries_.end()) return;
     found->second.call->End(status);
-    listeners = found->second.call->listeners();
+    told = found->second.call->listeners();
     Remove(key);
   }
-  Notify(listeners);
+  SendAndTell(told);
+}
+
+void GroupRegistry::KeepWithinMemory() {
+  const int64_t limit = limits_.memory_bytes;
+  if (memory_->used() <= limit) return;
+  Listeners told;
+  {
+    MutexLock lock(&mu_);
+    while (memory_->used() > limit && remembered_.ForgetOldest()) {
+    }
+    int64_t over = memory_->used() - limit;
+    std::vector<GroupKey> youngest;  // that run, until enough is free
+    for (auto one = entries_.rbegin(); one != entries_.rend() && over > 0; ++one) {
+      if (one->second.phase != Phase::kRunning) continue;
+      youngest.push_back(one->first);
+      over -= one->second.memory->used();
+    }
+    for (const GroupKey key : youngest) EndNow(key, OutgrewMemory(entries_.at(key)), &told);
+  }
+  SendAndTell(told);
+}
+
+absl::Status GroupRegistry::OutgrewMemory(const Entry& entry) const {
+  const int64_t held = entry.memory->used(), limit = limits_.memory_bytes;
+  const int64_t group_id = std::get<1>(entry.name);
+  if (held > limit) {
+    return Refused(absl::StatusCode::kResourceExhausted, Refusal::kTooLarge,
+                   absl::StrCat("group ", group_id, " alone grew to ", held,
+                                " bytes, over server.memory_bytes = ", limit,
+                                ": ask for fewer or shorter completions, less top_logprobs, or "
+                                "filters that leave fewer ids"));
+  }
+  return Refused(
+      absl::StatusCode::kResourceExhausted, Refusal::kMemoryFull,
+      absl::StrCat("group ", group_id, " was ended with ", held, " bytes: groups hold ",
+                   memory_->used(), " together (server.memory_bytes = ", limit, "); ask again"));
+}
+
+std::optional<std::pair<std::string, int64_t>> GroupRegistry::AskedAs(GroupKey key) const {
+  MutexLock lock(&mu_);
+  const auto found = entries_.find(key);
+  if (found == entries_.end()) return std::nullopt;
+  return std::pair(std::get<0>(found->second.name), std::get<1>(found->second.name));
 }
 
 GroupRegistry::Counts GroupRegistry::counts() const {
@@ -315,12 +482,7 @@ GroupRegistry::Counts GroupRegistry::CountsLocked() const {
 
 int64_t GroupRegistry::retry_after_ms() const {
   MutexLock lock(&mu_);
-  return std::clamp(static_cast<int64_t>(start_interval_ * 1e3), int64_t{50}, int64_t{10000});
-}
-
-void GroupRegistry::NoteStart(double now) {
-  if (last_start_ > 0) start_interval_ = 0.8 * start_interval_ + 0.2 * (now - last_start_);
-  last_start_ = now;
+  return std::clamp(static_cast<int64_t>(pace_.interval() * 1e3), int64_t{50}, int64_t{10000});
 }
 
 void GroupRegistry::Remove(GroupKey key) {
@@ -332,12 +494,7 @@ void GroupRegistry::Remove(GroupKey key) {
 
 void GroupRegistry::Remember(const Entry& entry) {
   if (std::get<0>(entry.name).empty() || limits_.remembered_groups == 0) return;
-  finished_[entry.name] = {entry.fingerprint, entry.call};
-  finished_order_.push_back(entry.name);
-  if (finished_order_.size() > static_cast<size_t>(limits_.remembered_groups)) {
-    finished_.erase(finished_order_.front());
-    finished_order_.pop_front();
-  }
+  remembered_.Add(entry.name, {entry.fingerprint, entry.call, entry.drawn_from});
 }
 
 }  // namespace tandem::rollout

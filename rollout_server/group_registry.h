@@ -3,8 +3,14 @@
 // gets the same one again; when the last caller leaves, the group's sequences are freed (arrow
 // 2-3).
 //
-// RolloutService joins and leaves; EngineThread reports. Thread-safe. Memory: results of up to
-// `remembered_groups` finished groups of owned runs.
+// RolloutService joins and leaves; EngineThread reports. Thread-safe: neither the engine nor a
+// listener is called with a lock held, since both may call back at once.
+//
+// Memory: `memory_bytes` for all that groups hold beside the KV cache, counted by the things
+// themselves (engine/byte_meter.h): requests, the records of drawn tokens, results that callers
+// have not fetched, and up to `remembered_groups` finished groups of owned runs. When it is full,
+// remembered groups are forgotten first, then new ones are refused, and when what runs outgrows it
+// the youngest groups are ended.
 #ifndef TANDEM_ROLLOUT_SERVER_GROUP_REGISTRY_H_
 #define TANDEM_ROLLOUT_SERVER_GROUP_REGISTRY_H_
 
@@ -16,7 +22,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -25,9 +30,12 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "rollout_server/admission_batches.h"
+#include "rollout_server/engine/byte_meter.h"
 #include "rollout_server/engine/engine.h"
 #include "rollout_server/group_call.h"
 #include "rollout_server/group_report.h"
+#include "rollout_server/remembered_groups.h"
+#include "rollout_server/start_pace.h"
 
 namespace tandem::rollout {
 
@@ -36,9 +44,11 @@ class GroupRegistry {
   struct Limits {
     int64_t max_queued_groups = 256;
     int64_t remembered_groups = 256;
+    int64_t memory_bytes = int64_t{2} << 30;
   };
 
-  // How groups reach the engine; both only queue and return at once.
+  // How groups reach the engine; all only queue and return at once. An engine that has stopped may
+  // answer inline, through OnRejected.
   struct Runner {
     std::function<void(std::vector<GroupRequest>)> submit;
     std::function<void(GroupKey)> abort;
@@ -50,23 +60,34 @@ class GroupRegistry {
 
   struct Ask {
     std::string run_id;  // empty: a guest, whose groups are not remembered
+    // Who asks (ScopeOf, ownership.h): groups of another caller are other groups, whatever their
+    // run and number.
+    std::string caller;
+    // Refused when so many groups wait already, or max_queued_groups.
+    int64_t queue_places = std::numeric_limits<int64_t>::max();
     int64_t group_id = 0;
     std::string fingerprint;  // equal for equal questions
     GroupRequest request;     // its key is set here
     std::optional<AdmissionBatches::BatchRef> batch;
     double seconds_left = std::numeric_limits<double>::infinity();  // until the caller's deadline
-    TraceContext trace;  // the caller's span; none: not traced
+    TraceContext trace;              // the caller's span; none: not traced
+    int64_t min_weight_version = 0;  // no token may be of older weights
+    int64_t live_version = 0;        // no token of a group that starts from now on is
   };
 
   GroupRegistry(Runner runner, Limits limits, SecondsClock clock, OnFinished on_finished = {});
 
   // Starts the group or joins it; `listener` hears of progress from now on, and should look once at
   // once.
+  // Refusals that end by waiting have a name (common/rpc/refusal.h, IsBusy): try again after
+  // retry_after_ms().
   //   UNAVAILABLE         the server is draining
-  //   RESOURCE_EXHAUSTED  max_queued_groups wait already: try again after retry_after_ms()
-  //   DEADLINE_EXCEEDED   by the recent pace the groups before it start after its deadline
+  //   RESOURCE_EXHAUSTED  QUEUE_FULL: max_queued_groups wait already; DEADLINE_BEFORE_START: by the
+  //                       recent pace the groups before it start after its deadline; MEMORY_FULL:
+  //                       other groups hold memory_bytes
   //   INVALID_ARGUMENT    the group_id is known with another question; the admission batch is
-  //                       malformed or larger than the queue
+  //                       malformed or larger than the queue; TOO_LARGE: the request alone is over
+  //                       memory_bytes
   absl::StatusOr<std::shared_ptr<GroupCall>> Join(Ask ask, std::shared_ptr<GroupListener> listener)
       ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -74,19 +95,23 @@ class GroupRegistry {
   bool Leave(const std::shared_ptr<GroupCall>& call, const GroupListener* listener)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Ends a group with ABORTED. False when it is not in flight.
-  bool Abort(const std::string& run_id, int64_t group_id) ABSL_LOCKS_EXCLUDED(mu_);
+  // Ends a group of `caller` with ABORTED. False when it has none of this number in flight.
+  bool Abort(const std::string& run_id, int64_t group_id, const std::string& caller = "")
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   // Ends a running group with what it has drawn, a waiting one with ABORTED. False as Abort.
-  bool StopEarly(const std::string& run_id, int64_t group_id) ABSL_LOCKS_EXCLUDED(mu_);
+  bool StopEarly(const std::string& run_id, int64_t group_id, const std::string& caller = "")
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   // Ends every group with `error`; with `forever`, later Joins fail with it too.
   void FailAll(const absl::Status& error, bool forever) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Forgets finished groups and batches of a run: it starts over under a new epoch.
-  void Forget(const std::string& run_id) ABSL_LOCKS_EXCLUDED(mu_);
+  // Forgets the finished groups of a run and the batches of `caller` in it, and ends what its batches
+  // hold back with ABORTED: it starts over under a new epoch, with the same numbers.
+  void Forget(const std::string& run_id, const std::string& caller = "") ABSL_LOCKS_EXCLUDED(mu_);
 
-  // New groups are refused from now on; joining known ones still works.
+  // New groups are refused from now on; joining known ones still works. What an admission batch
+  // holds back ends with UNAVAILABLE: the rest of the batch cannot come any more.
   void StartDrain() ABSL_LOCKS_EXCLUDED(mu_);
 
   // False when groups are left at the deadline.
@@ -95,6 +120,18 @@ class GroupRegistry {
   // EngineThread's callbacks.
   void OnEvents(std::vector<EngineEvent> events) ABSL_LOCKS_EXCLUDED(mu_);
   void OnRejected(GroupKey key, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnResumed() ABSL_LOCKS_EXCLUDED(mu_);  // it was paused until now
+
+  // To be called after each step: ends what outgrew memory_bytes, the youngest groups first. Such a
+  // group gets RESOURCE_EXHAUSTED: TOO_LARGE when it outgrew them alone, else MEMORY_FULL.
+  void KeepWithinMemory() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Counts what groups hold.
+  const std::shared_ptr<ByteMeter>& memory() const { return memory_; }
+
+  // Who asked for a group that is in flight: run and group id; nothing once it ended.
+  std::optional<std::pair<std::string, int64_t>> AskedAs(GroupKey key) const
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   struct Counts {
     int64_t queued = 0;  // held back or waiting for the engine
@@ -102,12 +139,11 @@ class GroupRegistry {
   };
   Counts counts() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // When a place in the queue should be free: the recent time between two groups that started.
+  // When a place in the queue should be free: the recent time between two waiting groups' starts.
   int64_t retry_after_ms() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // run_id, group_id, and for guests the fingerprint: strangers' numbers may clash.
-  using Name = std::tuple<std::string, int64_t, std::string>;
+  using Name = GroupName;
   enum class Phase { kHeld, kQueued, kRunning };
   struct Entry {
     Name name;
@@ -117,45 +153,59 @@ class GroupRegistry {
     Phase phase = Phase::kQueued;
     double arrived = 0, started = 0, decoding = 0;  // seconds
     GroupReport report;                             // its counts
-  };
-  struct Finished {
-    std::string fingerprint;
-    std::shared_ptr<GroupCall> call;
+    int64_t live_version = 0;  // when it last was asked for while it waited: no token is older
+    int64_t drawn_from = std::numeric_limits<int64_t>::max();  // the oldest version of its tokens
+    std::shared_ptr<ByteMeter> memory;                         // of this group
   };
   using Listeners = std::vector<std::shared_ptr<GroupListener>>;
 
-  static Name NameOf(const std::string& run_id, int64_t group_id, const std::string& fingerprint);
-  std::optional<GroupKey> FindInFlight(const std::string& run_id, int64_t group_id) const
+  static Name NameOf(const Ask& ask);
+  static std::string BatchOwner(const std::string& run_id, const std::string& caller);
+  std::optional<GroupKey> FindInFlight(const std::string& run_id, int64_t group_id,
+                                       const std::string& caller) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  std::shared_ptr<GroupCall> FindKnown(const Name& name, const std::string& fingerprint,
-                                       absl::Status* mismatch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<std::shared_ptr<GroupCall>> JoinOrStart(
+      Ask ask, const std::shared_ptr<GroupListener>& listener, Listeners* told)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<std::shared_ptr<GroupCall>> FindKnown(const Name& name, const Ask& ask,
+                                                       Listeners* told)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckRoom(const Ask& ask) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CheckMemory(int64_t wanted_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SubmitReleased(std::vector<GroupRequest> groups) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndNow(GroupKey key, const absl::Status& error, Listeners* told)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndHeld(const std::optional<std::string>& run_id, const absl::Status& error, Listeners* told)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Remove(GroupKey key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Remember(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  Listeners Apply(EngineEvent event, std::vector<GroupReport>* finished)
+  void Apply(EngineEvent event, Listeners* told, std::vector<GroupReport>* finished)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  static void Count(const FinishedCompletion& completion, GroupReport* report);
+  void NoteStarts(const std::vector<EngineEvent>& events) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status OutgrewMemory(const Entry& entry) const;
+  void SendAndTell(const Listeners& told) ABSL_LOCKS_EXCLUDED(mu_);
+  static void Count(const FinishedCompletion& completion, Entry* entry);
   static GroupReport ReportOf(const Entry& entry, double now);
-  void NoteStart(double now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Counts CountsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Runner runner_;
   const Limits limits_;
   const SecondsClock clock_;
   const OnFinished on_finished_;
+  const std::shared_ptr<ByteMeter> memory_ = std::make_shared<ByteMeter>();
 
   mutable Mutex mu_;
   CondVar idle_;
+  // Decided under mu_, sent without it in that order: who sends takes along what others add.
+  std::deque<std::function<void()>> orders_ ABSL_GUARDED_BY(mu_);
+  bool sending_ ABSL_GUARDED_BY(mu_) = false;
   GroupKey next_key_ ABSL_GUARDED_BY(mu_) = 1;
   std::map<GroupKey, Entry> entries_ ABSL_GUARDED_BY(mu_);  // not finished
   std::map<Name, GroupKey> keys_ ABSL_GUARDED_BY(mu_);
-  std::map<Name, Finished> finished_ ABSL_GUARDED_BY(mu_);
-  std::deque<Name> finished_order_ ABSL_GUARDED_BY(mu_);
+  RememberedGroups remembered_ ABSL_GUARDED_BY(mu_);
   AdmissionBatches batches_ ABSL_GUARDED_BY(mu_);
   absl::Status refusal_ ABSL_GUARDED_BY(mu_);
-  double last_start_ ABSL_GUARDED_BY(mu_) = 0;
-  double start_interval_ ABSL_GUARDED_BY(mu_) = 0.5;  // seconds, smoothed
+  StartPace pace_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace tandem::rollout

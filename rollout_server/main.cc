@@ -34,26 +34,39 @@ int Main(int argc, char** argv) {
   std::vector<std::string> sets;
   bool help_config = false, version = false, reflection = false, insecure = false;
   app.add_option("--config", config, "run file; its sections `server` and `drift.inject` are read");
-  app.add_option("--set", sets, "KEY=VALUE, after the file: server.engine.dtype=fp32");
+  AddSetFlag(app, sets, "after the file: server.engine.dtype=fp32");
   const auto shorthand = [&](const char* flag, const std::string& key, const char* help) {
-    app.add_option_function<std::string>(
+    return app.add_option_function<std::string>(
         flag, [&sets, key](const std::string& v) { sets.push_back(absl::StrCat(key, "=", v)); },
         help);
   };
   shorthand("--model", "server.model", "Hugging Face directory");
-  shorthand("--listen", "server.listen", "HOST:PORT; port 0 picks a free one");
-  shorthand("--dtype", "server.engine.dtype", "fp32 or bf16");
-  shorthand("--numerics", "server.engine.numerics", "fast, invariant or exact");
+  CLI::Option* const listen =
+      shorthand("--listen", "server.listen", "HOST:PORT; port 0 picks a free one");
+  std::string host;
+  int port = -1;
+  app.add_option("--host", host, "address to listen on, in place of that of server.listen")
+      ->excludes(listen);
+  app.add_option("--port", port,
+                 "port to listen on, in place of that of server.listen; 0: a free one")
+      ->check(CLI::Range(0, 65535))
+      ->excludes(listen);
+  shorthand("--dtype", "server.engine.dtype", "compute dtype")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
+  shorthand("--numerics", "server.engine.numerics", "how results depend on the batch")
+      ->check(CLI::IsMember({"fast", "invariant", "exact"}));
   shorthand("--port-file", "server.port_file", "write the bound port here");
   shorthand("--tls", "server.tls", "directory of tls.crt, tls.key and ca.crt: mutual TLS");
   shorthand("--token-file", "server.token_file", "bearer tokens that callers must show");
-  shorthand("--log-format", "server.log.format", "text or json");
+  shorthand("--log-format", "server.log.format", "form of log lines")
+      ->check(CLI::IsMember({"text", "json"}));
   app.add_flag("--reflection", reflection, "serve gRPC reflection");
   app.add_flag(
       "--insecure-plaintext-open-to-the-network", insecure,
       "without TLS on an address that is not loopback: whoever reaches it can push weights");
   app.add_flag("--help-config", help_config, "print every knob of `server` and `drift.inject`");
   app.add_flag("--version", version, "print the version");
+  EndHelp(app, "", "rollout_server --model MODEL --port 50051");
   if (const std::optional<int> code = ParseCommandLine(app, argc, argv)) return *code;
   if (version) {
     std::cout << "rollout_server " << ProjectVersion() << " (" << GitCommit() << ")\n";
@@ -66,6 +79,7 @@ int Main(int argc, char** argv) {
     std::cout << binder.Help();
     return 0;
   }
+  options.listen = WithHostAndPort(options.listen, host, port);
   options.reflection |= reflection;
   options.insecure_plaintext_open_to_the_network |= insecure;
   return RunServer(std::move(options));

@@ -18,9 +18,7 @@ class ModelEngine : public StepEngine {
   }
   absl::Status Add(GroupRequest request) override { return engine_->Add(std::move(request)); }
   bool Abort(GroupKey key) override { return engine_->Abort(key); }
-  absl::StatusOr<std::vector<EngineEvent>> StopEarly(GroupKey key) override {
-    return engine_->StopEarly(key);
-  }
+  std::vector<EngineEvent> StopEarly(GroupKey key) override { return engine_->StopEarly(key); }
   bool HasWork() const override { return engine_->HasWork(); }
   absl::StatusOr<std::vector<EngineEvent>> Step() override { return engine_->Step(); }
   absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(
@@ -33,9 +31,9 @@ class ModelEngine : public StepEngine {
   }
   void HoldAdmissions(bool hold) override { engine_->HoldAdmissions(hold); }
   InFlight in_flight() const override { return engine_->in_flight(); }
-  absl::StatusOr<std::vector<SequenceScore>> Score(const std::vector<ScoreSequence>& sequences,
-                                                   const ScoreOptions& options) override {
-    return engine_->Score(sequences, options);
+  absl::StatusOr<std::unique_ptr<ScoreRun>> StartScore(std::vector<ScoreSequence> sequences,
+                                                       const ScoreOptions& options) override {
+    return engine_->StartScore(std::move(sequences), options);
   }
   WeightVersion live_version() const override { return engine_->live_version(); }
   EngineStats Stats() const override { return engine_->Stats(); }

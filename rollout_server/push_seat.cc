@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +12,9 @@
 
 namespace tandem::rollout {
 namespace {
+
+// For a thread that was called off to end.
+constexpr std::chrono::seconds kGoodbye(2);
 
 absl::Status Check(const comm::PushSeatOffer& offer) {
   if (offer.rank < 1 || offer.rank >= static_cast<int>(offer.members.size())) {
@@ -41,12 +47,53 @@ struct Incoming {
 
 }  // namespace
 
+// Between who joins, who calls it off, and the thread that waits for the others; each may be the
+// last to let go.
+struct PushSeat::Joining {
+  const std::shared_ptr<std::atomic<bool>> called_off = std::make_shared<std::atomic<bool>>(false);
+  Mutex mu;
+  CondVar changed;
+  std::string why_called_off ABSL_GUARDED_BY(mu);
+  bool ended ABSL_GUARDED_BY(mu) = false;
+  absl::StatusOr<std::shared_ptr<comm::PushMember>> member ABSL_GUARDED_BY(mu) =
+      absl::UnknownError("");
+};
+
+absl::StatusOr<std::shared_ptr<comm::PushMember>> PushSeat::JoinUnlessCalledOff(
+    comm::PushSeatOffer offer) {
+  const auto joining = std::make_shared<Joining>();
+  offer.called_off = joining->called_off;
+  {
+    MutexLock lock(&mu_);
+    joining_ = joining;
+  }
+  std::thread([joining, offer] {
+    absl::StatusOr<std::shared_ptr<comm::PushMember>> member = comm::JoinPushGroup(offer);
+    MutexLock lock(&joining->mu);
+    joining->ended = true;
+    // Called off meanwhile: nobody takes the seat, and the group learns of it as of a lost member.
+    if (!joining->called_off->load()) joining->member = std::move(member);
+    joining->changed.NotifyAll();
+  }).detach();
+  MutexLock lock(&joining->mu);
+  while (!joining->ended && !joining->called_off->load()) joining->changed.Wait(&joining->mu);
+  // It looks several times a second; one that hangs in the store is left behind.
+  const auto until = std::chrono::steady_clock::now() + kGoodbye;
+  while (!joining->ended && joining->changed.WaitUntil(&joining->mu, until)) {
+  }
+  if (joining->called_off->load()) return absl::AbortedError(joining->why_called_off);
+  return std::move(joining->member);
+}
+
 absl::Status PushSeat::Join(const comm::PushSeatOffer& offer) {
   TANDEM_RETURN_IF_ERROR(Check(offer));
   Leave("another group is made");
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<comm::PushMember> member, comm::JoinPushGroup(offer));
+  absl::StatusOr<std::shared_ptr<comm::PushMember>> member = JoinUnlessCalledOff(offer);
   MutexLock lock(&mu_);
-  member_ = std::move(member);
+  const std::shared_ptr<Joining> joined = std::exchange(joining_, nullptr);
+  TANDEM_RETURN_IF_ERROR(member.status());
+  if (joined->called_off->load()) return absl::AbortedError("the group was left");
+  member_ = *std::move(member);
   membership_ = offer.membership;
   return absl::OkStatus();
 }
@@ -103,6 +150,11 @@ void PushSeat::Leave(const std::string& reason) {
   std::shared_ptr<comm::PushMember> group;  // ends without the lock
   MutexLock lock(&mu_);
   member_.swap(group);
+  if (joining_ == nullptr) return;
+  MutexLock joining(&joining_->mu);
+  joining_->why_called_off = reason;
+  joining_->called_off->store(true);
+  joining_->changed.NotifyAll();
 }
 
 }  // namespace tandem::rollout

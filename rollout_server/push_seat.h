@@ -13,19 +13,21 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/base/mutex.h"
 #include "common/comm/push_member.h"
 #include "common/weights/wire_buckets.h"
 
 namespace tandem::rollout {
 
-// Join and Receive: from one thread. Abort and Leave: from any.
+// Join and Receive: from one thread. Abort and Leave: from any, and either ends what that thread is
+// in.
 class PushSeat {
  public:
   // Leaves the group it was in, and waits for all members of this one.
   //   NOT_FOUND         the library with LibTorch is not beside this program
   //   INVALID_ARGUMENT  a rank out of range, no store, a deadline that is not positive
-  //   ABORTED           the trainer called the group off
+  //   ABORTED           the trainer called the group off, or Leave was called
   //   UNAVAILABLE       the store cannot be reached, or not all members came (named)
   absl::Status Join(const comm::PushSeatOffer& offer) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -43,16 +45,22 @@ class PushSeat {
   // A Receive under way fails, no later than at its deadline, and the group is left. Else nothing.
   void Abort(const std::string& reason) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // As Abort, and in any case the group is left.
+  // As Abort, and in any case the group is left; a Join under way fails within seconds. One that
+  // hangs in the trainer's store is left to a thread of its own.
   void Leave(const std::string& reason) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  struct Joining;
+  absl::StatusOr<std::shared_ptr<comm::PushMember>> JoinUnlessCalledOff(comm::PushSeatOffer offer)
+      ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<comm::PushMember> StartReceive(int64_t membership) ABSL_LOCKS_EXCLUDED(mu_);
 
   mutable Mutex mu_;
   std::shared_ptr<comm::PushMember> member_ ABSL_GUARDED_BY(mu_);  // null: in none
   int64_t membership_ ABSL_GUARDED_BY(mu_) = 0;
   bool receiving_ ABSL_GUARDED_BY(mu_) = false;
+  // Of the Join under way, shared with the thread that makes it; null: none.
+  std::shared_ptr<Joining> joining_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace tandem::rollout

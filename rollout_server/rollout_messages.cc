@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/refusal.h"
 #include "common/weights/digest.h"
 #include "proto/rollout.pb.h"
 #include "rollout_server/ownership.h"
@@ -24,6 +25,7 @@ SamplingParams SamplingFromWire(const v1::SamplingParams& wire) {
   sampling.seed = wire.seed();
   sampling.ignore_eos = wire.ignore_eos();
   sampling.return_support = wire.return_support();
+  sampling.packed_support = wire.packed_support();
   sampling.top_logprobs = wire.top_logprobs();
   return sampling;
 }
@@ -36,6 +38,7 @@ std::string FingerprintOf(const v1::GenerateGroupRequest& request) {
   question.clear_admission_batch();
   question.clear_priority();
   question.clear_delivery();
+  question.mutable_sampling()->clear_packed_support();  // the form of the answer
   const std::string bytes = question.SerializeAsString();
   return Digest128(std::as_bytes(std::span(bytes.data(), bytes.size())));
 }
@@ -52,6 +55,24 @@ v1::FinishReason ReasonToWire(FinishReason reason) {
       return v1::FINISH_REASON_STOPPED_EARLY;
   }
   return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+// The most one token takes on the wire without its support, and one of its top_logprobs: ids are
+// varints of at most 5 bytes, numbers of the sampler fp32.
+constexpr int64_t kWireBytesOfToken = 5 + 5 * 4 + 5 + 1;
+constexpr int64_t kWireBytesOfTopLogprob = 5 + 4;
+
+// How long a completion gets is known at its end only, and so is what its supports take. Whether
+// the longest one could be sent without supports is known now.
+absl::Status CheckLargestCompletion(const SamplingParams& sampling) {
+  const int64_t of_token = kWireBytesOfToken + sampling.top_logprobs * kWireBytesOfTopLogprob;
+  if (sampling.max_new_tokens * of_token <= rpc::kMaxMessageBytes) return absl::OkStatus();
+  return rpc::Refused(
+      absl::StatusCode::kInvalidArgument, rpc::Refusal::kTooLarge,
+      absl::StrCat("a completion of sampling.max_new_tokens = ", sampling.max_new_tokens,
+                   " with sampling.top_logprobs = ", sampling.top_logprobs, " takes up to ",
+                   sampling.max_new_tokens * of_token, " bytes, a message at most ",
+                   rpc::kMaxMessageBytes, ": lower one of them"));
 }
 
 int BitsFromWire(int32_t bits) { return bits == 0 ? kFp32SignificandBits : bits; }
@@ -101,6 +122,7 @@ absl::StatusOr<GroupRegistry::Ask> AskFromWire(const v1::GenerateGroupRequest& r
   ask.request.sampling = SamplingFromWire(request.sampling());
   ask.request.priority = request.priority();
   TANDEM_RETURN_IF_ERROR(ValidateSampling(ask.request.sampling));
+  TANDEM_RETURN_IF_ERROR(CheckLargestCompletion(ask.request.sampling));
   const float penalty = request.sampling().repetition_penalty();
   if (penalty != 0 && penalty != 1) {
     return absl::InvalidArgumentError(
@@ -138,8 +160,14 @@ void CompletionToWire(const FinishedCompletion& completion, const SamplingParams
                                           completion.decode_batch_sizes.end());
   for (const bool cached : completion.prefix_cached) wire->add_prefix_cached(cached);
   wire->mutable_kept_mass()->Add(completion.kept_mass.begin(), completion.kept_mass.end());
-  for (const std::vector<int32_t>& ids : completion.support) {
-    wire->add_support()->mutable_ids()->Add(ids.begin(), ids.end());
+  for (const PackedSupport& support : completion.support) {
+    v1::TokenSupport* const one = wire->add_support();
+    if (sampling.packed_support) {
+      one->set_packed(support.bytes());
+    } else {
+      const std::vector<int32_t> ids = support.ids();
+      one->mutable_ids()->Add(ids.begin(), ids.end());
+    }
   }
   for (const std::vector<TopLogprob>& top : completion.top) {
     v1::TopLogprobs* one = wire->add_top_logprobs();
@@ -161,6 +189,28 @@ void CompletionToWire(const FinishedCompletion& completion, const SamplingParams
       HashTokenIds(completion.hashed_ids.empty() ? completion.token_ids : completion.hashed_ids));
   wire->set_seed(sampling.seed);
   wire->set_greedy(sampling.temperature == 0);
+}
+
+absl::Status CheckMessage(const FinishedCompletion& completion, const SamplingParams& sampling) {
+  int64_t bytes = static_cast<int64_t>(completion.token_ids.size()) *
+                      (kWireBytesOfToken + sampling.top_logprobs * kWireBytesOfTopLogprob) +
+                  static_cast<int64_t>(completion.text.size());
+  int64_t of_support = 0;
+  for (const PackedSupport& support : completion.support) {
+    // Ids are varints: of a large vocabulary most have 3 bytes.
+    of_support += sampling.packed_support ? static_cast<int64_t>(support.bytes().size())
+                                          : 3 * support.num_ids();
+    of_support += 8;  // tags and lengths
+  }
+  if (bytes + of_support <= rpc::kMaxMessageBytes) return absl::OkStatus();
+  return rpc::Refused(
+      absl::StatusCode::kResourceExhausted, rpc::Refusal::kTooLarge,
+      absl::StrCat("completion ", completion.index, " of ", completion.token_ids.size(),
+                   " tokens takes ", bytes + of_support, " bytes, ", of_support,
+                   " of them for supports; a message has at most ", rpc::kMaxMessageBytes,
+                   sampling.packed_support
+                       ? ": ask for fewer tokens, or filters that leave fewer ids"
+                       : ": ask for sampling.packed_support, or for fewer tokens"));
 }
 
 void SummaryToWire(const GroupSummary& summary, v1::GroupDone* wire) {

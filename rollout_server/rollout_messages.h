@@ -22,12 +22,18 @@ class SequenceScore;
 namespace tandem::rollout {
 
 //   INVALID_ARGUMENT  sampling is missing or out of range; num_completions < 1; an empty prompt;
-//                     prompt_hash is not the prompt's
+//                     prompt_hash is not the prompt's; TOO_LARGE (common/rpc/refusal.h): the
+//                     longest completion that is asked for would not fit into a message
 absl::StatusOr<GroupRegistry::Ask> AskFromWire(const v1::GenerateGroupRequest& request);
 
 // `sampling` gives the seed and whether the draw was greedy.
 void CompletionToWire(const FinishedCompletion& completion, const SamplingParams& sampling,
                       v1::Completion* wire);
+
+// Would the completion fit into a message?
+//   RESOURCE_EXHAUSTED  TOO_LARGE (common/rpc/refusal.h)
+absl::Status CheckMessage(const FinishedCompletion& completion, const SamplingParams& sampling);
+
 void SummaryToWire(const GroupSummary& summary, v1::GroupDone* wire);
 
 struct ScoreQuestion {
@@ -45,7 +51,7 @@ absl::StatusOr<ScoreQuestion> ScoreFromWire(const v1::ScoreRequest& request, int
 
 void ScoreToWire(const SequenceScore& score, v1::SequenceScore* wire);
 
-// A Score call holds the engine until it is done: this bounds how long.
+// Of one Score call, which is computed in slices: this bounds its memory and its answer.
 inline constexpr int64_t kMaxScoreTokens = 65536;
 
 }  // namespace tandem::rollout

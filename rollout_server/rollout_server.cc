@@ -20,6 +20,7 @@
 #include "rollout_server/readiness.h"
 #include "rollout_server/reflection.h"
 #include "rollout_server/rollout_service.h"
+#include "rollout_server/server_history.h"
 #include "rollout_server/weight_service.h"
 
 namespace tandem::rollout {
@@ -58,10 +59,11 @@ std::unique_ptr<grpc::Server> Listen(const ServerOptions& options,
 
 struct RolloutServer::Impl {
   Impl(const ServerOptions& server_options, LoadedEngine loaded, Observation* shown,
-       const SecondsClock& seconds, std::unique_ptr<Tracer> spans)
+       const SecondsClock& seconds, std::unique_ptr<Tracer> spans, std::unique_ptr<History> record)
       : options(server_options),
         clock(seconds),
         tracer(std::move(spans)),
+        history(std::move(record)),
         model(std::move(loaded.model)),
         observation(shown),
         metrics(observation->metrics(), model.limits),
@@ -71,22 +73,52 @@ struct RolloutServer::Impl {
         groups({[this](std::vector<GroupRequest> wanted) { engine.Submit(std::move(wanted)); },
                 [this](GroupKey key) { engine.Abort(key); },
                 [this](GroupKey key) { engine.StopEarly(key); }},
-               {options.max_queued_groups, options.remembered_groups}, seconds,
-               [this](const GroupReport& report) { OnGroup(report); }),
+               {options.max_queued_groups, options.remembered_groups, options.memory_bytes},
+               seconds, [this](const GroupReport& report) { OnGroup(report); }),
         weights(&engine, model.tensors, {{}, 0, model.digests}),
-        parts{&model,     &engine,  &groups,      &ownership, &weights,
-              &push_seat, &metrics, tracer.get(), &draining,  options.max_queued_groups},
+        parts{&model,
+              &engine,
+              &groups,
+              &ownership,
+              &weights,
+              &push_seat,
+              &metrics,
+              tracer.get(),
+              &history,
+              &draining,
+              options.max_queued_groups,
+              options.max_deadline_seconds},
         rollout_service(MakeRolloutService(parts)),
         weight_service(MakeWeightService(parts, &worker, &push_worker)) {}
 
   void StartEngine() {
     engine.Start({[this](std::vector<EngineEvent> events) {
                     injection_alarm.OnEvents(events);
+                    RecordDrawn(events);
                     groups.OnEvents(std::move(events));
                   },
                   [this](GroupKey key, const absl::Status& why) { groups.OnRejected(key, why); },
-                  [this](const EngineStats& stats) { metrics.OnStats(stats, groups.counts()); },
-                  [this](const absl::Status& why) { OnEngineFailure(why); }});
+                  [this](WeightVersion version) { history.Installed(version); },
+                  [this](const EngineStats& stats) { OnStats(stats); },
+                  [this](const absl::Status& why) { OnEngineFailure(why); },
+                  [this] { groups.OnResumed(); }});
+  }
+
+  // After every step: what its tokens added may be too much.
+  void OnStats(const EngineStats& stats) {
+    groups.KeepWithinMemory();
+    metrics.OnStats(stats, groups.counts(), groups.memory()->used());
+  }
+
+  // Before the callers hear of them: a trainer cannot train on what the record does not have yet.
+  void RecordDrawn(const std::vector<EngineEvent>& events) {
+    if (options.history.empty()) return;
+    for (const EngineEvent& event : events) {
+      const auto* finished = std::get_if<CompletionFinished>(&event);
+      if (finished == nullptr) continue;
+      const auto asked = groups.AskedAs(finished->key);
+      if (asked) history.Drew(asked->first, asked->second, finished->completion);
+    }
   }
 
   void OnGroup(const GroupReport& report) {
@@ -98,12 +130,12 @@ struct RolloutServer::Impl {
   }
 
   ProbeAnswer Readiness() {
-    const WeightReceiver::Live live = weights.live();
+    const std::shared_ptr<const WeightReceiver::Live> live = weights.live();
     return JudgeReadiness({.draining = draining.load(),
                            .failure = WaitForFailure(std::chrono::milliseconds(0)),
                            .claim = ownership.claim(),
-                           .live = live.version,
-                           .live_epoch = live.epoch});
+                           .live = live->version,
+                           .live_epoch = live->epoch});
   }
 
   // Probes and metrics read the parts until HideHealth.
@@ -119,7 +151,7 @@ struct RolloutServer::Impl {
                        .draining = draining.load(),
                        .ready = Readiness().yes,
                        .engine_silent_seconds = engine.SilentSeconds(),
-                       .live_version = weights.live().version.value});
+                       .live_version = weights.live()->version.value});
     });
   }
 
@@ -156,6 +188,7 @@ struct RolloutServer::Impl {
   const ServerOptions options;
   const SecondsClock clock;
   const std::unique_ptr<Tracer> tracer;  // null: no spans
+  ServerHistory history;
   const ServedModel model;
   Observation* const observation;
   ServerMetrics metrics;
@@ -191,14 +224,19 @@ absl::StatusOr<std::unique_ptr<RolloutServer>> RolloutServer::Create(const Serve
   if (!options.trace_file.empty()) {
     TANDEM_ASSIGN_OR_RETURN(tracer, Tracer::Open(options.trace_file, "tandem-rollout-server"));
   }
-  auto impl =
-      std::make_unique<Impl>(options, std::move(loaded), observation, clock, std::move(tracer));
+  std::unique_ptr<History> history;
+  if (!options.history.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(history, History::Open(options.history, "rollout_server"));
+  }
+  auto impl = std::make_unique<Impl>(options, std::move(loaded), observation, clock,
+                                     std::move(tracer), std::move(history));
   TANDEM_ASSIGN_OR_RETURN(impl->doorkeeper, rpc::Doorkeeper::Load(options.tls));
   if (impl->doorkeeper.is_plaintext() && !IsLoopback(options.listen)) {
     log::Warning(
         "PLAINTEXT gRPC on an address others can reach: whoever reaches it can push weights",
         {{"listen", options.listen}});
   }
+  impl->history.Started(impl->model.in_flight, impl->model.digests);
   impl->StartEngine();
   int port = 0;
   impl->server = Listen(options, impl->doorkeeper,
@@ -211,6 +249,7 @@ absl::StatusOr<std::unique_ptr<RolloutServer>> RolloutServer::Create(const Serve
                      "--listen (port 0 picks a free one)"));
   }
   impl->address = absl::StrCat(options.listen.substr(0, options.listen.rfind(':')), ":", port);
+  impl->history.Listens(impl->address);
   auto server = std::unique_ptr<RolloutServer>(new RolloutServer(std::move(impl)));
   if (!options.port_file.empty()) {
     TANDEM_RETURN_IF_ERROR(WriteFileAtomically(options.port_file, absl::StrCat(port, "\n")));

@@ -2,8 +2,11 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <chrono>
+#include <cmath>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -12,7 +15,9 @@
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
+#include "common/rpc/refusal.h"
 #include "proto/rollout.grpc.pb.h"
+#include "rollout_server/call_proof.h"
 #include "rollout_server/call_trace.h"
 #include "rollout_server/grpc_status.h"
 #include "rollout_server/rollout_messages.h"
@@ -85,11 +90,20 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
  private:
   void Refuse(const absl::Status& status) {
     parts_.metrics->OnRejected(status);
-    if (status.code() == absl::StatusCode::kResourceExhausted) {
-      context_->AddTrailingMetadata("retry-after-ms",
+    MutexLock lock(&mu_);
+    FinishWith(status);
+  }
+
+  // With the name of the refusal, if it is one.
+  void FinishWith(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const rpc::Refusal refusal = rpc::RefusalOf(status);
+    if (!finished_ && refusal != rpc::Refusal::kNone) {
+      context_->AddTrailingMetadata(rpc::kRefusalKey, std::string(rpc::RefusalName(refusal)));
+    }
+    if (!finished_ && rpc::IsBusy(refusal)) {
+      context_->AddTrailingMetadata(rpc::kRetryAfterKey,
                                     absl::StrCat(parts_.groups->retry_after_ms()));
     }
-    MutexLock lock(&mu_);
     FinishOnce(ToGrpc(status));
   }
 
@@ -98,6 +112,8 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
     const GroupCall::Item item =
         whole_group_ ? call_->NextWhenWhole(&cursor_) : call_->Next(&cursor_);
     if (const auto* completion = std::get_if<CompletionPtr>(&item)) {
+      const absl::Status fits = CheckMessage(**completion, sampling_);
+      if (!fits.ok()) return FinishWith(fits);
       response_.mutable_completion()->Clear();
       CompletionToWire(**completion, sampling_, response_.mutable_completion());
       writing_ = true;
@@ -109,7 +125,7 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
       writing_ = true;
       StartWrite(&response_);
     } else if (const auto* error = std::get_if<absl::Status>(&item)) {
-      FinishOnce(ToGrpc(*error));
+      FinishWith(*error);
     }
   }
 
@@ -136,6 +152,49 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
 };
 
+// One Score call. Owns itself until gRPC's OnDone; the engine may hold it a moment longer, and then
+// finds that nobody wants it.
+class ScoreCall : public grpc::ServerUnaryReactor, public std::enable_shared_from_this<ScoreCall> {
+ public:
+  ScoreCall(grpc::CallbackServerContext* context, v1::ScoreResponse* response)
+      : deadline_(context->deadline()), response_(response) {}
+
+  void Begin(const ServiceParts& parts, absl::StatusOr<ScoreQuestion> question) {
+    self_ = shared_from_this();
+    if (!question.ok()) {
+      parts.metrics->OnRejected(question.status());
+      return Finish(ToGrpc(question.status()));
+    }
+    parts.engine->Score(
+        std::move(question->sequences), question->options,
+        [call = self_](const absl::StatusOr<ScoreResult>& result) { call->Answer(result); },
+        [call = self_] { return call->Wanted(); });
+  }
+
+  void OnCancel() override { cancelled_.store(true); }
+  void OnDone() override { self_.reset(); }
+
+ private:
+  absl::Status Wanted() const {
+    if (std::chrono::system_clock::now() >= deadline_) {
+      return absl::DeadlineExceededError("the call's deadline passed before the score was done");
+    }
+    return cancelled_.load() ? absl::CancelledError("the caller is gone") : absl::OkStatus();
+  }
+
+  void Answer(const absl::StatusOr<ScoreResult>& result) {
+    if (!result.ok()) return Finish(ToGrpc(result.status()));
+    for (const SequenceScore& score : result->scores) ScoreToWire(score, response_->add_scores());
+    response_->set_weight_version(result->version.value);
+    Finish(grpc::Status::OK);
+  }
+
+  const std::chrono::system_clock::time_point deadline_;
+  v1::ScoreResponse* const response_;  // gRPC's, until Finish
+  std::atomic<bool> cancelled_{false};
+  std::shared_ptr<ScoreCall> self_;
+};
+
 class RolloutServiceImpl : public v1::RolloutService::CallbackService {
  public:
   explicit RolloutServiceImpl(const ServiceParts& parts) : parts_(parts) {}
@@ -151,22 +210,9 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
   grpc::ServerUnaryReactor* Score(grpc::CallbackServerContext* context,
                                   const v1::ScoreRequest* request,
                                   v1::ScoreResponse* response) override {
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    auto question = AdmitScore(*context, *request);
-    if (!question.ok()) {
-      parts_.metrics->OnRejected(question.status());
-      reactor->Finish(ToGrpc(question.status()));
-      return reactor;
-    }
-    parts_.engine->Score(std::move(question->sequences), question->options,
-                         [reactor, response](const absl::StatusOr<ScoreResult>& result) {
-                           if (!result.ok()) return reactor->Finish(ToGrpc(result.status()));
-                           for (const SequenceScore& score : result->scores) {
-                             ScoreToWire(score, response->add_scores());
-                           }
-                           response->set_weight_version(result->version.value);
-                           reactor->Finish(grpc::Status::OK);
-                         });
+    auto call = std::make_shared<ScoreCall>(context, response);
+    grpc::ServerUnaryReactor* reactor = call.get();
+    call->Begin(parts_, AdmitScore(*context, *request));
     return reactor;
   }
 
@@ -174,13 +220,13 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
                                        const v1::AbortGroupRequest* request,
                                        v1::AbortGroupResponse* response) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    const absl::Status user = parts_.ownership->CheckUser(request->run_id());
-    if (user.ok()) {
-      response->set_aborted(request->finish_early()
-                                ? parts_.groups->StopEarly(request->run_id(), request->group_id())
-                                : parts_.groups->Abort(request->run_id(), request->group_id()));
+    const absl::StatusOr<bool> aborted = Abort(ProofOf(*context, request->run_id()), *request);
+    if (aborted.ok()) {
+      response->set_aborted(*aborted);
+    } else {
+      parts_.metrics->OnRejected(aborted.status());
     }
-    reactor->Finish(ToGrpc(user));
+    reactor->Finish(ToGrpc(aborted.status()));
     return reactor;
   }
 
@@ -196,26 +242,53 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
   absl::StatusOr<GroupRegistry::Ask> Admit(const grpc::CallbackServerContext& context,
                                            const v1::GenerateGroupRequest& request) {
     TANDEM_RETURN_IF_ERROR(CheckDeadline(context));
-    TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckUser(request.run_id()));
+    const CallerProof who = ProofOf(context, request.run_id());
+    TANDEM_ASSIGN_OR_RETURN(const Standing standing, parts_.ownership->CheckUser(who));
     TANDEM_ASSIGN_OR_RETURN(GroupRegistry::Ask ask, AskFromWire(request));
+    ask.caller = ScopeOf(who);
+    if (standing == Standing::kGuest) PutBehindTheOwner(&ask);
     ask.seconds_left = SecondsLeft(context);
     ask.trace = TraceOf(context);
+    ask.min_weight_version = request.min_weight_version();
     TANDEM_RETURN_IF_ERROR(parts_.engine->Validate(ask.request));
-    parts_.ownership->NoteAsked(request.run_id(), request.min_weight_version());
-    const int64_t live = parts_.weights->live().version.value;
+    parts_.ownership->NoteAsked(who, request.min_weight_version());
+    const int64_t live = parts_.weights->live()->version.value;
     if (live < request.min_weight_version()) {
       return absl::FailedPreconditionError(absl::StrCat("live weights are version ", live,
                                                         ", the call wants at least ",
                                                         request.min_weight_version()));
     }
+    ask.live_version = live;
     return ask;
+  }
+
+  // While a run owns the server, whatever guests ask for waits for the owner's groups, and half of
+  // the queue stays free of it.
+  void PutBehindTheOwner(GroupRegistry::Ask* ask) const {
+    ask->request.priority = std::numeric_limits<int32_t>::min();
+    ask->queue_places = parts_.max_queued_groups / 2;
+  }
+
+  // Only what the same caller asked for.
+  absl::StatusOr<bool> Abort(const CallerProof& who, const v1::AbortGroupRequest& request) {
+    TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckUser(who).status());
+    const std::string caller = ScopeOf(who);
+    if (caller.empty()) {
+      return absl::PermissionDeniedError(absl::StrCat(
+          "nobody can tell whose groups this caller may end: show the secret that the group was "
+          "asked for with (metadata '",
+          rpc::kCallerSecretKey, "'), or cancel the GenerateGroup call"));
+    }
+    return request.finish_early() ? parts_.groups->StopEarly(who.run_id, request.group_id(), caller)
+                                  : parts_.groups->Abort(who.run_id, request.group_id(), caller);
   }
 
   absl::StatusOr<ScoreQuestion> AdmitScore(const grpc::CallbackServerContext& context,
                                            const v1::ScoreRequest& request) {
     TANDEM_RETURN_IF_ERROR(CheckDeadline(context));
     if (parts_.draining->load()) return absl::UnavailableError("the server is draining");
-    TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckUser(request.run_id()));
+    TANDEM_RETURN_IF_ERROR(
+        parts_.ownership->CheckUser(ProofOf(context, request.run_id())).status());
     return ScoreFromWire(request, parts_.model->vocab_size, parts_.model->max_context_tokens);
   }
 
@@ -227,9 +300,17 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     return std::chrono::duration<double>(deadline - std::chrono::system_clock::now()).count();
   }
 
-  static absl::Status CheckDeadline(const grpc::CallbackServerContext& context) {
-    if (context.deadline() > std::chrono::system_clock::now()) return absl::OkStatus();
-    return absl::DeadlineExceededError("the call's deadline passed before it started");
+  absl::Status CheckDeadline(const grpc::CallbackServerContext& context) const {
+    const double left = SecondsLeft(context), most = parts_.max_deadline_seconds;
+    if (left <= 0) {
+      return absl::DeadlineExceededError("the call's deadline passed before it started");
+    }
+    if (left <= most) return absl::OkStatus();
+    return rpc::Refused(
+        absl::StatusCode::kInvalidArgument, rpc::Refusal::kDeadlineTooFar,
+        absl::StrCat(std::isinf(left) ? std::string("the call has no deadline")
+                                      : absl::StrCat("the call's deadline is in ", left, " s"),
+                     ": give it one of at most ", most, " s (server.max_deadline_seconds)"));
   }
 
   void FillInfo(v1::GetInfoResponse* info) {
@@ -256,12 +337,13 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     info->set_num_preemptions(stats.num_preemptions);
     info->set_num_prefix_hits(stats.num_prefix_hits);
     info->set_num_prefix_misses(stats.num_prefix_misses);
-    const WeightReceiver::Live live = parts_.weights->live();
-    info->set_live_weight_version(live.version.value);
-    info->set_weight_epoch(live.epoch);
+    const std::shared_ptr<const WeightReceiver::Live> live = parts_.weights->live();
+    info->set_live_weight_version(live->version.value);
+    info->set_weight_epoch(live->epoch);
     const GroupRegistry::Counts groups = parts_.groups->counts();
     info->set_num_groups_running(static_cast<int32_t>(groups.running));
     info->set_num_groups_queued(static_cast<int32_t>(groups.queued));
+    info->set_max_deadline_ms(static_cast<int64_t>(parts_.max_deadline_seconds * 1e3));
     info->set_max_queued_groups(static_cast<int32_t>(parts_.max_queued_groups));
     info->set_owner_run_id(parts_.ownership->owner());
     info->set_draining(parts_.draining->load());

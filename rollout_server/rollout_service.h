@@ -14,6 +14,7 @@
 #include "rollout_server/ownership.h"
 #include "rollout_server/push_seat.h"
 #include "rollout_server/served_model.h"
+#include "rollout_server/server_history.h"
 #include "rollout_server/server_metrics.h"
 #include "rollout_server/weight_receiver.h"
 
@@ -33,8 +34,10 @@ struct ServiceParts {
   PushSeat* push_seat = nullptr;
   ServerMetrics* metrics = nullptr;
   Tracer* tracer = nullptr;  // null: no spans
+  ServerHistory* history = nullptr;
   const std::atomic<bool>* draining = nullptr;
   int64_t max_queued_groups = 0;
+  double max_deadline_seconds = 0;  // of a GenerateGroup or Score
 };
 
 std::unique_ptr<grpc::Service> MakeRolloutService(const ServiceParts& parts);

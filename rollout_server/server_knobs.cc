@@ -19,11 +19,22 @@ void BindOptions(OptionBinder& binder, ServerOptions& o) {
                 "/livez fails when the engine has work and did not move for this long");
   binder.Text("trace_file", &o.trace_file,
               "append spans of groups and commits here as OTLP JSON lines; empty: off");
+  binder.Text(
+      "history", &o.history,
+      "directory for a record of the weights installed and the completions drawn under them "
+      "(docs/history.md); empty: off");
   binder.Text("port_file", &o.port_file, "write the bound gRPC port to this file; empty: off");
   binder.Integer("max_queued_groups", &o.max_queued_groups, {.min = 1, .max = 1e6}, "groups",
                  "groups that may wait; more are refused with a retry hint");
   binder.Integer("remembered_groups", &o.remembered_groups, {.min = 0, .max = 1e6}, "groups",
                  "finished groups whose result a repeated call gets again");
+  binder.Integer("memory_bytes", &o.memory_bytes, {.min = 1 << 20, .max = 1e15}, "bytes",
+                 "host memory of groups beside the KV cache: waiting requests, records of drawn "
+                 "tokens with their supports and top_logprobs, results that are not fetched, "
+                 "remembered groups; when it is full these are forgotten, then groups are refused");
+  binder.Number("max_deadline_seconds", &o.max_deadline_seconds, {.min = 1, .max = 1e7}, "s",
+                "longest deadline of a GenerateGroup or Score call; a call with a later one, or "
+                "with none, is refused");
   binder.Integer("max_message_bytes", &o.max_message_bytes, {.min = 4 << 20, .max = 1 << 30},
                  "bytes", "largest gRPC message taken");
   binder.Number("max_connection_age_seconds", &o.max_connection_age_seconds, {.min = 1, .max = 1e6},

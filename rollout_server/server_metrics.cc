@@ -24,6 +24,7 @@ constexpr absl::StatusCode kCallOutcomes[] = {absl::StatusCode::kOk,
                                               absl::StatusCode::kUnavailable,
                                               absl::StatusCode::kResourceExhausted,
                                               absl::StatusCode::kInternal,
+                                              absl::StatusCode::kDataLoss,
                                               absl::StatusCode::kFailedPrecondition,
                                               absl::StatusCode::kInvalidArgument};
 constexpr absl::StatusCode kCommitFailures[] = {absl::StatusCode::kDataLoss,
@@ -37,6 +38,12 @@ std::string Label(absl::StatusCode code) {
 Counter* Calls(MetricsRegistry* registry, absl::StatusCode code) {
   return registry->GetCounter("tandem_requests_total", "GenerateGroup calls by how they ended.",
                               {{"outcome", Label(code)}});
+}
+
+Counter* FailedGroups(MetricsRegistry* registry, GroupFailure cause) {
+  return registry->GetCounter("tandem_groups_failed_total",
+                              "Groups that ended by themselves while the server went on.",
+                              {{"cause", std::string(GroupFailureName(cause))}});
 }
 
 Counter* CommitFailures(MetricsRegistry* registry, absl::StatusCode code) {
@@ -97,6 +104,9 @@ ServerMetrics::ServerMetrics(MetricsRegistry* registry, const MachineLimits& lim
       spanning_tokens_(
           registry->GetCounter("tandem_tokens_spanning_versions_total",
                                "Tokens of completions that more than one weight version drew.")),
+      group_memory_(registry->GetGauge("tandem_group_memory_bytes",
+                                       "What groups hold beside the KV cache; "
+                                       "server.memory_bytes is the most.")),
       commit_time_(registry->GetGauge("tandem_weight_commit_timestamp_seconds",
                                       "When weights were last committed, in seconds since 1970.")),
       owned_(registry->GetGauge("tandem_owned", "1 while a run owns this server.")),
@@ -108,6 +118,9 @@ ServerMetrics::ServerMetrics(MetricsRegistry* registry, const MachineLimits& lim
           "How long the engine has not moved although it has work; /livez compares it.")) {
   for (const absl::StatusCode code : kCallOutcomes) Calls(registry, code);
   for (const absl::StatusCode code : kCommitFailures) CommitFailures(registry, code);
+  for (size_t cause = 0; cause < kNumGroupFailures; ++cause) {
+    groups_failed_[cause] = FailedGroups(registry, static_cast<GroupFailure>(cause));
+  }
   registry
       ->GetGauge("tandem_limit_read_bytes_per_second",
                  "Memory bandwidth, measured when the model was loaded.")
@@ -134,17 +147,23 @@ void ServerMetrics::AddRoofline(const EngineStats& stats) {
   window_ = stats;
 }
 
-void ServerMetrics::OnStats(const EngineStats& stats, const GroupRegistry::Counts& groups) {
+void ServerMetrics::OnStats(const EngineStats& stats, const GroupRegistry::Counts& groups,
+                            int64_t group_memory_bytes) {
   AddRoofline(stats);
   AddSince(sampled_tokens_, stats.num_tokens_sampled, &seen_.num_tokens_sampled);
   AddSince(prompt_tokens_, stats.num_prompt_tokens_computed, &seen_.num_prompt_tokens_computed);
   AddSince(preemptions_, stats.num_preemptions, &seen_.num_preemptions);
+  for (size_t cause = 0; cause < kNumGroupFailures; ++cause) {
+    AddSince(groups_failed_[cause], stats.num_groups_failed[cause],
+             &seen_.num_groups_failed[cause]);
+  }
   AddSince(prefix_hits_, stats.num_prefix_hits, &seen_.num_prefix_hits);
   AddSince(prefix_misses_, stats.num_prefix_misses, &seen_.num_prefix_misses);
   AddSince(prefix_evictions_, stats.num_prefix_evictions, &seen_.num_prefix_evictions);
   seen_ = stats;
   groups_queued_->Set(static_cast<double>(groups.queued));
   groups_running_->Set(static_cast<double>(groups.running));
+  group_memory_->Set(static_cast<double>(group_memory_bytes));
   kv_used_->Set(static_cast<double>(stats.kv_used_tokens));
   kv_capacity_->Set(static_cast<double>(stats.kv_capacity_tokens));
 }

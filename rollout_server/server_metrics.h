@@ -2,6 +2,7 @@
 #ifndef TANDEM_ROLLOUT_SERVER_SERVER_METRICS_H_
 #define TANDEM_ROLLOUT_SERVER_SERVER_METRICS_H_
 
+#include <array>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -19,7 +20,8 @@ class ServerMetrics {
   ServerMetrics(MetricsRegistry* registry, const MachineLimits& limits);
 
   // From the engine thread only.
-  void OnStats(const EngineStats& stats, const GroupRegistry::Counts& groups);
+  void OnStats(const EngineStats& stats, const GroupRegistry::Counts& groups,
+               int64_t group_memory_bytes);
 
   void OnGroup(const GroupReport& report);
 
@@ -54,6 +56,7 @@ class ServerMetrics {
   Gauge* const commit_pause_;
   HistogramMetric* const commit_seconds_;
   Counter* const preemptions_;
+  std::array<Counter*, kNumGroupFailures> groups_failed_ = {};
   Counter* const prefix_hits_;
   Counter* const prefix_misses_;
   Counter* const prefix_evictions_;
@@ -66,6 +69,7 @@ class ServerMetrics {
   HistogramMetric* const first_token_seconds_;
   HistogramMetric* const inter_token_seconds_;
   Counter* const spanning_tokens_;
+  Gauge* const group_memory_;
   Gauge* const commit_time_;
   Gauge* const owned_;
   Gauge* const paused_;

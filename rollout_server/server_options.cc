@@ -1,5 +1,7 @@
 #include "rollout_server/server_options.h"
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -30,6 +32,15 @@ absl::Status CheckTransport(const ServerOptions& options) {
 }
 
 }  // namespace
+
+std::string WithHostAndPort(const std::string& listen, std::string host, int port) {
+  if (host.empty() && port < 0) return listen;
+  const size_t colon = std::min(listen.rfind(':'), listen.size());
+  if (host.empty()) host = listen.substr(0, colon);
+  // The numbers of an IPv6 address have colons of their own.
+  if (host.find(':') != std::string::npos && !host.starts_with('[')) host = "[" + host + "]";
+  return absl::StrCat(host, port < 0 ? listen.substr(colon) : absl::StrCat(":", port));
+}
 
 absl::Status CheckOptions(const ServerOptions& options) {
   if (options.model.empty()) {

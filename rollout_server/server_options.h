@@ -22,9 +22,12 @@ struct ServerOptions {
   std::string observe_listen;  // empty: no probes, no /metrics
   double liveness_seconds = 120;
   std::string trace_file;  // empty: no spans
+  std::string history;     // empty: none
   std::string port_file;   // empty: none
   int64_t max_queued_groups = 256;
   int64_t remembered_groups = 256;
+  int64_t memory_bytes = int64_t{2} << 30;  // of groups, beside the KV cache
+  double max_deadline_seconds = 86400;      // of one group or score
   int64_t max_message_bytes = 8 << 20;
   double max_connection_age_seconds =
       3600;  // then the caller makes another, with the identity of that day
@@ -40,6 +43,10 @@ void BindOptions(OptionBinder& binder, ServerOptions& options);  // in server_kn
 
 // Section `drift.inject` of a run file, beside `server`: engine.faults. Also in server_knobs.cc.
 void BindInjection(OptionBinder& binder, ServerOptions& options);
+
+// `listen` (HOST:PORT) with another host, another port or both; an empty host and a negative port
+// stay as they are. An IPv6 address may be given without its brackets.
+std::string WithHostAndPort(const std::string& listen, std::string host, int port);
 
 // What no single knob can tell.
 //   INVALID_ARGUMENT  no model; a listen or observe address that is not HOST:PORT; plaintext on an

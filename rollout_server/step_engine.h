@@ -24,7 +24,7 @@ class StepEngine {
   virtual absl::Status Validate(const GroupRequest& request) const = 0;
   virtual absl::Status Add(GroupRequest request) = 0;
   virtual bool Abort(GroupKey key) = 0;
-  virtual absl::StatusOr<std::vector<EngineEvent>> StopEarly(GroupKey key) = 0;
+  virtual std::vector<EngineEvent> StopEarly(GroupKey key) = 0;
   virtual bool HasWork() const = 0;
   virtual absl::StatusOr<std::vector<EngineEvent>> Step() = 0;
   virtual absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(
@@ -33,8 +33,8 @@ class StepEngine {
                                         WeightVersion version) = 0;
   virtual void HoldAdmissions(bool hold) = 0;
   virtual InFlight in_flight() const = 0;
-  virtual absl::StatusOr<std::vector<SequenceScore>> Score(
-      const std::vector<ScoreSequence>& sequences, const ScoreOptions& options) = 0;
+  virtual absl::StatusOr<std::unique_ptr<ScoreRun>> StartScore(std::vector<ScoreSequence> sequences,
+                                                               const ScoreOptions& options) = 0;
   virtual WeightVersion live_version() const = 0;
   virtual EngineStats Stats() const = 0;
 };

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/clock.h"
+#include "common/base/fail_point.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::rollout {
@@ -29,7 +30,7 @@ WeightReceiver::WeightReceiver(WeightSink* sink, std::vector<TensorSpec> tensors
     : sink_(sink),
       tensors_(std::move(tensors)),
       places_(PlacesOf(tensors_)),
-      live_(std::move(initial)),
+      live_(std::make_shared<const Live>(std::move(initial))),
       held_(tensors_.size()) {}
 
 void WeightReceiver::StartEpoch(int64_t epoch) {
@@ -65,6 +66,7 @@ absl::StatusOr<std::vector<int64_t>> WeightReceiver::Begin(WeightVersion version
   update->places = std::move(places);
   update_ = std::move(update);
   if (!delta) held_is_live_ = false;
+  FailPoint("receiver: begun");
   return SizesOf(*update_);
 }
 
@@ -76,9 +78,9 @@ std::vector<int64_t> WeightReceiver::SizesOf(const Update& update) {
 
 absl::Status WeightReceiver::CheckDeltaForms(const std::vector<size_t>& places,
                                              const Delta& delta) const {
-  if (!held_is_live_ || live_.version != delta.base) {
+  if (!held_is_live_ || live_->version != delta.base) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "no delta over version ", delta.base.value, " is taken: version ", live_.version.value,
+        "no delta over version ", delta.base.value, " is taken: version ", live_->version.value,
         " is live", held_is_live_ ? "" : ", and its bytes are not held", "; push dense"));
   }
   if (delta.forms.size() != places.size()) {
@@ -130,14 +132,15 @@ absl::StatusOr<std::vector<size_t>> WeightReceiver::MatchManifest(
 }
 
 absl::Status WeightReceiver::CheckVersion(WeightVersion version) const {
-  if (!committed_in_epoch_ || version > live_.version) return absl::OkStatus();
+  if (!committed_in_epoch_ || version > live_->version) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("version ", version.value,
                                                     " is not newer than the live version ",
-                                                    live_.version.value, " of epoch ", epoch_));
+                                                    live_->version.value, " of epoch ", epoch_));
 }
 
 absl::Status WeightReceiver::Receive(WeightVersion version, int32_t index, int64_t offset,
                                      std::span<const std::byte> data) {
+  FailPoint("receiver: chunk");
   std::shared_ptr<Update> update;
   std::shared_ptr<TensorMemory> completed;  // a second owner: nobody writes it meanwhile
   std::span<const std::byte> bytes;
@@ -173,8 +176,8 @@ absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Commit(WeightVersio
     MutexLock lock(&mu_);
     // A repeated call while the first still runs waits for its outcome.
     while (committing_) commit_ended_.Wait(&mu_);
-    if (committed_in_epoch_ && live_.version == version && live_.digests == digests) {
-      return CommitReport{live_};
+    if (committed_in_epoch_ && live_->version == version && live_->digests == digests) {
+      return CommitReport{*live_};
     }
     if (!update_ || update_->version != version) return NotInProgress(version);
     update = std::exchange(update_, nullptr);
@@ -186,9 +189,10 @@ absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Commit(WeightVersio
   commit_ended_.NotifyAll();
   GiveBack(*update, /*committed=*/report.ok());
   if (report.ok()) {
-    live_ = {version, epoch_, digests};
+    live_ = std::make_shared<const Live>(Live{version, epoch_, digests});
     committed_in_epoch_ = true;
-    report->live = live_;
+    report->live = *live_;
+    FailPoint("receiver: committed");
   }
   return report;
 }
@@ -197,6 +201,7 @@ absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Install(Update& upd
                                                                      const DigestMap& digests) {
   const double begin = MonotonicSeconds();
   TANDEM_RETURN_IF_ERROR(Verify(update, digests));
+  FailPoint("receiver: verified");
   std::vector<HostTensor> tensors(tensors_.size());
   for (size_t i = 0; i < update.tensors.size(); ++i) {
     const StagedTensor& tensor = update.tensors[i];
@@ -204,10 +209,12 @@ absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Install(Update& upd
   }
   const double verified = MonotonicSeconds();
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<StagedWeights> staged, sink_->Stage(std::move(tensors)));
+  FailPoint("receiver: packed");
   CommitReport report;
   report.verify_seconds = verified - begin + update.digest_seconds;
   report.pack_seconds = MonotonicSeconds() - verified;
   TANDEM_ASSIGN_OR_RETURN(report.pause_seconds, sink_->Install(std::move(staged), update.version));
+  FailPoint("receiver: installed");
   return report;
 }
 
@@ -244,7 +251,7 @@ bool WeightReceiver::Abort(WeightVersion version) {
   return true;
 }
 
-WeightReceiver::Live WeightReceiver::live() const {
+std::shared_ptr<const WeightReceiver::Live> WeightReceiver::live() const {
   MutexLock lock(&mu_);
   return live_;
 }

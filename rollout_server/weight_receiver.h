@@ -90,7 +90,8 @@ class WeightReceiver {
   // Drops the update of `version`. False when there is none.
   bool Abort(WeightVersion version) ABSL_LOCKS_EXCLUDED(mu_);
 
-  Live live() const ABSL_LOCKS_EXCLUDED(mu_);
+  // As of now; a later commit makes another one. Cheap: every request asks.
+  std::shared_ptr<const Live> live() const ABSL_LOCKS_EXCLUDED(mu_);
   WeightVersion staged_version() const ABSL_LOCKS_EXCLUDED(mu_);  // 0: none
   // What Begin of `version` returned. FAILED_PRECONDITION as Receive.
   absl::StatusOr<std::vector<int64_t>> StagedSizes(WeightVersion version) const
@@ -125,9 +126,9 @@ class WeightReceiver {
   mutable Mutex mu_;
   CondVar commit_ended_;
   int64_t epoch_ ABSL_GUARDED_BY(mu_) = 0;
-  bool committed_in_epoch_ ABSL_GUARDED_BY(mu_) = true;  // the directory's weights are of epoch 0
-  Live live_ ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<Update> update_ ABSL_GUARDED_BY(mu_);  // null: none in progress
+  bool committed_in_epoch_ ABSL_GUARDED_BY(mu_) = true;    // the directory's weights are of epoch 0
+  std::shared_ptr<const Live> live_ ABSL_GUARDED_BY(mu_);  // shared with who asked for it
+  std::shared_ptr<Update> update_ ABSL_GUARDED_BY(mu_);    // null: none in progress
   bool committing_ ABSL_GUARDED_BY(mu_) = false;
   // By place; null before the first push, and while an update has them.
   std::vector<std::shared_ptr<TensorMemory>> held_ ABSL_GUARDED_BY(mu_);

@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "proto/weights.grpc.pb.h"
+#include "rollout_server/call_proof.h"
 #include "rollout_server/call_trace.h"
 #include "rollout_server/grpc_status.h"
 #include "rollout_server/peer_host.h"
@@ -71,8 +73,8 @@ absl::StatusOr<std::optional<WeightReceiver::Delta>> DeltaFromWire(
 // One PushChunks stream; deletes itself.
 class PushCall : public grpc::ServerReadReactor<wire::PushChunksRequest> {
  public:
-  PushCall(const ServiceParts& parts, wire::PushChunksResponse* response)
-      : parts_(parts), response_(response) {
+  PushCall(const ServiceParts& parts, CallerProof caller, wire::PushChunksResponse* response)
+      : parts_(parts), response_(response), caller_(std::move(caller)) {
     StartRead(&chunk_);
   }
 
@@ -93,7 +95,8 @@ class PushCall : public grpc::ServerReadReactor<wire::PushChunksRequest> {
 
  private:
   absl::Status Store() {
-    TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckOwner(chunk_.run_id()));
+    caller_.run_id = chunk_.run_id();
+    TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckOwner(caller_));
     const std::string& data = chunk_.data();
     TANDEM_RETURN_IF_ERROR(parts_.weights->Receive({chunk_.version()}, chunk_.tensor_index(),
                                                    chunk_.offset_bytes(),
@@ -104,6 +107,7 @@ class PushCall : public grpc::ServerReadReactor<wire::PushChunksRequest> {
 
   const ServiceParts parts_;
   wire::PushChunksResponse* const response_;
+  CallerProof caller_;  // its run as the last chunk names it
   wire::PushChunksRequest chunk_;
   int64_t bytes_received_ = 0;
 };
@@ -116,71 +120,80 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
   grpc::ServerUnaryReactor* InitTransfer(grpc::CallbackServerContext* context,
                                          const wire::InitTransferRequest* request,
                                          wire::InitTransferResponse* response) override {
-    return On(worker_, context, [this, request, response] { return Init(*request, response); });
+    return On(worker_, context, [this, request, response, who = Proof(*context, *request)] {
+      return Init(who, *request, response);
+    });
   }
 
   grpc::ServerUnaryReactor* BeginUpdate(grpc::CallbackServerContext* context,
                                         const wire::BeginUpdateRequest* request,
                                         wire::BeginUpdateResponse* response) override {
-    return On(worker_, context, [this, request, response]() -> absl::Status {
-      TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckEpoch(request->run_id(), request->epoch()));
-      TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorSpec> tensors,
-                              ManifestFromWire(request->manifest()));
-      TANDEM_ASSIGN_OR_RETURN(const auto delta, DeltaFromWire(*request));
-      TANDEM_ASSIGN_OR_RETURN(
-          const std::vector<int64_t> sizes,
-          parts_.weights->Begin({request->manifest().version()}, tensors, delta));
-      response->set_staging_bytes(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}));
-      return absl::OkStatus();
-    });
+    return On(
+        worker_, context,
+        [this, request, response, who = Proof(*context, *request)]() -> absl::Status {
+          TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckEpoch(who, request->epoch()));
+          TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorSpec> tensors,
+                                  ManifestFromWire(request->manifest()));
+          TANDEM_ASSIGN_OR_RETURN(const auto delta, DeltaFromWire(*request));
+          TANDEM_ASSIGN_OR_RETURN(
+              const std::vector<int64_t> sizes,
+              parts_.weights->Begin({request->manifest().version()}, tensors, delta));
+          response->set_staging_bytes(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}));
+          return absl::OkStatus();
+        });
   }
 
   grpc::ServerReadReactor<wire::PushChunksRequest>* PushChunks(
-      grpc::CallbackServerContext*, wire::PushChunksResponse* response) override {
-    return new PushCall(parts_, response);
+      grpc::CallbackServerContext* context, wire::PushChunksResponse* response) override {
+    return new PushCall(parts_, ProofOf(*context, ""), response);
   }
 
   grpc::ServerUnaryReactor* JoinPushGroup(grpc::CallbackServerContext* context,
                                           const wire::JoinPushGroupRequest* request,
                                           wire::JoinPushGroupResponse*) override {
-    return On(push_worker_, context, [this, request, peer = context->peer()]() -> absl::Status {
-      TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckEpoch(request->run_id(), request->epoch()));
-      return parts_.push_seat->Join(
-          {.run_id = request->run_id(),
-           .epoch = request->epoch(),
-           .membership = request->membership(),
-           .backend = request->over_nccl() ? comm::Backend::kNccl : comm::Backend::kGloo,
-           .store_host = request->store_host().empty() ? PeerHost(peer) : request->store_host(),
-           .store_port = request->store_port(),
-           .rank = request->rank(),
-           .members = {request->members().begin(), request->members().end()},
-           .deadline = absl::Milliseconds(request->deadline_ms())});
-    });
+    return On(
+        push_worker_, context,
+        [this, request, who = Proof(*context, *request), peer = context->peer()]() -> absl::Status {
+          TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckEpoch(who, request->epoch()));
+          return parts_.push_seat->Join(
+              {.run_id = request->run_id(),
+               .epoch = request->epoch(),
+               .membership = request->membership(),
+               .backend = request->over_nccl() ? comm::Backend::kNccl : comm::Backend::kGloo,
+               .store_host = request->store_host().empty() ? PeerHost(peer) : request->store_host(),
+               .store_port = request->store_port(),
+               .rank = request->rank(),
+               .members = {request->members().begin(), request->members().end()},
+               .deadline = absl::Milliseconds(request->deadline_ms())});
+        });
   }
 
   grpc::ServerUnaryReactor* ReceiveBuckets(grpc::CallbackServerContext* context,
                                            const wire::ReceiveBucketsRequest* request,
                                            wire::ReceiveBucketsResponse* response) override {
-    return On(push_worker_, context,
-              [this, request, response] { return Receive(*request, response); });
+    return On(push_worker_, context, [this, request, response, who = Proof(*context, *request)] {
+      return Receive(who, *request, response);
+    });
   }
 
   grpc::ServerUnaryReactor* CommitUpdate(grpc::CallbackServerContext* context,
                                          const wire::CommitUpdateRequest* request,
                                          wire::CommitUpdateResponse* response) override {
-    return On(worker_, context, [this, request, response, trace = TraceOf(*context)] {
-      ScopedSpan span({parts_.tracer, trace}, "commit_update", SpanKind::kServer);
-      span.Set("tandem.weight_version", request->version());
-      const absl::Status status = Commit(*request, response);
-      span.SetError(std::string(status.message()));
-      return status;
-    });
+    return On(
+        worker_, context,
+        [this, request, response, who = Proof(*context, *request), trace = TraceOf(*context)] {
+          ScopedSpan span({parts_.tracer, trace}, "commit_update", SpanKind::kServer);
+          span.Set("tandem.weight_version", request->version());
+          const absl::Status status = Commit(who, *request, response);
+          span.SetError(std::string(status.message()));
+          return status;
+        });
   }
 
   grpc::ServerUnaryReactor* AbortUpdate(grpc::CallbackServerContext* context,
                                         const wire::AbortUpdateRequest* request,
                                         wire::AbortUpdateResponse* response) override {
-    const absl::Status owner = parts_.ownership->CheckOwner(request->run_id());
+    const absl::Status owner = parts_.ownership->CheckOwner(Proof(*context, *request));
     if (owner.ok()) {
       parts_.push_seat->Abort("the trainer aborted the push");
       response->set_aborted(parts_.weights->Abort({request->version()}));
@@ -192,7 +205,7 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
                                   const wire::PauseRequest* request,
                                   wire::PauseResponse*) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    const absl::Status owner = parts_.ownership->CheckOwner(request->run_id());
+    const absl::Status owner = parts_.ownership->CheckOwner(Proof(*context, *request));
     if (!owner.ok()) {
       reactor->Finish(ToGrpc(owner));
     } else {
@@ -205,7 +218,7 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
                                    const wire::ResumeRequest* request,
                                    wire::ResumeResponse*) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    const absl::Status owner = parts_.ownership->CheckOwner(request->run_id());
+    const absl::Status owner = parts_.ownership->CheckOwner(Proof(*context, *request));
     if (!owner.ok()) {
       reactor->Finish(ToGrpc(owner));
     } else {
@@ -217,12 +230,12 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
   grpc::ServerUnaryReactor* GetWeightInfo(grpc::CallbackServerContext* context,
                                           const wire::GetWeightInfoRequest* request,
                                           wire::GetWeightInfoResponse* response) override {
-    const absl::Status user = parts_.ownership->CheckUser(request->run_id());
-    if (!user.ok()) return Answer(context, user);
-    const WeightReceiver::Live live = parts_.weights->live();
-    response->set_live_version(live.version.value);
-    response->set_epoch(live.epoch);
-    DigestsToWire(live.digests, response->mutable_live_digests());
+    const auto standing = parts_.ownership->CheckUser(Proof(*context, *request));
+    if (!standing.ok()) return Answer(context, standing.status());
+    const std::shared_ptr<const WeightReceiver::Live> live = parts_.weights->live();
+    response->set_live_version(live->version.value);
+    response->set_epoch(live->epoch);
+    DigestsToWire(live->digests, response->mutable_live_digests());
     response->set_staged_version(parts_.weights->staged_version().value);
     response->set_takes_delta(parts_.weights->takes_delta());
     for (const TensorSpec& tensor : parts_.weights->tensors()) {
@@ -235,6 +248,12 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
   }
 
  private:
+  // `Request`: of a call that names its run.
+  template <typename Request>
+  static CallerProof Proof(const grpc::CallbackServerContext& context, const Request& request) {
+    return ProofOf(context, request.run_id());
+  }
+
   grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
                                    const absl::Status& status) {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -259,36 +278,35 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
     return reactor;
   }
 
-  absl::Status Init(const wire::InitTransferRequest& request,
+  absl::Status Init(const CallerProof& who, const wire::InitTransferRequest& request,
                     wire::InitTransferResponse* response) {
     if (request.release()) {
-      const std::string& run_id = request.run_id();
-      TANDEM_RETURN_IF_ERROR(parts_.ownership->Release(run_id));
+      TANDEM_RETURN_IF_ERROR(parts_.ownership->Release(who));
       parts_.weights->Abort(parts_.weights->staged_version());
       parts_.push_seat->Leave("the server was given back");
-      parts_.groups->Forget(run_id);
+      parts_.groups->Forget(who.run_id, ScopeOf(who));
       parts_.engine->Resume(nullptr);  // a pause ends with the ownership that made it
-      log::Info("released", {{"run_id", run_id}});
+      log::Info("released", {{"run_id", who.run_id}});
     } else {
-      TANDEM_ASSIGN_OR_RETURN(
-          const bool is_new,
-          parts_.ownership->Claim(request.run_id(), request.epoch(), request.lease_ms()));
+      TANDEM_ASSIGN_OR_RETURN(const bool is_new,
+                              parts_.ownership->Claim(who, request.epoch(), request.lease_ms()));
       if (is_new) {
         parts_.weights->StartEpoch(request.epoch());
+        parts_.history->EpochBegan(request.run_id(), request.epoch());
         parts_.push_seat->Leave("another epoch began");
-        parts_.groups->Forget(request.run_id());
+        parts_.groups->Forget(who.run_id, ScopeOf(who));
         parts_.engine->Resume(nullptr);
-        log::Info("claimed", {{"run_id", request.run_id()}, {"epoch", request.epoch()}});
+        log::Info("claimed", {{"run_id", who.run_id}, {"epoch", request.epoch()}});
       }
     }
-    response->set_live_version(parts_.weights->live().version.value);
+    response->set_live_version(parts_.weights->live()->version.value);
     response->set_epoch(request.epoch());
     return absl::OkStatus();
   }
 
-  absl::Status Receive(const wire::ReceiveBucketsRequest& request,
+  absl::Status Receive(const CallerProof& who, const wire::ReceiveBucketsRequest& request,
                        wire::ReceiveBucketsResponse* response) {
-    TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckEpoch(request.run_id(), request.epoch()));
+    TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckEpoch(who, request.epoch()));
     if (request.bucket_bytes() < 1 || request.bucket_bytes() > kMaxBucketBytes) {
       return absl::InvalidArgumentError(absl::StrCat("buckets of ", request.bucket_bytes(),
                                                      " bytes: want 1 to ", kMaxBucketBytes));
@@ -306,9 +324,9 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
     return absl::OkStatus();
   }
 
-  absl::Status Commit(const wire::CommitUpdateRequest& request,
+  absl::Status Commit(const CallerProof& who, const wire::CommitUpdateRequest& request,
                       wire::CommitUpdateResponse* response) {
-    TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckEpoch(request.run_id(), request.epoch()));
+    TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckEpoch(who, request.epoch()));
     DigestMap digests;
     for (const wire::TensorDigest& digest : request.digests()) {
       digests[digest.name()] = digest.xxh3_128();
@@ -321,6 +339,7 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
       return report.status();
     }
     parts_.metrics->OnCommit(*report);
+    parts_.history->Committed(report->live.epoch, report->live.version, report->live.digests);
     response->set_live_version(report->live.version.value);
     DigestsToWire(report->live.digests, response->mutable_live_digests());
     response->set_verify_ms(report->verify_seconds * 1e3);

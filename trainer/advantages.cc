@@ -23,8 +23,10 @@ void BindOptions(OptionBinder& binder, AdvantageOptions& options) {
                 {{"sample", StdConvention::kSample}, {"population", StdConvention::kPopulation}},
                 "divide the squared deviations by G - 1 or by G");
   binder.Number("eps", &options.eps, {.min = 0}, "", "added to the standard deviation");
-  binder.Flag("drop_zero_variance", &options.drop_zero_variance,
-              "leave groups of equal rewards out of the batch (they are counted either way)");
+  binder.Flag(
+      "drop_zero_variance", &options.drop_zero_variance,
+      "leave groups of equal rewards out of the batch; rewards and lengths are measured over "
+      "them either way");
 }
 
 double StandardDeviation(std::span<const double> values, StdConvention convention) {
@@ -54,6 +56,16 @@ std::vector<float> ComputeAdvantages(std::span<const double> rewards,
     if (options.kind == AdvantageKind::kLeaveOneOut) advantage *= n / (n - 1);
     advantages[i] = static_cast<float>(advantage);
   }
+  return advantages;
+}
+
+std::vector<float> ChargedAdvantages(std::span<const double> rewards, std::span<const double> costs,
+                                     const AdvantageOptions& options) {
+  std::vector<float> advantages = ComputeAdvantages(rewards, options);
+  AdvantageOptions centring = options;
+  if (options.kind == AdvantageKind::kGroupNorm) centring.kind = AdvantageKind::kMeanOnly;
+  const std::vector<float> charges = ComputeAdvantages(costs, centring);
+  for (size_t i = 0; i < advantages.size(); ++i) advantages[i] -= charges[i];
   return advantages;
 }
 

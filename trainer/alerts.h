@@ -8,6 +8,7 @@
 
 #include "common/base/options.h"
 #include "common/offpolicy/cluster_bootstrap.h"
+#include "common/offpolicy/objective_options.h"
 #include "trainer/metrics_line.h"
 
 namespace tandem::trainer {
@@ -39,9 +40,16 @@ struct Alert {
 bool IsAbove(const offpolicy::Interval& measured, double threshold);
 bool IsBelow(const offpolicy::Interval& measured, double threshold);
 
+// What the loss compares, on which the meaning of its ratio and of its clip depends.
+struct LossKind {
+  bool bypass = false;  // correction.mode: the ratio is target / behaviour, not target / proximal
+  offpolicy::ObjectiveKind objective = offpolicy::ObjectiveKind::kClip;
+};
+
 // Looks at a step's numbers by their names in metrics.jsonl; a number that is not there raises
 // nothing.
-std::vector<Alert> CheckAlerts(const MetricsLine& line, const AlertOptions& options);
+std::vector<Alert> CheckAlerts(const MetricsLine& line, const AlertOptions& options,
+                               const LossKind& loss = {});
 
 // "drift_guard is 0.2 [0.15, 0.26], threshold 0.1"
 std::string Describe(const Alert& alert);

@@ -38,6 +38,10 @@ std::map<int64_t, fs::path> CapturesIn(const std::string& directory) {
 void BindOptions(OptionBinder& binder, CaptureOptions& options) {
   binder.Integer("every", &options.every, {.min = 0}, "steps",
                  "write the batch of such a step under captures/, for `tandem drift`; 0: never");
+  binder.Integer(
+      "spread", &options.spread, {.min = 0, .max = 1000}, "captures",
+      "also the batches of so many steps spread evenly over the run: the first, ..., the "
+      "last; 1: the last; 0: none");
   binder.Flag("weights", &options.weights,
               "with the fp32 weights its tokens were drawn and re-scored under, which attribution "
               "needs (4 bytes a parameter and version)");
@@ -47,6 +51,15 @@ void BindOptions(OptionBinder& binder, CaptureOptions& options) {
       "in place of the ones it claims only if it has them");
   binder.Integer("keep", &options.keep, {.min = 0}, "captures",
                  "older ones are deleted with the weights that only they need; 0: keep all");
+}
+
+bool CaptureWriter::Due(int64_t step) const {
+  if (options_.every > 0 && step % options_.every == 0) return true;
+  if (options_.spread == 1) return step == num_steps_;
+  for (int64_t i = 0; i < options_.spread; ++i) {
+    if (step == 1 + i * (num_steps_ - 1) / (options_.spread - 1)) return true;
+  }
+  return false;
 }
 
 // Weights do not change once they have a version: a file that is there already is of these.
@@ -77,8 +90,9 @@ absl::Status CaptureWriter::WriteMasters(const std::vector<TensorSource>& master
 
 absl::Status CaptureWriter::Write(offpolicy::CaptureManifest manifest,
                                   const std::vector<experience::v1::ScoredGroup>& groups,
-                                  const ProximalLogprobs& proximal, const RecentWeights& recent) {
-  offpolicy::Capture capture = CaptureGroups(groups, proximal);
+                                  const PerToken& proximal, const PerToken& advantages,
+                                  const RecentWeights& recent) {
+  offpolicy::Capture capture = CaptureGroups(groups, proximal, advantages);
   std::set<int64_t> versions(capture.weight_version.begin(), capture.weight_version.end());
   versions.insert(manifest.proximal_version);
   const std::set<int64_t> needed = versions;

@@ -45,6 +45,7 @@ std::string StateJson(const Checkpoint& checkpoint) {
                       {"prompts_digest", checkpoint.order.prompts_digest},
                       {"model_config_digest", checkpoint.identity.model_config_digest},
                       {"tokenizer_hash", checkpoint.identity.tokenizer_hash},
+                      {"start_digest", checkpoint.identity.start_digest},
                       {"num_updates", checkpoint.learner.num_updates}};
   return state.dump(1) + "\n";
 }
@@ -136,7 +137,10 @@ absl::Status CheckIdentity(const std::string& path, const CheckpointIdentity& wa
   };
   TANDEM_RETURN_IF_ERROR(
       check("model configuration", was.model_config_digest, now.model_config_digest));
-  return check("tokenizer", was.tokenizer_hash, now.tokenizer_hash);
+  TANDEM_RETURN_IF_ERROR(check("tokenizer", was.tokenizer_hash, now.tokenizer_hash));
+  if (was.start_digest.empty() || now.start_digest.empty()) return absl::OkStatus();
+  return check("set of starting weights, which are the reference policy,", was.start_digest,
+               now.start_digest);
 }
 
 // Keeps only what went wrong: not whether the file system said "not there" or "damaged".
@@ -185,7 +189,8 @@ absl::StatusOr<Checkpoint> LoadCheckpoint(const std::string& path,
   checkpoint.order = {state.value("seed", uint64_t{0}),
                       state.value("prompts_per_step", int64_t{-1}),
                       state.value("prompts_digest", "")};
-  checkpoint.identity = {state.value("model_config_digest", ""), state.value("tokenizer_hash", "")};
+  checkpoint.identity = {state.value("model_config_digest", ""), state.value("tokenizer_hash", ""),
+                         state.value("start_digest", "")};
   checkpoint.learner.num_updates = state.value("num_updates", int64_t{-1});
   if (checkpoint.step < 0 || checkpoint.next_group_step < 0 || checkpoint.learner.num_updates < 0 ||
       checkpoint.order.prompts_per_step < 0) {

@@ -19,6 +19,9 @@ namespace tandem::trainer {
 struct CheckpointIdentity {
   std::string model_config_digest;  // of config.json
   std::string tokenizer_hash;
+  // CombinedDigest of the tensors of trainer.model, which are the reference policy and what
+  // distances are measured from; empty: unknown, as in checkpoints from before it was written.
+  std::string start_digest;
 };
 
 // What decides which prompts the groups of a step are of. It too must be the same: the trained
@@ -51,7 +54,8 @@ absl::Status SaveCheckpoint(const std::string& directory, const Checkpoint& chec
 
 // Reads and verifies DIRECTORY/step_N.
 //   DATA_LOSS            a file is missing, short or has another digest (named)
-//   FAILED_PRECONDITION  made from another model or tokenizer (the difference is named)
+//   FAILED_PRECONDITION  made from another model, other weights of trainer.model or another
+//                        tokenizer (the difference is named)
 absl::StatusOr<Checkpoint> LoadCheckpoint(const std::string& path,
                                           const CheckpointIdentity& identity);
 

@@ -9,10 +9,30 @@
 namespace tandem::trainer {
 namespace {
 
-Supports Part(Supports support, int64_t first, int64_t rows) {
-  return support.empty() ? support
-                         : support.subspan(static_cast<size_t>(first), static_cast<size_t>(rows));
-}
+// The supports of a chunk of rows as plain ids: no larger than the chunk's logits.
+class ChunkSupports {
+ public:
+  ChunkSupports(std::span<const SupportView> support, int64_t first, int64_t rows) {
+    if (support.empty()) return;
+    std::vector<size_t> ends;
+    for (const SupportView& of_row :
+         support.subspan(static_cast<size_t>(first), static_cast<size_t>(rows))) {
+      of_row.AppendTo(&ids_);
+      ends.push_back(ids_.size());
+    }
+    size_t begin = 0;
+    for (const size_t end : ends) {
+      rows_.push_back(std::span<const int32_t>(ids_).subspan(begin, end - begin));
+      begin = end;
+    }
+  }
+
+  Supports rows() const { return rows_; }
+
+ private:
+  std::vector<int32_t> ids_;
+  std::vector<std::span<const int32_t>> rows_;
+};
 
 std::span<const int64_t> Part(const std::vector<int64_t>& tokens, int64_t first, int64_t rows) {
   return std::span(tokens).subspan(static_cast<size_t>(first), static_cast<size_t>(rows));
@@ -22,7 +42,8 @@ std::span<const int64_t> Part(const std::vector<int64_t>& tokens, int64_t first,
 
 ChosenLogprobs ChosenTokenLogprobs(const LayerOps& ops, const at::Tensor& hidden,
                                    const LinearLayer& head, const std::vector<int64_t>& tokens,
-                                   double temperature, int64_t max_kept_logits, Supports support) {
+                                   double temperature, int64_t max_kept_logits,
+                                   std::span<const SupportView> support) {
   const int64_t num_rows = hidden.size(0), vocabulary = head.weight.size(0);
   const auto numbers = [&] { return at::empty({num_rows}, hidden.options()); };
   ChosenLogprobs result{numbers(), numbers(), numbers(), {}};
@@ -31,8 +52,9 @@ ChosenLogprobs ChosenTokenLogprobs(const LayerOps& ops, const at::Tensor& hidden
   for (int64_t first = 0; first < num_rows; first += chunk) {
     const int64_t rows = std::min(chunk, num_rows - first);
     const at::Tensor logits = ops.Logits(head, hidden.narrow(0, first, rows));
+    const ChunkSupports supports(support, first, rows);
     const RowLogprobs of_rows =
-        ops.Logprobs(logits, Part(tokens, first, rows), temperature, Part(support, first, rows));
+        ops.Logprobs(logits, Part(tokens, first, rows), temperature, supports.rows());
     result.logprobs.narrow(0, first, rows).copy_(of_rows.logprobs);
     result.entropies.narrow(0, first, rows).copy_(of_rows.entropies);
     result.lse.narrow(0, first, rows).copy_(of_rows.lse);
@@ -44,7 +66,8 @@ ChosenLogprobs ChosenTokenLogprobs(const LayerOps& ops, const at::Tensor& hidden
 at::Tensor ChosenTokenLogprobsBackward(const LayerOps& ops, const at::Tensor& hidden,
                                        const LinearLayer& head, const std::vector<int64_t>& tokens,
                                        double temperature, ChosenLogprobs& result,
-                                       const at::Tensor& logprobs_grad, Supports support) {
+                                       const at::Tensor& logprobs_grad,
+                                       std::span<const SupportView> support) {
   const int64_t num_rows = hidden.size(0);
   at::Tensor hidden_grad = at::empty_like(hidden);
   const bool kept = result.kept_logits.defined();
@@ -52,9 +75,10 @@ at::Tensor ChosenTokenLogprobsBackward(const LayerOps& ops, const at::Tensor& hi
   for (int64_t first = 0; first < num_rows; first += chunk) {
     const int64_t rows = std::min(chunk, num_rows - first);
     const at::Tensor chunk_hidden = hidden.narrow(0, first, rows);
+    const ChunkSupports supports(support, first, rows);
     const at::Tensor logits_grad = ops.LogprobsBackward(
         kept ? result.kept_logits : ops.Logits(head, chunk_hidden), Part(tokens, first, rows),
-        temperature, Part(support, first, rows), result.lse.narrow(0, first, rows),
+        temperature, supports.rows(), result.lse.narrow(0, first, rows),
         logprobs_grad.narrow(0, first, rows));
     hidden_grad.narrow(0, first, rows).copy_(ops.LinearBackward(head, chunk_hidden, logits_grad));
   }

@@ -7,8 +7,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "common/model/token_support.h"
 #include "trainer/layer_ops.h"
 
 namespace tandem::trainer {
@@ -22,18 +24,20 @@ struct ChosenLogprobs {
 
 // log softmax(hidden head^T / temperature)[tokens] per row. hidden [R, E] float32, head's weight
 // [V, E]; at most `max_kept_logits` are kept for the backward pass, all or none: saves one of its
-// products.
+// products. Row r's softmax is over support[r] where that has ids, unpacked for a chunk at a time;
+// no elements: over all, everywhere.
 ChosenLogprobs ChosenTokenLogprobs(const LayerOps& ops, const at::Tensor& hidden,
                                    const LinearLayer& head, const std::vector<int64_t>& tokens,
                                    double temperature, int64_t max_kept_logits,
-                                   Supports support = {});
+                                   std::span<const SupportView> support = {});
 
 // Gradient of `hidden` from that of the log-probs, [R]; adds that of `head` to its weight_grad.
 // Once only per result: kept logits are overwritten.
 at::Tensor ChosenTokenLogprobsBackward(const LayerOps& ops, const at::Tensor& hidden,
                                        const LinearLayer& head, const std::vector<int64_t>& tokens,
                                        double temperature, ChosenLogprobs& result,
-                                       const at::Tensor& logprobs_grad, Supports support = {});
+                                       const at::Tensor& logprobs_grad,
+                                       std::span<const SupportView> support = {});
 
 }  // namespace tandem::trainer
 

@@ -91,6 +91,7 @@ absl::Status Delivery::Settle(const ServerPush& push, PushTotals* totals) {
   return events_("push_committed",
                  push.skipped ? "the server had these weights already" : "weights delivered",
                  {{"version", absl::StrCat(version)},
+                  {"epoch", absl::StrCat(push.live_epoch)},
                   {"server", JsonText(address)},
                   {"digest", JsonText(push.digest)},
                   {"bytes", absl::StrCat(push.bytes)},

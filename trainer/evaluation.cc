@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/weights/digest.h"
@@ -15,16 +16,16 @@ namespace {
 
 using experience::v1::Prompt;
 
-// Group ids of evaluations lie far above those of training, apart for each version and kind.
+// Group ids of evaluations lie far above those of training, apart for each step and kind.
 constexpr int64_t kFirstId = int64_t{1} << 44;
 constexpr int64_t kIdsPerKind = int64_t{1} << 20;
 
-int64_t FirstId(int64_t version, bool sampled) {
-  return kFirstId + (2 * version + (sampled ? 1 : 0)) * kIdsPerKind;
+int64_t FirstId(int64_t step, bool sampled) {
+  return kFirstId + (2 * step + (sampled ? 1 : 0)) * kIdsPerKind;
 }
 
 rollout::v1::GenerateGroupRequest RequestFor(const Prompt& prompt, int64_t group_id,
-                                             int64_t num_completions, double temperature,
+                                             int64_t num_completions, bool sampled,
                                              const EvaluationContext& context) {
   rollout::v1::GenerateGroupRequest request;
   request.set_run_id(context.run_id);
@@ -35,8 +36,8 @@ rollout::v1::GenerateGroupRequest RequestFor(const Prompt& prompt, int64_t group
   request.set_num_completions(static_cast<int32_t>(num_completions));
   request.set_min_weight_version(context.version);
   rollout::v1::SamplingParams* const sampling = request.mutable_sampling();
-  sampling->set_temperature(static_cast<float>(temperature));
-  sampling->set_max_new_tokens(static_cast<int32_t>(context.max_new_tokens));
+  if (sampled) *sampling = context.sampling;
+  sampling->set_max_new_tokens(context.sampling.max_new_tokens());
   sampling->set_seed(StableHash({context.seed, static_cast<uint64_t>(group_id)}));
   return request;
 }
@@ -57,19 +58,27 @@ std::vector<Reward> Score(const Prompt& prompt, const FinishedGroup& group,
 
 // Sums over the prompts of one kind.
 struct Tally {
-  int64_t answered = 0;
-  double reward = 0;    // of the first completion that has one
-  int64_t correct = 0;  // prompts with a correct completion
+  int64_t answered = 0, failed = 0;
+  double reward = 0;     // of the first completion that has one
+  int64_t correct = 0;   // prompts with a correct completion
+  absl::Status failure;  // of the last prompt that was not answered
 };
+
+absl::Status NoneAnswered(const Tally& tally, size_t num_prompts, const char* how) {
+  const auto code = tally.failure.code() == absl::StatusCode::kInvalidArgument
+                        ? absl::StatusCode::kInvalidArgument
+                        : absl::StatusCode::kInternal;
+  return {code, absl::StrCat("none of ", num_prompts, " held-out prompts was answered ", how,
+                             "; the last: ", tally.failure.message())};
+}
 
 absl::StatusOr<Tally> Ask(std::span<const Prompt> prompts, bool sampled, int64_t k,
                           const EvaluationContext& context, RolloutClient& client,
                           RewardFunction& rewards, const StopSignal& stop) {
-  const int64_t first = FirstId(context.version, sampled);
+  const int64_t first = FirstId(context.step, sampled);
   const int64_t count = static_cast<int64_t>(prompts.size());
   for (int64_t i = 0; i < count; ++i) {
-    client.Submit(RequestFor(prompts[static_cast<size_t>(i)], first + i, k,
-                             sampled ? context.temperature : 0, context));
+    client.Submit(RequestFor(prompts[static_cast<size_t>(i)], first + i, k, sampled, context));
   }
   Tally tally;
   for (int64_t waiting = count; waiting > 0;) {
@@ -85,8 +94,10 @@ absl::StatusOr<Tally> Ask(std::span<const Prompt> prompts, bool sampled, int64_t
     }
     --waiting;
     if (!group->status.ok()) {
-      log::Warning("an evaluation prompt was left out",
+      log::Warning("an evaluation prompt failed",
                    {{"group_id", group->group_id}, {"reason", group->status.ToString()}});
+      tally.failure = group->status;
+      ++tally.failed;
       continue;
     }
     std::vector<Reward> scored = Score(prompts[static_cast<size_t>(index)], *group, rewards);
@@ -97,20 +108,22 @@ absl::StatusOr<Tally> Ask(std::span<const Prompt> prompts, bool sampled, int64_t
       return failed;
     });
     if (scored.empty()) {
-      log::Warning("an evaluation prompt was left out",
+      log::Warning("an evaluation prompt failed",
                    {{"group_id", group->group_id}, {"reason", failure}});
+      tally.failure = absl::InternalError(failure);
+      ++tally.failed;
       continue;
     }
-    const double threshold = rewards.options().pass_threshold;
     ++tally.answered;
     tally.reward += scored.front().value;
-    tally.correct += std::ranges::any_of(
-        scored, [&](const Reward& reward) { return reward.value >= threshold; });
+    tally.correct += std::ranges::any_of(scored, &Reward::correct);
   }
   return tally;
 }
 
 }  // namespace
+
+bool IsEvaluationGroup(int64_t group_id) { return group_id >= kFirstId; }
 
 void BindOptions(OptionBinder& binder, EvaluationOptions& options) {
   binder.Integer("every", &options.every, {.min = 0}, "steps",
@@ -135,18 +148,24 @@ absl::StatusOr<EvaluationResult> Evaluate(std::span<const Prompt> prompts,
   TANDEM_ASSIGN_OR_RETURN(const Tally greedy,
                           Ask(prompts, false, 1, context, client, rewards, stop));
   result.num_prompts = greedy.answered;
-  if (greedy.answered > 0) {
-    const double answered = static_cast<double>(greedy.answered);
-    result.greedy = greedy.reward / answered;
-    result.greedy_share_correct = static_cast<double>(greedy.correct) / answered;
+  result.num_failed = greedy.failed;
+  if (greedy.answered == 0) {
+    result.none_answered = NoneAnswered(greedy, prompts.size(), "at temperature 0");
+    return result;
   }
+  const double answered = static_cast<double>(greedy.answered);
+  result.greedy = greedy.reward / answered;
+  result.greedy_share_correct = static_cast<double>(greedy.correct) / answered;
   if (options.pass_at_k == 0) return result;
   TANDEM_ASSIGN_OR_RETURN(const Tally sampled,
                           Ask(prompts, true, options.pass_at_k, context, client, rewards, stop));
-  result.k = options.pass_at_k;
-  if (sampled.answered > 0) {
-    result.pass_at_k = static_cast<double>(sampled.correct) / static_cast<double>(sampled.answered);
+  result.num_failed_at_k = sampled.failed;
+  if (sampled.answered == 0) {
+    result.none_answered = NoneAnswered(sampled, prompts.size(), "for pass@k");
+    return result;
   }
+  result.k = options.pass_at_k;
+  result.pass_at_k = static_cast<double>(sampled.correct) / static_cast<double>(sampled.answered);
   return result;
 }
 

@@ -27,25 +27,35 @@ struct EvaluationOptions {
 };
 void BindOptions(OptionBinder& binder, EvaluationOptions& options);
 
+// Ids of evaluation groups lie apart from those of training.
+bool IsEvaluationGroup(int64_t group_id);
+
 struct EvaluationResult {
   int64_t num_prompts = 0;          // that were answered
+  int64_t num_failed = 0;           // the server or the reward gave up: in none of the means
   double greedy = 0;                // mean reward
-  double greedy_share_correct = 0;  // share with a reward of at least pass_threshold
+  double greedy_share_correct = 0;  // share with a correct completion (Reward::correct)
   double pass_at_k = 0;             // share of prompts with a correct one among k
-  int64_t k = 0;                    // 0: not sampled
+  int64_t num_failed_at_k = 0;      // as num_failed, of the sampled ones
+  int64_t k = 0;                    // 0: not sampled, or none was answered
+  // Why there are no numbers: no prompt was answered, greedily or, where those are there, sampled.
+  // A share of 0 prompts is not 0. INVALID_ARGUMENT: the last of them was refused as such.
+  absl::Status none_answered;
 };
 
 struct EvaluationContext {
   std::string run_id;
   uint64_t seed = 0;
-  int64_t version = 0;     // weights to evaluate, at least
-  double temperature = 1;  // of the pass@k samples
-  int64_t max_new_tokens = 0;
+  int64_t step = 0;     // of the run: evaluations of different steps ask for different groups
+  int64_t version = 0;  // weights to evaluate: the newest that servers were given
+  // As in training: pass@k samples draw by it, filters included; greedy ones have its length alone.
+  rollout::v1::SamplingParams sampling;
   std::function<absl::Status()> tick;                // called while waiting: keeps servers in sync
   std::function<absl::Status(FinishedGroup)> other;  // gets groups that are not of this evaluation
 };
 
-// Asks for the first options.num_prompts prompts and waits for all.
+// Asks for the first options.num_prompts prompts and waits for all. OK also where none was
+// answered: then the result says so.
 //   CANCELLED  a stop was requested
 //   any error of RolloutClient::Next, `tick` and `other`
 absl::StatusOr<EvaluationResult> Evaluate(std::span<const experience::v1::Prompt> prompts,

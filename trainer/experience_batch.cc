@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/model/token_support.h"
 #include "common/weights/digest.h"
 #include "proto/experience.pb.h"
 
@@ -60,11 +61,18 @@ absl::Status CheckSupport(const Completion& completion, int64_t vocab_size,
                                                    " tokens with ", completion.support_size(),
                                                    " supports"));
   }
+  std::vector<int32_t> ids;
   for (int t = 0; t < completion.token_ids_size(); ++t) {
-    const auto& ids = completion.support(t).ids();
+    const auto& support = completion.support(t);
+    ids.assign(support.ids().begin(), support.ids().end());
+    const absl::Status unpacked = UnpackSupport(support.packed(), vocab_size, &ids);
+    if (!unpacked.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ", token ", t, ": ", unpacked.message()));
+    }
     if (ids.empty()) continue;
     const bool rising = std::ranges::is_sorted(ids, std::less_equal<>());
-    if (!rising || ids[0] < 0 || ids[ids.size() - 1] >= vocab_size ||
+    if (!rising || ids.front() < 0 || ids.back() >= vocab_size ||
         !std::ranges::binary_search(ids, completion.token_ids(t))) {
       return absl::InvalidArgumentError(
           absl::StrCat(where, ": the support of token ", t, " is not rising ids below ", vocab_size,
@@ -114,6 +122,12 @@ absl::Status CheckScoredGroup(const ScoredGroup& group, int64_t vocab_size) {
     TANDEM_RETURN_IF_ERROR(CheckCompletionArrays(scored, vocab_size, where));
   }
   return absl::OkStatus();
+}
+
+// Of either form; both empty: all ids.
+SupportView ViewOf(const rollout::v1::TokenSupport& support) {
+  if (!support.packed().empty()) return SupportView::OfBytes(support.packed());
+  return View(support.ids());
 }
 
 // Some completions of one group: what stands behind one copy of its prompt.
@@ -206,7 +220,7 @@ absl::StatusOr<Microbatch> PackMicrobatch(std::span<const ScoredGroup> groups,
       const Completion& completion = group.completions(static_cast<int>(i)).completion();
       of_group.completions.push_back(View(completion.token_ids()));
       auto& support = of_group.support.emplace_back();
-      for (const auto& of_token : completion.support()) support.push_back(View(of_token.ids()));
+      for (const auto& of_token : completion.support()) support.push_back(ViewOf(of_token));
     }
   }
   Microbatch micro;

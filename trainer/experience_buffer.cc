@@ -93,15 +93,18 @@ StepExperience ExperienceBuffer::TakeStep(WeightVersion version, bool drop_zero_
       step.dropped.push_back(std::move(dropped.mapped()));
       continue;
     }
-    auto node = admitted_.extract(id);
-    if (Staleness(node.mapped(), version) > max_staleness_) {
-      step.dropped.push_back({id, "stale", ""});
-    } else if (AllMasked(node.mapped())) {
-      step.dropped.push_back({id, "all_masked", ""});
-    } else if (drop_zero_variance && node.mapped().zero_variance()) {
-      step.dropped.push_back({id, "zero_variance", ""});
+    experience::v1::ScoredGroup group = std::move(admitted_.extract(id).mapped());
+    const auto drop = [&](const char* reason) {
+      step.dropped.push_back({id, reason, "", std::move(group)});
+    };
+    if (Staleness(group, version) > max_staleness_) {
+      drop("stale");
+    } else if (AllMasked(group)) {
+      drop("all_masked");
+    } else if (drop_zero_variance && group.zero_variance()) {
+      drop(kZeroVariance);
     } else {
-      step.groups.push_back(std::move(node.mapped()));
+      step.groups.push_back(std::move(group));
     }
   }
   ++current_step_;
@@ -111,6 +114,21 @@ StepExperience ExperienceBuffer::TakeStep(WeightVersion version, bool drop_zero_
 void ExperienceBuffer::StepInstalled() {
   TANDEM_CHECK(installed_steps_ < current_step_);
   ++installed_steps_;
+}
+
+bool StepExperience::OnlyEqualRewards() const {
+  return groups.empty() && std::ranges::any_of(dropped, [](const DroppedGroup& group) {
+           return group.reason == kZeroVariance;
+         });
+}
+
+GroupViews SampledGroups(const StepExperience& step) {
+  GroupViews views(step.groups.begin(), step.groups.end());
+  for (const DroppedGroup& dropped : step.dropped) {
+    if (dropped.group.has_value()) views.emplace_back(*dropped.group);
+  }
+  std::ranges::sort(views, {}, [](const auto& view) { return view.get().group_id(); });
+  return views;
 }
 
 }  // namespace tandem::trainer

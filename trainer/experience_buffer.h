@@ -10,6 +10,7 @@
 #define TANDEM_TRAINER_EXPERIENCE_BUFFER_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -24,16 +25,29 @@ namespace tandem::trainer {
 // Weight versions between the oldest token of the group and `version`.
 int64_t Staleness(const experience::v1::ScoredGroup& group, WeightVersion version);
 
+inline constexpr char kZeroVariance[] = "zero_variance";
+
 struct DroppedGroup {
   int64_t group_id = 0;
-  std::string reason;   // "stale", "zero_variance", "all_masked", or the caller's
+  std::string reason;   // "stale", kZeroVariance, "all_masked", or the caller's
   std::string message;  // what else the caller said
+  // What was sampled and scored: there for the buffer's own three reasons.
+  std::optional<experience::v1::ScoredGroup> group = {};
 };
 
 struct StepExperience {
   std::vector<experience::v1::ScoredGroup> groups;  // in group_id order; empty: nothing to train
-  std::vector<DroppedGroup> dropped;
+  std::vector<DroppedGroup> dropped;                // likewise
+
+  // A step without a group to train where groups of equal rewards were dropped: its gradient is
+  // zero, and nothing went wrong.
+  bool OnlyEqualRewards() const;
 };
+
+// All groups of the step that were sampled and scored, trained or not: what rewards and lengths
+// are measured over, since a choice by reward or length would bias them. Views of `step`.
+using GroupViews = std::vector<std::reference_wrapper<const experience::v1::ScoredGroup>>;
+GroupViews SampledGroups(const StepExperience& step);
 
 // Thread-compatible.
 class ExperienceBuffer {
@@ -58,8 +72,8 @@ class ExperienceBuffer {
   // All groups of the current step are here or dropped.
   bool StepReady() const;
 
-  // Hands the current step out; needs StepReady(). Leaves out groups older than the bound, groups
-  // of equal rewards if asked, and groups with no member to train.
+  // Hands the current step out; needs StepReady(). Drops groups older than the bound, groups of
+  // equal rewards if asked, and groups with no member to train; they come along as dropped ones.
   StepExperience TakeStep(WeightVersion version, bool drop_zero_variance);
 
   // Servers run what the last taken step made (or it made nothing): its slots are free.

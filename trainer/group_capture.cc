@@ -1,7 +1,10 @@
 #include "trainer/group_capture.h"
 
 #include <limits>
+#include <span>
 #include <string>
+
+#include "common/model/token_support.h"
 
 namespace tandem::trainer {
 namespace {
@@ -20,14 +23,28 @@ void Append(const Field& values, std::vector<T>& column) {
 // A field that a server may leave out altogether.
 template <typename T, typename Field>
 void AppendOr(const Field& values, int num_tokens, T missing, std::vector<T>& column) {
-  if (values.size() == num_tokens) {
+  if (static_cast<int>(values.size()) == num_tokens) {
     Append(values, column);
   } else {
     column.insert(column.end(), static_cast<size_t>(num_tokens), missing);
   }
 }
 
-void AppendTokens(const ScoredCompletion& scored, const std::vector<float>* proximal, Capture& c) {
+// Of either form. A packed one was checked when it came.
+void AppendSupport(const rollout::v1::TokenSupport& support, std::vector<int32_t>& ids) {
+  Append(support.ids(), ids);
+  SupportView::OfBytes(support.packed()).AppendTo(&ids);
+}
+
+// Of completion `i` of the group; empty where it is not known.
+std::span<const float> Find(const PerToken& numbers, int64_t group_id, int i) {
+  const auto found = numbers.find(group_id);
+  if (found == numbers.end() || static_cast<size_t>(i) >= found->second.size()) return {};
+  return found->second[static_cast<size_t>(i)];
+}
+
+void AppendTokens(const ScoredCompletion& scored, std::span<const float> proximal,
+                  std::span<const float> advantages, Capture& c) {
   const rollout::v1::Completion& completion = scored.completion();
   const int n = completion.token_ids_size();
   Append(completion.token_ids(), c.token_ids);
@@ -38,24 +55,21 @@ void AppendTokens(const ScoredCompletion& scored, const std::vector<float>* prox
   AppendOr(completion.kept_mass(), n, 1.0f, c.kept_mass);
   AppendOr(completion.decode_batch_sizes(), n, int32_t{0}, c.decode_batch_size);
   AppendOr(completion.prefix_cached(), n, uint8_t{0}, c.prefix_cached);
-  c.advantages.insert(c.advantages.end(), static_cast<size_t>(n), scored.advantage());
-  if (proximal != nullptr && static_cast<int>(proximal->size()) == n) {
-    Append(*proximal, c.proximal_logprobs);
-  } else {
-    c.proximal_logprobs.insert(c.proximal_logprobs.end(), static_cast<size_t>(n), kNaN);
-  }
+  AppendOr(advantages, n, scored.advantage(), c.advantages);
+  AppendOr(proximal, n, kNaN, c.proximal_logprobs);
   for (const auto& span : completion.version_spans()) {
     c.weight_version.insert(c.weight_version.end(), static_cast<size_t>(span.num_tokens()),
                             span.weight_version());
   }
   for (int t = 0; t < n; ++t) {
-    if (t < completion.support_size()) Append(completion.support(t).ids(), c.support_ids);
+    if (t < completion.support_size()) AppendSupport(completion.support(t), c.support_ids);
     c.support_offsets.push_back(static_cast<int64_t>(c.support_ids.size()));
   }
 }
 
 void AppendCompletion(const ScoredCompletion& scored, int32_t group,
-                      const std::vector<float>* proximal, Capture& c) {
+                      std::span<const float> proximal, std::span<const float> advantages,
+                      Capture& c) {
   const rollout::v1::Completion& completion = scored.completion();
   c.group.push_back(group);
   c.completion_index.push_back(completion.index());
@@ -64,13 +78,14 @@ void AppendCompletion(const ScoredCompletion& scored, int32_t group,
   c.finish.push_back(static_cast<uint8_t>(completion.finish_reason()));
   c.token_hash.push_back(static_cast<int64_t>(completion.token_hash()));
   c.seed.push_back(static_cast<int64_t>(completion.seed()));
-  AppendTokens(scored, proximal, c);
+  AppendTokens(scored, proximal, advantages, c);
   c.token_offsets.push_back(c.num_tokens());
 }
 
 }  // namespace
 
-Capture CaptureGroups(const std::vector<ScoredGroup>& groups, const ProximalLogprobs& proximal) {
+Capture CaptureGroups(const std::vector<ScoredGroup>& groups, const PerToken& proximal,
+                      const PerToken& advantages) {
   Capture c;
   c.prompt_offsets.push_back(0);
   c.token_offsets.push_back(0);
@@ -80,11 +95,9 @@ Capture CaptureGroups(const std::vector<ScoredGroup>& groups, const ProximalLogp
     c.group_id.push_back(group.group_id());
     Append(group.prompt().token_ids(), c.prompt_ids);
     c.prompt_offsets.push_back(static_cast<int64_t>(c.prompt_ids.size()));
-    const auto found = proximal.find(group.group_id());
     for (int i = 0; i < group.completions_size(); ++i) {
-      const bool known = found != proximal.end() && i < static_cast<int>(found->second.size());
-      AppendCompletion(group.completions(i), place,
-                       known ? &found->second[static_cast<size_t>(i)] : nullptr, c);
+      AppendCompletion(group.completions(i), place, Find(proximal, group.group_id(), i),
+                       Find(advantages, group.group_id(), i), c);
     }
   }
   return c;

@@ -13,13 +13,14 @@
 
 namespace tandem::trainer {
 
-// Group id -> per completion, in the order of the group; may lack entries and have empty ones: NaN
-// then.
-using ProximalLogprobs = std::map<int64_t, std::vector<std::vector<float>>>;
+// Group id -> per completion, in the order of the group, a number per token; may lack entries and
+// have empty ones.
+using PerToken = std::map<int64_t, std::vector<std::vector<float>>>;
 
-// The columns; the manifest is the caller's.
+// The columns; the manifest is the caller's. Where `proximal` has nothing stands NaN, and where
+// `advantages` (those of the loss) has nothing the completion's own.
 offpolicy::Capture CaptureGroups(const std::vector<experience::v1::ScoredGroup>& groups,
-                                 const ProximalLogprobs& proximal);
+                                 const PerToken& proximal, const PerToken& advantages = {});
 
 offpolicy::CapturedServer DescribeServer(const std::string& address,
                                          const rollout::v1::GetInfoResponse& info);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/model/token_support.h"
 #include "common/weights/digest.h"
 
 namespace tandem::trainer {
@@ -36,6 +37,16 @@ absl::Status CheckLengths(const Completion& completion, bool needs_support,
   TANDEM_RETURN_IF_ERROR(
       parallel("logprob_second_moments", completion.logprob_second_moments_size(), false));
   return parallel("support", completion.support_size(), needs_support);
+}
+
+absl::Status CheckPackedSupports(const Completion& completion, const std::string& who) {
+  std::vector<int32_t> ids;
+  for (const auto& support : completion.support()) {
+    ids.clear();
+    const absl::Status unpacked = UnpackSupport(support.packed(), kMostIds, &ids);
+    if (!unpacked.ok()) return absl::DataLossError(absl::StrCat(who, ": ", unpacked.message()));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckSpans(const Completion& completion, int64_t min_version, const std::string& who) {
@@ -70,6 +81,7 @@ absl::Status CheckCompletion(const GenerateGroupRequest& request, const Completi
                                             request.sampling().max_new_tokens()));
   }
   TANDEM_RETURN_IF_ERROR(CheckLengths(completion, NeedsSupport(request.sampling()), who));
+  TANDEM_RETURN_IF_ERROR(CheckPackedSupports(completion, who));
   TANDEM_RETURN_IF_ERROR(CheckSpans(completion, request.min_weight_version(), who));
   if (completion.finish_reason() == rollout::v1::FINISH_REASON_UNSPECIFIED) {
     return absl::DataLossError(absl::StrCat(who, " has no finish reason"));

@@ -5,6 +5,16 @@
 
 namespace tandem::trainer {
 
+rollout::v1::SamplingParams MakeSampling(const TrainSamplingOptions& options) {
+  rollout::v1::SamplingParams sampling;
+  sampling.set_temperature(static_cast<float>(options.temperature));
+  sampling.set_top_k(static_cast<int32_t>(options.top_k));
+  sampling.set_top_p(static_cast<float>(options.top_p));
+  sampling.set_min_p(static_cast<float>(options.min_p));
+  sampling.set_max_new_tokens(static_cast<int32_t>(options.max_new_tokens));
+  return sampling;
+}
+
 rollout::v1::GenerateGroupRequest MakeGroupRequest(const TrainerOptions& options,
                                                    const std::string& run_id,
                                                    const experience::v1::Prompt& prompt,
@@ -18,12 +28,9 @@ rollout::v1::GenerateGroupRequest MakeGroupRequest(const TrainerOptions& options
   request.set_num_completions(static_cast<int32_t>(options.completions_per_prompt));
   request.set_min_weight_version(min_weight_version);
   rollout::v1::SamplingParams* const sampling = request.mutable_sampling();
-  sampling->set_temperature(static_cast<float>(options.sampling.temperature));
-  sampling->set_top_k(static_cast<int32_t>(options.sampling.top_k));
-  sampling->set_top_p(static_cast<float>(options.sampling.top_p));
-  sampling->set_min_p(static_cast<float>(options.sampling.min_p));
+  *sampling = MakeSampling(options.sampling);
   sampling->set_return_support(true);
-  sampling->set_max_new_tokens(static_cast<int32_t>(options.sampling.max_new_tokens));
+  sampling->set_packed_support(true);
   sampling->set_seed(
       StableHash({static_cast<uint64_t>(options.seed), static_cast<uint64_t>(group_id)}));
   return request;

@@ -11,6 +11,9 @@
 
 namespace tandem::trainer {
 
+// What the run's tokens are drawn by, but for the seed.
+rollout::v1::SamplingParams MakeSampling(const TrainSamplingOptions& options);
+
 // A group of options.completions_per_prompt completions of `prompt`, from weights of at least
 // `min_weight_version`. The seed is a hash of the run's seed and the group: the same group draws
 // the same way at any server. Asks for the support of every token, so that the policy can replay

@@ -4,36 +4,34 @@
 #include <map>
 #include <vector>
 
-#include "trainer/policy_loss.h"
-
 namespace tandem::trainer {
 namespace {
 
 // By number in batch.completions.
-std::vector<double> Penalties(std::span<const at::Tensor> proximal,
-                              std::span<const at::Tensor> reference, const PolicyLossOptions& loss,
-                              const ExperienceBatch& batch) {
-  PolicyLossOptions plain = loss;
-  plain.kl_ratio_weighted = false;
-  std::vector<double> penalties(batch.completions.size());
+std::vector<double> Costs(std::span<const at::Tensor> proximal,
+                          std::span<const at::Tensor> reference, double kl_coefficient,
+                          const ExperienceBatch& batch) {
+  std::vector<double> costs(batch.completions.size());
   for (size_t m = 0; m < batch.microbatches.size(); ++m) {
     const Microbatch& micro = batch.microbatches[m];
-    const at::Tensor kl = ReferenceKl(proximal[m], reference[m], {}, plain).contiguous();
-    const float* values = kl.const_data_ptr<float>();
+    const at::Tensor under_proximal = proximal[m].contiguous();
+    const at::Tensor under_reference = reference[m].contiguous();
+    const float* const log_proximal = under_proximal.const_data_ptr<float>();
+    const float* const log_reference = under_reference.const_data_ptr<float>();
     for (int64_t t = 0; t < micro.row.num_tokens(); ++t) {
-      if (!micro.loss_mask[t] || !std::isfinite(values[t])) continue;
-      penalties[static_cast<size_t>(micro.completion[t])] += loss.kl_coefficient * values[t];
+      const double k1 = static_cast<double>(log_proximal[t]) - log_reference[t];
+      if (!micro.loss_mask[t] || !std::isfinite(k1)) continue;
+      costs[static_cast<size_t>(micro.completion[t])] += kl_coefficient * k1;
     }
   }
-  return penalties;
+  return costs;
 }
 
 }  // namespace
 
-double PenaliseRewards(std::span<const at::Tensor> proximal, std::span<const at::Tensor> reference,
-                       const PolicyLossOptions& loss, const AdvantageOptions& advantage,
-                       ExperienceBatch& batch) {
-  const std::vector<double> penalties = Penalties(proximal, reference, loss, batch);
+double ChargeKl(std::span<const at::Tensor> proximal, std::span<const at::Tensor> reference,
+                double kl_coefficient, const AdvantageOptions& advantage, ExperienceBatch& batch) {
+  const std::vector<double> costs = Costs(proximal, reference, kl_coefficient, batch);
   std::map<int64_t, std::vector<size_t>> members;  // of each group
   for (size_t i = 0; i < batch.completions.size(); ++i) {
     members[batch.completions[i].group].push_back(i);
@@ -41,12 +39,13 @@ double PenaliseRewards(std::span<const at::Tensor> proximal, std::span<const at:
   std::vector<float> advantages(batch.completions.size());
   double sum = 0;
   for (const auto& [group, numbers] : members) {
-    std::vector<double> rewards;
+    std::vector<double> rewards, of_group;
     for (const size_t i : numbers) {
-      rewards.push_back(batch.completions[i].reward - penalties[i]);
-      sum += penalties[i];
+      rewards.push_back(batch.completions[i].reward);
+      of_group.push_back(costs[i]);
+      sum += costs[i];
     }
-    const std::vector<float> values = ComputeAdvantages(rewards, advantage);
+    const std::vector<float> values = ChargedAdvantages(rewards, of_group, advantage);
     for (size_t k = 0; k < numbers.size(); ++k) advantages[numbers[k]] = values[k];
   }
   for (Microbatch& micro : batch.microbatches) {

@@ -30,6 +30,9 @@ struct LearnerReport {
   std::vector<std::pair<std::string, std::string>> documents;  // name and JSON
   // Group id -> per completion of the group, in order.
   std::map<int64_t, std::vector<std::vector<float>>> proximal_logprobs;
+  // The same of the advantages that the loss had, per token and after a charge for KL in the
+  // reward; a learner that changes none may leave it empty.
+  std::map<int64_t, std::vector<std::vector<float>>> advantages;
   int64_t num_tokens = 0;  // trained
 };
 
@@ -80,6 +83,10 @@ class Learner {
   // Reads one tensor at a time.
   //   INVALID_ARGUMENT  a tensor is missing or of another shape
   virtual absl::Status Restore(const LearnerState& state) = 0;
+
+  // CombinedDigest of the tensors that the run started from: the model directory's, also after
+  // Restore. They are the reference policy.
+  virtual std::string StartDigest() const = 0;
 
   virtual int64_t num_parameters() const = 0;
   virtual std::string library_version() const = 0;  // of LibTorch

@@ -33,11 +33,12 @@ int Main(int argc, char** argv) {
   bool resume = false, resume_or_start = false, clean = false, dry_run = false, help_config = false,
        version = false;
   app.add_option("--config", config, "run file; its section `trainer` is read");
-  app.add_option("--set", sets, "KEY=VALUE, after the file: trainer.steps=10");
+  AddSetFlag(app, sets, "after the file: trainer.steps=10");
   app.add_option("--servers", servers, "HOST:PORT,HOST:PORT: in place of trainer.servers");
   app.add_option_function<std::string>(
-      "--numerics", [&sets](const std::string& v) { sets.push_back("trainer.numerics=" + v); },
-      "fast, invariant or exact: in place of trainer.numerics");
+         "--numerics", [&sets](const std::string& v) { sets.push_back("trainer.numerics=" + v); },
+         "in place of trainer.numerics")
+      ->check(CLI::IsMember({"fast", "invariant", "exact"}));
   app.add_option("--progress", progress, "json: steps, events and phases as JSON lines on stdout")
       ->check(CLI::IsMember({"json"}));
   CLI::Option* const resume_flag = app.add_flag("--resume", resume, "go on from a checkpoint");
@@ -50,6 +51,7 @@ int Main(int argc, char** argv) {
   app.add_flag("--dry-run", dry_run, "print the resolved configuration and the plan");
   app.add_flag("--help-config", help_config, "print every knob of section `trainer`");
   app.add_flag("--version", version, "print the version");
+  EndHelp(app, "", "trainer --config run.yaml --servers 127.0.0.1:50051");
   if (const std::optional<int> code = ParseCommandLine(app, argc, argv)) return *code;
   if (version) {
     std::cout << "trainer " << ProjectVersion() << " (" << GitCommit() << ")\n";

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/model/token_support.h"
 
 namespace tandem::trainer {
 
@@ -29,8 +30,9 @@ struct PackedRow {
   std::vector<int64_t> source;     // [T] row whose logits predict token t; -1: none (prompt start)
   std::vector<bool> is_target;     // [T] log-probs are wanted here (completion tokens)
   // [T] the rising ids token t was drawn from when the sampler's filters left out others; an empty
-  // one: all. No elements at all: no filters. The ids lie where GroupTokens::support said.
-  std::vector<std::span<const int32_t>> support;
+  // one: all. No elements at all: no filters. They lie where GroupTokens::support said, packed
+  // where a server packed them: as plain ids those of a whole batch may take hundreds of gigabytes.
+  std::vector<SupportView> support;
   std::vector<Segment> segments;  // prompt first, then its completions; in order of `begin`
   // Where completion i of the packed ones lies: index into `segments`.
   std::vector<int64_t> completion_segments;
@@ -42,7 +44,7 @@ struct GroupTokens {
   std::span<const int32_t> prompt;                    // [P], P >= 1
   std::vector<std::span<const int32_t>> completions;  // each [T_i], T_i >= 1
   // Per completion [T_i] as PackedRow::support, or none; empty when no completion has any.
-  std::vector<std::vector<std::span<const int32_t>>> support;
+  std::vector<std::vector<SupportView>> support;
 };
 
 // Packs whole groups in order; completion_segments counts completions over the groups in order.

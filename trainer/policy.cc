@@ -52,7 +52,7 @@ struct Targets {
   std::vector<int64_t> positions;  // where they stand in the row
   std::vector<int64_t> sources;    // the row that predicts each
   std::vector<int64_t> tokens;
-  std::vector<std::span<const int32_t>> support;  // of each, or no elements
+  std::vector<SupportView> support;  // of each, or no elements
 };
 
 absl::StatusOr<Targets> FindTargets(const PackedRow& row, int64_t vocabulary) {

@@ -13,6 +13,7 @@
 #include "common/model/numerics_self_test.h"
 #include "common/model/safetensors.h"
 #include "common/tensor/instruction_set.h"
+#include "common/weights/digest.h"
 #include "trainer/cuda_device.h"
 #include "trainer/device_choice.h"
 #include "trainer/libtorch_version.h"
@@ -109,6 +110,7 @@ class PolicyLearner : public Learner {
     numbers.num_tokens = report.num_tokens;
     for (size_t i = 0; i < groups.size(); ++i) {
       numbers.proximal_logprobs[groups[i].group_id()] = std::move(report.proximal_logprobs[i]);
+      numbers.advantages[groups[i].group_id()] = std::move(report.advantages[i]);
     }
     return numbers;
   }
@@ -158,6 +160,8 @@ class PolicyLearner : public Learner {
   absl::Status Restore(const LearnerState& state) override {
     return step_->Restore(state.weights, state.optimizer, state.num_updates);
   }
+
+  std::string StartDigest() const override { return CombinedDigest(DigestTensors(start_)); }
 
   int64_t num_parameters() const override { return step_->num_parameters(); }
   std::string library_version() const override { return LibTorchVersion(); }

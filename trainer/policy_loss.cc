@@ -20,6 +20,7 @@ at::Tensor Estimate(const at::Tensor& log_ratio, KlEstimator estimator) {
       return log_ratio;
     case KlEstimator::kK2:
       return log_ratio * log_ratio / 2;
+    case KlEstimator::kAuto:  // of a loss
     case KlEstimator::kK3:
       break;
   }

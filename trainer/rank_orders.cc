@@ -187,6 +187,7 @@ class LeadingLearner : public Learner {
     return Lost(SendTensors(*ranks_.group, state.optimizer, saved.optimizer));
   }
 
+  std::string StartDigest() const override { return own_->StartDigest(); }
   int64_t num_parameters() const override { return own_->num_parameters(); }
   std::string library_version() const override { return own_->library_version(); }
   std::string kernels() const override { return own_->kernels(); }

@@ -3,14 +3,12 @@
 #include <re2/re2.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::trainer {
@@ -29,47 +27,39 @@ std::string_view Stripped(std::string_view text) {
   return text;
 }
 
-bool SameNumber(double a, double b) {
-  return std::abs(a - b) <= 1e-6 * std::max({1.0, std::abs(a), std::abs(b)});
+absl::StatusOr<WrittenNumber> AnswerNumber(std::string_view answer) {
+  const absl::StatusOr<WrittenNumber> number = Gsm8kNumber(answer);
+  if (number.ok()) return number;
+  return absl::InvalidArgumentError(
+      absl::StrCat("answer '", std::string(answer.substr(0, 80)), "' holds no number"));
 }
 
-// Runs of decimal digits, as text without leading zeros.
-std::vector<std::string_view> DigitRuns(std::string_view text) {
-  std::vector<std::string_view> runs;
-  for (size_t i = 0; i < text.size();) {
-    if (!absl::ascii_isdigit(text[i])) {
-      ++i;
-      continue;
-    }
-    size_t end = i;
-    while (end < text.size() && absl::ascii_isdigit(text[end])) ++end;
-    while (i + 1 < end && text[i] == '0') ++i;
-    runs.push_back(text.substr(i, end - i));
-    i = end;
-  }
-  return runs;
+bool JudgesTheAnswer(const std::string& component) {
+  return component != "format" && component != "length_penalty";
 }
 
-// Length of a number that starts at `text[0]` (a digit): digits, ",ddd" groups, ".ddd".
-size_t NumberLength(std::string_view text) {
-  const auto digit = [&](size_t i) { return i < text.size() && absl::ascii_isdigit(text[i]); };
-  size_t i = 0;
-  while (digit(i)) ++i;
-  while (i < text.size() && text[i] == ',' && digit(i + 1) && digit(i + 2) && digit(i + 3) &&
-         !digit(i + 4)) {
-    i += 4;
+// The components that say whether a completion is correct.
+std::vector<std::string> Judges(const RewardOptions& options) {
+  std::vector<std::string> judges, shapes;
+  for (const auto& [name, weight] : options.weights) {
+    if (JudgesTheAnswer(name)) judges.push_back(name);
+    if (name == "format") shapes.push_back(name);
   }
-  if (i < text.size() && text[i] == '.' && digit(i + 1)) {
-    ++i;
-    while (digit(i)) ++i;
-  }
-  return i;
+  return judges.empty() ? shapes : judges;
 }
 
-std::optional<double> AnswerNumber(std::string_view answer) {
-  const absl::StatusOr<double> number = Gsm8kNumber(answer);
-  if (!number.ok()) return std::nullopt;
-  return *number;
+absl::Status CheckThreshold(const RewardOptions& options) {
+  const std::vector<std::string> judges = Judges(options);
+  double most = 0;
+  for (const auto& [name, weight] : options.weights) {
+    if (name == "subprocess") return absl::OkStatus();  // its rewards have no bound
+    if (std::ranges::find(judges, name) != judges.end()) most += std::max(weight, 0.0);
+  }
+  if (judges.empty() || most >= options.pass_threshold) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "reward.pass_threshold is ", options.pass_threshold, ", and the components that judge the ",
+      "answer (", absl::StrJoin(judges, ", "), ") add up to ", most,
+      " at most: no completion could count as correct; lower the threshold or raise a weight"));
 }
 
 double LengthPenalty(double num_tokens, double soft, double hard) {
@@ -99,7 +89,9 @@ void BindOptions(OptionBinder& binder, RewardOptions& options) {
                    absl::StrCat("component: weight of the sum; components: ",
                                 absl::StrJoin(ComponentNames(), ", ")));
   binder.Number("pass_threshold", &options.pass_threshold, {}, "",
-                "a completion with at least this reward counts as correct (pass@k, evaluation)");
+                "a completion counts as correct (pass@k, evaluation) when the weighted sum of the "
+                "components that judge the answer, all but format and length_penalty, is at least "
+                "this");
   binder.Text("regex", &options.regex,
               "component regex (RE2): its first group, or the whole match, must equal the answer");
   binder.Text("format", &options.format, "component format (RE2): must match the whole text");
@@ -108,7 +100,7 @@ void BindOptions(OptionBinder& binder, RewardOptions& options) {
   binder.Number("length_hard_tokens", &options.length_hard_tokens, {.min = 0}, "tokens",
                 "component length_penalty: -1 from this length on");
   binder.Number("number_partial", &options.number_partial, {}, "",
-                "component number_answer: value when the answer is among the integers");
+                "component number_answer: value when the answer is among the numbers");
   binder.Flag("number_needs_stop", &options.number_needs_stop,
               "component number_answer: 1 only for completions that ended by themselves");
   binder.Choice("truncated", &options.truncated,
@@ -124,46 +116,25 @@ void BindOptions(OptionBinder& binder, RewardOptions& options) {
                  [&](OptionBinder& section) { BindOptions(section, options.subprocess); });
 }
 
-std::vector<double> NumbersIn(std::string_view text) {
-  std::vector<double> numbers;
-  for (size_t i = 0; i < text.size();) {
-    if (!absl::ascii_isdigit(text[i])) {
-      ++i;
-      continue;
-    }
-    const size_t length = NumberLength(text.substr(i));
-    std::string digits;
-    for (const char c : text.substr(i, length)) {
-      if (c != ',') digits.push_back(c);
-    }
-    double value = 0;
-    std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    // A minus belongs to the number when no word or number stands before it ("7-3" is 7 and 3).
-    const bool negative =
-        i > 0 && text[i - 1] == '-' && (i == 1 || !absl::ascii_isalnum(text[i - 2]));
-    numbers.push_back(negative ? -value : value);
-    i += length;
-  }
-  return numbers;
-}
-
-absl::StatusOr<double> Gsm8kNumber(std::string_view text) {
+absl::StatusOr<WrittenNumber> Gsm8kNumber(std::string_view text) {
   const size_t mark = text.rfind("####");
   if (mark != std::string_view::npos) {
-    const std::vector<double> marked = NumbersIn(text.substr(mark + 4));
+    const std::vector<WrittenNumber> marked = NumbersIn(text.substr(mark + 4));
     if (!marked.empty()) return marked.front();
   }
-  const std::vector<double> numbers = NumbersIn(text);
+  const std::vector<WrittenNumber> numbers = NumbersIn(text);
   if (numbers.empty()) return absl::NotFoundError("no number");
   return numbers.back();
 }
 
-double NumberAnswer(const RewardInput& input, double partial, bool needs_stop) {
-  const std::vector<std::string_view> want = DigitRuns(input.answer);
-  const std::vector<std::string_view> got = DigitRuns(input.text);
-  if (want.empty() || got.empty()) return 0;
-  if (got.back() == want.back() && !(needs_stop && input.truncated)) return 1;
-  return std::ranges::find(got, want.back()) != got.end() ? partial : 0;
+double NumberAnswer(const RewardInput& input, const WrittenNumber& want, double partial,
+                    bool needs_stop) {
+  const std::vector<WrittenNumber> got = NumbersIn(input.text);
+  if (got.empty()) return 0;
+  if (SameNumber(got.back(), want) && !(needs_stop && input.truncated)) return 1;
+  const bool among =
+      std::ranges::any_of(got, [&](const WrittenNumber& n) { return SameNumber(n, want); });
+  return among ? partial : 0;
 }
 
 RewardFunction::RewardFunction(const RewardOptions& options)
@@ -209,6 +180,7 @@ absl::StatusOr<std::unique_ptr<RewardFunction>> RewardFunction::Create(
       function->subprocess_ = std::make_unique<SubprocessReward>(options.subprocess);
     }
   }
+  TANDEM_RETURN_IF_ERROR(CheckThreshold(options));
   return function;
 }
 
@@ -217,9 +189,6 @@ absl::StatusOr<double> RewardFunction::Component(const std::string& name,
   const std::string_view text = Stripped(input.text);
   const std::string_view answer = Stripped(input.answer);
   if (name == "exact_match") return text == answer ? 1 : 0;
-  if (name == "number_answer") {
-    return NumberAnswer(input, options_.number_partial, options_.number_needs_stop);
-  }
   if (name == "format") return RE2::FullMatch(text, *patterns_->format) ? 1 : 0;
   if (name == "length_penalty") {
     return LengthPenalty(static_cast<double>(input.num_tokens), options_.length_soft_tokens,
@@ -234,22 +203,23 @@ absl::StatusOr<double> RewardFunction::Component(const std::string& name,
   }
   if (name == "subprocess") return subprocess_->Score(SubprocessRequest(input));
 
-  const std::optional<double> want = AnswerNumber(answer);
-  if (!want) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("answer '", std::string(answer.substr(0, 80)), "' holds no number"));
+  TANDEM_ASSIGN_OR_RETURN(const WrittenNumber want, AnswerNumber(answer));
+  if (name == "number_answer") {
+    return NumberAnswer(input, want, options_.number_partial, options_.number_needs_stop);
   }
   if (name == "gsm8k") {
-    const absl::StatusOr<double> got = Gsm8kNumber(text);
-    return got.ok() && SameNumber(*got, *want) ? 1 : 0;
+    const absl::StatusOr<WrittenNumber> got = Gsm8kNumber(text);
+    return got.ok() && SameNumber(*got, want) ? 1 : 0;
   }
-  const std::vector<double> numbers = NumbersIn(text);
-  if (name == "last_number") return !numbers.empty() && SameNumber(numbers.back(), *want) ? 1 : 0;
-  return std::ranges::any_of(numbers, [&](double n) { return SameNumber(n, *want); }) ? 1 : 0;
+  const std::vector<WrittenNumber> numbers = NumbersIn(text);
+  if (name == "last_number") return !numbers.empty() && SameNumber(numbers.back(), want) ? 1 : 0;
+  return std::ranges::any_of(numbers, [&](const auto& n) { return SameNumber(n, want); }) ? 1 : 0;
 }
 
 Reward RewardFunction::ScoreOne(const RewardInput& input) {
   Reward reward;
+  const std::vector<std::string> judges = Judges(options_);
+  double correctness = 0;
   if (input.truncated && options_.truncated == TruncatedPolicy::kMask) {
     reward.mask_reason = "truncated";
   }
@@ -262,7 +232,10 @@ Reward RewardFunction::ScoreOne(const RewardInput& input) {
     }
     reward.parts.emplace_back(name, *part);
     reward.value += weight * *part;
+    if (std::ranges::find(judges, name) != judges.end()) correctness += weight * *part;
   }
+  reward.correct = !judges.empty() && correctness >= options_.pass_threshold &&
+                   !IsRewardFailure(reward.mask_reason);
   if (input.truncated && options_.truncated == TruncatedPolicy::kZero) reward.value = 0;
   if (input.truncated && options_.truncated == TruncatedPolicy::kPenalise) {
     reward.value -= options_.truncated_penalty;

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/options.h"
 #include "trainer/subprocess_reward.h"
+#include "trainer/written_number.h"
 
 namespace tandem::trainer {
 
@@ -22,12 +23,12 @@ enum class TruncatedPolicy { kKeep, kMask, kZero, kPenalise };
 
 struct RewardOptions {
   std::vector<std::pair<std::string, double>> weights = {{"number_answer", 1.0}};
-  double pass_threshold = 1.0;
+  double pass_threshold = 1.0;    // Reward::correct
   std::string regex;              // component regex: first group (or whole match) is the answer
   std::string format;             // component format: must match the whole text
   double length_soft_tokens = 0;  // component length_penalty: 0 up to here ...
   double length_hard_tokens = 0;  // ... falling linearly to -1 here
-  double number_partial = 0.2;    // number_answer: the answer is among the integers
+  double number_partial = 0.2;    // number_answer: the answer is among the numbers
   bool number_needs_stop = true;  // number_answer: full reward only if ended by a stop
   TruncatedPolicy truncated = TruncatedPolicy::kKeep;
   double truncated_penalty = 0.5;  // penalise: subtracted
@@ -46,6 +47,10 @@ struct RewardInput {
 
 struct Reward {
   double value = 0;
+  // Is the answer right? The weighted sum of the components that judge the answer reaches
+  // pass_threshold. What shapes the reward beside it (format, length_penalty, truncation) does not
+  // count, unless no component judges the answer: then format does.
+  bool correct = false;
   std::vector<std::pair<std::string, double>> parts;  // before weights
   std::string mask_reason;  // not empty: do not train on it ("truncated", "reward_failed: ...")
 };
@@ -53,16 +58,14 @@ struct Reward {
 // Of a mask_reason: is there no reward?
 inline bool IsRewardFailure(std::string_view reason) { return reason.starts_with("reward_failed"); }
 
-// Numbers written in `text`, in order: optional sign, digits with thousands commas, decimals.
-std::vector<double> NumbersIn(std::string_view text);
-
 // What follows the last "####" of a GSM8K answer as a number; without one, the last number.
 //   NOT_FOUND  no number
-absl::StatusOr<double> Gsm8kNumber(std::string_view text);
+absl::StatusOr<WrittenNumber> Gsm8kNumber(std::string_view text);
 
-// 1 if the completion ended by itself (or needs_stop is off) and its last run of digits equals the
-// answer; `partial` if any run does; else 0.
-double NumberAnswer(const RewardInput& input, double partial, bool needs_stop);
+// 1 if the completion ended by itself (or needs_stop is off) and its last number is `want`;
+// `partial` if any number is; else 0.
+double NumberAnswer(const RewardInput& input, const WrittenNumber& want, double partial,
+                    bool needs_stop);
 
 // Thread-compatible; memory: one subprocess if a component asks for it.
 class RewardFunction {
@@ -70,7 +73,7 @@ class RewardFunction {
   //   INVALID_ARGUMENT  no component, unknown component (names those there are), a pattern that
   //   does
   //                     not compile or is missing, hard length not above soft, no subprocess
-  //                     command
+  //                     command, a pass_threshold that no completion can reach
   static absl::StatusOr<std::unique_ptr<RewardFunction>> Create(const RewardOptions& options);
   ~RewardFunction();
 

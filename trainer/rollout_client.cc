@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <deque>
 #include <set>
@@ -15,6 +16,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/caller_channel.h"
+#include "common/rpc/refusal.h"
 #include "proto/rollout.grpc.pb.h"
 #include "trainer/group_check.h"
 
@@ -34,7 +36,8 @@ enum class State { kLost, kBehind, kReady };
 struct Task {
   GenerateGroupRequest request;
   int server = kAnyServer;
-  int64_t num_attempts = 0;
+  int64_t num_attempts = 0;  // without those that a busy server turned away
+  int64_t num_refusals = 0;  // by busy servers
   TraceParent trace;
 };
 
@@ -67,24 +70,40 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
-// What "retry-after-ms" of a RESOURCE_EXHAUSTED says, in seconds.
-double RetryAfter(const grpc::ClientContext& context, double fallback) {
+// An entry of the trailing metadata; empty if there is none.
+std::string Trailing(const grpc::ClientContext& context, const char* key) {
   const auto& trailer = context.GetServerTrailingMetadata();
-  const auto hint = trailer.find("retry-after-ms");
-  if (hint == trailer.end()) return fallback;
-  const std::string text(hint->second.data(), hint->second.size());
-  const double ms = std::strtod(text.c_str(), nullptr);
-  return ms > 0 ? ms / 1000 : fallback;
+  const auto found = trailer.find(key);
+  return found == trailer.end() ? "" : std::string(found->second.data(), found->second.size());
+}
+
+// How a call ended: why the server turned it away, and when it says to come back.
+struct CallEnd {
+  rpc::Refusal refusal = rpc::Refusal::kNone;
+  double retry_after_seconds = 0;
+
+  // The server is well and has no room; that is no failed attempt. One from before refusals had
+  // names says when to come back.
+  bool is_busy() const {
+    return rpc::IsBusy(refusal) || (refusal == rpc::Refusal::kNone && retry_after_seconds > 0);
+  }
+};
+
+CallEnd EndOf(const grpc::ClientContext& context) {
+  const double ms = std::strtod(Trailing(context, rpc::kRetryAfterKey).c_str(), nullptr);
+  return {rpc::RefusalNamed(Trailing(context, rpc::kRefusalKey)), std::max(0.0, ms) / 1000};
 }
 
 }  // namespace
 
 struct RolloutClient::Impl {
   void Work(int index, bool probes);
+  absl::Status Judge(const std::string& address, const GetInfoResponse& info) const;
   void Probe(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void RunTask(int index, Task task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  absl::Status Call(Server& server, const Task& task, FinishedGroup* group, double* retry_after);
-  void Settle(int index, Task task, FinishedGroup group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  absl::Status Call(Server& server, const Task& task, FinishedGroup* group, CallEnd* end);
+  void Settle(int index, Task task, FinishedGroup group, const CallEnd& end)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void Lose(int index, const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   absl::Status CheckHealth() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   std::string Missing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
@@ -218,6 +237,26 @@ std::optional<Task> RolloutClient::Impl::TakeTask(int index) {
   return std::nullopt;
 }
 
+// Can this run use the server at all? Nothing that waiting would change.
+absl::Status RolloutClient::Impl::Judge(const std::string& address,
+                                        const GetInfoResponse& info) const {
+  const std::string who = absl::StrCat("rollout server ", address);
+  if (!info.owner_run_id().empty() && info.owner_run_id() != run_id) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(who, " belongs to run '", info.owner_run_id(),
+                     "': stop that run, wait for its lease to end, or name another server"));
+  }
+  const double most = static_cast<double>(info.max_deadline_ms()) / 1e3;
+  if (most > 0 && options.call_timeout_seconds > most) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        who, " takes deadlines of at most ", most, " s (server.max_deadline_seconds), and ",
+        "trainer.client.call_timeout_seconds is ", options.call_timeout_seconds));
+  }
+  const absl::Status accepted = accept ? accept(info) : absl::OkStatus();
+  if (accepted.ok()) return accepted;
+  return absl::Status(accepted.code(), absl::StrCat(who, ": ", accepted.message()));
+}
+
 // Asks a lost server for its state, then waits if it still is lost.
 void RolloutClient::Impl::Probe(int index) {
   Server& server = At(index);
@@ -228,19 +267,12 @@ void RolloutClient::Impl::Probe(int index) {
   const auto channel = server.channel.current();
   const grpc::Status status = RolloutService::NewStub(channel)->GetInfo(&context, {}, &info);
   server.channel.Ended(channel, status);
+  const bool answers = status.ok() && !info.draining();
+  const absl::Status usable = answers ? Judge(server.address(), info) : absl::OkStatus();
   mu.Lock();
   if (stopping || server.state != State::kLost) return;
-  if (status.ok() && !info.draining()) {
-    if (!info.owner_run_id().empty() && info.owner_run_id() != run_id) {
-      fatal = absl::FailedPreconditionError(absl::StrCat(
-          "rollout server ", server.address(), " belongs to run '", info.owner_run_id(),
-          "': stop that run, wait for its lease to end, or name another server"));
-    }
-    const absl::Status accepted = accept ? accept(info) : absl::OkStatus();
-    if (!accepted.ok()) {
-      fatal = absl::Status(accepted.code(), absl::StrCat("rollout server ", server.address(), ": ",
-                                                         accepted.message()));
-    }
+  if (answers) {
+    if (!usable.ok()) fatal = usable;
     const bool proven = server.ready_version == info.live_weight_version() &&
                         server.ready_epoch == info.weight_epoch() && info.owner_run_id() == run_id;
     server.info = info;
@@ -269,22 +301,22 @@ void RolloutClient::Impl::RunTask(int index, Task task) {
   FinishedGroup group;
   group.group_id = task.request.group_id();
   group.server = index;
-  double retry_after = 0;
+  CallEnd end;
   mu.Unlock();
-  group.status = Call(server, task, &group, &retry_after);
+  group.status = Call(server, task, &group, &end);
   if (drawn && group.status.ok()) drawn(task.request, &group);
   mu.Lock();
   if (stopping || round != cancel_round) return;
-  Settle(index, std::move(task), std::move(group));
-  if (retry_after > 0) {
-    const auto until = After(retry_after);
+  Settle(index, std::move(task), std::move(group), end);
+  if (end.is_busy()) {
+    const auto until = After(std::max(end.retry_after_seconds, options.retry_initial_seconds));
     while (!stopping && changed.WaitUntil(&mu, until)) {
     }
   }
 }
 
 absl::Status RolloutClient::Impl::Call(Server& server, const Task& task, FinishedGroup* group,
-                                       double* retry_after) {
+                                       CallEnd* end) {
   const GenerateGroupRequest& request = task.request;
   grpc::ClientContext context;
   ScopedSpan span(task.trace, "ask_for_group", SpanKind::kClient);
@@ -293,6 +325,7 @@ absl::Status RolloutClient::Impl::Call(Server& server, const Task& task, Finishe
   span.Set("tandem.attempt", task.num_attempts);
   if (task.trace.tracer != nullptr) context.AddMetadata(kTraceparent, span.traceparent());
   SetDeadline(context, options.call_timeout_seconds);
+  server.channel.Identify(&context);
   {
     MutexLock lock(&mu);
     if (stopping) return absl::CancelledError("stopping");
@@ -320,9 +353,7 @@ absl::Status RolloutClient::Impl::Call(Server& server, const Task& task, Finishe
     MutexLock lock(&mu);
     in_flight.erase(&context);
   }
-  if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) {
-    *retry_after = RetryAfter(context, options.retry_initial_seconds);
-  }
+  if (!status.ok()) *end = EndOf(context);
   TANDEM_RETURN_IF_ERROR(FromGrpc(status));
   TANDEM_RETURN_IF_ERROR(checked);
   if (!done) return absl::DataLossError("the stream ended without GroupDone");
@@ -336,24 +367,33 @@ absl::Status RolloutClient::Impl::Call(Server& server, const Task& task, Finishe
 }
 
 // Decides what becomes of a call that ended.
-void RolloutClient::Impl::Settle(int index, Task task, FinishedGroup group) {
+void RolloutClient::Impl::Settle(int index, Task task, FinishedGroup group, const CallEnd& end) {
   const absl::StatusCode code = group.status.code();
-  const bool impossible = code == absl::StatusCode::kInvalidArgument;
-  if (group.status.ok() || impossible ||
-      (task.num_attempts >= options.max_attempts && code != absl::StatusCode::kResourceExhausted)) {
+  const bool impossible =
+      code == absl::StatusCode::kInvalidArgument || end.refusal == rpc::Refusal::kTooLarge;
+  if (end.is_busy()) {
+    --task.num_attempts;
+    ++task.num_refusals;
+  }
+  if (group.status.ok() || impossible || task.num_attempts >= options.max_attempts) {
     if (!group.status.ok()) group.completions.clear();
     finished.push_back(std::move(group));
     if (--num_outstanding == 0) idle_since = MonotonicSeconds();
     changed.NotifyAll();
     return;
   }
-  const bool server_is_fine = code == absl::StatusCode::kResourceExhausted ||
+  // RESOURCE_EXHAUSTED without a name comes from gRPC itself: a message that is too large.
+  const bool server_is_fine = end.is_busy() || code == absl::StatusCode::kResourceExhausted ||
                               code == absl::StatusCode::kAborted ||
                               code == absl::StatusCode::kDataLoss;
-  log::Warning("a group is asked for again", {{"group_id", group.group_id},
-                                              {"attempt", task.num_attempts},
-                                              {"server", At(index).address()},
-                                              {"reason", group.status.ToString()}});
+  // A busy server may turn a group away for minutes: each time would fill the log.
+  if (!end.is_busy() || std::has_single_bit(static_cast<uint64_t>(task.num_refusals))) {
+    log::Warning("a group is asked for again", {{"group_id", group.group_id},
+                                                {"attempt", task.num_attempts},
+                                                {"refusals", task.num_refusals},
+                                                {"server", At(index).address()},
+                                                {"reason", std::string(group.status.message())}});
+  }
   if (!server_is_fine) Lose(index, group.status.ToString());
   queue.push_front(std::move(task));
   changed.NotifyAll();

@@ -1,7 +1,9 @@
 // RolloutClient: asks rollout servers for groups and hands the finished ones back (arrows 1-3).
 // Many servers, several groups in flight at each, every call with a deadline. A call that fails is
 // made again: at the same server it joins the running group, at another it starts anew with the
-// same seed.
+// same seed. A call that a busy server turned away (common/rpc/refusal.h) waits as long as it says
+// and is made again without end: that is no failure, of the server or of the group. One that is too
+// large is given up at once.
 //
 // A server is `lost` (a call failed), then reachable but `behind` (its weights are not proven),
 // then `ready`. Groups go to ready servers only. The trainer pushes weights to those that are
@@ -55,7 +57,7 @@ inline constexpr int kAnyServer = -1;
 
 struct FinishedGroup {
   int64_t group_id = 0;
-  absl::Status status;  // not OK: the group was given up after max_attempts or is impossible
+  absl::Status status;  // not OK: given up after max_attempts, or impossible, or too large
   std::vector<rollout::v1::Completion> completions;  // by index, checked (group_check.h)
   rollout::v1::GroupDone done;
   int server = kAnyServer;
@@ -71,7 +73,7 @@ struct ServerEvent {
 class RolloutClient {
  public:
   // Starts the threads; all servers begin as lost and are probed at once. A server that `accept`
-  // refuses ends the run with that error.
+  // refuses ends the run with that error. Called without a lock, from several threads.
   using Accept = std::function<absl::Status(const rollout::v1::GetInfoResponse&)>;
   // `drawn` sees each group that was drawn, on the thread that asked for it and right after, before
   // Next gives it out.

@@ -5,6 +5,8 @@
 #include <fstream>
 #include <thread>
 
+#include "absl/strings/ascii.h"
+#include "common/base/file_system.h"
 #include "common/base/version.h"
 #include "nlohmann/json.hpp"
 
@@ -28,6 +30,11 @@ int64_t MemoryGib() {
 
 }  // namespace
 
+std::string ReadModelSource(const std::string& model_directory) {
+  const auto text = ReadFile(model_directory + "/SOURCE.txt");
+  return text.ok() ? std::string(absl::StripAsciiWhitespace(*text)) : "";
+}
+
 std::string ToJson(const RunCard& card) {
   nlohmann::ordered_json servers = nlohmann::ordered_json::array();
   for (const ServerCard& server : card.servers) {
@@ -49,6 +56,7 @@ std::string ToJson(const RunCard& card) {
       {"model",
        {{"path", card.model_path},
         {"type", card.model_type},
+        {"source", card.model_source},
         {"num_parameters", card.num_parameters},
         {"tokenizer_hash", card.tokenizer_hash}}},
       {"trainer",

@@ -231,11 +231,11 @@ absl::Status RunDirectory::WriteEvent(int64_t step, const std::string& kind,
   return events_->Append(line + "}\n");
 }
 
-absl::Status RunDirectory::WriteRollouts(int64_t step, const std::vector<ScoredGroup>& groups,
+absl::Status RunDirectory::WriteRollouts(int64_t step, const StepExperience& experience,
                                          const Logprobs& proximal_logprobs,
                                          const TokenText& token_text) {
   std::string lines;
-  for (const ScoredGroup& group : groups) {
+  const auto write = [&](const ScoredGroup& group, const std::string& drop_reason) {
     const auto of_group = proximal_logprobs.find(group.group_id());
     size_t next = 0;
     const auto completion = [&](const ScoredCompletion& member) {
@@ -251,7 +251,12 @@ absl::Status RunDirectory::WriteRollouts(int64_t step, const std::vector<ScoredG
         ",\"prompt\":", JsonText(group.prompt().text()),
         ",\"answer\":", JsonText(group.prompt().answer()), ",\"server\":", JsonText(group.server()),
         ",\"zero_variance\":", group.zero_variance() ? "true" : "false",
+        ",\"drop_reason\":", JsonText(drop_reason),
         ",\"completions\":", JsonList(group.completions(), completion), "}\n");
+  };
+  for (const ScoredGroup& group : experience.groups) write(group, "");
+  for (const DroppedGroup& dropped : experience.dropped) {
+    if (dropped.group.has_value()) write(*dropped.group, dropped.reason);
   }
   return WriteFileAtomically(absl::StrCat(path_, "/rollouts/step_", step, ".jsonl"), lines);
 }

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/directory_lock.h"
 #include "common/base/file_system.h"
-#include "proto/experience.pb.h"
+#include "trainer/experience_buffer.h"
 #include "trainer/metrics_line.h"
 #include "trainer/tensorboard_writer.h"
 
@@ -61,9 +61,10 @@ class RunDirectory {
   absl::Status WriteEvent(int64_t step, const std::string& kind, const std::string& message,
                           const JsonFields& fields = {});
 
+  // The trained groups, then the dropped ones that were sampled, with their reason.
   // `proximal_logprobs`: group id -> per completion, in the order of the group; may lack entries.
   using Logprobs = std::map<int64_t, std::vector<std::vector<float>>>;
-  absl::Status WriteRollouts(int64_t step, const std::vector<experience::v1::ScoredGroup>& groups,
+  absl::Status WriteRollouts(int64_t step, const StepExperience& experience,
                              const Logprobs& proximal_logprobs, const TokenText& token_text);
 
   double ElapsedSeconds() const;  // since the run started, pauses between resumes left out

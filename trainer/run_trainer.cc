@@ -62,7 +62,8 @@ int Lead(const TrainerOptions& options, TrainerContext context, std::unique_ptr<
   const absl::Status end = (*trainer)->Run();
   const bool cut = stop->Requested() && !(*trainer)->finished();
   trainer->reset();  // gives the servers back, and tells the other ranks that it is over
-  if (end.ok()) return ToInt(end_all(cut ? ExitCode::kInterrupted : ExitCode::kOk));
+  if (end.ok()) return ToInt(end_all(cut ? ExitCodeOfSignal(stop->signal()) : ExitCode::kOk));
+  if (IsStop(ExitCodeOf(end))) return Fail(end, end_all(ExitCodeOfSignal(stop->signal())));
   if (ExitCodeOf(end) == ExitCode::kRankLost) {
     team.RecordFlight(options.out + "/" + options.run_name);
   }

@@ -24,6 +24,7 @@ void SetRewards(RewardFunction& rewards, ScoredGroup* group) {
   for (size_t i = 0; i < scored.size(); ++i) {
     ScoredCompletion* const member = group->mutable_completions(static_cast<int>(i));
     member->set_reward(scored[i].value);
+    member->set_correct(scored[i].correct);
     member->set_masked(!scored[i].mask_reason.empty());
     member->set_drop_reason(scored[i].mask_reason);
     for (const auto& [name, value] : scored[i].parts)

@@ -81,6 +81,7 @@ struct ServerScorer::Server {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() +
                          std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000)));
+    channel.Identify(&context);
     ScoreResponse response;
     const auto used = channel.current();
     const grpc::Status status =

@@ -23,45 +23,41 @@ double Share(int64_t count, size_t of) {
   return of == 0 ? 0 : static_cast<double>(count) / static_cast<double>(of);
 }
 
-// Of the completions that have a reward: a reward program that failed gave none, which is not 0.
-// Every group has some, or it would not be trained.
-void AddRewards(const std::vector<ScoredGroup>& groups, double pass_threshold, MetricsLine* line) {
+bool HasTrained(const ScoredGroup& group) {
+  return std::ranges::any_of(group.completions(),
+                             [](const ScoredCompletion& member) { return !member.masked(); });
+}
+
+// Of the completions that have a reward: a reward program that failed gave none, which is not 0. A
+// group without any is not counted.
+void AddRewards(const GroupViews& groups, MetricsLine* line) {
   std::vector<double> rewards, group_stds;
   std::map<std::string, std::vector<double>> parts;
   int64_t passed = 0, zero_variance = 0;
   for (const ScoredGroup& group : groups) {
     std::vector<double> of_group;
+    bool correct = false;
     for (const ScoredCompletion& member : group.completions()) {
       if (IsRewardFailure(member.drop_reason())) continue;
       of_group.push_back(member.reward());
+      correct |= member.correct();
       for (const auto& [name, value] : member.reward_parts()) parts[name].push_back(value);
     }
-    passed += std::ranges::any_of(of_group, [&](double r) { return r >= pass_threshold; });
-    zero_variance += group.zero_variance();
+    if (of_group.empty()) continue;
+    passed += correct;
+    zero_variance += group.zero_variance() && HasTrained(group);
     group_stds.push_back(StandardDeviation(of_group, StdConvention::kSample));
     rewards.insert(rewards.end(), of_group.begin(), of_group.end());
   }
   line->Add("reward/mean", Mean(rewards));
   line->Add("reward/std", StandardDeviation(rewards, StdConvention::kSample));
-  line->Add("reward/pass_at_k", Share(passed, groups.size()));
+  line->Add("reward/pass_at_k", Share(passed, group_stds.size()));
   line->Add("reward/group_std_mean", Mean(group_stds));
-  line->Add("reward/zero_variance_share", Share(zero_variance, groups.size()));
+  line->Add("reward/zero_variance_share", Share(zero_variance, group_stds.size()));
   for (const auto& [name, values] : parts) line->Add("reward/part/" + name, Mean(values));
 }
 
-void AddAdvantages(const std::vector<ScoredGroup>& groups, MetricsLine* line) {
-  std::vector<double> advantages;
-  for (const ScoredGroup& group : groups) {
-    for (const ScoredCompletion& member : group.completions()) {
-      if (!member.masked()) advantages.push_back(member.advantage());
-    }
-  }
-  const double std = StandardDeviation(advantages, StdConvention::kPopulation);
-  line->Add("advantage/mean", Mean(advantages));
-  line->Add("advantage/var", std * std);
-}
-
-void AddLengths(const std::vector<ScoredGroup>& groups, MetricsLine* line) {
+void AddLengths(const GroupViews& groups, MetricsLine* line) {
   std::vector<double> lengths;
   int64_t truncated = 0;
   for (const ScoredGroup& group : groups) {
@@ -93,12 +89,39 @@ void AddStaleness(const std::vector<ScoredGroup>& groups, WeightVersion version,
 
 }  // namespace
 
-void AddGroupMetrics(const std::vector<ScoredGroup>& groups, WeightVersion version,
-                     double pass_threshold, MetricsLine* line) {
-  AddRewards(groups, pass_threshold, line);
-  AddAdvantages(groups, line);
-  AddLengths(groups, line);
-  AddStaleness(groups, version, line);
+void AddGroupMetrics(const StepExperience& step, WeightVersion version, MetricsLine* line) {
+  const GroupViews sampled = SampledGroups(step);
+  AddRewards(sampled, line);
+  AddLengths(sampled, line);
+  AddStaleness(step.groups, version, line);
+}
+
+void AddAdvantageMetrics(const std::vector<ScoredGroup>& groups, MetricsLine* line) {
+  std::vector<double> advantages;
+  for (const ScoredGroup& group : groups) {
+    for (const ScoredCompletion& member : group.completions()) {
+      if (!member.masked()) advantages.push_back(member.advantage());
+    }
+  }
+  const double std = StandardDeviation(advantages, StdConvention::kPopulation);
+  line->Add("advantage/mean", Mean(advantages));
+  line->Add("advantage/var", std * std);
+}
+
+void TakeTrainedAdvantages(const std::map<int64_t, std::vector<std::vector<float>>>& trained,
+                           std::vector<ScoredGroup>* groups) {
+  for (ScoredGroup& group : *groups) {
+    const auto found = trained.find(group.group_id());
+    if (found == trained.end()) continue;
+    const size_t known =
+        std::min<size_t>(found->second.size(), static_cast<size_t>(group.completions_size()));
+    for (size_t i = 0; i < known; ++i) {
+      const std::vector<float>& tokens = found->second[i];
+      if (tokens.empty()) continue;
+      group.mutable_completions(static_cast<int>(i))
+          ->set_advantage(static_cast<float>(Mean({tokens.begin(), tokens.end()})));
+    }
+  }
 }
 
 void AddDropMetrics(const std::vector<ScoredGroup>& groups,
@@ -136,7 +159,7 @@ std::map<int64_t, int64_t> TokensByStaleness(const std::vector<ScoredGroup>& gro
   return tokens;
 }
 
-int64_t CountTokens(const std::vector<ScoredGroup>& groups) {
+int64_t CountTokens(const GroupViews& groups) {
   int64_t tokens = 0;
   for (const ScoredGroup& group : groups) {
     for (const ScoredCompletion& member : group.completions()) {

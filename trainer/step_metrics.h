@@ -15,10 +15,17 @@
 
 namespace tandem::trainer {
 
-// reward/, advantage/, length/ and staleness/ over every completion of `groups`, masked ones
-// included in rewards and lengths but not in advantages.
-void AddGroupMetrics(const std::vector<experience::v1::ScoredGroup>& groups, WeightVersion version,
-                     double pass_threshold, MetricsLine* line);
+// reward/ and length/ over every completion that was sampled and scored, also of dropped groups;
+// staleness/ over the groups that are trained.
+void AddGroupMetrics(const StepExperience& step, WeightVersion version, MetricsLine* line);
+
+// advantage/ over the completions that are not masked.
+void AddAdvantageMetrics(const std::vector<experience::v1::ScoredGroup>& groups, MetricsLine* line);
+
+// Gives every completion that `trained` knows the mean of its tokens' advantages there. `trained`:
+// group id -> per completion, in the order of the group, per token.
+void TakeTrainedAdvantages(const std::map<int64_t, std::vector<std::vector<float>>>& trained,
+                           std::vector<experience::v1::ScoredGroup>* groups);
 
 // drops/<reason> for each reason that `dropped` groups and masked completions have.
 void AddDropMetrics(const std::vector<experience::v1::ScoredGroup>& groups,
@@ -32,7 +39,7 @@ std::map<std::string, int64_t> MaskedCompletions(
 std::map<int64_t, int64_t> TokensByStaleness(const std::vector<experience::v1::ScoredGroup>& groups,
                                              WeightVersion version);
 
-int64_t CountTokens(const std::vector<experience::v1::ScoredGroup>& groups);
+int64_t CountTokens(const GroupViews& groups);
 
 }  // namespace tandem::trainer
 

@@ -88,12 +88,14 @@ struct StepReport {
   OptimizerNumbers optimizer;
   HeldMemory memory;
   double advantage_mean = 0, advantage_var = 0;  // over trained completions
-  double kl_penalty = 0;  // kl_place reward: taken off a completion's reward, mean
+  double kl_penalty = 0;  // kl_place reward: cost of a completion before centring, mean
   StepTimes times;
   int64_t num_tokens = 0;      // trained, once each
   int64_t num_row_tokens = 0;  // in packed rows, prompts included
   // [group in the span][completion][token]; empty for masked completions.
   std::vector<std::vector<std::vector<float>>> proximal_logprobs;
+  // The same of the advantages in the loss: with kl_place reward those after the charge.
+  std::vector<std::vector<std::vector<float>>> advantages;
 };
 
 // Of the peak on the device, what is not held from step to step: activations, casts and, of sharded

@@ -56,7 +56,7 @@ void StepSplit::Take(Scorer scorer, int64_t version, const std::vector<size_t>& 
   }
 }
 
-offpolicy::AdditiveSplit StepSplit::Join(const ProximalLogprobs& proximal) const {
+offpolicy::AdditiveSplit StepSplit::Join(const PerToken& proximal) const {
   const offpolicy::Capture columns = CaptureGroups(groups_, proximal);
   const offpolicy::CaptureRecord extra = MakeCaptureRecord(columns);
   std::vector<float> masters = masters_, cast = cast_;

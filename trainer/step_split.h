@@ -36,7 +36,7 @@ class StepSplit {
 
   // Tokens of the trainer's own version need no scores under its masters: those are the proximal
   // ones.
-  offpolicy::AdditiveSplit Join(const ProximalLogprobs& proximal) const;
+  offpolicy::AdditiveSplit Join(const PerToken& proximal) const;
 
  private:
   const std::vector<experience::v1::ScoredGroup>& groups_;

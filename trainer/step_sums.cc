@@ -10,6 +10,20 @@
 #include "common/base/status_macros.h"
 
 namespace tandem::trainer {
+namespace {
+
+// By number in batch.completions: one value for all tokens of a completion.
+std::vector<float> AdvantagesOf(const ExperienceBatch& batch) {
+  std::vector<float> of_completion(batch.completions.size());
+  for (const Microbatch& micro : batch.microbatches) {
+    for (int64_t t = 0; t < micro.row.num_tokens(); ++t) {
+      if (micro.completion[t] >= 0) of_completion[micro.completion[t]] = micro.advantages[t];
+    }
+  }
+  return of_completion;
+}
+
+}  // namespace
 
 absl::Status SumOverRanks(RankTeam& team, MinibatchSums& sums) {
   LossNumbers& of = sums.tokens;
@@ -72,12 +86,7 @@ void AddLoss(const LossSums& sums, const at::Tensor& kept, const at::Tensor& ent
 }
 
 void AddAdvantages(const ExperienceBatch& batch, StepReport& report) {
-  std::vector<double> of_completion(batch.completions.size());
-  for (const Microbatch& micro : batch.microbatches) {
-    for (int64_t t = 0; t < micro.row.num_tokens(); ++t) {
-      if (micro.completion[t] >= 0) of_completion[micro.completion[t]] = micro.advantages[t];
-    }
-  }
+  const std::vector<float> of_completion = AdvantagesOf(batch);
   const auto n = static_cast<double>(of_completion.size());
   for (const double a : of_completion) report.advantage_mean += a / n;
   for (const double a : of_completion) {

@@ -5,6 +5,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "common/offpolicy/correction.h"
 #include "trainer/experience_batch.h"

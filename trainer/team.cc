@@ -177,7 +177,7 @@ absl::Status Team::Follow(Learner& own, const StopSignal& stop, Heartbeat& heart
   TANDEM_RETURN_IF_ERROR(Lost(FollowOrders(own, members_->ranks(), stop, heartbeat)));
   const comm::Store& store = members_->met->store;
   const absl::StatusOr<std::string> ended = store.Get(kEnded, absl::Seconds(15));
-  int code = ToInt(ExitCode::kInterrupted);
+  int code = ToInt(ExitCodeOfSignal(stop.signal()));
   if (ended.ok() && absl::SimpleAtoi(*ended, &code)) {
     store.Set(HeardBy(rank()), "").IgnoreError();
   }

@@ -56,7 +56,7 @@ struct TrainStep::Impl {
   Device device = Device::kCpu;
   Rounding rounding = Rounding::kDither;
   AdvantageOptions advantage;
-  std::optional<PolicyLossOptions> kl_reward;  // kl_place reward; then `options` has no KL term
+  double kl_in_reward = 0;  // coefficient of kl_place reward; then `options` has no KL term
   std::unique_ptr<PlacedPolicy> policy, reference;
   std::unique_ptr<AdamW> optimizer;
   RankTeam team{nullptr};
@@ -90,7 +90,7 @@ struct TrainStep::Impl {
   absl::Status MakeOptimizer(const OptimizerOptions& of_optimizer);
   absl::StatusOr<GroupLogprobs> Score(PlacedPolicy& frozen,
                                       std::span<const experience::v1::ScoredGroup> groups);
-  bool NeedsProximalPass(const ExperienceBatch& batch) const;
+  Minibatch ProximalRows(const ExperienceBatch& batch) const;
   bool IsOwn(size_t microbatch, const BatchState& state) const {
     return state.rank_of[microbatch] == team.rank();
   }
@@ -105,7 +105,7 @@ struct TrainStep::Impl {
   absl::Status ScoreProximal(BatchState& state);
   absl::Status PoolWeights(BatchState& state) const;
   absl::Status PoolSecondMoments(const Minibatch& mini, BatchState& state);
-  absl::Status ChargeKl(ExperienceBatch& batch, BatchState& state, StepReport& report);
+  absl::Status ChargeRewards(ExperienceBatch& batch, BatchState& state, StepReport& report);
   absl::StatusOr<Correction> Correct(size_t index, const BatchState& state) const;
   LossInputs MakeLossInputs(size_t index, const Correction& correction,
                             const BatchState& state) const;
@@ -121,11 +121,14 @@ struct TrainStep::Impl {
               StepReport& report) const;
 };
 
-bool TrainStep::Impl::NeedsProximalPass(const ExperienceBatch& batch) const {
-  if (kl_reward.has_value() || options.correction.batch_normalise) return true;
-  const bool several_updates = batch.minibatches.size() > 1 || options.num_epochs > 1;
-  return several_updates && (options.correction.mode != offpolicy::CorrectionMode::kBypass ||
-                             offpolicy::HasFilters(options.correction));
+// The rows that a pass of their own must score before the first update. The first minibatch's rows
+// need none: its own pass sees the weights that the step starts from. Later minibatches see later
+// weights, so theirs are scored in every mode: also where the loss does not read them (bypass), the
+// drift metrics, captures and the additive split are of the weights that the step starts from.
+Minibatch TrainStep::Impl::ProximalRows(const ExperienceBatch& batch) const {
+  const bool pooled = kl_in_reward > 0 || options.correction.batch_normalise;
+  return {.begin = pooled ? 0 : batch.minibatches.front().end,
+          .end = static_cast<int64_t>(batch.microbatches.size())};
 }
 
 // The microbatches of this rank, in order, and nothing where another rank has more of them.
@@ -169,11 +172,12 @@ absl::Status TrainStep::Impl::ShareRows(const Minibatch& rows, const BatchState&
       lengths, std::span(of_rows).subspan(static_cast<size_t>(rows.begin), lengths.size()));
 }
 
-// Before the first update, over the whole batch: later the weights are not the proximal ones any
-// more.
+// Before the first update: later the weights are not the proximal ones any more.
 absl::Status TrainStep::Impl::ScoreProximal(BatchState& state) {
-  TANDEM_RETURN_IF_ERROR(ScoreFrozen(*policy, AllRows(state), state, state.proximal));
-  return ShareRows(AllRows(state), state, state.proximal);
+  const Minibatch rows = ProximalRows(*state.batch);
+  if (rows.begin == rows.end) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(ScoreFrozen(*policy, rows, state, state.proximal));
+  return ShareRows(rows, state, state.proximal);
 }
 
 // The mean weight of the whole batch, so that it is the same for every split into microbatches.
@@ -189,11 +193,11 @@ absl::Status TrainStep::Impl::PoolWeights(BatchState& state) const {
   return absl::OkStatus();
 }
 
-// What m2po drops depends on the target log-probs of all the minibatch: another pass, unless it is
-// one microbatch.
+// What m2po drops or clips depends on the target log-probs of all the minibatch: another pass,
+// unless it is one microbatch.
 absl::Status TrainStep::Impl::PoolSecondMoments(const Minibatch& mini, BatchState& state) {
   const offpolicy::ObjectiveOptions& objective = options.loss.objective;
-  if (objective.kind != offpolicy::ObjectiveKind::kM2po || mini.end - mini.begin == 1) {
+  if (!offpolicy::IsM2po(objective.kind) || mini.end - mini.begin == 1) {
     state.second_moment_cutoff.reset();
     return absl::OkStatus();
   }
@@ -208,18 +212,16 @@ absl::Status TrainStep::Impl::PoolSecondMoments(const Minibatch& mini, BatchStat
     inputs.target_logprobs = target[m];
     AppendSecondMoments(inputs, squares);
   }
-  state.second_moment_cutoff =
-      offpolicy::SecondMomentCutoff(std::move(squares), objective.m2po_max);
+  state.second_moment_cutoff = offpolicy::SecondMomentCutoff(std::move(squares), objective);
   return absl::OkStatus();
 }
 
 // Needs the proximal log-probs of the whole batch: a group's advantages depend on all its members.
-absl::Status TrainStep::Impl::ChargeKl(ExperienceBatch& batch, BatchState& state,
-                                       StepReport& report) {
+absl::Status TrainStep::Impl::ChargeRewards(ExperienceBatch& batch, BatchState& state,
+                                            StepReport& report) {
   TANDEM_RETURN_IF_ERROR(ShareRows(AllRows(state), state, state.reference));
   return CatchTorch("KL in the reward", [&] {
-    report.kl_penalty =
-        PenaliseRewards(state.proximal, state.reference, *kl_reward, advantage, batch);
+    report.kl_penalty = ChargeKl(state.proximal, state.reference, kl_in_reward, advantage, batch);
   });
 }
 
@@ -330,7 +332,7 @@ absl::Status TrainStep::Impl::Update(const MinibatchSums& sums, StepReport& repo
   LossNumbers& loss = report.loss;
   ++loss.num_updates;
   std::string reason;
-  if (sums.denominator == 0) {
+  if (sums.tokens.num_tokens == 0) {  // whatever the denominator counts
     reason = "every token of the minibatch was refused by the correction";
   } else if (!std::isfinite(sums.total)) {
     reason = absl::StrCat("the loss is ", sums.total);
@@ -388,10 +390,12 @@ void TrainStep::Impl::Finish(std::span<const experience::v1::ScoredGroup> groups
   report.num_tokens = state.batch->num_trained_tokens;
   AddAdvantages(*state.batch, report);
   report.proximal_logprobs.resize(groups.size());
+  report.advantages.resize(groups.size());
   for (size_t m = 0; m < state.batch->microbatches.size(); ++m) {
     const Microbatch& micro = state.batch->microbatches[m];
     report.num_row_tokens += micro.row.num_tokens();
     TakeRow(*state.batch, micro, AsSpan(state.proximal[m]), report.proximal_logprobs);
+    TakeRow(*state.batch, micro, micro.advantages, report.advantages);
   }
 }
 
@@ -411,13 +415,13 @@ absl::StatusOr<StepReport> TrainStep::Run(std::span<const experience::v1::Scored
   const double packed = MonotonicSeconds();
 
   // 5. batch -> proximal log-probs, under the weights this step starts from
-  if (impl_->NeedsProximalPass(batch)) TANDEM_RETURN_IF_ERROR(impl_->ScoreProximal(state));
+  TANDEM_RETURN_IF_ERROR(impl_->ScoreProximal(state));
   if (impl_->reference != nullptr) {
     TANDEM_RETURN_IF_ERROR(
         impl_->ScoreFrozen(*impl_->reference, impl_->AllRows(state), state, state.reference));
   }
-  if (impl_->kl_reward.has_value()) {
-    TANDEM_RETURN_IF_ERROR(impl_->ChargeKl(batch, state, report));
+  if (impl_->kl_in_reward > 0) {
+    TANDEM_RETURN_IF_ERROR(impl_->ChargeRewards(batch, state, report));
   }
   if (impl_->options.correction.batch_normalise) {
     TANDEM_RETURN_IF_ERROR(impl_->PoolWeights(state));
@@ -461,9 +465,8 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
   impl->rounding = setup.rounding;
   impl->advantage = setup.advantage;
   impl->team = RankTeam(setup.ranks);
-  if (options.loss.kl_coefficient > 0 && options.loss.kl_place == KlPlace::kReward) {
-    impl->kl_reward = options.loss;
-    impl->options.loss.kl_coefficient = 0;
+  if (options.loss.kl_place == KlPlace::kReward) {
+    impl->kl_in_reward = std::exchange(impl->options.loss.kl_coefficient, 0);
   }
   impl->ranks = {setup.ranks, setup.parameter_ranks};
   impl->buckets = setup.buckets;

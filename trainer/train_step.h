@@ -5,9 +5,14 @@
 //   groups -> PackBatch -> [proximal pass] -> per microbatch: target log-probs, correction, loss,
 //   backward -> per minibatch: optimizer update
 //
-// With one update per batch the proximal policy is the target policy before the update: its
-// log-probs are the detached target ones, and no second pass is made. With several minibatches or
-// epochs the proximal log-probs are scored once, before the first update, over the whole batch.
+// The proximal policy is the target policy before the first update. Of the first minibatch its
+// log-probs are therefore the detached target ones, and no second pass is made; those of later
+// minibatches are scored once, before the first update, in every correction mode. KL in the reward
+// and batch_normalise need all of them then. What the report calls proximal is so of the weights
+// that the step starts from.
+//
+// An update whose minibatch has no kept token, or no finite loss or gradient, is not made: weights,
+// moments and the optimizer's update counter (bias correction, learning rate) stay as they were.
 //
 // Several ranks make a step together: each computes its share of the rows, and ends with the same
 // report and the same weights, bit for bit. The result is that of one rank, to rounding.

@@ -11,10 +11,11 @@ namespace tandem::trainer {
 void BindOptions(OptionBinder& binder, TrainStepOptions& options) {
   binder.Integer("microbatch_tokens", &options.microbatch_tokens, {.min = 1}, "tokens",
                  "scored and differentiated at once: memory, not the result, depends on it");
-  binder.Integer("num_minibatches", &options.num_minibatches, {.min = 1}, "",
-                 "optimizer updates per pass over a step's groups; over 1 needs a proximal pass");
-  binder.Integer("num_epochs", &options.num_epochs, {.min = 1}, "",
-                 "passes over a step's groups; over 1 needs a proximal pass");
+  binder.Integer(
+      "num_minibatches", &options.num_minibatches, {.min = 1}, "",
+      "optimizer updates per pass over a step's groups; over 1 costs a proximal pass over all "
+      "but the first");
+  binder.Integer("num_epochs", &options.num_epochs, {.min = 1}, "", "passes over a step's groups");
   binder.Section("correction", "what an off-policy token counts (arrow 6)",
                  [&](OptionBinder& b) { offpolicy::BindOptions(b, options.correction); });
   binder.Section("loss", "the policy loss (arrow 7)",
@@ -53,6 +54,15 @@ absl::Status CheckOptions(const TrainStepOptions& options) {
   if (options.loss.kl_place == KlPlace::kReward && options.loss.kl_ratio_weighted) {
     return absl::InvalidArgumentError(
         "loss.kl_ratio_weighted weighs a gradient; with loss.kl_place reward there is none");
+  }
+  const KlEstimator estimator = options.loss.kl_estimator;
+  if (options.loss.kl_place == KlPlace::kReward &&
+      (estimator == KlEstimator::kK2 || estimator == KlEstimator::kK3)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "loss.kl_estimator ", estimator == KlEstimator::kK2 ? "k2" : "k3",
+        " with loss.kl_place reward does not hold the policy to its reference: what it takes off "
+        "the reward has an expected gradient that vanishes to first order where the two are close. "
+        "Leave loss.kl_estimator at auto, which is k1 there, or set loss.kl_place loss"));
   }
   const OptimizerOptions& optimizer = options.optimizer;
   if (optimizer.decay != LearningRateDecay::kConstant && optimizer.decay_updates == 0) {

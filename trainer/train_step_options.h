@@ -30,9 +30,9 @@ struct TrainStepOptions {
 void BindOptions(OptionBinder& binder, TrainStepOptions& options);
 
 // What a single field's range cannot say.
-//   INVALID_ARGUMENT  CheckOptions of correction and objective; kl_ratio_weighted with kl_place
-//                     reward; a decay without decay_updates; beta of 1; a peer that is unknown or
-//                     named twice
+//   INVALID_ARGUMENT  CheckOptions of correction and objective; kl_ratio_weighted, k2 or k3 with
+//                     kl_place reward; a decay without decay_updates; beta of 1; a peer that is
+//                     unknown or named twice
 absl::Status CheckOptions(const TrainStepOptions& options);
 
 }  // namespace tandem::trainer

@@ -25,6 +25,20 @@ namespace tandem::trainer {
 
 using experience::v1::ScoredGroup;
 
+namespace {
+
+// ", left out: 2 that failed, 1 over data.max_prompt_tokens"
+std::string LeftOut(int64_t num_failed, int64_t num_too_long) {
+  std::vector<std::string> counts;
+  if (num_failed > 0) counts.push_back(absl::StrCat(num_failed, " that failed"));
+  if (num_too_long > 0) {
+    counts.push_back(absl::StrCat(num_too_long, " over data.max_prompt_tokens"));
+  }
+  return counts.empty() ? "" : absl::StrCat(", left out: ", absl::StrJoin(counts, ", "));
+}
+
+}  // namespace
+
 // Arrow 1: a request for every free slot.
 absl::Status Trainer::Impl::AskForGroups() {
   const int64_t servers = client->num_servers(), groups = options.prompts_per_step;
@@ -40,6 +54,7 @@ absl::Status Trainer::Impl::AskForGroups() {
       request.mutable_admission_batch()->set_num_groups(
           static_cast<int32_t>((groups - server + servers - 1) / servers));
     }
+    history.Asked(*group_id, request.min_weight_version());
     client->Submit(std::move(request), server, spans.parent());
   }
   return absl::OkStatus();
@@ -75,6 +90,7 @@ absl::Status Trainer::Impl::TakeGroup(FinishedGroup finished) {
   const double start = MonotonicSeconds();
   ScoreGroup(*rewards, options.advantage, &group);
   times.reward += MonotonicSeconds() - start;
+  history.Received(group);
   return buffer->Add(std::move(group));
 }
 
@@ -98,14 +114,25 @@ absl::Status Trainer::Impl::Collect() {
   return absl::OkStatus();
 }
 
-// Arrows 4 to 8. False when the step made no new weights.
-absl::StatusOr<bool> Trainer::Impl::TrainOn(const StepExperience& step, MetricsLine* line) {
+// Arrows 4 to 8. False when the step made no new weights. One that has only groups of equal rewards
+// has no gradient: it counts as a train step without an update, so that a start with rare rewards
+// goes on, and its weights are published under the next version as they are.
+absl::StatusOr<bool> Trainer::Impl::TrainOn(StepExperience* step, MetricsLine* line) {
   ShowPhase("train");
-  AddGroupMetrics(step.groups, version, options.reward.pass_threshold, line);
+  AddGroupMetrics(*step, version, line);
+  report = {};
+  if (step->OnlyEqualRewards()) {
+    AddAdvantageMetrics(step->groups, line);
+    for (const char* const none : {"loss/num_tokens", "loss/num_updates"}) line->AddCount(none, 0);
+    line->Add("time/update", 0);
+    return true;
+  }
   weights_known = false;
-  TANDEM_ASSIGN_OR_RETURN(report, learner->Train(step.groups, version));
+  TANDEM_ASSIGN_OR_RETURN(report, learner->Train(step->groups, version));
   weights_known = true;
   if (!report.skip_reason.empty()) return false;
+  TakeTrainedAdvantages(report.advantages, &step->groups);
+  AddAdvantageMetrics(step->groups, line);
   for (const auto& [name, value] : report.metrics) line->Add(name, value);
   for (const auto& [name, counts] : report.histograms) line->AddArray(name, counts);
   for (const auto& [name, json] : report.documents) line->AddDocument(name, json);
@@ -143,10 +170,11 @@ absl::Status Trainer::Impl::Push(MetricsLine* line) {
 absl::Status Trainer::Impl::Capture(const StepExperience& step, MetricsLine* line) {
   const int64_t number = line->step();
   if (!captures->Due(number)) return absl::OkStatus();
+  if (step.groups.empty()) return Event("capture_failed", "no group of the step was trained");
   ShowPhase("capture");
   const double start = MonotonicSeconds();
-  const absl::Status written =
-      captures->Write(DescribeCapture(number), step.groups, report.proximal_logprobs, *recent);
+  const absl::Status written = captures->Write(
+      DescribeCapture(number), step.groups, report.proximal_logprobs, report.advantages, *recent);
   line->Add("time/capture", MonotonicSeconds() - start);
   if (written.ok()) return Event("capture_written", absl::StrCat("captures/step_", number));
   log::Error("a capture could not be written", {{"reason", written.ToString()}});
@@ -161,19 +189,22 @@ absl::Status Trainer::Impl::Step() {
   TANDEM_RETURN_IF_ERROR(Collect());
   if (Stopping()) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(delivery->Verify());
-  const StepExperience step = buffer->TakeStep(version, options.advantage.drop_zero_variance);
+  StepExperience step = buffer->TakeStep(version, options.advantage.drop_zero_variance);
   metrics->OnTaken(step, version);
   for (const DroppedGroup& dropped : step.dropped) {
     TANDEM_RETURN_IF_ERROR(EventOfStep(
         "group_dropped", dropped.message.empty() ? dropped.reason : dropped.message,
         {{"group_id", absl::StrCat(dropped.group_id)}, {"reason", JsonText(dropped.reason)}}));
   }
-  if (step.groups.empty()) return SkipStep("no group is left to train on", step);
+  if (step.groups.empty() && !step.OnlyEqualRewards()) {
+    return SkipStep("no group is left to train on", step);
+  }
   MetricsLine line(version.Next().value, run->ElapsedSeconds());
   TANDEM_RETURN_IF_ERROR(MeasureProbe(step, &line));
   TANDEM_ASSIGN_OR_RETURN(const std::optional<StepSplit> split, ScoreForSplit(step, &line));
-  TANDEM_ASSIGN_OR_RETURN(const bool trained, TrainOn(step, &line));
+  TANDEM_ASSIGN_OR_RETURN(const bool trained, TrainOn(&step, &line));
   if (!trained) return SkipStep(report.skip_reason, step);
+  history.Trained(version.Next(), step.groups);
   SplitDrift(step, split, &line);
   TANDEM_RETURN_IF_ERROR(Capture(step, &line));
   skipped_in_row = 0;
@@ -188,6 +219,7 @@ absl::Status Trainer::Impl::Step() {
 absl::Status Trainer::Impl::SkipStep(const std::string& reason, const StepExperience& step) {
   buffer->StepInstalled();
   frontier = buffer->next_step();
+  skipped_steps = frontier - version.value;
   const auto id = [](std::string* out, const experience::v1::ScoredGroup& group) {
     absl::StrAppend(out, group.group_id());
   };
@@ -218,20 +250,21 @@ absl::Status Trainer::Impl::RecordStep(const StepExperience& step, double step_s
   line->Add("time/eval", times.eval);
   line->Add("time/step", step_seconds);
   line->AddCount("memory/peak_bytes", PeakMemoryBytes());
-  const double tokens = static_cast<double>(CountTokens(step.groups));
-  line->Add("throughput/sampled_tokens_per_s", tokens / std::max(1e-9, times.rollout));
+  const int64_t num_sampled = CountTokens(SampledGroups(step));
+  line->Add("throughput/sampled_tokens_per_s",
+            static_cast<double>(num_sampled) / std::max(1e-9, times.rollout));
   line->Add("throughput/trained_tokens_per_s",
             static_cast<double>(report.num_tokens) / std::max(1e-9, step_seconds));
   const auto token_text = [this](int32_t id) {
     return tokenizer->Decode(std::span(&id, 1), /*skip_special_tokens=*/false).value_or("");
   };
-  TANDEM_RETURN_IF_ERROR(WithExitCode(
-      run->WriteRollouts(version.value, step.groups, report.proximal_logprobs, token_text),
-      ExitCode::kStorage));
+  TANDEM_RETURN_IF_ERROR(
+      WithExitCode(run->WriteRollouts(version.value, step, report.proximal_logprobs, token_text),
+                   ExitCode::kStorage));
   TANDEM_RETURN_IF_ERROR(WithExitCode(run->WriteMetrics(*line), ExitCode::kStorage));
   ShowMetrics(*line);
   ShowQueues();
-  metrics->OnStep(*line, report.num_tokens, CountTokens(step.groups));
+  metrics->OnStep(*line, report.num_tokens, num_sampled);
   TANDEM_RETURN_IF_ERROR(RaiseAlerts(*line));
   // After the records: a resumed run deletes those newer than its checkpoint, and cannot make up
   // for missing ones.
@@ -241,7 +274,10 @@ absl::Status Trainer::Impl::RecordStep(const StepExperience& step, double step_s
 }
 
 absl::Status Trainer::Impl::RaiseAlerts(const MetricsLine& line) {
-  for (const Alert& alert : CheckAlerts(line, options.alerts)) {
+  const TrainStepOptions& step = options.learner.step;
+  const LossKind loss = {.bypass = step.correction.mode == offpolicy::CorrectionMode::kBypass,
+                         .objective = step.loss.objective.kind};
+  for (const Alert& alert : CheckAlerts(line, options.alerts, loss)) {
     metrics->OnAlert(alert.name);
     log::Warning("alert", {{"name", alert.name},
                            {"value", alert.measured.value},
@@ -265,12 +301,14 @@ absl::Status Trainer::Impl::Evaluate(MetricsLine* line) {
   ShowPhase("eval");
   const double start = MonotonicSeconds();
   const int64_t asked = options.eval.max_new_tokens;
+  rollout::v1::SamplingParams sampling = MakeSampling(options.sampling);
+  if (asked > 0) sampling.set_max_new_tokens(static_cast<int32_t>(asked));
   const EvaluationContext evaluation = {
       .run_id = run_id,
       .seed = static_cast<uint64_t>(options.seed),
-      .version = version.value,
-      .temperature = options.sampling.temperature,
-      .max_new_tokens = asked > 0 ? asked : options.sampling.max_new_tokens,
+      .step = version.value,
+      .version = publisher->version().value,  // behind ours by push.hold_back_versions
+      .sampling = std::move(sampling),
       .tick = [this] { return delivery->Sync(); },
       .other = [this](FinishedGroup group) { return TakeGroup(std::move(group)); }};
   const auto result = trainer::Evaluate(eval_prompts->prompts(), options.eval, evaluation, *client,
@@ -278,9 +316,14 @@ absl::Status Trainer::Impl::Evaluate(MetricsLine* line) {
   times.eval = MonotonicSeconds() - start;
   if (result.status().code() == absl::StatusCode::kCancelled) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(result.status());
+  if (!result->none_answered.ok()) TANDEM_RETURN_IF_ERROR(EvaluationFailed(result->none_answered));
+  if (result->num_prompts == 0) return absl::OkStatus();
+  line->AddCount("eval/weight_version", evaluation.version);
   line->Add("eval/greedy", result->greedy);
   line->Add("eval/greedy_share_correct", result->greedy_share_correct);
   line->AddCount("eval/num_prompts", result->num_prompts);
+  line->AddCount("eval/num_failed", result->num_failed + result->num_failed_at_k);
+  line->AddCount("eval/num_too_long", eval_prompts->num_dropped());
   if (result->k > 0) {
     line->Add("eval/pass_at_k", result->pass_at_k);
     line->AddCount("eval/k", result->k);
@@ -288,7 +331,16 @@ absl::Status Trainer::Impl::Evaluate(MetricsLine* line) {
   const double num_correct =
       std::round(result->greedy_share_correct * static_cast<double>(result->num_prompts));
   return Event("eval", absl::StrCat("greedy: ", num_correct, " of ", result->num_prompts,
-                                    " held-out prompts correct"));
+                                    " held-out prompts correct",
+                                    LeftOut(result->num_failed, eval_prompts->num_dropped())));
+}
+
+// Before the first step it ends the run: nothing is lost, and every later one would likely fail
+// too. Later it is an event, and the run goes on without the numbers.
+absl::Status Trainer::Impl::EvaluationFailed(const absl::Status& why) {
+  if (version.value == 0) return why;
+  log::Error("an evaluation failed", {{"reason", why.ToString()}});
+  return Event("eval_failed", why.ToString());
 }
 
 absl::Status Trainer::Impl::EvaluateAtStart() {
@@ -351,6 +403,7 @@ absl::Status Trainer::Impl::EventAt(WeightVersion at, const std::string& kind,
                                     const std::string& message, const JsonFields& fields) {
   context.health->heartbeat()->Beat();
   metrics->OnEvent(kind);
+  history.Event(at.value, kind, message, fields);
   log::Info(kind, {{"step", at.value}, {"message", message}});
   if (context.progress) {
     std::string line = absl::StrCat("{\"kind\":", JsonText(kind), ",\"step\":", at.value,

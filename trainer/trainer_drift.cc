@@ -158,7 +158,7 @@ absl::Status Trainer::Impl::WritePushes(int64_t step) {
 // Before the step: its weights and the servers' are still those of the tokens.
 absl::StatusOr<std::optional<StepSplit>> Trainer::Impl::ScoreForSplit(const StepExperience& step,
                                                                       MetricsLine* line) {
-  if (!options.split.Due(line->step())) return std::nullopt;
+  if (!options.split.Due(line->step()) || step.groups.empty()) return std::nullopt;
   ShowPhase("split");
   const double start = MonotonicSeconds();
   StepSplit split(step.groups, version.value, server_dtype == DType::kBF16);
@@ -186,9 +186,13 @@ rollout::v1::ScoreRequest Trainer::Impl::AsDrawn() const {
 // replayed at once. On a thread of the client; one that fails is tried again at the step.
 std::optional<ScoredByServer> Trainer::Impl::ReplayWhenDrawn(
     const rollout::v1::GenerateGroupRequest& request, const FinishedGroup& group) const {
-  const int64_t step = request.group_id() / options.prompts_per_step + 1;
+  // The step that will train the group, unless one before it is skipped until then: the replay is
+  // made at the step in that case.
+  const int64_t step = request.group_id() / options.prompts_per_step + 1 - skipped_steps;
   const bool waits = options.max_staleness == options.push.hold_back_versions;
-  if (waits || request.group_id() < 0 || !options.split.Due(step)) return std::nullopt;
+  if (waits || IsEvaluationGroup(request.group_id()) || !options.split.Due(step)) {
+    return std::nullopt;
+  }
   ScoredGroup drawn;
   *drawn.mutable_prompt()->mutable_token_ids() = request.prompt_token_ids();
   for (const rollout::v1::Completion& completion : group.completions) {

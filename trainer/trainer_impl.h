@@ -3,6 +3,7 @@
 #ifndef TANDEM_TRAINER_TRAINER_IMPL_H_
 #define TANDEM_TRAINER_TRAINER_IMPL_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -29,6 +30,7 @@
 #include "trainer/rewards.h"
 #include "trainer/rollout_client.h"
 #include "trainer/run_directory.h"
+#include "trainer/run_history.h"
 #include "trainer/server_lookup.h"
 #include "trainer/server_roster.h"
 #include "trainer/server_scorer.h"
@@ -83,8 +85,9 @@ struct Trainer::Impl {
   absl::Status Collect();  // arrows 1 to 3; returns early when stopped
   absl::Status AskForGroups();
   absl::Status TakeGroup(FinishedGroup finished);
-  absl::StatusOr<bool> TrainOn(const StepExperience& step, MetricsLine* line);  // 4 to 8
-  absl::Status Push(MetricsLine* line);                                         // 9
+  // Arrows 4 to 8; leaves the advantages of the loss in the completions of `step`.
+  absl::StatusOr<bool> TrainOn(StepExperience* step, MetricsLine* line);
+  absl::Status Push(MetricsLine* line);  // 9
   absl::Status Publish(CastWeights cast, PushTotals* totals);
   absl::Status Capture(const StepExperience& step, MetricsLine* line);
   offpolicy::CaptureManifest DescribeCapture(int64_t step) const;
@@ -112,6 +115,7 @@ struct Trainer::Impl {
   absl::Status RecordStep(const StepExperience& step, double step_seconds, MetricsLine* line);
 
   absl::Status Evaluate(MetricsLine* line);
+  absl::Status EvaluationFailed(const absl::Status& why);
   absl::Status EvaluateAtStart();
   absl::Status SaveCheckpoint();
   absl::Status Finish();
@@ -138,6 +142,7 @@ struct Trainer::Impl {
   std::unique_ptr<PromptSource> train_prompts, eval_prompts;  // eval may be null
   std::unique_ptr<RewardFunction> rewards;
   std::unique_ptr<RunDirectory> run;
+  RunHistory history;
   std::unique_ptr<TrainerMetrics> metrics;
   StepSpans spans;
   std::string run_id;
@@ -156,6 +161,9 @@ struct Trainer::Impl {
   bool resumed = false;
   bool stop_early = false;
   int64_t skipped_in_row = 0;
+  // Since the run began: so many steps more had their groups taken than made weights. Read on
+  // threads of the client.
+  std::atomic<int64_t> skipped_steps = 0;
   int64_t saved_step = 0;
   int64_t frontier = 0;     // the first step whose groups neither trained nor were given up
   absl::Status save_error;  // of the last checkpoint tried

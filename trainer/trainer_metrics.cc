@@ -32,7 +32,8 @@ constexpr const char* kEventKinds[] = {"run_started",
                                        "capture_written",
                                        "capture_failed",
                                        "alert",
-                                       "eval"};
+                                       "eval",
+                                       "eval_failed"};
 constexpr const char* kDropReasons[] = {"stale", "zero_variance", "all_masked", "failed",
                                         "bad_response"};
 constexpr const char* kPhases[] = {"step", "rollout",    "reward", "pack",  "proximal", "update",
@@ -155,7 +156,7 @@ void TrainerMetrics::OnStep(const MetricsLine& line, int64_t num_trained, int64_
   for (const ShownNumber& shown : ShownNumbers()) {
     for (const auto& [key, value] : line.scalars()) {
       if (key != shown.key) continue;
-      registry_->GetGauge(shown.name, shown.help)->Set(value * shown.scale);
+      registry_->GetGauge(shown.name, HelpOf(shown))->Set(value * shown.scale);
     }
   }
   const double seconds = std::max(1e-9, line.Get("time/step"));

@@ -5,6 +5,7 @@
 #define TANDEM_TRAINER_TRAINER_METRICS_H_
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <span>
 #include <string>
@@ -17,12 +18,19 @@
 
 namespace tandem::trainer {
 
-// A key of metrics.jsonl as a gauge: NAME of the last step that has KEY, times `scale`.
+// A key of metrics.jsonl as a gauge: NAME of the last step that has KEY, times `scale`. Below `low`
+// and above `high` it is worth a look. They are the one place of these thresholds: the alert rules
+// under deploy/ and the pages that state them are held to it by a test.
 struct ShownNumber {
   std::string_view key, name, help;
   double scale = 1;
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
 };
 std::span<const ShownNumber> ShownNumbers();
+
+// The gauge's help on /metrics: `help`, and the bounds where there are some.
+std::string HelpOf(const ShownNumber& shown);
 
 class TrainerMetrics {
  public:

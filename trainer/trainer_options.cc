@@ -62,8 +62,10 @@ void BindRun(OptionBinder& binder, TrainerOptions& options) {
                  "completions", "of a group");
   binder.Integer("max_staleness", &options.max_staleness, {.min = 0, .max = 64}, "versions",
                  "how much older than the trained weights sampled ones may be; 0: synchronous");
-  binder.Integer("max_skipped_steps", &options.max_skipped_steps, {.min = 0}, "steps",
-                 "without a finite loss or a group to train, in a row; then the run ends");
+  binder.Integer(
+      "max_skipped_steps", &options.max_skipped_steps, {.min = 0}, "steps",
+      "without a finite loss or a group to train, in a row; then the run ends. A step whose "
+      "groups were all dropped for equal rewards is not one");
   binder.Text(
       "observe_listen", &options.observe_listen,
       "HOST:PORT of probes, /metrics and /logs over plain HTTP, read-only, on each host's first "
@@ -73,6 +75,27 @@ void BindRun(OptionBinder& binder, TrainerOptions& options) {
   binder.Text(
       "trace_file", &options.trace_file,
       "rank 0 appends spans of steps, group calls and pushes here as OTLP JSON lines; empty: off");
+  binder.Text("history", &options.history,
+              "directory for a record of what became of each group and weight version "
+              "(docs/history.md); empty: off");
+}
+
+// A budget that nothing is measured against would never act.
+absl::Status CheckKlBudget(const TrainerOptions& options) {
+  const AlertOptions& alerts = options.alerts;
+  if (alerts.stop_on_kl && alerts.kl_budget == 0) {
+    return absl::InvalidArgumentError(
+        "trainer.alerts.stop_on_kl needs trainer.alerts.kl_budget above 0, the KL at which the run "
+        "ends");
+  }
+  const bool measured =
+      options.learner.measure_reference_kl || options.learner.step.loss.kl_coefficient > 0;
+  if (alerts.kl_budget == 0 || measured) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "trainer.alerts.kl_budget is ", alerts.kl_budget,
+      " and no KL to a reference policy is measured: set trainer.measure_reference_kl true, which "
+      "costs a copy of the starting weights and a forward pass of each step, or "
+      "trainer.loss.kl_coefficient above 0; or leave the budget at 0"));
 }
 
 }  // namespace
@@ -150,6 +173,7 @@ absl::Status CheckOptions(const TrainerOptions& options) {
         "timing");
   }
   if (absl::Status tls = rpc::CheckTlsOptions(options.tls, "trainer"); !tls.ok()) return tls;
+  TANDEM_RETURN_IF_ERROR(CheckKlBudget(options));
   TrainStepOptions step = options.learner.step;
   int64_t& constant_length = step.loss.objective.constant_length;
   if (constant_length == 0) constant_length = sampling.max_new_tokens;

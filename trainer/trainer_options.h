@@ -58,6 +58,7 @@ struct TrainerOptions {
   std::string observe_listen;
   double liveness_seconds = 1800;
   std::string trace_file;  // empty: no spans
+  std::string history;     // empty: none
   TrainSamplingOptions sampling;
   DataOptions data;
   RewardOptions reward;
@@ -78,8 +79,8 @@ void BindOptions(OptionBinder& binder, TrainerOptions& options);
 
 // What a single field's range cannot say.
 //   INVALID_ARGUMENT  no model, data or server; an observe address that is not HOST:PORT; training
-//   with top-k, top-p, min-p or min_new_tokens; a
-//                     deterministic run with max_staleness
+//   with min_new_tokens; a deterministic run with max_staleness; a budget of the KL to a reference
+//   policy that is not measured, or stop_on_kl without one
 //   UNIMPLEMENTED     numerics exact on a CUDA device
 absl::Status CheckOptions(const TrainerOptions& options);
 

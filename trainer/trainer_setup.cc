@@ -2,7 +2,6 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
-#include <random>
 #include <thread>
 #include <utility>
 
@@ -16,6 +15,7 @@
 #include "common/weights/digest.h"
 #include "trainer/run_card.h"
 #include "trainer/run_error.h"
+#include "trainer/run_owner.h"
 #include "trainer/server_numerics.h"
 #include "trainer/trainer_impl.h"
 
@@ -30,18 +30,13 @@ absl::StatusOr<CheckpointIdentity> IdentityOf(const std::string& model,
   return CheckpointIdentity{Digest128(std::as_bytes(std::span(config))), tokenizer.hash()};
 }
 
-std::string NewRunId(const std::string& name) {
-  std::random_device device;
-  return absl::StrCat(name, "-",
-                      absl::Hex((uint64_t{device()} << 32) | device(), absl::kZeroPad16));
-}
-
 }  // namespace
 
 absl::Status Trainer::Impl::OpenInputs() {
   TANDEM_ASSIGN_OR_RETURN(model_config, ReadModelConfig(options.model));
   TANDEM_ASSIGN_OR_RETURN(tokenizer, Tokenizer::Load(options.model));
   TANDEM_ASSIGN_OR_RETURN(identity, IdentityOf(options.model, *tokenizer));
+  identity.start_digest = learner->StartDigest();
   const uint64_t seed = static_cast<uint64_t>(options.seed);
   TANDEM_ASSIGN_OR_RETURN(train_prompts,
                           PromptSource::Open(options.data.train, options.data, seed, *tokenizer));
@@ -52,6 +47,10 @@ absl::Status Trainer::Impl::OpenInputs() {
   if (train_prompts->num_dropped() > 0) {
     log::Warning("prompts over data.max_prompt_tokens were left out",
                  {{"dropped", train_prompts->num_dropped()}});
+  }
+  if (eval_prompts != nullptr && eval_prompts->num_dropped() > 0) {
+    log::Warning("held-out prompts over data.max_prompt_tokens were left out",
+                 {{"dropped", eval_prompts->num_dropped()}});
   }
   const auto longest = std::ranges::max_element(
       train_prompts->prompts(), {}, [](const auto& prompt) { return prompt.token_ids_size(); });
@@ -67,13 +66,28 @@ absl::Status Trainer::Impl::OpenInputs() {
 
 absl::Status Trainer::Impl::OpenRun(RunMode mode) {
   TANDEM_ASSIGN_OR_RETURN(run, RunDirectory::Open(options.out, options.run_name, mode));
-  run_id = NewRunId(options.run_name);
+  const auto owner =
+      OpenRunOwner(run->path() + "/owner", options.run_name, mode == RunMode::kResume);
+  TANDEM_RETURN_IF_ERROR(WithExitCode(owner.status(), ExitCode::kStorage));
+  run_id = owner->run_id;
+  options.client.caller.UseSecret(owner->secret);
+  options.push.caller.UseSecret(owner->secret);
+  if (!options.history.empty()) {
+    TANDEM_RETURN_IF_ERROR(WithExitCode(history.Open(options.history), ExitCode::kStorage));
+  }
   if (mode == RunMode::kResume) TANDEM_RETURN_IF_ERROR(Restore());
+  history.Began({.run_id = run_id,
+                 .resumed = resumed,
+                 .version = version,
+                 .first_group = frontier * options.prompts_per_step,
+                 .groups_per_step = options.prompts_per_step,
+                 .num_completions = options.completions_per_prompt,
+                 .max_staleness = options.max_staleness});
   buffer = std::make_unique<ExperienceBuffer>(options.max_staleness, options.prompts_per_step,
                                               options.completions_per_prompt, frontier,
                                               options.push.hold_back_versions);
   captures = std::make_unique<CaptureWriter>(run->path() + "/captures", options.capture,
-                                             options.max_staleness);
+                                             options.steps, options.max_staleness);
   recent =
       std::make_unique<RecentWeights>(captures->Reach(), [this](int64_t step, int64_t of_version) {
         // The split needs no copy of the weights a step starts from: the trainer has them then.
@@ -107,6 +121,7 @@ absl::Status Trainer::Impl::Restore() {
   version = {checkpoint.step};
   saved_step = checkpoint.step;
   frontier = checkpoint.next_group_step;
+  skipped_steps = frontier - version.value;
   run_id = checkpoint.run_id;
   resumed = true;
   JsonFields fields;
@@ -170,6 +185,7 @@ absl::Status Trainer::Impl::WriteCard() {
                   .model_path = options.model,
                   .model_type = model_config.model_type,
                   .tokenizer_hash = tokenizer->hash(),
+                  .model_source = ReadModelSource(options.model),
                   .num_parameters = learner->num_parameters(),
                   .trainer_dtype = options.learner.dtype == ComputeDType::kBf16 ? "bf16" : "fp32",
                   .trainer_numerics = std::string(NumericsName(options.learner.numerics)),

@@ -1,12 +1,14 @@
 #include "trainer/weight_publisher.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/fail_point.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
@@ -16,6 +18,8 @@
 
 namespace tandem::trainer {
 namespace {
+
+constexpr double kLeaseSlackSeconds = 10;
 
 // "a, b and 3 more" of the tensors whose digests differ.
 std::string Differing(const DigestMap& want, const DigestMap& got) {
@@ -30,10 +34,11 @@ std::string Differing(const DigestMap& want, const DigestMap& got) {
   return names.empty() ? "unknown tensors" : names;
 }
 
-// Another attempt would fare no better: the server is gone or hangs, or serves another model.
+// Another attempt would fare no better: the server is gone or hangs, serves another model, or knows
+// this run by another secret.
 bool IsFinal(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsUnavailable(status) ||
-         absl::IsDeadlineExceeded(status);
+         absl::IsDeadlineExceeded(status) || absl::IsPermissionDenied(status);
 }
 
 // Calls work(i) for all i < count at the same time.
@@ -77,6 +82,7 @@ struct WeightPublisher::Impl {
   std::vector<ServerPush> PushTogether(const std::vector<int>& servers);
   void SendTogether(const std::vector<ServerPush*>& pushes, bool as_delta);
   int64_t EpochToClaim();
+  absl::Status JudgeRefusal(int server, const absl::Status& refusal);
 
   const WeightPublisherOptions options;
   const std::string run_id;
@@ -88,7 +94,8 @@ struct WeightPublisher::Impl {
   DigestMap base_digests;
   std::vector<TensorDelta> deltas;  // from the base to what is held; empty: none smaller
   PushGroup group;
-  std::set<int> cannot_join;  // until they are claimed anew
+  std::set<int> cannot_join;           // until they are claimed anew
+  std::map<int, double> denied_since;  // seconds; until they are claimed
   std::thread renewer;
 
   Mutex mu;
@@ -107,7 +114,7 @@ void BindOptions(OptionBinder& binder, WeightPublisherOptions& options) {
               "send only what changed to servers that run the version before, where that is less");
   binder.Number("timeout_seconds", &options.timeout_seconds, {.min = 0, .exclusive_min = true}, "s",
                 "deadline of sending, and of committing, one version at one server");
-  binder.Number("lease_seconds", &options.lease_seconds, {.min = 1}, "s",
+  binder.Number("lease_seconds", &options.lease_seconds, {.min = 1, .max = 86400}, "s",
                 "a server is free again this long after the trainer died");
   binder.Integer("chunk_bytes", &options.chunk_bytes, {.min = 1024, .max = 3 << 20}, "bytes",
                  "one message of the stream");
@@ -197,12 +204,33 @@ int64_t WeightPublisher::Impl::EpochToClaim() {
 
 absl::Status WeightPublisher::Claim(int server) {
   WeightRemote& remote = impl_->remote(server);
-  TANDEM_RETURN_IF_ERROR(remote.InitTransfer(impl_->EpochToClaim(), impl_->lease(), false));
+  TANDEM_RETURN_IF_ERROR(impl_->JudgeRefusal(
+      server, remote.InitTransfer(impl_->EpochToClaim(), impl_->lease(), false)));
   impl_->group.Forget(&remote);
   impl_->cannot_join.erase(server);
   MutexLock lock(&impl_->mu);
   impl_->claimed.insert(server);
   return absl::OkStatus();
+}
+
+absl::Status WeightPublisher::Impl::JudgeRefusal(int server, const absl::Status& refusal) {
+  if (!absl::IsPermissionDenied(refusal)) {
+    denied_since.erase(server);
+    return refusal;
+  }
+  const double now = MonotonicSeconds();
+  const double since = denied_since.try_emplace(server, now).first->second;
+  return JudgeRefusedClaim(refusal, now - since, options.lease_seconds);
+}
+
+absl::Status JudgeRefusedClaim(const absl::Status& refusal, double denied_seconds,
+                               double lease_seconds) {
+  if (!absl::IsPermissionDenied(refusal) || denied_seconds <= lease_seconds + kLeaseSlackSeconds) {
+    return refusal;
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      refusal.message(), "; refused for ", static_cast<int64_t>(denied_seconds),
+      " s, longer than the lease of a trainer that died: another process calls itself this run"));
 }
 
 absl::Status WeightPublisher::SetWeights(WeightVersion version, std::vector<TensorSource> tensors) {
@@ -266,8 +294,10 @@ bool WeightPublisher::Impl::FindSkipped(const RemoteWeights& live, ServerPush* p
 }
 
 absl::Status WeightPublisher::Impl::Commit(WeightRemote& remote, ServerPush* push) {
+  FailPoint("publisher: sent");
   TANDEM_ASSIGN_OR_RETURN(const CommitReply reply,
                           remote.Commit(epoch, held.version, held.digests));
+  FailPoint("publisher: committed");
   const DigestMap& live = reply.live.digests;
   if (!Runs(reply.live, held.version, held.digests)) {
     return absl::DataLossError(absl::StrCat(
@@ -290,6 +320,7 @@ absl::Status WeightPublisher::Impl::Attempt(WeightRemote& remote, bool delta_all
   push->is_delta = delta_allowed && TakesDelta(live);
   const WeightPayload payload = Payload(push->is_delta);
   TANDEM_RETURN_IF_ERROR(remote.Begin(epoch, payload));
+  FailPoint("publisher: begun");
   const double start = MonotonicSeconds();
   absl::Status status = remote.SendChunks(payload, options.chunk_bytes, &push->bytes);
   push->send_seconds = MonotonicSeconds() - start;
@@ -336,6 +367,7 @@ void WeightPublisher::Impl::SendTogether(const std::vector<ServerPush*>& pushes,
   const WeightPayload payload = Payload(as_delta);
   SideBySide(in.size(), [&](size_t i) { in[i]->status = members[i]->Begin(epoch, payload); });
   // Members that did not begin would keep the others waiting.
+  FailPoint("publisher: begun");
   const bool begun = std::ranges::all_of(in, [](ServerPush* push) { return push->status.ok(); });
   std::vector<absl::Status> sent(in.size(), absl::AbortedError("another server could not begin"));
   const double start = MonotonicSeconds();

@@ -67,6 +67,13 @@ struct ServerPush {
   std::string digest;       // CombinedDigest of its live weights
 };
 
+// What a refused claim means to a run that was refused for `denied_seconds` on end. A process of
+// the run that died with its secret holds the server until its lease ends: PERMISSION_DENIED, try
+// again. Who holds it for longer than such a lease is alive: FAILED_PRECONDITION. Other errors
+// stay.
+absl::Status JudgeRefusedClaim(const absl::Status& refusal, double denied_seconds,
+                               double lease_seconds);
+
 class WeightPublisher {
  public:
   WeightPublisher(const std::vector<std::string>& addresses, const std::string& run_id,
@@ -87,6 +94,9 @@ class WeightPublisher {
   // Makes the run the owner of `server` under the run's epoch: the first claim takes one above the
   // highest epoch seen, later ones the same.
   //   FAILED_PRECONDITION  another run owns it (named)
+  //   PERMISSION_DENIED    this run owns it by another secret: of a process that died without
+  //                        leaving it, so that the lease ends it. Past a lease of such refusals
+  //                        FAILED_PRECONDITION, since somebody renews it
   absl::Status Claim(int server);
 
   // Takes `tensors` as the weights of `version` from here on, reads each of them once for its

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/fail_point.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
@@ -76,6 +77,7 @@ struct WeightRemote::Impl {
                     const Request& request, Response* response) {
     grpc::ClientContext context;
     SetDeadline(context, deadline);
+    channel.Identify(&context);
     if (const std::string trace = Traceparent(); !trace.empty()) {
       context.AddMetadata(kTraceparent, trace);
     }
@@ -197,6 +199,7 @@ absl::Status WeightRemote::SendChunks(const WeightPayload& payload, int64_t chun
                                       int64_t* num_bytes) {
   grpc::ClientContext context;
   Impl::SetDeadline(context, impl_->timeout);
+  impl_->channel.Identify(&context);
   wire::PushChunksResponse response;
   const auto channel = impl_->channel.current();
   const auto stub = Weights::NewStub(channel);
@@ -219,6 +222,7 @@ absl::Status WeightRemote::SendChunks(const WeightPayload& payload, int64_t chun
       chunk.set_offset_bytes(static_cast<int64_t>(offset));
       chunk.set_data(bytes.data() + offset, size);
       writable = writer->Write(chunk);
+      FailPoint("publisher: chunk");
       offset += size;
       *num_bytes += static_cast<int64_t>(size);
     }

@@ -1,9 +1,10 @@
 #include "common/base/command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
-#include <string>
-#include <vector>
+#include <functional>
+#include <utility>
 
 #include "common/base/exit_codes.h"
 #include "common/base/nearest_name.h"
@@ -18,10 +19,8 @@ CLI::App* DeepestCommand(CLI::App& app) {
   return at;
 }
 
-// "tandem drift phase": what a user has to write to get at the command.
-std::string FullName(const CLI::App& command) {
-  const CLI::App* parent = command.get_parent();
-  return parent == nullptr ? command.get_name() : FullName(*parent) + " " + command.get_name();
+const CLI::App& Root(const CLI::App& command) {
+  return command.get_parent() == nullptr ? command : Root(*command.get_parent());
 }
 
 std::vector<std::string> FlagNames(const CLI::App& command) {
@@ -32,45 +31,98 @@ std::vector<std::string> FlagNames(const CLI::App& command) {
   return names;
 }
 
-std::vector<std::string> CommandNames(const CLI::App& app) {
+std::vector<const CLI::App*> Children(const CLI::App& command) {
+  return command.get_subcommands([](const CLI::App*) { return true; });
+}
+
+// The commands right below this one, then all others by their full names: "attribute" is also the
+// end of "tandem drift attribute".
+std::string NearestCommand(const CLI::App& command, const std::string& wrong) {
   std::vector<std::string> names;
-  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
-    names.push_back(sub->get_name());
+  for (const CLI::App* child : Children(command)) names.push_back(child->get_name());
+  std::string nearest = NearestIfClose(wrong, names);
+  if (!nearest.empty()) return nearest;
+  names.clear();
+  const std::function<void(const CLI::App&)> collect = [&](const CLI::App& at) {
+    for (const CLI::App* child : Children(at)) {
+      if (child->get_name() == wrong) names.push_back(FullName(*child));
+      collect(*child);
+    }
+  };
+  collect(Root(command));
+  return names.empty() ? "" : names.front();
+}
+
+// Why an argument that nobody takes may have been written, where that can be guessed.
+std::string HintFor(const CLI::App& command, const std::string& extra) {
+  const std::vector<std::string> flags = FlagNames(command);
+  const auto has = [&](const char* flag) { return std::ranges::count(flags, flag) > 0; };
+  if (has("--set") && extra.find('=') != std::string::npos) {
+    return ": every setting takes a --set of its own, --set " + extra;
   }
-  return names;
+  if (has("--json-out")) return " (--json takes no file: --json-out FILE writes one)";
+  return "";
 }
 
 void ExplainExtra(CLI::App& app, const std::string& extra) {
-  CLI::App* const command = DeepestCommand(app);
+  const CLI::App& command = *DeepestCommand(app);
   const bool is_flag = extra.starts_with("-");
-  const std::string wrong = extra.substr(0, extra.find('='));
-  const bool is_command = !is_flag && command == &app;
+  const bool is_command = !is_flag && !Children(command).empty();
+  const std::string wrong = is_flag ? extra.substr(0, extra.find('=')) : extra;
   const char* kind = is_flag ? "flag" : is_command ? "command" : "argument";
-  const std::string nearest =
-      NearestIfClose(wrong, is_command ? CommandNames(app) : FlagNames(*command));
-  std::fprintf(stderr, "%s: unknown %s %s%s%s%s\n", FullName(*command).c_str(), kind, wrong.c_str(),
-               nearest.empty() ? "" : "; did you mean ", nearest.c_str(),
-               nearest.empty() ? "" : "?");
+  std::string hint;
+  if (is_flag || is_command) {
+    hint = is_flag ? NearestIfClose(wrong, FlagNames(command)) : NearestCommand(command, wrong);
+    if (!hint.empty()) hint = "; did you mean " + hint + "?";
+  } else {
+    hint = HintFor(command, extra);
+  }
+  std::fprintf(stderr, "%s: unknown %s %s%s\n", FullName(command).c_str(), kind, wrong.c_str(),
+               hint.c_str());
 }
 
 }  // namespace
 
-std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv) {
+std::string FullName(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return parent == nullptr ? command.get_name() : FullName(*parent) + " " + command.get_name();
+}
+
+std::optional<int> ParseCommandLine(CLI::App& app, std::vector<std::string> arguments) {
+  std::ranges::reverse(arguments);  // the order in which CLI11 takes them
   try {
-    app.parse(argc, argv);
-    return std::nullopt;
+    app.parse(std::move(arguments));
+    CLI::App* const command = DeepestCommand(app);
+    if (Children(*command).empty()) return std::nullopt;
+    std::fputs(app.help().c_str(), stdout);
+    return ToInt(ExitCode::kOk);
   } catch (const CLI::Success& e) {
     return app.exit(e);
   } catch (const CLI::ParseError& e) {
     const std::vector<std::string> extras = app.remaining(/*recurse=*/true);
+    const std::string command = FullName(*DeepestCommand(app));
     if (!extras.empty()) {
       ExplainExtra(app, extras.front());
     } else {
-      std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), e.what());
+      std::fprintf(stderr, "%s: %s\n", command.c_str(), e.what());
     }
-    std::fprintf(stderr, "%s --help lists what there is\n", FullName(*DeepestCommand(app)).c_str());
+    std::fprintf(stderr, "%s --help lists what there is\n", command.c_str());
     return ToInt(ExitCode::kUsage);
   }
+}
+
+std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv) {
+  return ParseCommandLine(app, std::vector<std::string>(argv + 1, argv + argc));
+}
+
+void EndHelp(CLI::App& command, const std::string& notes, const std::string& example) {
+  command.footer(notes + (notes.empty() ? "" : "\n\n") + "Example:\n  " + example);
+}
+
+void AddSetFlag(CLI::App& command, std::vector<std::string>& sets, const std::string& help) {
+  command.add_option("--set", sets, "KEY=VALUE " + help + "; once for each setting")
+      ->take_all()
+      ->expected(1);
 }
 
 }  // namespace tandem

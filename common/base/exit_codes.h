@@ -3,6 +3,8 @@
 #ifndef TANDEM_COMMON_BASE_EXIT_CODES_H_
 #define TANDEM_COMMON_BASE_EXIT_CODES_H_
 
+#include <csignal>
+
 #include "absl/status/status.h"
 
 namespace tandem {
@@ -19,10 +21,22 @@ enum class ExitCode : int {
   kTooManySkipped = 8,     // train steps without a finite loss, too many in a row
   kChildDied = 9,          // a process the launcher started ended by itself
   kRankLost = 10,          // another rank of the trainer died, hangs or never came
-  kInterrupted = 130,      // SIGINT or SIGTERM
+  kInterrupted = 130,      // SIGINT
+  kTerminated = 143,       // SIGTERM, or a stop that another process asked for
 };
 
 constexpr int ToInt(ExitCode code) { return static_cast<int>(code); }
+
+// Of a process that ended because `signal` asked it to (StopSignal::signal), as a shell counts: 128
+// and the signal's number. 0 is a stop without a signal of its own.
+constexpr ExitCode ExitCodeOfSignal(int signal) {
+  return signal == SIGINT ? ExitCode::kInterrupted : ExitCode::kTerminated;
+}
+
+// Either of the two above: the process was asked to stop, and did.
+constexpr bool IsStop(ExitCode code) {
+  return code == ExitCode::kInterrupted || code == ExitCode::kTerminated;
+}
 
 // What an error means when nothing more is known about where it came from. Programs that know (an
 // error while reading the model is kBadModelOrData whatever its code) choose themselves.

@@ -16,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/fail_point.h"
 #include "common/base/status_macros.h"
 
 namespace tandem {
@@ -65,6 +66,11 @@ InjectedFailure InjectedFailureFor(const std::string& path) {
   return failure;
 }
 
+// A change of the disk is about to be made: what a crash leaves here, a reader must bear.
+void DurablePoint(const char* action, const std::string& path) {
+  FailPoint(absl::StrCat("disk: ", action, " ", path));
+}
+
 // Writes all of `bytes`; `*written` counts what the file holds already and is advanced.
 absl::Status WriteAll(int fd, std::string_view bytes, const std::string& path, int64_t* written) {
   const InjectedFailure failure = InjectedFailureFor(path);
@@ -76,6 +82,7 @@ absl::Status WriteAll(int fd, std::string_view bytes, const std::string& path, i
       if (room <= 0) return ErrnoStatus(failure.error, "write", path);
       count = std::min(count, static_cast<size_t>(room));
     }
+    DurablePoint("write", path);
     const ssize_t done = ::write(fd, bytes.data(), count);
     if (done < 0) {
       if (errno == EINTR) continue;
@@ -90,6 +97,7 @@ absl::Status WriteAll(int fd, std::string_view bytes, const std::string& path, i
 absl::Status SyncFd(int fd, const std::string& path) {
   const InjectedFailure failure = InjectedFailureFor(path);
   if (failure.error != 0 && failure.on_sync) return ErrnoStatus(failure.error, "fsync", path);
+  DurablePoint("fsync", path);
   if (::fsync(fd) != 0) return ErrnoStatus(errno, "fsync", path);
   return absl::OkStatus();
 }
@@ -98,6 +106,7 @@ absl::Status SyncDirectory(std::string directory) {
   if (directory.empty()) directory = ".";
   const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return ErrnoStatus(errno, "open", directory);
+  DurablePoint("fsync", directory);
   const int result = ::fsync(fd);
   const int error = errno;
   ::close(fd);
@@ -150,7 +159,9 @@ absl::Status WriteDirectoryAtomically(
   if (status.ok()) status = fill(temporary);
   if (status.ok()) status = SyncDirectory(temporary);
   if (status.ok()) {
+    DurablePoint("remove", path);
     fs::remove_all(path, error);
+    DurablePoint("rename to", path);
     fs::rename(temporary, path, error);
     if (error) status = ErrnoStatus(error.value(), "rename to", path);
   }
@@ -186,6 +197,7 @@ absl::Status AppendFile::Sync() { return SyncFd(fd_, path_); }
 absl::StatusOr<std::unique_ptr<AtomicFileWriter>> AtomicFileWriter::Create(
     const std::string& path) {
   const std::string temporary = TemporaryName(path);
+  DurablePoint("create", temporary);
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return ErrnoStatus(errno, "open", temporary);
   return std::unique_ptr<AtomicFileWriter>(new AtomicFileWriter(fd, path));
@@ -211,6 +223,7 @@ absl::Status AtomicFileWriter::Commit() {
   // A network file system may report a failed write only here.
   const int closed = ::close(std::exchange(fd_, -1));
   const std::string temporary = TemporaryName(path_);
+  DurablePoint("rename to", path_);
   if (closed != 0 || ::rename(temporary.c_str(), path_.c_str()) != 0) {
     const int error = errno;
     ::unlink(temporary.c_str());

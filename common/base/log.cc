@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/json_number.h"
+#include "common/base/printable.h"
 
 namespace tandem::log {
 namespace {
@@ -88,23 +89,17 @@ std::string JsonString(std::string_view text) {
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// A line stays one line whatever a value holds.
 std::string TextValue(const Field& field) {
-  const bool plain =
-      !field.value.empty() && field.value.find_first_of(" =\"\\\t\r\n") == std::string::npos;
+  const bool plain = !field.value.empty() &&
+                     field.value.find_first_of(" =\"\\") == std::string::npos &&
+                     Printable(field.value) == field.value;
   return plain ? field.value : JsonString(field.value);
-}
-
-std::string TextMessage(std::string_view message) {
-  if (message.find_first_of("\r\n") == std::string_view::npos) return std::string(message);
-  const std::string quoted = JsonString(message);
-  return quoted.substr(1, quoted.size() - 2);
 }
 
 std::string TextLine(const std::string& role, Level level, std::string_view message,
                      std::initializer_list<Field> fields) {
   std::string line = absl::StrCat(Rfc3339Now(), " ", Name(level), " ", role,
-                                  role.empty() ? "" : ": ", TextMessage(message));
+                                  role.empty() ? "" : ": ", std::string(message));
   for (const Field& field : fields) {
     absl::StrAppend(&line, " ", field.name, "=", TextValue(field));
   }
@@ -145,9 +140,10 @@ absl::Status Configure(const LogOptions& options) {
 void Write(Level level, std::string_view message, std::initializer_list<Field> fields) {
   const Sinks& sinks = GlobalSinks();
   if (level < sinks.options.level) return;
-  const std::string line = sinks.options.format == Format::kJson
-                               ? JsonLine(sinks.options.role, level, message, fields)
-                               : TextLine(sinks.options.role, level, message, fields);
+  // A line stays one line, and does nothing to a terminal, whatever its values hold.
+  const std::string line = Printable(sinks.options.format == Format::kJson
+                                         ? JsonLine(sinks.options.role, level, message, fields)
+                                         : TextLine(sinks.options.role, level, message, fields));
   GlobalMemory().Add(line);
   sinks.logger->log(spdlog::level::info, spdlog::string_view_t(line.data(), line.size()));
 }

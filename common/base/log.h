@@ -1,5 +1,6 @@
 // Structured log: a message and named values, as text or JSON lines, to stderr and optionally a
-// file. spdlog stays behind this header. Thread-safe. Secrets are never passed here.
+// file. Control characters in them are written out (printable.h). spdlog stays behind this header.
+// Thread-safe. Secrets are never passed here.
 #ifndef TANDEM_COMMON_BASE_LOG_H_
 #define TANDEM_COMMON_BASE_LOG_H_
 

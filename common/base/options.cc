@@ -169,9 +169,10 @@ void OptionBinder::ChoiceByIndex(std::string_view name, std::vector<std::string>
   knob.parse = [spellings, set](const std::string& scalar) {
     const auto found = std::find(spellings.begin(), spellings.end(), scalar);
     if (found == spellings.end()) {
-      return absl::InvalidArgumentError(Concat("'", scalar, "' is not one of ",
-                                               absl::StrJoin(spellings, ", "), "; the nearest is '",
-                                               Nearest(scalar, spellings), "'"));
+      const std::string nearest = NearestIfClose(scalar, spellings);
+      return absl::InvalidArgumentError(
+          Concat("'", scalar, "' is not one of ", absl::StrJoin(spellings, ", "),
+                 nearest.empty() ? "" : Concat("; the nearest is '", nearest, "'")));
     }
     set(static_cast<size_t>(found - spellings.begin()));
     return absl::OkStatus();
@@ -224,8 +225,11 @@ std::string OptionBinder::NearestName(std::string_view dotted) const {
 }
 
 absl::Status OptionBinder::UnknownKey(std::string_view dotted) const {
+  const std::string nearest = NearestName(dotted);
   return absl::InvalidArgumentError(
-      Concat("unknown key '", dotted, "'; the nearest valid name is '", NearestName(dotted), "'"));
+      Concat("unknown key '", dotted, "'; ",
+             nearest.empty() ? "no valid name is near: --help-config lists them all"
+                             : Concat("the nearest valid name is '", nearest, "'")));
 }
 
 struct OptionBinder::Reader {

@@ -14,7 +14,7 @@
 namespace tandem {
 namespace {
 
-constexpr int kExitOnSecondSignal = 130;
+constexpr int kSignalledExit = 128;  // and the number, as a shell counts
 
 // What a signal handler may touch: lock-free atomics and write(2). The pipe is written once and
 // never read, so that every waiter sees it readable from then on.
@@ -38,7 +38,7 @@ void MarkRequested() {
 void OnSignal(int number) {
   const int saved_errno = errno;
   int none = 0;
-  if (!state.signal.compare_exchange_strong(none, number)) ::_exit(kExitOnSecondSignal);
+  if (!state.signal.compare_exchange_strong(none, number)) ::_exit(kSignalledExit + number);
   MarkRequested();
   errno = saved_errno;
 }

@@ -1,6 +1,7 @@
 // StopSignal: SIGTERM and SIGINT as one flag that threads can wait on. A second signal ends the
-// process at once with exit code 130. SIGPIPE is ignored while it lives: a dead peer is an errno at
-// the write. One per process, constructed in main before threads start. Methods are thread-safe.
+// process at once with 128 and its number as exit code. SIGPIPE is ignored while it lives: a dead
+// peer is an errno at the write. One per process, constructed in main before threads start. Methods
+// are thread-safe.
 #ifndef TANDEM_COMMON_BASE_STOP_SIGNAL_H_
 #define TANDEM_COMMON_BASE_STOP_SIGNAL_H_
 

@@ -27,7 +27,8 @@ absl::Status Join(const PushSeatOffer& offer, std::unique_ptr<PushMember>* membe
   auto store = Store::Connect(offer.store_host, offer.store_port, offer.deadline);
   if (!store.ok()) return absl::UnavailableError(store.status().message());
   const std::string name = PushGroupName(offer.run_id, offer.epoch, offer.membership);
-  TANDEM_RETURN_IF_ERROR(PushSeats(*store, name).Take(offer.rank, offer.deadline));
+  TANDEM_RETURN_IF_ERROR(
+      PushSeats(*store, name).Take(offer.rank, offer.deadline, offer.called_off.get()));
   TANDEM_ASSIGN_OR_RETURN(
       std::shared_ptr<Collective> group,
       JoinGroup(offer.backend, *store, {name, offer.rank, offer.members, offer.deadline, {}}));

@@ -3,7 +3,9 @@
 #ifndef TANDEM_COMMON_COMM_PUSH_SEAT_OFFER_H_
 #define TANDEM_COMMON_COMM_PUSH_SEAT_OFFER_H_
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,9 +21,10 @@ struct PushSeatOffer {
   Backend backend = Backend::kGloo;
   std::string store_host;  // empty: where the server sees the offer come from
   int store_port = 0;
-  int rank = 0;                      // at least 1: 0 is the trainer
-  std::vector<std::string> members;  // of each rank, for messages
-  absl::Duration deadline;           // of an operation, and of meeting
+  int rank = 0;                                         // at least 1: 0 is the trainer
+  std::vector<std::string> members;                     // of each rank, for messages
+  absl::Duration deadline;                              // of an operation, and of meeting
+  std::shared_ptr<const std::atomic<bool>> called_off;  // by who joins: set, nobody waits on
 };
 
 }  // namespace tandem::comm

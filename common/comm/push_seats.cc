@@ -1,5 +1,7 @@
 #include "common/comm/push_seats.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/comm/steady_time.h"
@@ -8,6 +10,8 @@ namespace tandem::comm {
 namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(5);
+constexpr absl::Duration kLook =
+    absl::Milliseconds(200);  // after it, whether a wait was called off
 constexpr char kGo[] = "go";
 
 std::string SeatOf(int rank) { return absl::StrCat("seat/", rank); }
@@ -21,10 +25,24 @@ std::string PushGroupName(const std::string& run_id, int64_t epoch, int64_t memb
 PushSeats::PushSeats(const Store& store, const std::string& group_name)
     : store_(store.Under(absl::StrCat("seats/", group_name))) {}
 
-absl::Status PushSeats::Take(int rank, absl::Duration deadline) const {
+absl::Status PushSeats::Take(int rank, absl::Duration deadline,
+                             const std::atomic<bool>* called_off) const {
   TANDEM_RETURN_IF_ERROR(store_.Set(SeatOf(rank), ""));
-  TANDEM_ASSIGN_OR_RETURN(const std::string problem, store_.Get(kGo, deadline));
-  return problem.empty() ? absl::OkStatus() : absl::AbortedError(problem);
+  const absl::Time end = SteadyNow() + deadline;
+  for (;;) {
+    if (called_off != nullptr && called_off->load()) {
+      return absl::CancelledError("the seat is not wanted any more");
+    }
+    const absl::Duration left = std::max(absl::ZeroDuration(), end - SteadyNow());
+    const auto go = store_.Get(kGo, std::min(left, kLook));
+    if (go.ok()) return go->empty() ? absl::OkStatus() : absl::AbortedError(*go);
+    if (!absl::IsDeadlineExceeded(go.status())) return go.status();
+    if (left <= kLook) {
+      return absl::DeadlineExceededError(absl::StrCat("the trainer did not say within ",
+                                                      absl::FormatDuration(deadline),
+                                                      " whether all members came"));
+    }
+  }
 }
 
 absl::Status PushSeats::WaitForAll(int num_servers, absl::Duration deadline,

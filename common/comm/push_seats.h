@@ -4,6 +4,7 @@
 #ifndef TANDEM_COMMON_COMM_PUSH_SEATS_H_
 #define TANDEM_COMMON_COMM_PUSH_SEATS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -23,9 +24,11 @@ class PushSeats {
 
   // A server (rank 1, 2, ...). Waits for the trainer's word.
   //   ABORTED            it called the group off
+  //   CANCELLED          `called_off` was set; null: nobody sets it
   //   DEADLINE_EXCEEDED  it said nothing
   //   UNAVAILABLE        the store is gone
-  absl::Status Take(int rank, absl::Duration deadline) const;
+  absl::Status Take(int rank, absl::Duration deadline,
+                    const std::atomic<bool>* called_off = nullptr) const;
 
   // The trainer. Waits for `num_servers` servers, or until `hopeless` says that one does not come,
   // and gives the word.

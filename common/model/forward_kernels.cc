@@ -90,11 +90,13 @@ TANDEM_INLINE void WriteKvBody(const float* key, const float* value, int64_t d, 
   for (int64_t i = d; i < padded; ++i) row[i] = 0;
 }
 
-// Query rows that go through the cache together, and their rows of scores.
+// Query rows that go through the cache together, and their rows of scores. Contexts never fall from
+// one row to the next.
 struct QueryRows {
   const float* query[kAttentionRows];
   float* scores[kAttentionRows];
   float* out[kAttentionRows];
+  int64_t context[kAttentionRows];
 };
 
 // scores[q][16 b + j] = query q . key j of block b, for kBlocks neighbouring blocks of the table.
@@ -152,17 +154,19 @@ TANDEM_INLINE Softmax SoftmaxRow(float* scores, int64_t n) {
   return {max, SumLanes(sums)};
 }
 
-// out[q][16 c ..] = inverse[q] sum over tokens j < context of scores[q][j] value j, kColumns at a
-// time.
+// out[q][16 c ..] = inverse[q] sum over tokens j < rows.context[q] of scores[q][j] value j,
+// kColumns at a time. A row reads no value behind its own context, not even to multiply it by 0:
+// that value may be NaN, and of a later token that other sequences do not share.
 template <int kQueries, int kColumns, typename Kv>
 TANDEM_INLINE void WeightedValues(const QueryRows& rows, const AttentionTask<Kv>& task,
-                                  int64_t context, const float* inverse, int64_t column) {
+                                  const float* inverse, int64_t column) {
   const int64_t padded = PaddedHeadDim(task.head_dim);
+  const int64_t of_all = rows.context[0], context = rows.context[kQueries - 1];
   Vec16 sums[kQueries][kColumns] = {};
   for (int64_t begin = 0; begin < context; begin += kKvBlockTokens) {
     const Kv* values =
         task.layer.ValuesOf(task.blocks[begin / kKvBlockTokens], task.kv_head) + column;
-    const int64_t count = std::min(kKvBlockTokens, context - begin);
+    const int64_t count = std::min(kKvBlockTokens, of_all - begin);
     for (int64_t j = 0; j < count; ++j) {
       Vec16 value[kColumns];
 #pragma GCC unroll 4
@@ -172,6 +176,14 @@ TANDEM_INLINE void WeightedValues(const QueryRows& rows, const AttentionTask<Kv>
         const float p = rows.scores[q][begin + j];
 #pragma GCC unroll 4
         for (int c = 0; c < kColumns; ++c) sums[q][c] += p * value[c];
+      }
+    }
+    const int64_t end = std::min(kKvBlockTokens, context - begin);
+    for (int64_t j = std::max<int64_t>(count, 0); j < end; ++j) {
+      for (int q = 0; q < kQueries; ++q) {
+        if (begin + j >= rows.context[q]) continue;
+        const float p = rows.scores[q][begin + j];
+        for (int c = 0; c < kColumns; ++c) sums[q][c] += p * Load16(values + j * padded + c * 16);
       }
     }
   }
@@ -189,8 +201,7 @@ TANDEM_INLINE void WeightedValues(const QueryRows& rows, const AttentionTask<Kv>
 }
 
 // kQueries neighbouring query rows of the task, token by token and head by head from `first` on. A
-// query whose token comes earlier than the last one's has scores it does not use; they become 0,
-// and adding 0 times a value changes nothing.
+// query whose token comes earlier than the last one's has scores it does not use.
 template <int kQueries, typename Kv>
 TANDEM_INLINE void AttendQueries(const AttentionTask<Kv>& task, int64_t first, float* scratch) {
   const int64_t last_context = task.first_position + (first + kQueries - 1) / task.num_heads + 1;
@@ -201,6 +212,7 @@ TANDEM_INLINE void AttendQueries(const AttentionTask<Kv>& task, int64_t first, f
     rows.query[q] = task.queries + token * task.query_stride + head * task.head_dim;
     rows.out[q] = task.out + token * task.out_stride + head * task.head_dim;
     rows.scores[q] = scratch + q * num_blocks * kKvBlockTokens;
+    rows.context[q] = task.first_position + token + 1;
   }
   constexpr int kBlocks = kQueries <= 3 ? 4 : 2;
   int64_t block = 0;
@@ -212,22 +224,19 @@ TANDEM_INLINE void AttendQueries(const AttentionTask<Kv>& task, int64_t first, f
   float inverse[kQueries];
   for (int q = 0; q < kQueries; ++q) {
     const int64_t token = (first + q) / task.num_heads, head = (first + q) % task.num_heads;
-    const int64_t context = task.first_position + token + 1;
-    const Softmax softmax = SoftmaxRow(rows.scores[q], context);
+    const Softmax softmax = SoftmaxRow(rows.scores[q], rows.context[q]);
     inverse[q] = 1.0f / softmax.sum;
     if (task.lse != nullptr) {
       task.lse[token * task.lse_stride + head] = softmax.largest + std::log(softmax.sum);
     }
-    const int64_t filled = (context + kKvBlockTokens - 1) / kKvBlockTokens * kKvBlockTokens;
-    std::fill(rows.scores[q] + filled, rows.scores[q] + num_blocks * kKvBlockTokens, 0.0f);
   }
   const int64_t padded = PaddedHeadDim(task.head_dim);
   int64_t column = 0;
   for (; column + 64 <= padded; column += 64) {
-    WeightedValues<kQueries, 4>(rows, task, last_context, inverse, column);
+    WeightedValues<kQueries, 4>(rows, task, inverse, column);
   }
   for (; column < padded; column += 16) {
-    WeightedValues<kQueries, 1>(rows, task, last_context, inverse, column);
+    WeightedValues<kQueries, 1>(rows, task, inverse, column);
   }
 }
 

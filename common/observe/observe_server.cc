@@ -3,6 +3,7 @@
 #include <civetweb.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -82,9 +83,23 @@ struct ObserveServer::Impl {
     return Fails(404, "here are /metrics, /startupz, /readyz, /livez and /logs");
   }
 
+  static bool IsPage(std::string_view path) { return path == "/metrics" || path == "/logs"; }
+
   static int Handle(mg_connection* connection, void* self) {
     const mg_request_info& request = *mg_get_request_info(connection);
-    const Answer answer = static_cast<const Impl*>(self)->Route(request);
+    auto& impl = *static_cast<Impl*>(self);
+    if (!IsPage(request.local_uri)) return Send(connection, request, impl.Route(request));
+    const bool has_room = ++impl.num_pages <= kThreadsForPages;
+    const int code =
+        Send(connection, request,
+             has_room ? impl.Route(request)
+                      : Fails(503, "too many readers of /metrics and /logs: try again"));
+    --impl.num_pages;
+    return code;
+  }
+
+  // Returns when the client has taken it, or was cut.
+  static int Send(mg_connection* connection, const mg_request_info& request, const Answer& answer) {
     const std::string head =
         absl::StrCat("HTTP/1.1 ", answer.code, " ", Reason(answer.code),
                      "\r\nContent-Type: ", answer.type, "\r\nContent-Length: ", answer.body.size(),
@@ -102,6 +117,7 @@ struct ObserveServer::Impl {
   const Health* health = nullptr;
   mg_context* context = nullptr;
   int port = 0;
+  std::atomic<int> num_pages = 0;  // being answered
 };
 
 absl::Status CheckObserveAddress(const std::string& knob, const std::string& address) {
@@ -119,9 +135,11 @@ absl::Status CheckObserveAddress(const std::string& knob, const std::string& add
 
 absl::StatusOr<std::unique_ptr<ObserveServer>> ObserveServer::Listen(const std::string& address,
                                                                      const MetricsRegistry* metrics,
-                                                                     const Health* health) {
+                                                                     const Health* health,
+                                                                     absl::Duration patience) {
   if (absl::Status bad = CheckObserveAddress("the observe address", address); !bad.ok()) return bad;
   const std::string threads = std::to_string(kThreads);
+  const std::string patience_ms = std::to_string(absl::ToInt64Milliseconds(patience));
   const std::vector<const char*> options = {"listening_ports",
                                             address.c_str(),
                                             "num_threads",
@@ -131,7 +149,7 @@ absl::StatusOr<std::unique_ptr<ObserveServer>> ObserveServer::Listen(const std::
                                             "listen_backlog",
                                             "32",
                                             "request_timeout_ms",
-                                            "5000",
+                                            patience_ms.c_str(),
                                             "linger_timeout_ms",
                                             "1000",
                                             "max_request_size",

@@ -6,9 +6,10 @@
 //                                  at most N (200; 2000 are kept), with numbers above NUMBER
 //
 // GET and HEAD, plaintext, no authentication: it changes nothing and shows no prompt, completion or
-// weight. Requests of more than 4 KiB, and clients slower than 5 s, are cut; kThreads answer.
-// civetweb stays behind this header: prometheus-cpp's own exposer already brings it, and it has the
-// caps as options.
+// weight. Requests of more than 4 KiB, and clients slower than 5 s, are cut. kThreads answer, of
+// which pages of /metrics and /logs take at most kThreadsForPages, and past that are refused with
+// 503: who reads them slowly keeps no probe waiting. civetweb stays behind this header:
+// prometheus-cpp's own exposer already brings it, and it has the caps as options.
 #ifndef TANDEM_COMMON_OBSERVE_OBSERVE_SERVER_H_
 #define TANDEM_COMMON_OBSERVE_OBSERVE_SERVER_H_
 
@@ -17,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/base/metrics.h"
 #include "common/observe/health.h"
 
@@ -28,19 +30,21 @@ absl::Status CheckObserveAddress(const std::string& knob, const std::string& add
 
 class ObserveServer {
  public:
-  // Listens from here on. Both must outlive it. Port 0 picks one.
+  // Listens from here on. Both must outlive it. Port 0 picks one. `patience`: with a client that
+  // sends its request, or reads its answer, slowly.
   //   UNAVAILABLE       the address cannot be bound (named)
   //   INVALID_ARGUMENT  CheckObserveAddress
-  static absl::StatusOr<std::unique_ptr<ObserveServer>> Listen(const std::string& address,
-                                                               const MetricsRegistry* metrics,
-                                                               const Health* health);
+  static absl::StatusOr<std::unique_ptr<ObserveServer>> Listen(
+      const std::string& address, const MetricsRegistry* metrics, const Health* health,
+      absl::Duration patience = absl::Seconds(5));
   ~ObserveServer();  // ends what is being answered
   ObserveServer(const ObserveServer&) = delete;
   ObserveServer& operator=(const ObserveServer&) = delete;
 
   int port() const;
 
-  static constexpr int kThreads = 4;
+  static constexpr int kThreads = 20;
+  static constexpr int kThreadsForPages = 16;
 
  private:
   struct Impl;

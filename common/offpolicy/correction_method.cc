@@ -50,6 +50,7 @@ constexpr NamedMethod kMethods[] = {
     {"sapo", "loss.kind=sapo loss.normalisation=sequence"},
     {"vespo", "correction.mode=bypass loss.kind=vespo"},
     {"m2po", "correction.mode=bypass loss.kind=m2po"},
+    {"m2po_clip", "correction.mode=bypass loss.kind=m2po_clip"},
     {"dppo_tv", "correction.mode=bypass loss.kind=dppo_tv"},
     {"dppo_kl", "correction.mode=bypass loss.kind=dppo_kl"},
 };

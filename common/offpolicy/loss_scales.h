@@ -22,7 +22,8 @@ struct LossScales {
 
 // `counted` [T]: the tokens that count in the divisor (kept ones, or all trained ones);
 // `completion` [T] numbers their completions, which are whole within one call. Nothing counted:
-// denominator 0 (kConstant: as ever), and an update that divides by 0 is not made.
+// denominator 0 (kConstant: as ever). Whether an update is made does not hang on the denominator:
+// with no kept token there is none (train_step.h).
 LossScales ComputeLossScales(std::span<const uint8_t> counted, std::span<const int64_t> completion,
                              int64_t num_completions, const ObjectiveOptions& options);
 

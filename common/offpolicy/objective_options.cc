@@ -26,10 +26,11 @@ void BindClip(OptionBinder& binder, ObjectiveOptions& options) {
                  {"sapo", ObjectiveKind::kSapo},
                  {"vespo", ObjectiveKind::kVespo},
                  {"m2po", ObjectiveKind::kM2po},
+                 {"m2po_clip", ObjectiveKind::kM2poClip},
                  {"dppo_tv", ObjectiveKind::kDppoTv},
                  {"dppo_kl", ObjectiveKind::kDppoKl}},
-                "the policy term (docs/corrections.md); topr, vespo and m2po need correction.mode "
-                "bypass");
+                "the policy term (docs/corrections.md); topr, vespo, m2po and m2po_clip need "
+                "correction.mode bypass");
   binder.Number("clip_low", &options.clip_low, {.min = 0, .max = 1}, "",
                 "eps_low: the ratio is clipped below at 1 - clip_low");
   binder.Number("clip_high", &options.clip_high, {.min = 0}, "",
@@ -62,7 +63,8 @@ void BindOptions(OptionBinder& binder, ObjectiveOptions& options) {
   binder.Number("vespo_lambda_negative", &options.vespo_lambda_negative, {.min = 0}, "",
                 "vespo: decay in W where the advantage is negative");
   binder.Number("m2po_max", &options.m2po_max, {.min = 0}, "nats^2",
-                "m2po: ceiling on the mean squared log ratio of the tokens a clip could act on");
+                "m2po and m2po_clip: ceiling on the mean squared log ratio of the tokens a clip "
+                "could act on");
   binder.Number("dppo_max_tv", &options.dppo_max_tv, {.min = 0, .max = 1}, "",
                 "dppo_tv: the probability of a token may move this far in the advantage's way");
   binder.Number("dppo_max_kl", &options.dppo_max_kl, {.min = 0}, "nats",
@@ -80,11 +82,11 @@ absl::Status CheckOptions(const CorrectionOptions& correction, const ObjectiveOp
         "loss.dual_clip bounds loss.kind clip only: set it to 0, or the kind to clip");
   }
   const bool weighs_itself = objective.kind == ObjectiveKind::kTopr ||
-                             objective.kind == ObjectiveKind::kVespo ||
-                             objective.kind == ObjectiveKind::kM2po;
+                             objective.kind == ObjectiveKind::kVespo || IsM2po(objective.kind);
   if (weighs_itself && correction.mode != CorrectionMode::kBypass) {
     return absl::InvalidArgumentError(
-        "loss.kind topr, vespo and m2po weigh by target/behaviour themselves: set correction.mode "
+        "loss.kind topr, vespo, m2po and m2po_clip weigh by target/behaviour themselves: set "
+        "correction.mode "
         "bypass (its filters still work), so that no token is weighted twice or not at all");
   }
   if (objective.normalisation == Normalisation::kConstant && objective.constant_length == 0) {

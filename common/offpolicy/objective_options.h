@@ -19,7 +19,22 @@ namespace tandem::offpolicy {
 enum class Normalisation { kToken, kSequence, kConstant };
 
 // Formulas in policy_objective.h.
-enum class ObjectiveKind { kClip, kCispo, kTopr, kGspo, kSapo, kVespo, kM2po, kDppoTv, kDppoKl };
+enum class ObjectiveKind {
+  kClip,
+  kCispo,
+  kTopr,
+  kGspo,
+  kSapo,
+  kVespo,
+  kM2po,      // the paper's mask
+  kM2poClip,  // the clip of its authors' repository
+  kDppoTv,
+  kDppoKl
+};
+
+constexpr bool IsM2po(ObjectiveKind kind) {
+  return kind == ObjectiveKind::kM2po || kind == ObjectiveKind::kM2poClip;
+}
 
 struct ObjectiveOptions {
   Normalisation normalisation = Normalisation::kToken;
@@ -40,8 +55,8 @@ void BindOptions(OptionBinder& binder, ObjectiveOptions& options);
 
 // What a single field's range cannot say; the message names fields under "loss." and "correction.".
 //   INVALID_ARGUMENT  CheckOptions of the correction; dual_clip in (0, 1], or set for another kind;
-//                     topr, vespo or m2po, which weigh by target / behaviour themselves, in another
-//                     mode than bypass; normalisation constant without a length
+//                     topr, vespo or the two m2po, which weigh by target / behaviour themselves, in
+//                     another mode than bypass; normalisation constant without a length
 absl::Status CheckOptions(const CorrectionOptions& correction, const ObjectiveOptions& objective);
 
 }  // namespace tandem::offpolicy

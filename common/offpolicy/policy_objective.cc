@@ -90,12 +90,37 @@ bool CanClip(double log_ratio, double advantage) {
   return (advantage > 0 && log_ratio > 0) || (advantage < 0 && log_ratio < 0);
 }
 
+// m2po; `squares` are sorted.
+double MaskCutoff(const std::vector<double>& squares, double max_mean) {
+  double sum = 0;
+  size_t kept = 0;  // means of sorted prefixes never fall: the first that is too large ends it
+  while (kept < squares.size() && sum + squares[kept] <= max_mean * static_cast<double>(kept + 1)) {
+    sum += squares[kept++];
+  }
+  if (kept == squares.size()) return std::numeric_limits<double>::infinity();
+  while (kept > 0 && squares[kept - 1] == squares[kept]) --kept;  // equals go together
+  return kept == 0 ? squares[0] / 2 : (squares[kept - 1] + squares[kept]) / 2;
+}
+
+// m2po_clip; `squares` are sorted. The repository rounds tau down to the next abs(log r) that
+// occurs, which clips the same tokens.
+double ClipCutoff(const std::vector<double>& squares, double max_mean) {
+  const double target = max_mean * static_cast<double>(squares.size());
+  double sum = 0;  // of those that stay as they are
+  for (size_t k = 0; k < squares.size(); ++k) {
+    const auto rest = static_cast<double>(squares.size() - k);
+    if (sum + squares[k] * rest > target) return (target - sum) / rest;
+    sum += squares[k];
+  }
+  return std::numeric_limits<double>::infinity();
+}
+
 // One call of ComputeObjective.
 struct Computation {
   const ObjectiveInputs& in;
   const ObjectiveOptions& options;
   std::map<int64_t, CompletionSums> completions = {};
-  double cutoff = 0;  // m2po
+  double cutoff = 0;  // m2po, m2po_clip
 
   void Prepare() {
     for (size_t t = 0; t < in.kept.size(); ++t) {
@@ -105,11 +130,10 @@ struct Computation {
       sums.weight += in.weight[t];
       ++sums.num_tokens;
     }
-    if (options.kind != ObjectiveKind::kM2po) return;
+    if (!IsM2po(options.kind)) return;
     std::vector<double> squares;
     if (!in.second_moment_cutoff.has_value()) AppendSecondMoments(in, squares);
-    cutoff =
-        in.second_moment_cutoff.value_or(SecondMomentCutoff(std::move(squares), options.m2po_max));
+    cutoff = in.second_moment_cutoff.value_or(SecondMomentCutoff(std::move(squares), options));
   }
 
   // The detached factor of A log pi_target.
@@ -131,6 +155,16 @@ struct Computation {
     }
   }
 
+  Term SecondMomentTerm(double log_ratio, double advantage, Sides& sides) const {
+    const bool over = CanClip(log_ratio, advantage) && log_ratio * log_ratio > cutoff;
+    sides = {.low = over && advantage < 0, .high = over && advantage > 0};
+    const Ratio r = ClampedRatio(log_ratio);
+    if (!over) return {-r.value * advantage, -r.slope * advantage};
+    if (options.kind == ObjectiveKind::kM2po) return {};
+    const double tau = std::sqrt(cutoff);
+    return {-std::exp(advantage > 0 ? tau : -tau) * advantage, 0};
+  }
+
   // Value and slope of token t, weighted.
   Term WeightedTerm(size_t t, Sides& sides) const {
     const CompletionSums& sums = completions.at(in.completion[t]);
@@ -144,14 +178,10 @@ struct Computation {
       case ObjectiveKind::kSapo:
         term = SapoTerm(ClampedRatio(LogRatio(in, t)), a, options);
         break;
-      case ObjectiveKind::kM2po: {
-        const double log_ratio = LogRatio(in, t);
-        const bool dropped = CanClip(log_ratio, a) && log_ratio * log_ratio > cutoff;
-        sides = {.low = dropped && a < 0, .high = dropped && a > 0};
-        const Ratio r = ClampedRatio(log_ratio);
-        if (!dropped) term = {-r.value * a, -r.slope * a};
+      case ObjectiveKind::kM2po:
+      case ObjectiveKind::kM2poClip:
+        term = SecondMomentTerm(LogRatio(in, t), a, sides);
         break;
-      }
       case ObjectiveKind::kGspo: {
         const auto n = static_cast<double>(sums.num_tokens);
         term = ClippedTerm(ClampedRatio(sums.log_ratio / n), a, options.gspo_clip_low,
@@ -196,16 +226,10 @@ void AppendSecondMoments(const ObjectiveInputs& inputs, std::vector<double>& squ
   }
 }
 
-double SecondMomentCutoff(std::vector<double> squares, double max_mean) {
+double SecondMomentCutoff(std::vector<double> squares, const ObjectiveOptions& options) {
   std::ranges::sort(squares);
-  double sum = 0;
-  size_t kept = 0;  // means of sorted prefixes never fall: the first that is too large ends it
-  while (kept < squares.size() && sum + squares[kept] <= max_mean * static_cast<double>(kept + 1)) {
-    sum += squares[kept++];
-  }
-  if (kept == squares.size()) return std::numeric_limits<double>::infinity();
-  while (kept > 0 && squares[kept - 1] == squares[kept]) --kept;  // equals go together
-  return kept == 0 ? squares[0] / 2 : (squares[kept - 1] + squares[kept]) / 2;
+  return options.kind == ObjectiveKind::kM2poClip ? ClipCutoff(squares, options.m2po_max)
+                                                  : MaskCutoff(squares, options.m2po_max);
 }
 
 }  // namespace tandem::offpolicy

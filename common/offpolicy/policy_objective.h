@@ -10,7 +10,11 @@
 //   gspo     the same of s = exp(mean over the completion of log r) in the place of r
 //   sapo     -w A (4 / tau) sigmoid(tau (r - 1)); tau by the sign of A
 //   m2po     -w A r, or 0 for what its mask drops: among tokens with A > 0, r > 1 or A < 0, r < 1
-//            those of the largest (log r)^2, until the mean of the rest is at most m2po_max
+//            those of the largest (log r)^2, until the mean of the rest is at most m2po_max (the
+//            paper, algorithm 1)
+//   m2po_clip  -w A r, clipped at e^tau (A > 0) and e^-tau (A < 0): the tau at which the mean of
+//            min((log r)^2, tau^2) over the same tokens is m2po_max; none where it is below (the
+//            authors' repository, compute_m2po_policy_loss)
 //   cispo    -w sg(min(r, max)) A log pi_target
 //   topr     -w sg(A >= 0 ? 1 : min(W, 1)) A log pi_target,   W = prod over the completion of r
 //   vespo    -w sg(W^k e^(lambda (1 - W))) A log pi_target;   k, lambda by the sign of A
@@ -40,8 +44,8 @@ struct ObjectiveInputs {
   std::span<const double> advantages;
   std::span<const uint8_t> kept;
   std::span<const int64_t> completion;  // numbers the completion of each token
-  // m2po only: what SecondMomentCutoff said of a batch that is larger than this call; absent, the
-  // batch is this call.
+  // m2po and m2po_clip: what SecondMomentCutoff said of a batch that is larger than this call;
+  // absent, the batch is this call.
   std::optional<double> second_moment_cutoff = {};
 };
 
@@ -61,8 +65,9 @@ Objective ComputeObjective(const ObjectiveInputs& inputs, const ObjectiveOptions
 // m2po over a batch that comes in parts: the squares of all parts go in, and tokens on which a clip
 // could act are dropped where theirs is above the result. Half way between the last that stays and
 // the first that goes, so that a log-prob computed twice, in other roundings, stays on its side.
+// For m2po_clip it is tau^2, and those above are clipped. Infinite where all stay as they are.
 void AppendSecondMoments(const ObjectiveInputs& inputs, std::vector<double>& squares);
-double SecondMomentCutoff(std::vector<double> squares, double max_mean);
+double SecondMomentCutoff(std::vector<double> squares, const ObjectiveOptions& options);
 
 }  // namespace tandem::offpolicy
 

@@ -4,10 +4,11 @@
 
 #include <utility>
 
+#include "common/rpc/caller_secret.h"
+#include "common/rpc/refusal.h"
+
 namespace tandem::rpc {
 namespace {
-
-constexpr int kMaxMessageBytes = 64 << 20;
 
 grpc::ChannelArguments Arguments() {
   grpc::ChannelArguments arguments;
@@ -17,14 +18,20 @@ grpc::ChannelArguments Arguments() {
   // The deadline of one attempt to connect: a busy machine needs seconds.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetMaxReceiveMessageSize(static_cast<int>(kMaxMessageBytes));
   return arguments;
 }
 
 }  // namespace
 
 CallerChannel::CallerChannel(std::string address, Caller caller)
-    : address_(std::move(address)), caller_(std::move(caller)) {}
+    : address_(std::move(address)),
+      caller_(std::move(caller)),
+      secret_(caller_.SecretFor(address_)) {}
+
+void CallerChannel::Identify(grpc::ClientContext* context) const {
+  context->AddMetadata(kCallerSecretKey, secret_);
+}
 
 std::shared_ptr<grpc::Channel> CallerChannel::current() {
   MutexLock lock(&mu_);

@@ -11,6 +11,7 @@
 
 namespace grpc {
 class Channel;
+class ClientContext;
 class Status;
 }  // namespace grpc
 
@@ -36,8 +37,11 @@ class CallerChannel {
   const std::string& address() const { return address_; }
 
   // What to make the next call on; connects with that call. With keepalives while a call waits, and
-  // room for messages of 64 MiB.
+  // room for messages of kMaxMessageBytes (refusal.h).
   std::shared_ptr<grpc::Channel> current();
+
+  // To be done to each call before it is made: it then shows the caller's secret for this server.
+  void Identify(grpc::ClientContext* context) const;
 
   // To be told how a call on `used` ended. UNAVAILABLE and DEADLINE_EXCEEDED: calls to come are
   // made on another connection; those under way keep theirs.
@@ -46,6 +50,7 @@ class CallerChannel {
  private:
   const std::string address_;
   const Caller caller_;
+  const std::string secret_;  // of the caller, for this server
 
   Mutex mu_;
   std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mu_);  // shared with calls; null: none

@@ -19,6 +19,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/bearer_tokens.h"
+#include "common/rpc/caller_secret.h"
 
 namespace tandem::rpc {
 namespace {
@@ -44,7 +45,7 @@ class CallCheck : public grpc::AuthMetadataProcessor {
                        OutputMetadata* consumed, OutputMetadata*) override {
     const auto path = metadata.find(":path");
     const std::string method = path == metadata.end() ? "" : Text(path->second);
-    const PeerName peer = NameOf(*context);
+    const PeerName peer = PeerOf(*context);
     absl::Status allowed = CheckCall(peer, method);
     const auto offered = metadata.find("authorization");
     if (allowed.ok()) {
@@ -86,16 +87,6 @@ class CallCheck : public grpc::AuthMetadataProcessor {
 
   static std::string Printable(const std::string& text) {
     return absl::CHexEscape(text.substr(0, 128));
-  }
-
-  static PeerName NameOf(const grpc::AuthContext& context) {
-    PeerName name;
-    for (const grpc::string_ref& uri : context.FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
-      name.uris.push_back(Text(uri));
-    }
-    const auto common_names = context.FindPropertyValues(GRPC_X509_CN_PROPERTY_NAME);
-    if (common_names.size() == 1) name.common_name = Text(common_names[0]);
-    return name;
   }
 
   const std::shared_ptr<TlsIdentity> identity_;
@@ -170,6 +161,22 @@ IdentityNeeds ServerNeeds() {
 }
 
 }  // namespace
+
+PeerName PeerOf(const grpc::AuthContext& context) {
+  PeerName name;
+  for (const grpc::string_ref& uri : context.FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
+    name.uris.push_back(Text(uri));
+  }
+  const auto common_names = context.FindPropertyValues(GRPC_X509_CN_PROPERTY_NAME);
+  if (common_names.size() == 1) name.common_name = Text(common_names[0]);
+  return name;
+}
+
+Caller::Caller() : secret_(NewSecret()) {}
+
+std::string Caller::SecretFor(const std::string& address) const {
+  return SecretForServer(secret_, address);
+}
 
 std::shared_ptr<grpc::ChannelCredentials> Caller::credentials() const {
   return credentials_ == nullptr ? grpc::InsecureChannelCredentials() : credentials_;

@@ -10,6 +10,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,16 +19,22 @@
 #include "common/rpc/tls_identity.h"
 
 namespace grpc {
+class AuthContext;
 class ChannelCredentials;
 class ServerCredentials;
 }  // namespace grpc
 
 namespace tandem::rpc {
 
+// Who a peer is by its certificate; empty in plaintext.
+PeerName PeerOf(const grpc::AuthContext& context);
+
 // How a process calls rollout servers; copies are the same caller. Default: in plaintext, as
-// nobody.
+// nobody. Each has a secret of its own (caller_secret.h), which CallerChannel shows to servers.
 class Caller {
  public:
+  Caller();
+
   // In plaintext without options.directory. Messages name `options_section` ("trainer.tls") or,
   // where it is empty, the flags of a command line.
   //   INVALID_ARGUMENT  a token without TLS; TlsIdentity::Load
@@ -41,7 +48,13 @@ class Caller {
   bool is_plaintext() const { return identity_ == nullptr; }
   std::shared_ptr<grpc::ChannelCredentials> credentials() const;
 
+  // From now on the caller with this secret: of a run that goes on in another process.
+  void UseSecret(std::string secret) { secret_ = std::move(secret); }
+  // What the server at `address` is shown.
+  std::string SecretFor(const std::string& address) const;
+
  private:
+  std::string secret_;
   std::shared_ptr<TlsIdentity> identity_;  // shared with gRPC's threads
   std::shared_ptr<grpc::ChannelCredentials>
       credentials_;  // null: plaintext, so that gRPC starts late

@@ -98,6 +98,11 @@ Role RoleOf(const PeerName& peer) {
                                                    : Role::kNone;
 }
 
+std::string IdentityOf(const PeerName& peer) {
+  if (!peer.uris.empty()) return absl::StrJoin(peer.uris, " ");
+  return peer.common_name.empty() ? "" : absl::StrCat("CN=", peer.common_name);
+}
+
 std::span<const MethodRoles> MethodTable() { return kTable; }
 
 absl::Status CheckCall(const PeerName& peer, std::string_view path) {

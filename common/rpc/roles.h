@@ -51,6 +51,9 @@ struct PeerName {
 // the common name says.
 Role RoleOf(const PeerName& peer);
 
+// One word for the holder, equal for equal names: its URIs, else its common name; empty for nobody.
+std::string IdentityOf(const PeerName& peer);
+
 struct MethodRoles {
   std::string_view path;  // as on the wire: /PACKAGE.SERVICE/METHOD
   Roles roles;

@@ -1,7 +1,9 @@
 #include "common/tensor/aligned_buffer.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <new>
 
 namespace tandem {
@@ -22,6 +24,19 @@ AlignedBuffer::AlignedBuffer(int64_t bytes) {
   }
   data_ = data;
   size_ = bytes;
+}
+
+void AlignedBuffer::Commit() {
+  if (data_ == nullptr) return;
+  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, of Linux 5.14
+  if (madvise(data_, static_cast<size_t>(size_), kPopulateWrite) == 0) return;
+  if (errno != EINVAL) throw std::bad_alloc();
+  // An older kernel: a write to each page, of what stands there.
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  for (int64_t at = 0; at < size_; at += page) {
+    volatile char* const byte = as<char>() + at;
+    *byte = *byte;
+  }
 }
 
 AlignedBuffer::~AlignedBuffer() {

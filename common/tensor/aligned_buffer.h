@@ -22,6 +22,10 @@ class AlignedBuffer {
     return *this;
   }
 
+  // Takes the memory now, where a fresh page otherwise costs some only once it is touched: who
+  // lacks it learns it here. Throws std::bad_alloc when the kernel refuses.
+  void Commit();
+
   template <typename T>
   T* as() {
     return static_cast<T*>(data_);

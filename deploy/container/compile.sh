@@ -8,6 +8,10 @@
 #     OUT/crates.json    what cargo says of the crates that are compiled into the programs
 #     OUT/built-in.txt   Debian packages compiled into the programs, NAME=VERSION a line
 set -euo pipefail
+if [[ $# -ne 2 || ($1 != cpu && $1 != cuda) ]]; then
+  sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2
+  exit 2
+fi
 export LANG=C.UTF-8  # ccache keys on it
 VARIANT=$1
 OUT=$2
@@ -17,10 +21,6 @@ PROGRAMS=(tandem rollout_server trainer)
 MEMBER=libtandem_push_member.so
 # Headers and page scripts that end up inside the programs.
 BUILT_IN=(libcli11-dev nlohmann-json3-dev libboost-dev libjs-chart.js)
-# What LibTorch's CUDA half opens by name when it is first needed, which ldd does not see.
-OPENED_BY_NAME=(torch/lib/libtorch_cuda_linalg.so torch/lib/libcaffe2_nvrtc.so 'nvidia/cu13/lib/libnvrtc.so.*'
-                'nvidia/cu13/lib/libnvrtc-builtins.so.*' 'nvidia/cu13/lib/libcusolver.so.*'
-                'nvidia/cudnn/lib/libcudnn*.so.*')
 
 compile() {
   local preset=release
@@ -38,41 +38,11 @@ compile() {
     --filter-platform "$(rustc -vV | sed -n 's/^host: //p')" >"$OUT/crates.json"
 }
 
-# The same run path with the wheels' folder named relative to the program.
-installed_run_path() {  # installed_run_path FILE
-  local top
-  top=$(realpath "$SITE")
-  patchelf --print-rpath "$1" | tr : '\n' | sed -n "s|^$top/|\$ORIGIN/../lib/tandem/|p" | awk '!seen[$0]++' |
-    paste -sd :
-}
-
-copy_library() {  # copy_library FILE_UNDER_SITE: keeps its place, so that the wheels' own run paths hold
-  local target=$OUT/root/usr/local/lib/tandem/$1
-  mkdir -p "$(dirname "$target")"
-  cp -L "$SITE/$1" "$target"
-}
-
 collect() {
-  local bin=$OUT/root/usr/local/bin program needed library pattern
-  mkdir -p "$bin"
-  for program in "${PROGRAMS[@]}" "$MEMBER"; do
-    cp "$BIN/$program" "$bin/"
-    strip "$bin/$program"
-    # --force-rpath: a run path that also holds for what the libraries found by it need.
-    patchelf --force-rpath --set-rpath "$(installed_run_path "$BIN/$program")" "$bin/$program"
-  done
+  local needed library
+  deploy/setup/copy_programs.sh "$BIN" "$OUT/root/usr/local"
   needed=$(cd "$BIN" && ldd "${PROGRAMS[@]}" "$MEMBER" | sed -n 's/^\t[^ ]* => \(\/[^ ]*\) .*/\1/p' |
     xargs realpath -s | sort -u)
-  while read -r library; do
-    copy_library "${library#"$(realpath "$SITE")"/}"
-  done < <(grep "^$(realpath "$SITE")/" <<<"$needed")
-  # Its table of local symbols alone is 93 MB; names that are exported, and those of stack traces, stay.
-  strip --strip-unneeded "$OUT/root/usr/local/lib/tandem/torch/lib/libtorch_cpu.so"
-  if [[ $VARIANT == cuda ]]; then
-    for pattern in "${OPENED_BY_NAME[@]}"; do
-      for library in "$SITE"/$pattern; do copy_library "${library#"$SITE"/}"; done
-    done
-  fi
   # With a merged /usr a library is found as /lib/... and known to dpkg by either name.
   grep -v "^$(realpath "$SITE")/" <<<"$needed" | xargs -I{} realpath {} | xargs -n1 basename | sort -u |
     while read -r library; do dpkg-query -S "*/$library"; done |
@@ -82,9 +52,8 @@ collect() {
 }
 
 papers() {
-  local share=$OUT/root/usr/local/share/tandem doc=$OUT/root/usr/share/doc/tandem folder library
-  mkdir -p "$share" "$doc"
-  cp -r examples "$share/"
+  local doc=$OUT/root/usr/share/doc/tandem folder library
+  mkdir -p "$doc"
   cp LICENSE "$doc/"
   : >"$OUT/wheels.txt"
   for folder in "$SITE"/*.dist-info; do

@@ -200,7 +200,7 @@ bench_model() {  # bench_model SHAPE CASES [FLAG...]
   [[ -f $model/model.safetensors ]] ||
     "$PYTHON" deploy/gpu/random_model.py "$1" "$model" --tokenizer tests/testdata/qwen2-tokenizer
   step "bench $name" bin/tandem bench rollout --device cuda --model "$model" --cases "$cases" \
-    --prompt-tokens 512 --new-tokens 128 --repeats 3 "${@:3}"
+    --prompt-tokens 512 --max-new-tokens 128 --repeats 3 "${@:3}"
   { echo; echo "$name, random weights:"; echo '```'; tail -n 12 "$LOG"; echo '```'; } >>"$DETAILS"
 }
 
@@ -209,13 +209,13 @@ train_model() {  # train_model SHAPE [FLAG...]: GRPO steps, server and trainer o
   [[ -f $model/model.safetensors ]] ||
     "$PYTHON" deploy/gpu/random_model.py "$1" "$model" --tokenizer tests/testdata/qwen2-tokenizer
   step "$name" bin/tandem bench train --device cuda --model "$model" --dtype bf16 --steps 10 --out "runs/train-$1" \
-    --prompts 16 --group 8 --prompt-tokens 256 --new-tokens 128 "${@:2}"
+    --prompts 16 --group-size 8 --prompt-tokens 256 --max-new-tokens 128 "${@:2}"
   { echo; echo "$name, random weights:"; echo '```'; tail -n 4 "$LOG"; echo '```'; } >>"$DETAILS"
 }
 
 exact_null() {  # no token's log-prob may differ between the two sides
   bin/tandem bench train --device cuda --numerics exact --model models/0.5b --dtype bf16 --steps 3 --out runs/exact \
-    --prompts 4 --group 4 --prompt-tokens 64 --new-tokens 32 &&
+    --prompts 4 --group-size 4 --prompt-tokens 64 --max-new-tokens 32 &&
     "$PYTHON" - <<'PY'
 import json
 deltas = [json.loads(line)["drift/max_abs_delta"] for line in open("runs/exact/run/metrics.jsonl")]

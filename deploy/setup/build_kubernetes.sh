@@ -7,6 +7,10 @@
 #     --kubectl: only kubectl (its kustomize) and the definitions: all that the manifests' own tests need
 # Compiling takes 4 minutes of one core for --kubectl and 12 for the rest, once. BUILD_JOBS=2 is how many at once.
 set -euo pipefail
+if [[ $# -gt 1 || ${1:---kubectl} != --kubectl ]]; then
+  sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2
+  exit 2
+fi
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 MIN_GO_MINOR=23

@@ -1,15 +1,21 @@
 #!/bin/bash
-# Installs everything the project needs on Debian 12 or Ubuntu 24.04 and newer: system packages, a
-# Python environment with LibTorch under .deps/venv, and the demo's model under models/. As root or with
-# sudo; safe to repeat, about a second when nothing is missing. Only system packages go outside the tree.
-#   deploy/setup/install.sh [--no-model | --fuzz | --slurm | --observability | --cuda | --kubectl | --kubernetes | --container |
-#                            --programs cpu|cuda]
-#     --fuzz: clang with libFuzzer too    --slurm: a Slurm of one node and Open MPI, for tests
-#     --observability: Prometheus and promtool, for tests of metrics and alerts
-#     --cuda: the CUDA compiler too, 300 MB in .deps/cuda-venv
-#     --kubectl: kubectl and the schemas of Kubernetes objects too, for the tests of manifests; needs Go
-#     --kubernetes: a control plane too, for the tests that run manifests; minutes of compiling the first time
-#     --container: what builds the image and its base without a daemon, for tests
+# Installs what the project needs on Debian 12 or Ubuntu 24.04 and newer: system packages, a Python
+# environment with LibTorch under .deps/venv, and the demo's model under models/. As root or with sudo;
+# safe to repeat, about a second when nothing is missing. Only system packages go outside the tree.
+# Without arguments it is what `make build` and `make demo` need: about 1 GB to download on a bare machine,
+# as deploy/setup/download_size.sh adds up. Tests need 3.5 GB more, CUDA libraries of torch above all.
+#   deploy/setup/install.sh [--no-model | --tests | --fuzz | --slurm | --observability | --cuda | --kubectl | --kubernetes |
+#                            --container | --install | --programs cpu|cuda]
+#     --no-model: without the demo's model
+#     --tests: the programs that tests and benchmarks run beside ours too (transformers, trl, tensorboard ...)
+#     --fuzz, --slurm, --observability, --cuda, --kubectl, --kubernetes, --container: what --tests installs, and
+#       --fuzz: clang with libFuzzer    --slurm: a Slurm of one node and Open MPI
+#       --observability: Prometheus and promtool, for tests of metrics and alerts
+#       --cuda: the CUDA compiler, 300 MB in .deps/cuda-venv
+#       --kubectl: kubectl and the schemas of Kubernetes objects, for the tests of manifests; needs Go
+#       --kubernetes: a control plane, for the tests that run manifests; minutes of compiling the first time
+#       --container: what builds the image and its base without a daemon
+#     --install: what `make install` needs too
 #     --programs: what the programs need to be built and no more, in an image's build stage
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -32,6 +38,7 @@ MIN_CARGO_MINOR=85
 VENV=.deps/venv
 REQUIREMENTS=deploy/setup/requirements.txt
 PROGRAM_REQUIREMENTS=deploy/setup/requirements-programs.txt
+MODEL_REQUIREMENTS=deploy/setup/requirements-model.txt
 CUDA_VENV=.deps/cuda-venv
 CUDA_REQUIREMENTS=deploy/setup/requirements-cuda.txt
 MODEL=models/smollm2-135m-instruct
@@ -124,9 +131,18 @@ find_python() {
   stop "no python3 >= 3.11 with the venv module"
 }
 
-install_venv() {  # install_venv DIRECTORY REQUIREMENTS WHAT [PIP_OPTION...]
-  local venv=$1 requirements=$2 stamp=$1/requirements.sha256 wanted
-  wanted=$(sha256sum <"$requirements")
+stamp_of() { cat "$@" | sha256sum; }
+
+install_venv() {  # install_venv DIRECTORY WHAT REQUIREMENTS... [-- PIP_OPTION...]
+  local venv=$1 what=$2 stamp=$1/requirements.sha256 wanted
+  local -a files=() arguments=()
+  shift 2
+  while [[ $# -gt 0 && $1 != -- ]]; do
+    files+=("$1")
+    arguments+=(-r "$1")
+    shift
+  done
+  wanted=$(stamp_of "${files[@]}")
   [[ -x $venv/bin/python && $(cat "$stamp" 2>/dev/null) == "$wanted" ]] && return
   if ! [[ -x $venv/bin/python ]] || ! "$venv/bin/python" -c '' 2>/dev/null; then
     local python
@@ -135,20 +151,26 @@ install_venv() {  # install_venv DIRECTORY REQUIREMENTS WHAT [PIP_OPTION...]
     mkdir -p .deps
     "$python" -m venv --clear "$venv"
   fi
-  say "installing $3 (some minutes)"
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input "${@:4}" \
-    -r "$requirements"
+  say "installing $what (some minutes)"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input "${@:2}" \
+    "${arguments[@]}"
   echo "$wanted" >"$stamp"
 }
 
 # LibTorch alone. Without CUDA two small libraries of the CUDA wheels remain: libtorch_cpu is linked to them.
 install_programs() {  # install_programs cpu|cuda
   if [[ $1 == cuda ]]; then
-    install_venv "$VENV" "$PROGRAM_REQUIREMENTS" "LibTorch with CUDA"
-    install_venv "$CUDA_VENV" "$CUDA_REQUIREMENTS" "the CUDA compiler"
+    install_venv "$VENV" "LibTorch with CUDA" "$PROGRAM_REQUIREMENTS"
+    install_venv "$CUDA_VENV" "the CUDA compiler" "$CUDA_REQUIREMENTS"
   else
-    install_venv "$VENV" "$PROGRAM_REQUIREMENTS" LibTorch --no-deps
+    install_venv "$VENV" LibTorch "$PROGRAM_REQUIREMENTS" -- --no-deps
   fi
+}
+
+# LibTorch and what converts the model: nothing where the tests' packages are, which hold both.
+install_for_demo() {
+  [[ -x $VENV/bin/python && $(cat "$VENV/requirements.sha256" 2>/dev/null) == $(stamp_of "$REQUIREMENTS") ]] && return
+  install_venv "$VENV" "LibTorch and what converts the model" "$PROGRAM_REQUIREMENTS" "$MODEL_REQUIREMENTS" -- --no-deps
 }
 
 install_model() {
@@ -161,6 +183,16 @@ install_model() {
   mv "$MODEL.partial" "$MODEL"
 }
 
+case ${1:-} in
+  '' | --no-model | --tests | --fuzz | --slurm | --observability | --cuda | --kubectl | --kubernetes | --container | --install)
+    [[ $# -le 1 ]] ;;
+  --programs) [[ $# -eq 2 && ($2 == cpu || $2 == cuda) ]] ;;
+  *) false ;;
+esac || {
+  say "unknown arguments: $*"
+  sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' deploy/setup/install.sh >&2
+  exit 2
+}
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   say "this script knows Debian and Ubuntu only; install the equivalents of these packages, and"
   say "cargo >= 1.$MIN_CARGO_MINOR, then make $VENV from $REQUIREMENTS:"
@@ -172,18 +204,28 @@ case ${1:-} in
   --observability) PACKAGES+=("${OBSERVABILITY_PACKAGES[@]}") ;;
   --kubernetes) PACKAGES+=("${KUBERNETES_PACKAGES[@]}") ;;
   --container) PACKAGES+=("${CONTAINER_PACKAGES[@]}") ;;
-  --programs) PACKAGES+=("${PROGRAM_PACKAGES[@]}") ;;
+  --programs | --install) PACKAGES+=("${PROGRAM_PACKAGES[@]}") ;;
 esac
-[[ ${1:-} == --programs ]] || PACKAGES+=("${WORK_PACKAGES[@]}")
+case ${1:-} in
+  '' | --no-model | --install | --programs) for_tests=false ;;
+  *)
+    for_tests=true
+    PACKAGES+=("${WORK_PACKAGES[@]}" "${PROGRAM_PACKAGES[@]}")
+    ;;
+esac
 install_packages "${PACKAGES[@]}"
 install_cargo
 if [[ ${1:-} == --programs ]]; then
   install_programs "${2:-cpu}"
   exit
 fi
-install_venv "$VENV" "$REQUIREMENTS" "Python packages: LibTorch and the programs we compare with"
+if $for_tests; then
+  install_venv "$VENV" "Python packages: LibTorch and the programs we compare with" "$REQUIREMENTS"
+else
+  install_for_demo
+fi
 if [[ ${1:-} == --cuda ]]; then
-  install_venv "$CUDA_VENV" "$CUDA_REQUIREMENTS" "the CUDA compiler"
+  install_venv "$CUDA_VENV" "the CUDA compiler" "$CUDA_REQUIREMENTS"
 fi
 if [[ ${1:-} == --kubectl ]]; then
   deploy/setup/build_kubernetes.sh --kubectl

@@ -5,7 +5,9 @@
 #include <memory>
 #include <string>
 
+#include "common/base/command_line.h"
 #include "common/base/status_macros.h"
+#include "deploy/tandem/json_flags.h"
 #include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/launch_options.h"
 #include "deploy/tandem/live_line.h"
@@ -16,22 +18,21 @@
 namespace tandem::front {
 namespace {
 
-absl::Status Push(const PushBench& bench, bool json) {
+absl::Status Push(const PushBench& bench, const JsonFlags& json) {
   TANDEM_RETURN_IF_ERROR(CheckModelDirectory(bench.model));
   LiveLine live;
   const auto result =
       RunPushBench(bench, [&](const std::string& what) { live.Update("bench push: " + what); });
   live.Clear();
   TANDEM_RETURN_IF_ERROR(result.status());
-  std::fputs(json ? ToJson(*result).c_str() : ToText(*result).c_str(), stdout);
-  return absl::OkStatus();
+  return PrintResult(json, ToText(*result), ToJson(*result));
 }
 
 }  // namespace
 
 void AddBenchPushCommand(CLI::App& bench, Action& chosen) {
   auto flags = std::make_shared<PushBench>();
-  auto json = std::make_shared<bool>(false);
+  auto json = std::make_shared<JsonFlags>();
   flags->server_binary = ProgramDirectory() + "/rollout_server";
   flags->logs = (std::filesystem::temp_directory_path() / "tandem_bench_push").string();
   CLI::App* sub = bench.add_subcommand(
@@ -43,7 +44,7 @@ void AddBenchPushCommand(CLI::App& bench, Action& chosen) {
   sub->add_option("--device", flags->device, "where the servers compute")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
-  sub->add_option("--servers", flags->servers, "numbers of servers")
+  sub->add_option("--num-servers", flags->servers, "how many servers; one number or several")
       ->delimiter(',')
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
@@ -65,7 +66,8 @@ void AddBenchPushCommand(CLI::App& bench, Action& chosen) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   sub->add_option("--logs", flags->logs, "directory of the servers' logs")->capture_default_str();
-  sub->add_flag("--json", *json, "one JSON object instead of the table");
+  AddJsonFlags(sub, json.get());
+  EndHelp(*sub, "", "tandem bench push --model MODEL --num-servers 1,2 --repeats 3");
   sub->callback([flags, json, &chosen] {
     chosen = [flags, json] {
       const absl::Status status = Push(*flags, *json);

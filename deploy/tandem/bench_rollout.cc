@@ -10,8 +10,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/command_line.h"
 #include "common/base/status_macros.h"
 #include "deploy/tandem/bench.h"
+#include "deploy/tandem/json_flags.h"
 #include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/live_line.h"
 #include "deploy/tandem/model_input.h"
@@ -31,7 +33,7 @@ struct BenchFlags {
                                     "decode-64", "prefill-8", "first-token-8"};
   int64_t prompt_tokens = 64, new_tokens = 128, repeats = 3, threads = 0;
   std::vector<std::string> peers;
-  bool json = false;
+  JsonFlags json;
 };
 
 constexpr int64_t kCudaStepTokens = 8192;         // a GPU is not busy with fewer tokens of prompts
@@ -177,8 +179,7 @@ absl::Status Bench(const BenchFlags& flags) {
     }
   }
   live.Clear();
-  std::fputs(flags.json ? ToJson(table, cases).c_str() : ToText(table, cases).c_str(), stdout);
-  return absl::OkStatus();
+  return PrintResult(flags.json, ToText(table, cases), ToJson(table, cases));
 }
 
 // A wrong value is a wrong command line, before anything is loaded.
@@ -193,7 +194,7 @@ std::string CheckPeer(const std::string& name) {
 
 void AddBenchCommand(CLI::App& app, Action& chosen) {
   CLI::App* bench = app.add_subcommand("bench", "Measure this machine with this model");
-  bench->require_subcommand(1);
+  bench->require_subcommand(0, 1);
   AddBenchServeCommand(*bench, chosen);
   AddBenchTrainCommand(*bench, chosen);
   AddBenchPushCommand(*bench, chosen);
@@ -225,7 +226,9 @@ void AddBenchCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--prompt-tokens", flags->prompt_tokens, "of decode cases")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  sub->add_option("--new-tokens", flags->new_tokens, "of decode cases; end tokens are ignored")
+  sub->add_option(
+         "--max-new-tokens", flags->new_tokens,
+         "of a completion of decode cases; end tokens are ignored, so that all have as many")
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
   sub->add_option("--repeats", flags->repeats, "passes over all cases, peers in between")
@@ -239,7 +242,9 @@ void AddBenchCommand(CLI::App& app, Action& chosen) {
          "llama_cpp, transformers, or a script that speaks as tests/bench/peers/README.md says")
       ->delimiter(',')
       ->check(CheckPeer);
-  sub->add_flag("--json", flags->json, "one JSON object instead of the table");
+  AddJsonFlags(sub, &flags->json);
+  EndHelp(*sub, "", "tandem bench rollout --model MODEL --cases decode-1,decode-8 --repeats 3");
+  EndHelp(*bench, "", "tandem bench rollout --model MODEL --cases decode-1,decode-8 --repeats 3");
   sub->callback([flags, &chosen] {
     chosen = [flags] {
       const absl::Status status = Bench(*flags);

@@ -5,8 +5,10 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/command_line.h"
 #include "common/base/exit_codes.h"
 #include "deploy/tandem/caller_flags.h"
+#include "deploy/tandem/json_flags.h"
 #include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/live_line.h"
 #include "deploy/tandem/serve_load.h"
@@ -17,7 +19,7 @@ namespace {
 
 struct ServeFlags {
   ServeLoad load;
-  bool json = false;
+  JsonFlags json;
   rpc::TlsOptions tls;
 };
 
@@ -34,8 +36,9 @@ int Serve(ServeFlags flags) {
     std::fprintf(stderr, "tandem: %s\n", std::string(result.status().message()).c_str());
     return ToInt(ExitCodeFor(result.status()));
   }
-  const std::string text = flags.json ? ToJson(flags.load, *result) : ToText(flags.load, *result);
-  std::fputs(text.c_str(), stdout);
+  const absl::Status printed =
+      PrintResult(flags.json, ToText(flags.load, *result), ToJson(flags.load, *result));
+  if (!printed.ok()) return Fail(printed);
   return ToInt(AnyServed(*result) ? ExitCode::kOk : ExitCode::kServerLost);
 }
 
@@ -56,7 +59,8 @@ void AddBenchServeCommand(CLI::App& bench, Action& chosen) {
   sub->add_option("--prompt-tokens", load.prompt_tokens, "random ids, distinct for each group")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  sub->add_option("--new-tokens", load.new_tokens, "of each completion; end tokens are ignored")
+  sub->add_option("--max-new-tokens", load.new_tokens,
+                  "of a completion; end tokens are ignored, so that all have as many")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   CLI::Option* concurrency =
@@ -67,7 +71,6 @@ void AddBenchServeCommand(CLI::App& bench, Action& chosen) {
                   "open loop: groups a second, Poisson arrivals, whatever the server answers")
       ->check(CLI::PositiveNumber)
       ->excludes(concurrency);
-  sub->add_option("--run-id", load.run_id, "whose groups these are, when a run owns the server");
   sub->add_option("--seed", load.seed,
                   "of prompts, draws and arrivals: another seed finds nothing "
                   "of this one in the prefix index")
@@ -76,7 +79,8 @@ void AddBenchServeCommand(CLI::App& bench, Action& chosen) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   AddCallerFlags(sub, &flags->tls);
-  sub->add_flag("--json", flags->json, "one JSON object instead of the table");
+  AddJsonFlags(sub, &flags->json);
+  EndHelp(*sub, "", "tandem bench serve 127.0.0.1:50051 --groups 16 --max-new-tokens 64");
   sub->callback([flags, &chosen] { chosen = [flags] { return Serve(*flags); }; });
 }
 

@@ -10,8 +10,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/command_line.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
+#include "deploy/tandem/json_flags.h"
 #include "deploy/tandem/live_line.h"
 #include "deploy/tandem/simulate/run_check.h"
 #include "deploy/tandem/simulate/sweep.h"
@@ -26,7 +28,8 @@ struct SimulateFlags {
   int64_t tensor_parallel = 0;
   double prompts_per_gpu = 0;
   simulate::Workload workload;
-  bool dense = false, ranges = false, print_constants = false, markdown = false, json = false;
+  bool dense = false, ranges = false, print_constants = false, markdown = false;
+  JsonFlags json;
 };
 
 void Print(const std::string& text) { std::fputs(text.c_str(), stdout); }
@@ -48,8 +51,7 @@ absl::Status Check(const SimulateFlags& flags) {
   }
   TANDEM_ASSIGN_OR_RETURN(const simulate::CheckResult result,
                           simulate::CheckRun(run, machine, scales));
-  Print(flags.json ? ToJson(result) : ToText(result));
-  return absl::OkStatus();
+  return PrintResult(flags.json, ToText(result), ToJson(result));
 }
 
 // "3:5", each of GPUs.
@@ -119,13 +121,9 @@ absl::Status Simulate(SimulateFlags flags) {
                                                WorkloadOf(flags, flags.gpus.back()), constants));
   }
   live.Clear();
-  if (flags.json) {
-    Print(ToJson(shape, flags.workload, sizes, effects));
-    return absl::OkStatus();
-  }
-  Print(ToText(shape, sizes));
-  if (!effects.empty()) Print("\n" + ToText(effects));
-  return absl::OkStatus();
+  std::string text = ToText(shape, sizes);
+  if (!effects.empty()) text += "\n" + ToText(effects);
+  return PrintResult(flags.json, text, ToJson(shape, flags.workload, sizes, effects));
 }
 
 std::string CheckLengths(const std::string& text) {
@@ -141,7 +139,7 @@ void AddWorkload(CLI::App* sub, SimulateFlags* flags) {
                   "instead: the batch grows with the GPUs")
       ->check(CLI::PositiveNumber)
       ->excludes(prompts);
-  sub->add_option("--group", workload.group, "completions of a prompt")
+  sub->add_option("--group-size", workload.group, "completions of a prompt")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   sub->add_option("--prompt-tokens", workload.prompt_tokens, "of each prompt")
@@ -190,7 +188,8 @@ void AddBenchSimulateCommand(CLI::App& bench, Action& chosen) {
   sub->add_option("--check", flags->check, "RUN directory: predicted and real times, step by step");
   sub->add_option("--fit", flags->fit,
                   "with --check: another RUN at staleness 0 that says how fast this machine is");
-  sub->add_flag("--json", flags->json, "one JSON object instead of the table");
+  AddJsonFlags(sub, &flags->json);
+  EndHelp(*sub, "", "tandem bench simulate --model 7b --gpus 8,64 --steps 5");
   sub->callback([flags, &chosen] {
     chosen = [flags] {
       const absl::Status status = Simulate(*flags);

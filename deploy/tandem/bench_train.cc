@@ -6,8 +6,10 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/command_line.h"
 #include "common/base/status_macros.h"
 #include "deploy/tandem/bench.h"
+#include "deploy/tandem/json_flags.h"
 #include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/live_line.h"
 #include "deploy/tandem/model_input.h"
@@ -17,9 +19,10 @@
 namespace tandem::front {
 namespace {
 
-absl::Status Train(const TrainBench& bench, bool json) {
+absl::Status Train(const TrainBench& bench, const JsonFlags& json) {
   if (bench.device == "cuda" && !bench.peer.empty()) {
-    return absl::InvalidArgumentError("--peer trains on the CPU: leave out --device cuda");
+    return AsUsageError(
+        absl::InvalidArgumentError("--peer trains on the CPU: leave out --device cuda"));
   }
   TANDEM_RETURN_IF_ERROR(CheckModelDirectory(bench.model));
   LiveLine live;
@@ -27,8 +30,7 @@ absl::Status Train(const TrainBench& bench, bool json) {
       bench, [&](const std::string& what) { live.Update(absl::StrCat("bench train: ", what)); });
   live.Clear();
   TANDEM_RETURN_IF_ERROR(result.status());
-  std::fputs(json ? ToJson(bench, *result).c_str() : ToText(bench, *result).c_str(), stdout);
-  return absl::OkStatus();
+  return PrintResult(json, ToText(bench, *result), ToJson(bench, *result));
 }
 
 // A wrong name is a wrong command line, before anything is run.
@@ -40,7 +42,7 @@ std::string CheckPeer(const std::string& name) {
 
 void AddBenchTrainCommand(CLI::App& bench, Action& chosen) {
   auto flags = std::make_shared<TrainBench>();
-  auto json = std::make_shared<bool>(false);
+  auto json = std::make_shared<JsonFlags>();
   flags->out = (std::filesystem::temp_directory_path() / "tandem_bench_train").string();
   CLI::App* sub = bench.add_subcommand(
       "train", "Train steps of server and trainer on this machine, beside another trainer's");
@@ -61,15 +63,16 @@ void AddBenchTrainCommand(CLI::App& bench, Action& chosen) {
     sub->add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
   };
   count("--prompts", flags->prompts, "of a step");
-  count("--group", flags->group, "completions of a prompt");
+  count("--group-size", flags->group, "completions of a prompt");
   count("--prompt-tokens", flags->prompt_tokens, "of a prompt, about");
-  count("--new-tokens", flags->new_tokens, "of a completion, at most");
+  count("--max-new-tokens", flags->new_tokens, "of a completion, at most");
   count("--steps", flags->steps, "timed, after one to warm up");
   sub->add_option("--peer", flags->peer,
                   "trl, or a script that speaks as tests/bench/peers/README.md says")
       ->check(CheckPeer);
   sub->add_option("--out", flags->out, "folder of the run and its data")->capture_default_str();
-  sub->add_flag("--json", *json, "one JSON object instead of the table");
+  AddJsonFlags(sub, json.get());
+  EndHelp(*sub, "", "tandem bench train --model MODEL --prompts 4 --group-size 4 --steps 2");
   sub->callback([flags, json, &chosen] {
     chosen = [flags, json] {
       const absl::Status status = Train(*flags, *json);

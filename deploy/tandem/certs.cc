@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "common/base/command_line.h"
 #include "deploy/tandem/development_identities.h"
 #include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/subcommand.h"
@@ -35,6 +36,7 @@ void PrintMade(const CertsFlags& flags) {
 }
 
 absl::Status Certs(const CertsFlags& flags) {
+  if (flags.out.empty()) return absl::InvalidArgumentError("--out is required");
   if (flags.new_ca) {
     const absl::Status status = NewAuthority(flags.out, flags.names);
     if (status.ok()) {
@@ -71,7 +73,11 @@ void AddCertsCommand(CLI::App& app, Action& chosen) {
   auto flags = std::make_shared<CertsFlags>();
   CLI::App* sub = app.add_subcommand(
       "certs", "A certificate authority for development, and certificates for mutual TLS by role");
-  sub->add_option("out", flags->out, "directory to make")->required();
+  CLI::Option* const out = sub->add_option("--out", flags->out, "directory to make, or to change");
+  // Its former place on the command line.
+  sub->add_option("directory", flags->out)->group("")->excludes(out)->each([](const std::string&) {
+    std::fputs("tandem certs: the directory is named by --out now\n", stderr);
+  });
   sub->add_option("--days", flags->names.days, "validity of the certificates")
       ->check(CLI::Range(1, 825))
       ->capture_default_str();
@@ -82,7 +88,7 @@ void AddCertsCommand(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   CLI::Option* const renew = sub->add_flag(
       "--renew", flags->renew,
-      "new certificates and keys under the authority in `out`; say --dns, --ip and --domain again");
+      "new certificates and keys under the authority in --out; say --dns, --ip and --domain again");
   CLI::Option* const new_ca =
       sub->add_flag("--new-ca", flags->new_ca,
                     "a new authority beside the one in use: then --renew, then --drop-old-ca");
@@ -90,10 +96,12 @@ void AddCertsCommand(CLI::App& app, Action& chosen) {
       ->excludes(renew)
       ->excludes(new_ca);
   renew->excludes(new_ca);
-  sub->footer(
+  EndHelp(
+      *sub,
       "The rollout server's names are for clients that check them, as Python's do; the project's "
       "own ask\n"
-      "for the role in the certificate instead. docs/security.md goes through all of it.");
+      "for the role in the certificate instead. docs/security.md goes through all of it.",
+      "tandem certs --out certs --dns rollout.example.org --days 30");
   sub->callback([flags, &chosen] {
     chosen = [flags] {
       const absl::Status status = Certs(*flags);

@@ -7,12 +7,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/command_line.h"
 #include "common/base/exit_codes.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "deploy/tandem/local_run.h"
 #include "deploy/tandem/numerics_option.h"
 #include "deploy/tandem/problems.h"
+#include "deploy/tandem/run_file_flags.h"
 #include "deploy/tandem/subcommand.h"
 #include "trainer/run_error.h"
 
@@ -26,7 +28,7 @@ struct DemoFlags {
   std::string model;
   std::string out = "runs";
   std::string name;
-  std::string cast;
+  std::string rounding;
   std::vector<std::string> sets;
   bool clean = false;
   bool dry_run = false;
@@ -65,8 +67,14 @@ void Introduce(const DemoFlags& flags) {
       "A rollout server samples answers to \"What is a %s b?\" from SmolLM2-135M; a trainer "
       "rewards the right ones,\nupdates the model (GRPO) and pushes the new weights back over "
       "gRPC after every step. Reward should rise within\n%s steps; drift is how far the two "
-      "processes disagree about the same tokens. Ctrl-C stops and saves.\n\n",
+      "processes disagree about the same tokens. Ctrl-C stops and saves.\n",
       add ? "+" : "*", add ? "22" : "12");
+  if (flags.model.empty()) {
+    std::fprintf(stderr,
+                 "The weights are de-quantised from a 4-bit file: not those that SmolLM2's authors "
+                 "published, so scores of the\nstarting model are not SmolLM2's.\n");
+  }
+  std::fprintf(stderr, "\n");
 }
 
 void Conclude(const LocalRunResult& result) {
@@ -79,7 +87,8 @@ void Conclude(const LocalRunResult& result) {
     std::fprintf(stderr, "held-out problems right, greedy: %.2f before, %.2f after\n",
                  summary.first_greedy, summary.last_greedy);
   }
-  std::fprintf(stderr, "%srun: %s\n", summary.AlertsLine().c_str(), result.run_directory.c_str());
+  std::fprintf(stderr, "%s%srun: %s\n", summary.AlertsLine().c_str(),
+               summary.RestartsLine().c_str(), result.run_directory.c_str());
   if (!result.report.empty()) {
     std::fprintf(stderr, "report: %s (open it in a browser)\n", result.report.c_str());
   }
@@ -106,8 +115,9 @@ absl::StatusOr<LocalRunResult> Demo(const DemoFlags& flags) {
                   absl::StrCat("trainer.data.train=", data, "/train.jsonl"),
                   absl::StrCat("trainer.data.eval=", data, "/held_out.jsonl")};
   if (flags.steps > 0) options.sets.push_back(absl::StrCat("trainer.steps=", flags.steps));
-  if (!flags.cast.empty())
-    options.sets.push_back(absl::StrCat("trainer.push.rounding=", flags.cast));
+  if (!flags.rounding.empty()) {
+    options.sets.push_back(absl::StrCat("trainer.push.rounding=", flags.rounding));
+  }
   options.sets.insert(options.sets.end(), flags.sets.begin(), flags.sets.end());
   if (!flags.dry_run) Introduce(flags);
   return RunLocally(options);
@@ -140,14 +150,16 @@ void AddDemoCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--model", flags->model, "default: models/smollm2-135m-instruct");
   sub->add_option("--out", flags->out, "folder of runs")->capture_default_str();
   sub->add_option("--name", flags->name, "of the run; default: demo-TASK-SEED");
-  sub->add_option("--cast", flags->cast, "how fp32 masters become bf16 at a push")
+  sub->add_option("--rounding", flags->rounding, "how fp32 masters become bf16 at a push")
       ->check(CLI::IsMember({"nearest", "dither"}));
   AddRunNumericsOption(sub, flags->sets);
-  sub->add_option("--set", flags->sets, "KEY=VALUE over the run file; may be given several times")
-      ->take_all()
-      ->expected(1);
+  AddRunSetFlag(sub, flags->sets, "the run file");
   sub->add_flag("--clean", flags->clean, "delete what an earlier demo of this name left");
-  sub->add_flag("--dry-run", flags->dry_run, "print the resolved configuration and the plan");
+  sub->add_flag(
+      "--dry-run", flags->dry_run,
+      "start nothing: print the resolved configuration, what differs from the defaults, the plan,\n"
+      "and the models and files that are missing (exit code 3)");
+  EndHelp(*sub, "", "tandem demo --steps 3 --out runs --name first");
   sub->callback([flags, &chosen] { chosen = [flags] { return RunDemo(*flags); }; });
 }
 

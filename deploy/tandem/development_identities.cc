@@ -1,11 +1,8 @@
 #include "deploy/tandem/development_identities.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 
@@ -13,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/file_system.h"
+#include "common/base/private_file.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/roles.h"
 #include "common/rpc/tls_directory.h"
@@ -37,25 +35,6 @@ bool Exists(const std::string& path) {
   return std::filesystem::exists(path, ignored);
 }
 
-// As WriteFileAtomically, readable by the owner alone from its first byte on.
-absl::Status WriteSecret(const std::string& path, const std::string& contents) {
-  const std::string temporary = path + ".tmp";
-  std::error_code ignored;
-  std::filesystem::remove(temporary, ignored);
-  const auto failed = [&](const char* what) {
-    return absl::UnavailableError(absl::StrCat(what, " ", path, ": ", std::strerror(errno)));
-  };
-  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd < 0) return failed("create");
-  const bool written =
-      write(fd, contents.data(), contents.size()) == static_cast<ssize_t>(contents.size()) &&
-      fsync(fd) == 0;
-  const absl::Status status = written ? absl::OkStatus() : failed("write");
-  close(fd);
-  if (!status.ok()) return status;
-  return rename(temporary.c_str(), path.c_str()) == 0 ? absl::OkStatus() : failed("rename to");
-}
-
 // A little in the past: clocks of machines differ.
 absl::Time Start() { return absl::Now() - absl::Minutes(5); }
 
@@ -68,7 +47,7 @@ absl::StatusOr<CertificateAuthority> MakeAuthority(const std::string& out,
           absl::StrCat("Tandem development authority ",
                        absl::FormatTime("%Y-%m-%d %H:%M:%E3S", now, absl::UTCTimeZone())),
           Start(), now + absl::Hours(24 * std::max(kAuthorityDays, names.days))));
-  TANDEM_RETURN_IF_ERROR(WriteSecret(AuthorityKey(out), authority.key()));
+  TANDEM_RETURN_IF_ERROR(WritePrivateFile(AuthorityKey(out), authority.key()));
   TANDEM_RETURN_IF_ERROR(WriteFileAtomically(AuthorityFile(out), authority.certificate()));
   return authority;
 }
@@ -120,7 +99,7 @@ CertificateRequest RequestOf(rpc::Role role, const DevelopmentNames& names) {
 // The key first: whoever looks between the two keeps what it has (common/rpc/tls_identity.h).
 absl::Status WriteIdentity(const std::string& directory, const CertifiedKey& leaf) {
   TANDEM_RETURN_IF_ERROR(MakeDirectories(directory));
-  TANDEM_RETURN_IF_ERROR(WriteSecret(directory + "/tls.key", leaf.key));
+  TANDEM_RETURN_IF_ERROR(WritePrivateFile(directory + "/tls.key", leaf.key));
   return WriteFileAtomically(directory + "/tls.crt", leaf.certificate);
 }
 

@@ -2,6 +2,7 @@
 // gathers them.
 #include <CLI/CLI.hpp>
 
+#include "common/base/command_line.h"
 #include "deploy/tandem/subcommand.h"
 
 namespace tandem::front {
@@ -9,7 +10,7 @@ namespace tandem::front {
 void AddDriftCommand(CLI::App& app, Action& chosen) {
   CLI::App* drift = app.add_subcommand(
       "drift", "Measure, explain and provoke disagreement between the two engines");
-  drift->require_subcommand(1);
+  drift->require_subcommand(0, 1);
   AddDriftCaptureCommand(*drift, chosen);
   AddDriftWhyCommand(*drift, chosen);
   AddDriftAttributeCommand(*drift, chosen);
@@ -17,6 +18,7 @@ void AddDriftCommand(CLI::App& app, Action& chosen) {
   AddDriftInjectCommand(*drift, chosen);
   AddDriftReplayCommand(*drift, chosen);
   AddDriftPhaseCommand(*drift, chosen);
+  EndHelp(*drift, "", "tandem drift why runs/NAME");
 }
 
 }  // namespace tandem::front

@@ -7,13 +7,16 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/base/command_line.h"
 #include "common/base/exit_codes.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "common/tokenizer/tokenizer.h"
+#include "deploy/tandem/json_flags.h"
 #include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/pass_line.h"
 #include "deploy/tandem/report/attribution_html.h"
+#include "deploy/tandem/run_captures.h"
 #include "deploy/tandem/subcommand.h"
 #include "drift_lab/attribution.h"
 #include "drift_lab/attribution_page.h"
@@ -24,7 +27,8 @@ namespace {
 
 struct AttributeFlags {
   drift::AttributionOptions options;
-  std::string json, html;
+  JsonFlags json;
+  std::string html;
 };
 
 absl::Status WritePage(const AttributeFlags& flags, const drift::Attribution& attribution) {
@@ -49,16 +53,17 @@ absl::Status WritePage(const AttributeFlags& flags, const drift::Attribution& at
 
 // Exit code 3 for a capture that is not comparable, after what was found is printed.
 absl::StatusOr<int> RunAttribute(const AttributeFlags& flags) {
-  PassLine line;
-  auto attribution = drift::Attribute(
-      flags.options, [&](const std::string& what, double done) { line.Show(what, done); });
-  TANDEM_RETURN_IF_ERROR(attribution.status());
-  if (!flags.json.empty()) {
-    TANDEM_RETURN_IF_ERROR(
-        WriteFileAtomically(flags.json, drift::AttributionJson(*attribution) + "\n"));
+  TANDEM_RETURN_IF_ERROR(CheckIsOneCapture(flags.options.capture));
+  absl::StatusOr<drift::Attribution> attribution;
+  {
+    PassLine line;
+    attribution = drift::Attribute(
+        flags.options, [&](const std::string& what, double done) { line.Show(what, done); });
   }
+  TANDEM_RETURN_IF_ERROR(attribution.status());
   if (!flags.html.empty()) TANDEM_RETURN_IF_ERROR(WritePage(flags, *attribution));
-  std::fputs(drift::AttributionTable(*attribution).c_str(), stdout);
+  TANDEM_RETURN_IF_ERROR(PrintResult(flags.json, drift::AttributionTable(*attribution),
+                                     drift::AttributionJson(*attribution)));
   return ToInt(attribution->findings.empty() ? ExitCode::kOk : ExitCode::kBadModelOrData);
 }
 
@@ -68,8 +73,9 @@ void AddDriftAttributeCommand(CLI::App& drift, Action& chosen) {
   auto flags = std::make_shared<AttributeFlags>();
   CLI::App* sub = drift.add_subcommand(
       "attribute", "Re-score a capture step by step: how much of its gap comes from what");
-  sub->add_option("capture", flags->options.capture,
-                  "directory of a capture (runs/NAME/captures/step_N)")
+  sub->add_option(
+         "capture", flags->options.capture,
+         "directory of a capture (runs/NAME/captures/step_N); for a run, its captures are listed")
       ->required();
   sub->add_option("--model", flags->options.model,
                   "directory with config.json and tokenizer; default: the one the capture names");
@@ -77,15 +83,17 @@ void AddDriftAttributeCommand(CLI::App& drift, Action& chosen) {
                   "model directory or safetensors file, for weights the capture does not carry");
   sub->add_flag("--full", flags->options.full, "one factor more: the head's matrix by itself");
   sub->add_option("--seed", flags->options.seed, "of samples and intervals")->capture_default_str();
-  sub->add_option("--json", flags->json, "also write everything as JSON to this file");
+  AddJsonFlags(sub, &flags->json);
   sub->add_option(
       "--html", flags->html,
       "also write a page to this file: verdict, parts, curves, heat map, worst tokens; named\n"
       "attribution.html in the capture's directory, the run's report links to it");
-  sub->footer(
+  EndHelp(
+      *sub,
       "Findings that make the capture incomparable are printed instead of numbers; the exit code "
       "is\n"
-      "then 3, as for a capture that cannot be read.");
+      "then 3, as for a capture that cannot be read.",
+      "tandem drift attribute runs/NAME/captures/step_1 --json-out attribution.json");
   sub->callback([flags, &chosen] {
     chosen = [flags] {
       const absl::StatusOr<int> code = RunAttribute(*flags);

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/base/command_line.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "common/base/stop_signal.h"
@@ -61,8 +62,8 @@ absl::Status MakeTrials(const CalibrateFlags& flags, const drift::Subject& subje
             line.Show(done, total, absl::StrCat(last.fault, " x ", last.strength));
           },
       .should_stop = [&stop] { return stop.Requested(); }};
-  return drift::RunTrials(subject, flags.study.shape, drift::PlanTrials(flags.grid), flags.threads,
-                          store, hooks);
+  return StoppedBy(stop, drift::RunTrials(subject, flags.study.shape, drift::PlanTrials(flags.grid),
+                                          flags.threads, store, hooks));
 }
 
 std::string CommandOf(const CalibrateFlags& flags) {
@@ -137,6 +138,8 @@ void AddDriftCalibrateCommand(CLI::App& drift, Action& chosen) {
   sub->add_option("--threads", flags->threads, "trials side by side")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  EndHelp(*sub, "",
+          "tandem drift calibrate --out calibration --captures 4 --nulls 4 --faults none,top_p");
   sub->callback(
       [flags, &chosen] { chosen = [flags] { return ExitAfterStudy(Calibrate(*flags)); }; });
 }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/command_line.h"
 #include "common/base/status_macros.h"
 #include "common/tokenizer/tokenizer.h"
 #include "deploy/tandem/caller_flags.h"
@@ -21,7 +22,7 @@ namespace {
 
 struct CaptureFlags {
   CaptureRequest request;
-  std::string prompts, out;
+  std::string data_file, out;
   int64_t groups = 8;
   trainer::DataOptions data;
   rpc::TlsOptions tls;
@@ -30,15 +31,15 @@ struct CaptureFlags {
 absl::Status Capture(const CaptureFlags& flags, const rpc::Caller& caller) {
   CaptureRequest request = flags.request;
   request.caller = caller;
-  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(request.model));
   if (std::filesystem::exists(flags.out)) {
-    return absl::InvalidArgumentError(
+    return absl::AlreadyExistsError(
         absl::StrCat(flags.out, " exists: name a directory that is not there yet (--out)"));
   }
+  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(request.model));
   TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(request.model));
   TANDEM_ASSIGN_OR_RETURN(
       const auto prompts,
-      trainer::PromptSource::Open(flags.prompts, flags.data, request.seed, *tokenizer));
+      trainer::PromptSource::Open(flags.data_file, flags.data, request.seed, *tokenizer));
   for (int64_t g = 0; g < flags.groups; ++g) {
     const auto& ids = prompts->At(g).token_ids();
     request.prompts.emplace_back(ids.begin(), ids.end());
@@ -83,27 +84,29 @@ void AddDriftCaptureCommand(CLI::App& drift, Action& chosen) {
       "capture", "Sample groups from a live rollout server and keep them as a capture");
   sub->add_option("address", request.address, "HOST:PORT of the server")->required();
   sub->add_option("--model", request.model, "directory the server was started with")->required();
-  sub->add_option("--prompts", flags->prompts, "JSON lines, as for a run's data.train")->required();
+  sub->add_option("--data", flags->data_file, "JSON lines of prompts, as trainer.data.train takes")
+      ->required();
   sub->add_option("--out", flags->out, "directory to write; must not exist")->required();
   sub->add_option("--groups", flags->groups, "prompts, in an order that the seed shuffles")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  sub->add_option("--completions", request.completions, "of each prompt")
+  sub->add_option("--group-size", request.completions, "completions of each prompt")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   AddSampling(sub, request.sampling);
   sub->add_flag("!--no-chat", flags->data.chat, "prompts as they are, without the chat template");
   sub->add_option("--seed", request.seed, "of prompt order and draws")->capture_default_str();
   AddCallerFlags(sub, &flags->tls);
-  sub->add_option("--run-id", request.run_id, "of the run that owns the server");
   sub->add_option("--timeout", request.timeout_seconds, "seconds of one group")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  sub->footer(
+  EndHelp(
+      *sub,
       "Nothing is re-scored: `tandem drift attribute OUT --weights MODEL` does that, with the fp32 "
       "or\n"
       "bf16 weights the server loaded. Captures with the trainer's side come from a run\n"
-      "(trainer.capture.every).");
+      "(trainer.capture.every).",
+      "tandem drift capture 127.0.0.1:50051 --model MODEL --data train.jsonl --out capture");
   sub->callback([flags, &chosen] {
     chosen = [flags] {
       const auto caller = LoadCaller(flags->tls);

@@ -9,12 +9,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/command_line.h"
 #include "common/base/exit_codes.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
+#include "deploy/tandem/json_flags.h"
 #include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/local_run.h"
 #include "deploy/tandem/pass_line.h"
+#include "deploy/tandem/run_file_flags.h"
 #include "deploy/tandem/subcommand.h"
 #include "drift_lab/attribution.h"
 #include "drift_lab/attribution_text.h"
@@ -24,7 +27,8 @@ namespace tandem::front {
 namespace {
 
 struct InjectFlags {
-  std::string config, json;
+  std::string config;
+  JsonFlags json;
   std::vector<std::string> dials, sets;
   int steps = 3;
 };
@@ -32,9 +36,10 @@ struct InjectFlags {
 // The user's file, and over it the drill: a name of its own, few steps, a capture of the last.
 LocalRunOptions DrillOf(const InjectFlags& flags) {
   LocalRunOptions run{.config = flags.config, .sets = flags.sets, .clean = true};
-  run.sets.insert(run.sets.end(),
-                  {"trainer.run.name=fault_drill", absl::StrCat("trainer.steps=", flags.steps),
-                   absl::StrCat("trainer.capture.every=", flags.steps)});
+  run.sets.insert(
+      run.sets.end(),
+      {"trainer.run.name=fault_drill", absl::StrCat("trainer.steps=", flags.steps),
+       absl::StrCat("trainer.capture.every=", flags.steps), "trainer.capture.spread=0"});
   for (const std::string& dial : flags.dials) run.sets.push_back("drift.inject." + dial);
   return run;
 }
@@ -64,16 +69,13 @@ int Inject(const InjectFlags& flags) {
   const auto attribution = drift::Attribute(
       options, [&](const std::string& what, double done) { line.Show(what, done); });
   if (!attribution.ok()) return Fail(attribution.status());
-  if (!flags.json.empty()) {
-    const absl::Status written =
-        WriteFileAtomically(flags.json, drift::AttributionJson(*attribution) + "\n");
-    if (!written.ok()) return Fail(written);
-  }
-  std::fputs(drift::AttributionTable(*attribution).c_str(), stdout);
-  std::printf("\ninjected: %s\nnamed:    %s\ncapture:  %s\n",
-              absl::StrJoin(flags.dials, ", ").c_str(), CausesOf(*attribution).c_str(),
-              options.capture.c_str());
-  return 0;
+  const absl::Status printed = PrintResult(
+      flags.json,
+      absl::StrCat(drift::AttributionTable(*attribution),
+                   "\ninjected: ", absl::StrJoin(flags.dials, ", "),
+                   "\nnamed:    ", CausesOf(*attribution), "\ncapture:  ", options.capture, "\n"),
+      drift::AttributionJson(*attribution));
+  return printed.ok() ? 0 : Fail(printed);
 }
 
 }  // namespace
@@ -83,24 +85,22 @@ void AddDriftInjectCommand(CLI::App& drift, Action& chosen) {
   CLI::App* sub = drift.add_subcommand(
       "inject",
       "A fault drill: a short run with a known fault in its servers, and what the lab says of it");
-  sub->add_option("config", flags->config,
-                  "run file; its run is left alone, the drill is called fault_drill")
-      ->required();
+  AddConfigArgument(sub, flags->config,
+                    "run file; its run is left alone, the drill is called fault_drill");
   sub->add_option("--dial", flags->dials,
                   "DIAL=VALUE of section drift.inject, for instance temperature=0.9; may be given "
                   "several times")
       ->take_all()
       ->expected(1)
       ->required();
-  sub->add_option("--set", flags->sets, "KEY=VALUE over the file; may be given several times")
-      ->take_all()
-      ->expected(1);
+  AddRunSetFlag(sub, flags->sets);
   sub->add_option("--steps", flags->steps, "of the drill; the last one is captured")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  sub->add_option("--json", flags->json, "also write the attribution as JSON to this file");
-  sub->footer(
-      "The dials: `tandem run --help-config`, section drift.inject, and docs/injectors.md.");
+  AddJsonFlags(sub, &flags->json);
+  EndHelp(*sub,
+          "The dials: `tandem run --help-config`, section drift.inject, and docs/injectors.md.",
+          "tandem drift inject examples/demo.yaml --dial temperature=0.9 --steps 3");
   sub->callback([flags, &chosen] { chosen = [flags] { return Inject(*flags); }; });
 }
 

@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/base/command_line.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "common/base/stop_signal.h"
@@ -162,7 +163,8 @@ absl::Status MakeRuns(const PhaseFlags& flags, drift::RunStore& store) {
                       absl::StrCat(last.cell.name, " ", drift::MethodName(last.method)));
           },
       .should_stop = [&stop] { return stop.Requested(); }};
-  return drift::RunGrid(PlanOf(flags), flags.threads, drift::MakeRun, store, hooks);
+  return StoppedBy(stop,
+                   drift::RunGrid(PlanOf(flags), flags.threads, drift::MakeRun, store, hooks));
 }
 
 absl::Status Phase(const PhaseFlags& flags) {
@@ -225,6 +227,8 @@ void AddDriftPhaseCommand(CLI::App& drift, Action& chosen) {
   sub->add_option("--threads", flags->threads, "runs side by side")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  EndHelp(*sub, "",
+          "tandem drift phase --out phase --seeds 2 --cells lag_64 --methods none,token_tis");
   sub->callback([flags, &chosen] { chosen = [flags] { return ExitAfterStudy(Phase(*flags)); }; });
 }
 

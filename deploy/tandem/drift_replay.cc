@@ -5,11 +5,14 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/base/command_line.h"
 #include "common/base/exit_codes.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
+#include "deploy/tandem/json_flags.h"
 #include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/pass_line.h"
+#include "deploy/tandem/run_captures.h"
 #include "deploy/tandem/subcommand.h"
 #include "drift_lab/replay.h"
 #include "drift_lab/replay_text.h"
@@ -19,19 +22,21 @@ namespace {
 
 struct ReplayFlags {
   drift::ReplayOptions options;
-  std::string json;
+  JsonFlags json;
 };
 
 // Exit code 3 for a capture that is not comparable, after what was found is printed.
 absl::StatusOr<int> RunCommand(const ReplayFlags& flags) {
-  PassLine line;
-  auto replay = drift::RunReplay(
-      flags.options, [&](const std::string& what, double done) { line.Show(what, done); });
-  TANDEM_RETURN_IF_ERROR(replay.status());
-  if (!flags.json.empty()) {
-    TANDEM_RETURN_IF_ERROR(WriteFileAtomically(flags.json, drift::ReplayJson(*replay) + "\n"));
+  TANDEM_RETURN_IF_ERROR(CheckIsOneCapture(flags.options.capture));
+  absl::StatusOr<drift::Replay> replay;
+  {
+    PassLine line;
+    replay = drift::RunReplay(flags.options,
+                              [&](const std::string& what, double done) { line.Show(what, done); });
   }
-  std::fputs(drift::ReplayTable(*replay).c_str(), stdout);
+  TANDEM_RETURN_IF_ERROR(replay.status());
+  TANDEM_RETURN_IF_ERROR(
+      PrintResult(flags.json, drift::ReplayTable(*replay), drift::ReplayJson(*replay)));
   return ToInt(replay->findings.empty() ? ExitCode::kOk : ExitCode::kBadModelOrData);
 }
 
@@ -57,7 +62,9 @@ void AddDriftReplayCommand(CLI::App& drift, Action& chosen) {
   drift::ReplayOptions& options = flags->options;
   CLI::App* sub = drift.add_subcommand(
       "replay", "The same captured batch under every correction: gradients, weights, what is kept");
-  sub->add_option("capture", options.capture, "directory of a capture (runs/NAME/captures/step_N)")
+  sub->add_option(
+         "capture", options.capture,
+         "directory of a capture (runs/NAME/captures/step_N); for a run, its captures are listed")
       ->required();
   sub->add_option("--model", options.model,
                   "directory with config.json; default: the one the capture names");
@@ -83,11 +90,13 @@ void AddDriftReplayCommand(CLI::App& drift, Action& chosen) {
       ->needs(nulls)
       ->capture_default_str();
   sub->add_option("--seed", options.seed, "of intervals and sketch")->capture_default_str();
-  sub->add_option("--json", flags->json, "also write everything as JSON to this file");
-  sub->footer(
+  AddJsonFlags(sub, &flags->json);
+  EndHelp(
+      *sub,
       "Findings that make the capture incomparable are printed instead of numbers; the exit code "
       "is\n"
-      "then 3, as for a capture that cannot be read.");
+      "then 3, as for a capture that cannot be read.",
+      "tandem drift replay runs/NAME/captures/step_1 --methods tis,icepop");
   sub->callback([flags, &chosen] { chosen = [flags] { return Replay(*flags); }; });
 }
 

@@ -5,9 +5,11 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/base/command_line.h"
 #include "common/base/exit_codes.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
+#include "deploy/tandem/json_flags.h"
 #include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/pass_line.h"
 #include "deploy/tandem/subcommand.h"
@@ -18,7 +20,8 @@ namespace {
 
 struct WhyFlags {
   drift::AttributionOptions options;
-  std::string path, json;
+  std::string path;
+  JsonFlags json;
 };
 
 // Exit code 3 for a capture that is not comparable, after what was found is printed.
@@ -30,10 +33,8 @@ absl::StatusOr<int> RunWhyCommand(const WhyFlags& flags) {
                            [&](const std::string& what, double done) { line.Show(what, done); });
   }
   TANDEM_RETURN_IF_ERROR(report.status());
-  if (!flags.json.empty()) {
-    TANDEM_RETURN_IF_ERROR(WriteFileAtomically(flags.json, drift::WhyJson(*report) + "\n"));
-  }
-  std::fputs(drift::WhyTable(*report).c_str(), stdout);
+  TANDEM_RETURN_IF_ERROR(
+      PrintResult(flags.json, drift::WhyTable(*report), drift::WhyJson(*report)));
   return ToInt(report->attribution.findings.empty() ? ExitCode::kOk : ExitCode::kBadModelOrData);
 }
 
@@ -51,11 +52,13 @@ void AddDriftWhyCommand(CLI::App& drift, Action& chosen) {
   sub->add_option("--weights", flags->options.weights,
                   "model directory or safetensors file, for weights the capture does not carry");
   sub->add_option("--seed", flags->options.seed, "of samples and intervals")->capture_default_str();
-  sub->add_option("--json", flags->json, "also write everything as JSON to this file");
-  sub->footer(
+  AddJsonFlags(sub, &flags->json);
+  EndHelp(
+      *sub,
       "Exit code 0: there is an answer, be it \"it is 1\" or \"cannot tell\". 3: the capture is "
       "not comparable\n"
-      "(findings are printed), cannot be read, or the run has none.");
+      "(findings are printed), cannot be read, or the run has none.",
+      "tandem drift why runs/NAME --json");
   sub->callback([flags, &chosen] {
     chosen = [flags] {
       const absl::StatusOr<int> code = RunWhyCommand(*flags);

@@ -10,6 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/command_line.h"
 #include "common/base/json_number.h"
 #include "common/base/status_macros.h"
 #include "deploy/tandem/generate.h"
@@ -25,7 +26,7 @@ namespace {
 
 struct EvalFlags {
   std::string model;
-  std::string dtype = "bf16";
+  std::string dtype;  // empty: that of the weights
   int64_t limit = 0;
   int32_t k = 0;
   rollout::SamplingParams sampling{.max_new_tokens = 128};
@@ -35,12 +36,15 @@ struct EvalFlags {
   trainer::RewardOptions reward;
 };
 
+// Over the prompts of one kind, greedy or sampled.
 struct Tally {
-  int64_t num_prompts = 0;
-  double greedy_sum = 0;
-  int64_t greedy_passed = 0;
-  double sampled_sum = 0;
-  int64_t passed_at_k = 0;
+  int64_t num_prompts = 0, num_failed = 0;
+  double reward_sum = 0;
+  int64_t num_correct = 0;
+
+  double PerPrompt(double sum) const {
+    return sum / static_cast<double>(std::max<int64_t>(1, num_prompts));
+  }
 };
 
 absl::Status ParseRewards(EvalFlags& flags) {
@@ -50,7 +54,8 @@ absl::Status ParseRewards(EvalFlags& flags) {
     const size_t equals = text.find('=');
     double weight = 1;
     if (equals != std::string::npos && !absl::SimpleAtod(text.substr(equals + 1), &weight)) {
-      return absl::InvalidArgumentError(absl::StrCat("--reward ", text, ": want NAME=WEIGHT"));
+      return AsUsageError(
+          absl::InvalidArgumentError(absl::StrCat("--reward ", text, ": want NAME=WEIGHT")));
     }
     flags.reward.weights.emplace_back(text.substr(0, equals), weight);
   }
@@ -66,8 +71,7 @@ std::vector<rollout::GroupRequest> Requests(const EvalFlags& flags,
     const auto& ids = source.prompts()[i].token_ids();
     rollout::GroupRequest greedy;
     greedy.prompt.assign(ids.begin(), ids.end());
-    greedy.sampling = flags.sampling;
-    greedy.sampling.temperature = 0;
+    greedy.sampling = {.temperature = 0, .max_new_tokens = flags.sampling.max_new_tokens};
     requests.push_back(greedy);
     if (flags.k == 0) continue;
     rollout::GroupRequest sampled = std::move(greedy);
@@ -94,40 +98,45 @@ std::vector<trainer::Reward> Judge(trainer::RewardFunction& judge,
   return judge.Score(inputs);
 }
 
-void Count(const std::vector<trainer::Reward>& rewards, bool greedy, double threshold,
-           Tally& tally) {
+// A prompt for which no completion has a reward is counted apart: it is neither right nor wrong.
+void Count(std::vector<trainer::Reward> rewards, Tally& tally) {
+  std::erase_if(rewards, [](const trainer::Reward& reward) {
+    return trainer::IsRewardFailure(reward.mask_reason);
+  });
+  if (rewards.empty()) {
+    ++tally.num_failed;
+    return;
+  }
   double sum = 0;
-  bool passed = false;
-  for (const trainer::Reward& reward : rewards) {
-    sum += reward.value;
-    passed |= reward.value >= threshold;
-  }
-  if (greedy) {
-    ++tally.num_prompts;
-    tally.greedy_sum += sum;
-    tally.greedy_passed += passed ? 1 : 0;
-  } else {
-    tally.sampled_sum += sum / static_cast<double>(rewards.size());
-    tally.passed_at_k += passed ? 1 : 0;
-  }
+  for (const trainer::Reward& reward : rewards) sum += reward.value;
+  ++tally.num_prompts;
+  tally.reward_sum += sum / static_cast<double>(rewards.size());
+  tally.num_correct += std::ranges::any_of(rewards, &trainer::Reward::correct);
 }
 
-void PrintTally(const Tally& tally, int32_t k) {
-  const double n = static_cast<double>(std::max<int64_t>(1, tally.num_prompts));
-  std::string line = absl::StrCat(
-      "{\"num_prompts\":", tally.num_prompts, ",\"greedy\":", JsonNumber(tally.greedy_sum / n),
-      ",\"greedy_share_correct\":", JsonNumber(static_cast<double>(tally.greedy_passed) / n));
+void PrintTally(const Tally& greedy, const Tally& sampled, int32_t k, int64_t num_too_long) {
+  const auto share = [](const Tally& of) {
+    return JsonNumber(of.PerPrompt(static_cast<double>(of.num_correct)));
+  };
+  std::string line = absl::StrCat("{\"num_prompts\":", greedy.num_prompts,
+                                  ",\"num_failed\":", greedy.num_failed + sampled.num_failed,
+                                  ",\"num_too_long\":", num_too_long,
+                                  ",\"greedy\":", JsonNumber(greedy.PerPrompt(greedy.reward_sum)),
+                                  ",\"greedy_share_correct\":", share(greedy));
   if (k > 0) {
-    absl::StrAppend(&line, ",\"k\":", k, ",\"sampled\":", JsonNumber(tally.sampled_sum / n),
-                    ",\"pass_at_k\":", JsonNumber(static_cast<double>(tally.passed_at_k) / n));
+    absl::StrAppend(&line, ",\"k\":", k,
+                    ",\"sampled\":", JsonNumber(sampled.PerPrompt(sampled.reward_sum)),
+                    ",\"pass_at_k\":", share(sampled));
   }
   PrintLine(line + "}");
 }
 
 absl::Status Eval(EvalFlags& flags) {
-  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
   TANDEM_RETURN_IF_ERROR(ParseRewards(flags));
-  TANDEM_ASSIGN_OR_RETURN(const auto judge, trainer::RewardFunction::Create(flags.reward));
+  auto judge = trainer::RewardFunction::Create(flags.reward);
+  if (!judge.ok()) return AsUsageError(judge.status());
+  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
+  TANDEM_ASSIGN_OR_RETURN(flags.dtype, ChooseDType(flags.model, flags.dtype));
   TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(flags.model));
   TANDEM_ASSIGN_OR_RETURN(const auto source,
                           trainer::PromptSource::Open(flags.data.eval, flags.data, 0, *tokenizer));
@@ -139,17 +148,16 @@ absl::Status Eval(EvalFlags& flags) {
   const size_t per_prompt = flags.k > 0 ? 2 : 1;
   const int64_t total = static_cast<int64_t>(requests.size());
   LiveLine live;
-  Tally tally;
-  TANDEM_RETURN_IF_ERROR(
-      GenerateAll(*engine, std::move(requests),
-                  [&](size_t i, std::vector<rollout::FinishedCompletion> completions) {
-                    const experience::v1::Prompt& prompt = source->prompts()[i / per_prompt];
-                    const std::vector<trainer::Reward> rewards = Judge(*judge, prompt, completions);
-                    Count(rewards, i % per_prompt == 0, flags.reward.pass_threshold, tally);
-                    live.Update("eval " + ProgressBar(static_cast<int64_t>(i) + 1, total, 30));
-                  }));
+  Tally greedy, sampled;
+  TANDEM_RETURN_IF_ERROR(GenerateAll(
+      *engine, std::move(requests),
+      [&](size_t i, std::vector<rollout::FinishedCompletion> completions) {
+        const experience::v1::Prompt& prompt = source->prompts()[i / per_prompt];
+        Count(Judge(**judge, prompt, completions), i % per_prompt == 0 ? greedy : sampled);
+        live.Update("eval " + ProgressBar(static_cast<int64_t>(i) + 1, total, 30));
+      }));
   live.Clear();
-  PrintTally(tally, flags.k);
+  PrintTally(greedy, sampled, flags.k, source->num_dropped());
   return absl::OkStatus();
 }
 
@@ -162,16 +170,26 @@ void AddEvalCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--data", flags->data.eval,
                   "JSON lines: prompt or messages and answer, or GSM8K's question and answer")
       ->required();
-  sub->add_option("--dtype", flags->dtype, "compute dtype")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
-      ->capture_default_str();
-  sub->add_option("-k", flags->k, "also sample k completions a prompt and report pass@k; 0: no")
+  sub->add_option("--dtype", flags->dtype, "compute dtype; default: that of the weights")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
+  sub->add_option("-k,--group-size", flags->k,
+                  "also sample k completions a prompt and report pass@k; 0: no")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   sub->add_option("--temperature", flags->sampling.temperature, "of the k completions")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  sub->add_option("--max-tokens", flags->sampling.max_new_tokens, "new tokens at most")
+  sub->add_option("--top-k", flags->sampling.top_k, "of the k completions; 0: all tokens")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  sub->add_option("--top-p", flags->sampling.top_p, "of the k completions; 1: all tokens")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  sub->add_option("--min-p", flags->sampling.min_p, "of the k completions; 0: all tokens")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  sub->add_option("--max-new-tokens", flags->sampling.max_new_tokens,
+                  "of a completion at most, stop token included")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   sub->add_option("--seed", flags->sampling.seed, "of the k completions")->capture_default_str();
@@ -187,10 +205,11 @@ void AddEvalCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--threads", flags->threads, "0: the cores of the machine")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  sub->footer(
-      "Prints one JSON line: num_prompts, greedy (mean reward), greedy_share_correct and, "
-      "with -k,\nsampled (mean reward) and pass_at_k (share of prompts with a completion "
-      "that passes).");
+  EndHelp(*sub,
+          "Prints one JSON line: num_prompts, num_failed (no reward: in none of the means), "
+          "num_too_long,\ngreedy (mean reward), greedy_share_correct and, with -k, sampled (mean "
+          "reward) and pass_at_k\n(share of prompts with a correct completion).",
+          "tandem eval --model MODEL --data held_out.jsonl --max-new-tokens 16 -k 8");
   sub->callback([flags, &chosen] {
     chosen = [flags] {
       const absl::Status status = Eval(*flags);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "common/base/command_line.h"
 #include "common/base/status_macros.h"
 #include "deploy/tandem/export_model.h"
 #include "deploy/tandem/json_lines.h"
@@ -44,6 +45,7 @@ void AddExportCommand(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   sub->add_option("--base-model", flags->base_model,
                   "where config and tokenizer are, if not where the run says");
+  EndHelp(*sub, "", "tandem export runs/NAME --out exported --dtype bf16");
   sub->callback([flags, &chosen] {
     chosen = [flags] {
       const absl::Status status = Export(*flags);

@@ -13,6 +13,7 @@
 #include "common/base/status_macros.h"
 #include "common/model/safetensors.h"
 #include "common/tokenizer/tokenizer.h"
+#include "trainer/run_error.h"
 
 namespace tandem::front {
 namespace {
@@ -40,6 +41,11 @@ std::string TokenizerConfig(int64_t context) {
       "\"<|endoftext|>\"\n}\n");
 }
 
+// The shape is the command line's.
+absl::Status BadShape(const std::string& message) {
+  return trainer::WithExitCode(absl::InvalidArgumentError(message), ExitCode::kUsage);
+}
+
 absl::StatusOr<ModelConfig> ConfigOf(const FreshModelShape& shape, int64_t vocab_size) {
   ModelConfig config;
   config.model_type = shape.model_type;
@@ -58,11 +64,11 @@ absl::StatusOr<ModelConfig> ConfigOf(const FreshModelShape& shape, int64_t vocab
   config.bos_token_id = 1;
   config.pad_token_id = 0;
   if (shape.head_dim == 0 && shape.hidden % shape.heads != 0) {
-    return absl::InvalidArgumentError(
+    return BadShape(
         absl::StrCat("--hidden ", shape.hidden, " does not divide by --heads ", shape.heads));
   }
   if (shape.heads % shape.kv_heads != 0) {
-    return absl::InvalidArgumentError(
+    return BadShape(
         absl::StrCat("--heads ", shape.heads, " does not divide by --kv-heads ", shape.kv_heads));
   }
   // What was written must be readable: the reader has the last word on the shape.

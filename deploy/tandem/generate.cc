@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/command_line.h"
 #include "common/base/status_macros.h"
 #include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/model_input.h"
@@ -20,7 +21,7 @@ namespace {
 struct GenerateFlags {
   std::string model;
   std::string input = "-";
-  std::string dtype = "bf16";
+  std::string dtype;  // empty: that of the weights
   Numerics numerics = Numerics::kFast;
   rollout::SamplingParams sampling{.max_new_tokens = 128};
   int32_t num_completions = 1;
@@ -71,9 +72,10 @@ absl::StatusOr<rollout::GroupRequest> ParseLine(const nlohmann::json& line,
   if (input.ids.empty()) return absl::InvalidArgumentError("the prompt has no tokens");
   const int64_t worst = static_cast<int64_t>(input.ids.size()) + flags.sampling.max_new_tokens;
   if (worst > config.max_position_embeddings) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "prompt of ", input.ids.size(), " tokens and --max-tokens ", flags.sampling.max_new_tokens,
-        " are over the model's context of ", config.max_position_embeddings));
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt of ", input.ids.size(), " tokens and --max-new-tokens ",
+                     flags.sampling.max_new_tokens, " are over the model's context of ",
+                     config.max_position_embeddings));
   }
   for (const int32_t id : input.ids) {
     if (id >= config.vocab_size) {
@@ -112,13 +114,13 @@ absl::StatusOr<ReadRequests> ReadInput(const GenerateFlags& flags) {
 }
 
 absl::Status Generate(const GenerateFlags& flags) {
+  TANDEM_RETURN_IF_ERROR(AsUsageError(rollout::ValidateSampling(flags.sampling)));
   TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
-  TANDEM_RETURN_IF_ERROR(rollout::ValidateSampling(flags.sampling));
   TANDEM_ASSIGN_OR_RETURN(ReadRequests read, ReadInput(flags));
   if (!read.requests.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(
-        const auto engine,
-        CreateEngineFor(flags.model, flags.dtype, flags.threads, read.requests, flags.numerics));
+    TANDEM_ASSIGN_OR_RETURN(const std::string dtype, ChooseDType(flags.model, flags.dtype));
+    TANDEM_ASSIGN_OR_RETURN(const auto engine, CreateEngineFor(flags.model, dtype, flags.threads,
+                                                               read.requests, flags.numerics));
     TANDEM_RETURN_IF_ERROR(
         GenerateAll(*engine, std::move(read.requests),
                     [](size_t, std::vector<rollout::FinishedCompletion> all) { PrintGroup(all); }));
@@ -140,17 +142,18 @@ void AddSamplingOptions(CLI::App* sub, GenerateFlags& flags) {
   sub->add_option("--min-p", s.min_p, "keep tokens of at least this share of the likeliest; 0: all")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  sub->add_option("--max-tokens", s.max_new_tokens, "new tokens at most, stop token included")
+  sub->add_option("--max-new-tokens", s.max_new_tokens,
+                  "of a completion at most, stop token included")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  sub->add_option("--min-tokens", s.min_new_tokens, "no stop token before this many")
+  sub->add_option("--min-new-tokens", s.min_new_tokens, "no stop token before this many")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   sub->add_option("--stop", s.stop_strings, "stop string; may be given several times")
       ->take_all()
       ->expected(1);
   sub->add_option("--seed", s.seed, "line i (from 0) draws with seed + i")->capture_default_str();
-  sub->add_option("-n,--num-completions", flags.num_completions, "completions of each line")
+  sub->add_option("-n,--group-size", flags.num_completions, "completions of each line")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   sub->add_flag("--greedy", flags.greedy, "the likeliest token every time");
@@ -166,19 +169,20 @@ void AddGenerateCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--input", flags->input, "JSON lines; - is standard input")
       ->capture_default_str();
   AddNumericsOption(sub, flags->numerics);
-  sub->add_option("--dtype", flags->dtype, "compute dtype")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
-      ->capture_default_str();
+  sub->add_option("--dtype", flags->dtype, "compute dtype; default: that of the weights")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
   sub->add_option("--threads", flags->threads, "0: the cores of the machine")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   AddSamplingOptions(sub, *flags);
-  sub->footer(
+  EndHelp(
+      *sub,
       "Lines: {\"prompt\": ..} (as is), {\"messages\": [..]} (through the chat template) or\n"
       "{\"ids\": [..]} -> {\"completions\": [{\"ids\", \"text\", \"behaviour_logprobs\",\n"
       "\"raw_logprobs\", \"finish_reason\": stop | length | stop_string}, ..]}, in the order of "
       "the "
-      "input.");
+      "input.",
+      "echo '{\"prompt\":\"One and one is\"}' | tandem generate --model MODEL --max-new-tokens 8");
   sub->callback([flags, &chosen] {
     chosen = [flags] {
       const absl::Status status = Generate(*flags);

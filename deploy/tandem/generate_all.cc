@@ -56,6 +56,8 @@ absl::Status GenerateAll(
         results[static_cast<size_t>(one->key)].push_back(std::move(one->completion));
       } else if (const auto* group = std::get_if<rollout::GroupFinished>(&event)) {
         finished[static_cast<size_t>(group->key)] = true;
+      } else if (const auto* failed = std::get_if<rollout::GroupFailed>(&event)) {
+        return failed->status;
       }
     }
     for (; next < num_requests && finished[next]; ++next) {

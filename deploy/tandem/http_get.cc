@@ -8,7 +8,9 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -65,6 +67,15 @@ absl::StatusOr<Socket> Connect(const std::string& address, double timeout_second
 }
 
 }  // namespace
+
+bool IsAddress(const std::string& name) {
+  const size_t colon = name.rfind(':');
+  int port = 0;
+  std::error_code ignored;
+  return colon != std::string::npos && colon > 0 &&
+         absl::SimpleAtoi(name.substr(colon + 1), &port) && port > 0 && port < 65536 &&
+         !std::filesystem::is_directory(name, ignored);
+}
 
 absl::StatusOr<HttpAnswer> HttpGet(const std::string& address, const std::string& path,
                                    double timeout_seconds) {

@@ -8,6 +8,9 @@
 
 namespace tandem::front {
 
+// Whether a user means a process by `name`: HOST:PORT, and no folder is called so.
+bool IsAddress(const std::string& name);
+
 struct HttpAnswer {
   int code = 0;
   std::string body;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "common/base/command_line.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "deploy/tandem/fresh_model.h"
@@ -60,6 +61,8 @@ void AddInitCommand(CLI::App& app, Action& chosen) {
       "--untied,!--tied", [flags](int64_t count) { flags->shape.tie_word_embeddings = count <= 0; },
       "an output head of its own (default: the embedding is the head)");
   sub->add_option("--seed", flags->seed, "of the weights")->capture_default_str();
+  EndHelp(*sub, "",
+          "tandem init --out fresh --text corpus.txt --hidden 128 --layers 4 --vocab 300");
   sub->callback([flags, &chosen] {
     chosen = [flags] {
       const absl::Status status = Init(*flags);

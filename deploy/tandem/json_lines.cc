@@ -6,8 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/base/exit_codes.h"
 #include "common/base/json_number.h"
+#include "common/base/printable.h"
+#include "trainer/run_error.h"
 
 namespace tandem::front {
 
@@ -114,21 +117,42 @@ std::string TextToJson(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
-void PrintLine(const std::string& line) {
+namespace {
+
+// Messages of several lines stay so.
+void PrintFailure(const absl::Status& status) {
+  const auto printable = [](std::string* out, absl::string_view line) {
+    out->append(Printable({line.data(), line.size()}));
+  };
+  const std::string text = absl::StrJoin(absl::StrSplit(status.message(), '\n'), "\n", printable);
+  std::fprintf(stderr, "tandem: %s\n", text.c_str());
+}
+
+}  // namespace
+
+void PrintLine(const std::string& text) {
+  const std::string line = Printable(text);
   std::fwrite(line.data(), 1, line.size(), stdout);
   std::fputc('\n', stdout);
   std::fflush(stdout);
 }
 
+absl::Status AsUsageError(const absl::Status& status) {
+  return trainer::WithExitCode(status, ExitCode::kUsage);
+}
+
 int FailUsage(const absl::Status& status) {
-  std::fprintf(stderr, "tandem: %s\n", std::string(status.message()).c_str());
+  PrintFailure(status);
   return ToInt(ExitCodeFor(status));
 }
 
 int Fail(const absl::Status& status) {
-  std::fprintf(stderr, "tandem: %s\n", std::string(status.message()).c_str());
-  const ExitCode code = ExitCodeFor(status);
-  return ToInt(code == ExitCode::kUsage ? ExitCode::kBadModelOrData : code);
+  PrintFailure(status);
+  const ExitCode code = trainer::ExitCodeOf(status);
+  const bool is_data = absl::IsInvalidArgument(status) || absl::IsNotFound(status);
+  const bool is_marked = status.GetPayload(trainer::kExitCodePayload).has_value();
+  return ToInt(code == ExitCode::kUsage && is_data && !is_marked ? ExitCode::kBadModelOrData
+                                                                 : code);
 }
 
 }  // namespace tandem::front

@@ -61,8 +61,13 @@ std::string TextToJson(std::string_view text);  // quoted, escaped, ASCII; bad U
 // One line to standard output, flushed, so that a pipe sees it at once.
 void PrintLine(const std::string& line);
 
+// `status` as an error of the command line, whatever its code: Fail makes exit code 2 of it. For
+// what a flag says that only the command itself can check.
+absl::Status AsUsageError(const absl::Status& status);
+
 // Prints "tandem: MESSAGE" to standard error and returns the exit code that fits a command whose
-// flags were right: bad input is data, so 3, not 2.
+// flags could be read: bad input is data, so 3. It is 2 for AsUsageError, and for a place to write
+// to that is taken (ALREADY_EXISTS).
 int Fail(const absl::Status& status);
 
 // The same for an error of the flags themselves: ExitCodeFor, which makes 2 of most.

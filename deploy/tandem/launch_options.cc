@@ -27,6 +27,12 @@ void BindOptions(OptionBinder& binder, LaunchOptions& options) {
       "stop_seconds", &options.stop_seconds, {.min = 0, .max = 86400}, "s",
       "how long a process may take to end after SIGTERM (the trainer saves first): the longest "
       "train step and time/checkpoint");
+  binder.Integer(
+      "max_restarts", &options.max_restarts, {.min = 0, .max = 1e6}, "restarts",
+      "on this machine: how often each rollout server, and the trainer with all its "
+      "ranks, is started again after it died; the next death ends the run. 0: the first");
+  binder.Number("restart_delay_seconds", &options.restart_delay_seconds, {.min = 0, .max = 60}, "s",
+                "before the first restart of a process; doubled for each of its next, up to 60 s");
   binder.Section("kubernetes", "the run on Kubernetes (`tandem render k8s`, docs/kubernetes.md)",
                  [&](OptionBinder& b) { BindOptions(b, options.kubernetes); });
   binder.Section("slurm", "`tandem render slurm` (docs/slurm.md)",

@@ -22,6 +22,8 @@ struct LaunchOptions {
   std::string binaries;
   double ready_seconds = 300;
   double stop_seconds = 120;
+  int64_t max_restarts = 3;
+  double restart_delay_seconds = 1;
   KubernetesOptions kubernetes;
   SlurmOptions slurm;
 

@@ -1,11 +1,12 @@
 // Launcher: rollout servers and a trainer as child processes of one run; shows the run while it
-// lives and leaves nothing behind when it ends. `tandem run` and `tandem demo` use it.
+// lives, starts again what died, and leaves nothing behind when it ends. `tandem run` and `tandem
+// demo` use it.
 #ifndef TANDEM_DEPLOY_TANDEM_LAUNCHER_H_
 #define TANDEM_DEPLOY_TANDEM_LAUNCHER_H_
 
 #include <cstdint>
 #include <functional>
-#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,9 @@
 #include "deploy/tandem/child_process.h"
 #include "deploy/tandem/live_line.h"
 #include "deploy/tandem/local_servers.h"
+#include "deploy/tandem/local_trainer.h"
 #include "deploy/tandem/progress_view.h"
+#include "deploy/tandem/restarts.h"
 
 namespace tandem::front {
 
@@ -26,9 +29,14 @@ struct LaunchPlan {
   int64_t num_steps = 0;  // for the progress bar
   double ready_seconds = 300;
   double stop_seconds = 120;
+  RestartLimits restarts;
+  std::string restarts_file;  // a line for each restart (docs/run_directory.md); empty: none
 
   LocalServers::Argv server_argv;
-  std::function<std::vector<std::string>(const std::vector<std::string>& addresses)> trainer_argv;
+  // `again`: the trainer goes on from its last checkpoint.
+  std::function<std::vector<std::string>(const std::vector<std::string>& addresses, bool again)>
+      trainer_argv;
+  std::function<bool()> has_checkpoint = [] { return false; };
 };
 
 struct LaunchResult {
@@ -44,19 +52,28 @@ class Launcher {
 
   // Starts the servers, waits until they are ready, starts the trainer, and waits for its end. A
   // signal is passed on: the trainer's rank 0 saves and ends, and the others with it, then the
-  // servers. A child that ends by itself ends the run; which one, how, and its last log lines are
-  // printed. Exit code: the trainer's own where it said something (2..10, 130), kChildDied for a
-  // server or a signal.
+  // servers. Of a child that ends by itself it is printed which one, how, and its last log lines;
+  // then it is started again, as far as plan.restarts go: a server at its address, where the
+  // trainer gives it the weights; the trainer with all its ranks from the last checkpoint, and
+  // without one from the start, with servers that are started anew too, as they belong to the run
+  // that is lost. A child that is not started again ends the run. Exit code: the trainer's own
+  // where it said something (2..10, 130, 143), kChildDied for a server or a signal.
   LaunchResult Run();
 
  private:
   bool StartServers();
   bool WaitUntilReady();
-  bool StartTrainer();
+  bool StartTrainer(bool again);
   void Watch();
+  void WaitForOutput();
   void Relay();
-  bool ServerEnded();
-  bool RankEnded();
+  bool ServerEndedAtTheStart();
+  bool KeepServers();
+  bool ServersAreUp() const;
+  bool KeepTrainer();
+  bool TrainerDied(const TrainerEnd& end);
+  void PassOnStop();
+  std::optional<double> PlanRestart(const ChildProcess& child, const ChildEnd& end, bool is_server);
   void Explain(const ChildProcess& child, const ChildEnd& end);
   bool Fail(const absl::Status& status);
   void TearDown();
@@ -66,9 +83,13 @@ class Launcher {
   LiveLine* const live_;
   ProgressView view_;
   LocalServers servers_;
-  std::unique_ptr<ChildProcess> trainer_;  // rank 0
-  std::vector<std::unique_ptr<ChildProcess>> other_ranks_;
-  double rank_ended_at_ = 0;  // the first of the others, with a code of its own; 0: none has
+  LocalTrainer trainer_;
+  Restarts restarts_;
+  // Monotonic seconds. When a process is to be started again, and until when a server that was must
+  // be ready; 0: it runs.
+  double trainer_due_ = 0;
+  std::vector<double> servers_due_, servers_ready_by_;
+  double kill_at_ = 0;  // the trainer, which was told to stop; 0: it was not
   ExitCode exit_code_ = ExitCode::kOk;
 };
 

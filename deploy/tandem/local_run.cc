@@ -9,8 +9,8 @@
 #include "absl/strings/str_join.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
-#include "deploy/tandem/model_input.h"
 #include "deploy/tandem/report/report.h"
+#include "deploy/tandem/run_inputs.h"
 #include "trainer/run_error.h"
 
 namespace tandem::front {
@@ -59,8 +59,15 @@ LaunchPlan PlanOf(const RunFile& file, const Programs& programs, const std::stri
   plan.stop_seconds = file.launch().stop_seconds;
   const int64_t base_port = file.launch().base_port;
   const std::string observe = file.server().observe_listen;
-  plan.server_argv = [=](int64_t server, const std::string& port_file) {
-    const int64_t port = base_port == 0 ? 0 : base_port + server;
+  plan.restarts = {.most = file.launch().max_restarts,
+                   .delay_seconds = file.launch().restart_delay_seconds};
+  plan.restarts_file = file.run_directory() + "/restarts.jsonl";
+  plan.has_checkpoint = [latest = file.run_directory() + "/checkpoints/LATEST"] {
+    std::error_code ignored;
+    return std::filesystem::exists(latest, ignored);
+  };
+  plan.server_argv = [=](int64_t server, int64_t port, const std::string& port_file) {
+    if (port == 0 && base_port != 0) port = base_port + server;
     std::vector<std::string> argv = {
         programs.server, "--config", config, "--listen", absl::StrCat("127.0.0.1:", port),
         "--port-file",   port_file};
@@ -70,12 +77,17 @@ LaunchPlan PlanOf(const RunFile& file, const Programs& programs, const std::stri
     }
     return argv;
   };
-  plan.trainer_argv = [=](const std::vector<std::string>& addresses) {
+  plan.trainer_argv = [=](const std::vector<std::string>& addresses, bool again) {
     std::vector<std::string> argv = {
         programs.trainer, "--config", config, "--servers", absl::StrJoin(addresses, ","),
         "--progress",     "json"};
-    if (options.resume) argv.push_back("--resume");
-    if (options.clean) argv.push_back("--clean");
+    if (again) {
+      argv.push_back("--resume-or-start");
+    } else if (options.resume) {
+      argv.push_back("--resume");
+    } else if (options.clean) {
+      argv.push_back("--clean");
+    }
     return argv;
   };
   return plan;
@@ -83,13 +95,17 @@ LaunchPlan PlanOf(const RunFile& file, const Programs& programs, const std::stri
 
 void PrintPlan(const RunFile& file, const LaunchPlan& plan) {
   std::printf("%s\n# Plan\n", file.ToYaml().c_str());
+  const std::vector<std::string> changes = file.Changes();
+  std::printf("# differs from the defaults: %s\n", changes.empty() ? "nothing" : "");
+  for (const std::string& change : changes) std::printf("#   %s\n", change.c_str());
   std::printf("# run directory: %s\n", file.run_directory().c_str());
   for (int64_t i = 0; i < plan.num_servers; ++i) {
     const std::string port_file = absl::StrCat(plan.logs, "/rollout_server_", i, ".port");
-    std::printf("# start: %s\n", absl::StrJoin(plan.server_argv(i, port_file), " ").c_str());
+    std::printf("# start: %s\n", absl::StrJoin(plan.server_argv(i, 0, port_file), " ").c_str());
   }
   for (int64_t rank = 0; rank < plan.num_ranks; ++rank) {
-    std::printf("# start: %s\n", absl::StrJoin(plan.trainer_argv({"HOST:PORT"}), " ").c_str());
+    std::printf("# start: %s\n",
+                absl::StrJoin(plan.trainer_argv({"HOST:PORT"}, false), " ").c_str());
   }
   std::printf("# %lld train steps, then %s/report.html\n", static_cast<long long>(plan.num_steps),
               file.run_directory().c_str());
@@ -120,17 +136,18 @@ absl::StatusOr<LocalRunResult> RunLocally(const LocalRunOptions& options) {
   LaunchPlan plan = PlanOf(*file, programs, config, options);
   if (options.dry_run) {
     PrintPlan(*file, plan);
+    TANDEM_RETURN_IF_ERROR(CheckPrograms(programs));
+    TANDEM_RETURN_IF_ERROR(CheckInputs(*file));
     return result;
   }
   TANDEM_RETURN_IF_ERROR(CheckPrograms(programs));
-  for (const std::string& model : {file->trainer_model(), file->server_model()}) {
-    TANDEM_RETURN_IF_ERROR(
-        trainer::WithExitCode(CheckModelDirectory(model), ExitCode::kBadModelOrData));
-  }
+  TANDEM_RETURN_IF_ERROR(CheckInputs(*file));
   TANDEM_RETURN_IF_ERROR(CheckRunDirectory(*file, options));
   TANDEM_RETURN_IF_ERROR(
       trainer::WithExitCode(MakeDirectories(result.run_directory + "/logs"), ExitCode::kStorage));
   TANDEM_RETURN_IF_ERROR(WriteFileAtomically(config, file->ToYaml()));
+  std::error_code ignored;
+  if (!options.resume) std::filesystem::remove(plan.restarts_file, ignored);  // of another run
   const StopSignal stop;
   LiveLine live;
   LaunchResult launched = Launcher(std::move(plan), &stop, &live).Run();
@@ -138,7 +155,6 @@ absl::StatusOr<LocalRunResult> RunLocally(const LocalRunOptions& options) {
   result.summary = std::move(launched.summary);
   // The trainer leaves its own section there; the run is all three.
   const std::string resolved = result.run_directory + "/config.yaml";
-  std::error_code ignored;
   if (std::filesystem::exists(resolved, ignored)) {
     TANDEM_RETURN_IF_ERROR(WriteFileAtomically(resolved, file->ToYaml()));
   }

@@ -17,7 +17,9 @@ struct LocalRunOptions {
   std::vector<std::string> sets;  // KEY=VALUE
   bool resume = false;
   bool clean = false;
-  bool dry_run = false;  // print the resolved configuration and the plan, start nothing
+  // Start nothing: print the resolved configuration, what differs from the defaults and the plan;
+  // an error when a model, a file or a program is missing.
+  bool dry_run = false;
 };
 
 struct LocalRunResult {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "deploy/tandem/child_process.h"
 
 namespace tandem::front {
@@ -19,13 +20,19 @@ namespace tandem::front {
 class LocalServers {
  public:
   // The command line of server `server`, which writes the port it serves on to `port_file` once it
-  // is ready.
-  using Argv =
-      std::function<std::vector<std::string>(int64_t server, const std::string& port_file)>;
+  // is ready. `port`: where it served before it is started again; 0: this is its first start.
+  using Argv = std::function<std::vector<std::string>(int64_t server, int64_t port,
+                                                      const std::string& port_file)>;
 
   // Starts `count` more, with logs and port files in the directory `logs`.
   //   UNAVAILABLE  the directory cannot be written, or a program is not there (named)
   absl::Status Start(const std::string& logs, int64_t count, const Argv& argv);
+
+  // Starts server `server`, which has ended and was ready once, again at its address. Errors as
+  // Start.
+  absl::Status StartAgain(size_t server, const Argv& argv);
+  // Has it written its port since it was started last? Never waits.
+  bool IsReady(size_t server) const;
 
   // Takes the addresses of those that have become ready, in order; true once all are. Never waits.
   bool Ready();
@@ -37,6 +44,10 @@ class LocalServers {
   void Stop(double grace_seconds);
 
  private:
+  absl::StatusOr<std::unique_ptr<ChildProcess>> StartOne(size_t server, int64_t port,
+                                                         const Argv& argv) const;
+
+  std::string logs_;
   std::vector<std::unique_ptr<ChildProcess>> children_;
   std::vector<std::string> port_files_;
   std::vector<std::string> addresses_;

@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/command_line.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
 #include "common/base/stop_signal.h"
@@ -63,12 +64,11 @@ absl::StatusOr<std::vector<Source>> FilesOf(const std::string& run) {
 absl::StatusOr<std::vector<Source>> OpenSources(const std::vector<std::string>& names) {
   std::vector<Source> sources;
   for (const std::string& name : names) {
-    std::error_code ignored;
-    if (std::filesystem::is_directory(name, ignored)) {
+    if (IsAddress(name)) {
+      sources.push_back({.name = name, .is_port = true, .where = name});
+    } else {
       TANDEM_ASSIGN_OR_RETURN(const std::vector<Source> files, FilesOf(name));
       sources.insert(sources.end(), files.begin(), files.end());
-    } else {
-      sources.push_back({.name = name, .is_port = true, .where = name});
     }
   }
   return sources;
@@ -149,7 +149,8 @@ int Logs(const LogsFlags& flags) {
       all_read &= Look(source, flags, prefix);
     }
   } while (flags.follow && !stop.WaitFor(kBetweenLooks));
-  return ToInt(all_read || flags.follow ? ExitCode::kOk : ExitCode::kServerLost);
+  if (flags.follow) return ToInt(ExitCodeOfSignal(stop.signal()));
+  return ToInt(all_read ? ExitCode::kOk : ExitCode::kServerLost);
 }
 
 }  // namespace
@@ -168,6 +169,7 @@ void AddLogsCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--timeout", flags->timeout, "seconds for each answer")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  EndHelp(*sub, "", "tandem logs -n 5 runs/NAME 127.0.0.1:9400");
   sub->callback([flags, &chosen] { chosen = [flags] { return Logs(*flags); }; });
 }
 

@@ -1,11 +1,14 @@
 #include "deploy/tandem/model_input.h"
 
+#include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/model/safetensors.h"
 #include "deploy/tandem/json_lines.h"
 
 namespace tandem::front {
@@ -22,6 +25,11 @@ absl::Status CheckModelDirectory(const std::string& directory) {
         break;
       }
     }
+    const std::filesystem::path weights = std::filesystem::path(directory) / "model.safetensors";
+    if (missing.empty() && !std::filesystem::exists(weights, ignored) &&
+        !std::filesystem::exists(weights.string() + ".index.json", ignored)) {
+      missing = "no model.safetensors";
+    }
   }
   if (missing.empty()) return absl::OkStatus();
   std::string message =
@@ -32,6 +40,20 @@ absl::Status CheckModelDirectory(const std::string& directory) {
     absl::StrAppend(&message, "; deploy/setup/install.sh fetches SmolLM2-135M-Instruct");
   }
   return absl::NotFoundError(message);
+}
+
+absl::StatusOr<std::string> ChooseDType(const std::string& directory, const std::string& asked) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<HostTensor> tensors, ReadModelTensors(directory));
+  const bool is_bf16 = std::ranges::all_of(
+      tensors, [](const HostTensor& tensor) { return tensor.spec.dtype == DType::kBF16; });
+  if (asked == "bf16" && !is_bf16) {
+    std::fprintf(stderr,
+                 "note: the weights of %s are wider than bf16 and are rounded to the nearest bf16 "
+                 "value, which loses most of a short training run; tandem export --dtype bf16 "
+                 "rounds them as a push does\n",
+                 directory.c_str());
+  }
+  return asked.empty() ? (is_bf16 ? "bf16" : "fp32") : asked;
 }
 
 absl::StatusOr<PromptInput> EncodeChat(const nlohmann::json& messages, bool add_generation_prompt,

@@ -18,6 +18,12 @@ namespace tandem::front {
 //              directory holds and, for the demo's model, how to get it)
 absl::Status CheckModelDirectory(const std::string& directory);
 
+// The dtype to compute in: `asked` ("fp32", "bf16") where it is not empty, else that of the
+// directory's weights: "bf16" when every tensor is, else "fp32", which holds all others exactly.
+// Says on stderr what is lost where bf16 is asked of wider weights: they are rounded to nearest.
+//   errors of reading the weights
+absl::StatusOr<std::string> ChooseDType(const std::string& directory, const std::string& asked);
+
 struct PromptInput {
   std::string text;  // what was tokenised; empty for a line with ids
   std::vector<int32_t> ids;

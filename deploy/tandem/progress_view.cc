@@ -24,6 +24,14 @@ double Mean(const double* begin, size_t count) {
   return count == 0 ? 0 : std::accumulate(begin, begin + count, 0.0) / static_cast<double>(count);
 }
 
+std::string Counted(const std::map<std::string, int64_t>& counts) {
+  std::string names;
+  for (const auto& [name, count] : counts) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", name, " ", count, "x");
+  }
+  return names;
+}
+
 }  // namespace
 
 double RunSummary::FirstRewards() const {
@@ -36,11 +44,13 @@ double RunSummary::LastRewards() const {
 }
 
 std::string RunSummary::AlertsLine() const {
-  std::string names;
-  for (const auto& [name, count] : alerts) {
-    absl::StrAppend(&names, names.empty() ? "" : ", ", name, " ", count, "x");
-  }
+  const std::string names = Counted(alerts);
   return names.empty() ? "" : absl::StrCat("alerts: ", names, " (see docs/alerts.md)\n");
+}
+
+std::string RunSummary::RestartsLine() const {
+  const std::string names = Counted(restarts);
+  return names.empty() ? "" : absl::StrCat("restarts: ", names, " (launch.max_restarts)\n");
 }
 
 bool ProgressView::Take(std::string_view text) {
@@ -63,6 +73,7 @@ bool ProgressView::TakeStep(const nlohmann::json& line) {
   std::string out;
   char part[200];
   if (line.contains("reward/mean")) {
+    last_step_ = step;
     const double reward = NumberOf(line, "reward/mean", 0);
     summary_.rewards.push_back(reward);
     const double seconds = NumberOf(line, "time/step", 0);
@@ -99,7 +110,7 @@ bool ProgressView::TakeEvent(const nlohmann::json& line) {
     return true;
   }
   if (kind == "server_lost" || kind == "server_back" || kind == "push_failed" ||
-      kind == "resumed" || kind == "run_stopped") {
+      kind == "eval_failed" || kind == "resumed" || kind == "run_stopped") {
     text_ = kind + ": " + TextOf(line, "message");
     return true;
   }

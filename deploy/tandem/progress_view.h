@@ -20,12 +20,15 @@ struct RunSummary {
   std::vector<double> rewards;  // mean reward of each train step, in order
   double first_greedy = -1;     // held-out share correct at the first evaluation; -1: none
   double last_greedy = -1;
-  std::map<std::string, int64_t> alerts;  // name -> how often
+  std::map<std::string, int64_t> alerts;    // name -> how often
+  std::map<std::string, int64_t> restarts;  // process -> how often it was started again
 
   double FirstRewards() const;  // mean over the first three steps
   double LastRewards() const;   // and over the last three
   // "alerts: drift_guard 3x, entropy_collapse 1x (...)" and a newline; empty without any.
   std::string AlertsLine() const;
+  // "restarts: rollout_server 0 1x, trainer 2x (...)" and a newline; empty without any.
+  std::string RestartsLine() const;
 };
 
 class ProgressView {
@@ -39,6 +42,7 @@ class ProgressView {
 
   const std::string& text() const { return text_; }
   const RunSummary& summary() const { return summary_; }
+  int64_t last_step() const { return last_step_; }  // the train step that ended last; 0: none has
 
  private:
   bool TakeStep(const nlohmann::json& line);
@@ -48,6 +52,7 @@ class ProgressView {
   std::string text_;
   std::string numbers_;  // of the step that ended last, for the live line
   RunSummary summary_;
+  int64_t last_step_ = 0;
   double seconds_per_step_ = 0;
 };
 

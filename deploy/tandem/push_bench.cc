@@ -117,7 +117,7 @@ absl::StatusOr<std::vector<HostTensor>> ReadWeights(const PushBench& bench) {
 
 absl::Status StartServers(const PushBench& bench, int64_t count, LocalServers& servers) {
   TANDEM_RETURN_IF_ERROR(
-      servers.Start(bench.logs, count, [&](int64_t, const std::string& port_file) {
+      servers.Start(bench.logs, count, [&](int64_t, int64_t, const std::string& port_file) {
         std::vector<std::string> command = {bench.server_binary, "--model",     bench.model,
                                             "--listen",          "127.0.0.1:0", "--port-file",
                                             port_file,           "--dtype",     bench.dtype};
@@ -201,7 +201,6 @@ absl::StatusOr<std::vector<double>> GapsUnderLoad(const std::string& address, in
   absl::StatusOr<ServeResult> served;
   std::thread load([&] {
     served = RunServeLoad({.address = address,
-                           .run_id = "bench",
                            .groups = groups,
                            .group_size = 4,
                            .prompt_tokens = 32,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/command_line.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
 #include "deploy/tandem/launch_options.h"
@@ -87,10 +88,12 @@ void AddRanksCommand(CLI::App& app, Action& chosen) {
   sub->add_option("command", flags->command, "program and arguments of every rank, behind --")
       ->required();
   sub->positionals_at_end();
-  sub->footer(
+  EndHelp(
+      *sub,
       "Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT,\n"
       "TORCHELASTIC_RUN_ID and TORCHELASTIC_RESTART_COUNT. Ends with the code of the first rank\n"
-      "that failed. SIGTERM and Ctrl-C reach every rank; a second one ends all at once.");
+      "that failed. SIGTERM and Ctrl-C reach every rank; a second one ends all at once.",
+      "tandem ranks --per-node 2 -- trainer --config run.yaml --servers 127.0.0.1:50051");
   sub->callback([flags, &chosen] { chosen = [flags] { return RunRanks(*flags); }; });
 }
 

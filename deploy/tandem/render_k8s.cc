@@ -7,11 +7,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/command_line.h"
 #include "common/base/exit_codes.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "deploy/tandem/render_kubernetes.h"
 #include "deploy/tandem/run_file.h"
+#include "deploy/tandem/run_file_flags.h"
 #include "deploy/tandem/subcommand.h"
 
 namespace tandem::front {
@@ -65,12 +67,11 @@ absl::Status WriteKubernetes(const RenderFlags& flags) {
 void AddRenderKubernetesCommand(CLI::App& render, Action& chosen) {
   auto flags = std::make_shared<RenderFlags>();
   CLI::App* sub = render.add_subcommand("k8s", "A folder for `kubectl apply -k`");
-  sub->add_option("config", flags->config, "run file")->required();
-  sub->add_option("--set", flags->sets, "KEY=VALUE over the file; may be given several times")
-      ->take_all()
-      ->expected(1);
+  AddConfigArgument(sub, flags->config, "run file");
+  AddRunSetFlag(sub, flags->sets);
   sub->add_option("--out", flags->out, "folder to write; default: NAME-k8s");
-  sub->footer("Knobs: launch.kubernetes.* of the run file (docs/configuration.md).");
+  EndHelp(*sub, "Knobs: launch.kubernetes.* of the run file (docs/configuration.md).",
+          "tandem render k8s examples/demo.yaml --out demo-k8s");
   sub->callback([flags, &chosen] {
     chosen = [flags] {
       const absl::Status done = WriteKubernetes(*flags);

@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/command_line.h"
 #include "common/base/exit_codes.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
 #include "deploy/tandem/run_file.h"
+#include "deploy/tandem/run_file_flags.h"
 #include "deploy/tandem/slurm_script.h"
 #include "deploy/tandem/subcommand.h"
 #include "trainer/run_error.h"
@@ -104,15 +106,14 @@ int RenderSlurm(const RenderFlags& flags) {
 void AddRenderSlurmCommand(CLI::App& render, Action& chosen) {
   auto flags = std::make_shared<RenderFlags>();
   CLI::App* sub = render.add_subcommand("slurm", "One sbatch script that runs servers and trainer");
-  sub->add_option("config", flags->config, "run file; section launch.slurm says what to ask for")
-      ->required();
-  sub->add_option("--set", flags->sets, "KEY=VALUE over the file; may be given several times")
-      ->take_all()
-      ->expected(1);
+  AddConfigArgument(sub, flags->config, "run file; section launch.slurm says what to ask for");
+  AddRunSetFlag(sub, flags->sets);
   sub->add_option("--out", flags->out, "write the script here; default: print it");
-  sub->footer(
+  EndHelp(
+      *sub,
       "The resolved configuration is in the script. Relative paths are seen from the folder this "
-      "runs in.");
+      "runs in.",
+      "tandem render slurm examples/demo.yaml --out demo.sbatch");
   sub->callback([flags, &chosen] { chosen = [flags] { return RenderSlurm(*flags); }; });
 }
 

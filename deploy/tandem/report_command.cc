@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "common/base/command_line.h"
 #include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/report/report.h"
 #include "deploy/tandem/subcommand.h"
@@ -13,18 +14,20 @@ namespace tandem::front {
 void AddReportCommand(CLI::App& app, Action& chosen) {
   struct Flags {
     std::string run;
-    std::string output;
+    std::string out;
   };
   auto flags = std::make_shared<Flags>();
   CLI::App* sub = app.add_subcommand("report", "One self-contained HTML page of a run");
   sub->add_option("run", flags->run, "run directory, also of a run in progress")->required();
-  sub->add_option("-o,--output", flags->output, "default: report.html in the run directory");
+  sub->add_option("-o,--out", flags->out,
+                  "file to write; default: report.html in the run directory");
+  EndHelp(*sub, "", "tandem report runs/NAME --out NAME.html");
   sub->callback([flags, &chosen] {
     chosen = [flags] {
-      const absl::Status status = report::WriteReport(flags->run, flags->output);
+      const absl::Status status = report::WriteReport(flags->run, flags->out);
       if (!status.ok()) return Fail(status);
-      std::printf("%s\n", flags->output.empty() ? (flags->run + "/report.html").c_str()
-                                                : flags->output.c_str());
+      std::printf("%s\n",
+                  flags->out.empty() ? (flags->run + "/report.html").c_str() : flags->out.c_str());
       return 0;
     };
   });

@@ -5,10 +5,12 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/command_line.h"
 #include "common/base/exit_codes.h"
 #include "deploy/tandem/local_run.h"
 #include "deploy/tandem/numerics_option.h"
 #include "deploy/tandem/run_file.h"
+#include "deploy/tandem/run_file_flags.h"
 #include "deploy/tandem/subcommand.h"
 #include "trainer/run_error.h"
 
@@ -24,6 +26,7 @@ int Run(const LocalRunOptions& options) {
   if (options.dry_run) return 0;
   std::fprintf(stderr, "run: %s\n", result->run_directory.c_str());
   std::fputs(result->summary.AlertsLine().c_str(), stderr);
+  std::fputs(result->summary.RestartsLine().c_str(), stderr);
   if (!result->report.empty()) std::fprintf(stderr, "report: %s\n", result->report.c_str());
   return ToInt(result->exit_code);
 }
@@ -34,8 +37,7 @@ void AddRunCommand(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<LocalRunOptions>();
   CLI::App* sub = app.add_subcommand("run", "Rollout servers and a trainer from one YAML file");
   CLI::Option* config =
-      sub->add_option("config", options->config, "run file: sections launch, server, trainer")
-          ->required();
+      AddConfigArgument(sub, options->config, "run file: sections launch, server, trainer");
   auto reference = std::make_shared<bool>(false);
   sub->add_flag_callback(
          "--help-config",
@@ -45,18 +47,20 @@ void AddRunCommand(CLI::App& app, Action& chosen) {
          },
          "print every knob of a run file, as Markdown")
       ->trigger_on_parse();
-  sub->add_option("--set", options->sets, "KEY=VALUE over the file; may be given several times")
-      ->take_all()
-      ->expected(1);
+  AddRunSetFlag(sub, options->sets);
   AddRunNumericsOption(sub, options->sets);
-  sub->add_flag("--dry-run", options->dry_run, "print the resolved configuration and the plan");
+  sub->add_flag(
+      "--dry-run", options->dry_run,
+      "start nothing: print the resolved configuration, what differs from the defaults, the plan,\n"
+      "and the models and files that are missing (exit code 3)");
   CLI::Option* resume =
       sub->add_flag("--resume", options->resume, "go on from the last checkpoint");
   sub->add_flag("--clean", options->clean, "delete what an earlier run of this name left")
       ->excludes(resume);
-  sub->footer(
-      "Logs of both processes: <run>/logs. Ctrl-C saves a checkpoint and ends; a second one "
-      "ends at once.");
+  EndHelp(*sub,
+          "Logs of both processes: <run>/logs. Ctrl-C saves a checkpoint and ends; a second one "
+          "ends at once.",
+          "tandem run examples/demo.yaml --set trainer.steps=3 --set server.engine.dtype=fp32");
   sub->callback([options, reference, &chosen] {
     chosen = [options, reference] {
       if (!*reference) return Run(*options);

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/options.h"
 #include "common/base/status_macros.h"
+#include "deploy/tandem/yaml_changes.h"
 
 namespace tandem::front {
 
@@ -64,6 +65,7 @@ std::vector<std::string> RunFile::input_paths() const {
   std::vector<std::string> paths = {impl_->trainer.model, impl_->trainer.data.train};
   if (impl_->server.model != impl_->trainer.model) paths.push_back(impl_->server.model);
   if (!impl_->trainer.data.eval.empty()) paths.push_back(impl_->trainer.data.eval);
+  if (!impl_->trainer.probe.file.empty()) paths.push_back(impl_->trainer.probe.file);
   for (const rpc::TlsOptions* const tls : {&impl_->server.tls, &impl_->trainer.tls}) {
     for (const char* const file : {"tls.crt", "tls.key", "ca.crt"}) {
       if (!tls->directory.empty()) paths.push_back(absl::StrCat(tls->directory, "/", file));
@@ -78,6 +80,11 @@ void RunFile::UseThreads(int64_t of_rank, int64_t of_server) {
   int64_t& server = impl_->server.engine.num_threads;
   if (rank == 0) rank = of_rank;
   if (server == 0) server = of_server;
+}
+
+std::vector<std::string> RunFile::Changes() const {
+  const RunFile defaults(std::make_unique<Impl>());
+  return ChangedKnobs(defaults.ToYaml(), ToYaml());
 }
 
 std::string RunFile::ToYaml() const { return impl_->binder.ToYaml(); }

@@ -38,6 +38,9 @@ class RunFile {
 
   std::string ToYaml() const;  // resolved
 
+  // "trainer.steps: 3  (default 100)" for every knob that is not at its default.
+  std::vector<std::string> Changes() const;
+
   // Every knob with its default, as the page docs/configuration.md.
   static std::string Reference();
 

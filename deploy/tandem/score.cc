@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/command_line.h"
 #include "common/base/status_macros.h"
 #include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/model_input.h"
@@ -23,7 +24,7 @@ struct ScoreFlags {
   std::string model;
   std::string input = "-";
   std::string engine = "rollout";
-  std::string dtype = "fp32";
+  std::string dtype;  // empty: that of the weights
   std::string path = "decode";
   Numerics numerics = Numerics::kFast;
   rollout::ScoreOptions how;  // but for the path
@@ -91,10 +92,10 @@ absl::StatusOr<ScoreFunction> TrainerScore(const ScoreFlags& flags) {
   plain.temperature = flags.how.temperature;
   if (flags.details || flags.how.top_k != plain.top_k || flags.how.top_p != plain.top_p ||
       flags.how.min_p != plain.min_p || flags.how.precision != plain.precision) {
-    return absl::InvalidArgumentError(
+    return AsUsageError(absl::InvalidArgumentError(
         "--details, --top-k, --top-p, --min-p and the --*-bits are of the rollout engine's score: "
         "leave them "
-        "out with --engine trainer");
+        "out with --engine trainer"));
   }
   TANDEM_ASSIGN_OR_RETURN(
       auto created, TrainerScorer::Create(flags.model, flags.dtype == "bf16", flags.numerics));
@@ -125,8 +126,9 @@ absl::StatusOr<Question> ParseQuestion(const nlohmann::json& line) {
   return question;
 }
 
-absl::Status Score(const ScoreFlags& flags) {
+absl::Status Score(ScoreFlags& flags) {
   TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
+  TANDEM_ASSIGN_OR_RETURN(flags.dtype, ChooseDType(flags.model, flags.dtype));
   TANDEM_ASSIGN_OR_RETURN(const auto reader, JsonLineReader::Open(flags.input));
   TANDEM_ASSIGN_OR_RETURN(const ScoreFunction score,
                           flags.engine == "trainer" ? TrainerScore(flags) : RolloutScore(flags));
@@ -185,25 +187,26 @@ void AddScoreCommand(CLI::App& app, Action& chosen) {
          "trainer's")
       ->check(CLI::IsMember({"rollout", "trainer"}))
       ->capture_default_str();
-  sub->add_option("--dtype", flags->dtype, "compute dtype")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
-      ->capture_default_str();
+  sub->add_option("--dtype", flags->dtype, "compute dtype; default: that of the weights")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
   AddNumericsOption(sub, flags->numerics);
   AddFactorOptions(sub, *flags);
   sub->add_flag(
       "--details", flags->details,
       "rollout only: also raw log-probs, entropies, moments, kept mass, margins and ranks");
-  sub->add_option("--max-tokens", flags->max_tokens,
+  sub->add_option("--max-line-tokens", flags->max_tokens,
                   "rollout only: longest line the cache can hold")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   sub->add_option("--threads", flags->threads, "0: the cores of the machine")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  sub->footer(
+  EndHelp(
+      *sub,
       "Lines: {\"ids\": [..]} -> {\"logprobs\": [null, ..]}; element t is of token t given\n"
       "the tokens before it. \"num_prompt_tokens\": N beside the ids says that the first N were\n"
-      "given: they are not scored. null is also what --top-k, --top-p or --min-p remove.");
+      "given: they are not scored. null is also what --top-k, --top-p or --min-p remove.",
+      "echo '{\"ids\":[5,6,7]}' | tandem score --model MODEL --engine trainer");
   sub->callback([flags, &chosen] {
     chosen = [flags] {
       const absl::Status status = Score(*flags);

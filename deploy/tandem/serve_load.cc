@@ -48,7 +48,6 @@ std::vector<double> ArrivalTimes(const ServeLoad& load) {
 rollout::v1::GenerateGroupRequest MakeRequest(const ServeLoad& load, int64_t vocab_size,
                                               int64_t g) {
   rollout::v1::GenerateGroupRequest request;
-  request.set_run_id(load.run_id);
   // Far from what a training run of this server counts from 0.
   request.set_group_id((int64_t{1} << 40) + static_cast<int64_t>(load.seed << 20) + g);
   std::mt19937_64 random(load.seed ^ (0x9E3779B97F4A7C15ull * static_cast<uint64_t>(g + 1)));

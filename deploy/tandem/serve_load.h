@@ -17,7 +17,6 @@ namespace tandem::front {
 
 struct ServeLoad {
   std::string address;
-  std::string run_id;  // the owner of the server, or empty
   rpc::Caller caller;
   int64_t groups = 64;
   int64_t group_size = 8;

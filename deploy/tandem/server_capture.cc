@@ -35,7 +35,6 @@ constexpr double kInfoSeconds = 10;
 
 rollout::v1::GenerateGroupRequest MakeRequest(const CaptureRequest& request, size_t g) {
   rollout::v1::GenerateGroupRequest group;
-  group.set_run_id(request.run_id);
   // Far from what a training run of this server counts from 0.
   group.set_group_id((int64_t{1} << 41) + static_cast<int64_t>(g));
   const std::vector<int32_t>& prompt = request.prompts[g];
@@ -49,6 +48,7 @@ rollout::v1::GenerateGroupRequest MakeRequest(const CaptureRequest& request, siz
   sampling->set_min_p(request.sampling.min_p);
   sampling->set_max_new_tokens(request.sampling.max_new_tokens);
   sampling->set_return_support(true);
+  sampling->set_packed_support(true);
   sampling->set_seed(trainer::StableHash({request.seed, g}));
   return group;
 }
@@ -117,10 +117,8 @@ absl::StatusOr<ServerFacts> AskFacts(const std::shared_ptr<grpc::Channel>& chann
   SetDeadline(info, kInfoSeconds);
   SetDeadline(weights, kInfoSeconds);
   TANDEM_RETURN_IF_ERROR(FromGrpc(stub.GetInfo(&info, {}, &facts.info), request.address));
-  weights::v1::GetWeightInfoRequest asked;
-  asked.set_run_id(request.run_id);
   TANDEM_RETURN_IF_ERROR(FromGrpc(
-      weights::v1::WeightService::NewStub(channel)->GetWeightInfo(&weights, asked, &facts.weights),
+      weights::v1::WeightService::NewStub(channel)->GetWeightInfo(&weights, {}, &facts.weights),
       request.address));
   return facts;
 }
@@ -146,7 +144,7 @@ absl::StatusOr<offpolicy::CaptureManifest> Describe(const CaptureRequest& reques
       .created_at = Rfc3339Now(),
       .source = "server",
       .tandem_version = std::string(ProjectVersion()),
-      .run_id = request.run_id,
+      .run_id = facts.info.owner_run_id(),
       .proximal_version = weights.version,
       .model_path = request.model,
       .model_type = config.model_type,

@@ -16,7 +16,6 @@ namespace tandem::front {
 
 struct CaptureRequest {
   std::string address;
-  std::string run_id;  // when a run owns the server
   rpc::Caller caller;
   std::string model;  // directory the server was started with: config and tokenizer
   std::vector<std::vector<int32_t>> prompts;

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/command_line.h"
 #include "common/base/status_macros.h"
 #include "deploy/tandem/export_model.h"
 #include "deploy/tandem/json_lines.h"
@@ -33,7 +34,7 @@ struct SftFlags {
   int64_t batch = 32;
   uint64_t seed = 0;
   trainer::OptimizerOptions optimizer{
-      .learning_rate = 1e-3, .warmup_updates = 10, .decay = trainer::LearningRateDecay::kCosine};
+      .learning_rate = 2e-5, .warmup_updates = 10, .decay = trainer::LearningRateDecay::kCosine};
 };
 
 std::string Describe(const SupervisedStep& step, int64_t done, int64_t total, double seconds) {
@@ -121,7 +122,10 @@ void AddSftCommand(CLI::App& app, Action& chosen) {
   sub->add_option("--batch", flags->batch, "examples of one update")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  sub->add_option("--lr", flags->optimizer.learning_rate, "peak; warm-up, then cosine to 0")
+  sub->add_option("--lr", flags->optimizer.learning_rate,
+                  "peak; warm-up, then cosine to 0. The default suits a pretrained model; one of "
+                  "`tandem init`\n"
+                  "takes more, about 1e-3")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   sub->add_option("--warmup", flags->optimizer.warmup_updates, "updates")
@@ -138,6 +142,7 @@ void AddSftCommand(CLI::App& app, Action& chosen) {
                   "of the weights written; bf16 is rounded as a push is (dither)")
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();
+  EndHelp(*sub, "", "tandem sft --model MODEL --data train.jsonl --out warm --epochs 2");
   sub->callback([flags, &chosen] {
     chosen = [flags] {
       const absl::Status status = Sft(*flags);

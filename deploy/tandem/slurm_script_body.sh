@@ -149,7 +149,7 @@ wait_for_servers() {
     if ((${#missing[@]} == 0)); then
       return 0
     elif ((stopping)); then
-      return 130
+      return 143
     elif ((SECONDS > deadline)); then
       say "not ready after $ready_seconds s: ${missing[*]}; their logs are in $attempt"
       return 4
@@ -169,18 +169,18 @@ train() {
   while [[ ! -s $attempt/trainer.exit ]] && kill -0 "$pid" 2>/dev/null; do
     if ((stopping && SECONDS > stop_at)); then
       say "the trainer did not save in $stop_seconds s (launch.stop_seconds): the last checkpoint counts"
-      return 130
+      return 143
     fi
     nap
   done
   if [[ -s $attempt/trainer.exit ]]; then
     code=$(<"$attempt/trainer.exit")
   fi
-  if ((code > 128 && code != 130)); then
+  if ((code > 128 && code != 130 && code != 143)); then
     say "a rank was ended by signal $((code - 128))"
     code=10
   fi
-  if ((code != 0 && code != 130)); then
+  if ((code != 0 && code != 130 && code != 143)); then
     tail -n 20 -- "$attempt"/trainer_*.log
   fi
   return "$code"
@@ -237,7 +237,7 @@ done
 wait_for_servers || finish "$?"
 say "servers: $servers"
 if ((stopping)); then
-  finish 130
+  finish 143
 fi
 train
 finish "$?"

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_codes.h"
+#include "trainer/run_error.h"
 
 namespace tandem::front {
 
@@ -20,10 +21,15 @@ void StudyLine::Show(int64_t done, int64_t total, const std::string& what) {
   }
 }
 
+absl::Status StoppedBy(const StopSignal& stop, const absl::Status& end) {
+  if (!absl::IsCancelled(end)) return end;
+  return trainer::WithExitCode(end, ExitCodeOfSignal(stop.signal()));
+}
+
 int ExitAfterStudy(const absl::Status& status) {
   if (status.ok()) return ToInt(ExitCode::kOk);
   std::fprintf(stderr, "tandem: %s\n", std::string(status.message()).c_str());
-  if (absl::IsCancelled(status)) return ToInt(ExitCode::kInterrupted);
+  if (absl::IsCancelled(status)) return ToInt(trainer::ExitCodeOf(status));
   return ToInt(absl::IsInvalidArgument(status) ? ExitCode::kBadModelOrData : ExitCode::kStorage);
 }
 

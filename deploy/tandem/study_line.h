@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/clock.h"
+#include "common/base/stop_signal.h"
 #include "deploy/tandem/live_line.h"
 
 namespace tandem::front {
@@ -22,6 +23,10 @@ class StudyLine {
   LiveLine live_;
   const double start_ = MonotonicSeconds();
 };
+
+// A study's end as that of a process that `stop` ended, where the study was cut short: with the
+// exit code of the signal.
+absl::Status StoppedBy(const StopSignal& stop, const absl::Status& end);
 
 // Says what went wrong. A store that is damaged or of another study is bad data; everything else
 // that can go wrong is storage.

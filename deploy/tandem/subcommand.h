@@ -5,6 +5,8 @@
 #define TANDEM_DEPLOY_TANDEM_SUBCOMMAND_H_
 
 #include <functional>
+#include <string>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -13,6 +15,16 @@ class App;
 namespace tandem::front {
 
 using Action = std::function<int()>;
+
+// The whole program: `arguments` follow the program's name.
+int RunTandem(const std::vector<std::string>& arguments);
+
+// Every command below, on the app of the program.
+void AddCommands(CLI::App& app, Action& chosen);
+
+// The two other programs.
+void AddServeCommand(CLI::App& app, Action& chosen);
+void AddTrainCommand(CLI::App& app, Action& chosen);
 
 // Plain tools: JSON lines in, JSON lines out.
 void AddTokenizeCommand(CLI::App& app, Action& chosen);

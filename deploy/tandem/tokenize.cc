@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/command_line.h"
 #include "common/base/status_macros.h"
 #include "common/tokenizer/tokenizer.h"
 #include "deploy/tandem/json_lines.h"
@@ -72,12 +73,14 @@ void AddTokenizeCommand(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   sub->add_flag("--chat", flags->chat,
                 "a line's text is one user message, put through the chat template");
-  sub->footer(
+  EndHelp(
+      *sub,
       "Lines:\n"
       "  {\"text\": ..}                                    -> {\"ids\": [..]} (no special tokens "
       "added)\n"
       "  {\"messages\": [..], \"add_generation_prompt\": b}  -> {\"text\": .., \"ids\": [..]}\n"
-      "  {\"ids\": [..]}                                   -> {\"text\": ..}");
+      "  {\"ids\": [..]}                                   -> {\"text\": ..}",
+      "echo '{\"text\":\"One and one\"}' | tandem tokenize --model MODEL");
   sub->callback([flags, &chosen] {
     chosen = [flags] {
       const absl::Status status = Tokenize(*flags);

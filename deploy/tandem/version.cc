@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/command_line.h"
 #include "common/base/version.h"
 #include "common/comm/group.h"
 #include "deploy/tandem/library_versions.h"
@@ -18,6 +19,7 @@ std::string VersionLine() {
 
 void AddVersionCommand(CLI::App& app, Action& chosen) {
   CLI::App* sub = app.add_subcommand("version", "Commit, libraries, compiler");
+  EndHelp(*sub, "", "tandem version");
   sub->callback([&chosen] {
     chosen = [] {
       const std::string text =

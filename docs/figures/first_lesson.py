@@ -2,7 +2,7 @@
 """The figure of docs/first_lesson.md, from two demo runs.
 
     for cast in nearest dither; do
-      build/release/bin/tandem demo --seed 1 --cast $cast --out runs/lesson --name $cast
+      build/release/bin/tandem demo --seed 1 --rounding $cast --out runs/lesson --name $cast
     done
     .deps/venv/bin/python docs/figures/first_lesson.py runs/lesson/nearest runs/lesson/dither
 """

@@ -213,6 +213,8 @@ absl::StatusOr<Capture> Subject::Draw(Engine& server, const Fault& fault, const 
       auto* const finished = std::get_if<rollout::CompletionFinished>(&event);
       if (finished != nullptr)
         drawn[finished->key][finished->completion.index] = std::move(finished->completion);
+      if (const auto* const failed = std::get_if<rollout::GroupFailed>(&event))
+        return failed->status;
     }
   }
   Capture c;

@@ -1,6 +1,7 @@
 #include "rollout_server/engine/engine.h"
 
 #include <algorithm>
+#include <array>
 #include <new>
 #include <optional>
 #include <span>
@@ -8,8 +9,8 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/available_memory.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
@@ -20,12 +21,15 @@
 #include "common/tensor/nearest_cast.h"
 #include "rollout_server/engine/completion_text.h"
 #include "rollout_server/engine/cuda/cuda_runner.h"
+#include "rollout_server/engine/failed_groups.h"
 #include "rollout_server/engine/faulty_records.h"
 #include "rollout_server/engine/faulty_sampling.h"
 #include "rollout_server/engine/faulty_weights.h"
 #include "rollout_server/engine/kv_capacity.h"
+#include "rollout_server/engine/kv_memory.h"
 #include "rollout_server/engine/model_runner.h"
 #include "rollout_server/engine/philox.h"
+#include "rollout_server/engine/plan_inputs.h"
 #include "rollout_server/engine/sampler.h"
 #include "rollout_server/engine/scheduler.h"
 #include "rollout_server/engine/scorer.h"
@@ -33,42 +37,6 @@
 
 namespace tandem::rollout {
 namespace {
-
-struct StepInputs {
-  std::vector<TokenInput>
-      stale;  // faults.stale_prefix_fraction: computed first, under the weights before
-  std::vector<TokenInput> tokens;
-  std::vector<int64_t> logits_rows;
-  std::vector<Sequence*> draws;     // sequences that get a token, in order of their row of logits
-  std::vector<size_t> draws_begin;  // of each row of logits, then the number of draws
-};
-
-// `has_stale_prefix`: of its group, all prompt tokens but the last.
-StepInputs BuildInputs(const StepPlan& plan, int64_t wrong_bos,
-                       absl::FunctionRef<bool(const RunningGroup&)> has_stale_prefix) {
-  StepInputs in;
-  for (const Work& work : plan.work) {
-    const std::vector<BlockId>& blocks =
-        work.sequence != nullptr ? work.sequence->kv.blocks : work.group->prompt.blocks;
-    const int64_t stale_end = has_stale_prefix(*work.group) ? work.group->prompt_size() - 1 : 0;
-    for (int64_t p = work.begin; p < work.end; ++p) {
-      int32_t id =
-          work.sequence != nullptr ? work.sequence->TokenAt(p) : work.group->request.prompt[p];
-      if (p == 0 && wrong_bos >= 0) id = static_cast<int32_t>(wrong_bos);
-      (p < stale_end ? in.stale : in.tokens).push_back({id, static_cast<int32_t>(p), &blocks});
-    }
-    if (!work.draws) continue;
-    in.logits_rows.push_back(static_cast<int64_t>(in.tokens.size()) - 1);
-    in.draws_begin.push_back(in.draws.size());
-    if (work.sequence != nullptr) {
-      in.draws.push_back(work.sequence);
-    } else {
-      for (const auto& s : work.group->sequences) in.draws.push_back(s.get());
-    }
-  }
-  in.draws_begin.push_back(in.draws.size());
-  return in;
-}
 
 // `now`: monotonic seconds, the same for all tokens of a step.
 void Append(Sequence& sequence, SampledToken token, WeightVersion version, int32_t batch_size,
@@ -89,8 +57,9 @@ void Append(Sequence& sequence, SampledToken token, WeightVersion version, int32
   c.prefix_cached.push_back(sequence.found_prefix);
   c.kept_mass.push_back(token.kept_mass);
   const SamplingParams& sampling = sequence.group->request.sampling;
-  if (sampling.return_support) c.support.push_back(std::move(token.support));
+  if (sampling.return_support) c.support.emplace_back(token.support);
   if (sampling.top_logprobs > 0) c.top.push_back(std::move(token.top));
+  c.charge.Add(LastTokenBytes(c));
   if (c.version_spans.empty() || c.version_spans.back().version != version) {
     c.version_spans.push_back({version, 0});
   }
@@ -102,60 +71,20 @@ int NumThreads(const EngineOptions& options) {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
+absl::Status CheckHostMemory(const EngineOptions& options, const ModelConfig& config,
+                             int64_t weight_bytes) {
+  const int64_t num_blocks = options.kv_capacity_tokens / KvBlockPool::kBlockTokens;
+  return CheckKvMemory({.capacity_tokens = options.kv_capacity_tokens,
+                        .cache_bytes = ModelRunner::CacheBytes(config, options.dtype, num_blocks),
+                        .weight_bytes = weight_bytes},
+                       AvailableMemoryBytes());
+}
+
 DType WeightDType(ComputeDType dtype) {
   return dtype == ComputeDType::kBf16 ? DType::kBF16 : DType::kF32;
 }
 
 }  // namespace
-
-std::string_view InFlightName(InFlight policy) {
-  switch (policy) {
-    case InFlight::kKeep:
-      return "keep";
-    case InFlight::kRecompute:
-      return "recompute";
-    case InFlight::kAbort:
-      return "abort";
-    case InFlight::kDrain:
-      return "drain";
-  }
-  return "";
-}
-
-void BindOptions(OptionBinder& binder, EngineOptions& options) {
-  binder.Choice<Device>("device", &options.device, {{"cpu", Device::kCpu}, {"cuda", Device::kCuda}},
-                        "where the forward runs; cuda needs a build of the cuda preset and a GPU");
-  binder.Flag("cuda_graphs", &options.cuda_graphs,
-              "on a GPU: replay steps of decodes alone as CUDA graphs; off to look for a fault");
-  binder.Choice<ComputeDType>("dtype", &options.dtype,
-                              {{"fp32", ComputeDType::kFp32}, {"bf16", ComputeDType::kBf16}},
-                              "compute type of weights, linear layers and KV cache");
-  BindNumerics(
-      binder, &options.numerics,
-      "what the log-probs depend on: invariant and exact promise weights, prompt, sampling, seed "
-      "and index alone, and refuse to start where the kernels do not keep it");
-  binder.Integer("kv_capacity_tokens", &options.kv_capacity_tokens, {.min = 0, .max = 1 << 28},
-                 "tokens",
-                 "size of the KV cache, at least 16; 0: on a GPU what its memory leaves beside "
-                 "weights and steps, on the CPU 32768");
-  binder.Integer("max_batch_sequences", &options.max_batch_sequences, {.min = 1, .max = 4096},
-                 "sequences", "sequences of one decode step");
-  binder.Integer("max_step_tokens", &options.max_step_tokens, {.min = 1, .max = 1 << 20}, "tokens",
-                 "decode tokens and prompt chunks of one step; at least max_batch_sequences");
-  binder.Flag(
-      "prefix_cache", &options.prefix_cache,
-      "find KV of full blocks again that begin with the same tokens under the same weights");
-  binder.Choice<InFlight>(
-      "in_flight", &options.in_flight,
-      {{"keep", InFlight::kKeep},
-       {"recompute", InFlight::kRecompute},
-       {"abort", InFlight::kAbort},
-       {"drain", InFlight::kDrain}},
-      "groups that run when new weights come: keep their KV, recompute it, end with "
-      "ABORTED, or let them end first");
-  binder.Integer("num_threads", &options.num_threads, {.min = 0, .max = 1024}, "threads",
-                 "compute threads; 0 takes the machine's cores");
-}
 
 struct Engine::Impl {
   Impl(const EngineOptions& engine_options, const ModelConfig& model_config)
@@ -183,6 +112,8 @@ struct Engine::Impl {
   absl::StatusOr<std::optional<FinishReason>> FinishReasonOf(Sequence& sequence) const;
   void StartMembers(RunningGroup& group, std::vector<EngineEvent>& events) const;
   absl::Status Emit(Sequence* sequence, FinishReason reason, std::vector<EngineEvent>& events);
+  absl::Status EmitIfEnded(Sequence* sequence, std::vector<EngineEvent>& events);
+  void EndFailed(const FailedGroups& failed, std::vector<EngineEvent>& events);
   const EngineOptions options;
   const ModelConfig config;
   const int64_t num_blocks;
@@ -196,7 +127,8 @@ struct Engine::Impl {
   // hundreds of fresh megabytes nor gives them back while requests wait.
   std::unique_ptr<StagedWeights> spare ABSL_GUARDED_BY(spare_mu);
   std::vector<HostTensor> initial_tensors;
-  WeightVersion version;
+  LiveWeights live;
+  std::array<uint64_t, kNumGroupFailures> num_groups_failed = {};
   uint64_t num_tokens_sampled = 0;
   uint64_t num_prompt_tokens_computed = 0;
   uint64_t num_steps = 0;
@@ -250,12 +182,17 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
     TANDEM_RETURN_IF_ERROR(CheckInvariance(config, ActiveInstructionSet()));
   }
   std::vector<HostTensor> tensors;
+  int64_t weight_bytes = 0;
   for (const HostTensor& tensor : matched) {
     TANDEM_ASSIGN_OR_RETURN(HostTensor cast, CastNearest(tensor, WeightDType(options.dtype)));
+    weight_bytes += static_cast<int64_t>(cast.bytes.size());
     tensors.push_back(std::move(cast));
   }
   EngineOptions sized = options;
   TANDEM_ASSIGN_OR_RETURN(sized.kv_capacity_tokens, KvCapacityTokens(config, options));
+  if (options.device == Device::kCpu) {
+    TANDEM_RETURN_IF_ERROR(CheckHostMemory(sized, config, weight_bytes));
+  }
   auto impl = std::make_unique<Impl>(sized, config);
   TANDEM_RETURN_IF_ERROR(impl->MakeRunner());
   impl->tokenizer = std::move(tokenizer);
@@ -286,6 +223,8 @@ absl::Status Engine::Validate(const GroupRequest& request) const {
   };
   TANDEM_RETURN_IF_ERROR(check_ids(request.prompt, "prompt_token_ids"));
   TANDEM_RETURN_IF_ERROR(check_ids(request.sampling.stop_token_ids, "sampling.stop_token_ids"));
+  TANDEM_RETURN_IF_ERROR(
+      CheckSomethingIsLeft(request.sampling, impl.config.eos_token_ids, impl.config.vocab_size));
   const int64_t total = prompt + request.sampling.max_new_tokens;
   if (total > impl.config.max_position_embeddings) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -310,7 +249,7 @@ absl::Status Engine::Add(GroupRequest request) {
 
 bool Engine::Abort(GroupKey key) { return impl_->scheduler.Abort(key); }
 
-absl::StatusOr<std::vector<EngineEvent>> Engine::StopEarly(GroupKey key) {
+std::vector<EngineEvent> Engine::StopEarly(GroupKey key) {
   std::vector<EngineEvent> events;
   const RunningGroup* group = impl_->scheduler.FindRunning(key);
   if (group == nullptr) return events;
@@ -321,7 +260,12 @@ absl::StatusOr<std::vector<EngineEvent>> Engine::StopEarly(GroupKey key) {
     unfinished.push_back(s.get());
   }
   for (Sequence* s : unfinished) {
-    TANDEM_RETURN_IF_ERROR(impl_->Emit(s, FinishReason::kStoppedEarly, events));
+    const absl::Status emitted = impl_->Emit(s, FinishReason::kStoppedEarly, events);
+    if (emitted.ok()) continue;
+    FailedGroups failed;
+    failed.Add(*s, GroupFailure::kText, emitted);
+    impl_->EndFailed(failed, events);
+    return events;
   }
   std::get<GroupFinished>(events.back()).incomplete = true;
   return events;
@@ -388,14 +332,17 @@ absl::StatusOr<std::optional<FinishReason>> Engine::Impl::FinishReasonOf(Sequenc
 void Engine::Impl::StartMembers(RunningGroup& group, std::vector<EngineEvent>& events) const {
   const std::vector<std::string>& stop_strings = group.request.sampling.stop_strings;
   if (!stop_strings.empty()) {
+    const auto decode = [this](std::span<const int32_t> ids) {
+      return CompletionText(*tokenizer, ids);
+    };
     for (const auto& sequence : group.sequences) {
-      sequence->stop = std::make_shared<StopMatcher>(tokenizer.get(), stop_strings);
+      sequence->stop = std::make_shared<StopMatcher>(decode, stop_strings);
     }
   }
   events.push_back(GroupDecoding{group.request.key});
 }
 
-// Hands out a finished completion and frees its blocks.
+// Hands out a finished completion and frees its blocks; after an error the sequence is as it was.
 absl::Status Engine::Impl::Emit(Sequence* sequence, FinishReason reason,
                                 std::vector<EngineEvent>& events) {
   FinishedCompletion& completion = sequence->completion;
@@ -405,14 +352,29 @@ absl::Status Engine::Impl::Emit(Sequence* sequence, FinishReason reason,
     if (reason == FinishReason::kStop) shown = shown.first(shown.size() - 1);
     TANDEM_ASSIGN_OR_RETURN(completion.text, CompletionText(*tokenizer, shown));
   }
-  const GroupKey key = sequence->group->request.key;
-  const uint64_t seed = sequence->group->request.sampling.seed;
+  const GroupRequest& request = sequence->group->request;
+  TANDEM_RETURN_IF_ERROR(
+      SpoilRecord(options.faults, request.sampling.seed, *tokenizer, completion));
+  const GroupKey key = request.key;
   const auto found = static_cast<int32_t>(sequence->group->num_prompt_tokens_found);
   Scheduler::Finished finished = scheduler.Finish(sequence);
-  TANDEM_RETURN_IF_ERROR(SpoilRecord(options.faults, seed, *tokenizer, finished.completion));
   events.push_back(CompletionFinished{key, std::move(finished.completion)});
   if (finished.group_ended) events.push_back(GroupFinished{key, found});
   return absl::OkStatus();
+}
+
+// After a token was added.
+absl::Status Engine::Impl::EmitIfEnded(Sequence* sequence, std::vector<EngineEvent>& events) {
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<FinishReason> reason, FinishReasonOf(*sequence));
+  return reason ? Emit(sequence, *reason, events) : absl::OkStatus();
+}
+
+void Engine::Impl::EndFailed(const FailedGroups& failed, std::vector<EngineEvent>& events) {
+  for (const GroupFailed& one : failed.events()) {
+    ++num_groups_failed[static_cast<size_t>(one.cause)];
+    scheduler.Abort(one.key);
+    events.push_back(one);
+  }
 }
 
 // A fault: is the prompt's KV of the weights before?
@@ -429,8 +391,11 @@ absl::Status Engine::Impl::Compute(const StepPlan& plan, const StepInputs& input
   const KvQuantisation kv_quantisation = options.faults.kv_quantisation();
   if (!inputs.stale.empty()) {
     for (const Work& work : plan.work) {  // as a hit in the prefix cache would be flagged
-      if (HasStalePrefix(*work.group))
-        work.group->num_prompt_tokens_found = work.group->prompt_size() - 1;
+      if (!HasStalePrefix(*work.group)) continue;
+      work.group->num_prompt_tokens_found = work.group->prompt_size() - 1;
+      for (const auto& sequence : work.group->sequences) {
+        sequence->completion.found_kv = {live.num_installs - 1, live.num_installs};
+      }
     }
     TANDEM_RETURN_IF_ERROR(runner->Run(
         *faulty->before(), inputs.stale, {}, [](int64_t, std::span<const float>) {}, precision,
@@ -472,29 +437,27 @@ absl::StatusOr<std::vector<EngineEvent>> Engine::Step() {
                   [&](const RunningGroup& group) { return impl.HasStalePrefix(group); });
   std::vector<absl::StatusOr<SampledToken>> tokens(inputs.draws.size());
   TANDEM_RETURN_IF_ERROR(impl.Compute(plan, inputs, tokens));
+  FailedGroups failed;
   for (size_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i].ok()) continue;
-    const FinishedCompletion& completion = inputs.draws[i]->completion;
-    return absl::InternalError(absl::StrCat(
-        "group ", inputs.draws[i]->group->request.key, ", completion ", completion.index,
-        ", token ", completion.token_ids.size(), ": ", tokens[i].status().message()));
+    if (!tokens[i].ok()) failed.AddUndrawn(*inputs.draws[i], tokens[i].status());
   }
   impl.scheduler.Computed(plan);
   for (const Work& work : plan.work) {
     if (work.sequence != nullptr) continue;
     impl.num_prompt_tokens_computed += work.end - work.begin;
-    if (work.draws) impl.StartMembers(*work.group, events);
+    if (work.draws && !failed.Has(work.group)) impl.StartMembers(*work.group, events);
   }
-  impl.num_tokens_sampled += tokens.size();
   const double drawn = MonotonicSeconds();
   for (size_t i = 0; i < tokens.size(); ++i) {
     Sequence* sequence = inputs.draws[i];
-    Append(*sequence, *std::move(tokens[i]), impl.version, static_cast<int32_t>(tokens.size()),
+    if (failed.Has(sequence->group)) continue;
+    Append(*sequence, *std::move(tokens[i]), impl.live.version, static_cast<int32_t>(tokens.size()),
            drawn);
-    TANDEM_ASSIGN_OR_RETURN(const std::optional<FinishReason> reason,
-                            impl.FinishReasonOf(*sequence));
-    if (reason) TANDEM_RETURN_IF_ERROR(impl.Emit(sequence, *reason, events));
+    ++impl.num_tokens_sampled;
+    const absl::Status emitted = impl.EmitIfEnded(sequence, events);
+    if (!emitted.ok()) failed.Add(*sequence, GroupFailure::kText, emitted);
   }
+  impl.EndFailed(failed, events);
   ++impl.num_steps;
   impl.total.bytes += impl.runner->account().bytes;
   impl.total.flops += impl.runner->account().flops;
@@ -506,20 +469,36 @@ absl::StatusOr<std::vector<EngineEvent>> Engine::Step() {
   return events;
 }
 
-absl::StatusOr<std::vector<SequenceScore>> Engine::Score(
-    const std::vector<ScoreSequence>& sequences, const ScoreOptions& options) {
+absl::StatusOr<std::unique_ptr<ScoreRun>> Engine::StartScore(std::vector<ScoreSequence> sequences,
+                                                             const ScoreOptions& options) {
   Impl& impl = *impl_;
   TANDEM_RETURN_IF_ERROR(ValidateScoreOptions(options));
   TANDEM_RETURN_IF_ERROR(CheckSequences(sequences, impl.config, *impl.runner));
-  ScoreContext context = {impl.runner.get(), impl.weights.get(), &impl.scheduler,
-                          impl.options.max_batch_sequences, impl.options.max_step_tokens};
+  ScoreContext context = {impl.runner.get(),
+                          impl.weights.get(),
+                          &impl.live,
+                          &impl.scheduler,
+                          impl.options.max_batch_sequences,
+                          impl.options.max_step_tokens};
   ScoreOptions how = options;
   if (options.as_served) {
     context.weights = &impl.Served();
     how.kv_quantisation = impl.options.faults.kv_quantisation();
     how.precision = impl.options.faults.precision();
   }
-  return ScoreSequences(context, sequences, how);
+  return MakeScoreRun(context, std::move(sequences), how);
+}
+
+absl::StatusOr<std::vector<SequenceScore>> Engine::Score(
+    const std::vector<ScoreSequence>& sequences, const ScoreOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<ScoreRun> run, StartScore(sequences, options));
+  for (;;) {
+    TANDEM_ASSIGN_OR_RETURN(const ScoreProgress progress, run->Step());
+    if (progress == ScoreProgress::kDone) return run->Take();
+    if (progress == ScoreProgress::kWaits) {
+      return absl::ResourceExhaustedError("other scores hold the KV cache: move them on first");
+    }
+  }
 }
 
 absl::StatusOr<std::unique_ptr<StagedWeights>> Engine::Stage(
@@ -545,7 +524,7 @@ std::vector<GroupKey> Engine::Install(std::unique_ptr<StagedWeights> staged,
   }
   TANDEM_CHECK(impl_->runner->Packed(staged.get()));
   std::unique_ptr<StagedWeights> served = std::exchange(impl_->weights, std::move(staged));
-  impl_->version = version;
+  impl_->live = {version, impl_->live.num_installs + 1};
   {
     MutexLock lock(&impl_->spare_mu);
     std::swap(impl_->spare, served);
@@ -563,7 +542,7 @@ std::vector<GroupKey> Engine::Install(std::unique_ptr<StagedWeights> staged,
 void Engine::HoldAdmissions(bool hold) { impl_->scheduler.HoldAdmissions(hold); }
 
 InFlight Engine::in_flight() const { return impl_->options.in_flight; }
-WeightVersion Engine::live_version() const { return impl_->version; }
+WeightVersion Engine::live_version() const { return impl_->live.version; }
 const ModelConfig& Engine::config() const { return impl_->config; }
 const Tokenizer& Engine::tokenizer() const { return *impl_->tokenizer; }
 
@@ -579,6 +558,7 @@ EngineStats Engine::Stats() const {
   stats.num_tokens_sampled = impl_->num_tokens_sampled;
   stats.num_prompt_tokens_computed = impl_->num_prompt_tokens_computed;
   stats.kv_findable_tokens = s.blocks().num_findable() * KvBlockPool::kBlockTokens;
+  stats.num_groups_failed = impl_->num_groups_failed;
   stats.num_steps = impl_->num_steps;
   stats.step_bytes = impl_->total.bytes;
   stats.step_flops = impl_->total.flops;

@@ -2,11 +2,13 @@
 // 2). EngineThread drives it for the services; `tandem generate` and `tandem score` drive it
 // directly.
 //
-// Use from one thread only, except Stage, which is thread-safe and may run beside Step.
-// After an error of Step the engine must not be used any more (the process ends).
+// Use from one thread only, except Stage, which is thread-safe and may run beside Step. What one
+// group brings ends that group alone; after an error of Step the engine itself is broken and must
+// not be used any more (the process ends).
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_ENGINE_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_ENGINE_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -27,6 +29,7 @@
 #include "rollout_server/engine/engine_faults.h"
 #include "rollout_server/engine/group.h"
 #include "rollout_server/engine/score_options.h"
+#include "rollout_server/engine/score_run.h"
 
 namespace tandem::rollout {
 
@@ -76,7 +79,13 @@ struct GroupStarted {  // its prompt began to be computed
 struct GroupDecoding {  // its first tokens were drawn
   GroupKey key = 0;
 };
-using EngineEvent = std::variant<GroupStarted, GroupDecoding, CompletionFinished, GroupFinished>;
+struct GroupFailed {  // the last of its group; the other groups go on with the bits they had
+  GroupKey key = 0;
+  GroupFailure cause = GroupFailure::kNonFiniteLogits;
+  absl::Status status;  // DATA_LOSS: names the cause, the completion and the token
+};
+using EngineEvent =
+    std::variant<GroupStarted, GroupDecoding, CompletionFinished, GroupFinished, GroupFailed>;
 
 struct EngineStats {
   int64_t num_groups_waiting = 0;  // admitted to the queue, no KV yet
@@ -89,6 +98,7 @@ struct EngineStats {
   // Of all steps: what they read and multiplied at least, and how long they took.
   double step_bytes = 0, step_flops = 0, step_seconds = 0;
   uint64_t num_steps = 0;
+  std::array<uint64_t, kNumGroupFailures> num_groups_failed = {};  // by GroupFailure
   uint64_t num_preemptions = 0;  // members (or prompts) that lost their KV
   uint64_t num_prefix_hits = 0, num_prefix_misses = 0, num_prefix_evictions = 0;  // blocks
 };
@@ -116,7 +126,7 @@ class Engine {
   // Could this group ever run here?
   //   INVALID_ARGUMENT  ValidateSampling; empty prompt; an id outside the vocabulary; prompt +
   //                     max_new_tokens over the context; worst case over the KV capacity; more
-  //                     completions than max_batch_sequences. Thread-safe.
+  //                     completions than max_batch_sequences; CheckSomethingIsLeft. Thread-safe.
   absl::Status Validate(const GroupRequest& request) const;
 
   // Queues a group that Validate accepts (else its error). Groups are admitted in this order.
@@ -127,12 +137,14 @@ class Engine {
 
   // Ends a group whose members have drawn something, as it stands: its unfinished members come out
   // with what they have. Nothing when the key is unknown or nothing is drawn yet.
-  absl::StatusOr<std::vector<EngineEvent>> StopEarly(GroupKey key);
+  std::vector<EngineEvent> StopEarly(GroupKey key);
 
   bool HasWork() const;
 
-  // One step: plan, build inputs, run, sample, commit. Call only while HasWork().
-  //   INTERNAL  a kernel failed
+  // One step: plan, build inputs, run, sample, commit. Call only while HasWork(). A group that
+  // meets a logit that is not finite, or cannot go on for another reason of its own, is a
+  // GroupFailed.
+  //   INTERNAL  the device failed
   absl::StatusOr<std::vector<EngineEvent>> Step();
 
   // Packs a full set of tensors (ModelTensors order, weight_dtype()).
@@ -149,19 +161,17 @@ class Engine {
   void HoldAdmissions(bool hold);
 
   // What the sampler would have recorded for each token of each sequence under the live weights.
-  // Needs !HasWork() or free KV for one sequence; runs to the end. In this engine path, alone and
+  // Groups take back the KV it is lent when they need it. In this engine path, alone, slices and
   // the company of other sequences change no bit: the rungs that compare them measure zero, and are
   // there for engines where they do not. Faults (EngineOptions::faults) do not touch it: it
   // computes with the weights that are claimed, not with those that a fault serves in their place,
   // and under the transforms and precision of `options` alone; unless `options` ask for the scores
   // as served.
-  //   INVALID_ARGUMENT    ValidateScoreOptions; T < 2, num_prompt_tokens outside [0, T), an id
-  //   outside
-  //                       the vocabulary, over the context;
-  //                       segments (CheckSequences)
-  //   RESOURCE_EXHAUSTED  no KV free
-  //   INTERNAL            a logit is NaN or +inf; the device failed
-  //   UNIMPLEMENTED       on a CUDA device: precision or kv_quantisation
+  //   INVALID_ARGUMENT  ValidateScoreOptions; T < 2, num_prompt_tokens outside [0, T), an id
+  //                     outside the vocabulary, over the context; segments (CheckSequences)
+  absl::StatusOr<std::unique_ptr<ScoreRun>> StartScore(std::vector<ScoreSequence> sequences,
+                                                       const ScoreOptions& options);
+  // The same to its end. Errors also of ScoreRun::Step.
   absl::StatusOr<std::vector<SequenceScore>> Score(const std::vector<ScoreSequence>& sequences,
                                                    const ScoreOptions& options);
 

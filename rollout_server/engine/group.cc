@@ -1,5 +1,6 @@
 #include "rollout_server/engine/group.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,45 @@ absl::Status Refuse(const char* field, double value, const char* range) {
 }
 
 }  // namespace
+
+std::string_view GroupFailureName(GroupFailure cause) {
+  switch (cause) {
+    case GroupFailure::kNonFiniteLogits:
+      return "non_finite_logits";
+    case GroupFailure::kNothingToDraw:
+      return "nothing_to_draw";
+    case GroupFailure::kText:
+      return "text";
+  }
+  return "";
+}
+
+absl::Status CheckSomethingIsLeft(const SamplingParams& s,
+                                  const std::vector<int32_t>& eos_token_ids, int64_t vocab_size) {
+  if (s.min_new_tokens == 0) return absl::OkStatus();
+  const size_t own = s.ignore_eos ? 0 : eos_token_ids.size();
+  if (static_cast<int64_t>(s.stop_token_ids.size() + own) < vocab_size) return absl::OkStatus();
+  std::vector<bool> stops(static_cast<size_t>(vocab_size));
+  for (const int32_t id : s.stop_token_ids) stops[static_cast<size_t>(id)] = true;
+  for (size_t i = 0; i < own; ++i) stops[static_cast<size_t>(eos_token_ids[i])] = true;
+  if (std::find(stops.begin(), stops.end(), false) != stops.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "sampling.min_new_tokens is ", s.min_new_tokens, " and the stop ids are all ", vocab_size,
+      " ids of the vocabulary, so that no first token is left to draw: want fewer "
+      "sampling.stop_token_ids, or min_new_tokens 0"));
+}
+
+int64_t LastTokenBytes(const FinishedCompletion& completion) {
+  // token_ids and decode_batch_sizes, the five log-probs and sums, prefix_cached.
+  size_t bytes = 2 * sizeof(int32_t) + 5 * sizeof(float) + 1;
+  if (!completion.support.empty()) {
+    bytes += sizeof(PackedSupport) + completion.support.back().bytes().size();
+  }
+  if (!completion.top.empty()) {
+    bytes += sizeof(completion.top.back()) + completion.top.back().size() * sizeof(TopLogprob);
+  }
+  return static_cast<int64_t>(bytes);
+}
 
 absl::Status ValidateSampling(const SamplingParams& s) {
   if (s.temperature != 0 && !(s.temperature >= kLeastTemperature && std::isfinite(s.temperature))) {

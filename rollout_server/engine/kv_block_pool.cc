@@ -43,10 +43,12 @@ void KvBlockPool::Release(BlockId block) {
   }
 }
 
-void KvBlockPool::Publish(BlockId block, const BlockName& name) {
+void KvBlockPool::Publish(BlockId block, const BlockName& name, uint64_t generation) {
   Block& one = blocks_[block];
   TANDEM_CHECK(one.holders > 0 && !one.name);
-  if (names_.try_emplace(name, block).second) one.name = name;
+  if (!names_.try_emplace(name, block).second) return;
+  one.name = name;
+  one.generation = generation;
 }
 
 std::optional<BlockId> KvBlockPool::Find(const BlockName& name) {

@@ -40,8 +40,9 @@ class KvBlockPool {
   // One holder less. The last one frees the block, or leaves it findable.
   void Release(BlockId block);
 
-  // Names a held, full block, unless another block has that name already.
-  void Publish(BlockId block, const BlockName& name);
+  // Names a held, full block, unless another block has that name already. `generation`: of the
+  // weights that computed it.
+  void Publish(BlockId block, const BlockName& name, uint64_t generation);
 
   // The block of that name, with one more holder.
   std::optional<BlockId> Find(const BlockName& name);
@@ -50,6 +51,9 @@ class KvBlockPool {
   void ForgetNames();
 
   int32_t holders(BlockId block) const { return blocks_[block].holders; }
+  // What the block was published with. A record that owes nothing to the names, so that a name
+  // that finds KV of other weights shows.
+  uint64_t generation(BlockId block) const { return blocks_[block].generation; }
   int64_t num_blocks() const { return static_cast<int64_t>(blocks_.size()); }
   int64_t num_held() const { return num_blocks() - num_available(); }
   int64_t num_available() const {  // to Allocate
@@ -62,6 +66,7 @@ class KvBlockPool {
   struct Block {
     int32_t holders = 0;
     std::optional<BlockName> name;
+    uint64_t generation = 0;             // as published
     std::list<BlockId>::iterator place;  // in findable_, while nobody holds it and it has a name
   };
 

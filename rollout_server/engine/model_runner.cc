@@ -18,6 +18,13 @@ int64_t WholeTiles(int64_t columns) { return (columns + kTile - 1) / kTile * kTi
 
 int64_t Ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+int64_t KvBytes(ComputeDType dtype) { return dtype == ComputeDType::kBf16 ? 2 : 4; }
+
+// Key or value heads of all layers and tokens that a cache holds.
+int64_t CachedHeads(const ModelConfig& config, int64_t num_blocks) {
+  return config.num_layers * num_blocks * config.num_kv_heads * kBlock;
+}
+
 void RoundIfAsked(float* values, int64_t n, int bits) {
   if (bits < kFp32SignificandBits) RoundToBits(values, n, bits);
 }
@@ -45,12 +52,18 @@ ModelRunner::ModelRunner(const ModelConfig& config, ComputeDType dtype, int64_t 
       inverse_frequencies_(RotaryInverseFrequencies(config)),
       team_(num_threads),
       scratch_(num_threads) {
-  const int64_t heads = config.num_layers * num_blocks * config.num_kv_heads * kBlock;
-  const int64_t bytes = dtype == ComputeDType::kBf16 ? 2 : 4;
-  keys_ = AlignedBuffer(heads * config.head_dim * bytes);
-  values_ = AlignedBuffer(heads * PaddedHeadDim(config.head_dim) * bytes);
+  const int64_t heads = CachedHeads(config, num_blocks);
+  keys_ = AlignedBuffer(heads * config.head_dim * KvBytes(dtype));
+  values_ = AlignedBuffer(heads * PaddedHeadDim(config.head_dim) * KvBytes(dtype));
+  keys_.Commit();
+  values_.Commit();
   logits_ = AlignedBuffer(kLogitsRows * WholeTiles(config.vocab_size) * 4);
   final_normed_ = AlignedBuffer(kLogitsRows * config.hidden_size * 4);
+}
+
+int64_t ModelRunner::CacheBytes(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks) {
+  return CachedHeads(config, num_blocks) * (config.head_dim + PaddedHeadDim(config.head_dim)) *
+         KvBytes(dtype);
 }
 
 template <typename Kv>

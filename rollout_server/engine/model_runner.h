@@ -27,7 +27,8 @@ namespace tandem::rollout {
 
 class ModelRunner : public TokenRunner {
  public:
-  // Allocates the cache: num_blocks blocks of KvBlockPool::kBlockTokens tokens.
+  // Allocates the cache: num_blocks blocks of KvBlockPool::kBlockTokens tokens, CacheBytes of
+  // memory, all of it taken now. Throws std::bad_alloc.
   ModelRunner(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks, int num_threads,
               InstructionSet instruction_set);
 
@@ -46,7 +47,7 @@ class ModelRunner : public TokenRunner {
   }
   std::string kernels() const override { return std::string(InstructionSetName(set_)); }
 
-  int64_t cache_bytes() const { return keys_.size() + values_.size(); }
+  static int64_t CacheBytes(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks);
 
  private:
   // Neighbouring tokens of one sequence, attended together.

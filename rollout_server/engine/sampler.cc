@@ -158,7 +158,7 @@ std::vector<int32_t> AllIds(size_t count) {
 absl::Status BrokenRow(std::span<const float> logits) {
   const auto nans =
       std::count_if(logits.begin(), logits.end(), [](float x) { return std::isnan(x); });
-  return absl::InternalError(absl::StrCat("the model gave ", nans, " NaN logits of ", logits.size(),
+  return absl::DataLossError(absl::StrCat("the model gave ", nans, " NaN logits of ", logits.size(),
                                           ", largest ",
                                           *std::max_element(logits.begin(), logits.end())));
 }
@@ -206,7 +206,7 @@ absl::StatusOr<SampledToken> SampleToken(std::span<const float> logits,
       Distribute(row, greedy ? 1.0f : 1.0f / params.temperature, scratch);
   if (whole.broken()) {
     if (MassOf(ActiveInstructionSet(), logits, 1.0f).broken()) return BrokenRow(logits);
-    return absl::InternalError("no token is left to draw from");
+    return absl::FailedPreconditionError("no token is left to draw from");
   }
 
   SampledToken token;
@@ -217,6 +217,7 @@ absl::StatusOr<SampledToken> SampleToken(std::span<const float> logits,
     token.id = static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
     if (!forbidden.empty()) {
       drawn_from = DistributionOf(ActiveInstructionSet(), logits, 1.0f);
+      if (drawn_from.broken()) return BrokenRow(logits);  // by the logit of a forbidden id
     }
   } else if (filtered) {
     drawn_from = Transform(row, whole, transforms, scratch);
@@ -233,8 +234,13 @@ absl::StatusOr<SampledToken> SampleToken(std::span<const float> logits,
     token.top = MostLikely(greedy ? logits : row, drawn_from,
                            filtered ? scratch.support : AllIds(logits.size()), params.top_logprobs);
   }
-  const bool untouched = greedy || (!filtered && forbidden.empty() && params.temperature == 1.0f);
-  token.raw_logprob = untouched ? token.behaviour_logprob : LogSoftmaxAt(logits, 1.0f, token.id);
+  if (greedy || (!filtered && forbidden.empty() && params.temperature == 1.0f)) {
+    token.raw_logprob = token.behaviour_logprob;
+    return token;
+  }
+  const TokenDistribution raw = MassOf(ActiveInstructionSet(), logits, 1.0f);
+  if (raw.broken()) return BrokenRow(logits);  // by the logit of a forbidden id
+  token.raw_logprob = raw.LogProb(logits[token.id]);
   return token;
 }
 

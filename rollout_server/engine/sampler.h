@@ -34,7 +34,8 @@ struct SampledToken {
 // Draws from `logits` [V] fp32 with `uniform` in (0, 1). `forbidden` ids cannot be drawn. Greedy
 // (temperature 0) takes the largest logit, the lowest id on ties, and reports the raw log-prob as
 // the behaviour one, with entropy and second moment of the untouched distribution.
-//   INTERNAL  a logit is NaN or +inf, or nothing is left to draw from
+//   DATA_LOSS            a logit is NaN or +inf, or all are -inf
+//   FAILED_PRECONDITION  nothing is left to draw from: all but `forbidden` ids have -inf
 absl::StatusOr<SampledToken> SampleToken(std::span<const float> logits,
                                          const SamplingParams& params,
                                          std::span<const int32_t> forbidden, double uniform);
@@ -55,7 +56,7 @@ struct ScoredToken {
   float mass_above = 0;
 };
 
-//   INTERNAL  a logit is NaN or +inf
+//   DATA_LOSS  a logit is NaN or +inf, or all are -inf
 absl::StatusOr<ScoredToken> ScoreToken(std::span<const float> logits, const ScoreOptions& options,
                                        int32_t id);
 

@@ -24,6 +24,15 @@ int64_t MemberBlocks(const GroupRequest& request, int64_t num_new) {
   return KvBlockPool::BlocksFor(stored) - FullPromptBlocks(request);
 }
 
+void KeepMostOutdated(const FoundKv& found, std::optional<FoundKv>& kept) {
+  if (!kept || found.age() >= kept->age()) kept = found;
+}
+
+// Puts what the sequence found into the record of its completion, which outlives the KV.
+void NoteFound(Sequence& sequence) {
+  if (sequence.kv.found) KeepMostOutdated(*sequence.kv.found, sequence.completion.found_kv);
+}
+
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerLimits& limits) : limits_(limits), blocks_(limits.num_blocks) {
@@ -67,7 +76,7 @@ bool Scheduler::CanAdmit(const GroupRequest& request) const {
   }
   // By the learned share it fits; is there room for it to begin?
   const int64_t prompt = KvBlockPool::BlocksFor(static_cast<int64_t>(request.prompt.size()));
-  return share == 1.0 || prompt + sequences <= blocks_.num_available();
+  return share == 1.0 || prompt + sequences <= NumAvailable();
 }
 
 void Scheduler::Admit(StepPlan& plan) {
@@ -80,6 +89,7 @@ void Scheduler::Admit(StepPlan& plan) {
       auto sequence = std::make_unique<Sequence>();
       sequence->group = group.get();
       sequence->completion.index = i;
+      sequence->completion.charge = ByteCharge(group->request.charge.meter());
       group->sequences.push_back(std::move(sequence));
     }
     plan.admitted.push_back(group.get());
@@ -125,7 +135,7 @@ void Scheduler::Resume(StepPlan& plan) {
       // Those that run will want a block each soon; with none running, the oldest group must
       // advance.
       const int64_t spare = static_cast<int64_t>(ready_.size());
-      const auto enough = [&] { return blocks_.num_available() >= needed + spare; };
+      const auto enough = [&] { return NumAvailable() >= needed + spare; };
       while (!enough() && g == 0 && ready_.empty() && ReclaimFrom(1)) {
       }
       if (!enough()) return;
@@ -135,6 +145,7 @@ void Scheduler::Resume(StepPlan& plan) {
       FindPrefix(sequence->kv, sequence->num_tokens() - 1,
                  [&](int64_t position) { return sequence->TokenAt(position); });
       sequence->found_prefix |= sequence->kv.num_computed > group.prompt.num_computed;
+      NoteFound(*sequence);
       ExtendTo(sequence->kv, sequence->num_tokens(), plan);  // so that the next one counts it
       if (sequence->decodable()) ready_.push_back(sequence.get());
     }
@@ -196,14 +207,14 @@ void Scheduler::PlanChunks(StepPlan& plan) {
 bool Scheduler::ExtendTo(Cached& kv, int64_t num_tokens, StepPlan& plan) {
   const size_t next = static_cast<size_t>(kv.num_computed / kBlock);
   if (next < kv.blocks.size() && blocks_.holders(kv.blocks[next]) > 1) {
-    const std::optional<BlockId> copy = blocks_.Allocate();
+    const std::optional<BlockId> copy = Allocate();
     if (!copy) return false;
     plan.copies.push_back({kv.blocks[next], *copy});
     blocks_.Release(kv.blocks[next]);
     kv.blocks[next] = *copy;
   }
   while (static_cast<int64_t>(kv.blocks.size()) < KvBlockPool::BlocksFor(num_tokens)) {
-    const std::optional<BlockId> block = blocks_.Allocate();
+    const std::optional<BlockId> block = Allocate();
     if (!block) return false;
     kv.blocks.push_back(*block);
   }
@@ -264,6 +275,7 @@ void Scheduler::Fork(RunningGroup& group) {
     for (const BlockId block : s->kv.blocks) blocks_.Share(block);
     s->active = true;
     s->found_prefix |= group.num_prompt_tokens_found > 0;
+    NoteFound(*s);
   }
   const int64_t full = FullPromptBlocks(group.request);
   if (static_cast<int64_t>(group.prompt.blocks.size()) > full) {
@@ -289,6 +301,7 @@ void Scheduler::FindPrefix(Cached& kv, int64_t num_tokens, const TokenAt& token_
       return;
     }
     ++stats_.num_prefix_hits;
+    KeepMostOutdated({blocks_.generation(*block), generation_}, kv.found);
     kv.blocks.push_back(*block);
     kv.name = name;
     kv.num_computed = ++kv.num_named * kBlock;
@@ -303,7 +316,7 @@ void Scheduler::PublishFull(Cached& kv, const TokenAt& token_at) {
     std::array<int32_t, kBlock> ids;
     for (int64_t i = 0; i < kBlock; ++i) ids[i] = token_at(kv.num_named * kBlock + i);
     kv.name = NextName(kv.name, ids);
-    blocks_.Publish(kv.blocks[kv.num_named++], kv.name);
+    blocks_.Publish(kv.blocks[kv.num_named++], kv.name, kv.generation);
   }
 }
 
@@ -346,15 +359,37 @@ void Scheduler::OnInstall(bool recompute) {
   }
 }
 
-std::optional<std::vector<BlockId>> Scheduler::Borrow(int64_t num_blocks) {
-  if (blocks_.num_available() < num_blocks) return std::nullopt;
-  std::vector<BlockId> borrowed;
-  for (int64_t i = 0; i < num_blocks; ++i) borrowed.push_back(*blocks_.Allocate());
-  return borrowed;
+// For groups: what is lent is theirs when they need it.
+std::optional<BlockId> Scheduler::Allocate() {
+  std::optional<BlockId> block = blocks_.Allocate();
+  for (; !block && !loans_.empty(); block = blocks_.Allocate()) {
+    const std::shared_ptr<KvLoan> loan = std::move(loans_.back());
+    loans_.pop_back();
+    for (const BlockId lent : loan->blocks) blocks_.Release(lent);
+    loan->blocks.clear();
+    loan->recalled = true;
+  }
+  return block;
 }
 
-void Scheduler::GiveBack(const std::vector<BlockId>& blocks) {
-  for (const BlockId block : blocks) blocks_.Release(block);
+int64_t Scheduler::NumAvailable() const {
+  int64_t available = blocks_.num_available();
+  for (const auto& loan : loans_) available += static_cast<int64_t>(loan->blocks.size());
+  return available;
+}
+
+std::shared_ptr<const KvLoan> Scheduler::Borrow(int64_t num_blocks) {
+  if (blocks_.num_available() < num_blocks) return nullptr;
+  auto loan = std::make_shared<KvLoan>();
+  for (int64_t i = 0; i < num_blocks; ++i) loan->blocks.push_back(*blocks_.Allocate());
+  loans_.push_back(loan);
+  return loan;
+}
+
+void Scheduler::GiveBack(const std::shared_ptr<const KvLoan>& loan) {
+  if (loan->recalled) return;
+  for (const BlockId block : loan->blocks) blocks_.Release(block);
+  std::erase(loans_, loan);
 }
 
 RunningGroup* Scheduler::FindRunning(GroupKey key) const {

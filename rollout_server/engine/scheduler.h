@@ -56,6 +56,12 @@ struct StepPlan {
   std::vector<Work> work;               // decodes first, then chunks
 };
 
+// Blocks lent to a caller that computes beside the groups.
+struct KvLoan {
+  std::vector<BlockId> blocks;  // none any more when it was recalled
+  bool recalled = false;        // a group needed them: what they held is lost
+};
+
 struct SchedulerStats {
   uint64_t num_preemptions = 0;
   uint64_t num_prefix_hits = 0, num_prefix_misses = 0;  // blocks looked for
@@ -96,10 +102,13 @@ class Scheduler {
   // While held, nothing is admitted: what runs can run out.
   void HoldAdmissions(bool hold) { admissions_held_ = hold; }
 
-  // Blocks for a caller that computes beside the groups, between two steps. Nothing when too few
-  // are left.
-  std::optional<std::vector<BlockId>> Borrow(int64_t num_blocks);
-  void GiveBack(const std::vector<BlockId>& blocks);
+  // Blocks for a caller that computes beside the groups, between steps. Null when too few are left.
+  // Groups come first: they are planned as if nothing were lent, and when one needs a block and
+  // none is left, Plan recalls loans, the youngest first.
+  std::shared_ptr<const KvLoan> Borrow(int64_t num_blocks);
+  // Only once; also of a loan that was recalled.
+  void GiveBack(const std::shared_ptr<const KvLoan>& loan);
+  bool has_lent() const { return !loans_.empty(); }
 
   bool HasWork() const { return !running_.empty() || (!waiting_.empty() && !admissions_held_); }
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
@@ -128,11 +137,14 @@ class Scheduler {
   void FreeKv(RunningGroup& group);
   void Remove(RunningGroup* group);
   int64_t ReservedBlocks(const RunningGroup& group) const;
+  std::optional<BlockId> Allocate();
+  int64_t NumAvailable() const;
 
   const SchedulerLimits limits_;
   KvBlockPool blocks_;
   std::list<GroupRequest> waiting_;                     // in order of admission
   std::vector<std::unique_ptr<RunningGroup>> running_;  // in order of admission
+  std::vector<std::shared_ptr<KvLoan>> loans_;          // not recalled; in order of Borrow
   std::vector<Sequence*> ready_;                        // decodes of the plan being made
   Overcommit overcommit_;
   uint64_t generation_ = 0;  // of the weights

@@ -1,6 +1,7 @@
 #include "rollout_server/engine/scorer.h"
 
 #include <algorithm>
+#include <deque>
 #include <span>
 #include <utility>
 
@@ -12,12 +13,14 @@ namespace tandem::rollout {
 namespace {
 
 constexpr int64_t kStepTokens = 256;  // of prompts, computed together
+// A run gives up when groups took all it was lent so often, and nothing was done in between.
+constexpr int kMostRecalls = 8;
 
 // A sequence on its way through the model. The last id is never computed: nothing is asked about
 // what follows.
 struct Lane {
   size_t sequence = 0;
-  std::vector<BlockId> blocks;
+  std::shared_ptr<const KvLoan> loan;
   int64_t end = 0;           // positions [0, end) are computed
   int64_t first_single = 0;  // from this position on, one in a step
   int64_t next = 0;          // position
@@ -30,101 +33,11 @@ struct Prediction {
   int64_t position = 0;
 };
 
-struct Step {
+struct Slice {
   const StagedWeights* weights = nullptr;
   std::vector<TokenInput> inputs;
   std::vector<int64_t> rows;
   std::vector<Prediction> predictions;  // one for each row
-};
-
-// The lanes that go through the model together. Gives their blocks back.
-class Batch {
- public:
-  Batch(const ScoreContext& context, const std::vector<ScoreSequence>& sequences,
-        const ScoreOptions& options)
-      : context_(context), sequences_(sequences), options_(options) {}
-  ~Batch() {
-    for (const Lane& lane : lanes_) context_.scheduler->GiveBack(lane.blocks);
-  }
-  Batch(const Batch&) = delete;
-  Batch& operator=(const Batch&) = delete;
-
-  // Takes sequences from `first` on: one when alone; in decode as many as blocks and lanes last
-  // for; in prefill as many as fill one step, so that no more blocks are lent than that needs.
-  absl::Status Fill(size_t first) {
-    const int64_t most = options_.alone ? 1 : context_.max_sequences;
-    int64_t tokens = 0;
-    for (size_t s = first; s < sequences_.size() && size() < most; ++s) {
-      const int64_t end = static_cast<int64_t>(sequences_[s].ids.size()) - 1;
-      const bool decode = options_.path == ScorePath::kDecode;
-      tokens += end;
-      if (!decode && !lanes_.empty() && tokens > StepTokens()) break;
-      auto blocks = context_.scheduler->Borrow(KvBlockPool::BlocksFor(end));
-      if (!blocks) break;
-      lanes_.push_back({s, *std::move(blocks), end,
-                        decode ? std::min(end, sequences_[s].num_prompt_tokens) : end, 0});
-    }
-    if (!lanes_.empty()) return absl::OkStatus();
-    return absl::ResourceExhaustedError(absl::StrCat("no KV cache is free for a sequence of ",
-                                                     sequences_[first].ids.size(),
-                                                     " tokens; score when fewer groups run"));
-  }
-
-  // Single tokens first, then chunks of prompts, as the scheduler plans a step; of the lanes that
-  // stand at the same weights as the first unfinished one. Empty at the end.
-  Step Next() {
-    Step step;
-    for (Lane& lane : lanes_) {
-      if (lane.next >= lane.first_single && lane.next < lane.end && Joins(lane, step))
-        Compute(lane, 1, step);
-    }
-    for (Lane& lane : lanes_) {
-      const int64_t room = StepTokens() - static_cast<int64_t>(step.inputs.size());
-      if (lane.next < lane.first_single && room > 0 && Joins(lane, step)) {
-        Compute(lane, std::min({room, lane.first_single - lane.next, SegmentEnd(lane) - lane.next}),
-                step);
-      }
-    }
-    return step;
-  }
-
-  int64_t size() const { return static_cast<int64_t>(lanes_.size()); }
-
- private:
-  int64_t StepTokens() const { return std::min(kStepTokens, context_.max_step_tokens); }
-
-  int64_t SegmentEnd(const Lane& lane) const {
-    const std::vector<ScoreSegment>& segments = sequences_[lane.sequence].segments;
-    return lane.segment < segments.size() ? segments[lane.segment].end : lane.end;
-  }
-
-  // A step is computed under one set of weights: that of its first lane.
-  bool Joins(Lane& lane, Step& step) const {
-    const std::vector<ScoreSegment>& segments = sequences_[lane.sequence].segments;
-    while (lane.segment < segments.size() && lane.next >= segments[lane.segment].end)
-      ++lane.segment;
-    const StagedWeights* const weights =
-        lane.segment < segments.size() ? segments[lane.segment].weights : context_.weights;
-    if (step.weights == nullptr) step.weights = weights;
-    return step.weights == weights;
-  }
-
-  void Compute(Lane& lane, int64_t count, Step& step) {
-    for (const int64_t end = lane.next + count; lane.next < end; ++lane.next) {
-      const ScoreSequence& sequence = sequences_[lane.sequence];
-      if (lane.next + 1 >= sequence.num_prompt_tokens) {
-        step.rows.push_back(static_cast<int64_t>(step.inputs.size()));
-        step.predictions.push_back({lane.sequence, lane.next});
-      }
-      step.inputs.push_back(
-          {sequence.ids[lane.next], static_cast<int32_t>(lane.next), &lane.blocks});
-    }
-  }
-
-  const ScoreContext& context_;
-  const std::vector<ScoreSequence>& sequences_;
-  const ScoreOptions& options_;
-  std::vector<Lane> lanes_;  // not moved once filled: steps point into it
 };
 
 void Write(const ScoredToken& token, int64_t t, SequenceScore& score) {
@@ -140,30 +53,174 @@ void Write(const ScoredToken& token, int64_t t, SequenceScore& score) {
   score.mass_above[t] = token.mass_above;
 }
 
-absl::Status Run(const ScoreContext& context, const std::vector<ScoreSequence>& sequences,
-                 const ScoreOptions& options, const Step& step, std::vector<SequenceScore>& out) {
-  std::vector<int32_t> ids;
-  for (const Prediction& p : step.predictions)
-    ids.push_back(sequences[p.sequence].ids[p.position + 1]);
-  std::vector<absl::StatusOr<ScoredToken>> tokens(step.rows.size());
-  TANDEM_RETURN_IF_ERROR(
-      context.runner->RunAndScore(*step.weights, step.inputs, step.rows, ids, options, tokens));
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    const auto& [s, position] = step.predictions[i];
-    if (!tokens[i].ok()) {
-      return absl::InternalError(absl::StrCat("sequence ", s, ", token ", position + 1, ": ",
-                                              tokens[i].status().message()));
-    }
-    Write(*tokens[i], position + 1, out[s]);
-  }
-  return absl::OkStatus();
-}
-
 SequenceScore Empty(size_t size) {
   const std::vector<float> zeros(size, 0.0f);
   return {zeros, zeros, zeros, zeros, zeros, zeros, zeros, std::vector<int32_t>(size, 0),
           zeros, zeros};
 }
+
+// The sequences that go through the model together are lanes; when the last of them is through, the
+// next ones begin.
+class SlicedScore : public ScoreRun {
+ public:
+  SlicedScore(const ScoreContext& context, std::vector<ScoreSequence> sequences,
+              const ScoreOptions& options)
+      : context_(context),
+        sequences_(std::move(sequences)),
+        options_(options),
+        began_under_(*context.live) {
+    for (size_t s = 0; s < sequences_.size(); ++s) {
+      waiting_.push_back(s);
+      scores_.push_back(Empty(sequences_[s].ids.size()));
+    }
+  }
+  ~SlicedScore() override {
+    for (const Lane& lane : lanes_) context_.scheduler->GiveBack(lane.loan);
+  }
+  SlicedScore(const SlicedScore&) = delete;
+  SlicedScore& operator=(const SlicedScore&) = delete;
+
+  absl::StatusOr<ScoreProgress> Step() override {
+    TANDEM_RETURN_IF_ERROR(CheckWeights());
+    TANDEM_RETURN_IF_ERROR(TakeBackRecalled());
+    if (lanes_.empty()) {
+      if (waiting_.empty()) return ScoreProgress::kDone;
+      Fill();
+      if (lanes_.empty() && context_.scheduler->has_lent()) return ScoreProgress::kWaits;
+      if (lanes_.empty()) return NoRoom(waiting_.front());
+    }
+    TANDEM_RETURN_IF_ERROR(Compute(Next()));
+    std::erase_if(lanes_, [this](const Lane& lane) {
+      if (lane.next < lane.end) return false;
+      context_.scheduler->GiveBack(lane.loan);
+      num_recalls_ = 0;
+      return true;
+    });
+    return lanes_.empty() && waiting_.empty() ? ScoreProgress::kDone : ScoreProgress::kMore;
+  }
+
+  std::vector<SequenceScore> Take() override { return std::move(scores_); }
+
+ private:
+  int64_t SliceTokens() const { return std::min(kStepTokens, context_.max_step_tokens); }
+
+  // The weights that a run began under may have been given away since.
+  absl::Status CheckWeights() const {
+    if (context_.live->num_installs == began_under_.num_installs) return absl::OkStatus();
+    return absl::AbortedError(absl::StrCat(
+        "version ", context_.live->version.value, " of the weights was installed while version ",
+        began_under_.version.value, " was scored with: ask again"));
+  }
+
+  absl::Status NoRoom(size_t sequence) const {
+    return absl::ResourceExhaustedError(absl::StrCat("no KV cache is free for a sequence of ",
+                                                     sequences_[sequence].ids.size(),
+                                                     " tokens; score when fewer groups run"));
+  }
+
+  // A lane whose blocks groups took begins again later; what it has scored, it scores again.
+  absl::Status TakeBackRecalled() {
+    for (auto lane = lanes_.rbegin(); lane != lanes_.rend(); ++lane) {
+      if (lane->loan->recalled) waiting_.push_front(lane->sequence);
+    }
+    const bool recalled = std::erase_if(lanes_, [](const Lane& l) { return l.loan->recalled; }) > 0;
+    if (!recalled || !lanes_.empty() || ++num_recalls_ <= kMostRecalls) return absl::OkStatus();
+    return NoRoom(waiting_.front());
+  }
+
+  // Lanes for the sequences that wait: one when alone; in decode as many as blocks and places last
+  // for; in prefill as many as fill one step, so that no more blocks are lent than that needs.
+  void Fill() {
+    const bool decode = options_.path == ScorePath::kDecode;
+    const int64_t most = options_.alone ? 1 : context_.max_sequences;
+    int64_t tokens = 0;
+    while (!waiting_.empty() && static_cast<int64_t>(lanes_.size()) < most) {
+      const ScoreSequence& sequence = sequences_[waiting_.front()];
+      const int64_t end = static_cast<int64_t>(sequence.ids.size()) - 1;
+      tokens += end;
+      if (!decode && !lanes_.empty() && tokens > SliceTokens()) break;
+      auto loan = context_.scheduler->Borrow(KvBlockPool::BlocksFor(end));
+      if (loan == nullptr) break;
+      lanes_.push_back({waiting_.front(), std::move(loan), end,
+                        decode ? std::min(end, sequence.num_prompt_tokens) : end});
+      waiting_.pop_front();
+    }
+  }
+
+  // Single tokens first, then chunks of prompts, as the scheduler plans a step; of the lanes that
+  // stand at the same weights as the first one.
+  Slice Next() {
+    Slice slice;
+    for (Lane& lane : lanes_) {
+      if (lane.next >= lane.first_single && Joins(lane, slice)) Add(lane, 1, slice);
+    }
+    for (Lane& lane : lanes_) {
+      const int64_t room = SliceTokens() - static_cast<int64_t>(slice.inputs.size());
+      if (lane.next < lane.first_single && room > 0 && Joins(lane, slice)) {
+        Add(lane, std::min({room, lane.first_single - lane.next, SegmentEnd(lane) - lane.next}),
+            slice);
+      }
+    }
+    return slice;
+  }
+
+  int64_t SegmentEnd(const Lane& lane) const {
+    const std::vector<ScoreSegment>& segments = sequences_[lane.sequence].segments;
+    return lane.segment < segments.size() ? segments[lane.segment].end : lane.end;
+  }
+
+  // A slice is computed under one set of weights: that of its first lane.
+  bool Joins(Lane& lane, Slice& slice) const {
+    const std::vector<ScoreSegment>& segments = sequences_[lane.sequence].segments;
+    while (lane.segment < segments.size() && lane.next >= segments[lane.segment].end)
+      ++lane.segment;
+    const StagedWeights* const weights =
+        lane.segment < segments.size() ? segments[lane.segment].weights : context_.weights;
+    if (slice.weights == nullptr) slice.weights = weights;
+    return slice.weights == weights;
+  }
+
+  void Add(Lane& lane, int64_t count, Slice& slice) {
+    for (const int64_t end = lane.next + count; lane.next < end; ++lane.next) {
+      const ScoreSequence& sequence = sequences_[lane.sequence];
+      if (lane.next + 1 >= sequence.num_prompt_tokens) {
+        slice.rows.push_back(static_cast<int64_t>(slice.inputs.size()));
+        slice.predictions.push_back({lane.sequence, lane.next});
+      }
+      slice.inputs.push_back(
+          {sequence.ids[lane.next], static_cast<int32_t>(lane.next), &lane.loan->blocks});
+    }
+  }
+
+  absl::Status Compute(const Slice& slice) {
+    std::vector<int32_t> ids;
+    for (const Prediction& p : slice.predictions) {
+      ids.push_back(sequences_[p.sequence].ids[static_cast<size_t>(p.position + 1)]);
+    }
+    std::vector<absl::StatusOr<ScoredToken>> tokens(slice.rows.size());
+    TANDEM_RETURN_IF_ERROR(context_.runner->RunAndScore(*slice.weights, slice.inputs, slice.rows,
+                                                        ids, options_, tokens));
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const auto& [s, position] = slice.predictions[i];
+      if (!tokens[i].ok()) {
+        return absl::Status(tokens[i].status().code(),
+                            absl::StrCat("sequence ", s, ", token ", position + 1, ": ",
+                                         tokens[i].status().message()));
+      }
+      Write(*tokens[i], position + 1, scores_[s]);
+    }
+    return absl::OkStatus();
+  }
+
+  const ScoreContext context_;
+  const std::vector<ScoreSequence> sequences_;
+  const ScoreOptions options_;
+  const LiveWeights began_under_;
+  std::deque<size_t> waiting_;  // sequences
+  std::vector<Lane> lanes_;
+  std::vector<SequenceScore> scores_;
+  int num_recalls_ = 0;  // of all lanes, since one was last through
+};
 
 }  // namespace
 
@@ -198,20 +255,10 @@ absl::Status CheckSequences(const std::vector<ScoreSequence>& sequences, const M
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<SequenceScore>> ScoreSequences(
-    const ScoreContext& context, const std::vector<ScoreSequence>& sequences,
-    const ScoreOptions& options) {
-  std::vector<SequenceScore> out;
-  for (const ScoreSequence& sequence : sequences) out.push_back(Empty(sequence.ids.size()));
-  for (size_t first = 0; first < sequences.size();) {
-    Batch batch(context, sequences, options);
-    TANDEM_RETURN_IF_ERROR(batch.Fill(first));
-    for (Step step = batch.Next(); !step.inputs.empty(); step = batch.Next()) {
-      TANDEM_RETURN_IF_ERROR(Run(context, sequences, options, step, out));
-    }
-    first += static_cast<size_t>(batch.size());
-  }
-  return out;
+std::unique_ptr<ScoreRun> MakeScoreRun(const ScoreContext& context,
+                                       std::vector<ScoreSequence> sequences,
+                                       const ScoreOptions& options) {
+  return std::make_unique<SlicedScore>(context, std::move(sequences), options);
 }
 
 }  // namespace tandem::rollout

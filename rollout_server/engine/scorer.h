@@ -1,22 +1,33 @@
-// ScoreSequences: given ids through the engine's own forward, KV cache and sampler, in whole chunks
+// MakeScoreRun: given ids through the engine's own forward, KV cache and sampler, in whole chunks
 // (prefill) or one token a step (decode), side by side or alone. The ladder's hand.
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SCORER_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_SCORER_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
+#include "common/base/weight_version.h"
 #include "common/model/model_config.h"
 #include "rollout_server/engine/scheduler.h"
 #include "rollout_server/engine/score_options.h"
+#include "rollout_server/engine/score_run.h"
 #include "rollout_server/engine/token_runner.h"
 
 namespace tandem::rollout {
 
+// What the engine serves now.
+struct LiveWeights {
+  WeightVersion version;
+  uint64_t num_installs = 0;  // tells two installs of one version apart
+};
+
+// What all runs of an engine use; it outlives them.
 struct ScoreContext {
   TokenRunner* runner = nullptr;
-  const StagedWeights* weights = nullptr;
+  const StagedWeights* weights = nullptr;  // good until `live` changes
+  const LiveWeights* live = nullptr;
   Scheduler* scheduler = nullptr;  // lends blocks nobody holds
   int64_t max_sequences = 0;       // decoded side by side
   int64_t max_step_tokens = 0;     // computed in one step, prompt chunks included
@@ -29,11 +40,9 @@ absl::Status CheckSequences(const std::vector<ScoreSequence>& sequences, const M
                             const TokenRunner& runner);
 
 // Of sequences that CheckSequences accepts, under options that ValidateScoreOptions accepts.
-//   RESOURCE_EXHAUSTED  a sequence needs more KV blocks than nobody holds
-//   INTERNAL            a logit is NaN or +inf; and what TokenRunner::Run says
-absl::StatusOr<std::vector<SequenceScore>> ScoreSequences(
-    const ScoreContext& context, const std::vector<ScoreSequence>& sequences,
-    const ScoreOptions& options);
+std::unique_ptr<ScoreRun> MakeScoreRun(const ScoreContext& context,
+                                       std::vector<ScoreSequence> sequences,
+                                       const ScoreOptions& options);
 
 }  // namespace tandem::rollout
 

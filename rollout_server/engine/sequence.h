@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "rollout_server/engine/group.h"
@@ -22,6 +23,7 @@ struct Cached {
   BlockName name;         // of the last of them
   uint64_t generation =
       0;  // of the weights that computed the first token; names need one generation
+  std::optional<FoundKv> found;  // of the blocks that were found by their names, the most outdated
 };
 
 // One completion in progress.

@@ -4,17 +4,14 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
-#include "rollout_server/engine/completion_text.h"
 
 namespace tandem::rollout {
-
-std::string_view WithoutUnfinishedCharacter(std::string_view text) {
-  constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-  while (text.ends_with(kReplacement)) text.remove_suffix(kReplacement.size());
-  return text;
-}
-
 namespace {
+
+constexpr int kMostUnfinished = 3;  // bytes of a character that is not complete
+// A token has a byte at least, so tokens that have not become text after so many never will.
+constexpr size_t kMostPending = 12;
+constexpr size_t kShort = 256;  // tokens: decoding them all is no matter
 
 std::optional<size_t> FirstOf(const std::vector<std::string>& stop_strings, std::string_view text) {
   std::optional<size_t> first;
@@ -33,30 +30,48 @@ size_t LongestOf(const std::vector<std::string>& stop_strings) {
 
 }  // namespace
 
-StopMatcher::StopMatcher(const Tokenizer* tokenizer, std::vector<std::string> stop_strings)
-    : tokenizer_(tokenizer),
+std::string_view WithoutUnfinishedCharacter(std::string_view text) {
+  constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+  for (int i = 0; i < kMostUnfinished && text.ends_with(kReplacement); ++i) {
+    text.remove_suffix(kReplacement.size());
+  }
+  return text;
+}
+
+StopMatcher::StopMatcher(Decode decode, std::vector<std::string> stop_strings)
+    : decode_(std::move(decode)),
       stop_strings_(std::move(stop_strings)),
       kept_bytes_(std::max<size_t>(LongestOf(stop_strings_), 1) - 1) {}
 
+// Is a stop string there that ends behind the first `num_known_bytes`, which were looked at before?
+bool StopMatcher::EndsIn(std::string_view recent, size_t num_known_bytes) const {
+  return std::any_of(stop_strings_.begin(), stop_strings_.end(), [&](const std::string& stop) {
+    const size_t from = num_known_bytes < stop.size() ? 0 : num_known_bytes - stop.size() + 1;
+    return recent.find(stop, from) != std::string_view::npos;
+  });
+}
+
 absl::StatusOr<std::optional<size_t>> StopMatcher::Check(std::span<const int32_t> token_ids) {
-  TANDEM_ASSIGN_OR_RETURN(
-      const std::string before,
-      CompletionText(*tokenizer_, token_ids.subspan(context_, read_ - context_)));
-  TANDEM_ASSIGN_OR_RETURN(const std::string now,
-                          CompletionText(*tokenizer_, token_ids.subspan(context_)));
+  TANDEM_ASSIGN_OR_RETURN(const std::string before,
+                          decode_(token_ids.subspan(context_, read_ - context_)));
+  TANDEM_ASSIGN_OR_RETURN(const std::string now, decode_(token_ids.subspan(context_)));
+  const size_t num_known = WithoutUnfinishedCharacter(before).size();
   const std::string_view complete = WithoutUnfinishedCharacter(now);
   std::string recent = tail_;
-  if (complete.size() > before.size()) recent += complete.substr(before.size());
-  if (FirstOf(stop_strings_, recent)) {
-    TANDEM_ASSIGN_OR_RETURN(const std::string text, CompletionText(*tokenizer_, token_ids));
-    return FirstOf(stop_strings_, WithoutUnfinishedCharacter(text));
-  }
-  if (complete.size() == now.size()) {
+  if (complete.size() > num_known) recent += complete.substr(num_known);
+  suspected_ = suspected_ || EndsIn(recent, tail_.size());
+  if (complete.size() == now.size() || token_ids.size() - read_ >= kMostPending) {
     tail_ = recent.substr(recent.size() - std::min(recent.size(), kept_bytes_));
     context_ = read_;
     read_ = token_ids.size();
   }
-  return std::nullopt;
+  if (!suspected_ || (token_ids.size() > kShort && token_ids.size() < next_whole_)) {
+    return std::nullopt;
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, decode_(token_ids));
+  suspected_ = false;
+  next_whole_ = token_ids.size() + token_ids.size() / 4;
+  return FirstOf(stop_strings_, WithoutUnfinishedCharacter(text));
 }
 
 }  // namespace tandem::rollout

@@ -50,7 +50,7 @@ class Neighbour:
 def tandem(model):
     done = subprocess.run(
         [ROOT / "build/release/bin/tandem", "bench", "rollout", "--model", model, "--cases",
-         ",".join(case["name"] for case in CASES), "--new-tokens", "64", "--repeats", "1", "--json"],
+         ",".join(case["name"] for case in CASES), "--max-new-tokens", "64", "--repeats", "1", "--json"],
         check=True, capture_output=True, text=True)
     cases = json.loads(done.stdout)["cases"]
     return {name: case["decode"]["tandem"]["tokens_per_second"]["median"] for name, case in cases.items()}

@@ -3,7 +3,7 @@
 
     build/release/bin/tandem bench rollout --model models/smollm2-135m-instruct \\
         --cases decode-1,decode-8,decode-32,decode-64,prefill-8 --json > rollout.json
-    build/release/bin/tandem bench push --model models/smollm2-135m-instruct --servers 1 \\
+    build/release/bin/tandem bench push --model models/smollm2-135m-instruct --num-servers 1 \\
         --transports stream --json > push.json
     build/release/bin/tandem demo --steps 6 --seed 2 --name constants
     .deps/venv/bin/python tests/bench/simulate_constants.py --rollout rollout.json --push push.json \\

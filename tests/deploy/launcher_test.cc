@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
+#include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/file_system.h"
@@ -13,8 +17,8 @@ namespace {
 
 using ::tandem::testing::TempDir;
 
-// Servers and trainer are shell scripts: $0 is the port file of a server, the addresses of a
-// trainer.
+// Servers and trainer are shell scripts. Of a server $0 is the port file and $1 the port that it
+// had before (0: none); of a trainer $0 are the addresses and $1 says whether it is started again.
 struct Scripts {
   std::string server = "echo 4711 > $0; exec sleep 600";
   std::string trainer = "exit 0";
@@ -27,13 +31,15 @@ LaunchPlan PlanOf(const TempDir& dir, const Scripts& scripts, int64_t num_server
   plan.num_steps = 2;
   plan.ready_seconds = 20;
   plan.stop_seconds = 20;
-  plan.server_argv = [scripts](int64_t, const std::string& port_file) {
-    return std::vector<std::string>{"/bin/sh", "-c", scripts.server, port_file};
+  plan.server_argv = [scripts](int64_t, int64_t port, const std::string& port_file) {
+    return std::vector<std::string>{"/bin/sh", "-c", scripts.server, port_file,
+                                    std::to_string(port)};
   };
-  plan.trainer_argv = [scripts](const std::vector<std::string>& addresses) {
+  plan.trainer_argv = [scripts](const std::vector<std::string>& addresses, bool again) {
     std::string joined;
     for (const std::string& address : addresses) joined += address + " ";
-    return std::vector<std::string>{"/bin/sh", "-c", scripts.trainer, joined};
+    return std::vector<std::string>{"/bin/sh", "-c", scripts.trainer, joined,
+                                    again ? "again" : "first"};
   };
   return plan;
 }
@@ -41,11 +47,23 @@ LaunchPlan PlanOf(const TempDir& dir, const Scripts& scripts, int64_t num_server
 class LauncherTest : public ::testing::Test {
  protected:
   LaunchResult Run(const Scripts& scripts, int64_t num_servers = 1) {
+    return Run(PlanOf(dir_, scripts, num_servers));
+  }
+
+  LaunchResult Run(LaunchPlan plan) {
     ::testing::internal::CaptureStderr();
-    Launcher launcher(PlanOf(dir_, scripts, num_servers), &stop_, &live_);
+    Launcher launcher(std::move(plan), &stop_, &live_);
     LaunchResult result = launcher.Run();
     shown_ = ::testing::internal::GetCapturedStderr();
     return result;
+  }
+
+  LaunchPlan Restarting(const Scripts& scripts, int64_t most, bool has_checkpoint) {
+    LaunchPlan plan = PlanOf(dir_, scripts);
+    plan.restarts = {.most = most, .delay_seconds = 0.01};
+    plan.restarts_file = dir_ / "restarts.jsonl";
+    plan.has_checkpoint = [has_checkpoint] { return has_checkpoint; };
+    return plan;
   }
 
   const TempDir dir_;
@@ -102,7 +120,14 @@ TEST_F(LauncherTest, NeverStartsTheTrainerWhenAServerRefusesItsModel) {
 TEST_F(LauncherTest, PassesAStopOnAndWaitsForTheTrainerToSave) {
   stop_.Request();
   const LaunchResult result =
-      Run({.trainer = "trap 'echo saved >&2; exit 130' TERM; while :; do sleep 0.01; done"});
+      Run({.trainer = "trap 'echo saved >&2; exit 143' TERM; while :; do sleep 0.01; done"});
+  EXPECT_EQ(result.exit_code, ExitCode::kTerminated);
+}
+
+TEST_F(LauncherTest, EndsWithTheCodeOfItsOwnSignalWhateverTheTrainerWasPassed) {
+  raise(SIGINT);
+  const LaunchResult result =
+      Run({.trainer = "trap 'exit 143' TERM; while :; do sleep 0.01; done"});
   EXPECT_EQ(result.exit_code, ExitCode::kInterrupted);
 }
 
@@ -114,6 +139,99 @@ TEST_F(LauncherTest, NamesAServerThatIsNeverReady) {
   EXPECT_EQ(launcher.Run().exit_code, ExitCode::kChildDied);
   EXPECT_NE(::testing::internal::GetCapturedStderr().find("rollout_server 0 was not ready"),
             std::string::npos);
+}
+
+// The trainer runs until the server was there twice.
+TEST_F(LauncherTest, StartsAServerThatDiedAgainAtItsAddressWhileTheTrainerGoesOn) {
+  const std::string again = dir_ / "again";
+  const LaunchResult result = Run(Restarting(
+      {.server = "echo 4711 > $0; [ $1 = 0 ] || { echo $1 > " + again + "; exec sleep 600; }; " +
+                 "while [ ! -e $0.go ]; do sleep 0.01; done; kill -9 $$",
+       .trainer = "touch " + (dir_ / "logs/rollout_server_0.port.go") + "; while [ ! -s " + again +
+                  " ]; do sleep 0.01; done; echo $1 >&2"},
+      1, /*has_checkpoint=*/true));
+  EXPECT_EQ(result.exit_code, ExitCode::kOk) << shown_;
+  EXPECT_EQ(*ReadFile(again), "4711\n");
+  EXPECT_EQ(*ReadFile(dir_ / "logs/trainer.log"), "first\n");
+  EXPECT_EQ(result.summary.RestartsLine(), "restarts: rollout_server 0 1x (launch.max_restarts)\n");
+  EXPECT_NE(shown_.find("rollout_server 0 ended with signal 9"), std::string::npos) << shown_;
+  EXPECT_NE(shown_.find("rollout_server 0 is started again in 0.01 s (1 of 1)"), std::string::npos)
+      << shown_;
+  const std::string record = *ReadFile(dir_ / "restarts.jsonl");
+  EXPECT_NE(
+      record.find(R"("process":"rollout_server 0","reason":"signal 9 (Killed)", "attempt" : 1) "),
+      std::string::npos)
+      << record;
+}
+
+TEST_F(LauncherTest, StartsATrainerThatDiedAgainFromItsCheckpointAndKeepsTheServers) {
+  const LaunchResult result =
+      Run(Restarting({.server = "echo $1 >&2; echo 4711 > $0; exec sleep 600",
+                      .trainer = "echo $1 >&2; [ $1 = again ] || kill -9 $$"},
+                     1, /*has_checkpoint=*/true));
+  EXPECT_EQ(result.exit_code, ExitCode::kOk) << shown_;
+  EXPECT_EQ(*ReadFile(dir_ / "logs/trainer.log"), "first\nagain\n");
+  EXPECT_EQ(*ReadFile(dir_ / "logs/rollout_server_0.log"), "0\n");
+}
+
+TEST_F(LauncherTest, WithoutACheckpointServersBeginAgainWithTheTrainer) {
+  const LaunchResult result =
+      Run(Restarting({.server = "echo $1 >&2; echo 4711 > $0; exec sleep 600",
+                      .trainer = "echo $1 >&2; [ $1 = again ] || exit 10"},
+                     1, /*has_checkpoint=*/false));
+  EXPECT_EQ(result.exit_code, ExitCode::kOk) << shown_;
+  EXPECT_EQ(*ReadFile(dir_ / "logs/trainer.log"), "first\nagain\n");
+  EXPECT_EQ(*ReadFile(dir_ / "logs/rollout_server_0.log"), "0\n4711\n");
+  EXPECT_NE(shown_.find("there is no checkpoint yet"), std::string::npos) << shown_;
+}
+
+TEST_F(LauncherTest, EndsTheRunWhenALimitOfRestartsIsPassed) {
+  const LaunchResult result = Run(Restarting({.trainer = "kill -9 $$"}, 2, true));
+  EXPECT_EQ(result.exit_code, ExitCode::kChildDied);
+  EXPECT_EQ(result.summary.restarts.at("trainer"), 2);
+  EXPECT_NE(shown_.find("trainer was started again 2 times (launch.max_restarts): the run ends"),
+            std::string::npos)
+      << shown_;
+}
+
+TEST_F(LauncherTest, StartsNothingAgainThatWouldEndTheSame) {
+  const LaunchResult result = Run(Restarting({.trainer = "exit 6"}, 2, true));
+  EXPECT_EQ(result.exit_code, ExitCode::kDeliveryNotProven);
+  EXPECT_TRUE(result.summary.restarts.empty());
+}
+
+TEST_F(LauncherTest, AStopWhileTheTrainerIsDownEndsTheRun) {
+  LaunchPlan plan = Restarting({.trainer = "kill -9 $$"}, 1, true);
+  plan.restarts.delay_seconds = 60;
+  plan.has_checkpoint = [this] {  // asked for once the trainer is down
+    stop_.Request();
+    return true;
+  };
+  EXPECT_EQ(Run(std::move(plan)).exit_code, ExitCode::kTerminated);
+}
+
+TEST(Restarts, WaitsTwiceAsLongEachTimeUpToAMinuteAndCountsEachProcessAlone) {
+  Restarts restarts({.most = 8, .delay_seconds = 1});
+  for (const double seconds : {1, 2, 4, 8, 16, 32, 60, 60}) {
+    EXPECT_EQ(restarts.NextDelay("trainer"), seconds);
+  }
+  EXPECT_EQ(restarts.NextDelay("trainer"), std::nullopt);
+  EXPECT_EQ(restarts.NextDelay("rollout_server 0"), 1);
+  EXPECT_EQ(restarts.counts(),
+            (std::map<std::string, int64_t>{{"rollout_server 0", 1}, {"trainer", 8}}));
+  Restarts none({.most = 0});
+  EXPECT_EQ(none.NextDelay("trainer"), std::nullopt);
+  EXPECT_TRUE(none.counts().empty());
+}
+
+TEST(Restarts, AreForDeathsAndNotForReasonsThatStay) {
+  EXPECT_TRUE(WorthRestart({.exit_code = 137, .signal = 9}, false));
+  EXPECT_TRUE(WorthRestart({.exit_code = 1}, true));
+  EXPECT_TRUE(WorthRestart({.exit_code = 10}, false));
+  EXPECT_TRUE(WorthRestart({.exit_code = 0}, true));
+  for (const int code : {2, 3, 4, 5, 6, 7, 8, 130}) {
+    EXPECT_FALSE(WorthRestart({.exit_code = code}, false)) << code;
+  }
 }
 
 }  // namespace

@@ -107,7 +107,7 @@ TEST_F(RankProcessesTest, WhoDoesNotEndInTheGraceIsEnded) {
 
 TEST_F(RankProcessesTest, ASignalReachesEveryRankAndIsWaitedFor) {
   stop_.Request();
-  EXPECT_EQ(Run(Plan("trap 'echo told; exit 130' TERM; while :; do sleep 0.01; done")), 130);
+  EXPECT_EQ(Run(Plan("trap 'echo told; exit 143' TERM; while :; do sleep 0.01; done")), 143);
   EXPECT_THAT(output_, HasSubstr("[rank 0] told"));
   EXPECT_THAT(output_, HasSubstr("[rank 1] told"));
 }

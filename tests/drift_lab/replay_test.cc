@@ -109,7 +109,7 @@ std::string WriteCaptureOf(const TempDir& directory, const std::vector<ScoredGro
   const std::vector<HostTensor> weights = ToyWeights(config);
   EXPECT_THAT(WriteSafetensors(directory.path() + "/v0.safetensors", weights), IsOk());
   const auto off = offpolicy::ParseMethod("correction.kind=off").value();
-  trainer::ProximalLogprobs proximal;
+  trainer::PerToken proximal;
   const auto of_groups = Step(groups, off).report.proximal_logprobs;
   for (size_t g = 0; g < groups.size(); ++g) proximal[groups[g].group_id()] = of_groups[g];
   offpolicy::Capture capture = trainer::CaptureGroups(groups, proximal);

@@ -30,7 +30,7 @@ def config(model, tmp_path):
 
 def call(*arguments, env=None):
     """(exit code, stdout + stderr) of a program that is to end by itself."""
-    done = subprocess.run([str(a) for a in arguments], capture_output=True, text=True, timeout=120,
+    done = subprocess.run([str(a) for a in arguments], capture_output=True, text=True, timeout=240,
                           env={**os.environ, **(env or {})})
     return done.returncode, done.stdout + done.stderr
 
@@ -274,9 +274,9 @@ def test_a_server_lost_in_mid_run_is_waited_for_then_exit_4_with_a_checkpoint(mo
                         "trainer.client.server_patience_seconds=5") as trainer:
             wait_until(lambda: num_steps(tmp_path) >= 2, "no step")
             server.kill()
-            assert trainer.wait(timeout=60) == 4, log.read_text()
+            assert trainer.wait(timeout=120) == 4, log.read_text()
     output = log.read_text()
-    assert output.count("no rollout server answers; waiting") == 2
+    assert 1 <= output.count("no rollout server answers; waiting") <= 2  # after 2 and 4 s of 5
     assert f"no rollout server for 5 s (client.server_patience_seconds): {address}: " in output
     step = small_run.events(tmp_path, "checkpoint_saved")[-1]["step"]
     assert last_checkpoint(tmp_path) == f"step_{step}"
@@ -295,7 +295,7 @@ def test_a_run_goes_on_with_a_server_started_again_at_its_address(model, config,
             wait_until(lambda: "no rollout server answers; waiting" in log.read_text(), "no warning")
             seen = num_steps(tmp_path)
             with serving(model, address):
-                wait_until(lambda: num_steps(tmp_path) > seen + 2, log.read_text, 30)
+                wait_until(lambda: num_steps(tmp_path) > seen + 2, log.read_text)
             trainer.kill()
             trainer.wait()
     assert [event["message"].split(":")[0] for event in small_run.events(tmp_path, "server_back")] == ["127.0.0.1"]
@@ -319,14 +319,18 @@ def test_a_place_that_cannot_be_written_to_is_exit_7_before_a_server_is_asked(co
             assert code == 7 and str(place) in output and "127.0.0.1:1" not in output, output
 
 
-def test_a_checkpoint_that_finds_the_disk_full_leaves_the_one_before(config, tmp_path):
+@pytest.mark.parametrize("failure, message", [
+    ("ENOSPC:1000", "No space left on device; free space and try again"), ("EIO:1000", "write failed: Input/output error"),
+    ("EIO:fsync", "fsync failed: Input/output error"), ("ENOSPC:fsync", "fsync failed: No space left on device")])
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(config, tmp_path, failure, message):
     code, output = call(TANDEM, "run", config, *EVERY_STEP,
-                        env={"TANDEM_FAIL_WRITE": "checkpoints/step_2.tmp:ENOSPC:1000"})
+                        env={"TANDEM_FAIL_WRITE": f"checkpoints/step_2.tmp:{failure}"})
     assert code == 0, output  # step 3 could be saved: nothing is lost
     failed = small_run.events(tmp_path, "checkpoint_failed")
     assert [event["step"] for event in failed] == [2]
-    assert "No space left on device; free space and try again" in failed[0]["message"]
+    assert message in failed[0]["message"]
     assert last_checkpoint(tmp_path) == "step_3"
+    assert sorted(path.name for path in (tmp_path / "runs/small/checkpoints").iterdir()) == ["LATEST", "step_1", "step_3"]
 
 
 def test_a_last_checkpoint_that_finds_the_disk_full_is_exit_7(config, tmp_path):
@@ -361,11 +365,11 @@ def test_a_full_file_system_stops_the_run_and_keeps_a_checkpoint(config, tmp_pat
     """On a tmpfs of 5 MiB in a mount namespace; without the right to mount, on the disk itself."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = ["unshare", "-rm", "sh", "-c", f'mount -t tmpfs -o size=5m none {disk} && "$@"', "sh"]
+    mount = ["unshare", "-rm", "sh", "-c", f'mount -t tmpfs -o size=5m none "{disk}" && "$@"', "sh"]
     mounted = subprocess.run([*mount, "true"], capture_output=True).returncode == 0
-    script = (f'"$1" run {config} --set trainer.run.out={disk} --set trainer.checkpoint.every=1 '
+    script = (f'"$1" run "{config}" --set "trainer.run.out={disk}" --set trainer.checkpoint.every=1 '
               '--set trainer.checkpoint.keep=100 --set trainer.steps=40; code=$?; '
-              f'"$1" export {disk}/small --out {tmp_path}/exported >&2 || exit 99; exit $code')
+              f'"$1" export "{disk}/small" --out "{tmp_path}/exported" >&2 || exit 99; exit $code')
     code, output = call(*(mount if mounted else []), "sh", "-c", script, "sh", TANDEM)
     assert code == (7 if mounted else 0), output
     assert not mounted or "No space left on device" in output
@@ -400,37 +404,37 @@ def goes_on(config, folder):
     assert [step["step"] for step in small_run.steps(folder)] == list(range(1, saved + 3))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_a_checkpoint_exits_130_and_leaves_no_process(config, tmp_path, number):
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_a_checkpoint_exits_with_its_number_and_leaves_no_process(config, tmp_path, number, code):
     with background(tmp_path / "log", TANDEM, "run", config, *LONG) as tandem:
         wait_until(lambda: num_steps(tmp_path) >= 2, "no step")
         pids = children(tandem.pid)
         assert len(pids) == 2
         tandem.send_signal(number)
-        assert tandem.wait(timeout=60) == 130, (tmp_path / "log").read_text()
+        assert tandem.wait(timeout=120) == code, (tmp_path / "log").read_text()
     assert not any(runs(pid) for pid in pids)
     assert small_run.events(tmp_path, "run_stopped")
     assert last_checkpoint(tmp_path) == f"step_{num_steps(tmp_path)}"
     goes_on(config, tmp_path)
 
 
-def test_sigterm_to_a_trainer_alone_is_130_too(model, config, tmp_path):
+def test_sigterm_to_a_trainer_alone_is_143_too(model, config, tmp_path):
     with serving(model) as (server, address):
         with background(tmp_path / "log", TRAINER, "--config", config, "--servers", address, *LONG) as trainer:
             wait_until(lambda: num_steps(tmp_path) >= 1, "no step")
             trainer.terminate()
-            assert trainer.wait(timeout=60) == 130
+            assert trainer.wait(timeout=120) == 143
         assert server.poll() is None
         code, output = call(TANDEM, "status", "--servers", address)
         assert code == 0 and "owner none" in output, output  # given back at once, no lease to wait for
 
 
 def test_a_killed_server_of_the_launcher_is_exit_9_after_the_trainer_saved(config, tmp_path):
-    with background(tmp_path / "log", TANDEM, "run", config, *LONG) as tandem:
+    with background(tmp_path / "log", TANDEM, "run", config, *LONG, "--set", "launch.max_restarts=0") as tandem:
         wait_until(lambda: num_steps(tmp_path) >= 2, "no step")
         pids = children(tandem.pid)
         os.kill(named(pids, "rollout_server"), signal.SIGKILL)
-        assert tandem.wait(timeout=60) == 9, (tmp_path / "log").read_text()
+        assert tandem.wait(timeout=120) == 9, (tmp_path / "log").read_text()
     assert "rollout_server 0 ended with signal 9 (Killed)" in (tmp_path / "log").read_text()
     assert not any(runs(pid) for pid in pids)
     goes_on(config, tmp_path)

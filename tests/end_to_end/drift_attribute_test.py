@@ -20,7 +20,7 @@ def attribute(capture, *arguments):
     """(exit code, table, JSON or None)."""
     out = capture.parent / "attribution.json"
     out.unlink(missing_ok=True)
-    done = subprocess.run([str(small_run.TANDEM), "drift", "attribute", str(capture), "--json", str(out), *arguments],
+    done = subprocess.run([str(small_run.TANDEM), "drift", "attribute", str(capture), "--json-out", str(out), *arguments],
                           capture_output=True, text=True, timeout=300)
     return done.returncode, done.stdout + done.stderr, json.loads(out.read_text()) if out.exists() else None
 

@@ -23,15 +23,15 @@ def drift(*arguments):
 
 def capture(server, model, folder, *arguments, completions=4):
     prompts = small_run.write_prompts(folder / "prompts.jsonl")
-    code, output = drift("capture", server.address, "--model", model, "--prompts", prompts, "--no-chat",
-                         "--out", folder / "capture", "--groups", 8, "--completions", completions, "--max-new-tokens", 16,
+    code, output = drift("capture", server.address, "--model", model, "--data", prompts, "--no-chat",
+                         "--out", folder / "capture", "--groups", 8, "--group-size", completions, "--max-new-tokens", 16,
                          *arguments)
     assert code == 0, output
     return output
 
 
 def attribute(folder, model):
-    code, table = drift("attribute", folder / "capture", "--weights", model, "--json", folder / "result.json")
+    code, table = drift("attribute", folder / "capture", "--weights", model, "--json-out", folder / "result.json")
     assert code == 0, table
     return table, json.loads((folder / "result.json").read_text())
 
@@ -73,14 +73,14 @@ def test_what_cannot_be_captured_says_why(model, tmp_path):
     with Server(model) as server:
         capture(server, model, tmp_path)
         prompts = tmp_path / "prompts.jsonl"
-        code, output = drift("capture", server.address, "--model", model, "--prompts", prompts, "--no-chat",
+        code, output = drift("capture", server.address, "--model", model, "--data", prompts, "--no-chat",
                              "--out", tmp_path / "capture")
         assert code == 3 and "exists" in output
         other = small_run.make_model(tmp_path / "other", "--vocab-size", "400")
-        code, output = drift("capture", server.address, "--model", other, "--prompts", prompts, "--no-chat",
+        code, output = drift("capture", server.address, "--model", other, "--data", prompts, "--no-chat",
                              "--out", tmp_path / "again")
         assert code != 0 and "name the model it was started with" in output
-    code, output = drift("capture", "127.0.0.1:1", "--model", model, "--prompts", prompts, "--no-chat", "--out",
+    code, output = drift("capture", "127.0.0.1:1", "--model", model, "--data", prompts, "--no-chat", "--out",
                          tmp_path / "gone")
     assert code == 4 and "127.0.0.1:1" in output
     assert not (tmp_path / "gone").exists()

@@ -18,7 +18,7 @@ def attribute_run(folder, model, inject, engine=None, steps=2, **trainer):
     capture = small_run.capture_of(folder, model, engine=engine, inject=inject, steps=steps,
                                    **{"prompts_per_step": 8, **trainer})
     out = folder / "attribution.json"
-    done = subprocess.run([str(small_run.TANDEM), "drift", "attribute", str(capture), "--json", str(out)],
+    done = subprocess.run([str(small_run.TANDEM), "drift", "attribute", str(capture), "--json-out", str(out)],
                           capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, json.loads(out.read_text())
@@ -88,5 +88,5 @@ def test_a_drill_says_whether_the_fault_would_be_found_and_leaves_the_run_alone(
     assert "injected: temperature=0.8" in done.stdout and "named:    temperature (temperature 0.8 times" in done.stdout
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["fault_drill"]
     done = subprocess.run([str(small_run.TANDEM), "drift", "inject", str(config), "--dial", "temprature=0.8"],
-                          capture_output=True, text=True, timeout=60)
+                          capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and "nearest valid name is 'drift.inject.temperature'" in done.stderr

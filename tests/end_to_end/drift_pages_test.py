@@ -40,7 +40,7 @@ def attributed(run):
     capture = run / "captures" / "step_4"
     out = capture.parent / "attribution.json"
     page = capture / "attribution.html"
-    subprocess.run([str(small_run.TANDEM), "drift", "attribute", str(capture), "--html", str(page), "--json", str(out)],
+    subprocess.run([str(small_run.TANDEM), "drift", "attribute", str(capture), "--html", str(page), "--json-out", str(out)],
                    check=True, capture_output=True, timeout=300)
     return page, json.loads(out.read_text())
 
@@ -180,7 +180,7 @@ def test_the_worst_tokens_are_those_of_the_map_and_in_order(attributed, tmp_path
 
 
 def test_on_a_phone_nothing_is_wider_than_the_screen(attributed, run, tmp_path):
-    subprocess.run([str(small_run.TANDEM), "report", str(run)], check=True, capture_output=True, timeout=60)
+    subprocess.run([str(small_run.TANDEM), "report", str(run)], check=True, capture_output=True, timeout=240)
     for page in (attributed[0], run / "report.html"):
         # A frame, since a window of the browser is at least 500 wide; charts take the width they are given.
         script = ("const frame = document.createElement('iframe'); frame.width = 390; frame.height = 800;"
@@ -240,7 +240,7 @@ def test_a_page_that_cannot_be_written_is_said_so(run, tmp_path):
 
 
 def test_the_report_has_intervals_and_links_to_the_attribution(attributed, run, tmp_path):
-    subprocess.run([str(small_run.TANDEM), "report", str(run)], check=True, capture_output=True, timeout=60)
+    subprocess.run([str(small_run.TANDEM), "report", str(run)], check=True, capture_output=True, timeout=240)
     body, _ = drawn(run / "report.html", tmp_path)
     drift = section(body, "drift")
     for title in ("k3 with its interval", "Mean abs delta with its interval", "Kept by advantage sign", "Sampler calibration"):
@@ -252,7 +252,7 @@ def test_the_report_has_intervals_and_links_to_the_attribution(attributed, run, 
 def test_a_synthetic_run_draws_lags_parts_probe_and_delivery_without_an_error(tmp_path):
     folder = tmp_path / "synthetic"
     subprocess.run([shutil.which("python3"), str(small_run.SOURCE / "tests/deploy/report/make_run.py"), str(folder)], check=True)
-    subprocess.run([str(small_run.TANDEM), "report", str(folder)], check=True, capture_output=True, timeout=60)
+    subprocess.run([str(small_run.TANDEM), "report", str(folder)], check=True, capture_output=True, timeout=240)
     body, _ = drawn(folder / "report.html", tmp_path)
     drift = section(body, "drift")
     for title in ("k3 by version lag", "Parts of the gap: share of the mean square", "Parts of the gap: mean |part|",

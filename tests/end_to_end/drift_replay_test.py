@@ -21,7 +21,7 @@ def replay(capture, *arguments):
     """(exit code, output, JSON or None)."""
     out = capture.parent / "replay.json"
     out.unlink(missing_ok=True)
-    done = subprocess.run([str(small_run.TANDEM), "drift", "replay", str(capture), "--json", str(out), *arguments],
+    done = subprocess.run([str(small_run.TANDEM), "drift", "replay", str(capture), "--json-out", str(out), *arguments],
                           capture_output=True, text=True, timeout=300)
     return done.returncode, done.stdout + done.stderr, json.loads(out.read_text()) if out.exists() else None
 

@@ -33,7 +33,7 @@ def why(path, *arguments):
     """(exit code, output, JSON or None)."""
     out = path.parent / "why.json"
     out.unlink(missing_ok=True)
-    done = subprocess.run([str(small_run.TANDEM), "drift", "why", str(path), "--json", str(out), *arguments],
+    done = subprocess.run([str(small_run.TANDEM), "drift", "why", str(path), "--json-out", str(out), *arguments],
                           capture_output=True, text=True, timeout=300)
     return done.returncode, done.stdout + done.stderr, json.loads(out.read_text()) if out.exists() else None
 

@@ -50,7 +50,7 @@ class Prometheus:
 
     def __exit__(self, *exc):
         self.process.terminate()
-        self.process.wait(timeout=60)
+        self.process.wait(timeout=120)
         self.log.close()
 
     def query(self, expression):
@@ -156,7 +156,7 @@ def test_shares_of_time_are_shares(watched):
 def test_promtool_finds_nothing_to_say_about_the_pages(watched):
     _, _, trainer, servers = watched
     for page in (trainer, *servers):
-        done = subprocess.run([PROMTOOL, "check", "metrics"], input=page, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([PROMTOOL, "check", "metrics"], input=page, capture_output=True, text=True, timeout=120)
         assert (done.returncode, done.stdout + done.stderr) == (0, ""), done.stdout + done.stderr
 
 

@@ -1,10 +1,11 @@
 """The observe ports of the real programs: what the probes say and when, and the log that can be followed."""
 import ctypes
+import http.server
 import os
-import pathlib
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -14,10 +15,10 @@ sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
 from free_ports import free_address  # noqa: E402
 from observe import get, scrape  # noqa: E402
 from rollout_client import BIN, Server, load_stubs  # noqa: E402
+from stopped_thread import StoppedThread  # noqa: E402
 from waiting import wait_until  # noqa: E402
 
 rollout, rollout_grpc, weights, weights_grpc = load_stubs()
-PTRACE_CONT, PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 7, 17, 0x4206, 0x4207
 
 
 @pytest.fixture(scope="module")
@@ -38,31 +39,7 @@ def sample(server, tokens, completions=32, seed=1):
 
 def claim(server, run_id, epoch):
     weights_grpc.WeightServiceStub(server.channel).InitTransfer(
-        weights.InitTransferRequest(run_id=run_id, epoch=epoch), timeout=30)
-
-
-class StoppedThread:
-    """Holds one thread of another process still, as a hang would; the other threads go on."""
-
-    def __init__(self, pid, name):
-        tasks = pathlib.Path(f"/proc/{pid}/task")
-        self.thread = next(int(task.name) for task in tasks.iterdir()
-                           if (task / "comm").read_text().strip() == name)
-        self.libc = ctypes.CDLL(None, use_errno=True)
-        self.libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-        self.libc.ptrace.restype = ctypes.c_long
-
-    def call(self, request):
-        assert self.libc.ptrace(request, self.thread, None, None) == 0, os.strerror(ctypes.get_errno())
-
-    def __enter__(self):
-        self.call(PTRACE_SEIZE)
-        self.call(PTRACE_INTERRUPT)
-        os.waitpid(self.thread, 0x40000000)  # __WALL: until it stands still
-        return self
-
-    def __exit__(self, *exc):
-        self.call(PTRACE_DETACH)
+        weights.InitTransferRequest(run_id=run_id, epoch=epoch), timeout=120)
 
 
 def test_a_server_answers_probes_while_its_model_is_being_loaded(model, tmp_path):
@@ -141,7 +118,7 @@ def test_a_draining_server_says_so(model):
         assert scrape(address)["tandem_draining"] == 1
         for call in running:
             call.cancel()
-        assert server.process.wait(timeout=30) == 0
+        assert server.process.wait(timeout=120) == 0
 
 
 def test_a_trainer_has_started_once_it_reached_its_servers(model, tmp_path):
@@ -160,16 +137,16 @@ def test_a_trainer_has_started_once_it_reached_its_servers(model, tmp_path):
                 assert get(observe, "/readyz")[0] == 200
                 wait_until(lambda: scrape(observe).get("tandem_trainer_step", 0) >= 2, "no step")
                 status = subprocess.run([str(small_run.TANDEM), "status", "--observe", observe],
-                                        capture_output=True, text=True, timeout=30, check=True).stdout
+                                        capture_output=True, text=True, timeout=120, check=True).stdout
                 assert status.startswith(f"trainer  {observe}  step "), status
                 assert " of 400, the last " in status
                 assert "servers 1 of 1 ready  ready: run small-" in status
                 logs = subprocess.run([str(small_run.TANDEM), "logs", "-n", "5", observe],
-                                      capture_output=True, text=True, timeout=30, check=True).stdout
+                                      capture_output=True, text=True, timeout=120, check=True).stdout
                 assert len(logs.splitlines()) == 5
                 assert "INFO trainer: " in logs
                 trainer.send_signal(signal.SIGTERM)
-                assert trainer.wait(timeout=60) == 130
+                assert trainer.wait(timeout=120) == 143
         finally:
             trainer.kill()
 
@@ -191,7 +168,7 @@ def test_the_logs_of_a_run_are_read_by_its_directory_and_by_port(model, tmp_path
     assert code == 0, output
     run = str(tmp_path / "runs/small")
     shown = subprocess.run([str(small_run.TANDEM), "logs", "-n", "3", run], capture_output=True, text=True,
-                           timeout=30, check=True).stdout.splitlines()
+                           timeout=240, check=True).stdout.splitlines()
     assert [line.split("|")[0].strip() for line in shown] == ["rollout_server_0"] * 3 + ["trainer"] * 3
     whole = (tmp_path / "runs/small/logs/trainer.log").read_text().splitlines()
     assert [line.split("| ", 1)[1] for line in shown[3:]] == whole[-3:]
@@ -202,9 +179,35 @@ def test_the_logs_of_a_run_are_read_by_its_directory_and_by_port(model, tmp_path
         assert "rollout_server: " in first and "|" not in first, "one source needs no name"
         with Server(model, "--dtype", "fp32"):
             followed.send_signal(signal.SIGINT)
-        assert followed.wait(timeout=30) == 0
-    gone = subprocess.run([str(small_run.TANDEM), "logs", observe], capture_output=True, text=True, timeout=30)
+        assert followed.wait(timeout=120) == 0
+    gone = subprocess.run([str(small_run.TANDEM), "logs", observe], capture_output=True, text=True, timeout=120)
     assert gone.returncode == 4
     assert f"{observe}: Connection refused" in gone.stderr
-    none = subprocess.run([str(small_run.TANDEM), "logs", str(tmp_path)], capture_output=True, text=True, timeout=30)
+    none = subprocess.run([str(small_run.TANDEM), "logs", str(tmp_path)], capture_output=True, text=True, timeout=120)
     assert "holds no log" in none.stderr and none.returncode != 0
+
+
+def test_what_tandem_prints_of_other_processes_acts_on_no_terminal(tmp_path):
+    hostile = "1 m\x1b[2J\x07 \x9b31m\u202e\n".encode("utf-8") + b"2 raw \x9b31m\n"
+
+    class Hostile(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(hostile)
+
+        def log_message(self, *_):
+            pass
+
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "trainer.log").write_bytes(hostile)
+    with http.server.HTTPServer(("127.0.0.1", 0), Hostile) as port:
+        threading.Thread(target=port.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{port.server_address[1]}"
+        for command in (("logs", address), ("logs", str(tmp_path)), ("status", "--observe", address)):
+            done = subprocess.run([str(small_run.TANDEM), *command], capture_output=True, timeout=30)
+            assert done.returncode == 0, done.stderr
+            printed = done.stdout.decode("utf-8")
+            assert "m\\u001b[2J\\u0007 \\u009b31m\\u202e" in printed, printed
+            assert not any(ord(c) < 32 and c != "\n" or 0x7f <= ord(c) < 0xa0 for c in printed), printed
+        port.shutdown()

@@ -1,5 +1,5 @@
-"""Weight pushes by a real publisher into real servers, and either side killed or stopped at any moment of one: what
-is left serves the version before or the one pushed, never a mixture, and the next push arrives. Seeds are printed."""
+"""Weight pushes by a real publisher into real servers, and either side killed at each step of one in turn, or killed or
+stopped at any moment: what is left serves the version before or the one pushed, never a mixture, and the next push arrives. Seeds are printed."""
 import contextlib
 import json
 import os
@@ -18,12 +18,14 @@ import small_run
 sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
 from rollout_client import Server, load_stubs  # noqa: E402
 from waiting import wait_until  # noqa: E402
+from weight_pusher import tensor_bytes  # noqa: E402
 
 _, _, weights_pb, weights_grpc = load_stubs()
 WORKER = pathlib.Path(os.environ["TANDEM_TESTS"]) / "push_worker"
 WAYS = [("stream", "dense"), ("stream", "delta"), ("collective", "dense"), ("collective", "delta")]
-DEADLINE = 8   # seconds of an operation
-BOUND = 60     # within which a push that lost somebody has ended
+DEADLINE = 15  # seconds of an operation
+SECRET = "the secret of run 'run', in every process that goes on with it"
+BOUND = 180    # within which a push that lost somebody has ended
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +43,12 @@ def model(tmp_path_factory):
 class Worker:
     """push_worker; `ask` waits for the answer, `tell` does not."""
 
-    def __init__(self, model, way, servers):
+    def __init__(self, model, way, servers, env=None):
         self.process = subprocess.Popen(
-            [str(WORKER), str(model), *way, str(DEADLINE), *[server.address for server in servers]],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            [str(WORKER), str(model), *way, str(DEADLINE), SECRET,
+             *[server.address for server in servers]],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            env={**os.environ, **(env or {})})
         assert self.process.stdout.readline() == "ready\n"
 
     def tell(self, what):
@@ -73,8 +77,8 @@ class Worker:
         self.process.stdout.close()
 
 
-def serve(model, port=0):
-    return Server(model, "--dtype", "bf16", port=port)
+def serve(model, port=0, env=None):
+    return Server(model, "--dtype", "bf16", port=port, env=env)
 
 
 def after(seconds, action):
@@ -86,7 +90,7 @@ def after(seconds, action):
 
 def live(server):
     stub = weights_grpc.WeightServiceStub(server.channel)
-    info = stub.GetWeightInfo(weights_pb.GetWeightInfoRequest(run_id="run"), timeout=30)
+    info = stub.GetWeightInfo(weights_pb.GetWeightInfoRequest(), timeout=120)
     return info.live_version, {digest.name: digest.xxh3_128 for digest in info.live_digests}
 
 
@@ -195,3 +199,64 @@ def test_a_server_that_hangs_is_out_at_the_deadline_and_the_others_have_the_vers
         worker.claim(1)
         delivered(worker.ask("push 3"), [0, 1])
         assert live(servers[0]) == live(servers[1])
+
+
+# At each step in turn, by a fail point (common/base/fail_point.h): "NAME:N" is its N-th passing. Version 1 is pushed
+# undisturbed, version 2 meets the point; "middle" is half of the chunks of version 2, of which each tensor has one.
+@pytest.fixture(scope="module")
+def small_model(tmp_path_factory):
+    return small_run.make_model(tmp_path_factory.mktemp("small"))
+
+
+def fail_at(point, model, num_servers=1):
+    chunks = num_servers * len(tensor_bytes(model))
+    return {"TANDEM_FAIL_POINT": point.replace("middle", str(chunks + chunks // 2))}
+
+
+@pytest.mark.parametrize("point", ["receiver: begun:2", "receiver: chunk:middle", "receiver: verified:2", "receiver: packed:2",
+                                   "receiver: installed:2", "receiver: committed:2"])
+@pytest.mark.parametrize("way", [WAYS[1], WAYS[3]], ids="_".join)
+def test_a_server_killed_at_each_step_of_a_push_comes_back_and_the_next_push_arrives(small_model, way, point):
+    with contextlib.ExitStack() as stack:
+        victim = stack.enter_context(serve(small_model, env=fail_at(point, small_model)))
+        other = stack.enter_context(serve(small_model))
+        worker = stack.enter_context(Worker(small_model, way, [victim, other]))
+        for i in range(2):
+            worker.claim(i)
+        delivered(worker.ask("push 1"), [0, 1])
+        answer = worker.ask("push 2")
+        assert victim.process.wait(timeout=240) == -signal.SIGKILL, f"it never came to '{point}'"
+        assert answer["0"]["status"] != "OK" and answer["1"]["status"] == "OK", answer
+        assert live(other)[0] == 2
+        again = stack.enter_context(serve(small_model, int(victim.address.split(":")[1])))
+        worker.claim(0)
+        delivered(worker.ask("push 3"), [0, 1])
+        assert live(again) == live(other) and live(other)[0] == 3
+
+
+@pytest.mark.parametrize("way, point", [
+    *((WAYS[1], f"publisher: {step}") for step in ("begun:3", "chunk:middle", "sent:3", "committed:3", "committed:4")),
+    *((WAYS[3], f"publisher: {step}") for step in ("begun:2", "sent:3", "committed:3", "committed:4"))],
+    ids=lambda value: value if isinstance(value, str) else "_".join(value))
+def test_a_trainer_killed_at_each_step_of_a_push_leaves_whole_versions_and_the_next_trainer_pushes(small_model, way, point):
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(serve(small_model)) for _ in range(2)]
+        known = {}
+        with Worker(small_model, way, servers, env=fail_at(point, small_model, num_servers=2)) as worker:
+            for i in range(2):
+                worker.claim(i)
+            delivered(worker.ask("push 1"), [0, 1])
+            known[1] = live(servers[0])[1]
+            worker.tell("push 2")
+            assert worker.answer() is None and worker.process.wait(timeout=240) == -signal.SIGKILL, point
+        left = [live(server) for server in servers]
+        assert all(version in (1, 2) for version, _ in left)
+        assert all(digests == known[1] for version, digests in left if version == 1)
+        with Worker(small_model, way, servers) as worker:
+            for i in range(2):
+                worker.claim(i)
+            delivered(worker.ask("push 2"), [0, 1])
+            known[2] = live(servers[0])[1]
+            assert all(digests == known[2] for version, digests in left if version == 2)
+            delivered(worker.ask("push 3"), [0, 1])
+        assert live(servers[0]) == live(servers[1]) and live(servers[0])[0] == 3

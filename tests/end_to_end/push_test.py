@@ -9,6 +9,7 @@ from grpc_tools import protoc
 
 SOURCE = os.environ["TANDEM_SOURCE"]
 sys.path.insert(0, os.path.join(SOURCE, "tests", "support"))
+from rollout_client import as_caller  # noqa: E402
 from weight_pusher import WeightPusher, tensor_bytes  # noqa: E402
 
 SERVER = os.path.join(os.environ["TANDEM_BIN"], "rollout_server")
@@ -39,10 +40,10 @@ def channel(model):
                                 "fp32"], stdout=subprocess.PIPE, text=True)
     line = process.stdout.readline()
     assert line.startswith("listening on "), (line, process.poll())
-    with grpc.insecure_channel(line.split()[-1]) as opened:
+    with as_caller(grpc.insecure_channel(line.split()[-1])) as opened:
         yield opened
     process.terminate()
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=120) == 0
 
 
 def sample(rollout, pb, group_id):
@@ -50,7 +51,7 @@ def sample(rollout, pb, group_id):
     sampling = pb.SamplingParams(temperature=1, max_new_tokens=500, seed=3, ignore_eos=True)
     return rollout.GenerateGroup(pb.GenerateGroupRequest(
         run_id="run", group_id=group_id, prompt_token_ids=[5, 6, 7], num_completions=4,
-        sampling=sampling), timeout=60)
+        sampling=sampling), timeout=240)
 
 
 def completions_of(call):
@@ -64,7 +65,7 @@ def versions_of(completion):
 def commit_while_sampling(rollout, rollout_pb, pusher, version):
     """Commits `version` once the group has tokens; returns the group's completions."""
     def sampled():
-        return rollout.GetInfo(rollout_pb.GetInfoRequest(), timeout=30).num_tokens_sampled
+        return rollout.GetInfo(rollout_pb.GetInfoRequest(), timeout=120).num_tokens_sampled
 
     pusher.stage(version)
     before = sampled()
@@ -107,6 +108,6 @@ def test_a_flipped_byte_leaves_the_loaded_weights_and_the_next_push_works(channe
         pusher.commit(1)
     assert error.value.code() == grpc.StatusCode.DATA_LOSS
     assert victim in error.value.details()
-    assert pusher.stub.GetWeightInfo(weights_pb.GetWeightInfoRequest(), timeout=30).live_version == 0
+    assert pusher.stub.GetWeightInfo(weights_pb.GetWeightInfoRequest(), timeout=120).live_version == 0
     pusher.stage(1)
     assert pusher.commit(1).live_version == 1

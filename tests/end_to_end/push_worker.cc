@@ -1,8 +1,9 @@
 // The trainer's side of weight pushes as a process of its own, for push_faults_test.py.
 //
-//   push_worker MODEL TRANSPORT DELTA DEADLINE_SECONDS ADDRESS...
+//   push_worker MODEL TRANSPORT DELTA DEADLINE_SECONDS SECRET ADDRESS...
 //
-// MODEL is the directory that the servers serve in bf16. Commands on standard input, a JSON line
+// MODEL is the directory that the servers serve in bf16, SECRET what makes it the same run as the
+// process before. Commands on standard input, a JSON line
 // for each on standard output:
 //   claim I        takes server I over; it gets the versions from the next push on
 //   push V         sends version V (the same weights for the same V) to who is claimed; who fails
@@ -99,7 +100,7 @@ class Worker {
 };
 
 int Run(int argc, char** argv) {
-  if (argc < 6) return 2;
+  if (argc < 7) return 2;
   trainer::WeightPublisherOptions options;
   options.transport = std::string(argv[2]) == "stream" ? trainer::PushTransport::kStream
                                                        : trainer::PushTransport::kCollective;
@@ -107,9 +108,10 @@ int Run(int argc, char** argv) {
   options.group.bucket_bytes = 1 << 20;  // many: a kill in mid-push finds some sent and some not
   if (!absl::SimpleAtod(argv[4], &options.group.deadline_seconds)) return 2;
   options.timeout_seconds = options.group.deadline_seconds;
+  options.caller.UseSecret(argv[5]);
   std::vector<HostTensor> model = ReadBf16(argv[1]);
   if (model.empty()) return 3;
-  Worker worker({argv + 5, argv + argc}, options, std::move(model));
+  Worker worker({argv + 6, argv + argc}, options, std::move(model));
   std::cout << "ready" << std::endl;
   for (std::string line; std::getline(std::cin, line) && line != "end";) {
     const std::vector<std::string> words = absl::StrSplit(line, ' ');

@@ -31,7 +31,7 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def certs(tmp_path_factory):
     out = tmp_path_factory.mktemp("identities") / "certs"
-    assert tandem("certs", out).returncode == 0
+    assert tandem("certs", "--out", out).returncode == 0
     return out
 
 
@@ -42,7 +42,7 @@ def tandem(*arguments, timeout=240):
 
 def rollout_server(*arguments):
     return subprocess.run([str(BIN / "rollout_server"), *map(str, arguments)], capture_output=True, text=True,
-                          timeout=60, check=False)
+                          timeout=240, check=False)
 
 
 def facts(certificate):
@@ -77,7 +77,7 @@ def write_tls_config(folder, model, certs, **trainer):
 
 def test_certs_makes_an_authority_and_an_identity_per_role(tmp_path):
     out = tmp_path / "certs"
-    done = tandem("certs", out, "--days", 3, "--dns", "rollout.example", "--ip", "192.0.2.7", "--domain", "lab.example")
+    done = tandem("certs", "--out", out, "--days", 3, "--dns", "rollout.example", "--ip", "192.0.2.7", "--domain", "lab.example")
     assert done.returncode == 0, done.stderr
     assert "FOR DEVELOPMENT" in done.stdout and "server.tls" in done.stdout
     for key in out.rglob("*.key"):
@@ -101,16 +101,16 @@ def test_certs_makes_an_authority_and_an_identity_per_role(tmp_path):
 
 def test_certs_overwrites_nothing_unless_it_is_asked_to_renew(tmp_path):
     out = tmp_path / "certs"
-    assert tandem("certs", out).returncode == 0
+    assert tandem("certs", "--out", out).returncode == 0
 
     def contents():
         return {path: path.read_text() for path in out.rglob("*") if path.is_file()}
 
     first = contents()
-    again = tandem("certs", out)
+    again = tandem("certs", "--out", out)
     assert again.returncode == 2 and "--renew" in again.stderr
     assert contents() == first
-    assert tandem("certs", out, "--renew").returncode == 0
+    assert tandem("certs", "--out", out, "--renew").returncode == 0
     renewed = contents()
     changed = {path.relative_to(out).as_posix() for path in first if first[path] != renewed[path]}
     assert changed == {f"{role}/tls.{end}" for role in ROLES for end in ("crt", "key")}
@@ -118,17 +118,17 @@ def test_certs_overwrites_nothing_unless_it_is_asked_to_renew(tmp_path):
 
 def test_an_authority_is_replaced_in_three_steps_that_cannot_be_taken_out_of_order(tmp_path):
     out = tmp_path / "certs"
-    missing = tandem("certs", out, "--renew")
+    missing = tandem("certs", "--out", out, "--renew")
     assert missing.returncode == 2 and "is not there" in missing.stderr
-    assert tandem("certs", out).returncode == 0
-    assert tandem("certs", out, "--new-ca").returncode == 0
+    assert tandem("certs", "--out", out).returncode == 0
+    assert tandem("certs", "--out", out, "--new-ca").returncode == 0
     assert (out / "trainer" / "ca.crt").read_text().count("BEGIN CERTIFICATE") == 2
-    twice = tandem("certs", out, "--new-ca")
+    twice = tandem("certs", "--out", out, "--new-ca")
     assert twice.returncode != 0 and "--drop-old-ca" in twice.stderr
-    early = tandem("certs", out, "--drop-old-ca")
+    early = tandem("certs", "--out", out, "--drop-old-ca")
     assert early.returncode != 0 and "--renew first" in early.stderr
-    assert tandem("certs", out, "--renew").returncode == 0
-    assert tandem("certs", out, "--drop-old-ca").returncode == 0
+    assert tandem("certs", "--out", out, "--renew").returncode == 0
+    assert tandem("certs", "--out", out, "--drop-old-ca").returncode == 0
     assert (out / "trainer" / "ca.crt").read_text().count("BEGIN CERTIFICATE") == 1
 
 
@@ -142,9 +142,12 @@ def test_a_pair_under_mutual_tls_with_a_token_trains_to_its_end_and_writes_no_se
     code, output = small_run.run(config)
     assert code == 0, output
     assert len(small_run.steps(tmp_path)) == 3
-    logs = "".join(path.read_text(errors="replace") for path in (tmp_path / "runs").rglob("*") if path.is_file())
+    owner = tmp_path / "runs/small/owner"
+    assert owner.stat().st_mode & 0o777 == 0o600
+    logs = "".join(path.read_text(errors="replace") for path in (tmp_path / "runs").rglob("*")
+                   if path.is_file() and path != owner)
     assert "role=rollout" in logs and "role=trainer" in logs, "both sides say that they use TLS"
-    for secret in secrets_of(certs):
+    for secret in (*secrets_of(certs), owner.read_text().splitlines()[1]):
         for text in (dry.stdout, dry.stderr, output, logs):
             assert secret not in text
 
@@ -181,7 +184,7 @@ def test_status_and_load_work_for_who_has_a_role_and_a_token(model, certs, tmp_p
         status = ["status", "--servers", server.address, "--timeout", "10"]
         seen = tandem(*status, "--tls", certs / "viewer", "--token-file", token)
         assert seen.returncode == 0 and "llama fp32" in seen.stdout, seen.stdout + seen.stderr
-        load = ["bench", "serve", server.address, "--groups", "2", "--group-size", "2", "--new-tokens", "4",
+        load = ["bench", "serve", server.address, "--groups", "2", "--group-size", "2", "--max-new-tokens", "4",
                 "--prompt-tokens", "4"]
         asked = tandem(*load, "--tls", certs / "client", "--token-file", token)
         assert asked.returncode == 0, asked.stdout + asked.stderr
@@ -207,11 +210,11 @@ def test_a_client_can_sample_and_not_push(model, certs):
         request = rollout.GenerateGroupRequest(
             group_id=1, num_completions=2, prompt_token_ids=[1, 2, 3],
             sampling=rollout.SamplingParams(temperature=1, max_new_tokens=4, seed=1))
-        answers = list(rollout_grpc.RolloutServiceStub(server.channel).GenerateGroup(request, timeout=60))
+        answers = list(rollout_grpc.RolloutServiceStub(server.channel).GenerateGroup(request, timeout=240))
         assert sum(answer.HasField("completion") for answer in answers) == 2
         with pytest.raises(grpc.RpcError) as refused:
             weights_grpc.WeightServiceStub(server.channel).InitTransfer(
-                weights.InitTransferRequest(run_id="mine", epoch=1), timeout=60)
+                weights.InitTransferRequest(run_id="mine", epoch=1), timeout=120)
         assert refused.value.code() == grpc.StatusCode.PERMISSION_DENIED
 
 
@@ -287,7 +290,7 @@ def test_a_holder_of_another_certificate_cannot_pose_as_a_server(model, certs, t
     try:
         # Python's client, which asks for the host name alone, is taken in.
         with grpc.secure_channel(f"127.0.0.1:{port}", tls_credentials(certs / "client")) as channel:
-            rollout_grpc.RolloutServiceStub(channel).GetInfo(rollout.GetInfoRequest(), timeout=30)
+            rollout_grpc.RolloutServiceStub(channel).GetInfo(rollout.GetInfoRequest(), timeout=120)
         assert Poser.calls == 1
         config = small_run.write_config(tmp_path, model, tls=str(certs / "trainer"),
                                         client={"server_patience_seconds": 3})

@@ -43,7 +43,7 @@ def write_config(folder, model, launch=(), slurm=(), **trainer):
 
 def render(config, *arguments):
     return subprocess.run([str(small_run.TANDEM), "render", "slurm", str(config), *arguments], cwd=config.parent,
-                          capture_output=True, text=True, timeout=60, check=False)
+                          capture_output=True, text=True, timeout=120, check=False)
 
 
 def script_of(config, *arguments):
@@ -160,7 +160,7 @@ def test_a_run_of_two_ranks_and_two_servers_runs_to_its_end(slurm, model, tmp_pa
 
 
 def test_a_run_under_mutual_tls_runs_to_its_end(slurm, model, tmp_path):
-    subprocess.run([str(small_run.TANDEM), "certs", "certs"], cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run([str(small_run.TANDEM), "certs", "--out", "certs"], cwd=tmp_path, check=True, capture_output=True)
     config = write_config(tmp_path, model, {"num_servers": 1, "num_ranks": 1}, tls="certs/trainer")
     content = json.loads(config.read_text())
     content["server"]["tls"] = "certs/rollout"

@@ -1,4 +1,5 @@
 """A trainer whose ranks srun starts, in a real Slurm of one node."""
+import shlex
 import sys
 
 import pytest
@@ -9,8 +10,13 @@ sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
 from one_node_slurm import OneNodeSlurm  # noqa: E402
 from rollout_client import Server  # noqa: E402
 
+def quote(path):
+    """For a shell: folders may have spaces in their names."""
+    return shlex.quote(str(path))
+
+
 RANK_LOST = 10
-TRAINER = str(small_run.TANDEM.parent / "trainer")
+TRAINER = quote(small_run.TANDEM.parent / "trainer")
 # A process of the test may find these set, and they go before what Slurm says.
 UNSET = "unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT; "
 
@@ -33,12 +39,12 @@ def srun(slurm, tasks, command, *options):
 def test_srun_starts_the_ranks_of_a_trainer(slurm, model, tmp_path):
     config = small_run.write_config(tmp_path, model, deterministic=True)
     with Server(model, "--dtype", "fp32") as server:
-        done = srun(slurm, 2, f"exec {TRAINER} --config {config} --servers {server.address}")
+        done = srun(slurm, 2, f"exec {TRAINER} --config {quote(config)} --servers {server.address}")
         assert done.returncode == 0, done.stdout + done.stderr + slurm.logs()
         alone = tmp_path / "alone"
         alone.mkdir()
         other = small_run.write_config(alone, model, deterministic=True)
-        done = srun(slurm, 1, f"exec {TRAINER} --config {other} --servers {server.address}")
+        done = srun(slurm, 1, f"exec {TRAINER} --config {quote(other)} --servers {server.address}")
         assert done.returncode == 0, done.stdout + done.stderr
     pair, single = small_run.steps(tmp_path), small_run.steps(alone)
     assert len(pair) == len(single) == 3
@@ -51,9 +57,9 @@ def test_a_rank_that_is_lost_under_srun_ends_the_step_with_the_code_of_the_other
     config = small_run.write_config(tmp_path, model, steps=100000)
     metrics = tmp_path / "runs" / "small" / "metrics.jsonl"
     # Rank 1 kills itself once a step was made; rank 0 says who is lost.
-    command = (f"if [ $SLURM_PROCID = 1 ]; then {TRAINER} --config {config} --servers $SERVER & own=$!; "
-               f"until grep -q loss/total {metrics} 2>/dev/null; do read -t 0.05 <> <(:); done; kill -9 $own; wait $own; exit 0; "
-               f"else exec {TRAINER} --config {config} --servers $SERVER; fi")
+    command = (f"if [ $SLURM_PROCID = 1 ]; then {TRAINER} --config {quote(config)} --servers $SERVER & own=$!; "
+               f"until grep -q loss/total {quote(metrics)} 2>/dev/null; do read -t 0.05 <> <(:); done; kill -9 $own; wait $own; exit 0; "
+               f"else exec {TRAINER} --config {quote(config)} --servers $SERVER; fi")
     with Server(model, "--dtype", "fp32") as server:
         done = srun(slurm, 2, command.replace("$SERVER", server.address))
     assert done.returncode == RANK_LOST, done.stdout + done.stderr

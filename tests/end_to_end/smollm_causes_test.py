@@ -17,7 +17,7 @@ def attribute(folder, *arguments, inject=None, steps=2, **trainer):
     capture = small_run.capture_of(folder, MODEL, engine={"dtype": "bf16", "kv_capacity_tokens": 16384},
                                    inject=inject, steps=steps, timeout=1500, **trainer)
     out = folder / "attribution.json"
-    done = subprocess.run([str(small_run.TANDEM), "drift", "attribute", str(capture), "--json", str(out), *arguments],
+    done = subprocess.run([str(small_run.TANDEM), "drift", "attribute", str(capture), "--json-out", str(out), *arguments],
                           capture_output=True, text=True, timeout=3000)
     assert done.returncode == 0, done.stdout + done.stderr
     print(done.stdout)

@@ -126,7 +126,7 @@ class Soak:
                     call.cancel()
                 else:
                     self.stub.AbortGroup(rollout.AbortGroupRequest(
-                        run_id="run", group_id=group_id, finish_early=kind == "finish_early"), timeout=60)
+                        run_id="run", group_id=group_id, finish_early=kind == "finish_early"), timeout=240)
             timer = threading.Timer(dice.uniform(0, 0.08), act)
             timer.start()
         completions, done = [], None
@@ -257,7 +257,7 @@ def test_a_server_under_random_load_leaks_nothing_and_labels_everything(model, p
                 assert largest_gap(soak, prompt, completion) < TOLERANCE, f"seed {SEED}"
 
         def info_of():
-            return soak.stub.GetInfo(rollout.GetInfoRequest(), timeout=30)
+            return soak.stub.GetInfo(rollout.GetInfoRequest(), timeout=120)
 
         wait_until(lambda: info_of().num_groups_running == 0, "groups run that nobody waits for", 30)
         info = info_of()

@@ -4,7 +4,11 @@
 #   tests/fuzz/run.sh SECONDS
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-SECONDS_EACH=${1:?usage: tests/fuzz/run.sh SECONDS}
+if [[ $# -ne 1 || ! $1 =~ ^[0-9]+$ ]]; then
+  echo "usage: tests/fuzz/run.sh SECONDS" >&2
+  exit 2
+fi
+SECONDS_EACH=$1
 export UBSAN_OPTIONS=print_stacktrace=1 TMPDIR=${TMPDIR:-/dev/shm}
 mkdir -p build/fuzz/crashes
 for binary in build/fuzz/fuzz/*_fuzz; do

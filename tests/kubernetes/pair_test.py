@@ -208,7 +208,7 @@ def test_the_autoscaler_follows_what_the_trainer_says_of_its_waits(cluster, mode
 
 
 def certificates(folder, *words):
-    done = subprocess.run([str(BIN / "tandem"), "certs", str(folder), *words], capture_output=True, text=True, check=False)
+    done = subprocess.run([str(BIN / "tandem"), "certs", "--out", str(folder), *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -235,7 +235,7 @@ def test_under_mutual_tls_the_pair_trains_and_takes_renewed_secrets_and_no_one_e
     seen = tandem("status", "--servers", address, "--tls", certs / "viewer")
     assert seen.returncode == 0 and address in seen.stdout, seen.stdout + seen.stderr
     assert tandem("status", "--servers", address).returncode != 0, "without a certificate nobody is answered"
-    refused = tandem("bench", "serve", address, "--groups", 1, "--new-tokens", 4, "--tls", certs / "viewer")
+    refused = tandem("bench", "serve", address, "--groups", 1, "--max-new-tokens", 4, "--tls", certs / "viewer")
     assert refused.returncode != 0 and "role viewer may not call this method" in refused.stdout + refused.stderr
     inside = cluster.run_in(cluster.pods("trainer")[0], "tandem", "status", "runs/small", "--tls", "/etc/tandem-tls")
     assert inside.returncode == 0 and "small-tandem-rollout-0-0.small-tandem:50051" in inside.stdout, inside.stdout + inside.stderr

@@ -118,18 +118,20 @@ def make_root(root, spec, folder, hostname):
             (root / name).symlink_to(os.readlink(f"/{name}"))
         elif pathlib.Path("/", name).is_dir():
             bind(f"/{name}", root / name, read_only=True)
-    for tree in spec["read_only_trees"]:
-        bind(tree, root / tree.lstrip("/"), read_only=True)
     mount("tmpfs", root / "usr/local/bin", "tmpfs", 0, "mode=755")
     for program, path in spec["programs"].items():
         (root / "usr/local/bin" / program).symlink_to(path)
     make_read_only(root / "usr/local/bin")
     make_etc(root / "etc", folder, hostname)
     make_dev(root / "dev", folder)
-    for name, mode in (("proc", 0o555), ("tmp", 0o1777), ("run", 0o755), ("var/tmp", 0o1777), ("root", 0o700)):
+    # /root can be passed through: a checkout may lie in it.
+    for name, mode in (("proc", 0o555), ("tmp", 0o1777), ("run", 0o755), ("var/tmp", 0o1777), ("root", 0o711)):
         (root / name).mkdir(parents=True)
         (root / name).chmod(mode)
     bind("/sys", root / "sys", read_only=True)
+    # After the folders that they may lie in, as a checkout in /tmp does.
+    for tree in spec["read_only_trees"]:
+        bind(tree, root / tree.lstrip("/"), read_only=True)
     (root / spec["cwd"].lstrip("/")).mkdir(parents=True, exist_ok=True)
     # Outer mount points before inner ones, whatever order the pod names them in.
     for volume in sorted(spec["mounts"], key=lambda volume: volume["target"].count("/")):

@@ -1,7 +1,8 @@
 """Corrections and objectives against TRL's own code: the loss types of GRPOTrainer and its off-policy mask.
 
 TRL's loss is a method of its trainer. Here it runs on an object that holds only what the method reads, with
-log-probs that we set in the place of a model's; autograd gives its gradient. Ours is method_driver.
+log-probs that we set in the place of a model's; autograd gives its gradient. Ours is method_driver. What TRL lacks is
+written from its formulas.
 """
 import collections
 import json
@@ -164,3 +165,48 @@ def test_off_policy_mask_of_deepseek_v32():
         off_policy_threshold=0.05).numpy()
     np.testing.assert_array_equal(mine["kept"], keep.astype(int) * batch["mask"])
     assert 0 < keep.sum() < ROWS
+
+
+def m2po(batch, rule, budget):
+    """Loss and gradient of M2PO by the formulas: `mask` of the paper (2510.01161, algorithm 1), `clip` of its authors'
+    repository, whose tau solves mean(min(square, tau^2)) = budget; here by bisection."""
+    target = torch.tensor(batch["target"], requires_grad=True)
+    mask = torch.tensor(batch["mask"]).bool()
+    advantages = torch.tensor(batch["advantages"])[:, None].expand_as(target)
+    log_ratio = target - torch.tensor(batch["behaviour"])
+    ratio = log_ratio.exp()
+    squares = log_ratio.detach() ** 2
+    acts = mask & (log_ratio.detach() * advantages > 0)
+    within = squares[acts]
+    if rule == "clip":
+        low, high = 0.0, float(within.max())
+        for _ in range(200):
+            middle = (low + high) / 2
+            low, high = (middle, high) if within.clamp(max=middle).mean() < budget else (low, middle)
+        tau = high ** 0.5 if within.mean() > budget else float("inf")
+        bounded = ratio.clamp(np.exp(-tau), np.exp(tau))
+        terms = -torch.minimum(ratio * advantages, bounded * advantages)
+    else:
+        rest = np.sort(within.numpy())
+        while len(rest) and rest.mean() > budget:
+            rest = rest[:-1]
+        largest = rest[-1] if len(rest) else -1.0
+        terms = torch.where(acts & (squares > largest), torch.zeros_like(ratio), -ratio * advantages)
+    loss = terms[mask].sum() / mask.sum()
+    loss.backward()
+    return float(loss.detach()), target.grad.numpy(), int((acts & (target.grad == 0)).sum())
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("budget", [0.01, 0.04, 0.2])
+def test_m2po_of_the_paper_and_of_its_authors_repository(seed, budget):
+    batch = make_batch(seed)
+    stopped = {}
+    for rule, kind in (("mask", "m2po"), ("clip", "m2po_clip")):
+        mine = ours(batch, f"correction.mode=bypass loss.kind={kind} loss.m2po_max={budget}")
+        loss, gradient, stopped[rule] = m2po(batch, rule, budget)
+        assert mine["loss"] == pytest.approx(loss, abs=1e-10)
+        np.testing.assert_allclose(mine["coefficient"] / mine["denominator"], gradient, atol=1e-10)
+        assert mine["clip_low"] + mine["clip_high"] == stopped[rule]
+    assert stopped["clip"] >= stopped["mask"]
+    assert stopped["clip"] > 0

@@ -64,7 +64,7 @@ def assert_same_greedy(model, directory, prompts, max_new_tokens):
     end = model.generation_config.eos_token_id or model.config.eos_token_id
     ends = set(end) if isinstance(end, list) else {end}
     answers = tandem("generate", "--model", directory, "--dtype", "fp32", "--greedy",
-                     "--max-tokens", max_new_tokens, lines=[{"ids": ids} for ids in prompts])
+                     "--max-new-tokens", max_new_tokens, lines=[{"ids": ids} for ids in prompts])
     for i, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
         completion, = answer["completions"]
         ids = completion["ids"]

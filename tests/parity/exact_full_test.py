@@ -21,7 +21,7 @@ def lines(*command, rows):
 
 
 def generate(dtype, prompts, *flags):
-    return lines("generate", "--model", MODEL, "--dtype", dtype, "--max-tokens", 64, "--ignore-eos", "-n", 8,
+    return lines("generate", "--model", MODEL, "--dtype", dtype, "--max-new-tokens", 64, "--ignore-eos", "-n", 8,
                  "--seed", 3, *flags, rows=[{"prompt": prompt} for prompt in prompts])
 
 

@@ -54,7 +54,7 @@ class ExactTest : public ::testing::TestWithParam<ExactCase> {
     std::vector<int32_t> prompt;
     std::vector<std::vector<int32_t>> completions;
     std::vector<std::vector<float>> logprobs;
-    std::vector<std::vector<std::vector<int32_t>>> support;
+    std::vector<std::vector<PackedSupport>> support;
   };
 
   void SetUp() override {

@@ -87,7 +87,7 @@ def test_greedy_completions_equal_transformers_over_32_prompts(model):
     directory, reference = model
     prompts = random_sequences(reference.config.vocab_size, [5 + i for i in range(32)], seed=3)
     answers = tandem("generate", "--model", directory, "--dtype", "fp32", "--greedy",
-                     "--max-tokens", 24, lines=[{"ids": ids} for ids in prompts])
+                     "--max-new-tokens", 24, lines=[{"ids": ids} for ids in prompts])
     assert len(answers) == 32
     for ids, answer in zip(prompts, answers, strict=True):
         with torch.no_grad():
@@ -105,7 +105,7 @@ def test_raw_logprobs_of_completions_are_those_of_score(model):
     directory, reference = model
     prompt = random_sequences(reference.config.vocab_size, (9,), seed=4)[0]
     answer = tandem("generate", "--model", directory, "--dtype", "fp32", "--temperature", 0.8,
-                    "-n", 4, "--max-tokens", 12, "--seed", 5, lines=[{"ids": prompt}])[0]
+                    "-n", 4, "--max-new-tokens", 12, "--seed", 5, lines=[{"ids": prompt}])[0]
     assert len(answer["completions"]) == 4
     for completion in answer["completions"]:
         ids = prompt + completion["ids"]

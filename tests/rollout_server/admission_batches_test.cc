@@ -75,6 +75,38 @@ TEST(AdmissionBatchesTest, BatchesOfTwoRunsDoNotMix) {
   EXPECT_THAT(Arrive(batches, 30, 4), ElementsAre(1, 2, 4));
 }
 
+TEST(AdmissionBatchesTest, BatchesOfWhichAllWasAbortedOrWithdrawnDoNotPileUp) {
+  AdmissionBatches batches;
+  for (int64_t id = 0; id < 5000; ++id) {
+    const AdmissionBatches::BatchRef batch{"", id, 3};
+    ASSERT_THAT(batches.Arrive(batch, 1, WithKey(1)), IsOk());
+    ASSERT_THAT(batches.Arrive(batch, 2, WithKey(2)), IsOk());
+    batches.Skip(batch, 1);
+    EXPECT_TRUE(batches.Withdraw(batch, 2));
+  }
+  EXPECT_LE(batches.size(), AdmissionBatches::kRememberedBatches);
+}
+
+TEST(AdmissionBatchesTest, AnAbortedGroupCountsAsArrivedWhileTheOthersAreAwayToo) {
+  AdmissionBatches batches;
+  Arrive(batches, 10, 1);
+  Arrive(batches, 20, 2);
+  batches.Skip(kThree, 10);
+  EXPECT_TRUE(batches.Withdraw(kThree, 20));
+  EXPECT_THAT(Arrive(batches, 20, 3), IsEmpty());
+  EXPECT_THAT(Arrive(batches, 30, 4), ElementsAre(3, 4));
+}
+
+TEST(AdmissionBatchesTest, ARunThatStartsOverFindsNoAbortedGroupsOfItsFormerSelf) {
+  AdmissionBatches batches;
+  Arrive(batches, 10, 1);
+  batches.Skip(kThree, 10);
+  batches.Forget("run");
+  EXPECT_EQ(batches.size(), 0u);
+  EXPECT_THAT(Arrive(batches, 20, 2), IsEmpty());
+  EXPECT_THAT(Arrive(batches, 30, 3), IsEmpty()) << "group 10 of this epoch has not come";
+}
+
 TEST(AdmissionBatchesTest, RefusesWhatContradictsTheFirstGroup) {
   AdmissionBatches batches;
   Arrive(batches, 10, 1);

@@ -1,9 +1,11 @@
 // The caps of a rollout server (docs/security.md#caps), each met by a caller that goes over it.
+#include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 
 #include <deque>
 #include <future>
 
+#include "common/rpc/refusal.h"
 #include "rollout_server/engine/group.h"
 #include "rollout_server/ownership.h"
 #include "rollout_server/rollout_messages.h"
@@ -57,6 +59,76 @@ TEST_F(LimitsTest, MetadataOver16KiBIsRefusedAndTheServerLives) {
     SetDeadline(&again);
     return rollout_->GetInfo(&again, {}, &info).ok();
   }));
+}
+
+TEST_F(LimitsTest, ADeadlineOverTheMaximumAndACallWithoutOneAreRefusedByName) {
+  const auto refused = [&](auto set_deadline) {
+    grpc::ClientContext context;
+    set_deadline(&context);
+    auto reader = rollout_->GenerateGroup(&context, Request(1));
+    v1::GenerateGroupResponse response;
+    EXPECT_FALSE(reader->Read(&response));
+    const grpc::Status status = reader->Finish();
+    const auto name = context.GetServerTrailingMetadata().find(rpc::kRefusalKey);
+    EXPECT_EQ(name == context.GetServerTrailingMetadata().end() ? "" : name->second,
+              "DEADLINE_TOO_FAR");
+    return status;
+  };
+  EXPECT_THAT(refused([](grpc::ClientContext* context) {
+                context->set_deadline(std::chrono::system_clock::now() + std::chrono::hours(25));
+              }),
+              GrpcFailsWith(kInvalid, "at most 86400 s (server.max_deadline_seconds)"));
+  EXPECT_THAT(refused([](grpc::ClientContext*) {}),
+              GrpcFailsWith(kInvalid, "the call has no deadline"));
+  EXPECT_EQ(Info().max_deadline_ms(), 86'400'000);
+}
+
+FinishedCompletion WithSupports(int num_tokens, int32_t num_ids, int32_t step) {
+  FinishedCompletion completion;
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < num_ids; ++i) ids.push_back(i * step);
+  completion.token_ids.assign(static_cast<size_t>(num_tokens), 0);
+  completion.support.assign(static_cast<size_t>(num_tokens), PackedSupport(ids));
+  return completion;
+}
+
+TEST_F(LimitsTest, SupportsTravelPackedToCallersThatAskAndAsIdsToOthers) {
+  const FinishedCompletion completion = WithSupports(2, 3, 2);  // {0, 2, 4}
+  v1::Completion as_ids, packed;
+  CompletionToWire(completion, {.return_support = true}, &as_ids);
+  CompletionToWire(completion, {.return_support = true, .packed_support = true}, &packed);
+  ASSERT_EQ(as_ids.support_size(), 2);
+  EXPECT_THAT(as_ids.support(1).ids(), ::testing::ElementsAre(0, 2, 4));
+  EXPECT_EQ(as_ids.support(1).packed(), "");
+  EXPECT_TRUE(packed.support(1).ids().empty());
+  std::vector<int32_t> ids;
+  ASSERT_TRUE(UnpackSupport(packed.support(1).packed(), 5, &ids).ok());
+  EXPECT_THAT(ids, ::testing::ElementsAre(0, 2, 4));
+}
+
+TEST_F(LimitsTest, ACompletionThatFitsNoMessageIsTooLargeByName) {
+  // Every other of 151 936 ids: 18 992 bytes a token packed, 227 904 as ids.
+  const FinishedCompletion small = WithSupports(100, 75968, 2), large = WithSupports(300, 75968, 2);
+  const FinishedCompletion huge = WithSupports(3600, 75968, 2);
+  const SamplingParams ids = {.return_support = true};
+  const SamplingParams packed = {.return_support = true, .packed_support = true};
+  EXPECT_TRUE(CheckMessage(small, ids).ok());
+  EXPECT_TRUE(CheckMessage(large, packed).ok());
+  for (const absl::Status& status : {CheckMessage(large, ids), CheckMessage(huge, packed)}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(rpc::RefusalOf(status), rpc::Refusal::kTooLarge);
+  }
+  EXPECT_NE(CheckMessage(large, ids).message().find("ask for sampling.packed_support"),
+            std::string::npos);
+}
+
+TEST_F(LimitsTest, WhatCouldNeverBeSentIsRefusedBeforeItIsDrawn) {
+  v1::GenerateGroupRequest request = Request(1);
+  request.mutable_sampling()->set_max_new_tokens(200'000);
+  request.mutable_sampling()->set_top_logprobs(64);
+  const Outcome refused = Generate(request);
+  EXPECT_THAT(refused.status, GrpcFailsWith(kInvalid, "sampling.top_logprobs = 64 takes up to"));
+  EXPECT_EQ(refused.refusal, "TOO_LARGE");
 }
 
 TEST_F(LimitsTest, ARunIdOver256BytesIsRefused) {
@@ -207,25 +279,32 @@ class ConnectionAgeTest : public testing::ServerTest {
 
 TEST_F(ConnectionAgeTest, AConnectionAtItsEndIsReplacedAndFailsNoCall) {
   gate_.Open();
-  int num_replaced = 0;
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  for (int64_t id = 0; num_replaced < 3; ++id) {
-    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the connection stays";
-    ASSERT_TRUE(Generate(Request(id)).status.ok());
-    if (channel_->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY) ++num_replaced;
+  std::atomic<bool> enough{false};
+  auto calls = std::async(std::launch::async, [&] {  // one after the other, at every moment
+    for (int64_t id = 0; !enough; ++id) {
+      if (const grpc::Status status = Generate(Request(id)).status; !status.ok()) return status;
+    }
+    return grpc::Status::OK;
+  });
+  // The channel tells of each change, however short: who only looks now and then may miss them all.
+  const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(120);
+  for (int num_replaced = 0; num_replaced < 3; ++num_replaced) {
+    EXPECT_TRUE(channel_->WaitForConnected(deadline));
+    EXPECT_TRUE(channel_->WaitForStateChange(GRPC_CHANNEL_READY, deadline))
+        << "the connection stays";
   }
+  enough = true;
+  const grpc::Status status = calls.get();
+  EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
 TEST_F(ConnectionAgeTest, ACallUnderWayOutlivesItsConnectionsAge) {
   auto running = std::async(std::launch::async, [&] { return Generate(Request(1, 500)); });
   gate_.Allow(3);
   WaitForInfo([](const auto& info) { return info.num_groups_running() == 1; });
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY) {
-    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the connection stays";
-    channel_->WaitForStateChange(GRPC_CHANNEL_READY,
-                                 std::chrono::system_clock::now() + std::chrono::seconds(5));
-  }
+  EXPECT_TRUE(channel_->WaitForStateChange(
+      GRPC_CHANNEL_READY, std::chrono::system_clock::now() + std::chrono::seconds(60)))
+      << "the connection stays";
   gate_.Open();
   EXPECT_TRUE(running.get().status.ok());
 }

@@ -7,6 +7,7 @@
 #include "common/weights/digest.h"
 #include "tests/rollout_server/server_fixture.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/wait_until.h"
 
 namespace tandem::rollout {
 namespace {
@@ -88,6 +89,7 @@ TEST_F(RolloutServerTest, AFullQueueIsResourceExhaustedWithARetryHint) {
   const Outcome refused = Generate(Request(3));
   EXPECT_THAT(refused.status, GrpcFailsWith(grpc::StatusCode::RESOURCE_EXHAUSTED, "2 groups wait"));
   EXPECT_EQ(refused.retry_after_ms, "500");
+  EXPECT_EQ(refused.refusal, "QUEUE_FULL");
   gate_.Open();
   EXPECT_TRUE(one.get().status.ok());
   EXPECT_TRUE(two.get().status.ok());
@@ -315,6 +317,64 @@ TEST_F(RolloutServerTest, AnEngineFailureEndsTheCallsAndTheRun) {
               GrpcFailsWith(grpc::StatusCode::INTERNAL, "the engine failed"));
   const StopSignal stop;
   EXPECT_THAT(server_->Run(stop), FailsWith(absl::StatusCode::kInternal, "scripted failure"));
+}
+
+TEST_F(RolloutServerTest, AGroupThatFailsIsToldToItsCallerCountedAndNobodyElsesMatter) {
+  auto healthy = std::async(std::launch::async, [&] { return Generate(Request(1, 40)); });
+  WaitForInfo([](const auto& info) { return info.num_groups_queued() == 1; });
+  v1::GenerateGroupRequest request = Request(2, 40);
+  request.set_prompt_token_ids(0, 668);
+  auto hostile = std::async(std::launch::async, [&] { return Generate(request); });
+  WaitForInfo(
+      [](const auto& info) { return info.num_groups_queued() + info.num_groups_running() == 2; });
+  gate_.Open();
+  EXPECT_THAT(hostile.get().status,
+              GrpcFailsWith(grpc::StatusCode::DATA_LOSS, "non_finite_logits"));
+  EXPECT_TRUE(healthy.get().status.ok());
+  EXPECT_TRUE(Generate(Request(3)).status.ok());
+  // Counted with the step, which may still be on its way to the metrics.
+  EXPECT_TRUE(tandem::testing::WaitUntil([&] {
+    return observation_.metrics()->Render().find(
+               "tandem_groups_failed_total{cause=\"non_finite_logits\"} 1") != std::string::npos;
+  })) << observation_.metrics()->Render();
+}
+
+// A score that never ends, of slices that a gate lets through.
+class ScoreCallTest : public testing::ServerTest {
+ protected:
+  ScoreCallTest() { score_gate_ = &slices_; }
+  ~ScoreCallTest() override { slices_.Open(); }
+
+  grpc::Status Score(int32_t first_id, std::chrono::milliseconds patience) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + patience);
+    v1::ScoreRequest request;
+    for (const int32_t id : {first_id, 6}) request.add_sequences()->add_token_ids(id);
+    for (auto& sequence : *request.mutable_sequences()) sequence.add_token_ids(7);
+    v1::ScoreResponse response;
+    return rollout_->Score(&context, request, &response);
+  }
+  static constexpr int32_t kEndless = 999;
+
+  testing::StepGate slices_;
+};
+
+TEST_F(ScoreCallTest, AScoreEndsWithItsCallersDeadline) {
+  EXPECT_THAT(Score(kEndless, std::chrono::milliseconds(300)),
+              GrpcFailsWith(grpc::StatusCode::DEADLINE_EXCEEDED, ""));
+  // One slice to end the first call's, and two of its own: it shares them with nobody.
+  slices_.Allow(3);
+  EXPECT_TRUE(Score(5, std::chrono::minutes(1)).ok());
+}
+
+TEST_F(ScoreCallTest, AServerThatStopsEndsAScoreThatRuns) {
+  auto call =
+      std::async(std::launch::async, [&] { return Score(kEndless, std::chrono::minutes(5)); });
+  slices_.Allow(1);
+  ASSERT_TRUE(tandem::testing::WaitUntil([&] { return slices_.allowed() == 0; })) << "it runs";
+  slices_.Open();
+  server_.reset();
+  EXPECT_FALSE(call.get().ok());
 }
 
 TEST_F(RolloutServerTest, APortInUseIsAClearError) {

@@ -1,10 +1,14 @@
 // ScriptedEngine: an in-memory StepEngine whose results can be worked out by hand. Each step draws
-// one token for every completion of the first `max_running` groups: id = 100 * completion +
-// position; log-prob -0.5; version = the live one. A group of max_new_tokens N ends after N steps.
+// one token for every completion of the first `max_running` groups, by priority and arrival: id =
+// 100 * completion + position; log-prob -0.5; version = the live one. A group of max_new_tokens N
+// ends after N steps. A prompt that begins with 666 is refused by Add, 667 fails the engine, 668 its
+// own group at its second token. A score takes one slice for each sequence, and never ends when the
+// first id is 999.
 #ifndef TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_ENGINE_H_
 #define TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_ENGINE_H_
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -24,11 +28,55 @@ class ScriptedWeights : public StagedWeights {
   std::vector<std::vector<std::byte>> tensors;
 };
 
+// Echoes what it was asked, a sequence in each slice.
+class ScriptedScore : public ScoreRun {
+ public:
+  // `gate`: of the slices; null lets them all pass. `live`: of the engine.
+  ScriptedScore(std::vector<ScoreSequence> sequences, const ScoreOptions& options, StepGate* gate,
+                const WeightVersion* live)
+      : sequences_(std::move(sequences)),
+        options_(options),
+        gate_(gate),
+        live_(live),
+        began_under_(*live) {}
+
+  absl::StatusOr<ScoreProgress> Step() override {
+    if (gate_ != nullptr) gate_->Pass();
+    if (*live_ != began_under_) return absl::AbortedError("scripted: new weights");
+    if (!sequences_.empty() && sequences_[0].ids[0] == 999) return ScoreProgress::kMore;
+    if (scores_.size() < sequences_.size()) scores_.push_back(Echo(sequences_[scores_.size()]));
+    return scores_.size() < sequences_.size() ? ScoreProgress::kMore : ScoreProgress::kDone;
+  }
+  std::vector<SequenceScore> Take() override { return std::move(scores_); }
+
+ private:
+  SequenceScore Echo(const ScoreSequence& sequence) const {
+    const ScoreOptions& o = options_;
+    SequenceScore score;
+    score.logprobs.assign(sequence.ids.size(),
+                          o.path == ScorePath::kDecode ? -2.0f : -o.temperature);
+    score.logprobs[0] = 0;
+    score.kept_mass = {o.top_p, o.min_p};
+    const SitePrecision& bits = o.precision;
+    const auto prompt = static_cast<int32_t>(sequence.num_prompt_tokens);
+    score.ranks = {o.top_k,        o.alone,      prompt,          bits.body_bits,
+                   bits.head_bits, bits.kv_bits, bits.rotary_bits};
+    return score;
+  }
+
+  const std::vector<ScoreSequence> sequences_;
+  const ScoreOptions options_;
+  StepGate* const gate_;
+  const WeightVersion* const live_;
+  const WeightVersion began_under_;
+  std::vector<SequenceScore> scores_;
+};
+
 class ScriptedEngine : public StepEngine {
  public:
   explicit ScriptedEngine(StepGate* gate, size_t max_running = 8,
-                          InFlight in_flight = InFlight::kKeep)
-      : gate_(gate), max_running_(max_running), in_flight_(in_flight) {}
+                          InFlight in_flight = InFlight::kKeep, StepGate* score_gate = nullptr)
+      : gate_(gate), score_gate_(score_gate), max_running_(max_running), in_flight_(in_flight) {}
 
   absl::Status Validate(const GroupRequest& request) const override {
     const auto needed = std::ssize(request.prompt) + request.sampling.max_new_tokens;
@@ -38,13 +86,16 @@ class ScriptedEngine : public StepEngine {
   }
   absl::Status Add(GroupRequest request) override {
     if (request.prompt[0] == 666) return absl::InvalidArgumentError("scripted refusal");
-    groups_.push_back({std::move(request), {}, 0});
+    const auto place = std::ranges::find_if(groups_, [&](const Running& one) {
+      return one.drawn == 0 && one.request.priority < request.priority;
+    });
+    groups_.insert(place, {std::move(request), {}, 0});
     return absl::OkStatus();
   }
   bool Abort(GroupKey key) override {
     return std::erase_if(groups_, [&](const Running& one) { return one.request.key == key; }) > 0;
   }
-  absl::StatusOr<std::vector<EngineEvent>> StopEarly(GroupKey key) override {
+  std::vector<EngineEvent> StopEarly(GroupKey key) override {
     std::vector<EngineEvent> events;
     for (Running& one : groups_) {
       if (one.request.key != key || one.drawn == 0) continue;
@@ -82,9 +133,8 @@ class ScriptedEngine : public StepEngine {
   std::vector<GroupKey> Install(std::unique_ptr<StagedWeights>, WeightVersion version) override {
     live_ = version;
     std::vector<GroupKey> ended;
-    if (in_flight_ != InFlight::kAbort) return ended;
     for (const Running& one : groups_) {
-      if (one.drawn > 0) ended.push_back(one.request.key);
+      if (in_flight_ == InFlight::kAbort && one.drawn > 0) ended.push_back(one.request.key);
     }
     for (const GroupKey key : ended) Abort(key);
     return ended;
@@ -92,21 +142,9 @@ class ScriptedEngine : public StepEngine {
   void HoldAdmissions(bool hold) override { held_ = hold; }
   InFlight in_flight() const override { return in_flight_; }
 
-  // Echoes what it was asked.
-  absl::StatusOr<std::vector<SequenceScore>> Score(const std::vector<ScoreSequence>& sequences,
-                                                   const ScoreOptions& o) override {
-    std::vector<SequenceScore> scores(sequences.size());
-    for (size_t s = 0; s < sequences.size(); ++s) {
-      scores[s].logprobs.assign(sequences[s].ids.size(),
-                                o.path == ScorePath::kDecode ? -2.0f : -o.temperature);
-      scores[s].logprobs[0] = 0;
-      scores[s].kept_mass = {o.top_p, o.min_p};
-      const SitePrecision& bits = o.precision;
-      const auto prompt = static_cast<int32_t>(sequences[s].num_prompt_tokens);
-      scores[s].ranks = {o.top_k,        o.alone,      prompt,          bits.body_bits,
-                         bits.head_bits, bits.kv_bits, bits.rotary_bits};
-    }
-    return scores;
+  absl::StatusOr<std::unique_ptr<ScoreRun>> StartScore(std::vector<ScoreSequence> sequences,
+                                                       const ScoreOptions& options) override {
+    return std::make_unique<ScriptedScore>(std::move(sequences), options, score_gate_, &live_);
   }
   WeightVersion live_version() const override { return live_; }
   EngineStats Stats() const override {
@@ -117,6 +155,7 @@ class ScriptedEngine : public StepEngine {
     stats.num_groups_running = NumRunning();
     stats.kv_capacity_tokens = 4096;
     stats.num_tokens_sampled = sampled_;
+    stats.num_groups_failed = failed_;
     return stats;
   }
 
@@ -141,6 +180,13 @@ class ScriptedEngine : public StepEngine {
     }
     if (one->spans.empty() || one->spans.back().version != live_) one->spans.push_back({live_, 0});
     ++one->spans.back().num_tokens;
+    if (one->request.prompt[0] == 668 && one->drawn == 1) {
+      ++failed_[static_cast<size_t>(GroupFailure::kNonFiniteLogits)];
+      events->push_back(GroupFailed{key, GroupFailure::kNonFiniteLogits,
+                                    absl::DataLossError("scripted: non_finite_logits")});
+      one->done = true;
+      return;
+    }
     sampled_ += static_cast<uint64_t>(one->request.num_completions);
     if (++one->drawn < one->request.sampling.max_new_tokens) return;
     for (int32_t c = 0; c < one->request.num_completions; ++c) {
@@ -169,8 +215,10 @@ class ScriptedEngine : public StepEngine {
   }
 
   StepGate* const gate_;
+  StepGate* const score_gate_;
   const size_t max_running_;
   const InFlight in_flight_;
+  std::array<uint64_t, kNumGroupFailures> failed_ = {};
   bool held_ = false;
   std::deque<Running> groups_;
   WeightVersion live_;
@@ -183,10 +231,7 @@ inline std::vector<TensorSpec> ScriptedTensors() {
 }
 
 inline ServedModel ScriptedModel() {
-  ServedModel model;
-  model.model_type = "scripted";
-  model.dtype = "bf16";
-  model.vocab_size = 1000;
+  ServedModel model{.model_type = "scripted", .dtype = "bf16", .vocab_size = 1000};
   model.max_context_tokens = 1000;
   model.tensors = ScriptedTensors();
   const std::vector<std::byte> zeros(8);

@@ -14,12 +14,15 @@
 #include "proto/weights.grpc.pb.h"
 #include "rollout_server/rollout_server.h"
 #include "tests/rollout_server/scripted_engine.h"
+#include "tests/support/secret_channel.h"
 #include "tests/support/status_matchers.h"
 
 namespace tandem::rollout::testing {
 
 class ServerTest : public ::testing::Test {
  protected:
+  static constexpr char kSecret[] = "the-secret-that-every-call-of-the-tests-shows";
+
   ServerTest() {
     options_.model = "scripted";
     options_.listen = "127.0.0.1:0";
@@ -30,17 +33,19 @@ class ServerTest : public ::testing::Test {
 
   void TearDown() override {
     gate_.Open();
+    if (score_gate_ != nullptr) score_gate_->Open();
     server_.reset();
   }
 
   void StartServer() {
     auto server = RolloutServer::Create(
         options_,
-        {std::make_unique<ScriptedEngine>(&gate_, max_running_, in_flight_), ScriptedModel()},
+        {std::make_unique<ScriptedEngine>(&gate_, max_running_, in_flight_, score_gate_),
+         ScriptedModel()},
         &observation_, [this] { return MonotonicSeconds() + clock_skew_.load(); });
     ASSERT_THAT(server, tandem::testing::IsOk());
     server_ = *std::move(server);
-    channel_ = grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials());
+    channel_ = tandem::testing::SecretChannel(server_->address(), kSecret);
     rollout_ = v1::RolloutService::NewStub(channel_);
     weights_ = weights::v1::WeightService::NewStub(channel_);
   }
@@ -58,14 +63,14 @@ class ServerTest : public ::testing::Test {
   }
 
   static void SetDeadline(grpc::ClientContext* context) {
-    context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(120));
   }
 
   // One GenerateGroup call to its end.
   struct Outcome {
     std::vector<v1::GenerateGroupResponse> responses;
     grpc::Status status;
-    std::string retry_after_ms;
+    std::string retry_after_ms, refusal;  // of the trailing metadata; empty: not there
   };
   Outcome Generate(const v1::GenerateGroupRequest& request) {
     grpc::ClientContext context;
@@ -75,9 +80,9 @@ class ServerTest : public ::testing::Test {
     v1::GenerateGroupResponse response;
     while (reader->Read(&response)) outcome.responses.push_back(response);
     outcome.status = reader->Finish();
-    const auto& trailing = context.GetServerTrailingMetadata();
-    if (const auto hint = trailing.find("retry-after-ms"); hint != trailing.end()) {
-      outcome.retry_after_ms = std::string(hint->second.data(), hint->second.size());
+    for (const auto& [key, value] : context.GetServerTrailingMetadata()) {
+      if (key == "retry-after-ms") outcome.retry_after_ms.assign(value.data(), value.size());
+      if (key == "tandem-refusal") outcome.refusal.assign(value.data(), value.size());
     }
     return outcome;
   }
@@ -93,7 +98,7 @@ class ServerTest : public ::testing::Test {
   // Asks GetInfo until `ready` says yes: each round trip lets the server's threads go on.
   template <typename Predicate>
   void WaitForInfo(Predicate ready) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
     while (!ready(Info())) {
       ASSERT_LT(std::chrono::steady_clock::now(), deadline) << Info().DebugString();
     }
@@ -115,6 +120,7 @@ class ServerTest : public ::testing::Test {
   InFlight in_flight_ = InFlight::kKeep;
   std::atomic<double> clock_skew_{0};  // seconds the server's clock is ahead
   StepGate gate_;
+  StepGate* score_gate_ = nullptr;  // of slices of scores; null lets them all pass
   Observation observation_{"rollout_server"};
   std::unique_ptr<RolloutServer> server_;
   std::shared_ptr<grpc::Channel> channel_;

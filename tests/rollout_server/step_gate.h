@@ -17,6 +17,10 @@ class StepGate {
     changed_.NotifyAll();
   }
   void Open() { Allow(int64_t{1} << 40); }
+  int64_t allowed() {
+    MutexLock lock(&mu_);
+    return allowed_;
+  }
   void Pass() {
     MutexLock lock(&mu_);
     while (allowed_ == 0) changed_.Wait(&mu_);

@@ -34,3 +34,16 @@ def test_links_of_every_page_lead_to_a_file_and_to_a_heading_in_it():
             elif anchor and target.suffix == ".md" and anchor not in anchors(target.read_text(encoding="utf-8")):
                 broken.append(f"{page.name}: {link}: no such heading")
     assert not broken, "\n".join(broken)
+
+
+def test_rows_of_a_table_have_as_many_cells_as_its_head():
+    """A | inside code ends the cell too, unless it is escaped."""
+    broken = []
+    for page in [*PAGES, ROOT / "SECURITY.md"]:
+        head = None
+        for number, line in enumerate(prose(page.read_text(encoding="utf-8")).split("\n"), 1):
+            cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else None
+            if cells is not None and head is not None and cells != head:
+                broken.append(f"{page.name}: {line[:60]}: {cells - 1} cells, its head has {head - 1}")
+            head = None if cells is None else head or cells
+    assert not broken, "\n".join(broken)

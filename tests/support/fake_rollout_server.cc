@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "common/base/mutex.h"
+#include "common/rpc/caller_secret.h"
+#include "common/rpc/refusal.h"
 #include "common/weights/digest.h"
 #include "proto/rollout.grpc.pb.h"
 #include "proto/weights.grpc.pb.h"
@@ -72,6 +74,14 @@ struct FakeRolloutServer::Impl {
     staged_names.clear();
   }
 
+  void NoteCaller(const grpc::ServerContext& context, const std::string& method) {
+    const auto& metadata = context.client_metadata();
+    const auto secret = metadata.find(rpc::kCallerSecretKey);
+    MutexLock lock(&mu);
+    callers[method].insert(
+        secret == metadata.end() ? "" : std::string(secret->second.data(), secret->second.size()));
+  }
+
   std::vector<HostTensor> initial;
   std::string tokenizer_hash, address;
   int port = 0;
@@ -83,13 +93,15 @@ struct FakeRolloutServer::Impl {
   Sample sample ABSL_GUARDED_BY(mu) = DefaultSample;
   bool held ABSL_GUARDED_BY(mu) = false;
   bool stopped ABSL_GUARDED_BY(mu) = false;
-  std::deque<absl::Status> group_failures ABSL_GUARDED_BY(mu), commit_failures ABSL_GUARDED_BY(mu);
+  std::deque<absl::Status> group_failures ABSL_GUARDED_BY(mu), commit_failures ABSL_GUARDED_BY(mu),
+      claim_failures ABSL_GUARDED_BY(mu);
   int flips ABSL_GUARDED_BY(mu) = 0;
   std::string flipped ABSL_GUARDED_BY(mu);
   ScoreToken score ABSL_GUARDED_BY(mu) = [](int64_t, int) { return -1.0f; };
   std::vector<rollout::v1::ScoreRequest> score_requests ABSL_GUARDED_BY(mu);
   std::vector<GenerateGroupRequest> requests ABSL_GUARDED_BY(mu);
   std::string owner ABSL_GUARDED_BY(mu);
+  std::map<std::string, std::set<std::string>> callers ABSL_GUARDED_BY(mu);  // secrets by method
   int64_t version ABSL_GUARDED_BY(mu) = 0, epoch ABSL_GUARDED_BY(mu) = 0;
   int64_t live_epoch ABSL_GUARDED_BY(mu) = 0;
   int64_t num_commits ABSL_GUARDED_BY(mu) = 0, num_aborts ABSL_GUARDED_BY(mu) = 0;
@@ -104,6 +116,7 @@ class FakeRolloutServer::Impl::Rollout : public rollout::v1::RolloutService::Ser
   grpc::Status GenerateGroup(
       grpc::ServerContext* context, const GenerateGroupRequest* request,
       grpc::ServerWriter<rollout::v1::GenerateGroupResponse>* writer) override {
+    impl_->NoteCaller(*context, "GenerateGroup");
     int64_t version;
     Sample sample;
     {
@@ -117,6 +130,11 @@ class FakeRolloutServer::Impl::Rollout : public rollout::v1::RolloutService::Ser
       if (!impl_->group_failures.empty()) {
         const absl::Status failure = impl_->group_failures.front();
         impl_->group_failures.pop_front();
+        const rpc::Refusal refusal = rpc::RefusalOf(failure);
+        if (refusal != rpc::Refusal::kNone) {
+          context->AddTrailingMetadata(rpc::kRefusalKey, std::string(rpc::RefusalName(refusal)));
+        }
+        if (rpc::IsBusy(refusal)) context->AddTrailingMetadata(rpc::kRetryAfterKey, "1");
         return ToGrpc(failure);
       }
       if (request->min_weight_version() > impl_->version) {
@@ -140,8 +158,9 @@ class FakeRolloutServer::Impl::Rollout : public rollout::v1::RolloutService::Ser
     return grpc::Status::OK;
   }
 
-  grpc::Status Score(grpc::ServerContext*, const rollout::v1::ScoreRequest* request,
+  grpc::Status Score(grpc::ServerContext* context, const rollout::v1::ScoreRequest* request,
                      rollout::v1::ScoreResponse* response) override {
+    impl_->NoteCaller(*context, "Score");
     MutexLock lock(&impl_->mu);
     impl_->score_requests.push_back(*request);
     response->set_weight_version(impl_->version);
@@ -165,6 +184,7 @@ class FakeRolloutServer::Impl::Rollout : public rollout::v1::RolloutService::Ser
     response->set_weight_epoch(impl_->live_epoch);
     response->set_owner_run_id(impl_->owner);
     response->set_tokenizer_hash(impl_->tokenizer_hash);
+    response->set_max_deadline_ms(3'600'000);
     return grpc::Status::OK;
   }
 
@@ -176,9 +196,16 @@ class FakeRolloutServer::Impl::Weights : public weights::v1::WeightService::Serv
  public:
   explicit Weights(Impl* impl) : impl_(impl) {}
 
-  grpc::Status InitTransfer(grpc::ServerContext*, const weights::v1::InitTransferRequest* request,
+  grpc::Status InitTransfer(grpc::ServerContext* context,
+                            const weights::v1::InitTransferRequest* request,
                             weights::v1::InitTransferResponse* response) override {
+    impl_->NoteCaller(*context, "InitTransfer");
     MutexLock lock(&impl_->mu);
+    if (!impl_->claim_failures.empty()) {
+      const absl::Status failure = impl_->claim_failures.front();
+      impl_->claim_failures.pop_front();
+      return ToGrpc(failure);
+    }
     if (!impl_->owner.empty() && impl_->owner != request->run_id()) {
       return {grpc::StatusCode::FAILED_PRECONDITION, "owned by run " + impl_->owner};
     }
@@ -189,8 +216,10 @@ class FakeRolloutServer::Impl::Weights : public weights::v1::WeightService::Serv
     return grpc::Status::OK;
   }
 
-  grpc::Status BeginUpdate(grpc::ServerContext*, const weights::v1::BeginUpdateRequest* request,
+  grpc::Status BeginUpdate(grpc::ServerContext* context,
+                           const weights::v1::BeginUpdateRequest* request,
                            weights::v1::BeginUpdateResponse*) override {
+    impl_->NoteCaller(*context, "BeginUpdate");
     MutexLock lock(&impl_->mu);
     if (impl_->owner != request->run_id() || impl_->epoch != request->epoch()) {
       return {grpc::StatusCode::FAILED_PRECONDITION, "not the owner, or another epoch"};
@@ -206,9 +235,10 @@ class FakeRolloutServer::Impl::Weights : public weights::v1::WeightService::Serv
     return grpc::Status::OK;
   }
 
-  grpc::Status PushChunks(grpc::ServerContext*,
+  grpc::Status PushChunks(grpc::ServerContext* context,
                           grpc::ServerReader<weights::v1::PushChunksRequest>* reader,
                           weights::v1::PushChunksResponse*) override {
+    impl_->NoteCaller(*context, "PushChunks");
     weights::v1::PushChunksRequest chunk;
     while (reader->Read(&chunk)) {
       MutexLock lock(&impl_->mu);
@@ -221,8 +251,10 @@ class FakeRolloutServer::Impl::Weights : public weights::v1::WeightService::Serv
     return grpc::Status::OK;
   }
 
-  grpc::Status CommitUpdate(grpc::ServerContext*, const weights::v1::CommitUpdateRequest* request,
+  grpc::Status CommitUpdate(grpc::ServerContext* context,
+                            const weights::v1::CommitUpdateRequest* request,
                             weights::v1::CommitUpdateResponse* response) override {
+    impl_->NoteCaller(*context, "CommitUpdate");
     MutexLock lock(&impl_->mu);
     if (!impl_->commit_failures.empty()) {
       const absl::Status failure = impl_->commit_failures.front();
@@ -244,15 +276,17 @@ class FakeRolloutServer::Impl::Weights : public weights::v1::WeightService::Serv
     return grpc::Status::OK;
   }
 
-  grpc::Status AbortUpdate(grpc::ServerContext*, const weights::v1::AbortUpdateRequest*,
+  grpc::Status AbortUpdate(grpc::ServerContext* context, const weights::v1::AbortUpdateRequest*,
                            weights::v1::AbortUpdateResponse*) override {
+    impl_->NoteCaller(*context, "AbortUpdate");
     MutexLock lock(&impl_->mu);
     ++impl_->num_aborts;
     return grpc::Status::OK;
   }
 
-  grpc::Status GetWeightInfo(grpc::ServerContext*, const weights::v1::GetWeightInfoRequest*,
+  grpc::Status GetWeightInfo(grpc::ServerContext* context, const weights::v1::GetWeightInfoRequest*,
                              weights::v1::GetWeightInfoResponse* response) override {
+    impl_->NoteCaller(*context, "GetWeightInfo");
     MutexLock lock(&impl_->mu);
     response->set_live_version(impl_->version);
     response->set_epoch(impl_->live_epoch);
@@ -364,6 +398,16 @@ void FakeRolloutServer::ReleaseGroups() {
   MutexLock lock(&impl_->mu);
   impl_->held = false;
   impl_->changed.NotifyAll();
+}
+
+void FakeRolloutServer::FailNextClaims(std::deque<absl::Status> failures) {
+  MutexLock lock(&impl_->mu);
+  impl_->claim_failures = std::move(failures);
+}
+
+std::map<std::string, std::set<std::string>> FakeRolloutServer::callers() const {
+  MutexLock lock(&impl_->mu);
+  return impl_->callers;
 }
 
 void FakeRolloutServer::set_owner(const std::string& run_id) {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,8 @@ class FakeRolloutServer {
   // The next commits report a flipped digest for this tensor / drop the last chunk / fail so.
   void FlipNextDigests(int count, const std::string& tensor);
   void FailNextCommits(std::deque<absl::Status> failures);
+  // The next claims fail so.
+  void FailNextClaims(std::deque<absl::Status> failures);
   // Generation blocks until Release.
   void HoldGroups();
   void ReleaseGroups();
@@ -58,6 +61,9 @@ class FakeRolloutServer {
   int64_t num_aborts() const;
   int64_t live_version() const;
   std::string owner() const;
+  // Method -> the secrets that its calls showed (common/rpc/caller_secret.h); "": one showed none.
+  // Of all methods but GetInfo.
+  std::map<std::string, std::set<std::string>> callers() const;
   std::string live_bytes(const std::string& tensor) const;
 
  private:

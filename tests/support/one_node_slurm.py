@@ -114,7 +114,7 @@ class OneNodeSlurm:
             daemon.terminate()
         for daemon in self.daemons:
             try:
-                daemon.wait(timeout=20)
+                daemon.wait(timeout=120)
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()

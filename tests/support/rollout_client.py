@@ -2,6 +2,7 @@
 import importlib
 import os
 import pathlib
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,31 @@ def tls_credentials(directory, token=None):
     return grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(token))
 
 
+def history_arguments():
+    """Has a server record its history where the test's is (tests/end_to_end/conftest.py)."""
+    folder = os.environ.get("TANDEM_TEST_HISTORY")
+    return ["--set", f"server.history={folder}"] if folder else []
+
+
+class _ShowsASecret(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor,
+                    grpc.StreamUnaryClientInterceptor):
+    """Adds the metadata by which a server knows its owner, and a guest its own groups, to every call."""
+
+    def __init__(self, secret):
+        self.secret = ("tandem-caller-secret", secret)
+
+    def _call(self, proceed, details, request):
+        metadata = (*(details.metadata or ()), self.secret)
+        return proceed(details._replace(metadata=metadata), request)
+
+    intercept_unary_unary = intercept_unary_stream = intercept_stream_unary = _call
+
+
+def as_caller(channel, secret=None):
+    """The channel of a caller with this secret; without one, of a caller that nobody has met."""
+    return grpc.intercept_channel(channel, _ShowsASecret(secret or secrets.token_hex(32)))
+
+
 class Server:
     """A rollout server on a free port, or on `port`; use as a context manager. `credentials`: of the caller, where
     the arguments make it a server with TLS."""
@@ -49,7 +75,7 @@ class Server:
         self.log = open(pathlib.Path(self.folder.name) / "log", "w+", encoding="utf-8")
         self.process = subprocess.Popen(
             [str(BIN / "rollout_server"), "--model", str(model), "--listen", f"{host}:{port}",
-             "--port-file", str(port_file), *args],
+             "--port-file", str(port_file), *history_arguments(), *args],
             stdout=self.log, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})})
         deadline = time.monotonic() + 120
         while not (port_file.exists() and port_file.read_text().strip()):
@@ -61,8 +87,8 @@ class Server:
                 pass
         self.address = f"127.0.0.1:{int(port_file.read_text().strip().split(':')[-1])}"
         options = [("grpc.max_receive_message_length", 256 << 20), ("grpc.max_send_message_length", 256 << 20)]
-        self.channel = (grpc.insecure_channel(self.address, options=options) if credentials is None
-                        else grpc.secure_channel(self.address, credentials, options=options))
+        self.channel = as_caller(grpc.insecure_channel(self.address, options=options) if credentials is None
+                                 else grpc.secure_channel(self.address, credentials, options=options))
 
     def output(self):
         self.log.flush()
@@ -77,7 +103,7 @@ class Server:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(timeout=30)
+                self.process.wait(timeout=120)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()

@@ -16,13 +16,14 @@ def tensor_bytes(model):
 
 
 class WeightPusher:
-    """Owns the server as `run_id`, epoch 1. `data` is what a push sends: name -> bytes in the server's dtype."""
+    """Owns the server as `run_id`, epoch 1. `stub`: of a channel whose calls show a secret (rollout_client.as_caller),
+    by which the server knows its owner. `data` is what a push sends: name -> bytes in the server's dtype."""
 
     def __init__(self, stub, pb, data, run_id="run", chunk_bytes=1 << 20):
         self.stub, self.pb, self.run_id, self.chunk_bytes = stub, pb, run_id, chunk_bytes
         self.set_data(data)
-        self.info = stub.GetWeightInfo(pb.GetWeightInfoRequest(), timeout=60)
-        stub.InitTransfer(pb.InitTransferRequest(run_id=run_id, epoch=1), timeout=60)
+        self.info = stub.GetWeightInfo(pb.GetWeightInfoRequest(), timeout=120)
+        stub.InitTransfer(pb.InitTransferRequest(run_id=run_id, epoch=1), timeout=120)
 
     def set_data(self, data):
         self.data = data
@@ -32,8 +33,8 @@ class WeightPusher:
     def stage(self, version, flip=None):
         """Sends everything; with `flip`, one wrong bit in that tensor."""
         manifest = self.pb.WeightManifest(version=version, tensors=self.info.tensors)
-        self.stub.BeginUpdate(self.pb.BeginUpdateRequest(run_id=self.run_id, epoch=1, manifest=manifest), timeout=60)
-        self.stub.PushChunks(self._chunks(version, flip), timeout=60)
+        self.stub.BeginUpdate(self.pb.BeginUpdateRequest(run_id=self.run_id, epoch=1, manifest=manifest), timeout=240)
+        self.stub.PushChunks(self._chunks(version, flip), timeout=240)
 
     def _chunks(self, version, flip):
         for index, tensor in enumerate(self.info.tensors):
@@ -54,10 +55,10 @@ class WeightPusher:
         return self.commit(version)
 
     def abort(self, version):
-        self.stub.AbortUpdate(self.pb.AbortUpdateRequest(run_id=self.run_id, version=version), timeout=60)
+        self.stub.AbortUpdate(self.pb.AbortUpdateRequest(run_id=self.run_id, version=version), timeout=240)
 
     def pause(self):
-        self.stub.Pause(self.pb.PauseRequest(run_id=self.run_id), timeout=60)
+        self.stub.Pause(self.pb.PauseRequest(run_id=self.run_id), timeout=240)
 
     def resume(self):
-        self.stub.Resume(self.pb.ResumeRequest(run_id=self.run_id), timeout=60)
+        self.stub.Resume(self.pb.ResumeRequest(run_id=self.run_id), timeout=240)

@@ -98,5 +98,51 @@ TEST(Advantages, LeaveOneOutSubtractsTheMeanOfTheOthers) {
               ElementsAre(FloatEq(-3), FloatEq(-1.5f), FloatEq(4.5f)));
 }
 
+// Rewards 1 and 0: (R - 1/2) / 0.7071; costs 0.3 and 0.1 are 0.1 above and below their mean.
+TEST(ChargedAdvantages, AreOfNormalisedRewardsLessCentredCosts) {
+  const std::vector<double> rewards = {1, 0}, costs = {0.3, 0.1};
+  EXPECT_THAT(ChargedAdvantages(rewards, costs, Exact(StdConvention::kSample)),
+              ElementsAre(FloatNear(0.60711f, 1e-5f), FloatNear(-0.60711f, 1e-5f)));
+  EXPECT_THAT(ChargedAdvantages(rewards, costs, {.kind = AdvantageKind::kMeanOnly}),
+              ElementsAre(FloatNear(0.4f, 1e-6f), FloatNear(-0.4f, 1e-6f)));
+  EXPECT_THAT(ChargedAdvantages(rewards, costs, {.kind = AdvantageKind::kLeaveOneOut}),
+              ElementsAre(FloatNear(0.8f, 1e-6f), FloatNear(-0.8f, 1e-6f)));
+  EXPECT_THAT(ChargedAdvantages({{1, 0}}, {{0.2, 0.2}}, Exact(StdConvention::kPopulation)),
+              ElementsAre(1, -1))
+      << "equal costs say nothing";
+  EXPECT_THAT(ChargedAdvantages({{3}}, {{0.2}}, {}), ElementsAre(0)) << "nobody to compare with";
+}
+
+// All groups of two draws from three actions, rewards equal, costs beta log(p / q): the expected
+// gradient is that of -beta KL(p || q), by centring on the mean of both (n - 1) / n of it.
+TEST(ChargedAdvantages, OfEqualRewardsHaveTheGradientOfTheKl) {
+  const std::vector<double> p = {0.5, 0.3, 0.2}, q = {0.2, 0.3, 0.5};
+  constexpr double kBeta = 0.05;
+  double kl = 0;
+  std::vector<double> costs;
+  for (size_t a = 0; a < 3; ++a) {
+    costs.push_back(kBeta * std::log(p[a] / q[a]));
+    kl += p[a] * std::log(p[a] / q[a]);
+  }
+  const auto expected = [&](AdvantageKind kind, size_t logit) {
+    double sum = 0;
+    for (size_t a = 0; a < 3; ++a) {
+      for (size_t b = 0; b < 3; ++b) {
+        const std::vector<double> drawn = {costs[a], costs[b]};
+        const auto advantages = ChargedAdvantages({{1, 1}}, drawn, {.kind = kind});
+        const double scores[] = {(a == logit) - p[logit], (b == logit) - p[logit]};
+        sum += p[a] * p[b] * (advantages[0] * scores[0] + advantages[1] * scores[1]) / 2;
+      }
+    }
+    return sum;
+  };
+  for (size_t logit = 0; logit < 3; ++logit) {
+    const double gradient = p[logit] * (std::log(p[logit] / q[logit]) - kl);
+    EXPECT_NEAR(expected(AdvantageKind::kLeaveOneOut, logit), -kBeta * gradient, 1e-8);
+    EXPECT_NEAR(expected(AdvantageKind::kMeanOnly, logit), -kBeta * gradient / 2, 1e-8);
+    EXPECT_NEAR(expected(AdvantageKind::kGroupNorm, logit), -kBeta * gradient / 2, 1e-8);
+  }
+}
+
 }  // namespace
 }  // namespace tandem::trainer

@@ -9,14 +9,16 @@ namespace tandem::trainer {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 std::vector<std::string> Names(const std::vector<std::pair<std::string, double>>& numbers,
-                               const AlertOptions& options = {}) {
+                               const AlertOptions& options = {}, const LossKind& loss = {}) {
   MetricsLine line(1, 0);
   for (const auto& [name, value] : numbers) line.Add(name, value);
   std::vector<std::string> names;
-  for (const Alert& alert : CheckAlerts(line, options)) {
+  for (const Alert& alert : CheckAlerts(line, options, loss)) {
     EXPECT_FALSE(alert.diagnosis.empty());
     names.push_back(alert.name);
   }
@@ -126,6 +128,34 @@ TEST(Alerts, EachConditionHasItsName) {
   EXPECT_THAT(Names({{"kl_reference/k3", 0.5}}, {.kl_budget = 0.1}), ElementsAre("kl_over_budget"));
   EXPECT_THAT(Names({{"reward/std", 0}}), ElementsAre("reward_std_near_zero"));
   EXPECT_THAT(Names({{"loss/entropy", 0.001}}), ElementsAre("entropy_collapse"));
+}
+
+TEST(Alerts, AClipThatNeverActsIsAlarmingOnlyWhereRatiosShouldLeaveABandAroundOne) {
+  const std::vector<std::pair<std::string, double>> unclipped = {
+      {"loss/num_updates", 4}, {"loss/clip_low_share", 0}, {"loss/clip_high_share", 0}};
+  using offpolicy::ObjectiveKind;
+  for (const ObjectiveKind kind : {ObjectiveKind::kClip, ObjectiveKind::kGspo}) {
+    EXPECT_THAT(Names(unclipped, {}, {.objective = kind}), ElementsAre("clip_never_acts"));
+  }
+  for (const ObjectiveKind kind :
+       {ObjectiveKind::kSapo, ObjectiveKind::kVespo, ObjectiveKind::kCispo, ObjectiveKind::kTopr,
+        ObjectiveKind::kM2po, ObjectiveKind::kDppoTv, ObjectiveKind::kDppoKl}) {
+    EXPECT_THAT(Names(unclipped, {}, {.objective = kind}), IsEmpty());
+  }
+}
+
+TEST(Alerts, ARatioFarFromOneInBypassIsTheGapOfTheEnginesAndNotDropout) {
+  MetricsLine line(1, 0);
+  line.Add("loss/num_updates", 1);
+  line.Add("loss/ratio_mean", 0.8);
+  const auto decoupled = CheckAlerts(line, {});
+  ASSERT_EQ(decoupled.size(), 1u);
+  EXPECT_THAT(decoupled[0].diagnosis, HasSubstr("dropout"));
+  const auto bypass = CheckAlerts(line, {}, {.bypass = true});
+  ASSERT_EQ(bypass.size(), 1u);
+  EXPECT_EQ(bypass[0].name, "ratio_far_from_one");
+  EXPECT_THAT(bypass[0].diagnosis, Not(HasSubstr("dropout")));
+  EXPECT_THAT(bypass[0].diagnosis, HasSubstr("target / behaviour"));
 }
 
 TEST(Bug42TinyUpdates, APushThatChangedAlmostNoElementIsAnAlert) {

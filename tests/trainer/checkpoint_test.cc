@@ -2,11 +2,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/file_system.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
@@ -27,7 +31,7 @@ HostTensor Tensor(const std::string& name, std::vector<float> values) {
           .owner = owner};
 }
 
-const CheckpointIdentity kIdentity = {"config-digest", "tokenizer-hash"};
+const CheckpointIdentity kIdentity = {"config-digest", "tokenizer-hash", "start-digest"};
 
 Checkpoint AtStep(int64_t step) {
   const float value = static_cast<float>(step);
@@ -100,6 +104,40 @@ TEST_F(CheckpointTest, AMomentThatCannotBeReadLeavesTheCheckpointBeforeIt) {
               FailsWith(absl::StatusCode::kUnavailable, "rank 1 is silent"));
   EXPECT_FALSE(fs::exists(root_ + "/step_2"));
   EXPECT_EQ(LoadLatestCheckpoint(root_, kIdentity)->checkpoint.step, 1);
+}
+
+// The writer is killed before each change that it makes to the disk, in turn: every create, write,
+// fsync, rename and removal.
+TEST_F(CheckpointTest, AWriterKilledAtEachDurablePointLeavesTheCheckpointBeforeOrTheNewOne) {
+  int64_t num_points = 0;
+  bool saw_before = false;
+  for (bool killed = true; killed; ++num_points) {
+    ASSERT_LT(num_points, 500) << "the writer never comes to its end";
+    fs::remove_all(root_);
+    ASSERT_THAT(MakeDirectories(root_), IsOk());
+    for (const int64_t step : {1, 2}) ASSERT_THAT(Save(step, 2), IsOk());
+    const pid_t writer = fork();
+    if (writer == 0) {
+      setenv("TANDEM_FAIL_POINT", absl::StrCat("disk: :", num_points + 1).c_str(), 1);
+      _exit(Save(3, 2).ok() ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(writer, &status, 0), writer);
+    killed = WIFSIGNALED(status);
+    ASSERT_TRUE(killed ? WTERMSIG(status) == SIGKILL : WEXITSTATUS(status) == 0);
+
+    const auto loaded = LoadLatestCheckpoint(root_, kIdentity);
+    ASSERT_THAT(loaded, IsOk()) << "killed at point " << num_points + 1;
+    const int64_t step = loaded->checkpoint.step;
+    EXPECT_TRUE(killed ? step == 2 || step == 3 : step == 3);
+    EXPECT_EQ(First(*loaded->checkpoint.learner.weights[0].read()), static_cast<float>(step));
+    saw_before |= step == 2;
+    // The next run saves over what is left.
+    ASSERT_THAT(Save(4, 2), IsOk());
+    EXPECT_EQ(LoadLatestCheckpoint(root_, kIdentity)->checkpoint.step, 4);
+  }
+  EXPECT_TRUE(saw_before);
+  EXPECT_GT(num_points, 20) << "points are missing from the file layer";
 }
 
 // A crash may leave any prefix of the work: each file cut to half, cut to nothing, or not there.

@@ -70,6 +70,45 @@ TEST(PackBatchTest, Bug13ATruncatedCompletionGetsNoEndTokenOfItsOwn) {
   EXPECT_EQ(batch->num_trained_tokens, 2);
 }
 
+std::vector<int32_t> IdsOf(const SupportView& support) {
+  std::vector<int32_t> ids;
+  support.AppendTo(&ids);
+  return ids;
+}
+
+TEST(PackBatchTest, ASupportIsTheSameAsIdsAndPacked) {
+  ScoredGroup group = GroupWithPrompt(1, {10});
+  auto* const completion = AddCompletion(group, {20, 21, 22}, 1)->mutable_completion();
+  auto* const as_ids = completion->add_support();
+  as_ids->add_ids(5);
+  as_ids->add_ids(20);
+  completion->add_support()->set_packed(PackedSupport(std::vector<int32_t>{21, 30}).bytes());
+  completion->add_support();
+  const std::vector<ScoredGroup> groups = {group};  // where the supports lie
+  const auto batch = Pack(groups);
+  ASSERT_THAT(batch, IsOk());
+  const auto& support = batch->microbatches[0].row.support;
+  ASSERT_EQ(support.size(), 4u);
+  EXPECT_TRUE(support[0].empty()) << "of the prompt";
+  EXPECT_THAT(IdsOf(support[1]), ElementsAre(5, 20));
+  EXPECT_THAT(IdsOf(support[2]), ElementsAre(21, 30));
+  EXPECT_TRUE(support[3].empty()) << "all ids";
+}
+
+TEST(PackBatchTest, APackedSupportIsCheckedAsIdsAre) {
+  const auto refused = [](const std::string& packed) {
+    ScoredGroup group = GroupWithPrompt(1, {10});
+    auto* const completion = AddCompletion(group, {20}, 1)->mutable_completion();
+    completion->add_support()->set_packed(packed);
+    return Pack({group}).status();
+  };
+  EXPECT_THAT(refused(PackedSupport(std::vector<int32_t>{19, 21}).bytes()),
+              FailsWith(absl::StatusCode::kInvalidArgument, "with 20 among them"));
+  EXPECT_THAT(refused(PackedSupport(std::vector<int32_t>{20, 32}).bytes()),
+              FailsWith(absl::StatusCode::kInvalidArgument, "ids it announces"));
+  EXPECT_THAT(refused("\1"), FailsWith(absl::StatusCode::kInvalidArgument, "is cut off"));
+}
+
 TEST(PackBatchTest, LeavesOutMaskedCompletions) {
   ScoredGroup group = OneGroup();
   group.mutable_completions(0)->set_masked(true);

@@ -108,6 +108,33 @@ TEST(ExperienceBuffer, CountsEveryDropWithItsReason) {
   EXPECT_EQ(step.dropped[0].reason, "zero_variance");
   EXPECT_EQ(step.dropped[1].reason, "all_masked");
   EXPECT_EQ(step.dropped[2].reason, "failed");
+  EXPECT_TRUE(step.OnlyEqualRewards());
+}
+
+// What rewards and lengths are measured over: a choice by reward or age would bias them.
+TEST(ExperienceBuffer, DroppedGroupsThatWereSampledStayInSight) {
+  ExperienceBuffer buffer(0, 4, 2, 0);
+  TakeAll(buffer);
+  ScoredGroup equal = Group(0, 5, 5), masked = Group(2, 5, 5);
+  equal.set_zero_variance(true);
+  for (auto& member : *masked.mutable_completions()) member.set_masked(true);
+  ASSERT_THAT(buffer.Add(equal), IsOk());
+  ASSERT_THAT(buffer.Add(Group(1, 5, 5)), IsOk());
+  ASSERT_THAT(buffer.Add(masked), IsOk());
+  ASSERT_THAT(buffer.Drop(3, "failed"), IsOk());
+  const StepExperience step = buffer.TakeStep({5}, /*drop_zero_variance=*/true);
+  ASSERT_EQ(step.groups.size(), 1u);
+  EXPECT_FALSE(step.OnlyEqualRewards()) << "there is one to train";
+  std::vector<int64_t> ids;
+  for (const ScoredGroup& group : SampledGroups(step)) ids.push_back(group.group_id());
+  EXPECT_EQ(ids, (std::vector<int64_t>{0, 1, 2})) << "nothing came of 3";
+}
+
+TEST(ExperienceBuffer, AStepThatLostItsGroupsIsNotOneOfEqualRewards) {
+  ExperienceBuffer buffer(0, 1, 2, 0);
+  TakeAll(buffer);
+  ASSERT_THAT(buffer.Drop(0, "failed"), IsOk());
+  EXPECT_FALSE(buffer.TakeStep({0}, /*drop_zero_variance=*/true).OnlyEqualRewards());
 }
 
 TEST(Bug04ZeroVarianceGroups, AreKeptUnlessAskedFor) {

@@ -78,7 +78,21 @@ INSTANTIATE_TEST_SUITE_P(Table, RewardTable, ::testing::Values(
     Case{"NumberRightButCut", "number_answer", "3 * 4 = 12", "12", 0.2, true},
     Case{"NumberInsideAnother", "number_answer", "312", "12", 0},
     Case{"NumberLeadingZero", "number_answer", "012", "12", 1},
-    Case{"NumberNone", "number_answer", "twelve", "12", 0}),
+    Case{"NumberNone", "number_answer", "twelve", "12", 0},
+    Case{"NumberDecimals", "number_answer", "It is 3.14.", "3.14", 1},
+    Case{"NumberPartOfDecimals", "number_answer", "14", "3.14", 0},
+    Case{"NumberDecimalsForAnInteger", "number_answer", "3.14", "14", 0},
+    Case{"NumberNegative", "number_answer", "It is \u22125", "-5", 1},
+    Case{"NumberWithoutItsSign", "number_answer", "5", "-5", 0},
+    Case{"NumberThousands", "number_answer", "$1234", "1,234", 1},
+    Case{"NumberPartOfThousands", "number_answer", "234", "1,234", 0},
+    Case{"NumberLargeNeighbour", "number_answer", "1000001", "1000000", 0},
+    Case{"NumberFraction", "number_answer", "0.75", "3/4", 1},
+    Case{"NumberDenominatorAlone", "number_answer", "4", "3/4", 0},
+    Case{"NumberScientific", "number_answer", "1.2e3", "1,200", 1},
+    Case{"NumberPercent", "number_answer", "50%", "50", 1},
+    Case{"LastNumberTypographicMinus", "last_number", "so \u22127", "-7", 1},
+    Case{"Gsm8kFraction", "gsm8k", "#### 1/2", "0.5", 1}),
     [](const auto& info) { return info.param.name; });
 // clang-format on
 
@@ -119,6 +133,10 @@ TEST(Rewards, AnAnswerWithoutANumberMasksInsteadOfPunishing) {
   EXPECT_THAT((*rewards)->Score({{.text = "12", .answer = "none"}})[0].mask_reason,
               HasSubstr("reward_failed: gsm8k: answer 'none' holds no number"));
   EXPECT_EQ((*rewards)->num_failures(), 1);
+  options.weights = {{"number_answer", 1.0}};
+  rewards = RewardFunction::Create(options);
+  EXPECT_THAT((*rewards)->Score({{.text = "12", .answer = "none"}})[0].mask_reason,
+              HasSubstr("reward_failed: number_answer: answer 'none' holds no number"));
 }
 
 TEST(Rewards, RefusesWhatCannotWork) {
@@ -139,9 +157,49 @@ TEST(Rewards, RefusesWhatCannotWork) {
               FailsWith(absl::StatusCode::kInvalidArgument, "subprocess.command is empty"));
 }
 
-TEST(NumbersIn, ReadsSignsThousandsAndDecimals) {
-  EXPECT_THAT(NumbersIn("a -1,234.5 b 7-3, (-2). 1,23 4."),
-              ElementsAre(-1234.5, 7, 3, -2, 1, 23, 4));
+TEST(Rewards, APassThresholdThatNothingCanReachIsRefused) {
+  RewardOptions options;
+  options.weights = {{"number_answer", 0.5}, {"format", 0.5}};
+  options.format = ".*";
+  EXPECT_THAT(RewardFunction::Create(options).status(),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        "reward.pass_threshold is 1, and the components that judge the answer "
+                        "(number_answer) add up to 0.5 at most"));
+  options.pass_threshold = 0.5;
+  EXPECT_THAT(RewardFunction::Create(options), IsOk());
+}
+
+// A penalty for length or truncation is for training; whether an answer is right is another matter.
+TEST(Rewards, ACorrectAnswerIsCorrectHoweverItsRewardIsShaped) {
+  RewardOptions options;
+  options.weights = {{"last_number", 1}, {"length_penalty", 0.5}, {"format", 0.5}};
+  options.format = "#.*";
+  options.length_hard_tokens = 4;
+  options.truncated = TruncatedPolicy::kPenalise;
+  auto rewards = RewardFunction::Create(options);
+  ASSERT_THAT(rewards, IsOk());
+  const auto scored = (*rewards)->Score({
+      {.text = "so 12", .answer = "12", .num_tokens = 90, .truncated = true},
+      {.text = "# 13", .answer = "12", .num_tokens = 1},
+      {.text = "# 12", .answer = "12", .num_tokens = 1},
+      {.text = "12", .answer = "none"},
+  });
+  EXPECT_DOUBLE_EQ(scored[0].value, 0);  // 1 - 0.5 - 0.5
+  EXPECT_TRUE(scored[0].correct);
+  EXPECT_DOUBLE_EQ(scored[1].value, 0.5);
+  EXPECT_FALSE(scored[1].correct);
+  EXPECT_TRUE(scored[2].correct);
+  EXPECT_FALSE(scored[3].correct) << "there is no reward";
+}
+
+TEST(Rewards, WhereNoComponentJudgesTheAnswerTheFormatDecides) {
+  RewardOptions options;
+  options.weights = {{"format", 1}};
+  options.format = "#.*";
+  auto rewards = RewardFunction::Create(options);
+  ASSERT_THAT(rewards, IsOk());
+  EXPECT_TRUE((*rewards)->Score({{.text = "# a"}})[0].correct);
+  EXPECT_FALSE((*rewards)->Score({{.text = "a"}})[0].correct);
 }
 
 // A worker in Python whose `body` handles one parsed request `r`.

@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "common/rpc/refusal.h"
 #include "tests/support/fake_rollout_server.h"
 #include "tests/support/status_matchers.h"
 
@@ -85,13 +86,60 @@ TEST_F(RolloutClientTest, AsksAgainWithTheSameIdAndSeedWhenACallBreaks) {
   EXPECT_EQ(client_->num_retries(), 2);
 }
 
-TEST_F(RolloutClientTest, WaitsWhenTheQueueIsFull) {
-  Connect({server_.address()});
-  server_.FailNextGroups(
-      {absl::ResourceExhaustedError("full"), absl::ResourceExhaustedError("full")});
-  client_->Submit(Request(1));
+absl::Status Refusal(rpc::Refusal refusal) {
+  return rpc::Refused(absl::StatusCode::kResourceExhausted, refusal, "no room");
+}
+
+TEST_F(RolloutClientTest, ABusyServerIsWaitedForAndCostsTheGroupNoAttempt) {
+  Connect({server_.address()}, {.max_attempts = 2});
+  std::deque<absl::Status> failures;
+  for (const rpc::Refusal refusal :
+       {rpc::Refusal::kQueueFull, rpc::Refusal::kDeadlineBeforeStart, rpc::Refusal::kMemoryFull}) {
+    failures.insert(failures.end(), 5, Refusal(refusal));
+  }
+  failures.push_back(absl::AbortedError("one attempt"));
+  server_.FailNextGroups(failures);
+  client_->TakeEvents();
+  rollout::v1::GenerateGroupRequest request = Request(1);
+  request.mutable_admission_batch()->set_num_groups(1);
+  client_->Submit(request);
   EXPECT_THAT(Next().status, IsOk());
   EXPECT_TRUE(client_->IsReady(0));
+  EXPECT_TRUE(client_->TakeEvents().empty()) << "the server was never lost";
+  EXPECT_EQ(client_->num_retries(), 1);
+  const auto requests = server_.requests();
+  ASSERT_EQ(requests.size(), 17u);
+  EXPECT_TRUE(requests.back().has_admission_batch()) << "it still waits for its batch";
+}
+
+TEST_F(RolloutClientTest, WhatIsTooLargeIsGivenUpAtOnceWithTheServersWords) {
+  Connect({server_.address()});
+  server_.FailNextGroups({Refusal(rpc::Refusal::kTooLarge)});
+  client_->Submit(Request(1));
+  EXPECT_THAT(Next().status, FailsWith(absl::StatusCode::kResourceExhausted, "no room"));
+  EXPECT_EQ(server_.requests().size(), 1u);
+  EXPECT_TRUE(client_->IsReady(0));
+}
+
+TEST_F(RolloutClientTest, AnAnswerOverTheLargestMessageIsAskedForMaxAttemptsTimesAndNoMore) {
+  Connect({server_.address()}, {.max_attempts = 2});
+  server_.set_sample([](const auto&, rollout::v1::Completion* completion) {
+    completion->add_token_ids(1);
+    completion->set_text(std::string(rpc::kMaxMessageBytes, 'x'));
+  });
+  client_->Submit(Request(1));
+  EXPECT_THAT(Next().status, FailsWith(absl::StatusCode::kResourceExhausted, "larger than max"));
+  EXPECT_EQ(server_.requests().size(), 2u);
+  EXPECT_TRUE(client_->IsReady(0));
+}
+
+TEST_F(RolloutClientTest, ATimeoutOverTheServersMaximumEndsTheRunWithBothOptionsNamed) {
+  client_ = std::make_unique<RolloutClient>(std::vector<std::string>{server_.address()}, "run",
+                                            RolloutClientOptions{.call_timeout_seconds = 3601});
+  client_->Behind(seconds(10));
+  EXPECT_THAT(client_->Health(), FailsWith(absl::StatusCode::kInvalidArgument,
+                                           "at most 3600 s (server.max_deadline_seconds), and "
+                                           "trainer.client.call_timeout_seconds is 3601"));
 }
 
 TEST_F(RolloutClientTest, UnavailableTakesAServerOutUntilItIsProvenAgain) {

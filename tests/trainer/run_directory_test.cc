@@ -135,10 +135,20 @@ TEST(RunDirectory, WritesRolloutsWithEveryFieldOfTheSchema) {
   TempDir out;
   auto run = RunDirectory::Open(out.path(), "r", RunMode::kFresh);
   ASSERT_THAT(run, IsOk());
-  ASSERT_THAT((*run)->WriteRollouts(3, {Group()}, {{9, {{-0.3f}}}},
-                                    [](int32_t id) { return "t" + std::to_string(id); }),
-              IsOk());
-  const json group = Lines(out / "r/rollouts/step_3.jsonl")[0];
+  experience::v1::ScoredGroup equal = Group();
+  equal.set_group_id(8);
+  ASSERT_THAT(
+      (*run)->WriteRollouts(
+          3, {.groups = {Group()}, .dropped = {{8, kZeroVariance, "", equal}, {7, "failed"}}},
+          {{9, {{-0.3f}}}}, [](int32_t id) { return "t" + std::to_string(id); }),
+      IsOk());
+  const auto groups = Lines(out / "r/rollouts/step_3.jsonl");
+  ASSERT_EQ(groups.size(), 2u) << "of the failed one nothing came";
+  const json group = groups[0];
+  EXPECT_EQ(group["drop_reason"], "");
+  EXPECT_EQ(groups[1]["group_id"], 8);
+  EXPECT_EQ(groups[1]["drop_reason"], "zero_variance");
+  EXPECT_EQ(groups[1]["completions"][0]["proximal_logprobs"], json::array());
   EXPECT_EQ(group["group_id"], 9);
   EXPECT_EQ(group["prompt_index"], 4);
   EXPECT_EQ(group["server"], "host:1");
@@ -163,7 +173,9 @@ TEST(RunDirectory, AResumedRunForgetsWhatCameAfterItsCheckpoint) {
       ASSERT_THAT((*run)->WriteMetrics(MetricsLine(step, 10.0 * static_cast<double>(step))),
                   IsOk());
       ASSERT_THAT((*run)->WriteEvent(step, "eval", "m"), IsOk());
-      ASSERT_THAT((*run)->WriteRollouts(step, {Group()}, {}, [](int32_t) { return ""; }), IsOk());
+      ASSERT_THAT(
+          (*run)->WriteRollouts(step, {.groups = {Group()}}, {}, [](int32_t) { return ""; }),
+          IsOk());
     }
     auto cut = AppendFile::Open(out / "r/metrics.jsonl");
     ASSERT_THAT((*cut)->Append("{\"step\":4,\"ti"), IsOk());  // the crash came here

@@ -210,6 +210,8 @@ TEST(TrainStepRanksTest, SeveralUpdatesOfABatchAreShared) {
   options.num_minibatches = 2;
   options.num_epochs = 2;
   ExpectSameAsAlone(options);
+  options.correction.mode = offpolicy::CorrectionMode::kBypass;
+  ExpectSameAsAlone(options);
 }
 
 // Numbers of the whole batch that every rank needs: the mean weight, m2po's cutoff, KL in rewards.

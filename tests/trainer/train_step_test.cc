@@ -134,7 +134,9 @@ TEST(TrainStepTest, BatchWideCorrectionsDoNotDependOnTheSplitIntoMicrobatches) {
   TrainStepOptions m2po = GradientOptions();
   m2po.correction.mode = offpolicy::CorrectionMode::kBypass;
   m2po.loss.objective.kind = offpolicy::ObjectiveKind::kM2po;
-  for (TrainStepOptions options : {normalised, sequences, m2po}) {
+  TrainStepOptions m2po_clip = m2po;
+  m2po_clip.loss.objective.kind = offpolicy::ObjectiveKind::kM2poClip;
+  for (TrainStepOptions options : {normalised, sequences, m2po, m2po_clip}) {
     const auto whole = MakeStep(options);
     const auto report = whole->Run(OffPolicyGroups());
     ASSERT_THAT(report, IsOk());
@@ -279,6 +281,30 @@ TEST(TrainStepTest, Bug15ProximalLogprobsStayThoseOfTheFirstWeights) {
   EXPECT_EQ(report->proximal_logprobs, first->proximal_logprobs);
 }
 
+// With large updates, so that the weights of the second minibatch are others.
+TEST(TrainStepTest, Bug15RecordedLogprobsOfLaterMinibatchesAreOfTheFirstWeightsInEveryMode) {
+  using offpolicy::CorrectionMode;
+  for (const CorrectionMode mode :
+       {CorrectionMode::kDecoupled, CorrectionMode::kBypass, CorrectionMode::kMeasureOnly}) {
+    TrainStepOptions options = GradientOptions();
+    options.correction.mode = mode;
+    options.num_minibatches = 2;
+    options.microbatch_tokens = 15;
+    options.optimizer.learning_rate = 3e-2;
+    const auto step = MakeStep(options);
+    const auto before = step->Score(OffPolicyGroups());
+    ASSERT_THAT(before, IsOk());
+    const auto report = step->Run(OffPolicyGroups());
+    ASSERT_THAT(report, IsOk());
+    EXPECT_EQ(report->loss.num_updates, 2);
+    EXPECT_EQ(report->proximal_logprobs, *before);
+    EXPECT_NE(*step->Score(OffPolicyGroups()), *before);
+    // The drift is of the same log-probs.
+    const auto alone = MakeStep(GradientOptions())->Run(OffPolicyGroups());
+    EXPECT_NEAR(report->drift.Get("mean_delta"), alone->drift.Get("mean_delta"), 1e-6);
+  }
+}
+
 TEST(TrainStepTest, Bug30LogprobsAreOfTheTemperedPolicy) {
   const auto cold = MakeStep(GradientOptions(), 0.7), warm = MakeStep(GradientOptions(), 1);
   const auto a = cold->Run(Groups()), b = warm->Run(Groups());
@@ -328,7 +354,7 @@ TEST(TrainStepTest, Bug22TheKlPullsBackToTheReference) {
 
 // Before the first update the policy is its reference: nothing is charged, and the advantages are
 // those of the rewards. After it the group whose rewards are equal learns from the charge alone.
-TEST(TrainStepTest, AKlInTheRewardIsChargedBeforeTheAdvantagesAndNotInTheLoss) {
+TEST(TrainStepTest, AKlInTheRewardIsTakenOffTheAdvantagesAndNotInTheLoss) {
   TrainStepOptions options = GradientOptions();
   options.optimizer = {.learning_rate = 3e-2, .max_grad_norm = 0};
   options.loss.kl_coefficient = 0.5;
@@ -341,12 +367,71 @@ TEST(TrainStepTest, AKlInTheRewardIsChargedBeforeTheAdvantagesAndNotInTheLoss) {
   EXPECT_NEAR(first->kl_penalty, 0, 1e-6);
   // (1 - 0.25) / 0.5 and (0 - 0.25) / 0.5: mean 0, mean square (2.25 + 3 x 0.25) / 4.
   EXPECT_NEAR(first->advantage_var, 0.75, 1e-3);
+  EXPECT_NEAR(first->advantages[0][0], 1.5, 1e-3);
   for (auto& c : *groups[0].mutable_completions()) c.set_reward(0);
   const auto second = step->Run(groups);
   EXPECT_GT(second->kl_penalty, 1e-4);
   EXPECT_EQ(second->loss.kl, 0);
-  EXPECT_NEAR(second->advantage_var, 0.75, 1e-3) << "the charge is all that differs";
   EXPECT_EQ(second->loss.total, second->loss.policy);
+  double squares = 0;  // the charge is all that is left of the advantages
+  for (const float advantage : second->advantages[0]) squares += advantage * advantage / 4;
+  EXPECT_NEAR(squares, second->advantage_var, 1e-6 * squares);
+  EXPECT_GT(squares, 1e-8);
+}
+
+// The first step makes the same weights whatever the coefficient, for nothing is charged at the
+// reference itself; then a tenth of the coefficient is a tenth of the charge.
+TEST(TrainStepTest, WhereRewardsAreEqualAKlInTheRewardGrowsWithItsCoefficient) {
+  std::vector<ScoredGroup> groups = Groups(1, 4), equal = groups;
+  for (int i = 0; i < 4; ++i) groups[0].mutable_completions(i)->set_reward(i == 0 ? 1 : 0);
+  const auto charges = [&](double coefficient) {
+    TrainStepOptions options = GradientOptions();
+    options.optimizer.learning_rate = 3e-2;
+    options.loss.kl_coefficient = coefficient;
+    options.loss.kl_place = KlPlace::kReward;
+    const auto step = MakeStep(options, 1, /*with_reference=*/true);
+    EXPECT_THAT(step->Run(groups), IsOk());
+    return step->Run(equal)->advantages[0];
+  };
+  const std::vector<float> whole = charges(0.5), tenth = charges(0.05);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_NEAR(tenth[i], whole[i] / 10, 2e-4);
+    EXPECT_GT(std::abs(whole[i]), 2e-3);
+  }
+}
+
+// What a step says its advantages were makes the same gradient without the charge.
+TEST(TrainStepTest, TheAdvantagesOfTheReportAreThoseAfterTheCharge) {
+  TrainStepOptions options = GradientOptions();
+  TrainStepOptions charged = options;
+  charged.loss.kl_coefficient = 0.5;
+  charged.loss.kl_place = KlPlace::kReward;
+  charged.loss.kl_estimator = KlEstimator::kK1;
+  TrainStepSetup setup{.config = ToyConfig()};
+  setup.weights = ToyWeights(setup.config);
+  setup.reference_weights = ToyWeights(setup.config, /*seed=*/2);
+  const auto with_charge = TrainStep::Create(setup, charged).value();
+  std::vector<ScoredGroup> groups = Groups();
+  for (ScoredGroup& group : groups) {
+    for (int i = 0; i < 4; ++i) group.mutable_completions(i)->set_reward(i == 0 ? 1 : 0);
+  }
+  const auto report = with_charge->Run(groups);
+  ASSERT_THAT(report, IsOk());
+  bool changed = false;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    for (int i = 0; i < groups[g].completions_size(); ++i) {
+      const std::vector<float>& advantages = report->advantages[g][static_cast<size_t>(i)];
+      auto* const completion = groups[g].mutable_completions(i);
+      ASSERT_EQ(static_cast<int>(advantages.size()), completion->completion().token_ids_size());
+      for (const float advantage : advantages) ASSERT_EQ(advantage, advantages[0]);
+      changed |= std::abs(advantages[0] - completion->advantage()) > 1e-2f;
+      completion->set_advantage(advantages[0]);
+    }
+  }
+  EXPECT_TRUE(changed);
+  const auto without = MakeStep(options);
+  ASSERT_THAT(without->Run(groups), IsOk());
+  ExpectSameGradients(*with_charge, *without);
 }
 
 TEST(TrainStepTest, LearnsToDoWhatIsRewarded) {
@@ -382,13 +467,33 @@ TEST(TrainStepTest, SkipsAnUpdateWhoseGradientIsNotFiniteAndKeepsTheWeights) {
   EXPECT_EQ(step->num_updates(), 0);
 }
 
-TEST(TrainStepTest, SkipsAStepInWhichEveryTokenIsRefused) {
-  std::vector<ScoredGroup> groups = {GroupWithPrompt(0, {3})};
-  AddCompletion(groups[0], {7, 2}, 1, std::numeric_limits<float>::quiet_NaN());
-  const auto step = MakeStep(GradientOptions());
-  const auto report = step->Run(groups);
-  ASSERT_THAT(report, IsOk());
-  EXPECT_NE(report->skip_reason.find("every token"), std::string::npos);
+// After an ordinary step, so that there are moments that could still move the weights.
+TEST(TrainStepTest, AStepInWhichEveryTokenIsRefusedIsANoOpWhateverTheDenominator) {
+  using offpolicy::DenominatorKind;
+  using offpolicy::Normalisation;
+  std::vector<ScoredGroup> refused = {GroupWithPrompt(0, {3})};
+  AddCompletion(refused[0], {7, 2}, 1, std::numeric_limits<float>::quiet_NaN());
+  for (const DenominatorKind denominator : {DenominatorKind::kKept, DenominatorKind::kAll}) {
+    for (const Normalisation normalisation :
+         {Normalisation::kToken, Normalisation::kSequence, Normalisation::kConstant}) {
+      TrainStepOptions options;
+      options.optimizer.weight_decay = 0.1;
+      options.correction.denominator = denominator;
+      options.loss.objective.normalisation = normalisation;
+      options.loss.objective.constant_length = 16;
+      const auto step = MakeStep(options);
+      ASSERT_THAT(step->Run(Groups()), IsOk());
+      const DigestMap weights = Digests(*step);
+      std::map<std::string, std::vector<float>> moments = Gradients(*step);
+      const auto report = step->Run(refused);
+      ASSERT_THAT(report, IsOk());
+      EXPECT_NE(report->skip_reason.find("every token"), std::string::npos);
+      EXPECT_EQ(report->optimizer.skipped_updates, 1);
+      EXPECT_EQ(Digests(*step), weights);
+      EXPECT_EQ(Gradients(*step), moments) << "first moments";
+      EXPECT_EQ(step->num_updates(), 1) << "of bias correction and learning rate";
+    }
+  }
 }
 
 TEST(TrainStepTest, CheckpointedActivationsMakeTheSameStepBitForBit) {
@@ -451,6 +556,15 @@ TEST(TrainStepTest, RefusesAKlWithoutAReferenceAndOptionsThatContradict) {
   options.loss.kl_ratio_weighted = true;
   EXPECT_THAT(TrainStep::Create(setup, options),
               FailsWith(absl::StatusCode::kInvalidArgument, "loss.kl_ratio_weighted"));
+  options.loss.kl_ratio_weighted = false;
+  for (const KlEstimator estimator : {KlEstimator::kK2, KlEstimator::kK3}) {
+    options.loss.kl_estimator = estimator;
+    EXPECT_THAT(TrainStep::Create(setup, options),
+                FailsWith(absl::StatusCode::kInvalidArgument,
+                          "Leave loss.kl_estimator at auto, which is k1 there"));
+  }
+  options.loss.kl_estimator = KlEstimator::kK1;
+  EXPECT_THAT(TrainStep::Create(setup, options).status(), IsOk());
 }
 
 TEST(TrainStepScore, LiveScoresAreTheProximalLogProbsOfTheStepThatFollows) {

@@ -53,6 +53,22 @@ TEST(TrainerOptions, PeersAreThoseThatAreKnownAndEachOnce) {
                                                "metrics.peer_names: \"trl\" is there twice"));
 }
 
+TEST(TrainerOptions, AKlBudgetNeedsAReferenceToMeasureAgainst) {
+  TrainerOptions options = Valid();
+  options.alerts.kl_budget = 0.1;
+  EXPECT_THAT(CheckOptions(options), FailsWith(absl::StatusCode::kInvalidArgument,
+                                               "set trainer.measure_reference_kl true"));
+  options.learner.measure_reference_kl = true;
+  EXPECT_THAT(CheckOptions(options), IsOk());
+  options.learner.measure_reference_kl = false;
+  options.learner.step.loss.kl_coefficient = 0.01;
+  options.alerts.stop_on_kl = true;
+  EXPECT_THAT(CheckOptions(options), IsOk());
+  options.alerts.kl_budget = 0;
+  EXPECT_THAT(CheckOptions(options), FailsWith(absl::StatusCode::kInvalidArgument,
+                                               "needs trainer.alerts.kl_budget above 0"));
+}
+
 TEST(TrainerOptions, WhatIsMissingIsNamed) {
   TrainerOptions options = Valid();
   options.model.clear();

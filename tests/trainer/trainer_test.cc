@@ -7,14 +7,20 @@
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <set>
 #include <sstream>
+#include <string>
 
 #include "common/base/file_system.h"
+#include "common/rpc/caller_secret.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/fake_rollout_server.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
+#include "tests/trainer/trainer_fixture.h"
 #include "trainer/run_error.h"
+#include "trainer/run_owner.h"
 
 namespace tandem::trainer {
 namespace {
@@ -23,160 +29,6 @@ using nlohmann::json;
 using ::tandem::testing::FailsWith;
 using ::tandem::testing::FakeRolloutServer;
 using ::tandem::testing::IsOk;
-using ::tandem::testing::TempDir;
-
-HostTensor Tensor(const std::string& name, float value) {
-  auto owner = std::make_shared<std::vector<float>>(4, value);
-  return {
-      .spec = {name, DType::kF32, {4}}, .bytes = std::as_bytes(std::span(*owner)), .owner = owner};
-}
-
-// Its one weight is the number of steps it was trained for.
-class CountingLearner : public Learner {
- public:
-  explicit CountingLearner(std::vector<std::vector<int64_t>>* trained) : trained_(trained) {}
-
-  absl::StatusOr<LearnerReport> Train(const std::vector<experience::v1::ScoredGroup>& groups,
-                                      WeightVersion) override {
-    if (skip) return LearnerReport{.skip_reason = "the loss is nan"};
-    trained_->emplace_back();
-    for (const auto& group : groups) trained_->back().push_back(group.group_id());
-    ++updates_;
-    return LearnerReport{.metrics = {{"loss/total", 0.5}}, .num_tokens = 8};
-  }
-  // Token t of a completion has log-prob -1 - t / 8.
-  absl::StatusOr<GroupLogprobs> Score(const std::vector<experience::v1::ScoredGroup>& groups,
-                                      const ScoredWeights&) override {
-    if (updates_ == fails_to_score_after) return absl::InternalError("cannot score");
-    GroupLogprobs scores;
-    for (const auto& group : groups) {
-      scores.emplace_back();
-      for (const auto& member : group.completions()) {
-        scores.back().emplace_back();
-        for (int t = 0; t < member.completion().token_ids_size(); ++t) {
-          scores.back().back().push_back(-1 - static_cast<float>(t) / 8);
-        }
-      }
-    }
-    return scores;
-  }
-  absl::StatusOr<double> DistanceFromStart() const override {
-    return static_cast<double>(updates_);
-  }
-  absl::StatusOr<CastWeights> Cast(DType) override {
-    return CastWeights{.tensors = {Present(Tensor("w", static_cast<float>(updates_)))},
-                       .numbers = {.changed_share = 1, .update_norm = 1}};
-  }
-  absl::StatusOr<KeptMasters> Keep() override {
-    return KeptMasters{1, {Present(Tensor("w", static_cast<float>(updates_)))}, nullptr};
-  }
-  absl::StatusOr<LearnerState> Save() override {
-    return LearnerState{
-        {Present(Tensor("w", static_cast<float>(updates_)))}, {Present(Tensor("m", 0))}, updates_};
-  }
-  absl::Status Restore(const LearnerState& state) override {
-    updates_ = state.num_updates;
-    return absl::OkStatus();
-  }
-  int64_t num_parameters() const override { return 4; }
-  std::string library_version() const override { return "none"; }
-  std::string kernels() const override { return "none"; }
-
-  bool skip = false;
-  int64_t fails_to_score_after = -1;  // so many updates
-
- private:
-  std::vector<std::vector<int64_t>>* const trained_;
-  int64_t updates_ = 0;
-};
-
-class TrainerTest : public ::testing::Test {
- protected:
-  TrainerTest() {
-    const std::string data = TANDEM_SOURCE_DIR "/tests/testdata/smollm2-tokenizer";
-    model_ = directory_ / "model";
-    EXPECT_THAT(MakeDirectories(model_), IsOk());
-    for (const auto& file : std::filesystem::directory_iterator(data)) {
-      std::filesystem::copy(file, model_);
-    }
-    const std::string config =
-        R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 49152,
-            "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
-            "num_attention_heads": 1, "num_key_value_heads": 1, "hidden_act": "silu",
-            "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "eos_token_id": 2,
-            "tie_word_embeddings": true})";
-    EXPECT_THAT(WriteFileAtomically(model_ + "/config.json", config), IsOk());
-    auto tokenizer = Tokenizer::Load(model_);
-    EXPECT_THAT(tokenizer, IsOk());
-    server_ = std::make_unique<FakeRolloutServer>(std::vector<HostTensor>{Tensor("w", 0)},
-                                                  (*tokenizer)->hash());
-    // Completion 0 is right: "0" is the answer of every prompt.
-    EXPECT_THAT(WriteFileAtomically(directory_ / "p.jsonl",
-                                    "{\"prompt\":\"a\",\"answer\":\"0\"}\n"
-                                    "{\"prompt\":\"b\",\"answer\":\"0\"}\n"
-                                    "{\"prompt\":\"c\",\"answer\":\"0\"}\n"),
-                IsOk());
-    options_.run_name = "r";
-    options_.out = directory_.path();
-    options_.model = model_;
-    options_.servers = {server_->address()};
-    options_.steps = 3;
-    options_.prompts_per_step = 2;
-    options_.completions_per_prompt = 2;
-    options_.sampling.max_new_tokens = 8;
-    options_.data.train = directory_ / "p.jsonl";
-    options_.client.server_patience_seconds = 10;
-    options_.client.retry_initial_seconds = 0.02;
-    options_.log.level = log::Level::kError;
-  }
-
-  absl::Status Run(RunMode mode = RunMode::kFresh) {
-    auto learner = std::make_unique<CountingLearner>(&trained_);
-    learner->skip = skip_;
-    learner->fails_to_score_after = fails_to_score_after_;
-    auto trainer = Trainer::Create(options_, std::move(learner),
-                                   {.mode = mode,
-                                    .resolved_config = "trainer: {}\n",
-                                    .progress =
-                                        [this](const std::string& line) {
-                                          progress_.push_back(json::parse(line));
-                                          if (on_progress_) on_progress_(progress_.back());
-                                        },
-                                    .stop = &stop_,
-                                    .observation = &observation_,
-                                    .health = &health_,
-                                    .resolver = resolver_});
-    if (!trainer.ok()) return trainer.status();
-    return (*trainer)->Run();
-  }
-
-  std::vector<json> Lines(const std::string& file) {
-    std::istringstream contents(*ReadFile(directory_ / ("r/" + file)));
-    std::vector<json> lines;
-    for (std::string line; std::getline(contents, line);) lines.push_back(json::parse(line));
-    return lines;
-  }
-
-  std::vector<std::string> Events() {
-    std::vector<std::string> kinds;
-    for (const json& event : Lines("events.jsonl")) kinds.push_back(event["kind"]);
-    return kinds;
-  }
-
-  TempDir directory_;
-  std::string model_;
-  StopSignal stop_;
-  Observation observation_{"trainer"};
-  TrainerHealth health_{observation_.health(), 60};
-  std::unique_ptr<FakeRolloutServer> server_;
-  TrainerOptions options_;
-  bool skip_ = false;
-  int64_t fails_to_score_after_ = -1;
-  std::vector<std::vector<int64_t>> trained_;
-  std::vector<json> progress_;
-  std::function<void(const json&)> on_progress_;
-  Resolver resolver_ = ResolveHost;
-};
 
 TEST_F(TrainerTest, TrainsEveryGroupOnceInOrderAndDeliversEveryVersion) {
   ASSERT_THAT(Run(), IsOk());
@@ -336,6 +188,42 @@ TEST_F(TrainerTest, ADeadServerEndsTheRunWithItsOwnCode) {
   EXPECT_EQ(ExitCodeOf(Run()), ExitCode::kServerLost);
 }
 
+TEST_F(TrainerTest, EveryCallOfARunShowsItsSecretForThatServerAndAResumedRunTheSame) {
+  options_.steps = 2;
+  ASSERT_THAT(Run(), IsOk());
+  const auto first = server_->callers();
+  const auto owner = OpenRunOwner(directory_ / "r/owner", "r", /*resumed=*/true);
+  ASSERT_THAT(owner, IsOk());
+  const std::set<std::string> shown = {rpc::SecretForServer(owner->secret, server_->address())};
+  for (const char* method : {"InitTransfer", "GetWeightInfo", "BeginUpdate", "PushChunks",
+                             "CommitUpdate", "GenerateGroup"}) {
+    ASSERT_TRUE(first.contains(method)) << method;
+    EXPECT_EQ(first.at(method), shown) << method;
+  }
+  options_.steps = 3;
+  ASSERT_THAT(Run(RunMode::kResume), IsOk());
+  for (const auto& [method, secrets] : server_->callers()) EXPECT_EQ(secrets, shown) << method;
+  EXPECT_EQ(Lines("run.json").size(), 1u);
+  EXPECT_EQ(Lines("run.json")[0]["run_id"], owner->run_id);
+}
+
+// Before its first checkpoint, too.
+TEST_F(TrainerTest, ARunThatIsResumedFromNothingIsStillTheRunThatHasTheServer) {
+  ASSERT_THAT(Run(), IsOk());
+  const std::string run_id = Lines("run.json")[0]["run_id"];
+  std::filesystem::remove_all(directory_ / "r/checkpoints");
+  server_->set_owner(run_id);  // as if it had died without giving the server back
+  EXPECT_THAT(Run(RunMode::kResume), IsOk());
+}
+
+TEST_F(TrainerTest, ATrainerThatLostTheSecretOfItsRunHasTheServerWhenTheLeaseHasEnded) {
+  const absl::Status denied =
+      absl::PermissionDeniedError("run 'r' owns this server for another 0.5 s");
+  server_->FailNextClaims({denied, denied, denied});
+  EXPECT_THAT(Run(), IsOk());
+  EXPECT_THAT(Events(), ::testing::Contains("server_lost"));
+}
+
 TEST_F(TrainerTest, AnotherRunsServerEndsTheRunWithItsOwnCode) {
   server_->set_owner("other");
   const absl::Status status = Run();
@@ -379,6 +267,96 @@ TEST_F(TrainerTest, EvaluatesTheFirstPromptsWhenTheFileIsTooLong) {
   options_.eval.num_prompts = 2;
   ASSERT_THAT(Run(), IsOk());
   EXPECT_EQ(Lines("metrics.jsonl")[0]["eval/num_prompts"], 2);
+}
+
+// Servers that are held back run the weights of the step before: those are what is evaluated.
+TEST_F(TrainerTest, EvaluatesWhatServersRunWhereTheyAreHeldBack) {
+  options_.max_staleness = options_.push.hold_back_versions = 1;
+  options_.data.eval = options_.data.train;
+  options_.eval.every = 1;
+  ASSERT_THAT(Run(), IsOk());
+  const auto lines = Lines("metrics.jsonl");
+  ASSERT_EQ(lines.size(), 4u);
+  for (size_t step = 0; step < lines.size(); ++step) {
+    EXPECT_EQ(lines[step]["eval/num_prompts"], 3) << step;
+    EXPECT_EQ(lines[step]["eval/greedy_share_correct"], 1) << step;
+    EXPECT_EQ(lines[step]["eval/weight_version"], step == 0 ? 0 : step - 1) << step;
+  }
+  std::set<int64_t> ids;
+  for (const auto& request : server_->requests()) ids.insert(request.group_id());
+  EXPECT_EQ(ids.size(), server_->requests().size()) << "no evaluation is answered from another's";
+}
+
+// Groups of evaluations are those far above the training ones; `fails` says which do.
+FakeRolloutServer::Sample BadEvaluations(std::function<bool()> fails) {
+  return [fails](const rollout::v1::GenerateGroupRequest& request,
+                 rollout::v1::Completion* completion) {
+    completion->set_text(std::to_string(completion->index()));
+    completion->add_token_ids(1);
+    // More tokens than were asked for: the client refuses them.
+    if (request.group_id() > 1000 && fails()) {
+      for (int i = 0; i < 20; ++i) completion->add_token_ids(1);
+    }
+  };
+}
+
+TEST_F(TrainerTest, AFirstEvaluationOfNoPromptEndsTheRun) {
+  server_->set_sample(BadEvaluations([] { return true; }));
+  options_.data.eval = options_.data.train;
+  const absl::Status status = Run();
+  EXPECT_THAT(status, FailsWith(absl::StatusCode::kInternal,
+                                "none of 3 held-out prompts was answered at temperature 0"));
+  EXPECT_TRUE(trained_.empty());
+  EXPECT_TRUE(Lines("metrics.jsonl").empty()) << "no 0 in the place of a number";
+}
+
+TEST_F(TrainerTest, ALaterEvaluationOfNoPromptIsAnEventAndNoNumber) {
+  std::atomic<bool> fails = false;
+  server_->set_sample(BadEvaluations([&fails] { return fails.load(); }));
+  options_.data.eval = options_.data.train;
+  options_.steps = 1;
+  on_progress_ = [&](const json& line) {
+    if (line.contains("eval/greedy")) fails = true;
+  };
+  ASSERT_THAT(Run(), IsOk());
+  const auto lines = Lines("metrics.jsonl");
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0]["eval/num_prompts"], 3);
+  EXPECT_FALSE(lines[1].contains("eval/greedy"));
+  EXPECT_THAT(Events(), ::testing::Contains("eval_failed"));
+}
+
+// Rewards that are 0 for every completion, for more steps than may be skipped: a start with sparse
+// rewards. Completion 0 is right from the fourth step on.
+TEST_F(TrainerTest, StepsOfEqualRewardsGoOnAndAreSeen) {
+  options_.advantage.drop_zero_variance = true;
+  options_.max_skipped_steps = 1;
+  options_.steps = 5;
+  server_->set_sample(
+      [](const rollout::v1::GenerateGroupRequest& request, rollout::v1::Completion* completion) {
+        const bool right = request.group_id() >= 6 && completion->index() == 0;
+        completion->set_text(right ? "0" : "7");
+        completion->add_token_ids(1);
+      });
+  ASSERT_THAT(Run(), IsOk());
+  EXPECT_EQ(trained_, (std::vector<std::vector<int64_t>>{{6, 7}, {8, 9}}));
+  EXPECT_EQ(server_->live_version(), 5);
+  const auto lines = Lines("metrics.jsonl");
+  ASSERT_EQ(lines.size(), 5u);
+  for (int step = 1; step <= 5; ++step) {
+    const json& line = lines[static_cast<size_t>(step) - 1];
+    EXPECT_EQ(line["step"], step);
+    EXPECT_EQ(line["reward/mean"], step < 4 ? 0 : 0.5);
+    EXPECT_EQ(line["reward/zero_variance_share"], step < 4 ? 1 : 0);
+    EXPECT_EQ(line["length/mean"], 1);
+    EXPECT_EQ(line.contains("loss/total"), step >= 4);
+    EXPECT_EQ(Lines("rollouts/step_" + std::to_string(step) + ".jsonl").size(), 2u);
+  }
+  EXPECT_EQ(lines[0]["drops/group_zero_variance"], 2);
+  EXPECT_EQ(lines[0]["loss/num_updates"], 0);
+  EXPECT_EQ(Lines("rollouts/step_1.jsonl")[0]["drop_reason"], "zero_variance");
+  EXPECT_EQ(Lines("rollouts/step_4.jsonl")[0]["drop_reason"], "");
+  EXPECT_THAT(Events(), ::testing::Not(::testing::Contains("step_skipped")));
 }
 
 TEST_F(TrainerTest, DeterministicGroupsAreAdmittedTogether) {

@@ -130,6 +130,18 @@ TEST_F(WeightPublisherTest, AnotherRunsServerIsRefused) {
   EXPECT_THAT(publisher.Claim(0), FailsWith(absl::StatusCode::kFailedPrecondition, "run other"));
 }
 
+TEST(JudgeRefusedClaimTest, WaitsForTheLeaseOfAProcessThatDiedAndNotForOneThatLives) {
+  const absl::Status denied = absl::PermissionDeniedError("run 'r' owns this server");
+  EXPECT_EQ(JudgeRefusedClaim(denied, 0, 60), denied);
+  EXPECT_EQ(JudgeRefusedClaim(denied, 70, 60), denied) << "a lease that was renewed as it died";
+  EXPECT_THAT(JudgeRefusedClaim(denied, 71, 60),
+              FailsWith(absl::StatusCode::kFailedPrecondition,
+                        "run 'r' owns this server; refused for 71 s, longer than the lease"));
+  const absl::Status lost = absl::UnavailableError("gone");
+  EXPECT_EQ(JudgeRefusedClaim(lost, 1000, 60), lost);
+  EXPECT_EQ(JudgeRefusedClaim(absl::OkStatus(), 1000, 60), absl::OkStatus());
+}
+
 TEST_F(WeightPublisherTest, GivesTheServerBackAtTheEnd) {
   auto publisher = Publisher();
   EXPECT_EQ(server_.owner(), "run");

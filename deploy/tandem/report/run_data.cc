@@ -286,6 +286,13 @@ void PutEvents(const RunFiles& files, const Rows& rows, const DataLimits& limits
     if (kind == "run_finished") state = "finished";
     if (kind == "run_stopped") state = "stopped";
   });
+  // The launcher's own record: the trainer, which writes events.jsonl, may be what died.
+  files.ForEachLine("restarts.jsonl", [&](const Json& restart, int64_t) {
+    Json event = restart;
+    event["message"] = absl::StrCat(Text(restart, "process"), " ended with ",
+                                    Text(restart, "reason"), " and was started again");
+    others.push_back(std::move(event));
+  });
   KeepNewest(limits.max_commits, "weight commits", &commits, notices);
   KeepNewest(limits.max_events, "events", &others, notices);
   KeepNewest(limits.max_events, "alerts", &alerts, notices);

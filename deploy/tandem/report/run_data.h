@@ -17,7 +17,8 @@ struct DataLimits {
 // {"run": run.json, "config": text, "state": "finished"|"stopped"|"in progress",
 //  "steps":[N], "series":{"reward/mean":[N numbers or null]},
 //  "headline":{..}, "weights":{"first"|"last"|"all":{"raw":[20],"truncated":[20]}},
-//  "staleness":{"0":tokens}, "drops":{reason:count}, "commits":[..], "alerts":[..], "events":[..],
+//  "staleness":{"0":tokens}, "drops":{reason:count}, "commits":[..], "alerts":[..],
+//  "events":[of events.jsonl, then the restarts of restarts.jsonl],
 //  "drift": BuildDriftData, "captures":[{"step", "page": has it an attribution.html}],
 //  "samples": BuildSampleData, "notices":[text]}
 // A step that occurs twice (a resume repeats steps after its checkpoint) counts by its last line.

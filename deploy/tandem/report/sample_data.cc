@@ -158,6 +158,7 @@ std::vector<Json> ReadGroups(const RunFiles& files, int64_t step, bool keep,
                   {"answer", FieldOr(group, "answer", "")},
                   {"server", FieldOr(group, "server", "")},
                   {"zero_variance", FieldOr(group, "zero_variance", false)},
+                  {"drop_reason", FieldOr(group, "drop_reason", "")},
                   {"completions", Json::array()}};
     const Json completions = FieldOr(group, "completions", Json::array());
     if (!completions.is_array()) return;

@@ -141,7 +141,9 @@ absl::Status Constants::Override(const std::string& json, const std::string& pla
   for (const auto& [name, entry] : document.items()) {
     const auto found = std::ranges::find(table_, name, &Constant::name);
     if (found == table_.end()) {
-      return refused(absl::StrCat("unknown constant ", name, "; nearest: ", Nearest(name, names)));
+      const std::string nearest = NearestIfClose(name, names);
+      return refused(absl::StrCat("unknown constant ", name,
+                                  nearest.empty() ? "" : absl::StrCat("; nearest: ", nearest)));
     }
     const auto number = [&](const char* key) {
       return entry.is_object() && entry.contains(key) && entry[key].is_number();

@@ -97,7 +97,7 @@ absl::StatusOr<RecordedStep> ReadStep(const nlohmann::json& line, const Recorded
   return step;
 }
 
-// Lengths of rollouts/step_N.jsonl over the even ones; groups that were dropped are not in it.
+// Lengths of rollouts/step_N.jsonl over the even ones; groups that failed are not in it.
 absl::Status ReadLengths(const std::string& path, RecordedStep* step) {
   const auto text = ReadFile(path);
   if (!text.ok()) return absl::OkStatus();

@@ -30,14 +30,15 @@ T RecordAt(const at::Tensor& host, size_t i) {
   return record;
 }
 
+// Errors as SampleToken's.
 absl::Status StateOf(const Drawn& drawn) {
   switch (drawn.state) {
     case DrawState::kDrawn:
       return absl::OkStatus();
     case DrawState::kBroken:
-      return absl::InternalError("the model gave a logit that is NaN or +inf, or nothing but -inf");
+      return absl::DataLossError("the model gave a logit that is NaN or +inf, or nothing but -inf");
     case DrawState::kNothingLeft:
-      return absl::InternalError("no token is left to draw from");
+      return absl::FailedPreconditionError("no token is left to draw from");
   }
   return absl::InternalError("the draw kernel left no state");
 }

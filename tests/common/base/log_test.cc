@@ -55,6 +55,25 @@ TEST_F(LogTest, AValueWithALineBreakStaysOnOneLine) {
   EXPECT_THAT(Lines(), HasSubstr("text=\"a\\nb\"\n"));
 }
 
+// A server's message, a file name or a prompt can bring them; 0x9b alone is "ESC [" to some
+// terminals.
+TEST_F(LogTest, NothingInALineActsOnATerminal) {
+  ASSERT_THAT(Configure({.file = path(), .role = "trainer"}), IsOk());
+  Info("m\x1b[2J\r\x07", {{"v", "a\x1b]0;title\x07"},
+                          {"del", "b\x7f"},
+                          {"c1", "c\xc2\x9b"},
+                          {"raw", "d\x9b"},
+                          {"turned", "e\xe2\x80\xae"},
+                          {"letters", "\xc3\xa4\xe6\x97\xa5"}});
+  EXPECT_THAT(Lines(), HasSubstr("m\\u001b[2J\\r\\u0007 v=\"a\\u001b]0;title\\u0007\" "
+                                 "del=\"b\\u007f\" c1=\"c\\u009b\" raw=\"d\xef\xbf\xbd\" "
+                                 "turned=\"e\\u202e\" letters=\xc3\xa4\xe6\x97\xa5\n"));
+  EXPECT_THAT(LastLines(1).at(0).text, Not(HasSubstr("\x1b")));
+  ASSERT_THAT(Configure({.format = Format::kJson, .file = path()}), IsOk());
+  Info("m\x1b", {{"del", "b\x7f"}, {"c1", "c\xc2\x9b"}});
+  EXPECT_THAT(Lines(), HasSubstr(R"("message":"m\u001b","del":"b\u007f","c1":"c\u009b"})"));
+}
+
 TEST_F(LogTest, LinesUnderTheLevelAreLeftOut) {
   ASSERT_THAT(Configure({.level = Level::kWarning, .file = path()}), IsOk());
   Info("quiet");

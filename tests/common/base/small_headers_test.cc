@@ -57,6 +57,15 @@ TEST(ExitCodesTest, FollowTheKindOfError) {
   EXPECT_EQ(ToInt(ExitCodeFor(absl::CancelledError(""))), 130);
 }
 
+TEST(ExitCodesTest, AProcessThatWasAskedToStopEndsWith128AndTheSignalsNumber) {
+  EXPECT_EQ(ToInt(ExitCodeOfSignal(SIGINT)), 130);
+  EXPECT_EQ(ToInt(ExitCodeOfSignal(SIGTERM)), 143);
+  // A stop that another process asked for.
+  EXPECT_EQ(ToInt(ExitCodeOfSignal(0)), 143);
+  EXPECT_TRUE(IsStop(ExitCode::kInterrupted) && IsStop(ExitCode::kTerminated));
+  EXPECT_FALSE(IsStop(ExitCode::kOk) || IsStop(ExitCode::kRankLost));
+}
+
 absl::Status Doubled(const absl::StatusOr<int>& input, int* output) {
   TANDEM_ASSIGN_OR_RETURN(const int value, input);
   TANDEM_RETURN_IF_ERROR(value < 0 ? absl::OutOfRangeError("negative") : absl::OkStatus());

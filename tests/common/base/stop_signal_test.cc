@@ -56,7 +56,14 @@ TEST(StopSignalTest, AWriteToADeadPipeIsAnErrno) {
   ::close(ends[1]);
 }
 
-TEST(StopSignalDeathTest, ASecondSignalEndsTheProcessWith130) {
+TEST(StopSignalDeathTest, ASecondSignalEndsTheProcessWithItsNumber) {
+  EXPECT_EXIT(
+      {
+        const StopSignal stop;
+        ::raise(SIGTERM);
+        ::raise(SIGTERM);
+      },
+      ::testing::ExitedWithCode(143), "");
   EXPECT_EXIT(
       {
         const StopSignal stop;

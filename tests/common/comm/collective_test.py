@@ -109,7 +109,7 @@ def test_a_rank_that_died_is_named_soon_by_all_others_and_the_group_stays_broken
 
 def test_a_rank_that_hangs_is_named_when_the_deadline_has_passed(ranks):
     group = ranks(["all_reduce", "all_reduce"], ["all_reduce", "all_reduce"],
-                  ["all_reduce", "mark", "wait"], TEST_SECONDS="4")
+                  ["all_reduce", "mark", "wait"], TEST_SECONDS="10")
     group[2].until("mark")
     group[2].process.send_signal(signal.SIGSTOP)
     for r in (0, 1):
@@ -119,7 +119,7 @@ def test_a_rank_that_hangs_is_named_when_the_deadline_has_passed(ranks):
 
 def test_a_rank_that_lags_is_named_and_is_not_called_dead(ranks):
     group = ranks(["all_reduce", "all_reduce"], ["all_reduce", "all_reduce"],
-                  ["all_reduce", "wait", "all_reduce"], TEST_SECONDS="3")
+                  ["all_reduce", "wait", "all_reduce"], TEST_SECONDS="10")
     group[1].end()
     message = group[0].end()["all_reduce"]
     assert re.search(r"rank 2 \(\S+\) lags: it is between collectives 1 and 2", message), message
@@ -139,13 +139,13 @@ def test_a_straggler_is_named_while_the_others_go_on_waiting_and_nothing_ends(ra
 
 
 def test_a_holder_of_the_store_that_hangs_is_named_in_bounded_time(ranks):
-    group = ranks(["mark", "wait"], ["mark", "all_reduce"], TEST_SECONDS="3")
+    group = ranks(["mark", "wait"], ["mark", "all_reduce"], TEST_SECONDS="10")
     group[0].until("mark")
     group[0].process.send_signal(signal.SIGSTOP)
     start = time.monotonic()
     message = group[1].end()["all_reduce"]
     assert re.search(r"rank 0 \(\S+\), which holds the store, does not answer", message), message
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 100, "bounded by a deadline of 10 s"
 
 
 def test_the_survivors_of_a_death_go_on_in_a_group_of_their_own(ranks):

@@ -294,6 +294,36 @@ TYPED_TEST(AttendTest, AQueryGivesTheSameBitsInAnyCompany) {
   }
 }
 
+// A token that became NaN spoils itself and what follows it in its sequence. What stands before it
+// may be shared with sequences that do not go that way.
+TYPED_TEST(AttendTest, ANaNTokenChangesNoBitOfTheTokensBeforeIt) {
+  const int64_t d = 24, num_heads = 3;
+  const std::vector<float> nan(d, std::numeric_limits<float>::quiet_NaN());
+  for (const InstructionSet set : SupportedInstructionSets()) {
+    for (const int64_t num_tokens : {2, 5, 8}) {
+      const std::vector<float> queries = RandomQueries(num_tokens * num_heads, d);
+      Cache<TypeParam> cache(set, d, 35);
+      const std::vector<float> healthy = cache.Run(queries, num_tokens, num_heads, 1);
+      const int64_t last = 34;
+      const auto write = [&](auto* kernel) {
+        const int32_t block = cache.blocks[last / 16];
+        kernel(nan.data(), nan.data(), d, last % 16, cache.layer.KeysOf(block, 1),
+               cache.layer.ValuesOf(block, 1));
+      };
+      if constexpr (sizeof(TypeParam) == 2) {
+        write(cache.kernels.write_kv_bf16);
+      } else {
+        write(cache.kernels.write_kv_fp32);
+      }
+      const std::vector<float> got = cache.Run(queries, num_tokens, num_heads, 1);
+      const int64_t before = (num_tokens - 1) * num_heads * d;
+      ASSERT_TRUE(std::equal(got.begin(), got.begin() + before, healthy.begin()))
+          << InstructionSetName(set) << ", " << num_tokens << " tokens";
+      ASSERT_TRUE(std::isnan(got[before]));
+    }
+  }
+}
+
 TYPED_TEST(AttendTest, MachinesWithAndWithoutAvx512GiveTheSameBits) {
   const std::vector<float> queries = RandomQueries(4, 40);
   for (const InstructionSet set : SupportedInstructionSets()) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -110,6 +111,56 @@ TEST_F(ObservationTest, MoreClientsThanThreadsAreAllAnswered) {
   }
   for (std::thread& client : clients) client.join();
   for (const std::string& reply : replies) EXPECT_THAT(reply, StartsWith("HTTP/1.1 200 "));
+}
+
+// Asks for the log and reads no more of it than that the answer has begun: the rest does not fit
+// into what the kernel keeps for a connection.
+class SlowReader {
+ public:
+  explicit SlowReader(int port) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    const int few_bytes = 4096;
+    ::setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &few_bytes, sizeof(few_bytes));
+    const timeval patience = {.tv_sec = 60, .tv_usec = 0};
+    ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    const std::string request = "GET /logs?lines=2000 HTTP/1.1\r\nHost: h\r\n\r\n";
+    EXPECT_EQ(::send(fd_, request.data(), request.size(), MSG_NOSIGNAL), std::ssize(request));
+    char begin[12];
+    EXPECT_EQ(::recv(fd_, begin, sizeof(begin), MSG_WAITALL), std::ssize(begin));
+    status_.assign(begin, sizeof(begin));
+  }
+  ~SlowReader() { ::close(fd_); }
+
+  const std::string& status() const { return status_; }
+
+ private:
+  const int fd_;
+  std::string status_;
+};
+
+TEST(ObserveServerTest, SlowReadersOfTheLogKeepNoProbeWaiting) {
+  for (size_t i = 0; i < log::kRememberedLines; ++i) log::Info(std::string(5000, 'x'));
+  const MetricsRegistry metrics;
+  Health health;
+  health.Set(Probe::kReady, {true, "ready"});
+  // Nobody is cut while this runs, however busy the machine is.
+  const auto server = ObserveServer::Listen("127.0.0.1:0", &metrics, &health, absl::Minutes(10));
+  ASSERT_THAT(server, IsOk());
+  const int port = (*server)->port();
+  std::vector<std::unique_ptr<SlowReader>> readers;
+  for (int i = 0; i < ObserveServer::kThreadsForPages; ++i) {
+    readers.push_back(std::make_unique<SlowReader>(port));
+    ASSERT_EQ(readers.back()->status(), "HTTP/1.1 200") << i;
+  }
+  EXPECT_THAT(HttpGet(port, "/metrics"),
+              AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("too many readers")));
+  EXPECT_THAT(HttpGet(port, "/readyz"), AllOf(StartsWith("HTTP/1.1 200 "), EndsWith("ready\n")));
+  EXPECT_THAT(HttpGet(port, "/livez"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(HttpGet(port, "/startupz"), StartsWith("HTTP/1.1 503 "));
 }
 
 TEST_F(ObservationTest, AnAddressInUseOrOfNoFormIsRefusedByName) {

@@ -182,6 +182,120 @@ TEST(EstimatorTest, NormalisedWeightsHaveMeanOneInEveryBatchAndAreStillBiased) {
   EXPECT_LT(Bias(policy, "correction.kind=token_tis correction.max_weight=1e9"), kExact);
 }
 
+// Six actions, each a sequence of one token; the policy and its reference as logits.
+using Logits = std::vector<double>;
+
+std::vector<double> LogSoftmax(const Logits& logits) {
+  double sum = 0;
+  for (const double logit : logits) sum += std::exp(logit);
+  std::vector<double> logs;
+  for (const double logit : logits) logs.push_back(logit - std::log(sum));
+  return logs;
+}
+
+double Kl(const Logits& p, const Logits& q) {
+  const std::vector<double> log_p = LogSoftmax(p), log_q = LogSoftmax(q);
+  double kl = 0;
+  for (size_t a = 0; a < p.size(); ++a) kl += std::exp(log_p[a]) * (log_p[a] - log_q[a]);
+  return kl;
+}
+
+// By finite differences: nothing of the estimators is in it.
+Gradient Derivative(const Logits& at, const std::function<double(const Logits&)>& f) {
+  constexpr double kStep = 1e-5;
+  Gradient gradient(at.size());
+  for (size_t i = 0; i < at.size(); ++i) {
+    Logits up = at, down = at;
+    up[i] += kStep;
+    down[i] -= kStep;
+    gradient[i] = (f(up) - f(down)) / (2 * kStep);
+  }
+  return gradient;
+}
+
+using Estimator = double (*)(double d);
+double K1(double d) { return d; }
+double K2(double d) { return d * d / 2; }
+double K3(double d) { return std::exp(-d) - 1 + d; }
+
+// E[grad log pi (R - beta k)] over the policy's own actions.
+Gradient ChargedGradient(const Logits& policy, const Logits& reference,
+                         const std::vector<double>& rewards, double beta, Estimator k) {
+  const std::vector<double> log_pi = LogSoftmax(policy), log_reference = LogSoftmax(reference);
+  Gradient mean(policy.size());
+  for (size_t a = 0; a < policy.size(); ++a) {
+    Gradient score(policy.size());
+    for (size_t b = 0; b < policy.size(); ++b) score[b] = (a == b ? 1 : 0) - std::exp(log_pi[b]);
+    const ToySequence drawn = {.log_pi = {log_pi[a]}, .log_mu = {log_pi[a]}, .score = {score}};
+    const double charged = rewards[a] - beta * k(log_pi[a] - log_reference[a]);
+    AddTo(mean, std::exp(log_pi[a]), EstimateFrom(drawn, charged, Method("correction.kind=off")));
+  }
+  return mean;
+}
+
+Gradient Times(double factor, Gradient x) {
+  for (double& value : x) value *= factor;
+  return x;
+}
+
+const Logits kReference = {0.3, -0.2, 0.5, 0, -0.4, 0.1};
+const std::vector<double> kNoReward(6, 0.0);
+
+Logits Moved(double by) {
+  Logits logits = kReference;
+  const double direction[] = {1, -0.6, 0.2, -1.1, 0.7, 0.4};
+  for (size_t a = 0; a < logits.size(); ++a) logits[a] += by * direction[a];
+  return logits;
+}
+
+// Why loss.kl_place reward takes k1 and refuses the other two (trainer/train_step_options.cc).
+TEST(EstimatorTest, AChargeOnTheRewardHasTheGradientOfTheReverseKlWithK1) {
+  for (const double moved : {0.01, 0.3, 1.0}) {
+    const Logits policy = Moved(moved);
+    const Gradient reverse =
+        Derivative(policy, [](const Logits& logits) { return Kl(logits, kReference); });
+    const Gradient charged = ChargedGradient(policy, kReference, kNoReward, 0.5, K1);
+    EXPECT_LT(Distance(charged, Times(-0.5, reverse)), 1e-9) << moved;
+  }
+}
+
+TEST(EstimatorTest, AChargeOnTheRewardWithK2OrK3VanishesWhereThePoliciesAreClose) {
+  const auto pull = [](double moved, Estimator k) {
+    const Gradient g = ChargedGradient(Moved(moved), kReference, kNoReward, 0.5, k);
+    return std::sqrt(Dot(g, g));
+  };
+  EXPECT_NEAR(pull(0.02, K1) / pull(0.01, K1), 2, 0.1) << "first order in the distance";
+  for (const Estimator k : {K2, K3}) {
+    EXPECT_NEAR(pull(0.02, k) / pull(0.01, k), 4, 0.2) << "second order";
+    EXPECT_LT(pull(0.01, k), 0.02 * pull(0.01, K1));
+  }
+  // What k3 does is the difference of both divergences' gradients.
+  const Logits policy = Moved(1);
+  Gradient difference =
+      Derivative(policy, [](const Logits& logits) { return Kl(logits, kReference); });
+  AddTo(difference, -1,
+        Derivative(policy, [](const Logits& logits) { return Kl(kReference, logits); }));
+  EXPECT_LT(
+      Distance(ChargedGradient(policy, kReference, kNoReward, 0.5, K3), Times(-0.5, difference)),
+      1e-9);
+}
+
+// The optimum of E[R] - beta KL is reference e^(R / beta) / Z: with a uniform reference, beta 0.5
+// and these rewards e^4 / (e^4 + e^2 + 4) = 0.827 for the best action.
+TEST(EstimatorTest, ExactAscentEndsAtTheOptimumWithK1AndLeavesTheReferenceBehindWithK3) {
+  const Logits uniform(6, 0.0);
+  const std::vector<double> rewards = {2, 1, 0, 0, 0, 0};
+  const auto best_after = [&](int num_steps, Estimator k) {
+    Logits logits = uniform;
+    for (int i = 0; i < num_steps; ++i) {
+      AddTo(logits, 2, ChargedGradient(logits, uniform, rewards, 0.5, k));
+    }
+    return std::exp(LogSoftmax(logits)[0]);
+  };
+  EXPECT_NEAR(best_after(1200, K1), std::exp(4) / (std::exp(4) + std::exp(2) + 4), 1e-6);
+  EXPECT_GT(best_after(100, K3), 0.9999);
+}
+
 // What each method makes of a sequence of two tokens with weights w[0], w[1] and advantage a: the
 // factors of both scores, from its formula alone.
 struct Two {
@@ -218,20 +332,45 @@ Factors Dppo(const Two& s, const std::function<bool(double pi, double mu)>& far)
   return {factor(0), factor(1)};
 }
 
+// Where a clip could act, and (log w)^2.
+struct ActingSquares {
+  std::array<bool, 2> acts;
+  std::array<double, 2> squares;
+};
+
+ActingSquares SquaresOf(const Two& s) {
+  ActingSquares of;
+  for (const size_t t : {0, 1}) {
+    of.acts[t] = (s.w[t] - 1) * s.a > 0;
+    of.squares[t] = std::pow(std::log(s.w[t]), 2);
+  }
+  return of;
+}
+
 // The two squares are kept while their mean, over those where a clip could act, is at most 0.04.
 Factors M2po(const Two& s) {
-  std::array<double, 2> squares = {};
-  std::array<bool, 2> acts = {};
-  for (const size_t t : {0, 1}) {
-    acts[t] = (s.w[t] - 1) * s.a > 0;
-    squares[t] = std::pow(std::log(s.w[t]), 2);
-  }
+  const auto [acts, squares] = SquaresOf(s);
   Factors factors = s.w;
   const bool both = acts[0] && acts[1];
   if (both && (squares[0] + squares[1]) / 2 <= 0.04) return factors;
   const size_t larger = squares[1] > squares[0];
   for (const size_t t : {0, 1}) {
     if (acts[t] && (squares[t] > 0.04 || (both && t == larger))) factors[t] = 0;
+  }
+  return factors;
+}
+
+// Where a clip could act, log w is clipped at the tau at which the mean of min((log w)^2, tau^2) is
+// 0.04; what is clipped has no slope.
+Factors M2poClip(const Two& s) {
+  const auto [acts, squares] = SquaresOf(s);
+  double tau_squared = 0.04;
+  if (acts[0] && acts[1]) {
+    tau_squared = std::max(0.04, 0.08 - std::min(squares[0], squares[1]));
+  }
+  Factors factors = s.w;
+  for (const size_t t : {0, 1}) {
+    if (acts[t] && squares[t] > tau_squared) factors[t] = 0;
   }
   return factors;
 }
@@ -316,6 +455,7 @@ INSTANTIATE_TEST_SUITE_P(Table, FormulaTest, ::testing::Values(
     FormulaCase{"sapo",         [](const Two& s) { return Each(s, Tis); }},
     FormulaCase{"vespo",        [](const Two& s) { return Both(s.a >= 0 ? Phi(s.product, 2, 3) : Phi(s.product, 3, 2)); }},
     FormulaCase{"m2po",         M2po},
+    FormulaCase{"m2po_clip",    M2poClip},
     FormulaCase{"dppo_tv",      [](const Two& s) { return Dppo(s, [](double p, double m) { return std::abs(p - m) > 0.15; }); }},
     FormulaCase{"dppo_kl",      [](const Two& s) { return Dppo(s, [](double p, double m) { return KlOfBernoulli(m, p) > 0.05; }); }}),
     [](const auto& info) { return info.param.name; });

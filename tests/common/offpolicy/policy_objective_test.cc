@@ -181,12 +181,17 @@ TEST(PolicyObjectiveTest, VespoWeighsCompletionsByAGammaShapedFunctionOfTheirPro
 }
 
 // Squares of log r where a clip could act: 0.01 and 0.09 and 0.25, means 0.01, 0.05, 0.1167.
-TEST(PolicyObjectiveTest, M2poDropsTheLargestMomentsUntilTheMeanIsSmall) {
+Batch FourMoments() {
   Batch batch;
   batch.Add(-1, -1.1, 1);
   batch.Add(-1.3, -1, -1);
   batch.Add(-1, -1.5, 1);
   batch.Add(-1, -2, -1);  // r = e, A < 0: no clip would act
+  return batch;
+}
+
+TEST(PolicyObjectiveTest, M2poDropsTheLargestMomentsUntilTheMeanIsSmall) {
+  const Batch batch = FourMoments();
   const auto slopes = [&](double max) {
     return batch.Compute({.kind = Kind::kM2po, .m2po_max = max}).slope;
   };
@@ -200,6 +205,41 @@ TEST(PolicyObjectiveTest, M2poDropsTheLargestMomentsUntilTheMeanIsSmall) {
   EXPECT_EQ(o.num_clip_low, 1);
 }
 
+// The same squares: capped at tau^2 their mean is the budget. 0.06: 0.01 + 0.09 + (0.18 - 0.1) has
+// tau^2 0.08 < 0.09, so both larger ones are clipped, at tau^2 = (0.18 - 0.01) / 2 = 0.085.
+TEST(PolicyObjectiveTest, M2poClipClipsAtTheBoundThatMakesTheCappedMeanTheBudget) {
+  const Batch batch = FourMoments();
+  const auto compute = [&](double max) {
+    return batch.Compute({.kind = Kind::kM2poClip, .m2po_max = max});
+  };
+  const double a = -std::exp(0.1), b = std::exp(-0.3), c = -std::exp(0.5), d = std::exp(1.0);
+  ExpectNear(compute(0.12).slope, {a, b, c, d});  // 0.35 / 3 is below
+  ExpectNear(compute(0.08).slope, {a, b, 0, d});  // tau^2 = 0.24 - 0.1
+  ExpectNear(compute(0.06).slope, {a, 0, 0, d});
+  ExpectNear(compute(0.009).slope, {0, 0, 0, d});  // all three at tau^2 = 0.009
+  ExpectNear(compute(0).slope, {0, 0, 0, d});
+  const Objective o = compute(0.06);
+  const double tau = std::sqrt(0.085);
+  ExpectNear(o.value, {a, std::exp(-tau), -std::exp(tau), d});
+  EXPECT_EQ(o.num_clip_high, 1);
+  EXPECT_EQ(o.num_clip_low, 1);
+}
+
+// Squares 0.01, 0.09 and 0.25 under a budget of 0.1: the mask keeps the first two, whose mean is
+// 0.05; the clip keeps them too, and clips the third at tau^2 = 0.3 - 0.1. Under 0.0501 the mask
+// still keeps both, and the clip only the first, at tau^2 = (0.1503 - 0.01) / 2.
+TEST(PolicyObjectiveTest, ThePapersMaskAndTheRepositorysClipActOnDifferentTokens) {
+  const std::vector<double> squares = {0.25, 0.01, 0.09};
+  const auto cutoff = [&](Kind kind, double max) {
+    return SecondMomentCutoff(squares, {.kind = kind, .m2po_max = max});
+  };
+  EXPECT_NEAR(cutoff(Kind::kM2po, 0.1), 0.17, 1e-12);
+  EXPECT_NEAR(cutoff(Kind::kM2poClip, 0.1), 0.2, 1e-12);
+  EXPECT_NEAR(cutoff(Kind::kM2po, 0.0501), 0.17, 1e-12);
+  EXPECT_NEAR(cutoff(Kind::kM2poClip, 0.0501), 0.07015, 1e-12);
+  EXPECT_EQ(cutoff(Kind::kM2poClip, 0.2), std::numeric_limits<double>::infinity());
+}
+
 TEST(PolicyObjectiveTest, M2poTakesTheCutoffOfALargerBatch) {
   Batch batch;
   batch.Add(-1, -1.1, 1);
@@ -208,16 +248,19 @@ TEST(PolicyObjectiveTest, M2poTakesTheCutoffOfALargerBatch) {
   AppendSecondMoments(batch.Inputs(), squares);
   ExpectNear(squares, {0.01, 0.25});
   squares.insert(squares.end(), 9, 0.0001);  // elsewhere: a mean of 0.0237 keeps all
-  batch.cutoff = SecondMomentCutoff(squares, 0.04);
+  batch.cutoff = SecondMomentCutoff(squares, {.kind = Kind::kM2po});
   ExpectNear(batch.Compute({.kind = Kind::kM2po}).slope, {-std::exp(0.1), -std::exp(0.5)});
   batch.cutoff.reset();
   EXPECT_EQ(batch.Compute({.kind = Kind::kM2po}).slope[1], 0) << "alone: (0.01 + 0.25) / 2 > 0.04";
 }
 
 TEST(PolicyObjectiveTest, EqualMomentsAreDroppedTogetherWhateverTheirOrder) {
-  EXPECT_LT(SecondMomentCutoff({0.03, 0.06, 0.06}, 0.0451), 0.06);
-  EXPECT_GT(SecondMomentCutoff({0.03, 0.06, 0.06}, 0.0451), 0.03);
-  EXPECT_EQ(SecondMomentCutoff({}, 0.04), std::numeric_limits<double>::infinity());
+  const ObjectiveOptions m2po = {.kind = Kind::kM2po, .m2po_max = 0.0451};
+  EXPECT_LT(SecondMomentCutoff({0.03, 0.06, 0.06}, m2po), 0.06);
+  EXPECT_GT(SecondMomentCutoff({0.03, 0.06, 0.06}, m2po), 0.03);
+  for (const Kind kind : {Kind::kM2po, Kind::kM2poClip}) {
+    EXPECT_EQ(SecondMomentCutoff({}, {.kind = kind}), std::numeric_limits<double>::infinity());
+  }
 }
 
 Batch Probabilities(double target, double centre, double advantage) {
@@ -294,7 +337,8 @@ TEST_P(SlopeTest, IsTheDerivativeOfTheSumOfValues) {
 }
 
 INSTANTIATE_TEST_SUITE_P(RatioKinds, SlopeTest,
-                         ::testing::Values(Kind::kClip, Kind::kSapo, Kind::kGspo, Kind::kM2po));
+                         ::testing::Values(Kind::kClip, Kind::kSapo, Kind::kGspo, Kind::kM2po,
+                                           Kind::kM2poClip));
 
 // The detached kinds are linear in log pi_target, with the slope that stands in the value.
 class DetachedSlopeTest : public SlopeTest {};
@@ -320,6 +364,7 @@ TEST(ObjectiveOptionsTest, RefusesWhatWouldWeighATokenTwiceOrDoNothing) {
   refuses({}, {.kind = Kind::kVespo}, "set correction.mode bypass");
   refuses({}, {.kind = Kind::kTopr}, "set correction.mode bypass");
   refuses({.mode = CorrectionMode::kMeasureOnly}, {.kind = Kind::kM2po}, "bypass");
+  refuses({}, {.kind = Kind::kM2poClip}, "set correction.mode bypass");
   refuses({}, {.dual_clip = 1}, "loss.dual_clip is 1; it must be over 1");
   refuses({}, {.kind = Kind::kCispo, .dual_clip = 3}, "bounds loss.kind clip only");
   refuses({.negative_only = true}, {}, "nothing to spare");

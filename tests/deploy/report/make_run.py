@@ -193,7 +193,7 @@ def main():
     digest = lambda: f"{rng.getrandbits(128):032x}"
     (out / "run.json").write_text(json.dumps({
         "schema": 1, "run_id": "synthetic-1", "started_at": "2026-01-01T00:00:00Z", "seed": args.seed, "deterministic": False,
-        "model": {"path": "models/synthetic", "type": "llama", "num_parameters": 134515008, "tokenizer_hash": digest()},
+        "model": {"path": "models/synthetic", "type": "llama", "source": "made up for this page", "num_parameters": 134515008, "tokenizer_hash": digest()},
         "trainer": {"dtype": "fp32", "numerics": "exact", "instruction_set": "avx512", "threads": 2},
         "servers": [{"address": "127.0.0.1:50051", "dtype": "bf16", "numerics": "invariant", "instruction_set": "avx2",
                      "in_flight": "keep", "version": 0, "weight_digest": digest()}],

@@ -1,7 +1,9 @@
 // What a group may ask for, and how completions end.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <string>
 
 #include "tests/rollout_server/engine/engine_fixture.h"
@@ -34,6 +36,14 @@ class EngineRefusesTest : public EngineFixture {
     const absl::Status status = engine_->Validate(group);
     EXPECT_EQ(engine_->Add(group).ToString(), status.ToString());
     return status;
+  }
+
+  // Of this process now.
+  static int64_t ResidentBytes() {
+    std::ifstream file("/proc/self/statm");
+    int64_t size = 0, resident = 0;
+    file >> size >> resident;
+    return resident * sysconf(_SC_PAGESIZE);
   }
 
   std::unique_ptr<Engine> engine_;
@@ -93,6 +103,26 @@ TEST_F(EngineRefusesTest, SamplingOutOfRange) {
               FailsWith(kInvalid, "stop_strings is 17, want at most 16"));
   EXPECT_THAT(sampling([](auto& s) { s.stop_strings = {""}; }),
               FailsWith(kInvalid, "empty string"));
+}
+
+// At the start, where a machine without the memory would otherwise meet the out-of-memory killer
+// once groups fill the cache.
+TEST_F(EngineRefusesTest, ACacheThatTheMachineHasNoMemoryFor) {
+  EngineOptions options = Fp32();
+  options.kv_capacity_tokens = int64_t{1} << 40;
+  EXPECT_THAT(Engine::Create(directory(), options),
+              FailsWith(absl::StatusCode::kResourceExhausted,
+                        "lower engine.kv_capacity_tokens to at most"));
+}
+
+TEST_F(EngineRefusesTest, TheCacheIsTakenAtTheStart) {
+  // Of a tiny model's token: 2 layers, 2 heads, 8 keys and 16 padded values of 4 bytes.
+  constexpr int64_t kTokens = 1 << 17, kTokenBytes = 2 * 2 * (8 + 16) * 4;
+  EngineOptions options = Fp32();
+  options.kv_capacity_tokens = kTokens;
+  const int64_t before = ResidentBytes();
+  const auto engine = Make(options);
+  EXPECT_GT(ResidentBytes() - before, kTokens * kTokenBytes);
 }
 
 class EngineStopsTest : public EngineFixture {

@@ -153,6 +153,110 @@ TEST_F(EngineScoreTest, ScoresDoNotDisturbARunningGroup) {
   }
 }
 
+// Slice by slice between the steps of groups, and beside each other, scores are what they are in
+// one go, and the groups draw what they draw alone.
+TEST_F(EngineScoreTest, SlicesBetweenStepsChangeNoBitOfScoresOrGroups) {
+  const GroupRequest group = Group(1, 20, 3, 40);
+  const Completions alone = Generate(Fp32(), {group});
+  const auto engine = Make(Fp32());
+  std::vector<ScoreSequence> sequences;
+  for (const int32_t size : {250, 3, 40, 200, 2})
+    sequences.push_back({Prompt(size, size), size / 3});
+  for (const ScorePath path : {ScorePath::kPrefill, ScorePath::kDecode}) {
+    const ScoreOptions how = {.path = path};
+    const auto want = engine->Score(sequences, how);
+    ASSERT_THAT(want, IsOk());
+    ASSERT_THAT(engine->Add(group), IsOk());
+    auto first = engine->StartScore(sequences, how), second = engine->StartScore(sequences, how);
+    ASSERT_THAT(first, IsOk());
+    ASSERT_THAT(second, IsOk());
+    Completions out;
+    int num_slices = 0;
+    bool done[2] = {};
+    while (!done[0] || !done[1]) {
+      if (engine->HasWork()) {
+        ASSERT_TRUE(StepInto(*engine, out));
+      }
+      for (const int i : {0, 1}) {
+        if (done[i]) continue;
+        const auto progress = (i == 0 ? *first : *second)->Step();
+        ASSERT_THAT(progress, IsOk());
+        done[i] = *progress == ScoreProgress::kDone;
+        ++num_slices;
+      }
+    }
+    EXPECT_GT(num_slices, path == ScorePath::kDecode ? 300 : 4);
+    for (ScoreRun* run : {first->get(), second->get()}) {
+      const std::vector<SequenceScore> got = run->Take();
+      for (size_t s = 0; s < sequences.size(); ++s) {
+        EXPECT_EQ(got[s].logprobs, (*want)[s].logprobs);
+        EXPECT_EQ(got[s].entropies, (*want)[s].entropies);
+        EXPECT_EQ(got[s].mass_above, (*want)[s].mass_above);
+      }
+    }
+    while (engine->HasWork()) ASSERT_TRUE(StepInto(*engine, out));
+    ExpectSameBytes(out, alone);
+    EXPECT_EQ(engine->Stats().kv_used_tokens, 0);
+  }
+}
+
+TEST_F(EngineScoreTest, AnInstallEndsTheScoresThatBeganBeforeIt) {
+  const auto engine = Make(Fp32());
+  auto run = engine->StartScore({{Prompt(200, 1)}}, {.path = ScorePath::kDecode});
+  ASSERT_THAT(run, IsOk());
+  ASSERT_THAT((*run)->Step(), IsOk());
+  auto staged = engine->Stage(testing::TinyModelTensors(engine->config(), 99));
+  ASSERT_THAT(staged, IsOk());
+  engine->Install(*std::move(staged), WeightVersion{5});
+  EXPECT_THAT((*run)->Step(), FailsWith(absl::StatusCode::kAborted,
+                                        "version 5 of the weights was installed while version 0 "
+                                        "was scored with: ask again"));
+  run->reset();
+  EXPECT_EQ(engine->Stats().kv_used_tokens, 0);
+  EXPECT_THAT(engine->Score({{Prompt(20, 1)}}, {}), IsOk());
+}
+
+// Groups come first: what they need they take back, and the score begins those sequences again.
+TEST_F(EngineScoreTest, AScoreWhoseKvGroupsTakeBackGivesTheSameScoresLater) {
+  EngineOptions options = Fp32();
+  options.kv_capacity_tokens = 160;
+  const auto engine = Make(options);
+  const std::vector<ScoreSequence> sequences = {{Prompt(40, 1)}, {Prompt(41, 2)}};
+  const auto want = engine->Score(sequences, {});
+  const GroupRequest group = Group(1, 20, 2, 60);
+  const Completions alone = Generate(options, {group});
+  ASSERT_THAT(engine->Add(group), IsOk());
+  Completions out;
+  ASSERT_TRUE(StepInto(*engine, out));
+  auto run = engine->StartScore(sequences, {.path = ScorePath::kDecode});
+  ASSERT_THAT(run, IsOk());
+  absl::StatusOr<ScoreProgress> progress = (*run)->Step();
+  while (engine->HasWork()) {
+    ASSERT_TRUE(StepInto(*engine, out));  // the group grows into the last block
+    if (engine->Stats().kv_used_tokens == 160) break;
+  }
+  while (engine->HasWork()) ASSERT_TRUE(StepInto(*engine, out));
+  ExpectSameBytes(out, alone);
+  EXPECT_EQ(engine->Stats().num_preemptions, 0u);
+  while (progress.ok() && *progress != ScoreProgress::kDone) progress = (*run)->Step();
+  ASSERT_THAT(progress, IsOk());
+  const std::vector<SequenceScore> got = (*run)->Take();
+  for (size_t s = 0; s < 2; ++s) EXPECT_EQ(got[s].logprobs, (*want)[s].logprobs);
+}
+
+TEST_F(EngineScoreTest, AScoreWaitsForTheKvOfAnotherOneAndIsRefusedThatOfGroups) {
+  EngineOptions options = Fp32();
+  options.kv_capacity_tokens = 64;
+  const auto engine = Make(options);
+  auto first = engine->StartScore({{Prompt(60, 1)}}, {.path = ScorePath::kDecode});
+  auto second = engine->StartScore({{Prompt(60, 2)}}, {});
+  ASSERT_THAT((*first)->Step(), IsOk());
+  EXPECT_EQ(*(*second)->Step(), ScoreProgress::kWaits);
+  while (*(*first)->Step() != ScoreProgress::kDone) {
+  }
+  EXPECT_EQ(*(*second)->Step(), ScoreProgress::kDone);
+}
+
 // Segments give back what a group drew over KV of other weights, on every path.
 TEST_F(EngineScoreTest, SegmentsReplayAnInstallInTheMiddleOfAGroup) {
   const auto engine = Make(Fp32());

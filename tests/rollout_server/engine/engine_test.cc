@@ -158,21 +158,20 @@ TEST_F(EngineTest, AbortFreesTheCacheAndLeavesOtherGroupsAsTheyWere) {
 TEST_F(EngineTest, StopEarlyHandsOutWhatIsDrawnAndFreesTheCache) {
   const auto engine = Make(Fp32());
   ASSERT_THAT(engine->Add(Group(1, 20, 3, 50)), IsOk());
-  EXPECT_THAT(*engine->StopEarly(1), IsEmpty());  // nothing is drawn yet
+  EXPECT_THAT(engine->StopEarly(1), IsEmpty());  // nothing is drawn yet
   Completions out;
   for (int step = 0; step < 4; ++step) ASSERT_TRUE(StepInto(*engine, out));
   auto events = engine->StopEarly(1);
-  ASSERT_THAT(events, IsOk());
-  ASSERT_EQ(events->size(), 4u);
-  EXPECT_TRUE(std::get<GroupFinished>(events->back()).incomplete);
-  Collect(*std::move(events), out);
+  ASSERT_EQ(events.size(), 4u);
+  EXPECT_TRUE(std::get<GroupFinished>(events.back()).incomplete);
+  Collect(std::move(events), out);
   for (int32_t i = 0; i < 3; ++i) {
     EXPECT_EQ(out.at(1).at(i).token_ids.size(), 4u);
     EXPECT_EQ(out.at(1).at(i).finish_reason, FinishReason::kStoppedEarly);
   }
   EXPECT_FALSE(engine->HasWork());
   EXPECT_EQ(engine->Stats().kv_used_tokens, 0);
-  EXPECT_THAT(*engine->StopEarly(1), IsEmpty());
+  EXPECT_THAT(engine->StopEarly(1), IsEmpty());
 }
 
 TEST_F(EngineTest, EveryTokenComesWithItsSupportAndItsTopLogprobsOnRequest) {
@@ -180,16 +179,26 @@ TEST_F(EngineTest, EveryTokenComesWithItsSupportAndItsTopLogprobsOnRequest) {
   request.sampling.top_p = 0.5f;
   request.sampling.return_support = true;
   request.sampling.top_logprobs = 3;
+  const auto meter = std::make_shared<ByteMeter>();
+  request.charge = ByteCharge(meter, 7);
   const Completions out = Generate(Fp32(), {request});
   const FinishedCompletion& c = out.at(1).at(0);
   ASSERT_EQ(c.support.size(), 6u);
   ASSERT_EQ(c.top.size(), 6u);
+  // Per token: 29 bytes of ids and numbers, and three likeliest ids of 8 in a vector of 24.
+  int64_t bytes = 0;
   for (size_t t = 0; t < 6; ++t) {
-    EXPECT_TRUE(std::ranges::binary_search(c.support[t], c.token_ids[t]));
+    const std::vector<int32_t> support = c.support[t].ids();
+    EXPECT_TRUE(std::ranges::binary_search(support, c.token_ids[t]));
     EXPECT_GE(c.kept_mass[t], 0.5f);
-    EXPECT_EQ(c.top[t].size(), std::min<size_t>(3, c.support[t].size()));
+    EXPECT_EQ(c.top[t].size(), std::min<size_t>(3, support.size()));
+    bytes += 29 + static_cast<int64_t>(sizeof(PackedSupport) + c.support[t].bytes().size() + 24 +
+                                       8 * c.top[t].size());
     EXPECT_GE(c.top[t][0].logprob, c.behaviour_logprobs[t]);
   }
+  EXPECT_EQ(c.charge.num_bytes(), bytes);
+  EXPECT_EQ(meter->used(), 7 + bytes + out.at(1).at(1).charge.num_bytes())
+      << "the test holds the request, the engine nothing";
 }
 
 // A group of three with 20 prompt tokens draws four tokens, then other weights come as version 5.

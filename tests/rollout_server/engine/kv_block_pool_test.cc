@@ -47,7 +47,7 @@ TEST(KvBlockPool, ANamedBlockIsFoundWhileHeldAndAfter) {
   KvBlockPool pool(2);
   const BlockId block = *pool.Allocate();
   EXPECT_EQ(pool.Find(Name(1)), std::nullopt);
-  pool.Publish(block, Name(1));
+  pool.Publish(block, Name(1), 0);
   EXPECT_EQ(pool.Find(Name(1)), block);
   EXPECT_EQ(pool.holders(block), 2);
   pool.Release(block);
@@ -62,8 +62,8 @@ TEST(KvBlockPool, ANamedBlockIsFoundWhileHeldAndAfter) {
 TEST(KvBlockPool, TheLeastRecentlyUsedNameGivesItsPlaceFirst) {
   KvBlockPool pool(2);
   const BlockId first = *pool.Allocate(), second = *pool.Allocate();
-  pool.Publish(first, Name(1));
-  pool.Publish(second, Name(2));
+  pool.Publish(first, Name(1), 0);
+  pool.Publish(second, Name(2), 0);
   pool.Release(first);
   pool.Release(second);
   pool.Release(*pool.Find(Name(1)));  // now the second is the one used longest ago
@@ -76,8 +76,8 @@ TEST(KvBlockPool, TheLeastRecentlyUsedNameGivesItsPlaceFirst) {
 TEST(KvBlockPool, ASecondBlockOfTheSameContentStaysNameless) {
   KvBlockPool pool(2);
   const BlockId first = *pool.Allocate(), second = *pool.Allocate();
-  pool.Publish(first, Name(1));
-  pool.Publish(second, Name(1));
+  pool.Publish(first, Name(1), 0);
+  pool.Publish(second, Name(1), 0);
   pool.Release(second);
   EXPECT_EQ(pool.num_findable(), 0);
   EXPECT_EQ(pool.Find(Name(1)), first);
@@ -86,8 +86,8 @@ TEST(KvBlockPool, ASecondBlockOfTheSameContentStaysNameless) {
 TEST(KvBlockPool, ForgetsEveryNameAtOnce) {
   KvBlockPool pool(3);
   const BlockId held = *pool.Allocate(), left = *pool.Allocate();
-  pool.Publish(held, Name(1));
-  pool.Publish(left, Name(2));
+  pool.Publish(held, Name(1), 0);
+  pool.Publish(left, Name(2), 0);
   pool.Release(left);
   pool.ForgetNames();
   EXPECT_EQ(pool.num_findable(), 0);
@@ -143,7 +143,8 @@ TEST(KvBlockPool, AgreesWithAMapOfHoldersOverRandomOperations) {
         ++one->second;
       } else if (operation == 3) {
         const BlockId block = some()->first;
-        if (!published.contains(block)) pool.Publish(block, Name(published[block] = next_name++));
+        if (!published.contains(block))
+          pool.Publish(block, Name(published[block] = next_name++), 0);
       } else {
         const auto one = some();
         pool.Release(one->first);

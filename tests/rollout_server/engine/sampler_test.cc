@@ -145,7 +145,7 @@ TEST(Sampler, AScoreOfALongRowAgreesWithPlainDoubles) {
 
 TEST(Sampler, AScoreOfABrokenRowIsAnError) {
   EXPECT_THAT(ScoreToken(std::vector<float>{1, NAN}, {}, 0),
-              FailsWith(absl::StatusCode::kInternal, "1 NaN logits"));
+              FailsWith(absl::StatusCode::kDataLoss, "1 NaN logits"));
 }
 
 TEST(Sampler, TemperatureShapesTheBehaviourAndLeavesRawAlone) {
@@ -229,11 +229,28 @@ TEST(Sampler, RefusesRowsThatAreNoDistribution) {
   const auto sample = [](std::vector<float> row, std::vector<int32_t> forbidden = {}) {
     return SampleToken(row, {}, forbidden, 0.5);
   };
-  constexpr auto kInternal = absl::StatusCode::kInternal;
-  EXPECT_THAT(sample({0, NAN, 1}), FailsWith(kInternal, "1 NaN logits of 3"));
-  EXPECT_THAT(sample({0, kInfinity}), FailsWith(kInternal, "largest inf"));
-  EXPECT_THAT(sample({-kInfinity, -kInfinity}), FailsWith(kInternal, "NaN"));
-  EXPECT_THAT(sample({1, 2}, {0, 1}), FailsWith(kInternal, "no token is left"));
+  constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
+  EXPECT_THAT(sample({0, NAN, 1}), FailsWith(kDataLoss, "1 NaN logits of 3"));
+  EXPECT_THAT(sample({0, kInfinity}), FailsWith(kDataLoss, "largest inf"));
+  EXPECT_THAT(sample({-kInfinity, -kInfinity}), FailsWith(kDataLoss, "NaN"));
+  EXPECT_THAT(sample({1, 2}, {0, 1}),
+              FailsWith(absl::StatusCode::kFailedPrecondition, "no token is left"));
+  EXPECT_THAT(sample({1, -kInfinity}, {0}),
+              FailsWith(absl::StatusCode::kFailedPrecondition, "no token is left"));
+}
+
+// Such a row has no raw log-prob, and the device refuses it too.
+TEST(Sampler, ABrokenLogitOfAForbiddenIdIsAnErrorLikeAnyOther) {
+  for (const float broken : {NAN, kInfinity}) {
+    for (const float temperature : {0.0f, 0.7f, 1.0f}) {
+      for (const int32_t top_k : {0, 1}) {
+        EXPECT_THAT(
+            SampleToken(std::vector<float>{broken, 1, 2},
+                        {.temperature = temperature, .top_k = top_k}, std::vector<int32_t>{0}, 0.5),
+            FailsWith(absl::StatusCode::kDataLoss, "NaN logits of 3"));
+      }
+    }
+  }
 }
 
 // Filters, by hand from p = 0.4, 0.3, 0.15, 0.1, 0.05 in scrambled order of ids.

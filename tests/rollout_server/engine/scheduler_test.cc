@@ -178,12 +178,82 @@ TEST(Scheduler, LendsBlocksThatNobodyHoldsAndTakesThemBack) {
   Scheduler scheduler({.num_blocks = 4, .max_sequences = 4, .max_step_tokens = 64});
   scheduler.Add(Group(1, 20, 1, 4));
   Compute(scheduler, scheduler.Plan());
-  EXPECT_FALSE(scheduler.Borrow(3).has_value());
+  EXPECT_EQ(scheduler.Borrow(3), nullptr);
   const auto borrowed = scheduler.Borrow(2);
-  ASSERT_TRUE(borrowed.has_value());
-  EXPECT_FALSE(scheduler.Borrow(1).has_value());
-  scheduler.GiveBack(*borrowed);
+  ASSERT_NE(borrowed, nullptr);
+  EXPECT_TRUE(scheduler.has_lent());
+  EXPECT_EQ(scheduler.Borrow(1), nullptr);
+  scheduler.GiveBack(borrowed);
+  EXPECT_FALSE(scheduler.has_lent());
   EXPECT_EQ(scheduler.blocks().num_available(), 2);
+}
+
+TEST(Scheduler, RecallsTheYoungestLoanWhenAGroupNeedsABlock) {
+  // 16 prompt tokens are one block; the first token drawn wants a second one.
+  Scheduler scheduler({.num_blocks = 4, .max_sequences = 4, .max_step_tokens = 64});
+  scheduler.Add(Group(1, 16, 1, 30));
+  Compute(scheduler, scheduler.Plan());
+  const auto first = scheduler.Borrow(1), second = scheduler.Borrow(2);
+  ASSERT_NE(second, nullptr);
+  Compute(scheduler, scheduler.Plan());
+  EXPECT_FALSE(first->recalled);
+  EXPECT_TRUE(second->recalled);
+  EXPECT_TRUE(second->blocks.empty());
+  EXPECT_EQ(scheduler.stats().num_preemptions, 0u);
+  EXPECT_EQ(scheduler.blocks().num_available(), 1);
+  scheduler.GiveBack(second);  // nothing is left of it
+  scheduler.GiveBack(first);
+  EXPECT_EQ(scheduler.blocks().num_available(), 2);
+}
+
+// What a plan computes, without which blocks it lies in.
+std::vector<std::vector<int64_t>> WorkOf(const StepPlan& plan) {
+  std::vector<std::vector<int64_t>> all;
+  for (const Work& work : plan.work) {
+    const int64_t member = work.sequence != nullptr ? work.sequence->completion.index : -1;
+    all.push_back({work.group->request.key, member, work.begin, work.end, work.draws});
+  }
+  return all;
+}
+
+TEST(Scheduler, PlansGroupsAsIfNothingWereLent) {
+  std::mt19937_64 random(3);
+  int num_recalled = 0;
+  for (int run = 0; run < 20; ++run) {
+    const SchedulerLimits limits = {
+        .num_blocks = 20, .max_sequences = 8, .max_step_tokens = 40, .prefix_cache = false};
+    Scheduler lends(limits), keeps(limits);
+    for (GroupKey key = 1; key <= 30; ++key) {
+      const auto group =
+          Group(key, 1 + static_cast<int64_t>(random() % 60),
+                1 + static_cast<int32_t>(random() % 4), 1 + static_cast<int32_t>(random() % 60));
+      if (Scheduler::WorstCaseBlocks(group) > limits.num_blocks) continue;
+      lends.Add(group);
+      keeps.Add(group);
+    }
+    std::vector<std::shared_ptr<const KvLoan>> loans;
+    while (keeps.HasWork()) {
+      if (auto loan = lends.Borrow(1 + static_cast<int64_t>(random() % 6))) loans.push_back(loan);
+      if (!loans.empty() && random() % 3 == 0) {
+        num_recalled += loans.back()->recalled;
+        lends.GiveBack(loans.back());
+        loans.pop_back();
+      }
+      const StepPlan with = lends.Plan(), without = keeps.Plan();
+      ASSERT_EQ(WorkOf(with), WorkOf(without));
+      const auto stops_early = [](const Sequence& s) {
+        return (s.group->request.key * 7 + static_cast<int64_t>(s.completion.token_ids.size())) %
+                   11 ==
+               0;
+      };
+      Compute(lends, with, stops_early);
+      Compute(keeps, without, stops_early);
+    }
+    for (const auto& loan : loans) lends.GiveBack(loan);
+    EXPECT_EQ(lends.blocks().num_held(), 0);
+    EXPECT_EQ(lends.stats().num_preemptions, keeps.stats().num_preemptions);
+  }
+  EXPECT_GT(num_recalled, 20);
 }
 
 TEST(Overcommit, TakesTheMeanAndTwoDeviationsOnceItHasSeenEnough) {
@@ -263,7 +333,7 @@ class RandomWorkload {
     if (Draw(0, 40) == 0) scheduler_.OnInstall(/*recompute=*/Draw(0, 1) == 0);
     if (Draw(0, 20) == 0) {
       const auto borrowed = scheduler_.Borrow(Draw(1, 3));
-      if (borrowed) scheduler_.GiveBack(*borrowed);
+      if (borrowed) scheduler_.GiveBack(borrowed);
     }
   }
 

@@ -50,7 +50,7 @@ function runCard() {
   const known = Object.entries(versions).map(([name, value]) => [name, value]);
   return section("card", "Run card", "What it takes to do this run again.",
     el("div", {class: "grid"},
-      card("Model and task", null, facts([["path", model.path], ["architecture", model.type],
+      card("Model and task", null, facts([["path", model.path], ["architecture", model.type], ["weights", model.source || null],
         ["parameters", isNumber(model.num_parameters) ? model.num_parameters.toLocaleString("en-US") : null],
         ["tokenizer", mono(model.tokenizer_hash)], ["training prompts", task.num_train_prompts], ["held-out prompts", task.num_eval_prompts],
         ["seed", run.seed], ["deterministic", run.deterministic === undefined ? null : run.deterministic ? "yes" : "no"]])),

@@ -27,7 +27,7 @@ function completionNode(c) {
 
 function groupNode(g) {
   return el("div", {class: "card group"}, el("div", {class: "card-head"}, el("h3", {}, `Group ${plain(g.group_id)}`),
-    el("span", {class: "formula"}, `answer ${plain(g.answer)}${g.zero_variance ? ", zero variance" : ""}${g.server ? ", " + plain(g.server) : ""}`)),
+    el("span", {class: "formula"}, `answer ${plain(g.answer)}${g.zero_variance ? ", zero variance" : ""}${g.drop_reason ? ", not trained" : ""}${g.server ? ", " + plain(g.server) : ""}`)),
     el("div", {class: "prompt"}, plainToken(g.prompt)), g.completions.map(completionNode));
 }
 

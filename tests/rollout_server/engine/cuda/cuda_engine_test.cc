@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/rollout_server/engine/engine_fixture.h"
+#include "tests/rollout_server/engine/hostile_groups.h"
 
 namespace tandem::rollout {
 namespace {
@@ -159,8 +160,9 @@ TEST_F(CudaEngineTest, RecordsTheSameWhateverElseIsAskedFor) {
         for (size_t t = 0; t < got.support.size(); ++t) {
           EXPECT_EQ(got.support[t].empty(), key == 1);
           if (key == 1) continue;
-          EXPECT_TRUE(std::ranges::is_sorted(got.support[t]));
-          EXPECT_TRUE(std::ranges::binary_search(got.support[t], got.token_ids[t]));
+          const std::vector<int32_t> ids = got.support[t].ids();
+          EXPECT_TRUE(std::ranges::is_sorted(ids));
+          EXPECT_TRUE(std::ranges::binary_search(ids, got.token_ids[t]));
         }
         for (size_t t = 0; t < got.top.size(); ++t) {
           for (const TopLogprob& top : got.top[t]) {
@@ -194,6 +196,38 @@ TEST_F(CudaEngineTest, RefusesToRoundAtSites) {
   sequence.ids = Prompt(10, 1);
   EXPECT_THAT(engine->Score({sequence}, options),
               FailsWith(absl::StatusCode::kUnimplemented, "use device cpu"));
+}
+
+// As on the CPU, with graphs and without: kernels and drawing are the device's here.
+class CudaHostileGroupsTest : public HostileGroupsFixture {
+ protected:
+  static EngineOptions OnDevice() {
+    EngineOptions options = Tight();
+    options.device = Device::kCuda;
+    options.numerics = Numerics::kInvariant;
+    return options;
+  }
+};
+
+TEST_F(CudaHostileGroupsTest, ChangeNoBitOfTheHealthyOnesBesideThem) {
+  const uint64_t seed = NewSeed();
+  for (const bool graphs : {true, false}) {
+    EngineOptions options = OnDevice();
+    options.cuda_graphs = graphs;
+    ExpectHealthyOnesUnchanged(options, seed, 16);
+    if (HasFailure()) return;
+  }
+}
+
+TEST_F(CudaHostileGroupsTest, ABrokenLogitFailsAScoreAlone) {
+  const auto engine = MakePoisoned(OnDevice());
+  const std::vector<ScoreSequence> healthy = {{.ids = {50, 51, 52, 53}}};
+  const auto before = engine->Score(healthy, {});
+  EXPECT_THAT(engine->Score({{.ids = {50, kNan, 52, 53}}}, {}),
+              FailsWith(absl::StatusCode::kDataLoss, "sequence 0, token 2: the model gave"));
+  const auto after = engine->Score(healthy, {});
+  ASSERT_THAT(after, IsOk());
+  EXPECT_EQ((*after)[0].logprobs, (*before)[0].logprobs);
 }
 
 }  // namespace

@@ -1,0 +1,42 @@
+// History: what one process did to groups and weight versions, as JSON lines (docs/history.md). An
+// independent program, tests/support/check_history.py, reads the files of a run's processes and
+// checks the guarantees of docs/guarantees.md on them.
+//
+// Used by the trainer's loop and the rollout server. A file that cannot be written loses events,
+// says so once in the log, and harms nothing else.
+#ifndef TANDEM_COMMON_OBSERVE_HISTORY_H_
+#define TANDEM_COMMON_OBSERVE_HISTORY_H_
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "common/base/file_system.h"
+#include "common/base/mutex.h"
+
+namespace tandem {
+
+// Thread-safe: the lines are in the order of the calls.
+class History {
+ public:
+  // Makes `directory` and in it a file of this process, ROLE-PID-TIME.jsonl.
+  //   UNAVAILABLE, PERMISSION_DENIED  the directory or the file cannot be made
+  static absl::StatusOr<std::unique_ptr<History>> Open(const std::string& directory,
+                                                       const std::string& role);
+
+  // One line. Each is one write(2), so that a process that is killed loses none that it wrote.
+  void Write(const nlohmann::ordered_json& event) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  explicit History(std::unique_ptr<AppendFile> file) : file_(std::move(file)) {}
+
+  Mutex mu_;
+  const std::unique_ptr<AppendFile> file_ ABSL_PT_GUARDED_BY(mu_);
+  bool failed_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_COMMON_OBSERVE_HISTORY_H_

@@ -1,0 +1,39 @@
+// FailedGroups: the groups that end by themselves in one step, while the engine and the others go
+// on. Use from the engine thread only.
+#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_FAILED_GROUPS_H_
+#define TANDEM_ROLLOUT_SERVER_ENGINE_FAILED_GROUPS_H_
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "rollout_server/engine/engine.h"
+#include "rollout_server/engine/group.h"
+#include "rollout_server/engine/sequence.h"
+
+namespace tandem::rollout {
+
+class FailedGroups {
+ public:
+  // The group of this sequence fails at its next token. Of each group the first failure counts.
+  void Add(const Sequence& sequence, GroupFailure cause, const absl::Status& why);
+
+  // The same for a token that was not drawn; `why` is SampleToken's error.
+  void AddUndrawn(const Sequence& sequence, const absl::Status& why);
+
+  bool Has(const RunningGroup* group) const {
+    for (const RunningGroup* one : groups_) {
+      if (one == group) return true;
+    }
+    return false;
+  }
+
+  const std::vector<GroupFailed>& events() const { return events_; }
+
+ private:
+  std::vector<const RunningGroup*> groups_;
+  std::vector<GroupFailed> events_;
+};
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_FAILED_GROUPS_H_

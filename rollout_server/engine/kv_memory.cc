@@ -1,0 +1,40 @@
+#include "rollout_server/engine/kv_memory.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "rollout_server/engine/kv_block_pool.h"
+
+namespace tandem::rollout {
+namespace {
+
+std::string Mib(int64_t bytes) {
+  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+}
+
+}  // namespace
+
+absl::Status CheckKvMemory(const KvMemory& wanted, std::optional<int64_t> available) {
+  if (!available || wanted.cache_bytes + wanted.weight_bytes <= *available) {
+    return absl::OkStatus();
+  }
+  const std::string need =
+      absl::StrCat("a KV cache of ", wanted.capacity_tokens, " tokens takes ",
+                   Mib(wanted.cache_bytes), ", the weights ", Mib(wanted.weight_bytes),
+                   ", and this process can still take ", Mib(*available));
+  // A twentieth stays for everything else.
+  const int64_t left = *available / 20 * 19 - wanted.weight_bytes;
+  const double fits = static_cast<double>(left) / static_cast<double>(wanted.cache_bytes) *
+                      static_cast<double>(wanted.capacity_tokens);
+  const int64_t tokens =
+      static_cast<int64_t>(fits) / KvBlockPool::kBlockTokens * KvBlockPool::kBlockTokens;
+  if (tokens <= 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(need, ": the model needs a machine or a memory limit that is larger"));
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat(need, ": lower engine.kv_capacity_tokens to at most ", tokens));
+}
+
+}  // namespace tandem::rollout

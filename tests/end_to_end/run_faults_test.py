@@ -1,0 +1,171 @@
+"""Faults in the middle of a run, through the real programs: an engine that hangs, a server that is stopped as a whole, a
+checkpoint that is damaged, a wall clock that jumps, packets that are lost (faults 3, 13, 16 and 23)."""
+import contextlib
+import os
+import pathlib
+import random
+import signal
+import struct
+import subprocess
+import sys
+
+import pytest
+
+import small_run
+
+sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
+from rollout_client import BIN, Server, history_arguments  # noqa: E402
+from stopped_thread import StoppedThread  # noqa: E402
+from tcp_proxy import TcpProxy  # noqa: E402
+from waiting import wait_until  # noqa: E402
+
+SUPPORT = small_run.SOURCE / "tests" / "support"
+CLOCK_SHIM = pathlib.Path(os.environ["TANDEM_TESTS"]) / "libclock_shim.so"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return small_run.make_model(tmp_path_factory.mktemp("model"))
+
+
+@contextlib.contextmanager
+def trainer(config, *servers, env=None):
+    with open(config.parent / "trainer.log", "w", encoding="utf-8") as log:
+        process = subprocess.Popen([str(BIN / "trainer"), "--config", str(config), "--servers", ",".join(servers)],
+                                   stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})})
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def num_steps(folder):
+    metrics = folder / "runs" / "small" / "metrics.jsonl"
+    return len(small_run.steps(folder)) if metrics.exists() else 0
+
+
+def wait_for_more_steps(folder, process, more):
+    target = num_steps(folder) + more
+    wait_until(lambda: num_steps(folder) >= target or process.poll() is not None, f"no {more} more steps", seconds=400)
+    assert process.poll() is None, (folder / "trainer.log").read_text()[-3000:]
+
+
+def servers_of(folder, kind):
+    return [event["server"] for event in small_run.events(folder, kind)]
+
+
+@contextlib.contextmanager
+def stopped_process(server):
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("hang", [lambda server: StoppedThread(server.process.pid, "tandem-engine"), stopped_process],
+                         ids=["engine", "process"])
+def test_a_server_that_hangs_in_mid_generation_is_out_and_the_run_goes_on_and_takes_it_back(model, tmp_path, hang):
+    """Its group is waited for until the deadline of the call, and then asked for elsewhere; a late result counts for nothing."""
+    config = small_run.write_config(tmp_path, model, steps=100000, client={"call_timeout_seconds": 20},
+                                    push={"timeout_seconds": 20})
+    with Server(model, "--dtype", "fp32") as well, Server(model, "--dtype", "fp32") as ill:
+        with trainer(config, well.address, ill.address) as process:
+            wait_for_more_steps(tmp_path, process, 2)
+            with hang(ill):
+                wait_until(lambda: ill.address in servers_of(tmp_path, "server_lost") or process.poll() is not None,
+                           "the hang goes unseen", seconds=400)
+                wait_for_more_steps(tmp_path, process, 2)
+                assert ill.address not in servers_of(tmp_path, "server_back")
+            wait_until(lambda: ill.address in servers_of(tmp_path, "server_back") or process.poll() is not None,
+                       "the server is not taken back", seconds=400)
+            wait_for_more_steps(tmp_path, process, 2)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=240) == 143, (tmp_path / "trainer.log").read_text()[-3000:]
+    assert well.address not in servers_of(tmp_path, "server_lost")
+    assert not small_run.events(tmp_path, "group_dropped")
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors", "state.json"])
+def test_a_run_that_resumes_over_a_damaged_checkpoint_goes_on_from_the_one_before_and_says_so(model, tmp_path, file):
+    config = small_run.write_config(tmp_path, model, deterministic=True, checkpoint={"every": 1, "keep": 3})
+    code, output = small_run.run(config)
+    assert code == 0, output
+    before = [step["loss/total"] for step in small_run.steps(tmp_path)]
+    damaged = tmp_path / "runs" / "small" / "checkpoints" / "step_3" / file
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    code, output = small_run.run(config, "--resume", "--set", "trainer.steps=5")
+    assert code == 0, output
+    resumed = small_run.events(tmp_path, "resumed")
+    assert [event["message"] for event in resumed] == ["from checkpoint of step 2"]
+    assert f"step_3/{file}" in resumed[0]["refused"]
+    steps = small_run.steps(tmp_path)
+    assert [step["step"] for step in steps] == [1, 2, 3, 4, 5]
+    assert steps[2]["loss/total"] == before[2]  # step 3 again, by the same groups
+
+
+class WallClock:
+    """Of the processes that are given `env`."""
+
+    def __init__(self, folder):
+        self.path = folder / "clock_offset"
+        self.set(0)
+        self.env = {"LD_PRELOAD": str(CLOCK_SHIM), "TANDEM_CLOCK_OFFSET": str(self.path)}
+
+    def set(self, seconds):
+        with open(self.path, "r+b" if self.path.exists() else "wb") as file:
+            file.write(struct.pack("q", seconds))
+
+
+def test_fault_23_a_wall_clock_that_jumps_back_and_forth_changes_nothing(model, tmp_path):
+    """By more than every lease, patience and deadline there is: they all follow the steady clock."""
+    config = small_run.write_config(tmp_path, model, steps=100000, checkpoint={"every": 1})
+    clock = WallClock(tmp_path)
+    with Server(model, "--dtype", "fp32", env=clock.env) as server:
+        with trainer(config, server.address, env=clock.env) as process:
+            wait_for_more_steps(tmp_path, process, 2)
+            for hours in (1, -1, 24, 0):
+                clock.set(hours * 3600)
+                wait_for_more_steps(tmp_path, process, 3)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=240) == 143, (tmp_path / "trainer.log").read_text()[-3000:]
+    log = (tmp_path / "trainer.log").read_text()
+    times = [line[:13] for line in log.splitlines() if line[:4].isdigit()]
+    assert len(set(times)) > 2, f"the clock of the trainer never jumped: {times[:3]}"
+    assert not servers_of(tmp_path, "server_lost") and not small_run.events(tmp_path, "group_dropped")
+    assert not small_run.events(tmp_path, "push_failed") and "lease" not in log
+
+
+def lossy_network_there():
+    return subprocess.run(["unshare", "-rn", sys.executable, str(SUPPORT / "lossy_network.py"), "0", "0", "/dev/null", "--", "true"],
+                          capture_output=True, timeout=240, check=False).returncode == 0
+
+
+def test_fault_13_a_network_that_loses_packets_makes_a_run_slower_and_nothing_else(model, tmp_path):
+    """A packet of twenty, each way. Without the right to make a network, what TCP makes of losses: a delay."""
+    config = small_run.write_config(tmp_path, model, steps=3)
+    log = tmp_path / "trainer.log"
+    if lossy_network_there():
+        seed = random.randrange(1 << 30)
+        print("seed", seed)
+        port = tmp_path / "port"
+        script = ('"$1" --model "$3" --dtype fp32 --listen 10.9.0.1:0 --insecure-plaintext-open-to-the-network '
+                  '--port-file "$4" "${@:6}" & server=$!; while [ ! -s "$4" ]; do kill -0 $server || exit 99; sleep 0.1; done; '
+                  '"$2" --config "$5" --servers 10.9.0.2:$(cat "$4"); code=$?; kill -9 $server; exit $code')
+        with open(log, "w", encoding="utf-8") as file:
+            done = subprocess.run(
+                ["unshare", "-rn", sys.executable, str(SUPPORT / "lossy_network.py"), "0.05", str(seed), str(tmp_path / "counts"),
+                 "--", "bash", "-c", script, "bash", str(BIN / "rollout_server"), str(BIN / "trainer"), str(model), str(port),
+                 str(config), *history_arguments()], stdout=file, stderr=subprocess.STDOUT, timeout=600, check=False)
+        assert done.returncode == 0, log.read_text()[-3000:]
+        packets, lost = map(int, (tmp_path / "counts").read_text().split())
+        assert packets > 200 and lost > 0
+    else:
+        with Server(model, "--dtype", "fp32") as server, TcpProxy(server.address, delay_seconds=0.3) as cable:
+            with trainer(config, cable.address) as process:
+                assert process.wait(timeout=600) == 0, log.read_text()[-3000:]
+    assert [step["step"] for step in small_run.steps(tmp_path)] == [1, 2, 3]
+    assert not servers_of(tmp_path, "server_lost") and not small_run.events(tmp_path, "group_dropped")

@@ -1,0 +1,42 @@
+#include "rollout_server/engine/kv_memory.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/status_matchers.h"
+
+namespace tandem::rollout {
+namespace {
+
+using testing::FailsWith;
+using testing::IsOk;
+
+constexpr int64_t kMib = int64_t{1} << 20;
+
+TEST(KvMemory, PassesWhatFitsAndWhereNothingIsKnown) {
+  const KvMemory wanted = {
+      .capacity_tokens = 1024, .cache_bytes = 64 * kMib, .weight_bytes = 36 * kMib};
+  EXPECT_THAT(CheckKvMemory(wanted, 100 * kMib), IsOk());
+  EXPECT_THAT(CheckKvMemory(wanted, std::nullopt), IsOk());
+}
+
+TEST(KvMemory, NamesTheSizesAndTheCapacityThatWouldFit) {
+  const KvMemory wanted = {
+      .capacity_tokens = 1024, .cache_bytes = 64 * kMib, .weight_bytes = 36 * kMib};
+  // 80 MiB less a twentieth less the weights are 40 MiB: 640 tokens.
+  EXPECT_THAT(CheckKvMemory(wanted, 80 * kMib),
+              FailsWith(absl::StatusCode::kResourceExhausted,
+                        "a KV cache of 1024 tokens takes 64.0 MiB, the weights 36.0 MiB, and this "
+                        "process can still take 80.0 MiB: lower engine.kv_capacity_tokens to at "
+                        "most 640"));
+}
+
+TEST(KvMemory, SaysSoWhereNoCapacityWouldFit) {
+  EXPECT_THAT(
+      CheckKvMemory({.capacity_tokens = 1024, .cache_bytes = kMib, .weight_bytes = 36 * kMib},
+                    30 * kMib),
+      FailsWith(absl::StatusCode::kResourceExhausted,
+                "a machine or a memory limit that is larger"));
+}
+
+}  // namespace
+}  // namespace tandem::rollout
