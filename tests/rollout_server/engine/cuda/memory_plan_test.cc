@@ -36,7 +36,7 @@ ModelConfig Small() {
 // Of Small, two versions and steps under the measurement's size, without graphs, on 4 GiB:
 //   weights 2 x 278 016, step (the measurement) and driver 768 MiB each, pushes 512 MiB,
 //   spare 4 GiB / 64
-constexpr int64_t kRest = 2 * 278016 + 2 * 805306368 + 536870912 + 67108864;
+constexpr int64_t kRest = int64_t{2} * 278016 + int64_t{2} * 805306368 + 536870912 + 67108864;
 MemoryNeeds Needs(int64_t kv_capacity_tokens = 0) {
   return {.graphs = false,
           .max_batch_sequences = 4,
