@@ -89,6 +89,7 @@ absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::JoinOrStart(
   entry.arrived = clock_();
   entry.report.group_id = ask.group_id;
   entry.report.trace = std::move(ask.trace);
+  entry.priority = ask.request.priority;
   entry.live_version = ask.live_version;
   entry.yields = ask.yields;
   entry.memory = std::make_shared<ByteMeter>(ask.yields ? guests_memory_ : memory_);
@@ -159,9 +160,11 @@ absl::Status GroupRegistry::CheckRoom(const Ask& ask) {
                      limits_.max_queued_groups,
                      " places (max_queued_groups) is for the run that owns this server"));
   }
-  // What a batch holds back waits for the batch, not for the engine.
-  const auto waiting = std::ranges::count_if(
-      entries_, [](const auto& one) { return one.second.phase == Phase::kQueued; });
+  // What a batch holds back waits for the batch, not for the engine; what has a lower priority
+  // starts later than this one.
+  const auto waiting = std::ranges::count_if(entries_, [&](const auto& one) {
+    return one.second.phase == Phase::kQueued && one.second.priority >= ask.request.priority;
+  });
   if (static_cast<double>(waiting) * pace_.interval() > ask.seconds_left) {
     return Refused(absl::StatusCode::kResourceExhausted, Refusal::kDeadlineBeforeStart,
                    absl::StrCat("refused at once: ", waiting, " groups wait and one starts every ",

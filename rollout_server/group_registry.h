@@ -134,6 +134,7 @@ class GroupRegistry {
     std::optional<AdmissionBatches::BatchRef> batch;
     std::shared_ptr<GroupCall> call;
     Phase phase = Phase::kQueued;
+    int32_t priority = 0;
     double arrived = 0, started = 0, decoding = 0;  // seconds
     GroupReport report;                             // its counts
     int64_t live_version = 0;  // when it last was asked for while it waited: no token is older

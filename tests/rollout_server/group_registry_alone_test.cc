@@ -121,6 +121,14 @@ TEST_F(GroupRegistryAloneTest, AQueueThatMovesSlowlyRefusesWhatWouldComeTooLate)
   EXPECT_THAT(Join(7, /*seconds_left=*/6.2).call, IsOk());
 }
 
+TEST_F(GroupRegistryAloneTest, GroupsOfALowerPriorityAreNotBeforeOneThatIsAskedForNow) {
+  GroupRegistry::Ask behind = MakeAsk(1);
+  behind.request.priority = -1;
+  ASSERT_THAT(alone_.Join(behind, std::make_shared<Reader>()), IsOk());
+  EXPECT_THAT(Join(2, /*seconds_left=*/0.4).call, IsOk()) << "one start takes 0.5 s";
+  EXPECT_EQ(RefusalOf(Join(3, /*seconds_left=*/0.4).call.status()), Refusal::kDeadlineBeforeStart);
+}
+
 TEST_F(GroupRegistryAloneTest, AGroupOfABatchIsNotRefusedForTheOthersThatItHoldsBack) {
   for (int64_t id = 1; id <= 3; ++id) {
     GroupRegistry::Ask ask = MakeAsk(id);
