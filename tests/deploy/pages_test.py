@@ -43,7 +43,7 @@ def test_there_are_run_files_to_check():
     assert len(list(run_files())) >= 5
 
 
-@pytest.mark.parametrize("block", run_files())
+@pytest.mark.parametrize("block", list(run_files()))
 def test_a_pasted_run_file_is_understood(block, tmp_path):
     """2 would be an unknown name, a wrong type or a value out of range; 3, models and files that are not here, is not the
     block's fault."""
