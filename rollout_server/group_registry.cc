@@ -89,8 +89,10 @@ absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::JoinOrStart(
   entry.arrived = clock_();
   entry.report.group_id = ask.group_id;
   entry.report.trace = std::move(ask.trace);
+  entry.priority = ask.request.priority;
   entry.live_version = ask.live_version;
-  entry.memory = std::make_shared<ByteMeter>(memory_);
+  entry.yields = ask.yields;
+  entry.memory = std::make_shared<ByteMeter>(ask.yields ? guests_memory_ : memory_);
   ask.request.charge = ByteCharge(entry.memory, RequestBytes(ask.request));
   ask.request.key = key;
   std::vector<GroupRequest> released;
@@ -151,32 +153,43 @@ absl::Status GroupRegistry::CheckRoom(const Ask& ask) {
                    absl::StrCat("the queue is full: ", queued, " groups wait (max_queued_groups = ",
                                 limits_.max_queued_groups, ")"));
   }
-  if (queued >= ask.queue_places) {
+  if (ask.yields && queued >= limits_.max_queued_groups / 2) {
     return Refused(
         absl::StatusCode::kResourceExhausted, Refusal::kQueueFull,
         absl::StrCat("the queue is full for guests: ", queued, " groups wait, and the rest of its ",
                      limits_.max_queued_groups,
                      " places (max_queued_groups) is for the run that owns this server"));
   }
-  const double wait = static_cast<double>(queued) * pace_.interval();
-  if (wait > ask.seconds_left) {
+  // What a batch holds back waits for the batch, not for the engine; what has a lower priority
+  // starts later than this one.
+  const auto waiting = std::ranges::count_if(entries_, [&](const auto& one) {
+    return one.second.phase == Phase::kQueued && one.second.priority >= ask.request.priority;
+  });
+  if (static_cast<double>(waiting) * pace_.interval() > ask.seconds_left) {
     return Refused(absl::StatusCode::kResourceExhausted, Refusal::kDeadlineBeforeStart,
-                   absl::StrCat("refused at once: ", queued, " groups wait and one starts every ",
+                   absl::StrCat("refused at once: ", waiting, " groups wait and one starts every ",
                                 absl::StrFormat("%.2g", pace_.interval()),
                                 " s, so this one would start after its deadline in ",
                                 absl::StrFormat("%.2g", ask.seconds_left), " s"));
   }
-  return CheckMemory(RequestBytes(ask.request));
+  return CheckMemory(ask);
 }
 
-absl::Status GroupRegistry::CheckMemory(int64_t wanted_bytes) {
-  const int64_t limit = limits_.memory_bytes;
+absl::Status GroupRegistry::CheckMemory(const Ask& ask) {
+  const int64_t wanted_bytes = RequestBytes(ask.request), limit = limits_.memory_bytes;
   if (wanted_bytes > limit) {
     return Refused(absl::StatusCode::kInvalidArgument, Refusal::kTooLarge,
                    absl::StrCat("the request alone has ", wanted_bytes,
                                 " bytes: groups may hold server.memory_bytes = ", limit));
   }
   while (memory_->used() + wanted_bytes > limit && remembered_.ForgetOldest()) {
+  }
+  if (ask.yields && guests_memory_->used() + wanted_bytes > limit / 2) {
+    return Refused(
+        absl::StatusCode::kResourceExhausted, Refusal::kMemoryFull,
+        absl::StrCat("the memory for groups of guests is full: they hold ", guests_memory_->used(),
+                     " bytes, and half of server.memory_bytes = ", limit,
+                     " is for the run that owns this server"));
   }
   if (memory_->used() + wanted_bytes <= limit) return absl::OkStatus();
   return Refused(
@@ -426,22 +439,30 @@ void GroupRegistry::OnRejected(GroupKey key, const absl::Status& status) {
 
 void GroupRegistry::KeepWithinMemory() {
   const int64_t limit = limits_.memory_bytes;
-  if (memory_->used() <= limit) return;
+  if (memory_->used() <= limit && guests_memory_->used() <= limit / 2) return;
   Listeners told;
   {
     MutexLock lock(&mu_);
     while (memory_->used() > limit && remembered_.ForgetOldest()) {
     }
-    int64_t over = memory_->used() - limit;
-    std::vector<GroupKey> youngest;  // that run, until enough is free
-    for (auto one = entries_.rbegin(); one != entries_.rend() && over > 0; ++one) {
-      if (one->second.phase != Phase::kRunning) continue;
-      youngest.push_back(one->first);
-      over -= one->second.memory->used();
-    }
-    for (const GroupKey key : youngest) EndNow(key, OutgrewMemory(entries_.at(key)), &told);
+    const int64_t over = memory_->used() - limit, guests_over = guests_memory_->used() - limit / 2;
+    const int64_t freed = EndYoungest(/*only_guests=*/true, std::max(over, guests_over), &told);
+    EndYoungest(/*only_guests=*/false, over - freed, &told);
   }
   SendAndTell(told);
+}
+
+// Ends the youngest groups that run until `bytes` are free, or soon will be; returns how many.
+int64_t GroupRegistry::EndYoungest(bool only_guests, int64_t bytes, Listeners* told) {
+  std::vector<GroupKey> youngest;
+  int64_t freed = 0;
+  for (auto one = entries_.rbegin(); one != entries_.rend() && freed < bytes; ++one) {
+    if (one->second.phase != Phase::kRunning || (only_guests && !one->second.yields)) continue;
+    youngest.push_back(one->first);
+    freed += one->second.memory->used();
+  }
+  for (const GroupKey key : youngest) EndNow(key, OutgrewMemory(entries_.at(key)), told);
+  return freed;
 }
 
 absl::Status GroupRegistry::OutgrewMemory(const Entry& entry) const {

@@ -32,6 +32,7 @@
 #include "rollout_server/admission_batches.h"
 #include "rollout_server/engine/byte_meter.h"
 #include "rollout_server/engine/engine.h"
+#include "rollout_server/group_ask.h"
 #include "rollout_server/group_call.h"
 #include "rollout_server/group_report.h"
 #include "rollout_server/remembered_groups.h"
@@ -54,31 +55,13 @@ class GroupRegistry {
     std::function<void(GroupKey)> abort;
     std::function<void(GroupKey)> stop_early;
   };
-  // Hears of each group that was finished, on the engine's thread, without a lock held. May be
-  // null.
+  // Hears of each finished group, on the engine's thread, without a lock held. May be null.
   using OnFinished = std::function<void(const GroupReport&)>;
 
-  struct Ask {
-    std::string run_id;  // empty: a guest, whose groups are not remembered
-    // Who asks (ScopeOf, ownership.h): groups of another caller are other groups, whatever their
-    // run and number.
-    std::string caller;
-    // Refused when so many groups wait already, or max_queued_groups.
-    int64_t queue_places = std::numeric_limits<int64_t>::max();
-    int64_t group_id = 0;
-    std::string fingerprint;  // equal for equal questions
-    GroupRequest request;     // its key is set here
-    std::optional<AdmissionBatches::BatchRef> batch;
-    double seconds_left = std::numeric_limits<double>::infinity();  // until the caller's deadline
-    TraceContext trace;              // the caller's span; none: not traced
-    int64_t min_weight_version = 0;  // no token may be of older weights
-    int64_t live_version = 0;        // no token of a group that starts from now on is
-  };
-
+  using Ask = GroupAsk;
   GroupRegistry(Runner runner, Limits limits, SecondsClock clock, OnFinished on_finished = {});
 
-  // Starts the group or joins it; `listener` hears of progress from now on, and should look once at
-  // once.
+  // Starts or joins the group; `listener` hears of progress from now on, and should look at once.
   // Refusals that end by waiting have a name (common/rpc/refusal.h, IsBusy): try again after
   // retry_after_ms().
   //   UNAVAILABLE         the server is draining
@@ -106,8 +89,8 @@ class GroupRegistry {
   // Ends every group with `error`; with `forever`, later Joins fail with it too.
   void FailAll(const absl::Status& error, bool forever) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Forgets the finished groups of a run and the batches of `caller` in it, and ends what its batches
-  // hold back with ABORTED: it starts over under a new epoch, with the same numbers.
+  // Forgets the finished groups of a run and the batches of `caller` in it, and ends what its
+  // batches hold back with ABORTED: it starts over under a new epoch, with the same numbers.
   void Forget(const std::string& run_id, const std::string& caller = "") ABSL_LOCKS_EXCLUDED(mu_);
 
   // New groups are refused from now on; joining known ones still works. What an admission batch
@@ -122,8 +105,8 @@ class GroupRegistry {
   void OnRejected(GroupKey key, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   void OnResumed() ABSL_LOCKS_EXCLUDED(mu_);  // it was paused until now
 
-  // To be called after each step: ends what outgrew memory_bytes, the youngest groups first. Such a
-  // group gets RESOURCE_EXHAUSTED: TOO_LARGE when it outgrew them alone, else MEMORY_FULL.
+  // After each step: ends what outgrew memory_bytes, guests' groups and the youngest first, with
+  // RESOURCE_EXHAUSTED: TOO_LARGE for a group that outgrew them alone, else MEMORY_FULL.
   void KeepWithinMemory() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Counts what groups hold.
@@ -151,11 +134,13 @@ class GroupRegistry {
     std::optional<AdmissionBatches::BatchRef> batch;
     std::shared_ptr<GroupCall> call;
     Phase phase = Phase::kQueued;
+    int32_t priority = 0;
     double arrived = 0, started = 0, decoding = 0;  // seconds
     GroupReport report;                             // its counts
     int64_t live_version = 0;  // when it last was asked for while it waited: no token is older
     int64_t drawn_from = std::numeric_limits<int64_t>::max();  // the oldest version of its tokens
     std::shared_ptr<ByteMeter> memory;                         // of this group
+    bool yields = false;
   };
   using Listeners = std::vector<std::shared_ptr<GroupListener>>;
 
@@ -171,7 +156,9 @@ class GroupRegistry {
                                                        Listeners* told)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckRoom(const Ask& ask) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status CheckMemory(int64_t wanted_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CheckMemory(const Ask& ask) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  int64_t EndYoungest(bool only_guests, int64_t bytes, Listeners* told)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SubmitReleased(std::vector<GroupRequest> groups) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndNow(GroupKey key, const absl::Status& error, Listeners* told)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -193,6 +180,7 @@ class GroupRegistry {
   const SecondsClock clock_;
   const OnFinished on_finished_;
   const std::shared_ptr<ByteMeter> memory_ = std::make_shared<ByteMeter>();
+  const std::shared_ptr<ByteMeter> guests_memory_ = std::make_shared<ByteMeter>(memory_);
 
   mutable Mutex mu_;
   CondVar idle_;

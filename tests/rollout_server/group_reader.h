@@ -1,0 +1,68 @@
+// Reader and MakeAsk: a caller of GroupRegistry without gRPC, and what it asks.
+#ifndef TANDEM_TESTS_ROLLOUT_SERVER_GROUP_READER_H_
+#define TANDEM_TESTS_ROLLOUT_SERVER_GROUP_READER_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "rollout_server/group_registry.h"
+
+namespace tandem::rollout::testing {
+
+// Collects a call's items until its end.
+class Reader : public GroupListener {
+ public:
+  void OnProgress() override {
+    MutexLock lock(&mu_);
+    ++progress_;
+    changed_.NotifyAll();
+  }
+
+  // Waits for the end; returns the completions' indices and how it ended.
+  std::pair<std::vector<int32_t>, absl::Status> ReadAll(const GroupCall& call) {
+    std::vector<int32_t> indices;
+    size_t cursor = 0;
+    while (true) {
+      int64_t seen;
+      {
+        MutexLock lock(&mu_);
+        seen = progress_;
+      }
+      GroupCall::Item item = call.Next(&cursor);
+      if (auto* completion = std::get_if<CompletionPtr>(&item)) {
+        indices.push_back((*completion)->index);
+      } else if (std::holds_alternative<GroupSummary>(item)) {
+        return {indices, absl::OkStatus()};
+      } else if (auto* error = std::get_if<absl::Status>(&item)) {
+        return {indices, *error};
+      } else {
+        MutexLock lock(&mu_);
+        while (progress_ == seen) changed_.Wait(&mu_);
+      }
+    }
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  int64_t progress_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+inline GroupRegistry::Ask MakeAsk(int64_t group_id, int32_t tokens = 2,
+                                  const std::string& run_id = "run") {
+  GroupRegistry::Ask ask;
+  ask.run_id = run_id;
+  ask.group_id = group_id;
+  ask.fingerprint = std::to_string(tokens);
+  ask.request.prompt = {1, 2, 3};
+  ask.request.num_completions = 2;
+  ask.request.sampling.max_new_tokens = tokens;
+  return ask;
+}
+
+}  // namespace tandem::rollout::testing
+
+#endif  // TANDEM_TESTS_ROLLOUT_SERVER_GROUP_READER_H_
