@@ -64,6 +64,18 @@ std::string HintFor(const CLI::App& command, const std::string& extra) {
   return "";
 }
 
+// CLI11 lets a flag of several values take every word up to the next flag, so that `--set a=1 b=2` would
+// be two settings and `--servers a:1 RUN` two servers. Here a flag takes one word; several values are
+// joined by commas or have the flag once each.
+void TakeOneWordAFlag(CLI::App& command) {
+  for (CLI::Option* option : command.get_options()) {
+    if (!option->get_positional()) option->allow_extra_args(false);
+  }
+  for (CLI::App* child : command.get_subcommands([](const CLI::App*) { return true; })) {
+    TakeOneWordAFlag(*child);
+  }
+}
+
 void ExplainExtra(CLI::App& app, const std::string& extra) {
   const CLI::App& command = *DeepestCommand(app);
   const bool is_flag = extra.starts_with("-");
@@ -90,6 +102,7 @@ std::string FullName(const CLI::App& command) {
 
 std::optional<int> ParseCommandLine(CLI::App& app, std::vector<std::string> arguments) {
   std::ranges::reverse(arguments);  // the order in which CLI11 takes them
+  TakeOneWordAFlag(app);
   try {
     app.parse(std::move(arguments));
     CLI::App* const command = DeepestCommand(app);

@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "common/base/command_line.h"
+#include "common/base/exit_codes.h"
 #include "deploy/tandem/former_flags.h"
 #include "deploy/tandem/library_versions.h"
 #include "deploy/tandem/subcommand.h"
@@ -14,13 +16,29 @@
 namespace tandem::front {
 namespace {
 
+// Null when there is none.
+const CLI::App* ChildNamed(const CLI::App& command, const std::string& name) {
+  const auto children =
+      command.get_subcommands([&](const CLI::App* child) { return child->get_name() == name; });
+  return children.empty() ? nullptr : children.front();
+}
+
 void AddHelpCommand(CLI::App& app, Action& chosen) {
   auto words = std::make_shared<std::vector<std::string>>();
   CLI::App* sub = app.add_subcommand("help", "What a command does, and its flags");
   sub->add_option("command", *words, "for instance: drift attribute; default: all commands");
   EndHelp(*sub, "", "tandem help drift attribute");
-  sub->callback([words, &chosen] {
-    chosen = [words] {
+  sub->callback([words, &app, &chosen] {
+    chosen = [words, &app] {
+      const CLI::App* command = &app;
+      for (const std::string& word : *words) {
+        command = ChildNamed(*command, word);
+        if (command == nullptr) {
+          std::fprintf(stderr, "tandem help: there is no command `%s`\ntandem help lists them\n",
+                       absl::StrJoin(*words, " ").c_str());
+          return ToInt(ExitCode::kUsage);
+        }
+      }
       words->push_back("--help");
       return RunTandem(*words);
     };

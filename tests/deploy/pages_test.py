@@ -43,7 +43,7 @@ def test_there_are_run_files_to_check():
     assert len(list(run_files())) >= 5
 
 
-@pytest.mark.parametrize("block", run_files())
+@pytest.mark.parametrize("block", list(run_files()))
 def test_a_pasted_run_file_is_understood(block, tmp_path):
     """2 would be an unknown name, a wrong type or a value out of range; 3, models and files that are not here, is not the
     block's fault."""
@@ -145,6 +145,6 @@ def test_every_flag_that_a_page_shows_is_one_of_its_command(helps):
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_a_page_with_commands_says_once_how_tandem_gets_onto_path(page):
     text = text_of(page)
-    shows = any(re.match(r"\s*tandem ", line) for _, block in BLOCK.findall(text) for line in block.split("\n"))
+    shows = any(re.match(r"\s*(.* && )?tandem ", line) for _, block in BLOCK.findall(text) for line in block.split("\n"))
     assert text.count(ON_PATH) == (1 if shows else 0)
     assert "build/release/bin/tandem " not in text

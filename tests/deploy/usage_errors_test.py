@@ -50,7 +50,7 @@ WRONG = {
     "drift replay run": "run/captures/step_10",
     "drift replay run/captures/step_2 --methods nobody": "nobody",
     "drift attribute run/captures/step_2 --json out.json": "--json-out FILE writes one",
-    "bench train --model model --device cuda --peer trl": "leave out --device cuda",
+    f"bench train --model model --device cuda --peer {SOURCE}/tests/bench/peers/trl.py": "leave out --device cuda",
     "bench rollout --model model --cases nothing-8": "nothing-8",
     "bench simulate --split 4": "want TRAINER:ROLLOUT",
     "status": "status of what?",
@@ -98,7 +98,7 @@ def test_a_script_refuses_what_it_does_not_know_with_its_usage(script, tmp_path)
 def test_a_python_program_refuses_what_it_does_not_know(script, tmp_path):
     done = call(sys.executable, SOURCE / script, "--no-such-flag", cwd=tmp_path)
     assert done.returncode == 2, (done.returncode, done.stderr)
-    assert "--no-such-flag" in done.stderr
+    assert done.stderr.startswith("usage: ")
 
 
 def test_what_is_no_mistake_of_the_command_line_is_another_code(place):

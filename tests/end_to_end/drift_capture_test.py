@@ -75,7 +75,7 @@ def test_what_cannot_be_captured_says_why(model, tmp_path):
         prompts = tmp_path / "prompts.jsonl"
         code, output = drift("capture", server.address, "--model", model, "--data", prompts, "--no-chat",
                              "--out", tmp_path / "capture")
-        assert code == 3 and "exists" in output
+        assert code == 2 and "exists" in output
         other = small_run.make_model(tmp_path / "other", "--vocab-size", "400")
         code, output = drift("capture", server.address, "--model", other, "--data", prompts, "--no-chat",
                              "--out", tmp_path / "again")
