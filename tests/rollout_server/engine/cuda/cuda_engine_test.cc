@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "tests/rollout_server/engine/engine_fixture.h"
-#include "tests/rollout_server/engine/hostile_groups.h"
 
 namespace tandem::rollout {
 namespace {
@@ -196,38 +195,6 @@ TEST_F(CudaEngineTest, RefusesToRoundAtSites) {
   sequence.ids = Prompt(10, 1);
   EXPECT_THAT(engine->Score({sequence}, options),
               FailsWith(absl::StatusCode::kUnimplemented, "use device cpu"));
-}
-
-// As on the CPU, with graphs and without: kernels and drawing are the device's here.
-class CudaHostileGroupsTest : public HostileGroupsFixture {
- protected:
-  static EngineOptions OnDevice() {
-    EngineOptions options = Tight();
-    options.device = Device::kCuda;
-    options.numerics = Numerics::kInvariant;
-    return options;
-  }
-};
-
-TEST_F(CudaHostileGroupsTest, ChangeNoBitOfTheHealthyOnesBesideThem) {
-  const uint64_t seed = NewSeed();
-  for (const bool graphs : {true, false}) {
-    EngineOptions options = OnDevice();
-    options.cuda_graphs = graphs;
-    ExpectHealthyOnesUnchanged(options, seed, 16);
-    if (HasFailure()) return;
-  }
-}
-
-TEST_F(CudaHostileGroupsTest, ABrokenLogitFailsAScoreAlone) {
-  const auto engine = MakePoisoned(OnDevice());
-  const std::vector<ScoreSequence> healthy = {{.ids = {50, 51, 52, 53}}};
-  const auto before = engine->Score(healthy, {});
-  EXPECT_THAT(engine->Score({{.ids = {50, kNan, 52, 53}}}, {}),
-              FailsWith(absl::StatusCode::kDataLoss, "sequence 0, token 2: the model gave"));
-  const auto after = engine->Score(healthy, {});
-  ASSERT_THAT(after, IsOk());
-  EXPECT_EQ((*after)[0].logprobs, (*before)[0].logprobs);
 }
 
 }  // namespace
