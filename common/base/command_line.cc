@@ -64,9 +64,9 @@ std::string HintFor(const CLI::App& command, const std::string& extra) {
   return "";
 }
 
-// CLI11 lets a flag of several values take every word up to the next flag, so that `--set a=1 b=2` would
-// be two settings and `--servers a:1 RUN` two servers. Here a flag takes one word; several values are
-// joined by commas or have the flag once each.
+// CLI11 lets a flag of several values take every word up to the next flag, so that `--set a=1 b=2`
+// would be two settings and `--servers a:1 RUN` two servers. Here a flag takes one word; several
+// values are joined by commas or have the flag once each.
 void TakeOneWordAFlag(CLI::App& command) {
   for (CLI::Option* option : command.get_options()) {
     if (!option->get_positional()) option->allow_extra_args(false);

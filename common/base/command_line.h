@@ -14,9 +14,10 @@ class App;
 
 namespace tandem {
 
-// Parses into `app` what follows the program's name; a flag takes one word. An exit code when the program is to end now: 0
-// after --help or --version, and after the help of a command that groups others and was given none
-// (all to standard output); 2 after a mistake (explained on standard error).
+// Parses into `app` what follows the program's name; a flag takes one word. An exit code when the
+// program is to end now: 0 after --help or --version, and after the help of a command that groups
+// others and was given none (all to standard output); 2 after a mistake (explained on standard
+// error).
 std::optional<int> ParseCommandLine(CLI::App& app, std::vector<std::string> arguments);
 std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv);
 

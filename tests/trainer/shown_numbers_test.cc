@@ -43,7 +43,7 @@ TEST(ShownNumbersTest, AlertRulesHaveTheBoundsOfTheTable) {
     const auto below = [&](std::string_view key, const char* end) {
       return absl::StrCat(std::string(Number(key).name), " < ", Number(key).low, end);
     };
-    EXPECT_THAT(text, HasSubstr("expr: " + above("drift/k3")));
+    EXPECT_THAT(text, HasSubstr("expr: " + above("drift/mean_abs_delta")));
     EXPECT_THAT(text, HasSubstr("expr: " + below("drift/ess_fraction", "\n")));
     EXPECT_THAT(text, HasSubstr("expr: " + below("drift/mean_w", " or ") + above("drift/mean_w")));
   }
@@ -53,7 +53,8 @@ TEST(ShownNumbersTest, PagesHaveTheBoundsOfTheTable) {
   const double k3 = Number("drift/k3").high, ess = Number("drift/ess_fraction").low;
   const ShownNumber& weight = Number("drift/mean_w");
   const std::string runbook = TextOf("docs/runbook.md"), guide = TextOf("docs/gap_guide.md");
-  EXPECT_THAT(runbook, HasSubstr(absl::StrCat("more than ", k3, " nats a token (k3)")));
+  EXPECT_THAT(runbook, HasSubstr(absl::StrCat("more than ", Number("drift/mean_abs_delta").high,
+                                              " nats a token (mean abs(delta))")));
   EXPECT_THAT(runbook,
               HasSubstr(absl::StrCat("effective sample size of the tokens is below ", ess)));
   EXPECT_THAT(runbook,
