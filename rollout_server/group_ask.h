@@ -1,4 +1,4 @@
-// GroupAsk: one caller's question for a group, as GroupRegistry takes it.
+// GroupAsk: one call for a group, as GroupRegistry takes it from RolloutService.
 #ifndef TANDEM_ROLLOUT_SERVER_GROUP_ASK_H_
 #define TANDEM_ROLLOUT_SERVER_GROUP_ASK_H_
 
@@ -7,9 +7,9 @@
 #include <optional>
 #include <string>
 
+#include "common/observe/tracer.h"
 #include "rollout_server/admission_batches.h"
 #include "rollout_server/engine/group.h"
-#include "rollout_server/group_report.h"
 
 namespace tandem::rollout {
 
@@ -18,8 +18,8 @@ struct GroupAsk {
   // Who asks (ScopeOf, ownership.h): groups of another caller are other groups, whatever their
   // run and number.
   std::string caller;
-  // Refused when so many groups wait already, or max_queued_groups.
-  int64_t queue_places = std::numeric_limits<int64_t>::max();
+  // A guest's, while a run owns the server: guests get half of the queue and of memory_bytes.
+  bool yields = false;
   int64_t group_id = 0;
   std::string fingerprint;  // equal for equal questions
   GroupRequest request;     // its key is set here

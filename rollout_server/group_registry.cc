@@ -91,7 +91,8 @@ absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::JoinOrStart(
   entry.report.trace = std::move(ask.trace);
   entry.priority = ask.request.priority;
   entry.live_version = ask.live_version;
-  entry.memory = std::make_shared<ByteMeter>(memory_);
+  entry.yields = ask.yields;
+  entry.memory = std::make_shared<ByteMeter>(ask.yields ? guests_memory_ : memory_);
   ask.request.charge = ByteCharge(entry.memory, RequestBytes(ask.request));
   ask.request.key = key;
   std::vector<GroupRequest> released;
@@ -152,7 +153,7 @@ absl::Status GroupRegistry::CheckRoom(const Ask& ask) {
                    absl::StrCat("the queue is full: ", queued, " groups wait (max_queued_groups = ",
                                 limits_.max_queued_groups, ")"));
   }
-  if (queued >= ask.queue_places) {
+  if (ask.yields && queued >= limits_.max_queued_groups / 2) {
     return Refused(
         absl::StatusCode::kResourceExhausted, Refusal::kQueueFull,
         absl::StrCat("the queue is full for guests: ", queued, " groups wait, and the rest of its ",
@@ -171,17 +172,24 @@ absl::Status GroupRegistry::CheckRoom(const Ask& ask) {
                                 " s, so this one would start after its deadline in ",
                                 absl::StrFormat("%.2g", ask.seconds_left), " s"));
   }
-  return CheckMemory(RequestBytes(ask.request));
+  return CheckMemory(ask);
 }
 
-absl::Status GroupRegistry::CheckMemory(int64_t wanted_bytes) {
-  const int64_t limit = limits_.memory_bytes;
+absl::Status GroupRegistry::CheckMemory(const Ask& ask) {
+  const int64_t wanted_bytes = RequestBytes(ask.request), limit = limits_.memory_bytes;
   if (wanted_bytes > limit) {
     return Refused(absl::StatusCode::kInvalidArgument, Refusal::kTooLarge,
                    absl::StrCat("the request alone has ", wanted_bytes,
                                 " bytes: groups may hold server.memory_bytes = ", limit));
   }
   while (memory_->used() + wanted_bytes > limit && remembered_.ForgetOldest()) {
+  }
+  if (ask.yields && guests_memory_->used() + wanted_bytes > limit / 2) {
+    return Refused(
+        absl::StatusCode::kResourceExhausted, Refusal::kMemoryFull,
+        absl::StrCat("the memory for groups of guests is full: they hold ", guests_memory_->used(),
+                     " bytes, and half of server.memory_bytes = ", limit,
+                     " is for the run that owns this server"));
   }
   if (memory_->used() + wanted_bytes <= limit) return absl::OkStatus();
   return Refused(
@@ -431,30 +439,30 @@ void GroupRegistry::OnRejected(GroupKey key, const absl::Status& status) {
 
 void GroupRegistry::KeepWithinMemory() {
   const int64_t limit = limits_.memory_bytes;
-  if (memory_->used() <= limit) return;
+  if (memory_->used() <= limit && guests_memory_->used() <= limit / 2) return;
   Listeners told;
   {
     MutexLock lock(&mu_);
     while (memory_->used() > limit && remembered_.ForgetOldest()) {
     }
-    int64_t over = memory_->used() - limit;
-    // Guests give way first, so that none can take the owner's memory; then the youngest.
-    std::vector<std::pair<bool, GroupKey>> running;  // owned, key
-    for (const auto& [key, entry] : entries_) {
-      if (entry.phase == Phase::kRunning)
-        running.emplace_back(!std::get<0>(entry.name).empty(), key);
-    }
-    std::ranges::sort(running, [](const auto& a, const auto& b) {
-      return a.first != b.first ? b.first : a.second > b.second;
-    });
-    for (const auto& [owned, key] : running) {
-      if (over <= 0) break;
-      const absl::Status outgrew = OutgrewMemory(entries_.at(key));
-      over -= entries_.at(key).memory->used();
-      EndNow(key, outgrew, &told);
-    }
+    const int64_t over = memory_->used() - limit, guests_over = guests_memory_->used() - limit / 2;
+    const int64_t freed = EndYoungest(/*only_guests=*/true, std::max(over, guests_over), &told);
+    EndYoungest(/*only_guests=*/false, over - freed, &told);
   }
   SendAndTell(told);
+}
+
+// Ends the youngest groups that run until `bytes` are free, or soon will be; returns how many.
+int64_t GroupRegistry::EndYoungest(bool only_guests, int64_t bytes, Listeners* told) {
+  std::vector<GroupKey> youngest;
+  int64_t freed = 0;
+  for (auto one = entries_.rbegin(); one != entries_.rend() && freed < bytes; ++one) {
+    if (one->second.phase != Phase::kRunning || (only_guests && !one->second.yields)) continue;
+    youngest.push_back(one->first);
+    freed += one->second.memory->used();
+  }
+  for (const GroupKey key : youngest) EndNow(key, OutgrewMemory(entries_.at(key)), told);
+  return freed;
 }
 
 absl::Status GroupRegistry::OutgrewMemory(const Entry& entry) const {

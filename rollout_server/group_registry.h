@@ -55,16 +55,13 @@ class GroupRegistry {
     std::function<void(GroupKey)> abort;
     std::function<void(GroupKey)> stop_early;
   };
-  // Hears of each group that was finished, on the engine's thread, without a lock held. May be
-  // null.
+  // Hears of each finished group, on the engine's thread, without a lock held. May be null.
   using OnFinished = std::function<void(const GroupReport&)>;
 
   using Ask = GroupAsk;
-
   GroupRegistry(Runner runner, Limits limits, SecondsClock clock, OnFinished on_finished = {});
 
-  // Starts the group or joins it; `listener` hears of progress from now on, and should look once at
-  // once.
+  // Starts or joins the group; `listener` hears of progress from now on, and should look at once.
   // Refusals that end by waiting have a name (common/rpc/refusal.h, IsBusy): try again after
   // retry_after_ms().
   //   UNAVAILABLE         the server is draining
@@ -108,8 +105,8 @@ class GroupRegistry {
   void OnRejected(GroupKey key, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   void OnResumed() ABSL_LOCKS_EXCLUDED(mu_);  // it was paused until now
 
-  // To be called after each step: ends what outgrew memory_bytes, the youngest groups first. Such a
-  // group gets RESOURCE_EXHAUSTED: TOO_LARGE when it outgrew them alone, else MEMORY_FULL.
+  // After each step: ends what outgrew memory_bytes, guests' groups and the youngest first, with
+  // RESOURCE_EXHAUSTED: TOO_LARGE for a group that outgrew them alone, else MEMORY_FULL.
   void KeepWithinMemory() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Counts what groups hold.
@@ -143,6 +140,7 @@ class GroupRegistry {
     int64_t live_version = 0;  // when it last was asked for while it waited: no token is older
     int64_t drawn_from = std::numeric_limits<int64_t>::max();  // the oldest version of its tokens
     std::shared_ptr<ByteMeter> memory;                         // of this group
+    bool yields = false;
   };
   using Listeners = std::vector<std::shared_ptr<GroupListener>>;
 
@@ -158,7 +156,9 @@ class GroupRegistry {
                                                        Listeners* told)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckRoom(const Ask& ask) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status CheckMemory(int64_t wanted_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CheckMemory(const Ask& ask) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  int64_t EndYoungest(bool only_guests, int64_t bytes, Listeners* told)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SubmitReleased(std::vector<GroupRequest> groups) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndNow(GroupKey key, const absl::Status& error, Listeners* told)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -180,6 +180,7 @@ class GroupRegistry {
   const SecondsClock clock_;
   const OnFinished on_finished_;
   const std::shared_ptr<ByteMeter> memory_ = std::make_shared<ByteMeter>();
+  const std::shared_ptr<ByteMeter> guests_memory_ = std::make_shared<ByteMeter>(memory_);
 
   mutable Mutex mu_;
   CondVar idle_;

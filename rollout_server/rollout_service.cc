@@ -263,10 +263,10 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
   }
 
   // While a run owns the server, whatever guests ask for waits for the owner's groups, and half of
-  // the queue stays free of it.
-  void PutBehindTheOwner(GroupRegistry::Ask* ask) const {
+  // the queue and of the memory stays free of it.
+  static void PutBehindTheOwner(GroupRegistry::Ask* ask) {
     ask->request.priority = std::numeric_limits<int32_t>::min();
-    ask->queue_places = parts_.max_queued_groups / 2;
+    ask->yields = true;
   }
 
   // Only what the same caller asked for.

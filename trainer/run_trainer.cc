@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_codes.h"
+#include "common/base/printable.h"
 #include "common/base/shared_memory.h"
 #include "common/base/stop_signal.h"
 #include "common/comm/rank_environment.h"
@@ -21,7 +22,8 @@ namespace tandem::trainer {
 namespace {
 
 int Fail(const absl::Status& status, ExitCode code) {
-  std::fprintf(stderr, "trainer: %s\n", std::string(status.message()).c_str());
+  // A server's words may be in it.
+  std::fprintf(stderr, "trainer: %s\n", PrintableLines(std::string(status.message())).c_str());
   return ToInt(code);
 }
 

@@ -1,5 +1,6 @@
 // The keys of metrics.jsonl that have a gauge of their own.
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,9 @@
 namespace tandem::trainer {
 
 namespace {
+
+// No bound.
+constexpr double kNone = std::numeric_limits<double>::infinity();
 
 constexpr ShownNumber kShownNumbers[] = {
     {"reward/mean", "tandem_trainer_reward_mean", "Mean reward of a completion."},
@@ -20,30 +24,21 @@ constexpr ShownNumber kShownNumbers[] = {
     {"length/mean", "tandem_trainer_completion_tokens_mean", "Mean tokens of a completion."},
     {"length/truncated_share", "tandem_trainer_truncated_ratio",
      "Share of completions that ended by length."},
-    {.key = "drift/mean_abs_delta",
-     .name = "tandem_trainer_drift_mean_abs_delta",
-     .help = "Mean absolute difference of log-probs, trainer less server, in nats.",
-     .high = AlertOptions().drift_guard},
-    {"drift/max_abs_delta", "tandem_trainer_drift_max_abs_delta",
-     "Largest absolute difference, in nats."},
+    {"drift/mean_abs_delta", "tandem_trainer_drift_mean_abs_delta",
+     "Mean absolute difference of log-probs, trainer less server, in nats.", 1, -kNone,
+     AlertOptions().drift_guard},
+    {"drift/max_abs_delta", "tandem_trainer_drift_max_abs_delta", "The largest one, in nats."},
     {"drift/abs_delta_p99", "tandem_trainer_drift_abs_delta_p99",
      "99th percentile of the absolute difference, in nats."},
     {"drift/mean_delta", "tandem_trainer_drift_mean_delta", "Mean difference, in nats."},
     {"drift/k1", "tandem_trainer_drift_k1", "KL of server against trainer, estimator k1, in nats."},
-    {.key = "drift/k3",
-     .name = "tandem_trainer_drift_k3",
-     .help = "KL of server against trainer, estimator k3, in nats.",
-     .high = 1e-3},
+    {"drift/k3", "tandem_trainer_drift_k3", "KL of server against trainer, estimator k3, in nats.",
+     1, -kNone, 1e-3},
     {"drift/chi2", "tandem_trainer_drift_chi2", "Chi-squared divergence of the two policies."},
-    {.key = "drift/ess_fraction",
-     .name = "tandem_trainer_drift_effective_samples_ratio",
-     .help = "Effective sample size over the number of tokens.",
-     .low = 0.5},
-    {.key = "drift/mean_w",
-     .name = "tandem_trainer_drift_mean_weight",
-     .help = "Mean importance weight before any bound; 1 without drift.",
-     .low = 0.5,
-     .high = 2},
+    {"drift/ess_fraction", "tandem_trainer_drift_effective_samples_ratio",
+     "Effective sample size over the number of tokens.", 1, 0.5, kNone},
+    {"drift/mean_w", "tandem_trainer_drift_mean_weight",
+     "Mean importance weight before any bound; 1 without drift.", 1, 0.5, 2},
     {"drift/max_weight", "tandem_trainer_drift_max_weight",
      "Largest importance weight before any bound."},
     {"drift/log_ppl_gap", "tandem_trainer_drift_log_perplexity_gap",

@@ -74,4 +74,13 @@ std::string Printable(std::string_view text) {
   return out;
 }
 
+std::string PrintableLines(std::string_view text) {
+  std::string out;
+  for (size_t end; (end = text.find('\n')) != std::string_view::npos;) {
+    absl::StrAppend(&out, Printable(text.substr(0, end)), "\n");
+    text.remove_prefix(end + 1);
+  }
+  return out + Printable(text);
+}
+
 }  // namespace tandem

@@ -15,6 +15,9 @@ namespace tandem {
 // stands for the same text.
 std::string Printable(std::string_view text);
 
+// Each line of `text` by itself: a message of several lines stays so.
+std::string PrintableLines(std::string_view text);
+
 }  // namespace tandem
 
 #endif  // TANDEM_COMMON_BASE_PRINTABLE_H_

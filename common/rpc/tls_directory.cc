@@ -62,7 +62,7 @@ std::string Text(const ASN1_STRING* string) {
 
 PeerName NameOf(X509* certificate) {
   PeerName name;
-  X509_NAME* const subject = X509_get_subject_name(certificate);
+  const X509_NAME* const subject = X509_get_subject_name(certificate);
   const int at = X509_NAME_get_index_by_NID(subject, NID_commonName, -1);
   if (at >= 0) name.common_name = Text(X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at)));
   auto* const names = static_cast<GENERAL_NAMES*>(

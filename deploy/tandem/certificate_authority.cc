@@ -79,9 +79,11 @@ absl::StatusOr<Certificate> Blank(const std::string& common_name, EVP_PKEY* key,
   X509_set_version(certificate.get(), X509_VERSION_3);
   ASN1_TIME_set(X509_getm_notBefore(certificate.get()), absl::ToTimeT(not_before));
   ASN1_TIME_set(X509_getm_notAfter(certificate.get()), absl::ToTimeT(not_after));
-  if (X509_NAME_add_entry_by_txt(X509_get_subject_name(certificate.get()), "CN", MBSTRING_UTF8,
+  const std::unique_ptr<X509_NAME, rpc::FreeWith<X509_NAME_free>> subject(X509_NAME_new());
+  if (X509_NAME_add_entry_by_txt(subject.get(), "CN", MBSTRING_UTF8,
                                  reinterpret_cast<const unsigned char*>(common_name.data()),
                                  static_cast<int>(common_name.size()), -1, 0) != 1 ||
+      X509_set_subject_name(certificate.get(), subject.get()) != 1 ||
       X509_set_pubkey(certificate.get(), key) != 1) {
     return OpenSslError("a certificate");
   }

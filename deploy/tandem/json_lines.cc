@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "common/base/exit_codes.h"
 #include "common/base/json_number.h"
 #include "common/base/printable.h"
@@ -119,13 +118,8 @@ std::string TextToJson(std::string_view text) {
 
 namespace {
 
-// Messages of several lines stay so.
 void PrintFailure(const absl::Status& status) {
-  const auto printable = [](std::string* out, absl::string_view line) {
-    out->append(Printable({line.data(), line.size()}));
-  };
-  const std::string text = absl::StrJoin(absl::StrSplit(status.message(), '\n'), "\n", printable);
-  std::fprintf(stderr, "tandem: %s\n", text.c_str());
+  std::fprintf(stderr, "tandem: %s\n", PrintableLines(std::string(status.message())).c_str());
 }
 
 }  // namespace

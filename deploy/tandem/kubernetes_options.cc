@@ -12,7 +12,9 @@ void BindOptions(OptionBinder& binder, KubernetesOptions& options) {
                  {"plain", KubernetesOverlay::kPlain}},
                 "jobset: trainer and servers end as one; elastic: servers come and go with the "
                 "trainer's need; plain: without JobSet");
-  binder.Text("image", &options.image, "container image of trainer and servers");
+  binder.Text("image", &options.image,
+              "container image of trainer and servers; empty: the one that make image builds, "
+              "tandem:VERSION-cpu or, for GPUs, -cuda");
   binder.Text(
       "claim", &options.claim,
       "PersistentVolumeClaim with models, data and runs; relative paths of the run file are "

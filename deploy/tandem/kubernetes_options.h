@@ -16,7 +16,7 @@ enum class KubernetesOverlay { kJobSet, kElastic, kPlain };
 struct KubernetesOptions {
   std::string name;  // of the run's objects; empty: the run's
   KubernetesOverlay overlay = KubernetesOverlay::kJobSet;
-  std::string image = "tandem:latest";
+  std::string image;  // empty: tandem:VERSION-cpu or -cuda, as `make image` tags them
   std::string claim = "tandem-workspace";
   std::string queue;  // of Kueue; empty: none
   bool mutual_tls = false;

@@ -168,12 +168,6 @@ bool Launcher::TrainerDied(const TrainerEnd& end) {
   trainer_.Stop(plan_.stop_seconds, kEndSeconds);
   trainer_due_ = MonotonicSeconds() + *delay;
   exit_code_ = ExitCode::kOk;
-  if (plan_.has_checkpoint()) return true;
-  live_->Print("there is no checkpoint yet: the run begins again, with its servers");
-  for (size_t i = 0; i < servers_.children().size(); ++i) {
-    servers_.children()[i]->Stop(kEndSeconds);
-    servers_due_[i] = trainer_due_;
-  }
   return true;
 }
 

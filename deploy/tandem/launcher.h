@@ -36,7 +36,6 @@ struct LaunchPlan {
   // `again`: the trainer goes on from its last checkpoint.
   std::function<std::vector<std::string>(const std::vector<std::string>& addresses, bool again)>
       trainer_argv;
-  std::function<bool()> has_checkpoint = [] { return false; };
 };
 
 struct LaunchResult {
@@ -54,10 +53,10 @@ class Launcher {
   // signal is passed on: the trainer's rank 0 saves and ends, and the others with it, then the
   // servers. Of a child that ends by itself it is printed which one, how, and its last log lines;
   // then it is started again, as far as plan.restarts go: a server at its address, where the
-  // trainer gives it the weights; the trainer with all its ranks from the last checkpoint, and
-  // without one from the start, with servers that are started anew too, as they belong to the run
-  // that is lost. A child that is not started again ends the run. Exit code: the trainer's own
-  // where it said something (2..10, 130, 143), kChildDied for a server or a signal.
+  // trainer gives it the weights; the trainer with all its ranks from the last checkpoint, or from
+  // the start where there is none, with the servers that run. A child that is not started again
+  // ends the run. Exit code: the trainer's own where it said something (2..10, or a stop's),
+  // kChildDied for a server or a signal.
   LaunchResult Run();
 
  private:

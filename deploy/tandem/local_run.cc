@@ -62,10 +62,6 @@ LaunchPlan PlanOf(const RunFile& file, const Programs& programs, const std::stri
   plan.restarts = {.most = file.launch().max_restarts,
                    .delay_seconds = file.launch().restart_delay_seconds};
   plan.restarts_file = file.run_directory() + "/restarts.jsonl";
-  plan.has_checkpoint = [latest = file.run_directory() + "/checkpoints/LATEST"] {
-    std::error_code ignored;
-    return std::filesystem::exists(latest, ignored);
-  };
   plan.server_argv = [=](int64_t server, int64_t port, const std::string& port_file) {
     if (port == 0 && base_port != 0) port = base_port + server;
     std::vector<std::string> argv = {

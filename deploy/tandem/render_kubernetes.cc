@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "common/base/version.h"
 #include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/kubernetes_files.h"
 
@@ -94,6 +95,14 @@ std::string Servers(const Plan& plan) {
         absl::StrCat(plan.name, "-tandem-rollout-", i, "-0.", plan.name, "-tandem:50051"));
   }
   return absl::StrJoin(addresses, ",");
+}
+
+// The image that the file names, or the one that `make image` builds for its devices.
+std::string ImageOf(const RunFile& file) {
+  if (!file.launch().kubernetes.image.empty()) return file.launch().kubernetes.image;
+  const bool on_device = file.server().engine.device == Device::kCuda ||
+                         file.trainer().learner.device == Device::kCuda;
+  return absl::StrCat("tandem:", std::string(ProjectVersion()), on_device ? "-cuda" : "-cpu");
 }
 
 // One entry of `images`: what stands for the image's name, tag and digest.
@@ -273,7 +282,7 @@ std::string Kustomization(const RunFile& file, const Plan& plan) {
     absl::StrAppend(&text, "      - MASTER_ADDR=", plan.name, "-tandem-trainer-0.", plan.name,
                     "-tandem-trainer\n");
   }
-  absl::StrAppend(&text, "images:\n", ImageEntry(options.image), "patches:\n", Patches(file, plan));
+  absl::StrAppend(&text, "images:\n", ImageEntry(ImageOf(file)), "patches:\n", Patches(file, plan));
   return text;
 }
 

@@ -439,7 +439,8 @@ absl::StatusOr<std::vector<EngineEvent>> Engine::Step() {
   TANDEM_RETURN_IF_ERROR(impl.Compute(plan, inputs, tokens));
   FailedGroups failed;
   for (size_t i = 0; i < tokens.size(); ++i) {
-    if (!tokens[i].ok()) failed.AddUndrawn(*inputs.draws[i], tokens[i].status());
+    if (tokens[i].ok()) continue;
+    TANDEM_RETURN_IF_ERROR(failed.AddUndrawn(*inputs.draws[i], tokens[i].status()));
   }
   impl.scheduler.Computed(plan);
   for (const Work& work : plan.work) {

@@ -112,10 +112,10 @@ class StagedWeights {
 class Engine {
  public:
   // Loads config, tokenizer and weights (nearest cast to options.dtype) as version 0.
-  // Errors: those of ReadModelConfig, Tokenizer::Load, ReadModelTensors, CheckFaults, of
-  // CheckInvariance unless options.numerics is kFast, and of MakeCudaRunner (cuda/cuda_runner.h)
-  // when options.device is kCuda, where memory is planned first (cuda/memory_plan.h) and the
-  // largest steps are run once:
+  // Errors: those of ReadModelConfig, Tokenizer::Load, ReadModelTensors, CheckFaults,
+  // CheckKvMemory, CheckInvariance unless options.numerics is kFast, and MakeCudaRunner when
+  // options.device is kCuda, where memory is planned (cuda/memory_plan.h) and the largest steps are
+  // run once:
   //   UNIMPLEMENTED  on that device: numerics kExact, faults
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const std::string& model_directory,
                                                         const EngineOptions& options);
@@ -142,8 +142,7 @@ class Engine {
   bool HasWork() const;
 
   // One step: plan, build inputs, run, sample, commit. Call only while HasWork(). A group that
-  // meets a logit that is not finite, or cannot go on for another reason of its own, is a
-  // GroupFailed.
+  // cannot go on for a reason of its own comes out as GroupFailed.
   //   INTERNAL  the device failed
   absl::StatusOr<std::vector<EngineEvent>> Step();
 
@@ -161,12 +160,10 @@ class Engine {
   void HoldAdmissions(bool hold);
 
   // What the sampler would have recorded for each token of each sequence under the live weights.
-  // Groups take back the KV it is lent when they need it. In this engine path, alone, slices and
-  // the company of other sequences change no bit: the rungs that compare them measure zero, and are
-  // there for engines where they do not. Faults (EngineOptions::faults) do not touch it: it
-  // computes with the weights that are claimed, not with those that a fault serves in their place,
-  // and under the transforms and precision of `options` alone; unless `options` ask for the scores
-  // as served.
+  // Groups take back the KV it is lent when they need it. In this engine, alone, slices and company
+  // change no bit; the rungs that compare them are there for engines where they do. Faults do not
+  // touch it: it computes with the weights that are claimed, and under the transforms and precision
+  // of `options` alone; unless `options` ask for the scores as served.
   //   INVALID_ARGUMENT  ValidateScoreOptions; T < 2, num_prompt_tokens outside [0, T), an id
   //                     outside the vocabulary, over the context; segments (CheckSequences)
   absl::StatusOr<std::unique_ptr<ScoreRun>> StartScore(std::vector<ScoreSequence> sequences,
@@ -182,15 +179,13 @@ class Engine {
   DType weight_dtype() const;  // kF32 or kBF16
   EngineStats Stats() const;
 
-  // Of this machine with this engine's threads, measured now. Use between two steps. Errors of
-  // TokenRunner::MeasureLimits.
+  // Of this machine with this engine's threads, now; between two steps. TokenRunner's errors.
   absl::StatusOr<MachineLimits> MeasureLimits();
 
   // What the forward's kernels are made for: "avx512", "cuda NVIDIA H100".
   std::string kernels() const;
 
-  // The tensors of version 0 as served (cast to the engine dtype), Hugging Face layout: for
-  // digests.
+  // Version 0 as served (cast to the engine dtype), Hugging Face layout: for digests.
   const std::vector<HostTensor>& initial_tensors() const;
   void DropInitialTensors();  // frees them once digested
 

@@ -17,11 +17,15 @@ void FailedGroups::Add(const Sequence& sequence, GroupFailure cause, const absl:
                          completion.token_ids.size(), ": ", why.message()))});
 }
 
-void FailedGroups::AddUndrawn(const Sequence& sequence, const absl::Status& why) {
-  Add(sequence,
-      absl::IsFailedPrecondition(why) ? GroupFailure::kNothingToDraw
-                                      : GroupFailure::kNonFiniteLogits,
-      why);
+absl::Status FailedGroups::AddUndrawn(const Sequence& sequence, const absl::Status& why) {
+  if (absl::IsDataLoss(why)) {
+    Add(sequence, GroupFailure::kNonFiniteLogits, why);
+  } else if (absl::IsFailedPrecondition(why)) {
+    Add(sequence, GroupFailure::kNothingToDraw, why);
+  } else {
+    return why;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace tandem::rollout

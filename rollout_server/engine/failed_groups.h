@@ -17,8 +17,9 @@ class FailedGroups {
   // The group of this sequence fails at its next token. Of each group the first failure counts.
   void Add(const Sequence& sequence, GroupFailure cause, const absl::Status& why);
 
-  // The same for a token that was not drawn; `why` is SampleToken's error.
-  void AddUndrawn(const Sequence& sequence, const absl::Status& why);
+  // The same for a token that was not drawn, when `why` is an error of SampleToken. Any other is
+  // nobody's group's but the engine's: it comes back.
+  absl::Status AddUndrawn(const Sequence& sequence, const absl::Status& why);
 
   bool Has(const RunningGroup* group) const {
     for (const RunningGroup* one : groups_) {

@@ -58,11 +58,10 @@ class LauncherTest : public ::testing::Test {
     return result;
   }
 
-  LaunchPlan Restarting(const Scripts& scripts, int64_t most, bool has_checkpoint) {
+  LaunchPlan Restarting(const Scripts& scripts, int64_t most) {
     LaunchPlan plan = PlanOf(dir_, scripts);
     plan.restarts = {.most = most, .delay_seconds = 0.01};
     plan.restarts_file = dir_ / "restarts.jsonl";
-    plan.has_checkpoint = [has_checkpoint] { return has_checkpoint; };
     return plan;
   }
 
@@ -149,7 +148,7 @@ TEST_F(LauncherTest, StartsAServerThatDiedAgainAtItsAddressWhileTheTrainerGoesOn
                  "while [ ! -e $0.go ]; do sleep 0.01; done; kill -9 $$",
        .trainer = "touch " + (dir_ / "logs/rollout_server_0.port.go") + "; while [ ! -s " + again +
                   " ]; do sleep 0.01; done; echo $1 >&2"},
-      1, /*has_checkpoint=*/true));
+      1));
   EXPECT_EQ(result.exit_code, ExitCode::kOk) << shown_;
   EXPECT_EQ(*ReadFile(again), "4711\n");
   EXPECT_EQ(*ReadFile(dir_ / "logs/trainer.log"), "first\n");
@@ -158,9 +157,9 @@ TEST_F(LauncherTest, StartsAServerThatDiedAgainAtItsAddressWhileTheTrainerGoesOn
   EXPECT_NE(shown_.find("rollout_server 0 is started again in 0.01 s (1 of 1)"), std::string::npos)
       << shown_;
   const std::string record = *ReadFile(dir_ / "restarts.jsonl");
-  EXPECT_NE(
-      record.find(R"("process":"rollout_server 0","reason":"signal 9 (Killed)", "attempt" : 1) "),
-      std::string::npos)
+  EXPECT_NE(record.find(
+                R"json("process":"rollout_server 0","reason":"signal 9 (Killed)","attempt":1)json"),
+            std::string::npos)
       << record;
 }
 
@@ -168,25 +167,14 @@ TEST_F(LauncherTest, StartsATrainerThatDiedAgainFromItsCheckpointAndKeepsTheServ
   const LaunchResult result =
       Run(Restarting({.server = "echo $1 >&2; echo 4711 > $0; exec sleep 600",
                       .trainer = "echo $1 >&2; [ $1 = again ] || kill -9 $$"},
-                     1, /*has_checkpoint=*/true));
+                     1));
   EXPECT_EQ(result.exit_code, ExitCode::kOk) << shown_;
   EXPECT_EQ(*ReadFile(dir_ / "logs/trainer.log"), "first\nagain\n");
   EXPECT_EQ(*ReadFile(dir_ / "logs/rollout_server_0.log"), "0\n");
 }
 
-TEST_F(LauncherTest, WithoutACheckpointServersBeginAgainWithTheTrainer) {
-  const LaunchResult result =
-      Run(Restarting({.server = "echo $1 >&2; echo 4711 > $0; exec sleep 600",
-                      .trainer = "echo $1 >&2; [ $1 = again ] || exit 10"},
-                     1, /*has_checkpoint=*/false));
-  EXPECT_EQ(result.exit_code, ExitCode::kOk) << shown_;
-  EXPECT_EQ(*ReadFile(dir_ / "logs/trainer.log"), "first\nagain\n");
-  EXPECT_EQ(*ReadFile(dir_ / "logs/rollout_server_0.log"), "0\n4711\n");
-  EXPECT_NE(shown_.find("there is no checkpoint yet"), std::string::npos) << shown_;
-}
-
 TEST_F(LauncherTest, EndsTheRunWhenALimitOfRestartsIsPassed) {
-  const LaunchResult result = Run(Restarting({.trainer = "kill -9 $$"}, 2, true));
+  const LaunchResult result = Run(Restarting({.trainer = "kill -9 $$"}, 2));
   EXPECT_EQ(result.exit_code, ExitCode::kChildDied);
   EXPECT_EQ(result.summary.restarts.at("trainer"), 2);
   EXPECT_NE(shown_.find("trainer was started again 2 times (launch.max_restarts): the run ends"),
@@ -195,18 +183,18 @@ TEST_F(LauncherTest, EndsTheRunWhenALimitOfRestartsIsPassed) {
 }
 
 TEST_F(LauncherTest, StartsNothingAgainThatWouldEndTheSame) {
-  const LaunchResult result = Run(Restarting({.trainer = "exit 6"}, 2, true));
+  const LaunchResult result = Run(Restarting({.trainer = "exit 6"}, 2));
   EXPECT_EQ(result.exit_code, ExitCode::kDeliveryNotProven);
   EXPECT_TRUE(result.summary.restarts.empty());
 }
 
+// The stop comes once the trainer was reaped, long before it would be started again.
 TEST_F(LauncherTest, AStopWhileTheTrainerIsDownEndsTheRun) {
-  LaunchPlan plan = Restarting({.trainer = "kill -9 $$"}, 1, true);
+  LaunchPlan plan =
+      Restarting({.trainer = "setsid sh -c 'while kill -0 $0 2>/dev/null; do sleep 0.01; done; "
+                             "kill -TERM $1' $$ $PPID & kill -9 $$"},
+                 1);
   plan.restarts.delay_seconds = 60;
-  plan.has_checkpoint = [this] {  // asked for once the trainer is down
-    stop_.Request();
-    return true;
-  };
   EXPECT_EQ(Run(std::move(plan)).exit_code, ExitCode::kTerminated);
 }
 

@@ -33,6 +33,15 @@ def test_every_alert_is_tested_both_ways():
         assert f"name: {alert} fires" in tests and f"name: {alert} is quiet" in tests, alert
 
 
+def test_the_threshold_of_drift_is_the_trainers_own():
+    """One number, trainer/alerts.h; docs/configuration.md is what the binary prints of it."""
+    knob = re.search(r"^\| `trainer\.alerts\.drift_guard` \| number \| `([\d.]+)`",
+                     (SOURCE / "docs" / "configuration.md").read_text(), re.MULTILINE)[1]
+    rule = re.search(r"alert: TandemDriftHigh\n +expr: (\w+) > ([\d.]+)$", RULES.read_text(), re.MULTILINE)
+    assert rule.groups() == ("tandem_trainer_drift_mean_abs_delta", knob)
+    assert f"more than {knob} nats" in (SOURCE / "docs" / "runbook.md").read_text()
+
+
 def test_every_alert_has_a_paragraph_of_the_runbook_and_names_it():
     runbook = (SOURCE / "docs" / "runbook.md").read_text()
     rules = RULES.read_text()

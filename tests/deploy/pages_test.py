@@ -88,6 +88,17 @@ def test_every_option_that_a_page_names_is_one_of_the_binary(page):
     assert not unknown, unknown
 
 
+def test_the_settings_of_every_correction_can_be_set(tmp_path):
+    """The second column of the table of methods, which is what one pastes behind --set."""
+    (tmp_path / "run.yaml").write_text("trainer: {model: MODEL, data: {train: train.jsonl}}\n")
+    rows = re.findall(r"^\| `\w+` \| `((?:trainer\.[\w.]+=\S+ ?)+)` \|", text_of(SOURCE / "docs/corrections.md"), re.M)
+    assert len(rows) > 20
+    for settings in rows:
+        sets = [word for setting in settings.split() for word in ("--set", setting)]
+        done = call("run", "run.yaml", "--dry-run", *sets, cwd=tmp_path)
+        assert done.returncode == 3, (settings, done.stderr)  # the model is not here
+
+
 # Command lines.
 
 def commands():

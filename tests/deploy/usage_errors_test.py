@@ -68,6 +68,8 @@ WRONG = {
     "serve --model model --dtype fp8": "{fp32,bf16}",
     "train --set trainer.steps=1 trainer.seed=2": "--set trainer.seed=2",
     "train --resume --clean": "--resume",
+    "serve": "server.model is empty",
+    "train": "trainer.model is empty",
 }
 
 

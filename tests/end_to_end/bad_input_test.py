@@ -12,6 +12,7 @@ import pytest
 import small_run
 
 sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
+from rollout_client import history_arguments  # noqa: E402
 from waiting import wait_until  # noqa: E402
 
 BIN = pathlib.Path(os.environ["TANDEM_BIN"])
@@ -38,7 +39,7 @@ def call(*arguments, env=None):
 @contextlib.contextmanager
 def serving(model, listen="127.0.0.1:0"):
     """A rollout server as (process, address); killed at the end if it still runs."""
-    process = subprocess.Popen([str(SERVER), "--model", str(model), "--dtype", "fp32", "--listen", listen],
+    process = subprocess.Popen([str(SERVER), "--model", str(model), "--dtype", "fp32", "--listen", listen, *history_arguments()],
                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         line = process.stdout.readline()

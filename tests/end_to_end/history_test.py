@@ -162,6 +162,15 @@ def versions_fall(server, trainer):
     only(server, "installed", 1)["version"] = only(server, "committed", 1)["version"] = 1
 
 
+def an_epoch_of_another_run_comes_again(server, trainer):
+    server.insert(-2, {"event": "epoch", "run_id": "other", "epoch": 1})
+
+
+def versions_fall_after_a_lease_that_ended(server, trainer):
+    server.insert(-2, only(server, "epoch"))
+    versions_fall(server, trainer)
+
+
 def delivered_without_being_sent(server, trainer):
     del server[-2:]
 
@@ -186,6 +195,7 @@ PLANTS = {"G1": [trained_twice, trained_before_it_came, asked_twice, forgotten, 
                  dropped_and_trained, a_member_is_missing],
           "G2": [labelled_with_a_version_never_installed, labelled_with_the_version_before, labels_fall,
                  labels_do_not_add_up, labels_change_on_the_wire, older_than_asked_for, versions_fall,
+                 an_epoch_of_another_run_comes_again, versions_fall_after_a_lease_that_ended,
                  delivered_without_being_sent, delivered_with_other_bytes],
           "G3": [stale_cached_prefix, over_an_install_though_groups_abort],
           "G4": [over_the_staleness_bound]}

@@ -10,6 +10,7 @@ from grpc_tools import protoc
 SOURCE = os.environ["TANDEM_SOURCE"]
 sys.path.insert(0, os.path.join(SOURCE, "tests", "support"))
 from rollout_client import as_caller  # noqa: E402
+from rollout_client import history_arguments  # noqa: E402
 from weight_pusher import WeightPusher, tensor_bytes  # noqa: E402
 
 SERVER = os.path.join(os.environ["TANDEM_BIN"], "rollout_server")
@@ -37,7 +38,7 @@ def model(tmp_path_factory):
 @pytest.fixture
 def channel(model):
     process = subprocess.Popen([SERVER, "--model", model, "--listen", "127.0.0.1:0", "--dtype",
-                                "fp32"], stdout=subprocess.PIPE, text=True)
+                                "fp32", *history_arguments()], stdout=subprocess.PIPE, text=True)
     line = process.stdout.readline()
     assert line.startswith("listening on "), (line, process.poll())
     with as_caller(grpc.insecure_channel(line.split()[-1])) as opened:

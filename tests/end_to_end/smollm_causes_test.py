@@ -52,6 +52,7 @@ def test_a_tensor_that_was_not_delivered_is_named(tmp_path):
     assert TENSOR in named(result)["tensor"]["label"], table
 
 
+@pytest.mark.breaks("G3")
 def test_a_stale_prefix_cache_is_named(tmp_path):
     table, result = attribute(tmp_path, inject={"stale_prefix_fraction": 0.5}, steps=3)
     assert "stale_prefix" in named(result), table

@@ -359,7 +359,7 @@ class Cluster:
         condition = pod and self.condition(pod, "Ready")
         return bool(condition) and condition["status"] == "True"
 
-    def wait_for_pod(self, what, state="Running", count=1, seconds=60):
+    def wait_for_pod(self, what, state="Running", count=1, seconds=240):
         """The pod (or list of `count` pods) once that many live ones match and all have the phase `state`, or "Ready"."""
         def arrived():
             found = self.pods(what)
@@ -422,7 +422,7 @@ class Cluster:
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
-    def wait_for(self, condition, why, seconds=60):
+    def wait_for(self, condition, why, seconds=240):
         """Returns when `condition()` holds; AssertionError with `why` and the cluster's state after `seconds`. Asked every
         0.1 s."""
         last = [0.0]

@@ -244,7 +244,7 @@ def test_a_hook_goes_before_the_signal_and_within_the_grace(cluster):
     both = cluster.wait_for_pod("hooked", "Ready", count=2)
     for one in both:
         cluster.delete_pod(one)
-    cluster.wait_for(lambda: not any(cluster.fresh(one) for one in both), "both end", seconds=20)
+    cluster.wait_for(lambda: not any(cluster.fresh(one) for one in both), "both end")
     logs = {one["metadata"]["name"]: cluster.log(one) for one in both}
     assert logs == {"hooked": "serving\nhook\nasked to stop\nstopped\n", "hooked-long": "serving\nasked to stop\nstopped\n"}
 
@@ -298,9 +298,9 @@ def test_an_autoscaler_follows_the_metrics_of_the_pods(cluster):
                              "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "scaled"},
                              "metrics": [{"type": "Pods", "pods": {"metric": metric,
                                                                    "target": {"type": "AverageValue", "averageValue": "1"}}}]}}])
-    cluster.wait_for_pod("scaled", "Ready", count=3, seconds=90)  # three wait at every server, one is wanted at each
+    cluster.wait_for_pod("scaled", "Ready", count=3)  # three wait at every server, one is wanted at each
     (queue / "waiting").write_text("0")
-    cluster.wait_for_pod("scaled", "Ready", count=1, seconds=90)
+    cluster.wait_for_pod("scaled", "Ready", count=1)
     cluster.kubectl("delete", "hpa/scaled", "deployment/scaled")
 
 
@@ -360,7 +360,7 @@ def test_what_keeps_failing_is_restarted_in_place_ever_later(cluster):
     assert status()["lastState"]["terminated"]["exitCode"] == 7 and cluster.get("pods", "crashes")["status"]["phase"] == "Running"
     one = cluster.get("pods", "crashes")
     cluster.delete_pod(one)
-    cluster.wait_for(lambda: cluster.fresh(one) is None, "it goes", seconds=10)
+    cluster.wait_for(lambda: cluster.fresh(one) is None, "it goes")
     assert cluster.log(one) == "run\n" * 3
 
 
@@ -372,7 +372,7 @@ def test_what_the_fake_node_cannot_do_fails_the_pod_by_name(cluster):
     cluster.apply(pod("unknown", ["true"], container={"image": "registry.example/other:v1"}))
     cluster.wait_for(lambda: "no image registry.example/other:v1" in str(cluster.get("pods", "unknown")["status"]), "no such image")
     cluster.delete_pod(cluster.get("pods", "unknown"))
-    cluster.wait_for(lambda: cluster.get("pods", "unknown") is None, "a pod that never ran goes at once", seconds=10)
+    cluster.wait_for(lambda: cluster.get("pods", "unknown") is None, "a pod that never ran goes at once")
 
 
 def test_gpus_are_counted_by_the_scheduler(cluster):

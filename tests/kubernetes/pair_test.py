@@ -77,7 +77,7 @@ class Run:
         text = path.read_text() if path.exists() else ""
         return [line for line in map(json.loads, text[:text.rfind("\n") + 1].splitlines()) if line["kind"] == kind]
 
-    def wait_for_steps(self, count, seconds=180):
+    def wait_for_steps(self, count, seconds=240):
         self.cluster.wait_for(lambda: len(self.steps()) >= count, f"{count} steps", seconds=seconds)
 
     def pids(self, role):
@@ -90,7 +90,7 @@ def test_the_pair_trains_to_its_end_and_the_servers_end_with_it(cluster, model, 
     run = Run(cluster, model, tmp_path, steps=3).apply()
     cluster.wait_for(lambda: cluster.finished("small-tandem") == "Completed", "the set completes", seconds=240)
     assert [step["step"] for step in run.steps()] == [1, 2, 3]
-    cluster.wait_for(lambda: not cluster.pods("rollout"), "the servers are gone", seconds=60)
+    cluster.wait_for(lambda: not cluster.pods("rollout"), "the servers are gone")
     assert (run.folder / "checkpoints" / "LATEST").read_text() == "step_3\n"
 
 
@@ -100,8 +100,8 @@ def test_a_killed_server_comes_back_alone_and_the_run_goes_on(cluster, model, tm
     trainer, servers = run.pids("trainer"), run.pids("rollout")
     lost, (other, other_pid) = sorted(servers.items())
     os.kill(lost[1], signal.SIGKILL)
-    cluster.wait_for(lambda: len(run.pids("rollout")) == 2 and lost[0] not in run.pids("rollout"), "a new server", seconds=120)
-    cluster.wait_for(lambda: run.events("server_back"), "the trainer uses it again", seconds=120)
+    cluster.wait_for(lambda: len(run.pids("rollout")) == 2 and lost[0] not in run.pids("rollout"), "a new server", seconds=240)
+    cluster.wait_for(lambda: run.events("server_back"), "the trainer uses it again", seconds=240)
     assert run.pids("trainer") == trainer and run.pids("rollout")[other] == other_pid
     before = len(run.steps())
     run.wait_for_steps(before + 2)
@@ -127,11 +127,11 @@ def test_an_exit_code_that_says_do_not_try_again_ends_the_set(cluster, model, tm
     run = Run(cluster, model, tmp_path, steps=LONG)
     os.remove(pathlib.Path(cluster.claim_folder("tandem-workspace")) / "data" / "train.jsonl")
     run.apply()
-    cluster.wait_for(lambda: cluster.finished("small-tandem") == "Failed", "the set fails", seconds=180)
+    cluster.wait_for(lambda: cluster.finished("small-tandem") == "Failed", "the set fails", seconds=240)
     trainers = cluster.pods("trainer", live=False)
     assert len(trainers) == 1, "it was tried once"
     assert "train.jsonl" in cluster.log(trainers[0])
-    cluster.wait_for(lambda: not cluster.pods("rollout"), "the servers are gone", seconds=60)
+    cluster.wait_for(lambda: not cluster.pods("rollout"), "the servers are gone")
 
 
 def test_an_evicted_trainer_saves_within_its_grace_and_goes_on_elsewhere_without_being_counted(cluster, model, tmp_path):
@@ -140,10 +140,10 @@ def test_an_evicted_trainer_saves_within_its_grace_and_goes_on_elsewhere_without
     servers = run.pids("rollout")
     (trainer,) = cluster.pods("trainer")
     cluster.evict(trainer)
-    cluster.wait_for(lambda: run.events("run_stopped"), "the trainer stops and saves", seconds=60)
+    cluster.wait_for(lambda: run.events("run_stopped"), "the trainer stops and saves")
     stopped = run.events("run_stopped")[0]["step"]
     assert (run.folder / "checkpoints" / "LATEST").read_text() == f"step_{stopped}\n"
-    cluster.wait_for(lambda: run.events("resumed"), "the run resumes", seconds=120)
+    cluster.wait_for(lambda: run.events("resumed"), "the run resumes", seconds=240)
     run.wait_for_steps(stopped + 1)
     assert run.pids("rollout") == servers
     assert not cluster.finished("small-tandem"), "with no restart allowed, an eviction is none"
@@ -155,7 +155,7 @@ def test_an_evicted_server_drains_and_is_replaced(cluster, model, tmp_path):
     server = cluster.pods("rollout")[0]
     cluster.evict(server)
     name = server["metadata"]["name"]
-    cluster.wait_for(lambda: len(run.pids("rollout")) == 2 and name not in run.pids("rollout"), "a new server", seconds=120)
+    cluster.wait_for(lambda: len(run.pids("rollout")) == 2 and name not in run.pids("rollout"), "a new server", seconds=240)
     assert "draining" in cluster.log(server)
     run.wait_for_steps(len(run.steps()) + 2)
     assert not run.events("group_dropped")
@@ -179,11 +179,11 @@ def test_servers_of_a_deployment_join_and_leave_a_running_trainer(cluster, model
     run = Run(cluster, model, tmp_path, steps=LONG, overlay=overlay, num_servers=1).apply()
     run.wait_for_steps(2)
     cluster.kubectl("scale", "deployment/small-tandem-rollout", "--replicas=2")
-    cluster.wait_for(lambda: len(run.events("server_ready")) >= 2, "the second server gets weights", seconds=120)
+    cluster.wait_for(lambda: len(run.events("server_ready")) >= 2, "the second server gets weights", seconds=240)
     before = len(run.steps())
     run.wait_for_steps(before + 2)
     cluster.kubectl("scale", "deployment/small-tandem-rollout", "--replicas=1")
-    cluster.wait_for(lambda: run.events("server_retired"), "one of them leaves", seconds=120)
+    cluster.wait_for(lambda: run.events("server_retired"), "one of them leaves", seconds=240)
     before = len(run.steps())
     run.wait_for_steps(before + 2)
     assert not run.events("group_dropped")
@@ -200,10 +200,10 @@ def test_the_autoscaler_follows_what_the_trainer_says_of_its_waits(cluster, mode
             {"op": "replace", "path": "/spec/behavior", "value": {"scaleUp": at_once, "scaleDown": at_once}}]))
     aim("1m")  # any wait is too much
     run.wait_for_steps(2)
-    cluster.wait_for(lambda: len(run.pids("rollout")) == 2, "a second server", seconds=120)
-    cluster.wait_for(lambda: len(run.events("server_ready")) >= 2, "the second server gets weights", seconds=120)
+    cluster.wait_for(lambda: len(run.pids("rollout")) == 2, "a second server", seconds=240)
+    cluster.wait_for(lambda: len(run.events("server_ready")) >= 2, "the second server gets weights", seconds=240)
     aim("10")  # a ratio is never so much
-    cluster.wait_for(lambda: len(run.pids("rollout")) == 1, "one server is enough", seconds=120)
+    cluster.wait_for(lambda: len(run.pids("rollout")) == 1, "one server is enough", seconds=240)
     run.wait_for_steps(len(run.steps()) + 2)
 
 
@@ -243,7 +243,7 @@ def test_under_mutual_tls_the_pair_trains_and_takes_renewed_secrets_and_no_one_e
     certificates(certs, "--renew")
     put_secrets(cluster, certs)
     for pod in (server, *cluster.pods("trainer")):
-        cluster.wait_for(lambda pod=pod: "TLS certificates changed" in cluster.log(pod), "the new files are taken", seconds=60)
+        cluster.wait_for(lambda pod=pod: "TLS certificates changed" in cluster.log(pod), "the new files are taken")
     run.wait_for_steps(len(run.steps()) + 2)
     assert (run.pids("rollout"), run.pids("trainer")) == pids, "nothing was restarted"
 

@@ -65,6 +65,7 @@ class ExactDeviceTest : public ::testing::TestWithParam<DeviceCase> {
     options.numerics = Numerics::kExact;
     options.dtype = GetParam().bf16 ? rollout::ComputeDType::kBf16 : rollout::ComputeDType::kFp32;
     options.kv_capacity_tokens = 2048;
+    options.max_batch_sequences = 16;
     options.max_step_tokens = 24;  // prompts come in chunks, beside decodes
     const auto engine = rollout::Engine::Create(directory_.path(), options).value();
     std::vector<Drawn> drawn(3);

@@ -36,6 +36,15 @@ class GroupRegistryAloneTest : public ::testing::Test {
     ask.seconds_left = seconds_left;
     ask.min_weight_version = min_version;
     ask.live_version = live_version_;
+    return Join(std::move(ask));
+  }
+  // A guest's, while a run owns the server.
+  Joined JoinAsGuest(int64_t group_id) {
+    GroupRegistry::Ask ask = MakeAsk(group_id, 2, "");
+    ask.yields = true;
+    return Join(std::move(ask));
+  }
+  Joined Join(GroupRegistry::Ask ask) {
     submitted_.clear();
     Joined joined{alone_.Join(std::move(ask), std::make_shared<Reader>())};
     if (!submitted_.empty()) joined.key = submitted_[0].key;
@@ -184,16 +193,6 @@ TEST_F(GroupRegistryAloneTest, TheYoungestGroupEndsWhenWhatRunsOutgrowsTheMemory
   EXPECT_THAT(ErrorOf(**waits.call), IsOk());
 }
 
-TEST_F(GroupRegistryAloneTest, GuestsGiveWayBeforeTheOwnersGroupsWhereTheMemoryIsShort) {
-  Joined guest{alone_.Join(MakeAsk(1, 2, ""), std::make_shared<Reader>())};
-  guest.key = submitted_[0].key;
-  const Joined owners = Join(2);
-  alone_.OnEvents({GroupStarted{guest.key}, GroupStarted{owners.key}});
-  const ByteCharge of_guest(meters_.at(guest.key), 5000), of_owner(meters_.at(owners.key), 6000);
-  alone_.KeepWithinMemory();
-  EXPECT_THAT(aborted_, ::testing::ElementsAre(guest.key)) << "though it is the older one";
-}
-
 TEST_F(GroupRegistryAloneTest, AGroupThatOutgrowsTheMemoryAloneIsToldThatItIsTooLarge) {
   const Joined one = Join(1);
   alone_.OnEvents({GroupStarted{one.key}});
@@ -201,6 +200,42 @@ TEST_F(GroupRegistryAloneTest, AGroupThatOutgrowsTheMemoryAloneIsToldThatItIsToo
   alone_.KeepWithinMemory();
   EXPECT_EQ(RefusalOf(ErrorOf(**one.call)), Refusal::kTooLarge);
   EXPECT_FALSE(IsBusy(RefusalOf(ErrorOf(**one.call))));
+}
+
+TEST_F(GroupRegistryAloneTest, GuestsEndBeforeTheOwnerWhenWhatRunsOutgrowsTheMemory) {
+  const Joined guest = JoinAsGuest(1), owner = Join(2);
+  alone_.OnEvents({GroupStarted{guest.key}, GroupStarted{owner.key}});
+  const ByteCharge of_guest(meters_.at(guest.key), 4000);
+  const ByteCharge of_owner(meters_.at(owner.key), 5000);
+  alone_.KeepWithinMemory();
+  EXPECT_TRUE(aborted_.empty()) << "it fits";
+  const ByteCharge more_of_owner(meters_.at(owner.key), 2000);
+  alone_.KeepWithinMemory();
+  EXPECT_THAT(aborted_, ::testing::ElementsAre(guest.key)) << "the owner's is younger, and stays";
+}
+
+TEST_F(GroupRegistryAloneTest, GuestsHoldHalfOfTheMemoryAndTheOwnerAllOfIt) {
+  const Joined slow = JoinAsGuest(1);
+  Finish(slow.key, Drawn(slow.key, 4950));  // its caller does not read it
+  const Joined refused = JoinAsGuest(2);
+  EXPECT_THAT(refused.call, FailsWith(absl::StatusCode::kResourceExhausted,
+                                      "half of server.memory_bytes = 10000"));
+  EXPECT_EQ(RefusalOf(refused.call.status()), Refusal::kMemoryFull);
+  const Joined owner = Join(3);
+  ASSERT_THAT(owner.call, IsOk());
+  alone_.OnEvents({GroupStarted{owner.key}});
+  const ByteCharge drawn(meters_.at(owner.key), 4000);
+  alone_.KeepWithinMemory();
+  EXPECT_TRUE(aborted_.empty());
+}
+
+TEST_F(GroupRegistryAloneTest, AGuestThatOutgrowsTheGuestsHalfEndsThoughThereIsMemory) {
+  const Joined guest = JoinAsGuest(1);
+  alone_.OnEvents({GroupStarted{guest.key}});
+  const ByteCharge drawn(meters_.at(guest.key), 5001);
+  alone_.KeepWithinMemory();
+  EXPECT_THAT(aborted_, ::testing::ElementsAre(guest.key));
+  EXPECT_EQ(RefusalOf(ErrorOf(**guest.call)), Refusal::kMemoryFull);
 }
 
 TEST_F(GroupRegistryAloneTest, AResultIsCountedUntilItsLastReaderIsGone) {

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <deque>
 #include <memory>
 #include <string>
@@ -19,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/weights/digest.h"
 #include "rollout_server/model_engine.h"
+#include "tests/rollout_server/scripted_score.h"
 #include "tests/rollout_server/step_gate.h"
 
 namespace tandem::rollout::testing {
@@ -26,50 +26,6 @@ namespace tandem::rollout::testing {
 class ScriptedWeights : public StagedWeights {
  public:
   std::vector<std::vector<std::byte>> tensors;
-};
-
-// Echoes what it was asked, a sequence in each slice.
-class ScriptedScore : public ScoreRun {
- public:
-  // `gate`: of the slices; null lets them all pass. `live`: of the engine.
-  ScriptedScore(std::vector<ScoreSequence> sequences, const ScoreOptions& options, StepGate* gate,
-                const WeightVersion* live)
-      : sequences_(std::move(sequences)),
-        options_(options),
-        gate_(gate),
-        live_(live),
-        began_under_(*live) {}
-
-  absl::StatusOr<ScoreProgress> Step() override {
-    if (gate_ != nullptr) gate_->Pass();
-    if (*live_ != began_under_) return absl::AbortedError("scripted: new weights");
-    if (!sequences_.empty() && sequences_[0].ids[0] == 999) return ScoreProgress::kMore;
-    if (scores_.size() < sequences_.size()) scores_.push_back(Echo(sequences_[scores_.size()]));
-    return scores_.size() < sequences_.size() ? ScoreProgress::kMore : ScoreProgress::kDone;
-  }
-  std::vector<SequenceScore> Take() override { return std::move(scores_); }
-
- private:
-  SequenceScore Echo(const ScoreSequence& sequence) const {
-    const ScoreOptions& o = options_;
-    SequenceScore score;
-    score.logprobs.assign(sequence.ids.size(),
-                          o.path == ScorePath::kDecode ? -2.0f : -o.temperature);
-    score.logprobs[0] = 0;
-    score.kept_mass = {o.top_p, o.min_p};
-    const SitePrecision& bits = o.precision;
-    const auto prompt = static_cast<int32_t>(sequence.num_prompt_tokens);
-    score.ranks = {o.top_k,        o.alone,      prompt,          bits.body_bits,
-                   bits.head_bits, bits.kv_bits, bits.rotary_bits};
-    return score;
-  }
-
-  const std::vector<ScoreSequence> sequences_;
-  const ScoreOptions options_;
-  StepGate* const gate_;
-  const WeightVersion* const live_;
-  const WeightVersion began_under_;
-  std::vector<SequenceScore> scores_;
 };
 
 class ScriptedEngine : public StepEngine {
@@ -125,9 +81,8 @@ class ScriptedEngine : public StepEngine {
   absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(
       std::vector<HostTensor> tensors) const override {
     auto staged = std::make_unique<ScriptedWeights>();
-    for (const HostTensor& tensor : tensors) {
-      staged->tensors.emplace_back(tensor.bytes.begin(), tensor.bytes.end());
-    }
+    for (const HostTensor& one : tensors)
+      staged->tensors.emplace_back(one.bytes.begin(), one.bytes.end());
     return staged;
   }
   std::vector<GroupKey> Install(std::unique_ptr<StagedWeights>, WeightVersion version) override {

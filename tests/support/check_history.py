@@ -45,7 +45,7 @@ class Server:
         self.address, self.in_flight = None, None
         self.installs = []                  # versions, in order; the first is that of the directory
         self.floor = None                   # the version that the next install of this epoch must exceed
-        self.epoch = 0
+        self.epoch, self.run_id = 0, ""
         self.digests = {}                   # (epoch, version) -> digest of the live weights
         self.drawn = collections.defaultdict(list)  # (run, group, index) -> [(tokens, spans)]
         for event in process.events:
@@ -63,9 +63,13 @@ class Server:
         self.address = event["address"]
 
     def on_epoch(self, event):
+        owner, before = (event["epoch"], event["run_id"]), (self.epoch, self.run_id)
+        if owner == before:
+            return  # its lease had ended: the run takes it back, and versions go on rising
         if event["epoch"] <= self.epoch:
-            self.wrong("G2", f"epoch {event['epoch']} begins after epoch {self.epoch}")
-        self.epoch, self.floor = event["epoch"], None
+            self.wrong("G2", f"epoch {event['epoch']} of run '{event['run_id']}' begins after epoch {self.epoch} of run "
+                             f"'{self.run_id}'")
+        self.epoch, self.run_id, self.floor = event["epoch"], event["run_id"], None
 
     def on_installed(self, event):
         version = event["version"]

@@ -11,7 +11,7 @@ namespace tandem::testing {
 
 // True as soon as `condition()` is; false after `seconds`.
 template <typename Condition>
-bool WaitUntil(const Condition& condition, double seconds = 60) {
+bool WaitUntil(const Condition& condition, double seconds = 120) {
   const double until = MonotonicSeconds() + seconds;
   while (!condition()) {
     if (MonotonicSeconds() > until) return false;

@@ -2,7 +2,7 @@
 import time
 
 
-def wait_until(condition, what, seconds=120):
+def wait_until(condition, what, seconds=240):
     """Returns when `condition()` holds; fails with `what` after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():

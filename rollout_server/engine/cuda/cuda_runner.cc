@@ -435,7 +435,7 @@ void CudaRunner::Decode(const CudaWeights& weights, const cuda::GraphKey& key,
   }
   memory_.host_drawn.copy_(memory_.draws.drawn, /*non_blocking=*/true);
   cuda::DrawMemory host =
-      cuda::Fetch(memory_.draws, static_cast<int64_t>(draws.size()), cuda::WantsOf(draws));
+      cuda::FetchWanted(memory_.draws, static_cast<int64_t>(draws.size()), cuda::WantsOf(draws));
   cuda::Wait(stream_);
   host.drawn = memory_.host_drawn;
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = cuda::TokenAt(host, i, draws[i]);
@@ -448,11 +448,13 @@ absl::Status CudaRunner::Rehearse(const StagedWeights& packed, int64_t max_step_
   const int64_t longest =
       std::min(config_.max_position_embeddings, options_.num_blocks * KvBlockPool::kBlockTokens);
   const absl::Status run = OnDevice([&] {
-    PromptStep(weights, max_step_tokens, std::max(max_sequences, max_step_tokens), longest);
+    // As many rows of logits as PlanMemory counts.
+    const int64_t rows = std::max(max_sequences, std::min(max_step_tokens, kLogitsRows));
+    PromptStep(weights, max_step_tokens, rows, longest);
     if (!options_.graphs) return;
-    const int64_t rows = cuda::PaddedRows(std::min(max_sequences, cuda::kMaxGraphRows));
+    const int64_t padded = cuda::PaddedRows(std::min(max_sequences, cuda::kMaxGraphRows));
     const int64_t chunks = std::min(cuda::PaddedChunks(longest), cuda::kMaxGraphChunks);
-    Decode(weights, {rows, chunks, weights.place}, {}, {}, {});
+    Decode(weights, {padded, chunks, weights.place}, {}, {}, {});
   });
   if (run.ok() || !OutOfMemory(run)) return run;
   return absl::ResourceExhaustedError(absl::StrCat(

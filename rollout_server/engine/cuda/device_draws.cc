@@ -79,11 +79,17 @@ DrawTask TaskOf(const DrawMemory& memory, const at::Tensor& logits, const Draw* 
 }
 
 DrawMemory Fetch(const DrawMemory& memory, int64_t count, const DrawWants& wants) {
+  DrawMemory host = FetchWanted(memory, count, wants);
+  const auto bytes = count * static_cast<int64_t>(sizeof(Drawn));
+  host.drawn = memory.drawn.narrow(0, 0, bytes).to(at::kCPU);
+  return host;
+}
+
+DrawMemory FetchWanted(const DrawMemory& memory, int64_t count, const DrawWants& wants) {
   const auto head = [](const at::Tensor& bytes, int64_t size) {
     return bytes.narrow(0, 0, size).to(at::kCPU);
   };
   DrawMemory host;
-  host.drawn = head(memory.drawn, count * static_cast<int64_t>(sizeof(Drawn)));
   if (wants.supports) host.kept = head(memory.kept, count);
   if (wants.tops)
     host.top = head(memory.top, count * kMostTop * static_cast<int64_t>(sizeof(TopId)));

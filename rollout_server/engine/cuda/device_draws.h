@@ -37,6 +37,8 @@ DrawTask TaskOf(const DrawMemory& memory, const at::Tensor& logits, const Draw* 
 
 // The first `count` records on the host. Waits for the current stream.
 DrawMemory Fetch(const DrawMemory& memory, int64_t count, const DrawWants& wants);
+// The same without `drawn`; waits only where something is wanted.
+DrawMemory FetchWanted(const DrawMemory& memory, int64_t count, const DrawWants& wants);
 
 // Record i of `host`, of this draw or score.
 //   INTERNAL  the row has no distribution: a logit is NaN or +inf, or nothing is left to draw from.

@@ -95,13 +95,15 @@ int64_t StepBytes(const ModelConfig& config, DType dtype, int64_t tokens, int64_
 }
 
 int64_t MemoryPlan::rest_bytes() const {
-  return weight_versions * weights_bytes + step_bytes + graph_bytes + driver_bytes + spare_bytes;
+  return weight_versions * weights_bytes + step_bytes + graph_bytes + push_bytes + driver_bytes +
+         spare_bytes;
 }
 
 std::string MemoryPlan::Text() const {
   std::string text = absl::StrCat("weights ", weight_versions, " x ", MiB(weights_bytes),
                                   ", largest step ", MiB(step_bytes));
   if (graph_bytes > 0) absl::StrAppend(&text, ", graphs ", MiB(graph_bytes));
+  if (push_bytes > 0) absl::StrAppend(&text, ", pushes ", MiB(push_bytes));
   absl::StrAppend(&text, ", CUDA and cuBLAS ", MiB(driver_bytes), ", spare ", MiB(spare_bytes));
   absl::StrAppend(&text, ", KV cache ", MiB(kv_bytes), " (", num_blocks * KvBlockPool::kBlockTokens,
                   " tokens): ", MiB(rest_bytes() + kv_bytes), " of ", MiB(device.free_bytes),
@@ -128,6 +130,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const ModelConfig& config, const MemoryNee
                                         kMostTop * static_cast<int64_t>(sizeof(TopId))) +
                        kMostGraphs * kGraphBytes;
   }
+  if (needs.weight_versions > 1) plan.push_bytes = kPushBytes;
   plan.driver_bytes = kDriverBytes;
   plan.spare_bytes = device.total_bytes / kSpareShare;
   const int64_t block_bytes = BlockBytes(config, needs.dtype);

@@ -21,7 +21,10 @@ inline constexpr int64_t kMeasurementBytes = int64_t{768} << 20;  // with the pr
 // Estimates: of what CUDA takes besides arrays. Never measured.
 inline constexpr int64_t kDriverBytes = int64_t{768} << 20;
 inline constexpr int64_t kGraphBytes = int64_t{4} << 20;  // of one graph's launches
-inline constexpr int64_t kSpareShare = 64;                // one part of so many of the device
+// Of a push over NCCL: its buffers, and buckets on their way (trainer.push.group.bucket_bytes, 32
+// MiB unless set, two at a time).
+inline constexpr int64_t kPushBytes = int64_t{512} << 20;
+inline constexpr int64_t kSpareShare = 64;  // one part of so many of the device
 inline constexpr int64_t kMostGraphs = 128;
 inline constexpr int64_t kMostKvTokens = int64_t{1} << 28;
 
@@ -46,6 +49,7 @@ struct MemoryPlan {
   int64_t weights_bytes = 0;  // of one version
   int64_t step_bytes = 0;     // arrays of the largest step, or of the measurement at the start
   int64_t graph_bytes = 0;    // 0 without graphs
+  int64_t push_bytes = 0;     // 0 where no push may come
   int64_t driver_bytes = 0;   // cuBLAS workspaces, kernels that are loaded at their first use
   int64_t spare_bytes = 0;    // lost between the allocator's pieces
   int64_t kv_bytes = 0;

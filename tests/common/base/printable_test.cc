@@ -29,5 +29,10 @@ TEST(Printable, ReplacesBytesThatAreNoUtf8) {
   EXPECT_EQ(Printable("a\xe6\x97"), "a" + bad + bad) << "cut in the middle";
 }
 
+TEST(Printable, KeepsTheLinesOfAMessageThatHasSeveral) {
+  EXPECT_EQ(PrintableLines("a\x1b\nb\tc\n"), "a\\u001b\nb\\tc\n");
+  EXPECT_EQ(PrintableLines("one"), "one");
+}
+
 }  // namespace
 }  // namespace tandem

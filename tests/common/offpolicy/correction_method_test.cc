@@ -8,6 +8,8 @@
 #include <sstream>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "tests/support/status_matchers.h"
 
 namespace tandem::offpolicy {
@@ -101,8 +103,10 @@ TEST(CorrectionMethodTest, ThePageHasEveryMethodWithItsSettings) {
   text << file.rdbuf();
   const std::string page = text.str();
   for (const NamedMethod& method : NamedMethods()) {
-    const std::string row =
-        "| `" + std::string(method.name) + "` | `" + std::string(method.settings) + "` |";
+    // As one pastes them: under the section of a run file.
+    const std::string settings = absl::StrCat(
+        "trainer.", absl::StrReplaceAll(std::string(method.settings), {{" ", " trainer."}}));
+    const std::string row = absl::StrCat("| `", std::string(method.name), "` | `", settings, "` |");
     EXPECT_NE(page.find(row), std::string::npos) << "docs/corrections.md lacks " << row;
   }
 }

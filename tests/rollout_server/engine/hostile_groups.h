@@ -11,50 +11,22 @@
 #include <memory>
 #include <random>
 #include <set>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "common/model/safetensors.h"
 #include "tests/rollout_server/engine/engine_fixture.h"
+#include "tests/rollout_server/engine/poisoned_model.h"
 
 namespace tandem::rollout {
 
 class HostileGroupsFixture : public EngineFixture {
  protected:
-  static constexpr int32_t kVocabulary = 300;
-  // Their embeddings are NaN and infinite: from such a token on, a sequence has no finite number.
-  static constexpr int32_t kNan = 5, kInfinite = 6;
-
   static void SetUpTestSuite() {
     directory_ = std::make_unique<testing::TempDir>();
-    ModelConfig config = testing::TinyModelConfig();
-    config.vocab_size = kVocabulary;
-    config.tie_word_embeddings = false;
-    ASSERT_THAT(testing::WriteTinyModel(directory_->path(), TANDEM_SOURCE_DIR, config, kModelSeed),
-                testing::IsOk());
-    ASSERT_THAT(WriteSafetensors(directory_->path() + "/model.safetensors", Poisoned(config)),
-                testing::IsOk());
+    ASSERT_THAT(WritePoisonedModel(directory_->path(), kModelSeed), testing::IsOk());
   }
   static void TearDownTestSuite() { directory_.reset(); }
-
-  static std::vector<HostTensor> Poisoned(const ModelConfig& config) {
-    std::vector<HostTensor> tensors = testing::TinyModelTensors(config, kModelSeed);
-    for (HostTensor& tensor : tensors) {
-      if (tensor.spec.name != "model.embed_tokens.weight") continue;
-      const auto* const floats = reinterpret_cast<const float*>(tensor.bytes.data());
-      auto values = std::make_shared<std::vector<float>>(floats, floats + tensor.bytes.size() / 4);
-      const auto poison = [&](int32_t id, float value) {
-        std::fill_n(values->begin() + id * config.hidden_size, config.hidden_size, value);
-      };
-      poison(kNan, std::numeric_limits<float>::quiet_NaN());
-      poison(kInfinite, std::numeric_limits<float>::infinity());
-      tensor.bytes = std::as_bytes(std::span(*values));
-      tensor.owner = std::move(values);
-    }
-    return tensors;
-  }
 
   // Small enough that groups wait, prompts are computed in pieces and members lose their KV.
   static EngineOptions Tight() {

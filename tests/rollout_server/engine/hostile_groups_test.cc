@@ -136,7 +136,7 @@ TEST_F(HostileGroupsTest, APushOfNaNFailsTheGroupsAndTheNextPushHeals) {
   ASSERT_THAT(staged, IsOk());
   engine->Install(*std::move(staged), WeightVersion{1});
   EXPECT_TRUE(RunAll(*engine, {group}).failed.contains(1));
-  staged = engine->Stage(Poisoned(config));
+  staged = engine->Stage(PoisonedTensors(config, kModelSeed));
   ASSERT_THAT(staged, IsOk());
   engine->Install(*std::move(staged), WeightVersion{2});
   ExpectSameBytes(RunAll(*engine, {group}).completions, healthy.completions);

@@ -95,8 +95,18 @@ std::vector<Drawn> DrawFrom(Rows& rows, std::vector<Draw> draws,
   const DeviceArray<int32_t> d_forbidden(forbidden);
   const DeviceArray<Drawn> drawn(draws.size());
   const DeviceArray<uint32_t> kept(draws.size() * words, 0);  // no filter writes none
-  DrawTokens(logits.data(), rows.vocabulary, d_draws.data(), static_cast<int64_t>(draws.size()),
-             d_forbidden.data(), drawn.data(), kept.data(), nullptr);
+  const auto num = static_cast<int64_t>(draws.size());
+  const DeviceArray<uint8_t> workspace(
+      static_cast<size_t>(rollout::cuda::DrawWorkspaceBytes(rows.vocabulary, num)));
+  rollout::cuda::DrawTokens({.logits = logits.data(),
+                             .vocabulary = rows.vocabulary,
+                             .draws = d_draws.data(),
+                             .num_draws = num,
+                             .forbidden = d_forbidden.data(),
+                             .drawn = drawn.data(),
+                             .kept = kept.data(),
+                             .workspace = workspace.data()},
+                            nullptr);
   const std::vector<Drawn> all = drawn.Read();
   const std::vector<uint32_t> bits = kept.Read();
   for (size_t r = 0; r < draws.size(); ++r) {

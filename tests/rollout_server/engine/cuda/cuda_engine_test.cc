@@ -18,6 +18,9 @@ class CudaEngineTest : public EngineFixture {
     EngineOptions options = Fp32();
     options.device = device;
     options.dtype = dtype;
+    // The largest steps are run at the start: small ones, where kernels are emulated.
+    options.max_batch_sequences = 16;
+    options.max_step_tokens = 128;
     auto engine = Engine::Create(directory, options);
     EXPECT_THAT(engine, IsOk());
     return engine.ok() ? *std::move(engine) : nullptr;

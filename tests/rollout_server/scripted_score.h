@@ -1,0 +1,62 @@
+// ScriptedScore: the scores of a ScriptedEngine.
+#ifndef TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_SCORE_H_
+#define TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_SCORE_H_
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/weight_version.h"
+#include "rollout_server/engine/score_run.h"
+#include "tests/rollout_server/step_gate.h"
+
+namespace tandem::rollout::testing {
+
+// Echoes what it was asked, a sequence in each slice.
+class ScriptedScore : public ScoreRun {
+ public:
+  // `gate`: of the slices; null lets them all pass. `live`: of the engine.
+  ScriptedScore(std::vector<ScoreSequence> sequences, const ScoreOptions& options, StepGate* gate,
+                const WeightVersion* live)
+      : sequences_(std::move(sequences)),
+        options_(options),
+        gate_(gate),
+        live_(live),
+        began_under_(*live) {}
+
+  absl::StatusOr<ScoreProgress> Step() override {
+    if (gate_ != nullptr) gate_->Pass();
+    if (*live_ != began_under_) return absl::AbortedError("scripted: new weights");
+    if (!sequences_.empty() && sequences_[0].ids[0] == 999) return ScoreProgress::kMore;
+    if (scores_.size() < sequences_.size()) scores_.push_back(Echo(sequences_[scores_.size()]));
+    return scores_.size() < sequences_.size() ? ScoreProgress::kMore : ScoreProgress::kDone;
+  }
+  std::vector<SequenceScore> Take() override { return std::move(scores_); }
+
+ private:
+  SequenceScore Echo(const ScoreSequence& sequence) const {
+    const ScoreOptions& o = options_;
+    SequenceScore score;
+    score.logprobs.assign(sequence.ids.size(),
+                          o.path == ScorePath::kDecode ? -2.0f : -o.temperature);
+    score.logprobs[0] = 0;
+    score.kept_mass = {o.top_p, o.min_p};
+    const SitePrecision& bits = o.precision;
+    const auto prompt = static_cast<int32_t>(sequence.num_prompt_tokens);
+    score.ranks = {o.top_k,        o.alone,      prompt,          bits.body_bits,
+                   bits.head_bits, bits.kv_bits, bits.rotary_bits};
+    return score;
+  }
+
+  const std::vector<ScoreSequence> sequences_;
+  const ScoreOptions options_;
+  StepGate* const gate_;
+  const WeightVersion* const live_;
+  const WeightVersion began_under_;
+  std::vector<SequenceScore> scores_;
+};
+
+}  // namespace tandem::rollout::testing
+
+#endif  // TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_SCORE_H_
