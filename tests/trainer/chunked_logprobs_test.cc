@@ -5,10 +5,10 @@
 
 #include <cmath>
 #include <memory>
-#include <span>
 #include <tuple>
 #include <vector>
 
+#include "common/model/token_support.h"
 #include "tests/trainer/test_devices.h"
 #include "trainer/cpu_layer_ops.h"
 #include "trainer/cuda/device_layer_ops.h"
@@ -119,7 +119,7 @@ TEST_P(ChunkedLogprobsTest, ASupportRenormalisesAndOnlyItsLogitsGetAGradient) {
   const LinearLayer head{.weight = weight, .weight_grad = head_grad};
   const at::Tensor hidden = There(at::ones({2, 1}));
   const std::vector<int32_t> ids = {1, 3};
-  const std::vector<std::span<const int32_t>> support = {ids, {}};  // the second row has none
+  const std::vector<SupportView> support = {ids, SupportView()};  // the second row has none
   ChosenLogprobs result = ChosenTokenLogprobs(*ops_, hidden, head, {3, 3}, 1, kKeepAll, support);
   EXPECT_NEAR(result.logprobs[0].item<double>(), std::log(2.0 / 3), 1e-6);
   EXPECT_NEAR(result.logprobs[1].item<double>(), std::log(0.4), 1e-6);
