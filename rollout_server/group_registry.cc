@@ -481,11 +481,11 @@ absl::Status GroupRegistry::OutgrewMemory(const Entry& entry) const {
                    memory_->used(), " together (server.memory_bytes = ", limit, "); ask again"));
 }
 
-std::optional<std::pair<std::string, int64_t>> GroupRegistry::AskedAs(GroupKey key) const {
+std::optional<GroupName> GroupRegistry::AskedAs(GroupKey key) const {
   MutexLock lock(&mu_);
   const auto found = entries_.find(key);
   if (found == entries_.end()) return std::nullopt;
-  return std::pair(std::get<0>(found->second.name), std::get<1>(found->second.name));
+  return found->second.name;
 }
 
 GroupRegistry::Counts GroupRegistry::counts() const {

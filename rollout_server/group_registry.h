@@ -112,9 +112,8 @@ class GroupRegistry {
   // Counts what groups hold.
   const std::shared_ptr<ByteMeter>& memory() const { return memory_; }
 
-  // Who asked for a group that is in flight: run and group id; nothing once it ended.
-  std::optional<std::pair<std::string, int64_t>> AskedAs(GroupKey key) const
-      ABSL_LOCKS_EXCLUDED(mu_);
+  // As what a group that is in flight was asked for; nothing once it ended.
+  std::optional<GroupName> AskedAs(GroupKey key) const ABSL_LOCKS_EXCLUDED(mu_);
 
   struct Counts {
     int64_t queued = 0;  // held back or waiting for the engine

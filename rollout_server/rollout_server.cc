@@ -117,7 +117,7 @@ struct RolloutServer::Impl {
       const auto* finished = std::get_if<CompletionFinished>(&event);
       if (finished == nullptr) continue;
       const auto asked = groups.AskedAs(finished->key);
-      if (asked) history.Drew(asked->first, asked->second, finished->completion);
+      if (asked) history.Drew(std::get<0>(*asked), std::get<1>(*asked), finished->completion);
     }
   }
 

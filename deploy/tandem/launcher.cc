@@ -203,8 +203,7 @@ bool Launcher::KeepServers() {
     }
     if (const std::optional<ChildEnd> end = servers_.children()[i]->Poll()) {
       Explain(server, *end);
-      exit_code_ =
-          SpeaksForItself(*end) ? static_cast<ExitCode>(end->exit_code) : ExitCode::kChildDied;
+      exit_code_ = ExitCode::kChildDied;
       const std::optional<double> delay = PlanRestart(server, *end, /*is_server=*/true);
       if (!delay.has_value()) return false;
       exit_code_ = ExitCode::kOk;

@@ -36,7 +36,9 @@ void PrintRestarts(const std::string& path) {
   std::map<std::string, nlohmann::json> last;
   for (const std::string& line : LastLines(path, 1000)) {
     nlohmann::json restart = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (restart.is_object()) last[restart.value("process", "")] = std::move(restart);
+    if (!restart.is_object()) continue;
+    const std::string process = restart.value("process", "");
+    last[process] = std::move(restart);
   }
   for (const auto& [process, restart] : last) {
     PrintLine(absl::StrCat("restart  ", process, "  ", restart.value("attempt", int64_t{0}), " of ",

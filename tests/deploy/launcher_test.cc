@@ -190,10 +190,12 @@ TEST_F(LauncherTest, StartsNothingAgainThatWouldEndTheSame) {
 
 // The stop comes once the trainer was reaped, long before it would be started again.
 TEST_F(LauncherTest, AStopWhileTheTrainerIsDownEndsTheRun) {
-  LaunchPlan plan =
-      Restarting({.trainer = "setsid sh -c 'while kill -0 $0 2>/dev/null; do sleep 0.01; done; "
-                             "kill -TERM $1' $$ $PPID & kill -9 $$"},
-                 1);
+  const std::string watched = dir_ / "watched";  // only then the trainer and its group are killed
+  LaunchPlan plan = Restarting(
+      {.trainer = "setsid sh -c 'touch $2; while kill -0 $0 2>/dev/null; do sleep 0.01; done; "
+                  "kill -TERM $1' $$ $PPID " +
+                  watched + " & while [ ! -e " + watched + " ]; do sleep 0.01; done; kill -9 $$"},
+      1);
   plan.restarts.delay_seconds = 60;
   EXPECT_EQ(Run(std::move(plan)).exit_code, ExitCode::kTerminated);
 }

@@ -65,7 +65,13 @@ class Worker:
 
     def claim(self, server):
         # A channel that lost its server fails calls at once until it has tried to connect again.
-        wait_until(lambda: self.ask(f"claim {server}") == "OK", f"server {server} cannot be claimed")
+        answers = []
+
+        def claimed():
+            answers.append(self.ask(f"claim {server}"))
+            return answers[-1] == "OK"
+
+        wait_until(claimed, answers)
 
     def __enter__(self):
         return self

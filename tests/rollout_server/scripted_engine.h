@@ -1,9 +1,9 @@
 // ScriptedEngine: an in-memory StepEngine whose results can be worked out by hand. Each step draws
 // one token for every completion of the first `max_running` groups, by priority and arrival: id =
 // 100 * completion + position; log-prob -0.5; version = the live one. A group of max_new_tokens N
-// ends after N steps. A prompt that begins with 666 is refused by Add, 667 fails the engine, 668 its
-// own group at its second token. A score takes one slice for each sequence, and never ends when the
-// first id is 999.
+// ends after N steps. A prompt that begins with 666 is refused by Add, 667 fails the engine, 668
+// its own group at its second token. A score takes one slice for each sequence, and never ends when
+// the first id is 999.
 #ifndef TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_ENGINE_H_
 #define TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_ENGINE_H_
 

@@ -37,14 +37,23 @@ TEST(KlInTrainingTest, AKlInTheRewardIsTakenOffTheAdvantagesAndNotInTheLoss) {
   EXPECT_NEAR(first->advantages[0][0][0], 1.5, 1e-3);
   for (auto& c : *groups[0].mutable_completions()) c.set_reward(0);
   const auto second = step->Run(groups);
-  EXPECT_GT(second->kl_penalty, 1e-4);
   EXPECT_EQ(second->loss.kl, 0);
   EXPECT_EQ(second->loss.total, second->loss.policy);
-  double squares = 0;  // the charge is all that is left of the advantages
-  for (const std::vector<float>& tokens : second->advantages[0])
-    squares += tokens[0] * tokens[0] / 4;
-  EXPECT_NEAR(squares, second->advantage_var, 1e-6 * squares);
-  EXPECT_GT(squares, 1e-8);
+  // The reference has the weights of the first step. A cost is negative where the policy has come
+  // to draw the tokens less often.
+  std::vector<double> costs(4);
+  double mean = 0;
+  for (size_t i = 0; i < 4; ++i) {
+    for (size_t t = 0; t < second->proximal_logprobs[0][i].size(); ++t) {
+      costs[i] += 0.5 * (second->proximal_logprobs[0][i][t] - first->proximal_logprobs[0][i][t]);
+    }
+    mean += costs[i] / 4;
+  }
+  EXPECT_GT(std::abs(mean), 0.1);
+  EXPECT_NEAR(second->kl_penalty, mean, 1e-4);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_NEAR(second->advantages[0][i][0], mean - costs[i], 1e-4) << i;
+  }
 }
 
 // The first step makes the same weights whatever the coefficient, for nothing is charged at the

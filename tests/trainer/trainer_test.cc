@@ -203,14 +203,13 @@ TEST_F(TrainerTest, EveryCallOfARunShowsItsSecretForThatServerAndAResumedRunTheS
   options_.steps = 3;
   ASSERT_THAT(Run(RunMode::kResume), IsOk());
   for (const auto& [method, secrets] : server_->callers()) EXPECT_EQ(secrets, shown) << method;
-  EXPECT_EQ(Lines("run.json").size(), 1u);
-  EXPECT_EQ(Lines("run.json")[0]["run_id"], owner->run_id);
+  EXPECT_EQ(json::parse(*ReadFile(directory_ / "r/run.json"))["run_id"], owner->run_id);
 }
 
 // Before its first checkpoint, too.
 TEST_F(TrainerTest, ARunThatIsResumedFromNothingIsStillTheRunThatHasTheServer) {
   ASSERT_THAT(Run(), IsOk());
-  const std::string run_id = Lines("run.json")[0]["run_id"];
+  const std::string run_id = json::parse(*ReadFile(directory_ / "r/run.json"))["run_id"];
   std::filesystem::remove_all(directory_ / "r/checkpoints");
   server_->set_owner(run_id);  // as if it had died without giving the server back
   EXPECT_THAT(Run(RunMode::kResume), IsOk());

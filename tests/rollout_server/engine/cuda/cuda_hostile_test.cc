@@ -9,7 +9,8 @@ namespace {
 using testing::FailsWith;
 using testing::IsOk;
 
-// numerics invariant: company changes no bit of a healthy group, hostile company included.
+// With graphs and without. numerics invariant: company changes no bit of a healthy group, hostile
+// company included.
 class CudaHostileTest : public HostileGroupsFixture {
  protected:
   static EngineOptions Cuda() {
@@ -30,9 +31,13 @@ class CudaHostileTest : public HostileGroupsFixture {
 TEST_F(CudaHostileTest, HostileGroupsChangeNoBitOfTheHealthyOnesBesideThem) {
   const uint64_t seed = NewSeed();
   for (const ComputeDType dtype : {ComputeDType::kFp32, ComputeDType::kBf16}) {
-    EngineOptions options = Cuda();
-    options.dtype = dtype;
-    ExpectHealthyOnesUnchanged(options, seed, 10);
+    for (const bool graphs : {true, false}) {
+      EngineOptions options = Cuda();
+      options.dtype = dtype;
+      options.cuda_graphs = graphs;
+      ExpectHealthyOnesUnchanged(options, seed, 10);
+      if (HasFailure()) return;
+    }
   }
 }
 
