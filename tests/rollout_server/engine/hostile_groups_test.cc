@@ -48,19 +48,18 @@ TEST_F(HostileGroupsTest, AGroupFailsWithTheNameOfItsCauseAndTheOthersGoOn) {
 // A prompt that a healthy group shares up to the poison: the blocks before it are good for both,
 // wherever the pieces end in which the hostile prompt was computed.
 TEST_F(HostileGroupsTest, LeaveNothingInTheBlocksOfASharedPrefix) {
-  for (int64_t step_tokens = 4; step_tokens <= 40; ++step_tokens) {
+  GroupRequest healthy{.key = 2, .sampling = Sampling(3)};
+  for (int32_t i = 0; i < 40; ++i) healthy.prompt.push_back(50 + i);
+  GroupRequest hostile = healthy;
+  hostile.key = 1;
+  hostile.prompt[33] = kNan;
+  const Outcome want = RunAll(*MakePoisoned(Tight()), {healthy});
+  for (const int64_t step_tokens : {4, 10, 26, 28, 29, 31, 40}) {
     EngineOptions options = Tight();
     options.max_batch_sequences = 4;
     options.max_step_tokens = step_tokens;
-    GroupRequest healthy{.key = 2, .sampling = Sampling(3)};
-    for (int32_t i = 0; i < 40; ++i) healthy.prompt.push_back(50 + i);
-    GroupRequest hostile = healthy;
-    hostile.key = 1;
-    hostile.prompt[33] = kNan;
-    const auto alone = MakePoisoned(options), after = MakePoisoned(options);
-    const Outcome want = RunAll(*alone, {healthy});
-    const Outcome broken = RunAll(*after, {hostile});
-    EXPECT_TRUE(broken.failed.contains(1));
+    const auto after = MakePoisoned(options);
+    EXPECT_TRUE(RunAll(*after, {hostile}).failed.contains(1));
     const Outcome got = RunAll(*after, {healthy});
     ASSERT_TRUE(got.ended.contains(2)) << step_tokens << " tokens in a step";
     ExpectSameBytes(got.completions, want.completions);
