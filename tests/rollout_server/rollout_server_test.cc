@@ -58,6 +58,7 @@ TEST_F(RolloutServerTest, ARepeatedCallAfterALostReplyGetsTheSameResult) {
 
 TEST_F(RolloutServerTest, CancellingTheLastCallFreesTheGroup) {
   grpc::ClientContext context;
+  SetDeadline(&context);
   auto reader = rollout_->GenerateGroup(&context, Request(1, 500));
   WaitForInfo([](const auto& info) { return info.num_groups_queued() == 1; });
   gate_.Allow(3);
