@@ -46,19 +46,31 @@ std::string GroupRegistry::BatchOwner(const std::string& run_id, const std::stri
   return caller.empty() ? run_id : absl::StrCat(run_id, "\n", caller);
 }
 
-// Runs the orders that wait, then tells `told` to look. Called after every change.
+// Called after every change: returns when what was ordered so far was sent, then tells `told` to
+// look. An answer that comes inline, out of an order, returns at once: the order's own call goes
+// on.
 void GroupRegistry::SendAndTell(const Listeners& told) {
   {
     MutexLock lock(&mu_);
-    const bool sends = !std::exchange(sending_, true);
-    while (sends && !orders_.empty()) {
-      const std::function<void()> order = std::move(orders_.front());
-      orders_.pop_front();
-      mu_.Unlock();
-      order();
-      mu_.Lock();
+    const std::thread::id self = std::this_thread::get_id(), nobody;
+    const auto ordered = num_sent_ + std::ssize(orders_) + (sender_ == nobody ? 0 : 1);
+    while (sender_ != self) {
+      if (sender_ == nobody && !orders_.empty()) {
+        sender_ = self;
+        const std::function<void()> order = std::move(orders_.front());
+        orders_.pop_front();
+        mu_.Unlock();
+        order();
+        mu_.Lock();
+        sender_ = nobody;
+        ++num_sent_;
+        sent_.NotifyAll();
+      } else if (num_sent_ < ordered) {
+        sent_.Wait(&mu_);
+      } else {
+        break;
+      }
     }
-    if (sends) sending_ = false;
   }
   for (const auto& listener : told) listener->OnProgress();
 }

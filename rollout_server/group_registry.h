@@ -1,16 +1,14 @@
 // GroupRegistry: the groups this server works on, by (run, group_id). A repeated call joins the
-// running group; a finished group is remembered for a while, so that a caller who lost the reply
-// gets the same one again; when the last caller leaves, the group's sequences are freed (arrow
-// 2-3).
+// running group; a finished one is remembered for a while, for callers who lost the reply; when the
+// last caller leaves, the group's sequences are freed (arrow 2-3).
 //
 // RolloutService joins and leaves; EngineThread reports. Thread-safe: neither the engine nor a
 // listener is called with a lock held, since both may call back at once.
 //
-// Memory: `memory_bytes` for all that groups hold beside the KV cache, counted by the things
-// themselves (engine/byte_meter.h): requests, the records of drawn tokens, results that callers
-// have not fetched, and up to `remembered_groups` finished groups of owned runs. When it is full,
-// remembered groups are forgotten first, then new ones are refused, and when what runs outgrows it
-// the youngest groups are ended.
+// Memory: `memory_bytes` for all that groups hold beside the KV cache, counted by
+// engine/byte_meter.h; when it is full, up to `remembered_groups` finished groups are forgotten
+// first, then new ones are refused, and when what runs outgrows it guests' and then the youngest
+// groups are ended.
 #ifndef TANDEM_ROLLOUT_SERVER_GROUP_REGISTRY_H_
 #define TANDEM_ROLLOUT_SERVER_GROUP_REGISTRY_H_
 
@@ -22,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -109,8 +108,7 @@ class GroupRegistry {
   // RESOURCE_EXHAUSTED: TOO_LARGE for a group that outgrew them alone, else MEMORY_FULL.
   void KeepWithinMemory() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Counts what groups hold.
-  const std::shared_ptr<ByteMeter>& memory() const { return memory_; }
+  const std::shared_ptr<ByteMeter>& memory() const { return memory_; }  // what groups hold
 
   // As what a group that is in flight was asked for; nothing once it ended.
   std::optional<GroupName> AskedAs(GroupKey key) const ABSL_LOCKS_EXCLUDED(mu_);
@@ -182,10 +180,11 @@ class GroupRegistry {
   const std::shared_ptr<ByteMeter> guests_memory_ = std::make_shared<ByteMeter>(memory_);
 
   mutable Mutex mu_;
-  CondVar idle_;
-  // Decided under mu_, sent without it in that order: who sends takes along what others add.
+  CondVar idle_, sent_;
+  // Decided under mu_, sent without it in that order, by one thread at a time.
   std::deque<std::function<void()>> orders_ ABSL_GUARDED_BY(mu_);
-  bool sending_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread::id sender_ ABSL_GUARDED_BY(mu_);  // now; none: nobody
+  int64_t num_sent_ ABSL_GUARDED_BY(mu_) = 0;
   GroupKey next_key_ ABSL_GUARDED_BY(mu_) = 1;
   std::map<GroupKey, Entry> entries_ ABSL_GUARDED_BY(mu_);  // not finished
   std::map<Name, GroupKey> keys_ ABSL_GUARDED_BY(mu_);

@@ -2,8 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <future>
 #include <map>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -269,6 +272,30 @@ TEST_F(GroupRegistryAloneTest, ARunningGroupOfOlderWeightsGivesWayToACallThatTak
   EXPECT_THAT(aborted_, ::testing::ElementsAre(runs.key));
   EXPECT_THAT(ErrorOf(**runs.call),
               FailsWith(absl::StatusCode::kAborted, "from weights of version 5 at least"));
+}
+
+TEST(GroupRegistryOrderTest, ACallReturnsWhenItsOrderIsSentThoughAnotherThreadIsSending) {
+  std::promise<void> submitting, go_on;
+  std::atomic<bool> stopped{false};
+  GroupRegistry groups{{[&](const std::vector<GroupRequest>&) {
+                          submitting.set_value();
+                          go_on.get_future().wait();
+                        },
+                        [](GroupKey) {}, [&](GroupKey) { stopped = true; }},
+                       {},
+                       [] { return 1000.0; }};
+  std::thread joins(
+      [&] { static_cast<void>(groups.Join(MakeAsk(1), std::make_shared<Reader>())); });
+  submitting.get_future().wait();
+  auto stops = std::async(std::launch::async, [&] {
+    EXPECT_TRUE(groups.StopEarly("run", 1));
+    return stopped.load();
+  });
+  // It must not be done yet; where it is, that shows below, not in how long this takes.
+  stops.wait_for(std::chrono::milliseconds(50));
+  go_on.set_value();
+  EXPECT_TRUE(stops.get());
+  joins.join();
 }
 
 TEST_F(GroupRegistryAloneTest, ADrainDoesNotWaitForABatchThatCannotBecomeWhole) {
