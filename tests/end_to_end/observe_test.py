@@ -179,7 +179,7 @@ def test_the_logs_of_a_run_are_read_by_its_directory_and_by_port(model, tmp_path
         assert "rollout_server: " in first and "|" not in first, "one source needs no name"
         with Server(model, "--dtype", "fp32"):
             followed.send_signal(signal.SIGINT)
-        assert followed.wait(timeout=120) == 130
+        assert followed.wait(timeout=120) == 130  # SIGINT
     gone = subprocess.run([str(small_run.TANDEM), "logs", observe], capture_output=True, text=True, timeout=120)
     assert gone.returncode == 4
     assert f"{observe}: Connection refused" in gone.stderr
