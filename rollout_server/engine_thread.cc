@@ -93,6 +93,7 @@ void EngineThread::Score(std::vector<ScoreSequence> sequences, const ScoreOption
 void EngineThread::EndScore(Scores::iterator score, absl::StatusOr<ScoreResult> result) {
   const auto done = std::move(score->done);
   scores_.erase(score);  // gives its KV back
+  PublishStats();        // an engine without work would not until the next command
   waiting_scores_.fetch_sub(1);
   done(std::move(result));
 }

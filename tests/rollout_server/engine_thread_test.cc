@@ -30,12 +30,16 @@ using testing::StepGate;
 struct Record {
   std::string did;  // of the engine thread, until it stopped or an answer came
   std::atomic<double> now{0};
+  std::atomic<int64_t> num_scores{0};  // that exist; each is lent a token of KV
 };
 
 class TimedScore : public ScoreRun {
  public:
   TimedScore(std::unique_ptr<ScoreRun> run, char name, Record* record)
-      : run_(std::move(run)), name_(name), record_(record) {}
+      : run_(std::move(run)), name_(name), record_(record) {
+    ++record_->num_scores;
+  }
+  ~TimedScore() override { --record_->num_scores; }
   absl::StatusOr<ScoreProgress> Step() override {
     const auto progress = run_->Step();
     record_->did += name_;
@@ -65,6 +69,11 @@ class TimedEngine : public ScriptedEngine {
     const char name = static_cast<char>(sequences[0].ids[0]);
     TANDEM_ASSIGN_OR_RETURN(auto run, ScriptedEngine::StartScore(std::move(sequences), options));
     return std::make_unique<TimedScore>(std::move(run), name, record_);
+  }
+  EngineStats Stats() const override {
+    EngineStats stats = ScriptedEngine::Stats();
+    stats.kv_used_tokens = record_->num_scores;
+    return stats;
   }
 
  private:
@@ -161,6 +170,13 @@ TEST_F(EngineThreadTest, AScoreThatNobodyWantsEndsBetweenTwoSlices) {
   EXPECT_THAT(unwanted.get(), FailsWith(absl::StatusCode::kCancelled, "the caller is gone"));
   EXPECT_EQ(record_.did, "uuu");
   EXPECT_THAT(Score('s', 1).get(), IsOk());
+}
+
+// Also where nothing is left to do, so that no command or step comes after it.
+TEST_F(EngineThreadTest, WhatAScoreWasLentIsGivenBackInTheStatsBeforeItsAnswer) {
+  score_gate_.Open();
+  ASSERT_THAT(Score('s', 3).get(), IsOk());
+  EXPECT_EQ(engine_.stats().kv_used_tokens, 0);
 }
 
 TEST_F(EngineThreadTest, EachSliceIsASignOfLife) {

@@ -26,11 +26,16 @@ grpc::Status ToGrpc(const absl::Status& status) {
   return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
 }
 
-// Four tokens that depend on seed and index alone; the text says which.
+// Four tokens that depend on seed and index alone; the text says which. Behind filters each is the
+// only one of its support.
 void DefaultSample(const GenerateGroupRequest& request, Completion* completion) {
-  for (int i = 0; i < 4 && i < request.sampling().max_new_tokens(); ++i) {
-    completion->add_token_ids(
-        static_cast<int32_t>((request.sampling().seed() / 7 + completion->index() + i) % 50));
+  const rollout::v1::SamplingParams& sampling = request.sampling();
+  const bool filtered = sampling.top_k() > 0 || sampling.min_p() > 0 ||
+                        (sampling.top_p() > 0 && sampling.top_p() < 1);
+  for (int i = 0; i < 4 && i < sampling.max_new_tokens(); ++i) {
+    const auto id = static_cast<int32_t>((sampling.seed() / 7 + completion->index() + i) % 50);
+    completion->add_token_ids(id);
+    if (filtered && sampling.return_support()) completion->add_support()->add_ids(id);
   }
   completion->set_text(std::to_string(completion->index()));
 }

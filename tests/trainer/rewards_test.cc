@@ -186,7 +186,8 @@ TEST(Rewards, ACorrectAnswerIsCorrectHoweverItsRewardIsShaped) {
   });
   EXPECT_DOUBLE_EQ(scored[0].value, 0);  // 1 - 0.5 - 0.5
   EXPECT_TRUE(scored[0].correct);
-  EXPECT_DOUBLE_EQ(scored[1].value, 0.5);
+  EXPECT_DOUBLE_EQ(scored[1].value,
+                   0.375);  // 0.5 for the format, - 0.5 * 1/4 for one token of four
   EXPECT_FALSE(scored[1].correct);
   EXPECT_TRUE(scored[2].correct);
   EXPECT_FALSE(scored[3].correct) << "there is no reward";
