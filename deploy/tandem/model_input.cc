@@ -29,6 +29,11 @@ absl::Status CheckModelDirectory(const std::string& directory) {
     if (missing.empty() && !std::filesystem::exists(weights, ignored) &&
         !std::filesystem::exists(weights.string() + ".index.json", ignored)) {
       missing = "no model.safetensors";
+      for (const char* pickle : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+        if (std::filesystem::exists(std::filesystem::path(directory) / pickle, ignored)) {
+          return ReadModelTensors(directory).status();  // says how a pickle is converted
+        }
+      }
     }
   }
   if (missing.empty()) return absl::OkStatus();

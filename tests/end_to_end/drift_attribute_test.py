@@ -97,16 +97,6 @@ def test_a_bf16_server_is_split_over_cast_body_kv_and_head_in_shares_that_add_up
     assert total == pytest.approx(result["total"]["mean"]["value"], abs=1e-8)
 
 
-def test_what_a_bf16_trainer_keeps_in_fp32_is_cast_and_not_kernels(model, tmp_path, monkeypatch):
-    """Its head, embedding and norms are the masters, which an fp32 server has as well: no part is their rounding."""
-    small_run.without_native_bf16(monkeypatch)
-    code, table, result = attribute(small_run.capture_of(tmp_path, model, prompts_per_step=8, dtype="bf16"))
-    assert code == 0, table
-    found = parts(result)
-    assert found["cast"]["mean_abs_alone"]["low"] > 1e-4, "the matrices of the layers are rounded"
-    assert found["kernels"]["mean_abs_alone"]["value"] < 0.1 * found["cast"]["mean_abs_alone"]["value"], table
-
-
 def test_four_versions_of_staleness_are_named(model, tmp_path):
     capture = small_run.capture_of(tmp_path, model, steps=6, max_staleness=4, push={"hold_back_versions": 4},
                                    prompts_per_step=8)

@@ -163,7 +163,7 @@ def test_promtool_finds_nothing_to_say_about_the_pages(watched):
 def test_no_label_names_a_version_a_request_or_a_prompt(watched):
     _, _, trainer, servers = watched
     labels = {label for page in (trainer, *servers) for label in re.findall(r'[{,](\w+)="', page)}
-    assert labels <= {"le", "phase", "kind", "reason", "outcome", "state", "name", "role", "commit", "version"}
+    assert labels <= {"le", "phase", "cause", "kind", "reason", "outcome", "state", "name", "role", "commit", "version"}
     for page in (trainer, *servers):
         named = [series for series in parse(page) if 'version="' in series]
         assert [series.split("{")[0] for series in named] == ["tandem_build_info"], "of the program, not of weights"

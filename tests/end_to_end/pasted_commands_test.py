@@ -29,6 +29,10 @@ if [ "$1" = test ]; then exec {make} -n -o configure test; fi
 exec {make} -o setup -o configure -o build "$@"
 """
 
+# A random model neither multiplies nor writes a sentence: a reward that some of its groups differ in.
+SOME_TEXTS = 'format: "(?s).*[eq].*"'
+SOME_REWARDS = "weights: {format: 1}\n    " + SOME_TEXTS
+
 # A background command of a block is up when the ports that the block names answer.
 WAIT_FOR = 'for port in {ports}; do until (exec 3<>/dev/tcp/127.0.0.1/$port) 2>/dev/null; do sleep 0.2; done; done\n'
 
@@ -49,8 +53,11 @@ def run_yaml_of(page):
 
 def make_tree(folder, model):
     for entry in SOURCE.iterdir():
-        if entry.name not in {"build", "models", "runs", "docs", ".git"}:
+        if entry.name not in {"build", "models", "runs", "docs", "examples", ".git"}:
             (folder / entry.name).symlink_to(entry)
+    shutil.copytree(SOURCE / "examples", folder / "examples")
+    demo_file = folder / "examples" / "demo.yaml"
+    demo_file.write_text(demo_file.read_text(encoding="utf-8").replace("weights: {number_answer: 1}", SOME_REWARDS), encoding="utf-8")
     shutil.copytree(SOURCE / "docs", folder / "docs")  # where figures are drawn anew
     (folder / "models").mkdir()
     (folder / "models" / "smollm2-135m-instruct").symlink_to(model)
@@ -135,8 +142,7 @@ def test_what_a_page_tells_to_paste_works(page, model, demo, tmp_path):
         shutil.copytree(demo, folder / "runs", symlinks=True)
     # The reader's own run file and prompts; a page that shows them brings its own.
     for name, text in {**run_yaml_of("docs/drift_replay.md"), **run_yaml_of(page)}.items():
-        # A random model never writes a sentence: a reward that some of its groups differ in.
-        text = re.sub(r'format: "[^"]*"', 'format: "(?s).*[eq].*"', text)
+        text = re.sub(r'format: "[^"]*"', SOME_TEXTS, text)
         (folder / name).write_text(text, encoding="utf-8")
     small_run.write_prompts(folder / "train.jsonl", count=40)
     code, output = bash(folder, script_of(page, tmp_path))
