@@ -220,9 +220,11 @@ def test_a_prompt_over_the_context_is_named_with_the_numbers(config, tmp_path):
 
 def test_only_this_start_is_quoted_from_a_log(config, tmp_path):
     for name in ("first", "second"):
-        code, output = small_run.run(config, "--set", f"trainer.data.train={tmp_path}/{name}.jsonl")
+        data = tmp_path / f"{name}.jsonl"
+        data.write_text("[1]\n")  # the trainer finds it: what is not there is found before a process starts
+        code, output = small_run.run(config, "--set", f"trainer.data.train={data}")
         assert code == 3, output
-        assert f"{tmp_path}/{name}.jsonl: open failed: No such file" in output
+        assert f"{data}:1: is array, not an object" in output
     assert "first.jsonl" not in output
 
 
