@@ -84,7 +84,7 @@ void EngineThread::Score(std::vector<ScoreSequence> sequences, const ScoreOption
     if (engine) run = engine->StartScore(std::move(*shared), options);
     if (!run.ok()) {
       waiting_scores_.fetch_sub(1);
-      return done(run.status());
+      return done(std::move(run).status());
     }
     scores_.push_back({*std::move(run), engine->live_version(), done, wanted});
   });
@@ -109,7 +109,7 @@ void EngineThread::SetPaused(bool paused, std::function<void(absl::Status)> done
     if (changed.ok() && paused_.exchange(paused) && !paused && callbacks_.on_resumed) {
       callbacks_.on_resumed();
     }
-    if (done) done(changed);
+    if (done) done(std::move(changed));
   });
 }
 
@@ -216,15 +216,15 @@ bool EngineThread::StepGroups() {
 void EngineThread::StepScores(bool groups_run) {
   for (auto score = scores_.begin(); score != scores_.end();) {
     const auto one = score++;
-    const absl::Status wanted = one->wanted ? one->wanted() : absl::OkStatus();
-    if (!wanted.ok()) EndScore(one, wanted);
+    absl::Status wanted = one->wanted ? one->wanted() : absl::OkStatus();
+    if (!wanted.ok()) EndScore(one, std::move(wanted));
   }
   if (scores_.empty() || (groups_run && owed_seconds_ > 0)) return;
   const double begin = clock_();
   const auto score = scores_.begin();
-  const absl::StatusOr<ScoreProgress> progress = score->run->Step();
+  absl::StatusOr<ScoreProgress> progress = score->run->Step();
   owed_seconds_ = clock_() - begin;
-  if (!progress.ok()) return EndScore(score, progress.status());
+  if (!progress.ok()) return EndScore(score, std::move(progress).status());
   if (*progress == ScoreProgress::kDone) {
     return EndScore(score, ScoreResult{score->run->Take(), score->version});
   }
