@@ -326,7 +326,7 @@ void GroupRegistry::StartDrain() {
   SendAndTell(told);
 }
 
-// Of one run, or of all.
+// Ends the groups that batches hold back: those of one run, or all.
 void GroupRegistry::EndHeld(const std::optional<std::string>& run_id, const absl::Status& error,
                             Listeners* told) {
   std::vector<GroupKey> held;

@@ -13,7 +13,7 @@ namespace {
 struct CgroupFiles {
   const char* limit;
   const char* usage;
-  // Of memory.stat: pages of files that can be dropped.
+  // The entries of memory.stat that count pages of files, which the kernel can drop.
   std::initializer_list<std::string_view> droppable;
 };
 const CgroupFiles kVersion1 = {
@@ -56,8 +56,9 @@ std::optional<int64_t> LeftIn(const std::string& cgroup, const CgroupFiles& file
   return *limit - *usage + SumOf(cgroup + "/memory.stat", files.droppable);
 }
 
-// Of the cgroup at `path` below `mount` and of all above it: each may have a limit. Where the path
-// is the host's and not to be seen from here, the mount itself is this container's.
+// The least that the cgroup at `path` below `mount` and those above it leave: each may have a
+// limit. Where the path is the host's and not to be seen from here, the mount itself is this
+// container's.
 void TakeLeastOfCgroups(const std::string& mount, std::string path, const CgroupFiles& files,
                         std::optional<int64_t>& least) {
   while (!path.empty() && path != "/") {

@@ -13,7 +13,7 @@
 namespace tandem::comm {
 namespace {
 
-// Of the caller and the thread: whoever is last frees it.
+// Shared by the caller and the thread; whoever is last frees it.
 struct Outcome {
   std::mutex mutex;
   std::condition_variable changed;

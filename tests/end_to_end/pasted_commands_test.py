@@ -1,6 +1,8 @@
 """Every ```sh block of README.md and docs/ is run as it stands on the page, a page from top to bottom in one shell, in a
 folder that looks like the source tree after the README's first command: a small random model stands in for SmolLM2, and
-`runs/demo-multiply-1` is there. Filled in: ports, and paths below /tmp. tests/support/page_blocks.py has the names of blocks."""
+`runs/demo-multiply-1` is there. Filled in: ports, and paths below /tmp. Not as the reader has it: the random model never answers right,
+so the demo and the reader's run files get a reward for letters (SOME_TEXTS), without which `drift replay` has no groups to compare.
+tests/support/page_blocks.py has the names of blocks."""
 import os
 import pathlib
 import re
