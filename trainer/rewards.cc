@@ -3,6 +3,7 @@
 #include <re2/re2.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -48,6 +49,13 @@ std::vector<std::string> Judges(const RewardOptions& options) {
   return judges.empty() ? shapes : judges;
 }
 
+// Sums of weights are compared up to this share: 0.6 + 0.3 + 0.1 is less than 1 by one rounding.
+constexpr double kThresholdRounding = 1e-9;
+
+bool Reaches(double sum, double threshold) {
+  return sum >= threshold - kThresholdRounding * std::abs(threshold);
+}
+
 absl::Status CheckThreshold(const RewardOptions& options) {
   const std::vector<std::string> judges = Judges(options);
   double most = 0;
@@ -55,7 +63,7 @@ absl::Status CheckThreshold(const RewardOptions& options) {
     if (name == "subprocess") return absl::OkStatus();  // its rewards have no bound
     if (std::ranges::find(judges, name) != judges.end()) most += std::max(weight, 0.0);
   }
-  if (judges.empty() || most >= options.pass_threshold) return absl::OkStatus();
+  if (judges.empty() || Reaches(most, options.pass_threshold)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "reward.pass_threshold is ", options.pass_threshold, ", and the components that judge the ",
       "answer (", absl::StrJoin(judges, ", "), ") add up to ", most,
@@ -234,7 +242,7 @@ Reward RewardFunction::ScoreOne(const RewardInput& input) {
     reward.value += weight * *part;
     if (std::ranges::find(judges, name) != judges.end()) correctness += weight * *part;
   }
-  reward.correct = !judges.empty() && correctness >= options_.pass_threshold &&
+  reward.correct = !judges.empty() && Reaches(correctness, options_.pass_threshold) &&
                    !IsRewardFailure(reward.mask_reason);
   if (input.truncated && options_.truncated == TruncatedPolicy::kZero) reward.value = 0;
   if (input.truncated && options_.truncated == TruncatedPolicy::kPenalise) {

@@ -52,6 +52,10 @@ struct Server {
   bool is_retired = false;
   std::string last_error = "not reached yet";
   double retry_seconds = 0;
+  // It answers and cannot be used: another's claim holds, pushes fail. Waits double until it is
+  // used.
+  double refusal_seconds = 0;
+  steady_clock::time_point probe_at;
   std::optional<GetInfoResponse> info;
   int64_t ready_epoch = -1, ready_version = -1;
 };
@@ -77,6 +81,8 @@ std::string Trailing(const grpc::ClientContext& context, const char* key) {
   return found == trailer.end() ? "" : std::string(found->second.data(), found->second.size());
 }
 
+constexpr double kLongestRetryAfterSeconds = 60;  // whatever a server asks for
+
 // How a call ended: why the server turned it away, and when it says to come back.
 struct CallEnd {
   rpc::Refusal refusal = rpc::Refusal::kNone;
@@ -91,7 +97,8 @@ struct CallEnd {
 
 CallEnd EndOf(const grpc::ClientContext& context) {
   const double ms = std::strtod(Trailing(context, rpc::kRetryAfterKey).c_str(), nullptr);
-  return {rpc::RefusalNamed(Trailing(context, rpc::kRefusalKey)), std::max(0.0, ms) / 1000};
+  return {rpc::RefusalNamed(Trailing(context, rpc::kRefusalKey)),
+          std::min(std::max(0.0, ms) / 1000, kLongestRetryAfterSeconds)};
 }
 
 }  // namespace
@@ -99,6 +106,7 @@ CallEnd EndOf(const grpc::ClientContext& context) {
 struct RolloutClient::Impl {
   void Work(int index, bool probes);
   absl::Status Judge(const std::string& address, const GetInfoResponse& info) const;
+  double NextWait(double seconds) const;  // after one of `seconds`; 0: there was none
   void Probe(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void RunTask(int index, Task task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   absl::Status Call(Server& server, const Task& task, FinishedGroup* group, CallEnd* end);
@@ -257,9 +265,17 @@ absl::Status RolloutClient::Impl::Judge(const std::string& address,
   return absl::Status(accepted.code(), absl::StrCat(who, ": ", accepted.message()));
 }
 
+double RolloutClient::Impl::NextWait(double seconds) const {
+  return std::min(std::max(options.retry_initial_seconds, 2 * seconds), options.retry_max_seconds);
+}
+
 // Asks a lost server for its state, then waits if it still is lost.
 void RolloutClient::Impl::Probe(int index) {
   Server& server = At(index);
+  if (steady_clock::now() < server.probe_at) {
+    changed.WaitUntil(&mu, server.probe_at);
+    return;
+  }
   GetInfoResponse info;
   mu.Unlock();
   grpc::ClientContext context;
@@ -284,8 +300,7 @@ void RolloutClient::Impl::Probe(int index) {
     return;
   }
   server.last_error = status.ok() ? "is draining" : status.error_message();
-  server.retry_seconds = std::min(std::max(options.retry_initial_seconds, 2 * server.retry_seconds),
-                                  options.retry_max_seconds);
+  server.retry_seconds = NextWait(server.retry_seconds);
   const auto until = After(server.retry_seconds);
   while (!stopping && changed.WaitUntil(&mu, until)) {
   }
@@ -490,13 +505,19 @@ void RolloutClient::MarkReady(int server, int64_t epoch, int64_t version) {
   Server& marked = impl_->At(server);
   marked.ready_epoch = epoch;
   marked.ready_version = version;
+  marked.refusal_seconds = 0;
   if (marked.state == State::kBehind) marked.state = State::kReady;
   impl_->changed.NotifyAll();
 }
 
 void RolloutClient::MarkLost(int server, const std::string& reason) {
   MutexLock lock(&impl_->mu);
-  impl_->At(server).ready_version = -1;
+  Server& marked = impl_->At(server);
+  if (marked.state == State::kBehind) {
+    marked.refusal_seconds = impl_->NextWait(marked.refusal_seconds);
+    marked.probe_at = After(marked.refusal_seconds);
+  }
+  marked.ready_version = -1;
   impl_->Lose(server, reason);
 }
 

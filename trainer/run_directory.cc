@@ -81,6 +81,11 @@ std::string CompletionJson(const ScoredCompletion& member, const std::vector<flo
       ",\"finish_reason\":", JsonText(FinishReasonName(completion.finish_reason())), "}");
 }
 
+// What `tandem run` writes into the run directory, maybe before the trainer has opened it.
+bool IsOfTheLauncher(const fs::path& path) {
+  return path.filename() == "logs" || path.filename() == "restarts.jsonl";
+}
+
 bool LooksLikeARun(const std::string& path) {
   return fs::exists(path + "/events.jsonl") || fs::exists(path + "/config.yaml");
 }
@@ -131,11 +136,10 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::stri
   const bool bare_is_empty = mode == RunMode::kResumeOrFresh;
   mode = Decide(out, name, mode);
   if (fs::exists(run->path_)) TANDEM_RETURN_IF_ERROR(run->Lock());
-  // The launcher may have put its logs there before the trainer starts.
   bool empty = true;
   for (const auto& entry : fs::directory_iterator(run->path_, error)) {
     const bool is_bare = bare_is_empty && fs::is_empty(entry.path(), error) && !error;
-    if (entry.path().filename() != "logs" && !is_bare) empty = false;
+    if (!IsOfTheLauncher(entry.path()) && !is_bare) empty = false;
   }
   if (mode == RunMode::kResume && !LooksLikeARun(run->path_)) {
     return absl::NotFoundError(absl::StrCat(run->path_, ": no run to resume is there"));
@@ -152,7 +156,7 @@ absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::stri
           run->path_, " does not look like a run (no events.jsonl): --clean will not delete it"));
     }
     for (const auto& entry : fs::directory_iterator(run->path_, error)) {
-      if (entry.path().filename() != "logs") fs::remove_all(entry.path(), error);
+      if (!IsOfTheLauncher(entry.path())) fs::remove_all(entry.path(), error);
     }
   }
   for (const char* folder : {"", "/logs", "/rollouts", "/checkpoints"}) {

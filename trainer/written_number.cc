@@ -230,7 +230,10 @@ bool IsMixed(const WrittenNumber& whole, const WrittenNumber& fraction, std::str
          fraction.value > 0 && fraction.value < 1;
 }
 
+// Infinite values, of digits beyond the range of a double, are the same as nothing: otherwise a
+// completion of digits alone would be the answer to every question.
 bool SameValue(double a, double b, double tolerance) {
+  if (!std::isfinite(a) || !std::isfinite(b)) return false;
   return std::abs(a - b) <= tolerance * std::max(std::abs(a), std::abs(b));
 }
 

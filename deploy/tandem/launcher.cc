@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
+#include "common/base/printable.h"
 
 namespace tandem::front {
 namespace {
@@ -250,7 +251,7 @@ void Launcher::Explain(const ChildProcess& child, const ChildEnd& end) {
   live_->Print(absl::StrCat("tandem: ", child.name(), " ended with ", end.ToString(),
                             "; its last lines (", child.log_path(), "):"));
   for (const std::string& line : LastLines(child.log_path(), kLogLinesShown, child.log_begin())) {
-    live_->Print("  | " + line);
+    live_->Print("  | " + Printable(line));
   }
 }
 

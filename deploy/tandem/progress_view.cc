@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/printable.h"
 #include "deploy/tandem/live_line.h"
 
 namespace tandem::front {
@@ -15,9 +16,10 @@ double NumberOf(const nlohmann::json& line, const char* key, double if_absent) {
   return it != line.end() && it->is_number() ? it->get<double>() : if_absent;
 }
 
+// Messages repeat what servers and reward programs said: they are made fit for a terminal.
 std::string TextOf(const nlohmann::json& line, const char* key) {
   const auto it = line.find(key);
-  return it != line.end() && it->is_string() ? it->get<std::string>() : "";
+  return it != line.end() && it->is_string() ? Printable(it->get<std::string>()) : "";
 }
 
 double Mean(const double* begin, size_t count) {

@@ -14,6 +14,7 @@
 #include "common/base/clock.h"
 #include "common/base/exit_codes.h"
 #include "common/base/file_system.h"
+#include "common/base/printable.h"
 #include "common/base/status_macros.h"
 
 namespace tandem::front {
@@ -27,11 +28,12 @@ constexpr int kColours[] = {36, 33, 35, 32, 34, 31};
 
 void PrintLine(std::FILE* file, int rank, bool colour, const std::string& line) {
   const std::string prefix = absl::StrCat("[rank ", rank, "]");
+  const std::string shown = Printable(line);  // a rank's own text may repeat what others sent
   if (colour) {
     std::fprintf(file, "\033[%dm%s\033[0m %s\n", kColours[rank % std::size(kColours)],
-                 prefix.c_str(), line.c_str());
+                 prefix.c_str(), shown.c_str());
   } else {
-    std::fprintf(file, "%s %s\n", prefix.c_str(), line.c_str());
+    std::fprintf(file, "%s %s\n", prefix.c_str(), shown.c_str());
   }
 }
 

@@ -104,6 +104,12 @@ TEST(ProgressViewTest, AnAlertGetsALineWithItsDiagnosisOnce) {
   EXPECT_EQ(view.summary().AlertsLine(), "alerts: kl 1x, ratio 2x (see docs/alerts.md)\n");
 }
 
+TEST(ProgressViewTest, WhatAServerSaidCannotMoveTheCursor) {
+  ProgressView view(4);
+  EXPECT_TRUE(view.Take(R"({"kind":"server_lost","message":"gone\u001b[2Jclean\u202e"})"));
+  EXPECT_EQ(view.text(), "server_lost: gone\\u001b[2Jclean\\u202e");
+}
+
 TEST(ProgressViewTest, TheLiveLineSaysThePhaseAndTheNumbersOfTheStepBefore) {
   ProgressView view(4);
   view.Take(R"({"phase":"rollout","step":1})");

@@ -110,6 +110,12 @@ TEST_F(LauncherTest, EndsTheRunWhenAServerDiesInMidRun) {
   EXPECT_NE(shown_.find("| bye"), std::string::npos) << shown_;
 }
 
+TEST_F(LauncherTest, TheLastLinesOfAProcessCannotMoveTheCursor) {
+  const LaunchResult result = Run({.server = "printf 'reward \\033[2J said\\n' >&2; exit 3"});
+  EXPECT_EQ(result.exit_code, ExitCode::kBadModelOrData);
+  EXPECT_NE(shown_.find("| reward \\u001b[2J said"), std::string::npos) << shown_;
+}
+
 TEST_F(LauncherTest, NeverStartsTheTrainerWhenAServerRefusesItsModel) {
   const LaunchResult result = Run({.server = "echo 'no such model' >&2; exit 3"});
   EXPECT_EQ(result.exit_code, ExitCode::kBadModelOrData);

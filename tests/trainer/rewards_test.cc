@@ -169,6 +169,19 @@ TEST(Rewards, APassThresholdThatNothingCanReachIsRefused) {
   EXPECT_THAT(RewardFunction::Create(options), IsOk());
 }
 
+// In doubles 0.6 + 0.3 + 0.1, in the order of their names' weights, is 0.9999999999999999.
+TEST(Rewards, WeightsThatAddUpToTheThresholdReachItWhateverTheirRounding) {
+  RewardOptions options;
+  options.weights = {{"exact_match", 0.6}, {"gsm8k", 0.3}, {"last_number", 0.1}};
+  auto rewards = RewardFunction::Create(options);
+  ASSERT_THAT(rewards, IsOk());
+  const auto scored = (*rewards)->Score(
+      {{.text = "#### 12", .answer = "#### 12"}, {.text = "so #### 12", .answer = "#### 12"}});
+  EXPECT_LT(scored[0].value, 1);
+  EXPECT_TRUE(scored[0].correct);
+  EXPECT_FALSE(scored[1].correct);
+}
+
 // A penalty for length or truncation is for training; whether an answer is right is another matter.
 TEST(Rewards, ACorrectAnswerIsCorrectHoweverItsRewardIsShaped) {
   RewardOptions options;

@@ -33,8 +33,8 @@ class RolloutClientTest : public ::testing::Test {
  protected:
   void Connect(const std::vector<std::string>& addresses, RolloutClientOptions options = {}) {
     options.groups_in_flight = 2;
-    options.retry_initial_seconds = 0.01;
-    options.retry_max_seconds = 0.05;
+    options.retry_initial_seconds = first_wait_seconds_;
+    options.retry_max_seconds = longest_wait_seconds_;
     client_ = std::make_unique<RolloutClient>(addresses, "run", options);
     size_t reachable = 0;
     while (reachable < addresses.size()) reachable = client_->Behind(seconds(10)).size();
@@ -52,6 +52,7 @@ class RolloutClientTest : public ::testing::Test {
     for (const int server : client_->Behind(seconds(10))) client_->MarkReady(server, 0, 0);
   }
 
+  double first_wait_seconds_ = 0.01, longest_wait_seconds_ = 0.05;
   FakeRolloutServer server_, other_;
   std::unique_ptr<RolloutClient> client_;
 };
@@ -153,6 +154,18 @@ TEST_F(RolloutClientTest, UnavailableTakesAServerOutUntilItIsProvenAgain) {
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(events[0].kind, "server_lost");
   EXPECT_EQ(events[1].kind, "server_back");
+}
+
+// A server whose claim is refused answers every probe: without a wait each turn of the loop would
+// add two events for as long as another run's lease lasts.
+TEST_F(RolloutClientTest, AServerThatAnswersAndCannotBeUsedIsProbedAfterAWait) {
+  first_wait_seconds_ = longest_wait_seconds_ = 1e6;
+  Connect({server_.address()});
+  server_.FailNextGroups({absl::UnavailableError("draining")});
+  client_->Submit(Request(1));
+  ASSERT_EQ(client_->Behind(seconds(60)).size(), 1u) << "a lost server is probed at once";
+  client_->MarkLost(0, "the claim was refused");
+  EXPECT_TRUE(client_->Behind(milliseconds(50)).empty());
 }
 
 TEST_F(RolloutClientTest, GroupsOfADeadServerRunElsewhereOnce) {

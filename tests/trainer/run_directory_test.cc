@@ -58,6 +58,21 @@ TEST(RunDirectory, StartsBesideTheLaunchersLogs) {
   EXPECT_THAT(RunDirectory::Open(out.path(), "r", RunMode::kFresh), IsOk());
 }
 
+// A server, or a trainer that loads its model, may die and be started again before there is a run.
+TEST(RunDirectory, StartsBesideTheLaunchersRecordOfRestartsAndKeepsIt) {
+  for (const RunMode mode : {RunMode::kFresh, RunMode::kResumeOrFresh, RunMode::kClean}) {
+    TempDir out;
+    ASSERT_THAT(MakeDirectories(out / "r/logs"), IsOk());
+    ASSERT_THAT(WriteFileAtomically(out / "r/restarts.jsonl", "{}\n"), IsOk());
+    if (mode == RunMode::kClean) {
+      ASSERT_THAT(WriteFileAtomically(out / "r/events.jsonl", "{}\n"), IsOk());
+    }
+    EXPECT_THAT(RunDirectory::Open(out.path(), "r", mode), IsOk());
+    EXPECT_EQ(Lines(out / "r/restarts.jsonl").size(), 1u);
+    EXPECT_TRUE(Lines(out / "r/events.jsonl").empty());
+  }
+}
+
 TEST(RunDirectory, CleanDeletesARunAndNothingElse) {
   TempDir out;
   {

@@ -118,5 +118,17 @@ TEST(SameNumber, NumbersThatAreCloseAreNotTheSame) {
   EXPECT_FALSE(Same("0", "1e-300"));
 }
 
+// The largest double is 1.8e308.
+TEST(SameNumber, NumbersTooLargeForADoubleAreTheSameOnlyByTheirDigits) {
+  const std::string nines(400, '9');
+  EXPECT_FALSE(Same("1e999%", "5"));
+  EXPECT_FALSE(Same("1e999", "3.14"));
+  EXPECT_FALSE(Same(nines, "0.5"));
+  EXPECT_FALSE(Same(nines + "/1", "3/4"));
+  EXPECT_FALSE(Same("1e999%", "1e998%"));
+  EXPECT_TRUE(Same(nines, nines));
+  EXPECT_FALSE(Same(nines, nines + "9"));
+}
+
 }  // namespace
 }  // namespace tandem::trainer
