@@ -1,8 +1,8 @@
 // Files as the project writes them: whole or not at all. The one place that opens files for writing
 // durable state, so that tests can inject ENOSPC, short writes and failing fsyncs at one seam
 // (environment TANDEM_FAIL_WRITE="substring-of-path:errno-name:after-bytes", debug and release;
-// errno names are ENOSPC, EDQUOT, EROFS, EACCES, EINVAL and EIO; "fsync" in place of the bytes makes
-// fsync fail, "exchange" the exchange of two directories, as on file systems that have none).
+// errno names are ENOSPC, EDQUOT, EROFS, EACCES, EINVAL and EIO; "fsync" in place of the bytes
+// makes fsync fail, "exchange" the exchange of two directories, as on file systems that have none).
 #ifndef TANDEM_COMMON_BASE_FILE_SYSTEM_H_
 #define TANDEM_COMMON_BASE_FILE_SYSTEM_H_
 
@@ -29,8 +29,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path);
 absl::Status WriteFileAtomically(const std::string& path, std::string_view contents);
 
 // Has `fill` write files into the empty directory PATH.tmp, fsyncs it and puts it at PATH, in place
-// of what was there. On an error, its own or that of `fill`, PATH is as before and PATH.tmp is gone;
-// where only the fsync after the rename failed, PATH is the whole new directory.
+// of what was there. On an error, its own or that of `fill`, PATH is as before and PATH.tmp is
+// gone; where only the fsync after the rename failed, PATH is the whole new directory.
 //
 // Readers, and whoever comes after a crash, find one of the two directories, whole: the two names
 // are exchanged in one step (renameat2 with RENAME_EXCHANGE, as on ext4, xfs, btrfs and tmpfs).
