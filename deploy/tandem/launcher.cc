@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/file_system.h"
+#include "common/base/printable.h"
 
 namespace tandem::front {
 namespace {
@@ -53,7 +54,7 @@ LaunchResult Launcher::Run() {
 }
 
 bool Launcher::Fail(const absl::Status& status) {
-  live_->Print(absl::StrCat("tandem: ", status.message()));
+  live_->Print(absl::StrCat("tandem: ", PrintableLines(std::string(status.message()))));
   exit_code_ = ExitCode::kChildDied;
   return false;
 }
@@ -135,9 +136,9 @@ void Launcher::Relay() {
   const std::string note = num_restarts == 0 ? "" : absl::StrCat("  restarts ", num_restarts);
   for (const std::string& line : trainer_.output().Lines()) {
     if (view_.Take(line)) {
-      live_->Print(view_.text());
+      live_->Print(PrintableLines(view_.text()));
     } else if (!view_.text().empty()) {
-      live_->Update(view_.text() + note);
+      live_->Update(Printable(view_.text()) + note);
     }
   }
 }
@@ -242,7 +243,8 @@ std::optional<double> Launcher::PlanRestart(const ChildProcess& child, const Chi
       file.ok() ? (*file)->Append(
                       RestartLine(name, end, attempt, restarts_.most(), *delay, view_.last_step()))
                 : file.status();
-  if (!written.ok()) live_->Print(absl::StrCat("tandem: ", written.message()));
+  if (!written.ok())
+    live_->Print(absl::StrCat("tandem: ", PrintableLines(std::string(written.message()))));
   return delay;
 }
 
@@ -250,7 +252,7 @@ void Launcher::Explain(const ChildProcess& child, const ChildEnd& end) {
   live_->Print(absl::StrCat("tandem: ", child.name(), " ended with ", end.ToString(),
                             "; its last lines (", child.log_path(), "):"));
   for (const std::string& line : LastLines(child.log_path(), kLogLinesShown, child.log_begin())) {
-    live_->Print("  | " + line);
+    live_->Print("  | " + Printable(line));
   }
 }
 
