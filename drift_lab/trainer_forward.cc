@@ -48,9 +48,7 @@ std::vector<SupportView> SupportOf(const Capture& capture, int64_t s) {
   std::vector<SupportView> support;
   for (int64_t t = capture.token_offsets[static_cast<size_t>(s)];
        t < capture.token_offsets[static_cast<size_t>(s) + 1]; ++t) {
-    const auto begin = static_cast<size_t>(capture.support_offsets[static_cast<size_t>(t)]);
-    const auto end = static_cast<size_t>(capture.support_offsets[static_cast<size_t>(t) + 1]);
-    support.push_back(std::span(capture.support_ids).subspan(begin, end - begin));
+    support.push_back(capture.support(t));
   }
   return support;
 }
@@ -60,7 +58,7 @@ absl::StatusOr<trainer::PackedRow> Pack(const Capture& capture, const Row& row) 
                                   capture.prompt(capture.group[static_cast<size_t>(row.front())])};
   for (const int64_t s : row) {
     tokens.completions.push_back(capture.ids(s));
-    if (!capture.support_ids.empty()) tokens.support.push_back(SupportOf(capture, s));
+    if (!capture.packed_support.empty()) tokens.support.push_back(SupportOf(capture, s));
   }
   return trainer::PackRow({&tokens, 1});
 }

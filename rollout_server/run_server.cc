@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/exit_codes.h"
+#include "common/base/printable.h"
 #include "common/base/stop_signal.h"
 #include "common/observe/observation.h"
 #include "common/rpc/credentials.h"
@@ -15,7 +16,9 @@ namespace tandem::rollout {
 namespace {
 
 int Fail(const absl::Status& status, ExitCode code) {
-  std::fprintf(stderr, "rollout_server: %s\n", std::string(status.message()).c_str());
+  // What a model directory or a file of certificates says may be in it.
+  std::fprintf(stderr, "rollout_server: %s\n",
+               PrintableLines(std::string(status.message())).c_str());
   return ToInt(code);
 }
 

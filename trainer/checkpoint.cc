@@ -212,7 +212,8 @@ absl::StatusOr<Checkpoint> LoadCheckpoint(const std::string& path,
 
 absl::StatusOr<LoadedCheckpoint> LoadLatestCheckpoint(const std::string& directory,
                                                       const CheckpointIdentity& identity) {
-  std::vector<int64_t> steps = StepsIn(directory);
+  TANDEM_RETURN_IF_ERROR(RecoverDirectories(directory));
+  const std::vector<int64_t> steps = StepsIn(directory);
   // A step newer than LATEST is whole too if its digests say so: the writer died between the two.
   LoadedCheckpoint loaded;
   for (const int64_t step : steps) {

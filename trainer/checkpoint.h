@@ -64,7 +64,8 @@ struct LoadedCheckpoint {
   std::vector<std::string> refused;  // newer ones that were damaged, with why
 };
 
-// The newest checkpoint that is whole: LATEST, else the others from the newest down.
+// The newest checkpoint that is whole, whatever LATEST says. First it gives a checkpoint its name
+// back whose replacement a crash interrupted, so only the run that owns `directory` may call this.
 //   NOT_FOUND  none is there
 //   DATA_LOSS  all are damaged (each named)
 //   FAILED_PRECONDITION as above

@@ -30,10 +30,11 @@ void AppendOr(const Field& values, int num_tokens, T missing, std::vector<T>& co
   }
 }
 
-// Of either form. A packed one was checked when it came.
-void AppendSupport(const rollout::v1::TokenSupport& support, std::vector<int32_t>& ids) {
-  Append(support.ids(), ids);
-  SupportView::OfBytes(support.packed()).AppendTo(&ids);
+// In either form. A packed one was checked when it came.
+void AppendSupport(const rollout::v1::TokenSupport& support, std::vector<uint8_t>& bytes) {
+  const std::vector<int32_t> ids(support.ids().begin(), support.ids().end());
+  const std::string packed = ids.empty() ? support.packed() : PackedSupport(ids).bytes();
+  bytes.insert(bytes.end(), packed.begin(), packed.end());
 }
 
 // Of completion `i` of the group; empty where it is not known.
@@ -62,8 +63,8 @@ void AppendTokens(const ScoredCompletion& scored, std::span<const float> proxima
                             span.weight_version());
   }
   for (int t = 0; t < n; ++t) {
-    if (t < completion.support_size()) AppendSupport(completion.support(t), c.support_ids);
-    c.support_offsets.push_back(static_cast<int64_t>(c.support_ids.size()));
+    if (t < completion.support_size()) AppendSupport(completion.support(t), c.packed_support);
+    c.packed_support_offsets.push_back(static_cast<int64_t>(c.packed_support.size()));
   }
 }
 
@@ -89,7 +90,7 @@ Capture CaptureGroups(const std::vector<ScoredGroup>& groups, const PerToken& pr
   Capture c;
   c.prompt_offsets.push_back(0);
   c.token_offsets.push_back(0);
-  c.support_offsets.push_back(0);
+  c.packed_support_offsets.push_back(0);
   for (const ScoredGroup& group : groups) {
     const auto place = static_cast<int32_t>(c.group_id.size());
     c.group_id.push_back(group.group_id());

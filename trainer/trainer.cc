@@ -220,6 +220,13 @@ absl::Status Trainer::Impl::SkipStep(const std::string& reason, const StepExperi
   buffer->StepInstalled();
   frontier = buffer->next_step();
   skipped_steps = frontier - version.value;
+  ++unrecorded_skips;
+  for (const DroppedGroup& group : step.dropped) {
+    unrecorded_drops.push_back({group.group_id, group.reason});
+  }
+  for (const ScoredGroup& group : step.groups) {
+    unrecorded_drops.push_back({group.group_id(), "step_skipped"});
+  }
   const auto id = [](std::string* out, const experience::v1::ScoredGroup& group) {
     absl::StrAppend(out, group.group_id());
   };
@@ -242,7 +249,10 @@ absl::Status Trainer::Impl::RecordStep(const StepExperience& step, double step_s
   if (eval_due || (last && eval_prompts != nullptr && options.eval.at_end)) {
     TANDEM_RETURN_IF_ERROR(Evaluate(line));
   }
-  AddDropMetrics(step.groups, step.dropped, line);
+  std::vector<DroppedGroup> dropped = std::exchange(unrecorded_drops, {});
+  dropped.insert(dropped.end(), step.dropped.begin(), step.dropped.end());
+  AddDropMetrics(step.groups, dropped, line);
+  line->AddCount("skipped/steps", std::exchange(unrecorded_skips, 0));
   line->Add("time/rollout", times.rollout);
   line->Add("time/reward", times.reward);
   line->Add("time/push", times.push);

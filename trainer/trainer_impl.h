@@ -161,6 +161,10 @@ struct Trainer::Impl {
   bool resumed = false;
   bool stop_early = false;
   int64_t skipped_in_row = 0;
+  // What was skipped since the last line of metrics.jsonl: the next line counts it, because a step
+  // that makes no version has no number of its own. Groups without what was sampled.
+  int64_t unrecorded_skips = 0;
+  std::vector<DroppedGroup> unrecorded_drops;
   // Since the run began: so many steps more had their groups taken than made weights. Read on
   // threads of the client.
   std::atomic<int64_t> skipped_steps = 0;

@@ -86,6 +86,8 @@ absl::Status Trainer::Impl::OpenRun(RunMode mode) {
   buffer = std::make_unique<ExperienceBuffer>(options.max_staleness, options.prompts_per_step,
                                               options.completions_per_prompt, frontier,
                                               options.push.hold_back_versions);
+  TANDEM_RETURN_IF_ERROR(
+      WithExitCode(RecoverDirectories(run->path() + "/captures"), ExitCode::kStorage));
   captures = std::make_unique<CaptureWriter>(run->path() + "/captures", options.capture,
                                              options.steps, options.max_staleness);
   recent =

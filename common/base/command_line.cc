@@ -8,6 +8,7 @@
 
 #include "common/base/exit_codes.h"
 #include "common/base/nearest_name.h"
+#include "common/base/printable.h"
 
 namespace tandem {
 namespace {
@@ -89,8 +90,8 @@ void ExplainExtra(CLI::App& app, const std::string& extra) {
   } else {
     hint = HintFor(command, extra);
   }
-  std::fprintf(stderr, "%s: unknown %s %s%s\n", FullName(command).c_str(), kind, wrong.c_str(),
-               hint.c_str());
+  std::fprintf(stderr, "%s: unknown %s %s%s\n", FullName(command).c_str(), kind,
+               Printable(wrong).c_str(), Printable(hint).c_str());
 }
 
 }  // namespace
@@ -117,7 +118,7 @@ std::optional<int> ParseCommandLine(CLI::App& app, std::vector<std::string> argu
     if (!extras.empty()) {
       ExplainExtra(app, extras.front());
     } else {
-      std::fprintf(stderr, "%s: %s\n", command.c_str(), e.what());
+      std::fprintf(stderr, "%s: %s\n", command.c_str(), PrintableLines(e.what()).c_str());
     }
     std::fprintf(stderr, "%s --help lists what there is\n", command.c_str());
     return ToInt(ExitCode::kUsage);

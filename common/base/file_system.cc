@@ -1,6 +1,7 @@
 #include "common/base/file_system.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -45,6 +46,7 @@ struct InjectedFailure {
   int error = 0;            // 0: none
   int64_t after_bytes = 0;  // bytes of the file that still go through
   bool on_sync = false;     // fsync fails instead of a write
+  bool on_exchange = false;
 };
 
 InjectedFailure InjectedFailureFor(const std::string& path) {
@@ -57,9 +59,12 @@ InjectedFailure InjectedFailureFor(const std::string& path) {
                   : parts[1] == "EDQUOT" ? EDQUOT
                   : parts[1] == "EROFS"  ? EROFS
                   : parts[1] == "EACCES" ? EACCES
+                  : parts[1] == "EINVAL" ? EINVAL
                                          : EIO;
   if (parts[2] == "fsync") {
     failure.on_sync = true;
+  } else if (parts[2] == "exchange") {
+    failure.on_exchange = true;
   } else if (!absl::SimpleAtoi(parts[2], &failure.after_bytes)) {
     return {};
   }
@@ -74,7 +79,7 @@ void DurablePoint(const char* action, const std::string& path) {
 // Writes all of `bytes`; `*written` counts what the file holds already and is advanced.
 absl::Status WriteAll(int fd, std::string_view bytes, const std::string& path, int64_t* written) {
   const InjectedFailure failure = InjectedFailureFor(path);
-  const bool limited = failure.error != 0 && !failure.on_sync;
+  const bool limited = failure.error != 0 && !failure.on_sync && !failure.on_exchange;
   while (!bytes.empty()) {
     size_t count = bytes.size();
     if (limited) {
@@ -121,6 +126,73 @@ absl::Status SyncDirectoryOf(const std::string& path) {
 
 std::string TemporaryName(const std::string& path) { return path + ".tmp"; }
 
+// What was at a path while its replacement takes the name, where names cannot be exchanged. No
+// ".tmp": who clears up temporaries must not take it for one.
+constexpr char kBefore[] = ".tmp-before";
+
+absl::Status Rename(const std::string& from, const std::string& to) {
+  DurablePoint("rename to", to);
+  if (::rename(from.c_str(), to.c_str()) != 0) return ErrnoStatus(errno, "rename to", to);
+  return absl::OkStatus();
+}
+
+// Exchanges the names of two directories; false where the file system or the kernel has no such
+// operation.
+absl::StatusOr<bool> Exchange(const std::string& temporary, const std::string& path) {
+  DurablePoint("exchange", path);
+  const InjectedFailure failure = InjectedFailureFor(path);
+  errno = failure.error;
+  if (!failure.on_exchange &&
+      ::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) {
+    return true;
+  }
+  if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
+  return ErrnoStatus(errno, "exchange", path);
+}
+
+void Remove(const std::string& path) {
+  DurablePoint("remove", path);
+  std::error_code ignored;  // what is left of it goes with the next one
+  std::filesystem::remove_all(path, ignored);
+}
+
+// Undoes a replacement that a crash interrupted between its two renames, or ends one that a crash
+// interrupted after both.
+absl::Status Recover(const std::string& path) {
+  const std::string before = path + kBefore;
+  std::error_code ignored;
+  if (!std::filesystem::exists(before, ignored)) return absl::OkStatus();
+  if (std::filesystem::exists(path, ignored)) {
+    Remove(before);
+    return absl::OkStatus();
+  }
+  TANDEM_RETURN_IF_ERROR(Rename(before, path));
+  return SyncDirectoryOf(path);
+}
+
+// Puts `temporary` at `path`, in place of what is there. What was there is removed only after its
+// replacement is on the disk.
+absl::Status Replace(const std::string& temporary, const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) {
+    TANDEM_RETURN_IF_ERROR(Rename(temporary, path));
+    return SyncDirectoryOf(path);
+  }
+  TANDEM_ASSIGN_OR_RETURN(const bool exchanged, Exchange(temporary, path));
+  const std::string before = exchanged ? temporary : path + kBefore;
+  if (!exchanged) {
+    TANDEM_RETURN_IF_ERROR(Rename(path, before));
+    const absl::Status renamed = Rename(temporary, path);
+    if (!renamed.ok()) {
+      Rename(before, path).IgnoreError();
+      return renamed;
+    }
+  }
+  TANDEM_RETURN_IF_ERROR(SyncDirectoryOf(path));
+  Remove(before);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
@@ -150,24 +222,31 @@ absl::Status WriteFileAtomically(const std::string& path, std::string_view conte
 }
 
 absl::Status WriteDirectoryAtomically(
-    const std::string& path, absl::FunctionRef<absl::Status(const std::string& directory)> fill) {
-  namespace fs = std::filesystem;
+    const std::string& name, absl::FunctionRef<absl::Status(const std::string& directory)> fill) {
+  std::string path = name;
+  while (path.size() > 1 && path.ends_with('/'))
+    path.pop_back();  // PATH.tmp lies beside, not below
   const std::string temporary = TemporaryName(path);
-  std::error_code error;
-  fs::remove_all(temporary, error);
+  std::error_code ignored;
+  TANDEM_RETURN_IF_ERROR(Recover(path));
+  std::filesystem::remove_all(temporary, ignored);
   absl::Status status = MakeDirectories(temporary);
   if (status.ok()) status = fill(temporary);
   if (status.ok()) status = SyncDirectory(temporary);
-  if (status.ok()) {
-    DurablePoint("remove", path);
-    fs::remove_all(path, error);
-    DurablePoint("rename to", path);
-    fs::rename(temporary, path, error);
-    if (error) status = ErrnoStatus(error.value(), "rename to", path);
-  }
-  if (status.ok()) return SyncDirectoryOf(path);
-  fs::remove_all(temporary, error);
+  if (status.ok()) status = Replace(temporary, path);
+  if (!status.ok()) std::filesystem::remove_all(temporary, ignored);
   return status;
+}
+
+absl::Status RecoverDirectories(const std::string& parent) {
+  std::vector<std::string> paths;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(parent, ignored)) {
+    const std::string path = entry.path().string();
+    if (path.ends_with(kBefore)) paths.push_back(path.substr(0, path.size() - sizeof(kBefore) + 1));
+  }
+  for (const std::string& path : paths) TANDEM_RETURN_IF_ERROR(Recover(path));
+  return absl::OkStatus();
 }
 
 absl::Status MakeDirectories(const std::string& path) {

@@ -1,8 +1,8 @@
 // Files as the project writes them: whole or not at all. The one place that opens files for writing
 // durable state, so that tests can inject ENOSPC, short writes and failing fsyncs at one seam
 // (environment TANDEM_FAIL_WRITE="substring-of-path:errno-name:after-bytes", debug and release;
-// errno names are ENOSPC, EDQUOT, EROFS, EACCES and EIO; "fsync" in place of the bytes makes fsync
-// fail).
+// errno names are ENOSPC, EDQUOT, EROFS, EACCES, EINVAL and EIO; "fsync" in place of the bytes
+// makes fsync fail, "exchange" the exchange of two directories, as on file systems that have none).
 #ifndef TANDEM_COMMON_BASE_FILE_SYSTEM_H_
 #define TANDEM_COMMON_BASE_FILE_SYSTEM_H_
 
@@ -28,10 +28,23 @@ absl::StatusOr<std::string> ReadFile(const std::string& path);
 // that was there stays on any failure.
 absl::Status WriteFileAtomically(const std::string& path, std::string_view contents);
 
-// Has `fill` write files into the empty directory PATH.tmp, fsyncs it and renames it to PATH, over
-// what was there. On any error, its own or that of `fill`, PATH is as before and PATH.tmp is gone.
+// Has `fill` write files into the empty directory PATH.tmp, fsyncs it and puts it at PATH, in place
+// of what was there. On an error, its own or that of `fill`, PATH is as before and PATH.tmp is
+// gone; where only the fsync after the rename failed, PATH is the whole new directory.
+//
+// Readers, and whoever comes after a crash, find one of the two directories, whole: the two names
+// are exchanged in one step (renameat2 with RENAME_EXCHANGE, as on ext4, xfs, btrfs and tmpfs).
+// Where the file system has no such step (NFS, Lustre, many FUSE file systems), the directory that
+// was there is called PATH.tmp-before for a moment. A reader may then find no PATH in this moment,
+// and after a crash in it RecoverDirectories gives the name back. One writer per PATH at a time.
 absl::Status WriteDirectoryAtomically(
     const std::string& path, absl::FunctionRef<absl::Status(const std::string& directory)> fill);
+
+// Undoes for the directories in `parent` what a crash interrupted: a PATH.tmp-before becomes PATH
+// again where there is no PATH, and is removed where there is one. Call it before the first reading
+// in a process that owns `parent`, while no writer is at work there. A `parent` that is not there
+// has nothing to recover.
+absl::Status RecoverDirectories(const std::string& parent);
 
 absl::Status MakeDirectories(const std::string& path);  // like mkdir -p
 

@@ -67,6 +67,27 @@ absl::Status CheckTokenColumns(const Capture& c) {
   return check("prefix_cached", c.prefix_cached);
 }
 
+std::string_view PackedOf(const Capture& c, int64_t token) {
+  const auto begin = static_cast<size_t>(c.packed_support_offsets[static_cast<size_t>(token)]);
+  const auto end = static_cast<size_t>(c.packed_support_offsets[static_cast<size_t>(token) + 1]);
+  const std::string_view all(reinterpret_cast<const char*>(c.packed_support.data()),
+                             c.packed_support.size());
+  return all.substr(begin, end - begin);
+}
+
+// A SupportView takes only bytes that are known to be good.
+absl::Status CheckSupports(const Capture& c) {
+  std::vector<int32_t> ids;
+  for (int64_t t = 0; t < c.num_tokens(); ++t) {
+    ids.clear();
+    const absl::Status good = UnpackSupport(PackedOf(c, t), kMostIds, &ids);
+    if (good.ok()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("packed_support of token ", t, ": ", good.message()));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::span<const int32_t> Capture::prompt(int64_t group_place) const {
@@ -79,6 +100,10 @@ std::span<const int32_t> Capture::ids(int64_t completion) const {
   const auto begin = static_cast<size_t>(token_offsets[static_cast<size_t>(completion)]);
   const auto end = static_cast<size_t>(token_offsets[static_cast<size_t>(completion) + 1]);
   return std::span(token_ids).subspan(begin, end - begin);
+}
+
+SupportView Capture::support(int64_t token) const {
+  return SupportView::OfBytes(PackedOf(*this, token));
 }
 
 const CapturedWeights* Capture::WeightsOf(int64_t version) const {
@@ -120,17 +145,20 @@ TokenRecord RecordOf(const Capture& capture, const CaptureRecord& columns) {
 
 absl::Status CheckCapture(const Capture& capture) {
   const auto ids = static_cast<int64_t>(capture.prompt_ids.size());
-  const auto supports = static_cast<int64_t>(capture.support_ids.size());
+  const auto supports = static_cast<int64_t>(capture.packed_support.size());
   TANDEM_RETURN_IF_ERROR(CheckLength("prompt_offsets", capture.prompt_offsets.size(),
                                      capture.num_groups() + 1, "ends of prompts"));
   TANDEM_RETURN_IF_ERROR(CheckLength("token_offsets", capture.token_offsets.size(),
                                      capture.num_completions() + 1, "ends of completions"));
-  TANDEM_RETURN_IF_ERROR(CheckLength("support_offsets", capture.support_offsets.size(),
+  TANDEM_RETURN_IF_ERROR(CheckLength("packed_support_offsets",
+                                     capture.packed_support_offsets.size(),
                                      capture.num_tokens() + 1, "ends of supports"));
   TANDEM_RETURN_IF_ERROR(CheckOffsets("prompt_offsets", capture.prompt_offsets, ids, false));
   TANDEM_RETURN_IF_ERROR(
       CheckOffsets("token_offsets", capture.token_offsets, capture.num_tokens(), false));
-  TANDEM_RETURN_IF_ERROR(CheckOffsets("support_offsets", capture.support_offsets, supports, true));
+  TANDEM_RETURN_IF_ERROR(
+      CheckOffsets("packed_support_offsets", capture.packed_support_offsets, supports, true));
+  TANDEM_RETURN_IF_ERROR(CheckSupports(capture));
   TANDEM_RETURN_IF_ERROR(CheckCompletionColumns(capture));
   return CheckTokenColumns(capture);
 }

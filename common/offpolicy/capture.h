@@ -15,12 +15,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/model/token_support.h"
 #include "common/offpolicy/token_record.h"
 #include "common/weights/digest.h"
 
 namespace tandem::offpolicy {
 
-inline constexpr int64_t kCaptureFormatVersion = 1;
+// Written. ReadCapture reads 1 as well, which has supports as plain ids.
+inline constexpr int64_t kCaptureFormatVersion = 2;
 
 // How the tokens were drawn, as the request asked.
 struct CapturedSampling {
@@ -87,25 +89,27 @@ struct Capture {
   std::vector<int64_t> token_hash;        // [S] XXH3-64 of the ids, as the server sent it
   std::vector<int64_t> seed;              // [S]
 
-  std::vector<int32_t> token_ids;             // [T]
-  std::vector<float> behaviour_logprobs;      // [T]
-  std::vector<float> raw_logprobs;            // [T]
-  std::vector<float> proximal_logprobs;       // [T]; NaN where not re-scored
-  std::vector<float> entropies;               // [T] of the sampling distribution
-  std::vector<float> logprob_second_moments;  // [T]
-  std::vector<float> kept_mass;               // [T]
-  std::vector<float> advantages;              // [T]
-  std::vector<int64_t> weight_version;        // [T] that drew the token
-  std::vector<int32_t> decode_batch_size;     // [T]
-  std::vector<uint8_t> prefix_cached;         // [T]
-  std::vector<int32_t> support_ids;           // ids filters left, where they left some out
-  std::vector<int64_t> support_offsets;       // [T + 1]; equal neighbours: all ids
+  std::vector<int32_t> token_ids;               // [T]
+  std::vector<float> behaviour_logprobs;        // [T]
+  std::vector<float> raw_logprobs;              // [T]
+  std::vector<float> proximal_logprobs;         // [T]; NaN where not re-scored
+  std::vector<float> entropies;                 // [T] of the sampling distribution
+  std::vector<float> logprob_second_moments;    // [T]
+  std::vector<float> kept_mass;                 // [T]
+  std::vector<float> advantages;                // [T]
+  std::vector<int64_t> weight_version;          // [T] that drew the token
+  std::vector<int32_t> decode_batch_size;       // [T]
+  std::vector<uint8_t> prefix_cached;           // [T]
+  std::vector<uint8_t> packed_support;          // ids filters left, where they left some out: bytes
+                                                // of PackedSupport, one token after the other
+  std::vector<int64_t> packed_support_offsets;  // [T + 1]; equal neighbours: all ids
 
   int64_t num_groups() const { return static_cast<int64_t>(group_id.size()); }
   int64_t num_completions() const { return static_cast<int64_t>(group.size()); }
   int64_t num_tokens() const { return static_cast<int64_t>(token_ids.size()); }
   std::span<const int32_t> prompt(int64_t group_place) const;
   std::span<const int32_t> ids(int64_t completion) const;
+  SupportView support(int64_t token) const;
   const CapturedWeights* WeightsOf(int64_t version) const;  // null when not described
 };
 

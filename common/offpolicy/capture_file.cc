@@ -1,6 +1,8 @@
 // ReadCapture and WriteCapture: the columns as safetensors, the manifest as JSON.
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <type_traits>
@@ -11,6 +13,7 @@
 #include "common/base/json_number.h"
 #include "common/base/status_macros.h"
 #include "common/model/safetensors.h"
+#include "common/model/token_support.h"
 #include "common/offpolicy/capture.h"
 #include "common/weights/digest.h"
 
@@ -33,7 +36,7 @@ constexpr DType DTypeOf() {
   return DType::kU8;
 }
 
-// Calls visit(name, column) for every column, of a Capture or of a const one.
+// Calls visit(name, column) for every column but the supports, of a Capture or of a const one.
 template <typename C, typename Visit>
 void ForEachColumn(C& c, const Visit& visit) {
   visit("group_id", c.group_id);
@@ -58,27 +61,63 @@ void ForEachColumn(C& c, const Visit& visit) {
   visit("weight_version", c.weight_version);
   visit("decode_batch_size", c.decode_batch_size);
   visit("prefix_cached", c.prefix_cached);
-  visit("support_ids", c.support_ids);
-  visit("support_offsets", c.support_offsets);
+}
+
+template <typename C, typename Visit>
+void ForEachSupportColumn(C& c, const Visit& visit) {
+  visit("packed_support", c.packed_support);
+  visit("packed_support_offsets", c.packed_support_offsets);
 }
 
 std::vector<HostTensor> ColumnsOf(const Capture& capture) {
   std::vector<HostTensor> tensors;
-  ForEachColumn(capture, [&](const char* name, const auto& column) {
+  const auto add = [&](const char* name, const auto& column) {
     using T = typename std::decay_t<decltype(column)>::value_type;
     tensors.push_back({{name, DTypeOf<T>(), {static_cast<int64_t>(column.size())}},
                        std::as_bytes(std::span(column)),
                        nullptr});
-  });
+  };
+  ForEachColumn(capture, add);
+  ForEachSupportColumn(capture, add);
   return tensors;
 }
 
+// The supports of format 1: ids of every token, one after the other, and their [T + 1] ends.
+struct PlainSupports {
+  std::vector<int32_t> ids;
+  std::vector<int64_t> offsets;
+};
+
+absl::Status PackSupports(const PlainSupports& plain, const std::string& path, Capture& capture) {
+  const std::vector<int64_t>& ends = plain.offsets;
+  if (ends.size() != capture.token_ids.size() + 1 || ends.front() != 0 ||
+      !std::ranges::is_sorted(ends) || ends.back() != static_cast<int64_t>(plain.ids.size())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": column support_offsets does not rise from 0 to the ", plain.ids.size(),
+        " entries of support_ids, with one entry a token and one more"));
+  }
+  capture.packed_support_offsets = {0};
+  for (size_t t = 0; t + 1 < ends.size(); ++t) {
+    const auto ids = std::span(plain.ids).subspan(static_cast<size_t>(ends[t]),
+                                                  static_cast<size_t>(ends[t + 1] - ends[t]));
+    const bool rise = std::ranges::adjacent_find(ids, std::greater_equal()) == ids.end();
+    if (!ids.empty() && (!rise || ids.front() < 0 || ids.back() >= kMostIds)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": column support_ids: those of token ", t, " are not rising ids"));
+    }
+    const std::string bytes = PackedSupport(ids).bytes();
+    capture.packed_support.insert(capture.packed_support.end(), bytes.begin(), bytes.end());
+    capture.packed_support_offsets.push_back(static_cast<int64_t>(capture.packed_support.size()));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status FillColumns(const std::vector<HostTensor>& tensors, const std::string& path,
-                         Capture& capture) {
+                         int64_t format_version, Capture& capture) {
   std::map<std::string, const HostTensor*> by_name;
   for (const HostTensor& tensor : tensors) by_name[tensor.spec.name] = &tensor;
   absl::Status status;
-  ForEachColumn(capture, [&](const char* name, auto& column) {
+  const auto fill = [&](const char* name, auto& column) {
     using T = typename std::decay_t<decltype(column)>::value_type;
     const auto found = by_name.find(name);
     if (found == by_name.end()) {
@@ -95,8 +134,16 @@ absl::Status FillColumns(const std::vector<HostTensor>& tensors, const std::stri
     }
     column.resize(static_cast<size_t>(tensor.spec.num_elements()));
     std::memcpy(column.data(), tensor.bytes.data(), tensor.bytes.size());
-  });
-  return status;
+  };
+  ForEachColumn(capture, fill);
+  if (format_version > 1) {
+    ForEachSupportColumn(capture, fill);
+    return status;
+  }
+  PlainSupports plain;
+  fill("support_ids", plain.ids);
+  fill("support_offsets", plain.offsets);
+  return status.ok() ? PackSupports(plain, path, capture) : status;
 }
 
 json NineDigits(double value) { return json::parse(JsonNumber(value)); }
@@ -214,9 +261,9 @@ absl::StatusOr<json> ReadManifest(const std::string& path) {
         file, ": not the manifest of a capture (\"format\" must be \"", kFormat, "\")"));
   }
   const json& version = manifest["format_version"];
-  if (version != kCaptureFormatVersion) {
+  if (version != kCaptureFormatVersion && version != 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat(file, ": format_version ", version.dump(), ", this program reads ",
+        absl::StrCat(file, ": format_version ", version.dump(), ", this program reads 1 and ",
                      kCaptureFormatVersion, ": use the version of tandem that wrote it (",
                      manifest.value("tandem_version", "unknown"), ")"));
   }
@@ -260,7 +307,7 @@ absl::StatusOr<Capture> ReadCapture(const std::string& path) {
                      "): it was cut short or changed"));
   }
   TANDEM_ASSIGN_OR_RETURN(const SafetensorsFile file, ReadSafetensors(columns));
-  TANDEM_RETURN_IF_ERROR(FillColumns(file.tensors, columns, capture));
+  TANDEM_RETURN_IF_ERROR(FillColumns(file.tensors, columns, manifest["format_version"], capture));
   const absl::Status fits = CheckCapture(capture);
   if (!fits.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", fits.message()));
   return capture;

@@ -174,7 +174,11 @@ install_for_demo() {
 }
 
 install_model() {
-  [[ -f $MODEL/config.json && -f $MODEL/model.safetensors && -f $MODEL/tokenizer.json ]] && return
+  if [[ -f $MODEL/config.json && -f $MODEL/model.safetensors && -f $MODEL/tokenizer.json ]]; then
+    # A directory from before SOURCE.txt was written: without it no run can say where its weights come from.
+    [[ -f $MODEL/SOURCE.txt ]] || "$VENV/bin/python" deploy/setup/fetch_smollm2.py --out "$MODEL" --name-source >&2
+    return
+  fi
   say "fetching SmolLM2-135M-Instruct (100 MB) into $MODEL"
   mkdir -p models
   rm -rf "$MODEL.partial"

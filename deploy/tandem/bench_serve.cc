@@ -32,10 +32,7 @@ int Serve(ServeFlags flags) {
     live.Update(absl::StrCat(ProgressBar(done, flags.load.groups, 30), " groups"));
   });
   live.Clear();
-  if (!result.ok()) {
-    std::fprintf(stderr, "tandem: %s\n", std::string(result.status().message()).c_str());
-    return ToInt(ExitCodeFor(result.status()));
-  }
+  if (!result.ok()) return FailUsage(result.status());
   const absl::Status printed =
       PrintResult(flags.json, ToText(flags.load, *result), ToJson(flags.load, *result));
   if (!printed.ok()) return Fail(printed);

@@ -14,6 +14,7 @@
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
 #include "deploy/tandem/json_flags.h"
+#include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/live_line.h"
 #include "deploy/tandem/simulate/run_check.h"
 #include "deploy/tandem/simulate/sweep.h"
@@ -194,7 +195,7 @@ void AddBenchSimulateCommand(CLI::App& bench, Action& chosen) {
     chosen = [flags] {
       const absl::Status status = Simulate(*flags);
       if (status.ok()) return 0;
-      std::fprintf(stderr, "tandem: %s\n", std::string(status.message()).c_str());
+      PrintFailure(status);
       // What a run directory or a file of constants holds was named on the command line.
       return ToInt(ExitCode::kUsage);
     };

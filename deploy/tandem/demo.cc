@@ -11,6 +11,7 @@
 #include "common/base/exit_codes.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
+#include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/local_run.h"
 #include "deploy/tandem/numerics_option.h"
 #include "deploy/tandem/problems.h"
@@ -126,7 +127,7 @@ absl::StatusOr<LocalRunResult> Demo(const DemoFlags& flags) {
 int RunDemo(const DemoFlags& flags) {
   const auto result = Demo(flags);
   if (!result.ok()) {
-    std::fprintf(stderr, "tandem demo: %s\n", std::string(result.status().message()).c_str());
+    PrintFailure(result.status());
     return ToInt(trainer::ExitCodeOf(result.status()));
   }
   if (!flags.dry_run) Conclude(*result);

@@ -59,7 +59,7 @@ std::string CausesOf(const drift::Attribution& attribution) {
 int Inject(const InjectFlags& flags) {
   const auto run = RunLocally(DrillOf(flags));
   if (!run.ok()) {
-    std::fprintf(stderr, "tandem drift inject: %s\n", std::string(run.status().message()).c_str());
+    PrintFailure(run.status());
     return ToInt(trainer::ExitCodeOf(run.status()));
   }
   if (run->exit_code != ExitCode::kOk) return ToInt(run->exit_code);

@@ -44,8 +44,7 @@ absl::StatusOr<int> RunCommand(const ReplayFlags& flags) {
 int Replay(const ReplayFlags& flags) {
   const auto selected = drift::SelectVariants(flags.options.selection);
   if (!selected.ok()) {
-    std::fprintf(stderr, "tandem drift replay: %s\n",
-                 std::string(selected.status().message()).c_str());
+    PrintFailure(selected.status());
     return ToInt(ExitCode::kUsage);
   }
   const absl::StatusOr<int> code = RunCommand(flags);

@@ -116,13 +116,9 @@ std::string TextToJson(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
-namespace {
-
 void PrintFailure(const absl::Status& status) {
   std::fprintf(stderr, "tandem: %s\n", PrintableLines(std::string(status.message())).c_str());
 }
-
-}  // namespace
 
 void PrintLine(const std::string& text) {
   const std::string line = Printable(text);

@@ -65,7 +65,12 @@ void PrintLine(const std::string& line);
 // what a flag says that only the command itself can check.
 absl::Status AsUsageError(const absl::Status& status);
 
-// Prints "tandem: MESSAGE" to standard error and returns the exit code that fits a command whose
+// Prints "tandem: MESSAGE" to standard error, as every command says what went wrong; without its
+// code, and with what would steer a terminal written out (printable.h), since a message may quote
+// a server or a file.
+void PrintFailure(const absl::Status& status);
+
+// PrintFailure; returns the exit code that fits a command whose
 // flags could be read: bad input is data, so 3. It is 2 for AsUsageError, and for a place to write
 // to that is taken (ALREADY_EXISTS).
 int Fail(const absl::Status& status);

@@ -54,7 +54,7 @@ LaunchResult Launcher::Run() {
 }
 
 bool Launcher::Fail(const absl::Status& status) {
-  live_->Print(absl::StrCat("tandem: ", status.message()));
+  live_->Print(absl::StrCat("tandem: ", PrintableLines(std::string(status.message()))));
   exit_code_ = ExitCode::kChildDied;
   return false;
 }
@@ -136,9 +136,9 @@ void Launcher::Relay() {
   const std::string note = num_restarts == 0 ? "" : absl::StrCat("  restarts ", num_restarts);
   for (const std::string& line : trainer_.output().Lines()) {
     if (view_.Take(line)) {
-      live_->Print(view_.text());
+      live_->Print(PrintableLines(view_.text()));
     } else if (!view_.text().empty()) {
-      live_->Update(view_.text() + note);
+      live_->Update(Printable(view_.text()) + note);
     }
   }
 }
@@ -243,7 +243,8 @@ std::optional<double> Launcher::PlanRestart(const ChildProcess& child, const Chi
       file.ok() ? (*file)->Append(
                       RestartLine(name, end, attempt, restarts_.most(), *delay, view_.last_step()))
                 : file.status();
-  if (!written.ok()) live_->Print(absl::StrCat("tandem: ", written.message()));
+  if (!written.ok())
+    live_->Print(absl::StrCat("tandem: ", PrintableLines(std::string(written.message()))));
   return delay;
 }
 

@@ -123,7 +123,7 @@ bool Look(Source& source, const LogsFlags& flags, const std::string& prefix) {
                      : LookAtFile(source, flags.lines);
   if (!lines.ok()) {
     const std::string error(lines.status().message());
-    if (error != source.last_error) std::fprintf(stderr, "tandem logs: %s\n", error.c_str());
+    if (error != source.last_error) PrintFailure(lines.status());
     source.last_error = error;
     return false;
   }

@@ -12,6 +12,7 @@
 #include "common/base/command_line.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
+#include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/launch_options.h"
 #include "deploy/tandem/live_line.h"
 #include "deploy/tandem/rank_processes.h"
@@ -44,7 +45,7 @@ absl::StatusOr<RanksPlan> PlanOf(const RanksFlags& flags) {
 
 int RunRanks(const RanksFlags& flags) {
   const auto fail = [](const absl::Status& status, ExitCode code) {
-    std::fprintf(stderr, "tandem ranks: %s\n", std::string(status.message()).c_str());
+    PrintFailure(status);
     return ToInt(code);
   };
   const absl::StatusOr<RanksPlan> plan = PlanOf(flags);

@@ -11,6 +11,7 @@
 #include "common/base/exit_codes.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
+#include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/render_kubernetes.h"
 #include "deploy/tandem/run_file.h"
 #include "deploy/tandem/run_file_flags.h"
@@ -24,11 +25,6 @@ struct RenderFlags {
   std::vector<std::string> sets;
   std::string out;
 };
-
-int FailRender(const absl::Status& status) {
-  std::fprintf(stderr, "tandem render: %s\n", std::string(status.message()).c_str());
-  return ToInt(ExitCodeFor(status));
-}
 
 absl::Status WriteKubernetes(const RenderFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const auto plain, RunFile::Load(flags.config, flags.sets));
@@ -75,7 +71,7 @@ void AddRenderKubernetesCommand(CLI::App& render, Action& chosen) {
   sub->callback([flags, &chosen] {
     chosen = [flags] {
       const absl::Status done = WriteKubernetes(*flags);
-      return done.ok() ? 0 : FailRender(done);
+      return done.ok() ? 0 : FailUsage(done);
     };
   });
 }

@@ -11,6 +11,7 @@
 #include "common/base/exit_codes.h"
 #include "common/base/file_system.h"
 #include "common/base/status_macros.h"
+#include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/run_file.h"
 #include "deploy/tandem/run_file_flags.h"
 #include "deploy/tandem/slurm_script.h"
@@ -90,7 +91,7 @@ int RenderSlurm(const RenderFlags& flags) {
     status = trainer::WithExitCode(WriteScript(flags.out, *script), ExitCode::kStorage);
   }
   if (!status.ok()) {
-    std::fprintf(stderr, "tandem render: %s\n", std::string(status.message()).c_str());
+    PrintFailure(status);
     return ToInt(trainer::ExitCodeOf(status));
   }
   if (flags.out.empty()) {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/command_line.h"
 #include "common/base/exit_codes.h"
+#include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/local_run.h"
 #include "deploy/tandem/numerics_option.h"
 #include "deploy/tandem/run_file.h"
@@ -20,7 +21,7 @@ namespace {
 int Run(const LocalRunOptions& options) {
   const auto result = RunLocally(options);
   if (!result.ok()) {
-    std::fprintf(stderr, "tandem run: %s\n", std::string(result.status().message()).c_str());
+    PrintFailure(result.status());
     return ToInt(trainer::ExitCodeOf(result.status()));
   }
   if (options.dry_run) return 0;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_codes.h"
+#include "deploy/tandem/json_lines.h"
 #include "trainer/run_error.h"
 
 namespace tandem::front {
@@ -28,7 +29,7 @@ absl::Status StoppedBy(const StopSignal& stop, const absl::Status& end) {
 
 int ExitAfterStudy(const absl::Status& status) {
   if (status.ok()) return ToInt(ExitCode::kOk);
-  std::fprintf(stderr, "tandem: %s\n", std::string(status.message()).c_str());
+  PrintFailure(status);
   if (absl::IsCancelled(status)) return ToInt(trainer::ExitCodeOf(status));
   return ToInt(absl::IsInvalidArgument(status) ? ExitCode::kBadModelOrData : ExitCode::kStorage);
 }

@@ -106,7 +106,7 @@ void AppendCompletion(const FinishedCompletion& completion, int32_t group, uint6
     c.weight_version.insert(c.weight_version.end(), static_cast<size_t>(span.num_tokens),
                             span.version.value);
   }
-  c.support_offsets.insert(c.support_offsets.end(), n, 0);
+  c.packed_support_offsets.insert(c.packed_support_offsets.end(), n, 0);
   c.group.push_back(group);
   c.completion_index.push_back(completion.index);
   c.reward.push_back(0);
@@ -218,7 +218,7 @@ absl::StatusOr<Capture> Subject::Draw(Engine& server, const Fault& fault, const 
     }
   }
   Capture c;
-  c.prompt_offsets = c.token_offsets = c.support_offsets = {0};
+  c.prompt_offsets = c.token_offsets = c.packed_support_offsets = {0};
   for (const rollout::GroupRequest& request : requests) {
     const auto place = static_cast<int32_t>(c.group_id.size());
     c.group_id.push_back(request.key);

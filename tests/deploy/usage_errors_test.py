@@ -81,6 +81,27 @@ def test_a_wrong_command_line_is_exit_code_2_and_named(place, line):
     assert done.stdout == ""
 
 
+STEERS = "no\x1b[31msuch"  # what it names would turn a terminal red
+
+
+# Every way in which a command ends with an error; a command line that could not be read names the whole command.
+@pytest.mark.parametrize("line", [
+    ["run", STEERS], ["demo", "--set", STEERS], ["drift", "inject", STEERS, "--dial", "temperature=0.9"],
+    ["drift", "replay", "run/captures/step_2", "--methods", STEERS], ["drift", "attribute", STEERS],
+    ["bench", "serve", STEERS], ["bench", "simulate", "--check", STEERS], ["bench", "rollout", "--model", STEERS],
+    ["bench", "train", "--model", STEERS], ["ranks", "--per-node", "2", "--", STEERS], ["render", "slurm", STEERS],
+    ["render", "k8s", STEERS], ["logs", STEERS], ["status", STEERS], ["export", STEERS, "--out", "new"],
+    ["serve", STEERS], ["train", STEERS], ["serve", "--model", STEERS], ["run", "x.yaml", "--" + STEERS]], ids=" ".join)
+def test_every_command_says_what_went_wrong_in_one_form_that_steers_no_terminal(place, line):
+    done = call(BIN / "tandem", *line, cwd=place)
+    assert done.returncode != 0
+    assert "\x1b" not in done.stderr + done.stdout
+    program = {"serve": "rollout_server", "train": "trainer"}.get(line[0], "tandem")
+    said = next(text for text in done.stderr.splitlines() if text.startswith(program + ": "))
+    assert "no\\u001b[31msuch" in said, done.stderr
+    assert not any(code in said for code in ("INVALID_ARGUMENT:", "NOT_FOUND:", "UNAVAILABLE:")), done.stderr
+
+
 SCRIPTS = ["deploy/setup/install.sh", "deploy/setup/build_kubernetes.sh", "deploy/setup/copy_programs.sh",
            "deploy/container/build.sh", "deploy/container/compile.sh", "deploy/gpu/run.sh", "tests/fuzz/run.sh"]
 

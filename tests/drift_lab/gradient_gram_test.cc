@@ -24,7 +24,7 @@ offpolicy::Capture TwoCompletions() {
   capture.group = {0, 0};
   capture.token_offsets = {0, 3, 5};
   capture.token_ids = {7, 8, 9, 3, 2};
-  capture.support_offsets = std::vector<int64_t>(6);
+  capture.packed_support_offsets = std::vector<int64_t>(6);
   capture.manifest.sampling.temperature = 1;
   return capture;
 }

@@ -9,15 +9,24 @@ import xxhash
 from safetensors.numpy import load_file
 
 
-def documented_reader():
-    """read_capture, as it stands in the documentation."""
+def documented(name):
+    """A function of docs/capture_format.md, as it stands there."""
     page = (small_run.SOURCE / "docs" / "capture_format.md").read_text(encoding="utf-8")
-    code = re.search(r"```python\n(.*?)```", page, re.DOTALL).group(1)
+    code = next(code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if f"def {name}(" in code)
     names = {}
     exec(compile(code, "docs/capture_format.md", "exec"), names)  # pylint: disable=exec-used
     body = code[code.index("def "):]
-    assert len(body.splitlines()) <= 20
-    return names["read_capture"]
+    assert len(body.splitlines()) <= 25
+    return names[name]
+
+
+@pytest.mark.parametrize("packed, ids", [
+    ([1, 3, 0, 4, 0xc2, 0x01], [0, 5, 200]),
+    ([2, 101, 10, 99, 0x86, 0x03, 0], [*range(10, 110), 500]),
+    ([3, 16, 3, 0x55, 0x55, 0x55, 0x55], [*range(3, 34, 2)])], ids=["gaps", "runs", "bitmap"])
+def test_the_documented_reader_of_supports_gives_the_ids_of_each_coding(packed, ids):
+    """The bytes are those of tests/common/model/token_support_test.cc."""
+    assert documented("unpack_support")(np.array(packed, np.uint8)).tolist() == ids
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +46,7 @@ def captured(model, tmp_path_factory):
 def test_the_documented_reader_finds_every_token_of_the_step(captured):
     captures = captured / "runs" / "small" / "captures"
     assert sorted(path.name for path in captures.iterdir()) == ["step_2", "step_4", "weights"]
-    manifest, completions = documented_reader()(captures / "step_4")
+    manifest, completions = documented("read_capture")(captures / "step_4")
     assert manifest["source"] == "run" and manifest["step"] == 4 and manifest["proximal_version"] == 3
     assert manifest["injected"] == []
     assert manifest["servers"][0]["dtype"] == "fp32"

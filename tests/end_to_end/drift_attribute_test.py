@@ -196,3 +196,65 @@ def test_damaged_captures_and_missing_weights_say_what_to_do(bf16, tmp_path):
     pathlib.Path(tmp_path / "bare" / "weights").unlink()
     code, output, _ = attribute(bf16, "--model", str(tmp_path))
     assert code == 3 and "config.json" in output
+
+
+LAST_BELOW_HALF_A_STEP = 0x7fff  # of the 16 bits that bf16 drops from an fp32 number; 0x8000 is half a step
+
+
+def make_model_without_layers(directory):
+    """(tensors, epsilon) of a model whose layers add exactly nothing (o_proj and down_proj are 0), so that the log-prob
+    of a token has a closed form and no rounded product reaches it. Every number in the layers' matrices is a bf16; every
+    other number, in embedding, norms and head, is just less than half a bf16 step further from 0 than a bf16. Rounding
+    therefore shrinks all of these, by 0.2 to 0.4 %: head and last norm shrink the logits by 0.4 to 0.8 %, and log-probs
+    move by about that share of the spread of the logits, which is 3.
+    """
+    small_run.make_model(directory, "--untied")
+    path = directory / "model.safetensors"
+    tensors = load_file(path)
+    for name, tensor in tensors.items():
+        bits = tensor.view(np.uint32) & 0xffff0000
+        if not name.endswith("_proj.weight"):
+            bits |= LAST_BELOW_HALF_A_STEP
+        elif name.endswith(("o_proj.weight", "down_proj.weight")):
+            bits[:] = 0
+        tensors[name] = bits.view(np.float32)
+    save_file(tensors, path, metadata={"format": "pt"})
+    return tensors, json.loads((directory / "config.json").read_text())["rms_norm_eps"]
+
+
+def logprobs_without_layers(tensors, epsilon, columns):
+    """[T], fp64: log softmax(head . (norm * embedding / rms(embedding))) of a capture's tokens, from the ones before."""
+    embedding, norm, head = (tensors[name].astype(np.float64) for name in
+                             ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"))
+    hidden = norm * embedding / np.sqrt((embedding ** 2).mean(axis=1, keepdims=True) + epsilon)
+    logits = hidden @ head.T
+    logprobs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    before = np.roll(columns["token_ids"], 1)
+    last_of_prompts = columns["prompt_ids"][columns["prompt_offsets"][1:] - 1]
+    before[columns["token_offsets"][:-1]] = last_of_prompts[columns["group"]]
+    return logprobs[before, columns["token_ids"]]
+
+
+@pytest.mark.parametrize("served", ["bf16", "fp32"])
+def test_what_a_bf16_trainer_reads_in_fp32_is_booked_to_the_cast_and_not_to_its_kernels(tmp_path, served):
+    """A bf16 trainer reads embedding, norms and head in fp32. Against a bf16 server these are the whole gap, and the
+    cast has all of it; an fp32 server has the same weights, and the cast is exactly 0. The kernels are left with the
+    order of fp32 sums, whatever the weights."""
+    masters, epsilon = make_model_without_layers(tmp_path / "model")
+    rounded = {name: (tensor.view(np.uint32) & 0xffff0000).view(np.float32) for name, tensor in masters.items()}
+    capture = small_run.capture_of(tmp_path, tmp_path / "model", steps=1, dtype="bf16", engine={"dtype": served})
+    code, table, result = attribute(capture)
+    assert code == 0, table
+    columns = load_file(capture / "tensors.safetensors")
+    trainers = logprobs_without_layers(masters, epsilon, columns)
+    servers = logprobs_without_layers(rounded if served == "bf16" else masters, epsilon, columns)
+    assert abs(columns["behaviour_logprobs"] - servers).max() < 1e-5, "the closed form is the server's"
+    assert abs(columns["proximal_logprobs"] - trainers).max() < 1e-5, "the closed form is the trainer's"
+    found = {name: part["mean_abs_alone"]["value"] for name, part in parts(result).items()}
+    print(served, found)
+    if served == "fp32":
+        assert found["cast"] == 0, table
+    else:
+        assert found["cast"] == pytest.approx(abs(trainers - servers).mean(), abs=1e-5), table
+        assert found["cast"] > 5e-3, table
+    assert found["kernels"] < 1e-5, table

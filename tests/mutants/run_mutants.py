@@ -40,6 +40,11 @@ class Mutant:
         self.files = re.findall(r"^\+\+\+ b/(\S+)", path.read_text(encoding="utf-8"), re.M)
 
 
+def all_mutants():
+    return sorted((Mutant(p) for p in (ROOT / "tests" / "mutants" / "patches").glob("*.patch")),
+                  key=lambda m: (m.bug, m.path.name))
+
+
 def copy_tree():
     """Copies what git tracks; unchanged files keep their time, so that rebuilding is incremental."""
     TREE.mkdir(parents=True, exist_ok=True)
@@ -96,29 +101,32 @@ def judge(mutant, jobs):
             file.write_bytes(content)
 
 
+TABLE_HEAD = "| bug | what | test | outcome |\n|---|---|---|---|\n"
+
+
+def introduction(page):
+    """What stands on the page before its table; it is the page's own, and kept."""
+    text = page.read_text(encoding="utf-8") if page.is_file() else ""
+    if TABLE_HEAD not in text:
+        sys.exit(f"{page}: no table that opens with {TABLE_HEAD.splitlines()[0]!r}: --table writes its rows anew")
+    return text[:text.index(TABLE_HEAD)]
+
+
 def table(rows):
-    lines = ["# Known bugs, put in and caught", "",
-             "Bugs seen in GRPO implementations, by the number their tests carry. Each is put into the code by",
-             "a patch of `tests/mutants/patches`; *caught* means that the named tests pass without it and fail",
-             "with it. Numbers that are absent need several trainer ranks (41, 43), which Tandem does not",
-             "have. Made by",
-             "`make mutants ARGS='--table docs/mutants.md'`.", "",
-             "| bug | what | test | outcome |", "|---|---|---|---|"]
-    for mutant, outcome in rows:
-        lines.append(f"| {mutant.bug} | {mutant.title} | `{mutant.target}` `{mutant.filter}` | {outcome} |")
-    return "\n".join(lines) + "\n"
+    return TABLE_HEAD + "".join(f"| {mutant.bug} | {mutant.title} | `{mutant.target}` `{mutant.filter}` | {outcome} |\n"
+                                for mutant, outcome in rows)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", help="comma-separated bug numbers")
-    parser.add_argument("--table", type=pathlib.Path, help="write the outcome as Markdown")
+    parser.add_argument("--table", type=pathlib.Path, help="the page whose table of outcomes is written anew")
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
-    mutants = sorted((Mutant(p) for p in (ROOT / "tests" / "mutants" / "patches").glob("*.patch")),
-                     key=lambda m: (m.bug, m.path.name))
+    mutants = all_mutants()
     if args.only and args.table:
         sys.exit("--table wants all mutants: leave --only out")
+    above = introduction(args.table) if args.table else ""  # before the work, which takes hours
     if args.only:
         chosen = {int(n) for n in args.only.split(",")}
         mutants = [m for m in mutants if m.bug in chosen]
@@ -141,7 +149,7 @@ def main():
         print(f"[{i}/{len(mutants)}] bug {mutant.bug:>2} {mutant.title}: {outcome} "
               f"({time.monotonic() - start:.0f} s)", flush=True)
     if args.table:
-        args.table.write_text(table(rows), encoding="utf-8")
+        args.table.write_text(above + table(rows), encoding="utf-8")
     caught = sum(outcome == "caught" for _, outcome in rows)
     print(f"{caught} passed, {len(rows) - caught} failed")
     sys.exit(0 if caught == len(rows) else 1)

@@ -140,6 +140,34 @@ TEST_F(CheckpointTest, AWriterKilledAtEachDurablePointLeavesTheCheckpointBeforeO
   EXPECT_GT(num_points, 20) << "points are missing from the file layer";
 }
 
+// A resume over a damaged checkpoint saves its step again. Here the one there is the only one.
+TEST_F(CheckpointTest, AWriterKilledWhileItReplacesTheOnlyCheckpointLeavesAWholeOne) {
+  for (const char* const fail_write : {"", "step_1:EINVAL:exchange"}) {
+    for (int64_t point = 1;; ++point) {
+      ASSERT_LT(point, 500) << "the writer never comes to its end";
+      fs::remove_all(root_);
+      ASSERT_THAT(MakeDirectories(root_), IsOk());
+      ASSERT_THAT(Save(1), IsOk());
+      const pid_t writer = fork();
+      if (writer == 0) {
+        setenv("TANDEM_FAIL_WRITE", fail_write, 1);
+        setenv("TANDEM_FAIL_POINT", absl::StrCat("disk: :", point).c_str(), 1);
+        _exit(Save(1).ok() ? 0 : 1);
+      }
+      int status = 0;
+      ASSERT_EQ(waitpid(writer, &status, 0), writer);
+      const auto loaded = LoadLatestCheckpoint(root_, kIdentity);
+      ASSERT_THAT(loaded, IsOk()) << "killed at point " << point << " with " << fail_write;
+      EXPECT_EQ(loaded->checkpoint.step, 1);
+      EXPECT_TRUE(loaded->refused.empty());
+      if (!WIFSIGNALED(status)) {
+        EXPECT_EQ(WEXITSTATUS(status), 0);
+        break;
+      }
+    }
+  }
+}
+
 // A crash may leave any prefix of the work: each file cut to half, cut to nothing, or not there.
 TEST_F(CheckpointTest, FallsBackFromADamagedFileToTheOneBefore) {
   for (const char* const file : {"model.safetensors", "optimizer.safetensors", "state.json",

@@ -41,6 +41,32 @@ TEST_F(TrainerTest, AResumeWithOtherStartingWeightsIsRefused) {
   EXPECT_THAT(Run(RunMode::kResume), IsOk());
 }
 
+// A step without new weights has no number of its own: the next train step makes the version that
+// it would have made. Group 0 is dropped and group 1 trained on without a finite loss, then groups
+// 2 and 3 as well; groups 4 and 5 make version 1.
+TEST_F(TrainerTest, SkippedStepsAreCountedInTheLineOfTheTrainStepThatFollows) {
+  options_.steps = 2;
+  options_.advantage.drop_zero_variance = true;
+  skip_first_ = 2;
+  server_->set_sample(
+      [](const rollout::v1::GenerateGroupRequest& request, rollout::v1::Completion* completion) {
+        const bool right = request.group_id() > 0 && completion->index() == 0;
+        completion->set_text(right ? "0" : "7");
+        completion->add_token_ids(1);
+      });
+  ASSERT_THAT(Run(), IsOk());
+  ASSERT_EQ(trained_, (std::vector<std::vector<int64_t>>{{4, 5}, {6, 7}}));
+  const auto lines = Lines("metrics.jsonl");
+  ASSERT_EQ(lines.size(), 2u) << "a second line of step 1 would be another number for its version";
+  EXPECT_EQ(lines[0]["step"], 1);
+  EXPECT_EQ(lines[0]["skipped/steps"], 2);
+  EXPECT_EQ(lines[0]["drops/group_zero_variance"], 1);
+  EXPECT_EQ(lines[0]["drops/group_step_skipped"], 3);
+  EXPECT_EQ(lines[1]["skipped/steps"], 0);
+  EXPECT_FALSE(lines[1].contains("drops/group_step_skipped"));
+  EXPECT_FALSE(lines[1].contains("drops/group_zero_variance"));
+}
+
 // As with a KL in the reward, which the learner charges: the numbers of the server's group are then
 // not those of the loss.
 TEST_F(TrainerTest, RecordsTheAdvantagesThatTheLossHadAndNotThoseFromBefore) {

@@ -3,12 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <numeric>
 #include <string>
 
+#include "absl/strings/str_replace.h"
 #include "common/base/file_system.h"
+#include "common/model/safetensors.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 
@@ -59,9 +63,53 @@ Capture SmallCapture() {
   c.weight_version = {11, 12, 12, 10, 12, 12};
   c.decode_batch_size = {3, 3, 2, 2, 1, 1};
   c.prefix_cached = {0, 0, 1, 0, 0, 0};
-  c.support_ids = {12, 13};
-  c.support_offsets = {0, 0, 0, 2, 2, 2, 2};
+  c.packed_support = {1, 2, 12,
+                      0};  // of token 2: as gaps, 2 ids, 12 after -1 and 0 skipped, then 0
+  c.packed_support_offsets = {0, 0, 0, 4, 4, 4, 4};
   return c;
+}
+
+std::vector<int32_t> IdsOf(const SupportView& support) {
+  std::vector<int32_t> ids;
+  support.AppendTo(&ids);
+  return ids;
+}
+
+// Bytes of a capture's columns: the file but for its header, which begins with its own length.
+int64_t ColumnBytes(const std::string& path) {
+  const std::string file = *ReadFile(path + "/tensors.safetensors");
+  uint64_t header = 0;
+  std::memcpy(&header, file.data(), sizeof(header));
+  return static_cast<int64_t>(file.size() - sizeof(header) - header);
+}
+
+std::string DigestOf(const std::string& path) {
+  const std::string file = *ReadFile(path);
+  return Digest128(std::as_bytes(std::span(file)));
+}
+
+// Makes the capture at `path` one of format 1, with `ids` as the supports that end at `offsets`.
+void ChangeToFormat1(const std::string& path, const std::vector<int32_t>& ids,
+                     const std::vector<int64_t>& offsets) {
+  const std::string columns = path + "/tensors.safetensors", manifest = path + "/manifest.json";
+  const std::string was = DigestOf(columns);
+  SafetensorsFile file = *ReadSafetensors(columns);
+  std::erase_if(file.tensors, [](const HostTensor& tensor) {
+    return tensor.spec.name.starts_with("packed_support");
+  });
+  file.tensors.push_back({{"support_ids", DType::kI32, {static_cast<int64_t>(ids.size())}},
+                          std::as_bytes(std::span(ids)),
+                          nullptr});
+  file.tensors.push_back({{"support_offsets", DType::kI64, {static_cast<int64_t>(offsets.size())}},
+                          std::as_bytes(std::span(offsets)),
+                          nullptr});
+  ASSERT_THAT(WriteSafetensors(columns, file.tensors), IsOk());
+  const std::string now = DigestOf(columns);
+  ASSERT_THAT(WriteFileAtomically(
+                  manifest, absl::StrReplaceAll(
+                                *ReadFile(manifest),
+                                {{"\"format_version\": 2", "\"format_version\": 1"}, {was, now}})),
+              IsOk());
 }
 
 TEST(CaptureTest, ComesBackAsItWasWritten) {
@@ -72,7 +120,8 @@ TEST(CaptureTest, ComesBackAsItWasWritten) {
   ASSERT_THAT(read, IsOk());
   EXPECT_EQ(read->token_ids, wrote.token_ids);
   EXPECT_EQ(read->token_hash, wrote.token_hash);
-  EXPECT_EQ(read->support_offsets, wrote.support_offsets);
+  EXPECT_EQ(IdsOf(read->support(2)), (std::vector<int32_t>{12, 13}));
+  EXPECT_TRUE(read->support(1).empty() && read->support(5).empty());
   EXPECT_EQ(read->reward, wrote.reward);
   EXPECT_TRUE(std::isnan(read->proximal_logprobs[4]));
   EXPECT_EQ(read->behaviour_logprobs, wrote.behaviour_logprobs);
@@ -85,6 +134,64 @@ TEST(CaptureTest, ComesBackAsItWasWritten) {
   EXPECT_EQ(read->WeightsOf(11), nullptr);
   EXPECT_EQ(std::vector<int32_t>(read->prompt(1).begin(), read->prompt(1).end()),
             std::vector<int32_t>{3});
+}
+
+// Token 1 could be any of the ids 0 to 99 999, token 4 every other of them. As ids they took 4
+// bytes each, 600 000 in all. The first is one run: a byte for the coding, 3 for the count of 100
+// 000, 1 for the distance, 3 for the length less one. The second is a bitmap: a byte for the
+// coding, 3 for the count of 50 000, 1 for the first id, and a bit for each of 0 to 99 998, 12 500
+// bytes.
+TEST(CaptureTest, SupportsTakeOnDiskWhatTheyTakeOnTheWire) {
+  const TempDir dir;
+  Capture capture = SmallCapture();
+  std::vector<int32_t> all(100000), every_other(50000);
+  std::iota(all.begin(), all.end(), 0);
+  for (size_t i = 0; i < every_other.size(); ++i) every_other[i] = static_cast<int32_t>(2 * i);
+  const std::string bytes = PackedSupport(all).bytes() + PackedSupport(every_other).bytes();
+  capture.packed_support.assign(bytes.begin(), bytes.end());
+  capture.packed_support_offsets = {0, 0, 8, 8, 8, 8 + 12505, 8 + 12505};
+  ASSERT_THAT(WriteCapture(dir / "c", capture), IsOk());
+  // Per group 8 + 8, and 8 once; per prompt token 4; per completion 4 + 4 + 8 + 8 + 1 + 1 + 8 + 8,
+  // and 8 once; per token 4 + 7 floats + 8 + 4 + 1 + 8, and 8 once. Two groups, 3 prompt tokens, 3
+  // completions, 6 tokens: 40 + 12 + 134 + 326 = 512.
+  EXPECT_EQ(ColumnBytes(dir / "c"), 512 + 8 + 12505);
+  const auto read = ReadCapture(dir / "c");
+  ASSERT_THAT(read, IsOk());
+  EXPECT_TRUE(IdsOf(read->support(1)) == all);
+  EXPECT_TRUE(IdsOf(read->support(4)) == every_other);
+  ASSERT_NO_FATAL_FAILURE(
+      ChangeToFormat1(dir / "c", all, {0, 0, 100000, 100000, 100000, 100000, 100000}));
+  EXPECT_EQ(ColumnBytes(dir / "c"), 512 + 4 * 100000) << "as format 1 has the first alone";
+}
+
+TEST(CaptureTest, OneOfFormat1ComesBackWithItsSupports) {
+  const TempDir dir;
+  ASSERT_THAT(WriteCapture(dir / "c", SmallCapture()), IsOk());
+  ASSERT_NO_FATAL_FAILURE(ChangeToFormat1(dir / "c", {12, 13, 2, 9, 400}, {0, 0, 0, 2, 2, 5, 5}));
+  const auto read = ReadCapture(dir / "c");
+  ASSERT_THAT(read, IsOk());
+  EXPECT_EQ(read->token_ids, SmallCapture().token_ids);
+  EXPECT_TRUE(read->support(1).empty());
+  EXPECT_EQ(IdsOf(read->support(2)), (std::vector<int32_t>{12, 13}));
+  EXPECT_TRUE(read->support(3).empty());
+  EXPECT_EQ(IdsOf(read->support(4)), (std::vector<int32_t>{2, 9, 400}));
+  EXPECT_TRUE(read->support(5).empty());
+}
+
+TEST(CaptureTest, SupportsThatAreNoIdsAreRefusedInBothFormats) {
+  const TempDir dir;
+  Capture capture = SmallCapture();
+  capture.packed_support[1] = 3;  // announces three ids and has two
+  EXPECT_THAT(WriteCapture(dir / "c", capture),
+              FailsWith(absl::StatusCode::kInvalidArgument, "packed_support of token 2"));
+  ASSERT_THAT(WriteCapture(dir / "c", SmallCapture()), IsOk());
+  ASSERT_NO_FATAL_FAILURE(ChangeToFormat1(dir / "c", {13, 12}, {0, 0, 0, 2, 2, 2, 2}));
+  EXPECT_THAT(ReadCapture(dir / "c"),
+              FailsWith(absl::StatusCode::kInvalidArgument, "those of token 2 are not rising ids"));
+  ASSERT_THAT(WriteCapture(dir / "c", SmallCapture()), IsOk());
+  ASSERT_NO_FATAL_FAILURE(ChangeToFormat1(dir / "c", {12, 13}, {0, 0, 0, 3, 3, 3, 3}));
+  EXPECT_THAT(ReadCapture(dir / "c"),
+              FailsWith(absl::StatusCode::kInvalidArgument, "support_offsets does not rise"));
 }
 
 TEST(CaptureTest, IsARecordWithoutItsMaskedCompletions) {
@@ -133,10 +240,10 @@ TEST(CaptureTest, AForeignVersionNamesTheProgramThatWroteIt) {
   const std::string path = dir.path() + "/c", manifest = path + "/manifest.json";
   ASSERT_THAT(WriteCapture(path, SmallCapture()), IsOk());
   std::string text = *ReadFile(manifest);
-  text.replace(text.find("\"format_version\": 1"), 19, "\"format_version\": 9");
+  text.replace(text.find("\"format_version\": 2"), 19, "\"format_version\": 9");
   std::ofstream(manifest) << text;
   EXPECT_THAT(ReadCapture(path), FailsWith(absl::StatusCode::kInvalidArgument,
-                                           "format_version 9, this program reads 1"));
+                                           "format_version 9, this program reads 1 and 2"));
   std::ofstream(manifest) << "{\"format\": \"another\"}";
   EXPECT_THAT(ReadCapture(path), FailsWith(absl::StatusCode::kInvalidArgument, "not the manifest"));
   std::ofstream(manifest) << "{\"format\": \"tandem-capture\", \"format_version\": 1}";
