@@ -87,7 +87,8 @@ struct RolloutServer::Impl {
               &history,
               &draining,
               options.max_queued_groups,
-              options.max_deadline_seconds},
+              options.max_deadline_seconds,
+              options.liveness_seconds},
         rollout_service(MakeRolloutService(parts)),
         weight_service(MakeWeightService(parts, &worker, &push_worker)) {}
 
