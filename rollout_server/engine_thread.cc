@@ -2,11 +2,14 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <future>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "common/rpc/refusal.h"
 
 namespace tandem::rollout {
 namespace {
@@ -69,32 +72,52 @@ void EngineThread::StopEarly(GroupKey key) {
   });
 }
 
+absl::Status EngineThread::TakeScorePlace(bool is_owner) {
+  MutexLock lock(&mu_);
+  if (owners_scores_ + others_scores_ >= kMaxWaitingScores) {
+    return rpc::Refused(
+        absl::StatusCode::kResourceExhausted, rpc::Refusal::kQueueFull,
+        absl::StrCat("too many Score calls are waiting (limit ", kMaxWaitingScores, ")"));
+  }
+  if (!is_owner && others_scores_ >= kMaxScoresOfOthers) {
+    return rpc::Refused(
+        absl::StatusCode::kResourceExhausted, rpc::Refusal::kQueueFull,
+        absl::StrCat("too many Score calls are waiting: ", kMaxScoresOfOthers, " of the ",
+                     kMaxWaitingScores, " places are for callers that do not own the server"));
+  }
+  ++(is_owner ? owners_scores_ : others_scores_);
+  return absl::OkStatus();
+}
+
+void EngineThread::LeaveScorePlace(bool is_owner) {
+  MutexLock lock(&mu_);
+  --(is_owner ? owners_scores_ : others_scores_);
+}
+
 void EngineThread::Score(std::vector<ScoreSequence> sequences, const ScoreOptions& options,
                          std::function<void(absl::StatusOr<ScoreResult>)> done,
-                         std::function<absl::Status()> wanted) {
-  if (waiting_scores_.fetch_add(1) >= kMaxWaitingScores) {
-    waiting_scores_.fetch_sub(1);
-    done(absl::ResourceExhaustedError("too many Score calls are waiting (limit 64)"));
-    return;
-  }
+                         ScoreCaller caller) {
+  absl::Status has_place = TakeScorePlace(caller.is_owner);
+  if (!has_place.ok()) return done(std::move(has_place));
   auto shared = std::make_shared<std::vector<ScoreSequence>>(std::move(sequences));
   Post([this, shared, options, done = std::move(done),
-        wanted = std::move(wanted)](StepEngine* engine) {
+        caller = std::move(caller)](StepEngine* engine) {
     absl::StatusOr<std::unique_ptr<ScoreRun>> run = Stopped();
     if (engine) run = engine->StartScore(std::move(*shared), options);
     if (!run.ok()) {
-      waiting_scores_.fetch_sub(1);
+      LeaveScorePlace(caller.is_owner);
       return done(std::move(run).status());
     }
-    scores_.push_back({*std::move(run), engine->live_version(), done, wanted});
+    scores_.push_back({*std::move(run), engine->live_version(), done, caller});
   });
 }
 
 void EngineThread::EndScore(Scores::iterator score, absl::StatusOr<ScoreResult> result) {
   const auto done = std::move(score->done);
+  const bool is_owner = score->caller.is_owner;
   scores_.erase(score);  // gives its KV back
   PublishStats();        // an engine without work would not until the next command
-  waiting_scores_.fetch_sub(1);
+  LeaveScorePlace(is_owner);
   done(std::move(result));
 }
 
@@ -211,17 +234,26 @@ bool EngineThread::StepGroups() {
   return true;
 }
 
+// The owner and the others take turns, as far as both want scores. Turns and not precedence: what
+// the owner waits for may be KV that was lent to another's score, which must go on to give it back.
+EngineThread::Scores::iterator EngineThread::NextScore() {
+  const auto whose = std::ranges::find(
+      scores_, owners_turn_, [](const RunningScore& score) { return score.caller.is_owner; });
+  return whose == scores_.end() ? scores_.begin() : whose;
+}
+
 // Ends the scores that nobody waits for, then a slice of the one whose turn it is. Groups get as
 // much time as the slice took before the next one.
 void EngineThread::StepScores(bool groups_run) {
   for (auto score = scores_.begin(); score != scores_.end();) {
     const auto one = score++;
-    absl::Status wanted = one->wanted ? one->wanted() : absl::OkStatus();
+    absl::Status wanted = one->caller.wanted ? one->caller.wanted() : absl::OkStatus();
     if (!wanted.ok()) EndScore(one, std::move(wanted));
   }
   if (scores_.empty() || (groups_run && owed_seconds_ > 0)) return;
   const double begin = clock_();
-  const auto score = scores_.begin();
+  const auto score = NextScore();
+  owners_turn_ = !score->caller.is_owner;
   absl::StatusOr<ScoreProgress> progress = score->run->Step();
   owed_seconds_ = clock_() - begin;
   if (!progress.ok()) return EndScore(score, std::move(progress).status());

@@ -33,6 +33,14 @@ struct ScoreResult {
   WeightVersion version;  // the weights that scored
 };
 
+// Who asks for scores.
+struct ScoreCaller {
+  bool is_owner = false;  // of the run that owns the server
+  // Asked on the engine thread before each slice, without a lock held: the score ends with its
+  // first error. Null: wanted to the end.
+  std::function<absl::Status()> wanted;
+};
+
 class EngineThread : public WeightSink {
  public:
   // All run on the engine thread, without a lock held; keep them short. Any may be null.
@@ -67,16 +75,16 @@ class EngineThread : public WeightSink {
   // rejected.
   void StopEarly(GroupKey key);
 
-  // Computes slice by slice, in turn with other scores. While groups decode, all scores together
-  // take at most half of the time; no command waits for more than a slice. `wanted` is asked on the
-  // engine thread before each slice, without a lock held: the score ends with its first error.
-  // Null: wanted to the end. `done` runs on the engine thread, or here when refused.
-  //   RESOURCE_EXHAUSTED  kMaxWaitingScores are not done yet
+  // Computes slice by slice, in turn with other scores; while the owner wants scores, every second
+  // slice is one of its own, however many others wait. While groups decode, all scores together
+  // take at most half of the time; no command waits for more than a slice. `done` runs on the
+  // engine thread, or here when refused.
+  //   RESOURCE_EXHAUSTED  QUEUE_FULL: kMaxWaitingScores are not done yet, or kMaxScoresOfOthers of
+  //                       callers that do not own the server
   //   ABORTED             new weights were installed before it was done
   //   any other code from Engine::StartScore and ScoreRun::Step
   void Score(std::vector<ScoreSequence> sequences, const ScoreOptions& options,
-             std::function<void(absl::StatusOr<ScoreResult>)> done,
-             std::function<absl::Status()> wanted = nullptr);
+             std::function<void(absl::StatusOr<ScoreResult>)> done, ScoreCaller caller = {});
 
   // No step runs between Pause's `done` and Resume; sequences keep their state. Idempotent. Pause:
   //   FAILED_PRECONDITION  an install waits for the running groups to end (in-flight policy drain);
@@ -102,6 +110,9 @@ class EngineThread : public WeightSink {
   double SilentSeconds() const { return heartbeat_.SilentSeconds(); }
 
   static constexpr int kMaxWaitingScores = 64;
+  // Half of the places, as guests have half of the queue of groups; also while nobody owns the
+  // server, so that a run finds places free when it claims it. The owner may fill all of them.
+  static constexpr int kMaxScoresOfOthers = kMaxWaitingScores / 2;
 
  private:
   // Called with the engine, or with null when there is none any more.
@@ -111,7 +122,7 @@ class EngineThread : public WeightSink {
     std::unique_ptr<ScoreRun> run;
     WeightVersion version;  // it began under
     std::function<void(absl::StatusOr<ScoreResult>)> done;
-    std::function<absl::Status()> wanted;
+    ScoreCaller caller;
   };
   using Scores = std::list<RunningScore>;
 
@@ -120,7 +131,10 @@ class EngineThread : public WeightSink {
   bool CanStep() const { return !paused_.load() && engine_->HasWork(); }
   bool StepGroups();
   void StepScores(bool groups_run);
+  Scores::iterator NextScore();
   void EndScore(Scores::iterator score, absl::StatusOr<ScoreResult> result);
+  absl::Status TakeScorePlace(bool is_owner) ABSL_LOCKS_EXCLUDED(mu_);
+  void LeaveScorePlace(bool is_owner) ABSL_LOCKS_EXCLUDED(mu_);
   bool WaitForWork(std::deque<Command>* commands) ABSL_LOCKS_EXCLUDED(mu_);
   void PublishStats() ABSL_LOCKS_EXCLUDED(mu_);
   void InstallWhenDrained();
@@ -132,18 +146,20 @@ class EngineThread : public WeightSink {
   const SecondsClock clock_;
   // Of the engine thread:
   std::deque<Command> waiting_installs_;  // for running groups to end
-  Scores scores_;                         // not done; the next slice is of the first
+  Scores scores_;                         // not done; of each kind the first has the next turn
+  bool owners_turn_ = true;               // at the next slice, if it wants a score
   double owed_seconds_ = 0;               // that groups may step before the next slice
   std::thread thread_;
   Heartbeat heartbeat_;
   std::atomic<bool> paused_{false};
-  std::atomic<int> waiting_scores_{0};
 
   mutable Mutex mu_;
   CondVar wake_;
   std::deque<Command> commands_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  // Not done, refused ones left out.
+  int owners_scores_ ABSL_GUARDED_BY(mu_) = 0, others_scores_ ABSL_GUARDED_BY(mu_) = 0;
   EngineStats stats_ ABSL_GUARDED_BY(mu_);
 };
 

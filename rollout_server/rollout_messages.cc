@@ -236,7 +236,8 @@ absl::StatusOr<ScoreQuestion> ScoreFromWire(const v1::ScoreRequest& request, int
           "sequence ", i, " has ", ids.size(), " ids, must be in [2, ", max_context_tokens, "]"));
     }
     if (total > kMaxScoreTokens) {
-      return absl::InvalidArgumentError(
+      return rpc::Refused(
+          absl::StatusCode::kInvalidArgument, rpc::Refusal::kTooLarge,
           absl::StrCat("more than ", kMaxScoreTokens, " ids in one call: split it"));
     }
     const int32_t prompt = request.sequences(i).num_prompt_tokens();

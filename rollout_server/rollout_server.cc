@@ -87,7 +87,8 @@ struct RolloutServer::Impl {
               &history,
               &draining,
               options.max_queued_groups,
-              options.max_deadline_seconds},
+              options.max_deadline_seconds,
+              options.liveness_seconds},
         rollout_service(MakeRolloutService(parts)),
         weight_service(MakeWeightService(parts, &worker, &push_worker)) {}
 
@@ -236,6 +237,7 @@ absl::StatusOr<std::unique_ptr<RolloutServer>> RolloutServer::Create(const Serve
         "PLAINTEXT gRPC on an address others can reach: whoever reaches it can push weights",
         {{"listen", options.listen}});
   }
+  TANDEM_RETURN_IF_ERROR(impl->weights.Reserve());
   impl->history.Started(impl->model.in_flight, impl->model.digests);
   impl->StartEngine();
   int port = 0;

@@ -24,6 +24,7 @@ class RolloutServer {
   //   INVALID_ARGUMENT  CheckOptions; the files of options.tls (rpc::Doorkeeper)
   //   ALREADY_EXISTS    the address cannot be bound: the port is in use, or not of this machine
   //   NOT_FOUND         options.reflection without gRPC's reflection library
+  //   RESOURCE_EXHAUSTED  no memory for the weights of a push
   //   other errors from the port file
   static absl::StatusOr<std::unique_ptr<RolloutServer>> Create(
       const ServerOptions& options, LoadedEngine loaded, Observation* observation,

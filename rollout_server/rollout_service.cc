@@ -25,6 +25,17 @@
 namespace tandem::rollout {
 namespace {
 
+// Trailing metadata of a call that ends with `status`: the name of the refusal, if it is one, and
+// when to ask again where that helps.
+void NameRefusal(const absl::Status& status, const ServiceParts& parts,
+                 grpc::CallbackServerContext* context) {
+  const rpc::Refusal refusal = rpc::RefusalOf(status);
+  if (refusal == rpc::Refusal::kNone) return;
+  context->AddTrailingMetadata(rpc::kRefusalKey, std::string(rpc::RefusalName(refusal)));
+  if (!rpc::IsBusy(refusal)) return;
+  context->AddTrailingMetadata(rpc::kRetryAfterKey, absl::StrCat(parts.groups->retry_after_ms()));
+}
+
 // One GenerateGroup call. Owns itself from Begin until gRPC's OnDone; the group it listens to may
 // hold it a moment longer, and then finds it finished.
 class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
@@ -94,16 +105,8 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
     FinishWith(status);
   }
 
-  // With the name of the refusal, if it is one.
   void FinishWith(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    const rpc::Refusal refusal = rpc::RefusalOf(status);
-    if (!finished_ && refusal != rpc::Refusal::kNone) {
-      context_->AddTrailingMetadata(rpc::kRefusalKey, std::string(rpc::RefusalName(refusal)));
-    }
-    if (!finished_ && rpc::IsBusy(refusal)) {
-      context_->AddTrailingMetadata(rpc::kRetryAfterKey,
-                                    absl::StrCat(parts_.groups->retry_after_ms()));
-    }
+    if (!finished_) NameRefusal(status, parts_, context_);
     FinishOnce(ToGrpc(status));
   }
 
@@ -156,19 +159,17 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
 // finds that nobody wants it.
 class ScoreCall : public grpc::ServerUnaryReactor, public std::enable_shared_from_this<ScoreCall> {
  public:
-  ScoreCall(grpc::CallbackServerContext* context, v1::ScoreResponse* response)
-      : deadline_(context->deadline()), response_(response) {}
+  ScoreCall(const ServiceParts& parts, grpc::CallbackServerContext* context,
+            v1::ScoreResponse* response)
+      : parts_(parts), context_(context), deadline_(context->deadline()), response_(response) {}
 
-  void Begin(const ServiceParts& parts, absl::StatusOr<ScoreQuestion> question) {
+  void Begin(absl::StatusOr<ScoreQuestion> question, bool is_owner) {
     self_ = shared_from_this();
-    if (!question.ok()) {
-      parts.metrics->OnRejected(question.status());
-      return Finish(ToGrpc(question.status()));
-    }
-    parts.engine->Score(
+    if (!question.ok()) return Refuse(question.status());
+    parts_.engine->Score(
         std::move(question->sequences), question->options,
         [call = self_](const absl::StatusOr<ScoreResult>& result) { call->Answer(result); },
-        [call = self_] { return call->Wanted(); });
+        {.is_owner = is_owner, .wanted = [call = self_] { return call->Wanted(); }});
   }
 
   void OnCancel() override { cancelled_.store(true); }
@@ -182,13 +183,22 @@ class ScoreCall : public grpc::ServerUnaryReactor, public std::enable_shared_fro
     return cancelled_.load() ? absl::CancelledError("the caller is gone") : absl::OkStatus();
   }
 
+  void Refuse(const absl::Status& status) {
+    parts_.metrics->OnRejected(status);
+    NameRefusal(status, parts_, context_);
+    Finish(ToGrpc(status));
+  }
+
   void Answer(const absl::StatusOr<ScoreResult>& result) {
+    if (rpc::RefusalOf(result.status()) != rpc::Refusal::kNone) return Refuse(result.status());
     if (!result.ok()) return Finish(ToGrpc(result.status()));
     for (const SequenceScore& score : result->scores) ScoreToWire(score, response_->add_scores());
     response_->set_weight_version(result->version.value);
     Finish(grpc::Status::OK);
   }
 
+  const ServiceParts parts_;
+  grpc::CallbackServerContext* const context_;  // gRPC's, until Finish
   const std::chrono::system_clock::time_point deadline_;
   v1::ScoreResponse* const response_;  // gRPC's, until Finish
   std::atomic<bool> cancelled_{false};
@@ -210,9 +220,11 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
   grpc::ServerUnaryReactor* Score(grpc::CallbackServerContext* context,
                                   const v1::ScoreRequest* request,
                                   v1::ScoreResponse* response) override {
-    auto call = std::make_shared<ScoreCall>(context, response);
+    auto call = std::make_shared<ScoreCall>(parts_, context, response);
     grpc::ServerUnaryReactor* reactor = call.get();
-    call->Begin(parts_, AdmitScore(*context, *request));
+    Standing standing = Standing::kGuest;
+    absl::StatusOr<ScoreQuestion> question = AdmitScore(*context, *request, &standing);
+    call->Begin(std::move(question), standing == Standing::kOwner);
     return reactor;
   }
 
@@ -284,11 +296,11 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
   }
 
   absl::StatusOr<ScoreQuestion> AdmitScore(const grpc::CallbackServerContext& context,
-                                           const v1::ScoreRequest& request) {
+                                           const v1::ScoreRequest& request, Standing* standing) {
     TANDEM_RETURN_IF_ERROR(CheckDeadline(context));
     if (parts_.draining->load()) return absl::UnavailableError("the server is draining");
-    TANDEM_RETURN_IF_ERROR(
-        parts_.ownership->CheckUser(ProofOf(context, request.run_id())).status());
+    TANDEM_ASSIGN_OR_RETURN(*standing,
+                            parts_.ownership->CheckUser(ProofOf(context, request.run_id())));
     return ScoreFromWire(request, parts_.model->vocab_size, parts_.model->max_context_tokens);
   }
 
@@ -348,6 +360,8 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     info->set_owner_run_id(parts_.ownership->owner());
     info->set_draining(parts_.draining->load());
     info->set_paused(parts_.engine->paused());
+    info->set_engine_silent_ms(static_cast<int64_t>(parts_.engine->SilentSeconds() * 1e3));
+    info->set_max_engine_silent_ms(static_cast<int64_t>(parts_.liveness_seconds * 1e3));
   }
 
   const ServiceParts parts_;

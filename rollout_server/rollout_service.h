@@ -38,6 +38,7 @@ struct ServiceParts {
   const std::atomic<bool>* draining = nullptr;
   int64_t max_queued_groups = 0;
   double max_deadline_seconds = 0;  // of a GenerateGroup or Score
+  double liveness_seconds = 0;      // of the engine's silence, from which on it counts as hung
 };
 
 std::unique_ptr<grpc::Service> MakeRolloutService(const ServiceParts& parts);

@@ -38,6 +38,12 @@ int64_t AddRange(std::map<int64_t, int64_t>* ranges, int64_t begin, int64_t end)
 
 }  // namespace
 
+std::shared_ptr<TensorMemory> TakenMemory(const TensorSpec& spec) {
+  std::shared_ptr<TensorMemory> memory = NewMemory(spec);
+  std::memset(memory->bytes.get(), 0, static_cast<size_t>(spec.num_bytes()));
+  return memory;
+}
+
 StagedTensor StagedTensor::Dense(const TensorSpec* spec, std::shared_ptr<TensorMemory> memory) {
   StagedTensor tensor(spec, {TensorEncoding::kDense, spec->num_bytes()});
   // Still read by somebody (the engine may keep what it was given): take fresh memory.

@@ -23,6 +23,9 @@ struct TensorMemory {
   std::unique_ptr<std::byte[]> bytes;
 };
 
+// Of a tensor's size, zeroed: all of it is taken now, and not as bytes arrive.
+std::shared_ptr<TensorMemory> TakenMemory(const TensorSpec& spec);
+
 // How a tensor of a push travels.
 struct WireForm {
   TensorEncoding encoding = TensorEncoding::kDense;

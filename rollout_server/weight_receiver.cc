@@ -1,6 +1,7 @@
 #include "rollout_server/weight_receiver.h"
 
 #include <algorithm>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -32,6 +33,21 @@ WeightReceiver::WeightReceiver(WeightSink* sink, std::vector<TensorSpec> tensors
       places_(PlacesOf(tensors_)),
       live_(std::make_shared<const Live>(std::move(initial))),
       held_(tensors_.size()) {}
+
+absl::Status WeightReceiver::Reserve() {
+  MutexLock lock(&mu_);
+  int64_t bytes = 0;
+  for (const TensorSpec& tensor : tensors_) bytes += tensor.num_bytes();
+  try {
+    for (size_t i = 0; i < tensors_.size(); ++i) held_[i] = TakenMemory(tensors_[i]);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for the ", bytes,
+                     " bytes that a push of weights arrives in: the model needs a machine or a "
+                     "memory limit that is larger"));
+  }
+  return absl::OkStatus();
+}
 
 void WeightReceiver::StartEpoch(int64_t epoch) {
   MutexLock lock(&mu_);

@@ -5,8 +5,8 @@
 // then and after any failure the live weights stay. A delta push sends what changed since the live
 // version; its digests are over the result as any push's are. Thread-safe: Commit verifies and
 // packs without holding back the other calls or the decode steps. Memory: one copy of the model in
-// Hugging Face layout from the first Begin on: staging, and after a commit the base of the next
-// delta.
+// Hugging Face layout from Reserve or the first Begin on: staging, and after a commit the base of
+// the next delta.
 #ifndef TANDEM_ROLLOUT_SERVER_WEIGHT_RECEIVER_H_
 #define TANDEM_ROLLOUT_SERVER_WEIGHT_RECEIVER_H_
 
@@ -55,6 +55,11 @@ class WeightReceiver {
 
   // `tensors` is the full set the engine needs, in its order. `sink` must outlive this object.
   WeightReceiver(WeightSink* sink, std::vector<TensorSpec> tensors, Live initial);
+
+  // Takes the memory of a push now, before the first one: a server without it is an error at its
+  // start.
+  //   RESOURCE_EXHAUSTED  there is none, with its size
+  absl::Status Reserve() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Versions may start anew; an update in progress is dropped.
   void StartEpoch(int64_t epoch) ABSL_LOCKS_EXCLUDED(mu_);

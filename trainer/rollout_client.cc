@@ -4,20 +4,20 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 #include <deque>
 #include <set>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/caller_channel.h"
-#include "common/rpc/refusal.h"
 #include "proto/rollout.grpc.pb.h"
+#include "trainer/call_end.h"
 #include "trainer/group_check.h"
 
 namespace tandem::trainer {
@@ -50,6 +50,7 @@ struct Server {
   State state = State::kLost;
   bool was_ready = false;
   bool is_retired = false;
+  bool is_hung = false;  // lost, and answers, but its engine does not move
   std::string last_error = "not reached yet";
   double retry_seconds = 0;
   // It answers and cannot be used: another's claim holds, pushes fail. Waits double until it is
@@ -70,35 +71,19 @@ void SetDeadline(grpc::ClientContext& context, double seconds) {
                        std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000)));
 }
 
-absl::Status FromGrpc(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-}
-
-// An entry of the trailing metadata; empty if there is none.
-std::string Trailing(const grpc::ClientContext& context, const char* key) {
-  const auto& trailer = context.GetServerTrailingMetadata();
-  const auto found = trailer.find(key);
-  return found == trailer.end() ? "" : std::string(found->second.data(), found->second.size());
-}
-
-constexpr double kLongestRetryAfterSeconds = 60;  // whatever a server asks for
-
-// How a call ended: why the server turned it away, and when it says to come back.
-struct CallEnd {
-  rpc::Refusal refusal = rpc::Refusal::kNone;
-  double retry_after_seconds = 0;
-
-  // The server is well and has no room; that is no failed attempt. One from before refusals had
-  // names says when to come back.
-  bool is_busy() const {
-    return rpc::IsBusy(refusal) || (refusal == rpc::Refusal::kNone && retry_after_seconds > 0);
-  }
-};
-
-CallEnd EndOf(const grpc::ClientContext& context) {
-  const double ms = std::strtod(Trailing(context, rpc::kRetryAfterKey).c_str(), nullptr);
-  return {rpc::RefusalNamed(Trailing(context, rpc::kRefusalKey)),
-          std::min(std::max(0.0, ms) / 1000, kLongestRetryAfterSeconds)};
+// Why a server that answers is of no use for now; empty when it is. Its gRPC threads answer GetInfo
+// while its engine hangs in a step, and every group asked for there would end at its deadline. So
+// the engine's silence counts from what the server itself calls too long (its /livez), or from as
+// long as a group may take here.
+std::string WhyHung(const GetInfoResponse& info, double call_timeout_seconds) {
+  const double silent = static_cast<double>(info.engine_silent_ms()) / 1e3;
+  const double servers = static_cast<double>(info.max_engine_silent_ms()) / 1e3;
+  const double most = servers > 0 ? std::min(servers, call_timeout_seconds) : call_timeout_seconds;
+  if (silent < most) return "";
+  return absl::StrFormat(
+      "its engine has work and has not moved for %.1f s: a server hangs from %.1f s on, the less "
+      "of its server.liveness_seconds and trainer.client.call_timeout_seconds",
+      silent, most);
 }
 
 }  // namespace
@@ -108,6 +93,7 @@ struct RolloutClient::Impl {
   absl::Status Judge(const std::string& address, const GetInfoResponse& info) const;
   double NextWait(double seconds) const;  // after one of `seconds`; 0: there was none
   void Probe(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void Readmit(int index, const GetInfoResponse& info) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void RunTask(int index, Task task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   absl::Status Call(Server& server, const Task& task, FinishedGroup* group, CallEnd* end);
   void Settle(int index, Task task, FinishedGroup group, const CallEnd& end)
@@ -287,23 +273,30 @@ void RolloutClient::Impl::Probe(int index) {
   const absl::Status usable = answers ? Judge(server.address(), info) : absl::OkStatus();
   mu.Lock();
   if (stopping || server.state != State::kLost) return;
-  if (answers) {
-    if (!usable.ok()) fatal = usable;
-    const bool proven = server.ready_version == info.live_weight_version() &&
-                        server.ready_epoch == info.weight_epoch() && info.owner_run_id() == run_id;
-    server.info = info;
-    server.state = proven ? State::kReady : State::kBehind;
-    server.retry_seconds = 0;
-    events.push_back({server.was_ready ? "server_back" : "server_ready", server.address(),
-                      absl::StrCat("weight version ", info.live_weight_version())});
-    changed.NotifyAll();
-    return;
-  }
-  server.last_error = status.ok() ? "is draining" : status.error_message();
+  if (!usable.ok()) fatal = usable;
+  const std::string hung = answers ? WhyHung(info, options.call_timeout_seconds) : "";
+  const bool was_hung = std::exchange(server.is_hung, !hung.empty());
+  if (server.is_hung && !was_hung) events.push_back({"server_hung", server.address(), hung});
+  if (answers && !server.is_hung) return Readmit(index, info);
+  server.last_error = !hung.empty() ? hung : status.ok() ? "is draining" : status.error_message();
   server.retry_seconds = NextWait(server.retry_seconds);
+  if (!fatal.ok() || server.is_hung != was_hung) changed.NotifyAll();
   const auto until = After(server.retry_seconds);
   while (!stopping && changed.WaitUntil(&mu, until)) {
   }
+}
+
+// A lost server answers again.
+void RolloutClient::Impl::Readmit(int index, const GetInfoResponse& info) {
+  Server& server = At(index);
+  const bool proven = server.ready_version == info.live_weight_version() &&
+                      server.ready_epoch == info.weight_epoch() && info.owner_run_id() == run_id;
+  server.info = info;
+  server.state = proven ? State::kReady : State::kBehind;
+  server.retry_seconds = 0;
+  events.push_back({server.was_ready ? "server_back" : "server_ready", server.address(),
+                    absl::StrCat("weight version ", info.live_weight_version())});
+  changed.NotifyAll();
 }
 
 void RolloutClient::Impl::RunTask(int index, Task task) {
@@ -368,8 +361,8 @@ absl::Status RolloutClient::Impl::Call(Server& server, const Task& task, Finishe
     MutexLock lock(&mu);
     in_flight.erase(&context);
   }
-  if (!status.ok()) *end = EndOf(context);
-  TANDEM_RETURN_IF_ERROR(FromGrpc(status));
+  *end = EndOf(context, status);
+  TANDEM_RETURN_IF_ERROR(end->status);
   TANDEM_RETURN_IF_ERROR(checked);
   if (!done) return absl::DataLossError("the stream ended without GroupDone");
   if (group->done.incomplete() && !options.allow_incomplete_groups) {
@@ -383,24 +376,18 @@ absl::Status RolloutClient::Impl::Call(Server& server, const Task& task, Finishe
 
 // Decides what becomes of a call that ended.
 void RolloutClient::Impl::Settle(int index, Task task, FinishedGroup group, const CallEnd& end) {
-  const absl::StatusCode code = group.status.code();
-  const bool impossible =
-      code == absl::StatusCode::kInvalidArgument || end.refusal == rpc::Refusal::kTooLarge;
   if (end.is_busy()) {
     --task.num_attempts;
     ++task.num_refusals;
   }
-  if (group.status.ok() || impossible || task.num_attempts >= options.max_attempts) {
+  if (group.status.ok() || IsImpossible(group.status) ||
+      task.num_attempts >= options.max_attempts) {
     if (!group.status.ok()) group.completions.clear();
     finished.push_back(std::move(group));
     if (--num_outstanding == 0) idle_since = MonotonicSeconds();
     changed.NotifyAll();
     return;
   }
-  // RESOURCE_EXHAUSTED without a name comes from gRPC itself: a message that is too large.
-  const bool server_is_fine = end.is_busy() || code == absl::StatusCode::kResourceExhausted ||
-                              code == absl::StatusCode::kAborted ||
-                              code == absl::StatusCode::kDataLoss;
   // A busy server may turn a group away for minutes: each time would fill the log.
   if (!end.is_busy() || std::has_single_bit(static_cast<uint64_t>(task.num_refusals))) {
     log::Warning("a group is asked for again", {{"group_id", group.group_id},
@@ -409,7 +396,7 @@ void RolloutClient::Impl::Settle(int index, Task task, FinishedGroup group, cons
                                                 {"server", At(index).address()},
                                                 {"reason", std::string(group.status.message())}});
   }
-  if (!server_is_fine) Lose(index, group.status.ToString());
+  if (!end.is_busy() && !ServerIsFine(group.status)) Lose(index, group.status.ToString());
   queue.push_front(std::move(task));
   changed.NotifyAll();
 }
@@ -521,6 +508,11 @@ void RolloutClient::MarkLost(int server, const std::string& reason) {
   impl_->Lose(server, reason);
 }
 
+void RolloutClient::Doubt(int server, const std::string& reason) {
+  MutexLock lock(&impl_->mu);
+  impl_->Lose(server, reason);
+}
+
 void RolloutClient::ExpireProofs() {
   MutexLock lock(&impl_->mu);
   for (const auto& server : impl_->servers) server->ready_version = -1;
@@ -554,6 +546,13 @@ bool RolloutClient::IsRetired(int server) const {
 bool RolloutClient::IsLost(int server) const {
   MutexLock lock(&impl_->mu);
   return impl_->At(server).state == State::kLost;
+}
+
+int64_t RolloutClient::num_hung() const {
+  MutexLock lock(&impl_->mu);
+  return std::ranges::count_if(impl_->servers, [](const auto& server) {
+    return server->is_hung && server->state == State::kLost && !server->is_retired;
+  });
 }
 
 std::string RolloutClient::Missing() const {

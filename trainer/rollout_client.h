@@ -8,7 +8,8 @@
 // A server is `lost` (a call failed), then reachable but `behind` (its weights are not proven),
 // then `ready`. Groups go to ready servers only. The trainer pushes weights to those that are
 // behind and calls MarkReady; a lost server that comes back with the weights it was marked with is
-// ready at once.
+// ready at once. A server that answers while its engine hangs stays lost until the engine moves:
+// what it says about its weights is true and of no use.
 //
 // Servers may be added and retired while it runs (server_roster.h); the number of a server stays
 // its own.
@@ -65,7 +66,7 @@ struct FinishedGroup {
 };
 
 struct ServerEvent {
-  std::string kind;  // server_retired, server_lost, server_back, server_ready
+  std::string kind;  // server_retired, server_lost, server_hung, server_back, server_ready
   std::string address;
   std::string message;
 };
@@ -110,6 +111,10 @@ class RolloutClient {
   void MarkReady(int server, int64_t epoch, int64_t version);
   void MarkLost(int server, const std::string& reason);
 
+  // A call of somebody else to `server` failed in a way that is no fault of the call
+  // (call_end.h): it is lost until it answers. What proved its weights proves them still.
+  void Doubt(int server, const std::string& reason);
+
   // A new version is about to be pushed: what a lost server ran is no proof any more.
   void ExpireProofs();
 
@@ -121,6 +126,7 @@ class RolloutClient {
   int num_servers() const;  // retired ones included
   bool IsRetired(int server) const;
   bool IsLost(int server) const;
+  int64_t num_hung() const;  // lost ones that answer while their engines do not move
   // "ADDRESS: last error" of those that are lost and not retired; empty when none is.
   std::string Missing() const;
 

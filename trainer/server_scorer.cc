@@ -2,15 +2,19 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/caller_channel.h"
+#include "common/rpc/refusal.h"
 #include "proto/rollout.grpc.pb.h"
+#include "trainer/call_end.h"
 
 namespace tandem::trainer {
 namespace {
@@ -19,7 +23,8 @@ using experience::v1::ScoredGroup;
 using rollout::v1::ScoreRequest;
 using rollout::v1::ScoreResponse;
 
-constexpr int64_t kTokensPerCall = 16384;  // a server takes 65536
+constexpr int64_t kTokensPerCall = 16384;   // a server takes 65536
+constexpr double kLeastWaitSeconds = 0.05;  // before a busy server is asked again
 
 // Where the answer about a sequence goes.
 struct Place {
@@ -77,19 +82,38 @@ absl::Status TakeAnswer(const std::string& address, const Call& call, const Scor
 struct ServerScorer::Server {
   Server(const std::string& address, const rpc::Caller& caller) : channel(address, caller) {}
 
+  // One that is busy is asked again for as long as a call may take.
   absl::StatusOr<ScoreResponse> Ask(const ScoreRequest& request, double timeout_seconds) {
+    const double began = MonotonicSeconds();
+    for (;;) {
+      ScoreResponse response;
+      const CallEnd end = AskOnce(request, timeout_seconds, &response);
+      if (end.status.ok()) return response;
+      const double wait = std::max(end.retry_after_seconds, kLeastWaitSeconds);
+      if (!end.is_busy() || MonotonicSeconds() + wait > began + timeout_seconds) {
+        return WithAddress(end.status);
+      }
+      std::this_thread::sleep_for(std::chrono::duration<double>(wait));
+    }
+  }
+
+  CallEnd AskOnce(const ScoreRequest& request, double timeout_seconds, ScoreResponse* response) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() +
                          std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000)));
     channel.Identify(&context);
-    ScoreResponse response;
     const auto used = channel.current();
     const grpc::Status status =
-        rollout::v1::RolloutService::NewStub(used)->Score(&context, request, &response);
+        rollout::v1::RolloutService::NewStub(used)->Score(&context, request, response);
     channel.Ended(used, status);
-    if (status.ok()) return response;
-    return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                        absl::StrCat(channel.address(), ": ", status.error_message()));
+    return EndOf(context, status);
+  }
+
+  absl::Status WithAddress(const absl::Status& status) const {
+    const std::string message = absl::StrCat(channel.address(), ": ", status.message());
+    const rpc::Refusal refusal = rpc::RefusalOf(status);
+    return refusal == rpc::Refusal::kNone ? absl::Status(status.code(), message)
+                                          : rpc::Refused(status.code(), refusal, message);
   }
 
   rpc::CallerChannel channel;

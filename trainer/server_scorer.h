@@ -39,9 +39,14 @@ class ServerScorer {
   int AddServer(const std::string& address);
 
   // The completions of each task that are not masked, scored as `how` says (run id included; its
-  // sequences are filled in), in calls of bounded size. One result per task, in order:
-  //   ABORTED    new weights came between two calls
-  //   others   of the call, naming the server
+  // sequences are filled in), in calls of bounded size, each with `timeout_seconds`. A busy server
+  // (rpc::IsBusy) is asked again when it says, for as long as one call may take. One result per
+  // task, in order:
+  //   ABORTED             new weights came between two calls
+  //   RESOURCE_EXHAUSTED, INVALID_ARGUMENT  by the name of the refusal (rpc::RefusalOf): the server
+  //                       was busy all the time, or the call is too large and would be for ever
+  //   others of the call, naming the server; those that say that it is gone, hangs or is broken are
+  //   not ServerIsFine (call_end.h)
   std::vector<absl::StatusOr<ScoredByServer>> ScoreEach(const std::vector<ScoreTask>& tasks,
                                                         const rollout::v1::ScoreRequest& how) const;
 

@@ -444,6 +444,7 @@ void Trainer::Impl::ShowQueues() {
   TrainerMetrics::Queues queues = {.groups_in_flight = client->num_outstanding(),
                                    .groups_waiting = buffer->num_waiting(),
                                    .servers = client->num_servers(),
+                                   .servers_hung = client->num_hung(),
                                    .idle_seconds = client->IdleSeconds(),
                                    .retries = client->num_retries()};
   for (int i = 0; i < client->num_servers(); ++i) queues.servers_ready += client->IsReady(i);

@@ -11,6 +11,7 @@
 #include "common/base/file_system.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "trainer/call_end.h"
 #include "trainer/run_error.h"
 #include "trainer/trainer_impl.h"
 
@@ -120,6 +121,12 @@ absl::StatusOr<TrainerProbe> Trainer::Impl::ScoreProbe() {
   return scores;
 }
 
+// A score that failed tells of its server what a group would: one that is gone or hangs gets no
+// groups until it answers.
+void Trainer::Impl::DoubtUnlessFine(int server, const absl::Status& status) const {
+  if (!ServerIsFine(status)) client->Doubt(server, status.ToString());
+}
+
 // One that does not answer is an event, and the run goes on.
 absl::Status Trainer::Impl::AskServersForProbe() {
   std::vector<ScoreTask> tasks;
@@ -135,6 +142,7 @@ absl::Status Trainer::Impl::AskServersForProbe() {
   const auto results = drift.scorer->ScoreEach(tasks, how);
   for (size_t i = 0; i < results.size(); ++i) {
     if (!results[i].ok()) {
+      DoubtUnlessFine(tasks[i].server, results[i].status());
       TANDEM_RETURN_IF_ERROR(Event("probe_failed", results[i].status().ToString()));
       continue;
     }
@@ -199,7 +207,10 @@ std::optional<ScoredByServer> Trainer::Impl::ReplayWhenDrawn(
     *drawn.add_completions()->mutable_completion()->mutable_token_ids() = completion.token_ids();
   }
   auto replay = drift.scorer->ScoreEach({{group.server, {&drawn}}}, AsDrawn())[0];
-  if (!replay.ok()) return std::nullopt;
+  if (!replay.ok()) {
+    DoubtUnlessFine(group.server, replay.status());
+    return std::nullopt;
+  }
   return *std::move(replay);
 }
 
@@ -242,6 +253,7 @@ absl::Status Trainer::Impl::ReplayOnServers(const StepExperience& step,
     if (results[i].ok()) {
       split->Take(StepSplit::kEngine, results[i]->version, places[i], results[i]->logprobs);
     } else {
+      DoubtUnlessFine(tasks[i].server, results[i].status());
       TANDEM_RETURN_IF_ERROR(Event("split_failed", results[i].status().ToString()));
     }
   }

@@ -98,6 +98,7 @@ struct Trainer::Impl {
   absl::Status MeasureProbe(const StepExperience& step, MetricsLine* line);
   absl::StatusOr<TrainerProbe> ScoreProbe();
   absl::Status AskServersForProbe();
+  void DoubtUnlessFine(int server, const absl::Status& status) const;
   absl::Status WritePushes(int64_t step);
   absl::StatusOr<std::optional<StepSplit>> ScoreForSplit(const StepExperience& step,
                                                          MetricsLine* line);

@@ -22,6 +22,7 @@ constexpr const char* kEventKinds[] = {"run_started",
                                        "resumed",
                                        "server_ready",
                                        "server_lost",
+                                       "server_hung",
                                        "server_back",
                                        "push_committed",
                                        "push_failed",
@@ -63,6 +64,9 @@ TrainerMetrics::TrainerMetrics(MetricsRegistry* registry, int64_t planned_steps,
                                         {{"state", "ready"}})),
       servers_not_ready_(registry->GetGauge("tandem_trainer_servers", "Rollout servers by state.",
                                             {{"state", "not_ready"}})),
+      servers_hung_(registry->GetGauge(
+          "tandem_trainer_servers_hung",
+          "Rollout servers, of those not ready, that answer while their engines do not move.")),
       wait_ratio_(registry->GetGauge(
           "tandem_trainer_rollout_wait_ratio",
           "Share of the last step's time spent waiting for rollouts: more servers would help.")),
@@ -105,6 +109,7 @@ void TrainerMetrics::OnQueues(const Queues& queues) {
   queue_depth_->Set(static_cast<double>(queues.groups_waiting));
   servers_ready_->Set(static_cast<double>(queues.servers_ready));
   servers_not_ready_->Set(static_cast<double>(queues.servers - queues.servers_ready));
+  servers_hung_->Set(static_cast<double>(queues.servers_hung));
   blocked_seconds_->Add(std::max(0.0, queues.idle_seconds - blocked_seconds_->Value()));
   retries_->Add(std::max(0.0, static_cast<double>(queues.retries) - retries_->Value()));
 }

@@ -39,8 +39,9 @@ class TrainerMetrics {
     int64_t groups_in_flight = 0;  // asked for and not finished
     int64_t groups_waiting = 0;    // finished and not trained on yet
     int64_t servers = 0, servers_ready = 0;
-    double idle_seconds = 0;  // in all, with no group asked for
-    int64_t retries = 0;      // of group calls
+    int64_t servers_hung = 0;  // of those not ready
+    double idle_seconds = 0;   // in all, with no group asked for
+    int64_t retries = 0;       // of group calls
   };
 
   // `registry` must outlive it. `completions_per_group`: what one dropped group costs.
@@ -69,6 +70,7 @@ class TrainerMetrics {
   Gauge* const queue_depth_;
   Gauge* const servers_ready_;
   Gauge* const servers_not_ready_;
+  Gauge* const servers_hung_;
   Gauge* const wait_ratio_;
   Gauge* const blocked_ratio_;
   Counter* const wait_seconds_;

@@ -20,9 +20,9 @@ inline constexpr int64_t kMaxMessageBytes = 64 << 20;
 
 enum class Refusal {
   kNone,                 // no refusal, or one without a name
-  kQueueFull,            // QUEUE_FULL: max_queued_groups wait already
+  kQueueFull,            // QUEUE_FULL: max_queued_groups wait already; of scores, their most
   kDeadlineBeforeStart,  // DEADLINE_BEFORE_START: by the recent pace it would start too late
-  kMemoryFull,           // MEMORY_FULL: others hold the server's memory for groups
+  kMemoryFull,           // MEMORY_FULL: others hold the server's memory for groups, or its KV cache
   kTooLarge,             // TOO_LARGE: this call by itself passes a limit, and will do so again
   kDeadlineTooFar,       // DEADLINE_TOO_FAR: no deadline, or one over the server's maximum
 };

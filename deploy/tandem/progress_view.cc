@@ -111,8 +111,9 @@ bool ProgressView::TakeEvent(const nlohmann::json& line) {
     if (!diagnosis.empty()) text_ += " (" + diagnosis + ")";
     return true;
   }
-  if (kind == "server_lost" || kind == "server_back" || kind == "push_failed" ||
-      kind == "eval_failed" || kind == "resumed" || kind == "run_stopped") {
+  if (kind == "server_lost" || kind == "server_hung" || kind == "server_back" ||
+      kind == "push_failed" || kind == "eval_failed" || kind == "resumed" ||
+      kind == "run_stopped") {
     text_ = kind + ": " + TextOf(line, "message");
     return true;
   }

@@ -71,13 +71,26 @@ int NumThreads(const EngineOptions& options) {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
+// How much memory the tensors of a model take, and how much of it is copies in the engine's dtype,
+// which are given back once they are laid out.
+struct TensorBytes {
+  int64_t all = 0, copies = 0;
+};
+
+// Of the host's memory. A push arrives in it whatever the device, and is laid out there on the CPU
+// alone.
 absl::Status CheckHostMemory(const EngineOptions& options, const ModelConfig& config,
-                             int64_t weight_bytes) {
-  const int64_t num_blocks = options.kv_capacity_tokens / KvBlockPool::kBlockTokens;
-  return CheckKvMemory({.capacity_tokens = options.kv_capacity_tokens,
-                        .cache_bytes = ModelRunner::CacheBytes(config, options.dtype, num_blocks),
-                        .weight_bytes = weight_bytes},
-                       AvailableMemoryBytes());
+                             const TensorBytes& tensors) {
+  KvMemory wanted;
+  if (options.reserve_for_push) wanted.push_bytes = tensors.all - tensors.copies;
+  if (options.device == Device::kCpu) {
+    const int64_t num_blocks = options.kv_capacity_tokens / KvBlockPool::kBlockTokens;
+    wanted.capacity_tokens = options.kv_capacity_tokens;
+    wanted.cache_bytes = ModelRunner::CacheBytes(config, options.dtype, num_blocks);
+    wanted.weight_bytes = tensors.all;
+    if (options.reserve_for_push) wanted.push_bytes += tensors.all;
+  }
+  return CheckKvMemory(wanted, AvailableMemoryBytes());
 }
 
 DType WeightDType(ComputeDType dtype) {
@@ -159,10 +172,10 @@ absl::Status Engine::Impl::MakeRunner() {
   return absl::OkStatus();
 }
 
-// What a device's memory must hold later is there from the start on: the place of the next weights,
-// and the largest step's arrays.
+// What memory must hold later is there from the start on: the place of the next weights, and the
+// largest step's arrays. A server that cannot take a push says so here and not in a run.
 absl::Status Engine::Impl::Reserve(const std::vector<HostTensor>& tensors) {
-  if (options.device == Device::kCuda && options.reserve_for_push) {
+  if (options.reserve_for_push) {
     MutexLock lock(&spare_mu);
     TANDEM_ASSIGN_OR_RETURN(spare, runner->Pack(tensors, nullptr));
   }
@@ -182,17 +195,16 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const std::string& model_
     TANDEM_RETURN_IF_ERROR(CheckInvariance(config, ActiveInstructionSet()));
   }
   std::vector<HostTensor> tensors;
-  int64_t weight_bytes = 0;
+  TensorBytes tensor_bytes;
   for (const HostTensor& tensor : matched) {
     TANDEM_ASSIGN_OR_RETURN(HostTensor cast, CastNearest(tensor, WeightDType(options.dtype)));
-    weight_bytes += static_cast<int64_t>(cast.bytes.size());
+    tensor_bytes.all += std::ssize(cast.bytes);
+    if (cast.bytes.data() != tensor.bytes.data()) tensor_bytes.copies += std::ssize(cast.bytes);
     tensors.push_back(std::move(cast));
   }
   EngineOptions sized = options;
   TANDEM_ASSIGN_OR_RETURN(sized.kv_capacity_tokens, KvCapacityTokens(config, options));
-  if (options.device == Device::kCpu) {
-    TANDEM_RETURN_IF_ERROR(CheckHostMemory(sized, config, weight_bytes));
-  }
+  TANDEM_RETURN_IF_ERROR(CheckHostMemory(sized, config, tensor_bytes));
   auto impl = std::make_unique<Impl>(sized, config);
   TANDEM_RETURN_IF_ERROR(impl->MakeRunner());
   impl->tokenizer = std::move(tokenizer);

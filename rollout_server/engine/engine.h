@@ -51,8 +51,8 @@ struct EngineOptions {
   Numerics numerics = Numerics::kFast;  // the other two are promises, checked at the start
   ComputeDType dtype = ComputeDType::kBf16;
   int64_t kv_capacity_tokens = 0;    // 0: on a CUDA device what memory leaves, else 32768
-  bool reserve_for_push = false;     // on a CUDA device: hold memory for a second version from the
-                                     // start on, so that no push fails for want of it
+  bool reserve_for_push = false;     // hold memory for a second version from the start on, so that
+                                     // no push fails for want of it
   int64_t max_batch_sequences = 64;  // sequences in one decode step
   int64_t max_step_tokens = 512;     // decode tokens and prompt chunks of one step
   bool prefix_cache = true;          // full blocks of KV are found again by later prompts

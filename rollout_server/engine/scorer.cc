@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/refusal.h"
 #include "rollout_server/engine/sampler.h"
 
 namespace tandem::rollout {
@@ -85,6 +86,7 @@ class SlicedScore : public ScoreRun {
     TANDEM_RETURN_IF_ERROR(TakeBackRecalled());
     if (lanes_.empty()) {
       if (waiting_.empty()) return ScoreProgress::kDone;
+      TANDEM_RETURN_IF_ERROR(CheckFits(waiting_.front()));
       Fill();
       if (lanes_.empty() && context_.scheduler->has_lent()) return ScoreProgress::kWaits;
       if (lanes_.empty()) return NoRoom(waiting_.front());
@@ -113,9 +115,23 @@ class SlicedScore : public ScoreRun {
   }
 
   absl::Status NoRoom(size_t sequence) const {
-    return absl::ResourceExhaustedError(absl::StrCat("no KV cache is free for a sequence of ",
-                                                     sequences_[sequence].ids.size(),
-                                                     " tokens; score when fewer groups run"));
+    return rpc::Refused(
+        absl::StatusCode::kResourceExhausted, rpc::Refusal::kMemoryFull,
+        absl::StrCat("no KV cache is free for a sequence of ", sequences_[sequence].ids.size(),
+                     " tokens; score when fewer groups run"));
+  }
+
+  // In an empty cache, at least.
+  absl::Status CheckFits(size_t sequence) const {
+    const int64_t size = std::ssize(sequences_[sequence].ids);
+    const int64_t room = context_.scheduler->blocks().num_blocks() * KvBlockPool::kBlockTokens;
+    if (KvBlockPool::BlocksFor(size - 1) * KvBlockPool::kBlockTokens <= room) {
+      return absl::OkStatus();
+    }
+    return rpc::Refused(
+        absl::StatusCode::kResourceExhausted, rpc::Refusal::kTooLarge,
+        absl::StrCat("a sequence of ", size, " tokens needs more KV cache than the ", room,
+                     " tokens there are: raise engine.kv_capacity_tokens"));
   }
 
   // A lane whose blocks groups took begins again later; what it has scored, it scores again.

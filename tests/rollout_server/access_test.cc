@@ -6,6 +6,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <limits>
@@ -287,11 +288,15 @@ class OwnedServerTest : public AccessTest, public ::testing::WithParamInterface<
   }
 
   // Each look is a round trip, which lets the server's threads go on.
-  void WaitForQueued(int32_t count) {
+  template <typename Predicate>
+  void WaitForInfo(Predicate ready) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (owner_->Info().num_groups_queued() != count) {
+    while (!ready(owner_->Info())) {
       ASSERT_LT(std::chrono::steady_clock::now(), deadline) << owner_->Info().DebugString();
     }
+  }
+  void WaitForQueued(int32_t count) {
+    WaitForInfo([count](const auto& info) { return info.num_groups_queued() == count; });
   }
 
   std::unique_ptr<Process> owner_, attacker_;
@@ -422,6 +427,34 @@ TEST_P(OwnedServerTest, GuestsFillHalfOfTheQueueAndTheOwnerAllOfIt) {
   ASSERT_NO_FATAL_FAILURE(WaitForQueued(4));
   gate_.Open();
   for (auto& call : waiting) EXPECT_TRUE(call.get().ok());
+}
+
+TEST_P(OwnedServerTest, NobodyFillsThePlacesOfTheOwnersScores) {
+  ASSERT_TRUE(owner_->Claim("run").ok());
+  auto running = owner_->Start(Process::Group("run", 1));
+  gate_.Allow(1);  // its first token; the step of the second lasts
+  ASSERT_NO_FATAL_FAILURE(
+      WaitForInfo([](const auto& info) { return info.num_groups_running() == 1; }));
+  const auto ended = [](const auto& calls) {
+    return std::ranges::count_if(calls, [](const auto& call) {
+      return call.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    });
+  };
+  std::vector<std::future<grpc::Status>> strangers, owners;
+  for (int i = 0; i < 40; ++i) strangers.push_back(attacker_->StartScore(""));
+  ASSERT_NO_FATAL_FAILURE(WaitForInfo([&](const auto&) { return ended(strangers) == 8; }));
+  for (int i = 0; i < 33; ++i) owners.push_back(owner_->StartScore("run"));
+  // One over the 64 places: so the others have theirs.
+  ASSERT_NO_FATAL_FAILURE(WaitForInfo([&](const auto&) { return ended(owners) == 1; }));
+  gate_.Open();
+  const auto refused = [](std::vector<std::future<grpc::Status>>& calls) {
+    return std::ranges::count_if(calls, [](auto& call) {
+      return call.get().error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
+    });
+  };
+  EXPECT_EQ(refused(owners), 1);
+  EXPECT_EQ(refused(strangers), 8);
+  EXPECT_TRUE(running.get().ok());
 }
 
 TEST_P(OwnedServerTest, OnlyTheOwnerPushesPausesAndGivesTheServerBack) {

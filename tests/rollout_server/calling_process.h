@@ -77,6 +77,10 @@ class Process {
     return rollout_->Score(&context, request, &response);
   }
 
+  std::future<grpc::Status> StartScore(const std::string& run_id) {
+    return std::async(std::launch::async, [this, run_id] { return Score(run_id); });
+  }
+
   v1::GetInfoResponse Info() {
     grpc::ClientContext context;
     SetDeadline(&context);

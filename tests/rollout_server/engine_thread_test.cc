@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/base/status_macros.h"
+#include "common/rpc/refusal.h"
 #include "tests/rollout_server/scripted_engine.h"
 #include "tests/support/status_matchers.h"
 
@@ -91,13 +92,14 @@ class EngineThreadTest : public ::testing::Test {
 
   // A score of so many slices.
   std::future<absl::StatusOr<ScoreResult>> Score(char name, size_t num_slices,
-                                                 std::function<absl::Status()> wanted = nullptr) {
+                                                 std::function<absl::Status()> wanted = nullptr,
+                                                 bool is_owner = false) {
     auto answer = std::make_shared<std::promise<absl::StatusOr<ScoreResult>>>();
     auto future = answer->get_future();
     engine_.Score(
         std::vector<ScoreSequence>(num_slices, {.ids = {name, 1}}), {},
         [answer](absl::StatusOr<ScoreResult> result) { answer->set_value(std::move(result)); },
-        std::move(wanted));
+        {.is_owner = is_owner, .wanted = std::move(wanted)});
     return future;
   }
 
@@ -134,6 +136,35 @@ TEST_F(EngineThreadTest, ScoresTakeTurns) {
   ASSERT_THAT(first.get(), IsOk());
   ASSERT_THAT(second.get(), IsOk());
   EXPECT_THAT(record_.did, ::testing::AnyOf("AABABA", "ABABAA"));
+}
+
+TEST_F(EngineThreadTest, EverySecondSliceIsTheOwnersHoweverManyOthersWait) {
+  std::vector<std::future<absl::StatusOr<ScoreResult>>> others;
+  for (const char name : {'A', 'B', 'C', 'D'}) others.push_back(Score(name, 3));
+  auto owners = Score('o', 3, nullptr, /*is_owner=*/true);
+  score_gate_.Open();
+  ASSERT_THAT(owners.get(), IsOk());
+  for (auto& other : others) ASSERT_THAT(other.get(), IsOk());
+  // 'A' may have had its first slice before the others were there.
+  EXPECT_THAT(record_.did, ::testing::AnyOf(::testing::StartsWith("oAoBoCDABCD"),
+                                            ::testing::StartsWith("AoBoCoDABCD")));
+}
+
+TEST_F(EngineThreadTest, OthersHoldHalfOfThePlacesOfScoresAndTheOwnerAllOfThem) {
+  auto first = Score('A', 1);  // waits for the gate
+  std::vector<std::future<absl::StatusOr<ScoreResult>>> held;
+  for (int i = 1; i < EngineThread::kMaxScoresOfOthers; ++i) held.push_back(Score('B', 1));
+  const absl::Status refused = Score('B', 1).get().status();
+  EXPECT_THAT(refused, FailsWith(absl::StatusCode::kResourceExhausted,
+                                 "32 of the 64 places are for callers that do not own"));
+  EXPECT_EQ(rpc::RefusalOf(refused), rpc::Refusal::kQueueFull);
+  for (int i = 0; i < 32; ++i) held.push_back(Score('o', 1, nullptr, /*is_owner=*/true));
+  EXPECT_THAT(Score('o', 1, nullptr, /*is_owner=*/true).get().status(),
+              FailsWith(absl::StatusCode::kResourceExhausted, "(limit 64)"));
+  score_gate_.Open();
+  EXPECT_THAT(first.get(), IsOk());
+  for (auto& score : held) EXPECT_THAT(score.get(), IsOk());
+  EXPECT_THAT(Score('B', 1).get(), IsOk()) << "the places are given back";
 }
 
 TEST_F(EngineThreadTest, AScoreRunsWhileTheGroupsArePaused) {

@@ -86,16 +86,20 @@ TEST_F(HealthTest, AServerThatStopsAnswersUntilItIsGone) {
 TEST_F(HealthTest, AnEngineThatHangsInAStepFailsLivenessAndAnIdleOneDoesNot) {
   clock_skew_ = 1000;  // idle for a thousand seconds
   EXPECT_THAT(Ask("/livez"), HasSubstr(" 200 "));
+  EXPECT_EQ(Info().engine_silent_ms(), 0);
+  EXPECT_EQ(Info().max_engine_silent_ms(), 120'000);
   auto hanging = std::async(std::launch::async, [&] { return Generate(Request(1)); });
   WaitForInfo([](const auto& info) { return info.num_groups_queued() == 1; });
   EXPECT_THAT(Ask("/livez"), HasSubstr(" 200 ")) << "a step may take its time";
   clock_skew_ = 1000 + options_.liveness_seconds + 1;
   EXPECT_THAT(Ask("/livez"), No("the engine has work and did not move for 1"));
   EXPECT_THAT(Ask("/readyz"), HasSubstr(" 200 ")) << "that is not this probe's to say";
+  EXPECT_GE(Info().engine_silent_ms(), Info().max_engine_silent_ms()) << "callers hear of it too";
   gate_.Open();
   EXPECT_TRUE(hanging.get().status.ok());
   EXPECT_TRUE(
       tandem::testing::WaitUntil([&] { return Ask("/livez").find(" 200 ") != std::string::npos; }));
+  WaitForInfo([](const auto& info) { return info.engine_silent_ms() == 0; });
 }
 
 TEST_F(HealthTest, AnEngineHeldUpByNoStepIsLiveWhileWeightsCome) {

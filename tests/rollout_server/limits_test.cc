@@ -27,6 +27,13 @@ class LimitsTest : public testing::ServerTest {
  protected:
   LimitsTest() { options_.max_message_bytes = 4 << 20; }
 
+  // An entry of the trailing metadata; empty: not there.
+  static std::string TrailingOf(const grpc::ClientContext& context, const char* key) {
+    const auto& trailer = context.GetServerTrailingMetadata();
+    const auto found = trailer.find(key);
+    return found == trailer.end() ? "" : std::string(found->second.data(), found->second.size());
+  }
+
   v1::ScoreRequest ScoreRequestOf(int num_sequences, int num_ids) {
     v1::ScoreRequest request;
     request.set_path(v1::SCORE_PATH_PREFILL);
@@ -166,9 +173,20 @@ TEST_F(LimitsTest, AScoreOver65536IdsIsRefused) {
   v1::ScoreResponse response;
   EXPECT_THAT(rollout_->Score(&context, ScoreRequestOf(kMaxScoreTokens / 512 + 1, 512), &response),
               GrpcFailsWith(kInvalid, "more than 65536 ids in one call"));
+  EXPECT_EQ(TrailingOf(context, rpc::kRefusalKey), "TOO_LARGE");
+}
+
+TEST_F(LimitsTest, AScoreWithoutADeadlineIsRefusedByName) {
+  grpc::ClientContext context;
+  v1::ScoreResponse response;
+  EXPECT_THAT(rollout_->Score(&context, ScoreRequestOf(1, 2), &response),
+              GrpcFailsWith(kInvalid, "the call has no deadline"));
+  EXPECT_EQ(TrailingOf(context, rpc::kRefusalKey), "DEADLINE_TOO_FAR");
+  EXPECT_EQ(TrailingOf(context, rpc::kRetryAfterKey), "") << "it would be refused again";
 }
 
 TEST_F(LimitsTest, ScoresBeyond64ThatWaitAreRefused) {
+  ASSERT_TRUE(Claim("run", 1).ok());
   // The engine is in a step that does not end: what comes now waits.
   auto running = std::async(std::launch::async, [&] { return Generate(Request(1, 500)); });
   gate_.Allow(3);
@@ -180,25 +198,32 @@ TEST_F(LimitsTest, ScoresBeyond64ThatWaitAreRefused) {
     std::promise<grpc::Status> ended;
   };
   std::deque<Call> calls;
-  std::promise<grpc::Status> first_refusal;
+  std::promise<Call*> first_refusal;
   std::atomic<bool> refused{false};
   for (int i = 0; i < 70; ++i) {  // a few may have been taken before the step began
     Call& call = calls.emplace_back();
     SetDeadline(&call.context);
     call.request = ScoreRequestOf(1, 2);
+    call.request.set_run_id("run");
     rollout_->async()->Score(&call.context, &call.request, &call.response,
                              [&](grpc::Status status) {
+                               call.ended.set_value(status);
                                if (!status.ok() && !refused.exchange(true))
-                                 first_refusal.set_value(status);
-                               call.ended.set_value(std::move(status));
+                                 first_refusal.set_value(&call);
                              });
   }
-  EXPECT_THAT(first_refusal.get_future().get(),
-              GrpcFailsWith(grpc::StatusCode::RESOURCE_EXHAUSTED,
-                            "too many Score calls are waiting (limit 64)"));
+  Call* const first = first_refusal.get_future().get();
   gate_.Open();
   int num_ok = 0;
-  for (Call& call : calls) num_ok += call.ended.get_future().get().ok() ? 1 : 0;
+  for (Call& call : calls) {
+    const grpc::Status status = call.ended.get_future().get();
+    num_ok += status.ok() ? 1 : 0;
+    if (&call != first) continue;
+    EXPECT_THAT(status, GrpcFailsWith(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                                      "too many Score calls are waiting (limit 64)"));
+  }
+  EXPECT_EQ(TrailingOf(first->context, rpc::kRefusalKey), "QUEUE_FULL");
+  EXPECT_NE(TrailingOf(first->context, rpc::kRetryAfterKey), "");
   EXPECT_GE(num_ok, 64);
   EXPECT_TRUE(running.get().status.ok());
 }

@@ -1,7 +1,9 @@
 #include "rollout_server/weight_receiver.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <string>
 #include <string_view>
 
@@ -78,6 +80,31 @@ TEST_F(WeightReceiverTest, InstallsWhatArrivedInTheEnginesOrder) {
   EXPECT_EQ(receiver_.live()->version.value, 1);
   EXPECT_EQ(receiver_.live()->epoch, 1);
   EXPECT_EQ(receiver_.live()->digests, Digests("aaaaaaaa", "bbbbbb"));
+}
+
+// Of this process now.
+int64_t ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t size = 0, resident = 0;
+  file >> size >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+TEST_F(WeightReceiverTest, TheMemoryOfAPushIsTakenByReserveAndUsedByTheFirstOne) {
+  constexpr int64_t kBytes = int64_t{64} << 20;
+  const TensorSpec large{"large", DType::kF32, {kBytes / 4}};
+  const std::string arrives(kBytes, 'w');
+  WeightReceiver receiver(&sink_, {large}, {{0}, 0, {{"large", "loaded"}}});
+  receiver.StartEpoch(1);
+  const int64_t before = ResidentBytes();
+  ASSERT_THAT(receiver.Reserve(), IsOk());
+  const int64_t reserved = ResidentBytes();
+  EXPECT_GE(reserved - before, kBytes);
+  ASSERT_THAT(receiver.Begin({1}, {large}), IsOk());
+  ASSERT_THAT(receiver.Receive({1}, 0, 0, Bytes(arrives)), IsOk());
+  EXPECT_LT(ResidentBytes() - reserved, kBytes / 2);
+  ASSERT_THAT(receiver.Commit({1}, {{"large", Digest128(Bytes(arrives))}}), IsOk());
+  EXPECT_EQ(sink_.served.at(0), arrives);
 }
 
 // Every request asks what is live, and a model has hundreds of digests.

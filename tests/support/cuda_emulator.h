@@ -41,19 +41,36 @@ void WaitForBlock();
 void WaitForWarp();
 
 inline constexpr int kExchangeBytes = 16;
-unsigned char* ExchangeSlot(int lane);  // of this thread's warp
+// [32, kExchangeBytes], of this thread's warp, for its next exchange. Two take turns: a lane may
+// write for the next one while another still reads, so an exchange waits once, and no barrier hides
+// in it that the kernel did not ask for.
+unsigned char* NextSlots();
 
 // What lane `from(own lane)` gave; the lane's own value where that is no lane.
 template <typename T, typename From>
 T Exchange(const T& value, const From& from) {
   static_assert(sizeof(T) <= kExchangeBytes);
+  unsigned char* const slots = NextSlots();
   const int lane = static_cast<int>(threadIdx.x) % 32, source = from(lane);
-  std::memcpy(ExchangeSlot(lane), &value, sizeof(T));
+  std::memcpy(slots + lane * kExchangeBytes, &value, sizeof(T));
   WaitForWarp();
   T got = value;
-  if (source >= 0 && source < 32) std::memcpy(&got, ExchangeSlot(source), sizeof(T));
-  WaitForWarp();
+  if (source >= 0 && source < 32) {
+    std::memcpy(&got, slots + source * kExchangeBytes, sizeof(T));
+  }
   return got;
+}
+
+// Bit i is what lane i of the warp says.
+inline unsigned Ballot(bool yes) {
+  unsigned char* const slots = NextSlots();
+  slots[threadIdx.x % 32 * kExchangeBytes] = yes ? 1 : 0;
+  WaitForWarp();
+  unsigned votes = 0;
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    if (slots[lane * kExchangeBytes] != 0) votes |= 1u << lane;
+  }
+  return votes;
 }
 
 }  // namespace tandem::testing
@@ -89,11 +106,7 @@ template <typename T>
 T __shfl_sync(unsigned, T value, int source) {
   return tandem::testing::Exchange(value, [source](int) { return source; });
 }
-inline unsigned __ballot_sync(unsigned, bool yes) {
-  unsigned votes = yes ? 1u << threadIdx.x % 32 : 0u;
-  for (int step = 16; step > 0; step /= 2) votes |= __shfl_xor_sync(0xffffffffu, votes, step);
-  return votes;
-}
+inline unsigned __ballot_sync(unsigned, bool yes) { return tandem::testing::Ballot(yes); }
 
 template <typename T>
 T atomicAdd(T* at, T value) {

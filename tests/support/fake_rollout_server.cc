@@ -87,6 +87,21 @@ struct FakeRolloutServer::Impl {
         secret == metadata.end() ? "" : std::string(secret->second.data(), secret->second.size()));
   }
 
+  // Ends the call with the first of `failures`, named as a rollout server does.
+  grpc::Status FailNext(std::deque<absl::Status>* failures, grpc::ServerContext* context)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    const absl::Status failure = failures->front();
+    failures->pop_front();
+    const rpc::Refusal refusal = rpc::RefusalOf(failure);
+    if (refusal != rpc::Refusal::kNone) {
+      context->AddTrailingMetadata(rpc::kRefusalKey, std::string(rpc::RefusalName(refusal)));
+    }
+    if (rpc::IsBusy(refusal)) {
+      context->AddTrailingMetadata(rpc::kRetryAfterKey, std::to_string(retry_after_ms));
+    }
+    return ToGrpc(failure);
+  }
+
   std::vector<HostTensor> initial;
   std::string tokenizer_hash, address;
   int port = 0;
@@ -98,14 +113,16 @@ struct FakeRolloutServer::Impl {
   Sample sample ABSL_GUARDED_BY(mu) = DefaultSample;
   bool held ABSL_GUARDED_BY(mu) = false;
   bool stopped ABSL_GUARDED_BY(mu) = false;
-  std::deque<absl::Status> group_failures ABSL_GUARDED_BY(mu), commit_failures ABSL_GUARDED_BY(mu),
-      claim_failures ABSL_GUARDED_BY(mu);
+  std::deque<absl::Status> group_failures ABSL_GUARDED_BY(mu), score_failures ABSL_GUARDED_BY(mu),
+      commit_failures ABSL_GUARDED_BY(mu), claim_failures ABSL_GUARDED_BY(mu);
+  int64_t retry_after_ms ABSL_GUARDED_BY(mu) = 1;
   int flips ABSL_GUARDED_BY(mu) = 0;
   std::string flipped ABSL_GUARDED_BY(mu);
   ScoreToken score ABSL_GUARDED_BY(mu) = [](int64_t, int) { return -1.0f; };
   std::vector<rollout::v1::ScoreRequest> score_requests ABSL_GUARDED_BY(mu);
   std::vector<GenerateGroupRequest> requests ABSL_GUARDED_BY(mu);
   std::string owner ABSL_GUARDED_BY(mu);
+  double silent_seconds ABSL_GUARDED_BY(mu) = 0, most_silent_seconds ABSL_GUARDED_BY(mu) = 0;
   std::map<std::string, std::set<std::string>> callers ABSL_GUARDED_BY(mu);  // secrets by method
   int64_t version ABSL_GUARDED_BY(mu) = 0, epoch ABSL_GUARDED_BY(mu) = 0;
   int64_t live_epoch ABSL_GUARDED_BY(mu) = 0;
@@ -133,14 +150,7 @@ class FakeRolloutServer::Impl::Rollout : public rollout::v1::RolloutService::Ser
       }
       if (impl_->stopped) return {grpc::StatusCode::UNAVAILABLE, "killed"};
       if (!impl_->group_failures.empty()) {
-        const absl::Status failure = impl_->group_failures.front();
-        impl_->group_failures.pop_front();
-        const rpc::Refusal refusal = rpc::RefusalOf(failure);
-        if (refusal != rpc::Refusal::kNone) {
-          context->AddTrailingMetadata(rpc::kRefusalKey, std::string(rpc::RefusalName(refusal)));
-        }
-        if (rpc::IsBusy(refusal)) context->AddTrailingMetadata(rpc::kRetryAfterKey, "1");
-        return ToGrpc(failure);
+        return impl_->FailNext(&impl_->group_failures, context);
       }
       if (request->min_weight_version() > impl_->version) {
         return {grpc::StatusCode::FAILED_PRECONDITION, "live weights are older"};
@@ -168,6 +178,7 @@ class FakeRolloutServer::Impl::Rollout : public rollout::v1::RolloutService::Ser
     impl_->NoteCaller(*context, "Score");
     MutexLock lock(&impl_->mu);
     impl_->score_requests.push_back(*request);
+    if (!impl_->score_failures.empty()) return impl_->FailNext(&impl_->score_failures, context);
     response->set_weight_version(impl_->version);
     for (const auto& sequence : request->sequences()) {
       auto* const score = response->add_scores();
@@ -190,6 +201,8 @@ class FakeRolloutServer::Impl::Rollout : public rollout::v1::RolloutService::Ser
     response->set_owner_run_id(impl_->owner);
     response->set_tokenizer_hash(impl_->tokenizer_hash);
     response->set_max_deadline_ms(3'600'000);
+    response->set_engine_silent_ms(static_cast<int64_t>(impl_->silent_seconds * 1e3));
+    response->set_max_engine_silent_ms(static_cast<int64_t>(impl_->most_silent_seconds * 1e3));
     return grpc::Status::OK;
   }
 
@@ -383,6 +396,16 @@ void FakeRolloutServer::FailNextGroups(std::deque<absl::Status> failures) {
   impl_->group_failures = std::move(failures);
 }
 
+void FakeRolloutServer::FailNextScores(std::deque<absl::Status> failures) {
+  MutexLock lock(&impl_->mu);
+  impl_->score_failures = std::move(failures);
+}
+
+void FakeRolloutServer::set_retry_after_ms(int64_t ms) {
+  MutexLock lock(&impl_->mu);
+  impl_->retry_after_ms = ms;
+}
+
 void FakeRolloutServer::FlipNextDigests(int count, const std::string& tensor) {
   MutexLock lock(&impl_->mu);
   impl_->flips = count;
@@ -413,6 +436,12 @@ void FakeRolloutServer::FailNextClaims(std::deque<absl::Status> failures) {
 std::map<std::string, std::set<std::string>> FakeRolloutServer::callers() const {
   MutexLock lock(&impl_->mu);
   return impl_->callers;
+}
+
+void FakeRolloutServer::set_engine_silence(double seconds, double most) {
+  MutexLock lock(&impl_->mu);
+  impl_->silent_seconds = seconds;
+  impl_->most_silent_seconds = most;
 }
 
 void FakeRolloutServer::set_owner(const std::string& run_id) {

@@ -45,6 +45,10 @@ class FakeRolloutServer {
 
   // The next calls of GenerateGroup fail so, one entry each.
   void FailNextGroups(std::deque<absl::Status> failures);
+  // As FailNextGroups, of Score.
+  void FailNextScores(std::deque<absl::Status> failures);
+  // What refusals of busy servers say; at first 1.
+  void set_retry_after_ms(int64_t ms);
   // The next commits report a flipped digest for this tensor / drop the last chunk / fail so.
   void FlipNextDigests(int count, const std::string& tensor);
   void FailNextCommits(std::deque<absl::Status> failures);
@@ -54,6 +58,9 @@ class FakeRolloutServer {
   void HoldGroups();
   void ReleaseGroups();
   void set_owner(const std::string& run_id);
+  // GetInfo says that the engine has not moved for so long, and that `most` is too long; 0: a
+  // server that does not say.
+  void set_engine_silence(double seconds, double most);
 
   std::vector<rollout::v1::GenerateGroupRequest> requests() const;
   std::vector<rollout::v1::ScoreRequest> score_requests() const;

@@ -21,7 +21,7 @@ function(tandem_kernel_test)
     string(REPLACE _test.cc "" test ${source})
     tandem_test(NAME ${test}_emulated_test SRCS ${source} WHOLE ${torch} DEPS ${ARG_DEPS} ${ARG_EMULATED})
     add_test(NAME ${test}_emulated_falling COMMAND ${test}_emulated_test)
-    set_tests_properties(${test}_emulated_falling PROPERTIES LABELS cpu TIMEOUT 120
+    set_tests_properties(${test}_emulated_falling PROPERTIES LABELS cpu TIMEOUT 300
                          ENVIRONMENT "EMULATED_ORDER=falling")
     if(TANDEM_CUDA)
       tandem_test(NAME ${test}_gpu_test SRCS ${source} WHOLE ${torch} LABELS gpu DEPS ${ARG_DEPS} ${ARG_DEVICE})

@@ -168,6 +168,61 @@ TEST_F(RolloutClientTest, AServerThatAnswersAndCannotBeUsedIsProbedAfterAWait) {
   EXPECT_TRUE(client_->Behind(milliseconds(50)).empty());
 }
 
+// What its threads say of a server whose engine hangs: its weights are proven, and no group ends.
+TEST_F(RolloutClientTest, AServerWhoseEngineHangsIsNotReadmittedUntilItMoves) {
+  Connect({server_.address(), other_.address()});
+  server_.set_owner("run");
+  client_->TakeEvents();
+  server_.set_engine_silence(121, 120);
+  server_.FailNextGroups({absl::DeadlineExceededError("the group did not end in time")});
+  client_->Submit(Request(1), 0);
+  std::vector<ServerEvent> events;
+  while (events.size() < 2) {
+    ASSERT_THAT(client_->Next(milliseconds(5)), IsOk());
+    std::ranges::move(client_->TakeEvents(), std::back_inserter(events));
+  }
+  EXPECT_EQ(events[0].kind, "server_lost");
+  EXPECT_EQ(events[1].kind, "server_hung");
+  EXPECT_EQ(events[1].address, server_.address());
+  EXPECT_THAT(events[1].message, ::testing::HasSubstr("has not moved for 121.0 s"));
+  EXPECT_EQ(client_->num_hung(), 1);
+  EXPECT_THAT(client_->Missing(), ::testing::HasSubstr("has not moved for 121.0 s"));
+  for (int64_t id = 2; id < 6; ++id) client_->Submit(Request(id));
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(Next().server, 1);
+  EXPECT_FALSE(client_->IsReady(0));
+  EXPECT_TRUE(client_->TakeEvents().empty()) << "once, and not with each probe";
+  server_.set_engine_silence(0, 120);
+  EXPECT_EQ(Next().server, 0) << "its proof holds";
+  EXPECT_EQ(client_->TakeEvents().at(0).kind, "server_back");
+  EXPECT_EQ(client_->num_hung(), 0);
+}
+
+TEST_F(RolloutClientTest, AnEngineSilentForAsLongAsAGroupMayTakeHangs) {
+  for (const double servers_most : {0.0, 120.0}) {
+    server_.set_engine_silence(20, servers_most);
+    client_ = std::make_unique<RolloutClient>(
+        std::vector<std::string>{server_.address()}, "run",
+        RolloutClientOptions{.call_timeout_seconds = 20, .retry_initial_seconds = 0.01});
+    while (client_->num_hung() == 0) ASSERT_THAT(client_->Next(milliseconds(5)), IsOk());
+    EXPECT_THAT(client_->TakeEvents().at(0).message, ::testing::HasSubstr("hangs from 20.0 s on"));
+    server_.set_engine_silence(19.9, servers_most);
+    EXPECT_EQ(client_->Behind(seconds(20)).size(), 1u) << "a step may take its time";
+  }
+}
+
+TEST_F(RolloutClientTest, ADoubtedServerIsReadyAgainWhenItAnswers) {
+  Connect({server_.address()});
+  server_.set_owner("run");
+  client_->TakeEvents();
+  client_->Doubt(0, "a score met the end of its connection");
+  client_->Submit(Request(1));
+  EXPECT_THAT(Next().status, IsOk());
+  const auto events = client_->TakeEvents();
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0].message, "a score met the end of its connection");
+  EXPECT_EQ(events[1].kind, "server_back");
+}
+
 TEST_F(RolloutClientTest, GroupsOfADeadServerRunElsewhereOnce) {
   Connect({server_.address(), other_.address()});
   server_.HoldGroups();

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/rpc/refusal.h"
 #include "tests/support/fake_rollout_server.h"
 #include "tests/support/status_matchers.h"
 #include "tests/trainer/scored_groups.h"
+#include "trainer/call_end.h"
 
 namespace tandem::trainer {
 namespace {
@@ -67,6 +69,59 @@ TEST(ServerScorer, AServerThatDoesNotAnswerIsNamedAndTheOthersCount) {
       ServerScorer({address, alive.address()}, 30).ScoreEach({{0, {&group}}, {1, {&group}}}, {});
   EXPECT_THAT(results[0], FailsWith(absl::StatusCode::kUnavailable, address));
   EXPECT_THAT(results[1], IsOk());
+}
+
+absl::Status Refusal(rpc::Refusal refusal) {
+  return rpc::Refused(absl::StatusCode::kResourceExhausted, refusal, "no room");
+}
+
+// One completion scored by `server`.
+absl::StatusOr<ScoredByServer> ScoreOne(const FakeRolloutServer& server) {
+  ScoredGroup group = GroupWithPrompt(1, {7});
+  AddCompletion(group, {3}, 1);
+  return ServerScorer({server.address()}, 30).ScoreEach({{0, {&group}}}, {})[0];
+}
+
+TEST(ServerScorer, ABusyServerIsAskedAgain) {
+  FakeRolloutServer server;
+  server.FailNextScores({Refusal(rpc::Refusal::kQueueFull), Refusal(rpc::Refusal::kMemoryFull)});
+  EXPECT_THAT(ScoreOne(server), IsOk());
+  EXPECT_EQ(server.score_requests().size(), 3u);
+}
+
+TEST(ServerScorer, AServerThatIsBusyForLongerThanACallMayTakeIsGivenUpByName) {
+  FakeRolloutServer server;
+  server.set_retry_after_ms(31'000);
+  server.FailNextScores({Refusal(rpc::Refusal::kQueueFull)});
+  const absl::Status status = ScoreOne(server).status();
+  EXPECT_THAT(status, FailsWith(absl::StatusCode::kResourceExhausted, server.address()));
+  EXPECT_EQ(rpc::RefusalOf(status), rpc::Refusal::kQueueFull);
+  EXPECT_TRUE(ServerIsFine(status));
+  EXPECT_EQ(server.score_requests().size(), 1u);
+}
+
+TEST(ServerScorer, WhatIsTooLargeIsGivenUpAtOnce) {
+  FakeRolloutServer server;
+  server.FailNextScores({Refusal(rpc::Refusal::kTooLarge)});
+  const absl::Status status = ScoreOne(server).status();
+  EXPECT_EQ(rpc::RefusalOf(status), rpc::Refusal::kTooLarge);
+  EXPECT_TRUE(IsImpossible(status));
+  EXPECT_TRUE(ServerIsFine(status));
+  EXPECT_EQ(server.score_requests().size(), 1u);
+}
+
+TEST(ServerScorer, AServerThatIsGoneOrHangsIsNotTakenForABusyOne) {
+  FakeRolloutServer server;
+  for (const absl::Status& failure :
+       {absl::UnavailableError("draining"), absl::DeadlineExceededError("not in time"),
+        absl::InternalError("the engine failed")}) {
+    server.FailNextScores({failure});
+    const absl::Status status = ScoreOne(server).status();
+    EXPECT_EQ(status.code(), failure.code());
+    EXPECT_FALSE(ServerIsFine(status));
+    EXPECT_FALSE(IsImpossible(status));
+  }
+  EXPECT_EQ(server.score_requests().size(), 3u);
 }
 
 }  // namespace

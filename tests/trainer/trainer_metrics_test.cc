@@ -46,8 +46,10 @@ TEST_F(TrainerMetricsTest, TimeWithoutAQuestionAtTheServersIsTheShareOfTheStepTh
                      .groups_waiting = 5,
                      .servers = 3,
                      .servers_ready = 2,
+                     .servers_hung = 1,
                      .idle_seconds = 10,
                      .retries = 1});
+  EXPECT_THAT(Page(), HasSubstr("\ntandem_trainer_servers_hung 1\n"));
   metrics_.OnStep(line, 0, 0);  // ten seconds before the first step: more than it lasted
   metrics_.OnQueues({.servers = 3, .servers_ready = 3, .idle_seconds = 11, .retries = 4});
   metrics_.OnStep(line, 0, 0);

@@ -14,6 +14,7 @@
 
 #include "common/base/file_system.h"
 #include "common/rpc/caller_secret.h"
+#include "common/rpc/refusal.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/fake_rollout_server.h"
 #include "tests/support/status_matchers.h"
@@ -453,6 +454,23 @@ TEST_F(ProbedTrainerTest, GroupsThatWereTakenAndNotTrainedAreAskedForAgain) {
   fails_to_score_after_ = -1;
   ASSERT_THAT(Run(RunMode::kResume), IsOk());
   EXPECT_EQ(trained_, (std::vector<std::vector<int64_t>>{{0, 1}, {2, 3}, {4, 5}}));
+}
+
+TEST_F(ProbedTrainerTest, AScoreTellsABusyServerFromOneThatIsGone) {
+  options_.split.every = 0;
+  options_.steps = 3;
+  server_->FailNextScores(
+      {rpc::Refused(absl::StatusCode::kResourceExhausted, rpc::Refusal::kQueueFull, "no place"),
+       absl::UnavailableError("its connection ended")});
+  ASSERT_THAT(Run(), IsOk());
+  std::vector<std::string> told;
+  for (const json& event : Lines("events.jsonl")) {
+    const std::string kind = event["kind"];
+    if (kind == "server_lost" || kind == "probe_failed") told.push_back(event["message"]);
+  }
+  EXPECT_THAT(told, ::testing::ElementsAre(::testing::HasSubstr("its connection ended"),
+                                           ::testing::HasSubstr("its connection ended")));
+  EXPECT_EQ(Lines("metrics.jsonl").size(), 3u) << "it answers, and the run goes on";
 }
 
 TEST_F(ProbedTrainerTest, WithBothOffNothingIsScored) {

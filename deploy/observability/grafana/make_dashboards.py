@@ -33,7 +33,7 @@ def rate(series):
 
 
 NOT_OK = 'outcome!="ok"'
-TROUBLE = 'kind=~"server_lost|push_failed|step_skipped|checkpoint_failed|alert|resumed"'
+TROUBLE = 'kind=~"server_lost|server_hung|push_failed|step_skipped|checkpoint_failed|alert|resumed"'
 PHASES = ["rollout", "reward", "pack", "proximal", "update", "push", "checkpoint", "eval"]
 
 DASHBOARDS = {
@@ -112,7 +112,7 @@ DASHBOARDS = {
         [("Groups", "short", {"in flight": t("groups_in_flight"), "waiting": t("queue_depth")}),
          ("Completions lost, by reason", "short",
           {"{{reason}}": f"sum by (reason) ({rate(t('samples_dropped_total'))})"})],
-        [("Servers", "short", {"{{state}}": t("servers")}),
+        [("Servers", "short", {"{{state}}": t("servers"), "hung": t("servers_hung")}),
          ("Events", "short", {"{{kind}}": f"increase({t('events_total', TROUBLE)}[$__rate_interval])"})],
         [("Since the last checkpoint", "s",
           {"seconds": f"time() - {t('checkpoint_last_success_timestamp_seconds')}"}),

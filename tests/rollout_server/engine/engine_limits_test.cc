@@ -125,6 +125,25 @@ TEST_F(EngineRefusesTest, TheCacheIsTakenAtTheStart) {
   EXPECT_GT(ResidentBytes() - before, kTokens * kTokenBytes);
 }
 
+// Where pushes come: the first one meets no machine without room for it.
+TEST_F(EngineRefusesTest, ThePlaceOfTheNextWeightsIsTakenAtTheStart) {
+  EngineOptions options = Fp32();
+  const auto grown_by_a_push = [&](bool reserve) {
+    options.reserve_for_push = reserve;
+    const auto engine = Make(options);
+    const int64_t before = ResidentBytes();
+    const auto staged = engine->Stage(engine->initial_tensors());
+    EXPECT_THAT(staged, IsOk());
+    return ResidentBytes() - before;
+  };
+  int64_t weight_bytes = 0;
+  for (const HostTensor& tensor : Make(options)->initial_tensors()) {
+    weight_bytes += std::ssize(tensor.bytes);
+  }
+  EXPECT_GT(grown_by_a_push(false), weight_bytes / 2);
+  EXPECT_LT(grown_by_a_push(true), weight_bytes / 2);
+}
+
 class EngineStopsTest : public EngineFixture {
  protected:
   // The completion of a fixed group of one after `change`.

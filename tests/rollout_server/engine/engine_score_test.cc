@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/rpc/refusal.h"
 #include "tests/rollout_server/engine/engine_fixture.h"
 
 namespace tandem::rollout {
@@ -334,7 +335,10 @@ TEST_F(EngineScoreTest, RefusesWhatItCannotScore) {
               FailsWith(kInvalid, "sequence 0, segment 0: want weights staged by this engine"));
   EXPECT_THAT(score({5, 6}, {}, 2),
               FailsWith(kInvalid, "sequence 0 of 2 tokens has num_prompt_tokens 2"));
-  EXPECT_THAT(score(Prompt(66, 1)), FailsWith(absl::StatusCode::kResourceExhausted, "66 tokens"));
+  const absl::Status too_large = score(Prompt(66, 1)).status();
+  EXPECT_THAT(too_large, FailsWith(absl::StatusCode::kResourceExhausted,
+                                   "66 tokens needs more KV cache than the 64 tokens there are"));
+  EXPECT_EQ(rpc::RefusalOf(too_large), rpc::Refusal::kTooLarge);
   EXPECT_THAT(score(Prompt(65, 1)), IsOk());  // the last token is never stored
 }
 
@@ -345,8 +349,9 @@ TEST_F(EngineScoreTest, ARunningGroupsBlocksAreNotLentToScores) {
   ASSERT_THAT(engine->Add(Group(1, 60, 1, 20)), IsOk());  // 60 tokens now: 4 of 6 blocks
   Completions out;
   ASSERT_TRUE(StepInto(*engine, out));
-  EXPECT_THAT(engine->Score({{Prompt(34, 1)}}, {.path = ScorePath::kDecode}),
-              FailsWith(absl::StatusCode::kResourceExhausted, "no KV cache is free"));
+  const absl::Status full = engine->Score({{Prompt(34, 1)}}, {.path = ScorePath::kDecode}).status();
+  EXPECT_THAT(full, FailsWith(absl::StatusCode::kResourceExhausted, "no KV cache is free"));
+  EXPECT_EQ(rpc::RefusalOf(full), rpc::Refusal::kMemoryFull);
   EXPECT_THAT(engine->Score({{Prompt(33, 1)}}, {.path = ScorePath::kDecode}), IsOk());
 }
 

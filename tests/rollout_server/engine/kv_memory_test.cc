@@ -30,6 +30,26 @@ TEST(KvMemory, NamesTheSizesAndTheCapacityThatWouldFit) {
                         "most 640"));
 }
 
+// So the first push does not meet the out-of-memory killer in the middle of a run.
+TEST(KvMemory, APushIsCountedBesideTheWeightsThatServe) {
+  KvMemory wanted = {.capacity_tokens = 1024,
+                     .cache_bytes = 64 * kMib,
+                     .weight_bytes = 10 * kMib,
+                     .push_bytes = 20 * kMib};
+  EXPECT_THAT(CheckKvMemory(wanted, 94 * kMib), IsOk());
+  // 80 MiB less a twentieth less 30 MiB are 46 MiB: 736 tokens.
+  EXPECT_THAT(CheckKvMemory(wanted, 80 * kMib),
+              FailsWith(absl::StatusCode::kResourceExhausted,
+                        "tokens takes 64.0 MiB, the weights 10.0 MiB, a push of weights 20.0 MiB, "
+                        "and this process can still take 80.0 MiB: lower "
+                        "engine.kv_capacity_tokens to at most 736"));
+  // A device has the cache and the weights.
+  EXPECT_THAT(CheckKvMemory({.push_bytes = 20 * kMib}, 19 * kMib),
+              FailsWith(absl::StatusCode::kResourceExhausted,
+                        "a push of weights 20.0 MiB, and this process can still take 19.0 MiB: "
+                        "the model needs a machine or a memory limit that is larger"));
+}
+
 TEST(KvMemory, SaysSoWhereNoCapacityWouldFit) {
   EXPECT_THAT(
       CheckKvMemory({.capacity_tokens = 1024, .cache_bytes = kMib, .weight_bytes = 36 * kMib},
