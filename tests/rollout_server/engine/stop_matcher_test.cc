@@ -218,6 +218,19 @@ TEST(StopMatcher, ARunThatIsNoTextHidesNoStopStringBehindIt) {
   EXPECT_EQ(*at, 1000 * kReplacement.size() + 2);
 }
 
+// After a promise that the whole text did not keep, Check looks again a quarter later.
+TEST(StopMatcher, FindsAStopStringAtTheEndThatItHasNotLookedForYet) {
+  std::vector<int32_t> ids(1000, 'a');
+  ids[0] = 0x80;
+  StopMatcher matcher(ByteFallback, {"a", "aaw"});
+  for (size_t n = 1; n <= ids.size(); ++n)
+    ASSERT_EQ(*matcher.Check(std::span(ids).first(n)), std::nullopt);
+  ids.insert(ids.end(), {256, 'a'});
+  ASSERT_EQ(*matcher.Check(ids), std::nullopt) << "too early for another look";
+  EXPECT_THAT(matcher.FirstIn(ByteFallback(ids)), Optional(1000 * kReplacement.size() + 2));
+  EXPECT_EQ(matcher.FirstIn(kReplacement + " w"), std::nullopt);
+}
+
 TEST(StopMatcher, FindsAStopStringBehindTokensThatAllEndWithinACharacter) {
   // Two thirds of a euro sign and the first third of the next one.
   const auto decode = ByteLevel({"\xE2", "\x82\xAC\xE2", "\x82\xAC", "x"});
