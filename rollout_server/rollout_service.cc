@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -40,6 +41,7 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
     self_ = shared_from_this();
     if (!ask.ok()) return Refuse(ask.status());
     sampling_ = ask->request.sampling;
+    sampling_.stop_token_ids = {};  // up to 1 MiB that no answer needs
     whole_group_ = whole_group;
     auto call = parts_.groups->Join(*std::move(ask), self_);
     if (!call.ok()) return Refuse(call.status());
@@ -156,8 +158,7 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
 // finds that nobody wants it.
 class ScoreCall : public grpc::ServerUnaryReactor, public std::enable_shared_from_this<ScoreCall> {
  public:
-  ScoreCall(grpc::CallbackServerContext* context, v1::ScoreResponse* response)
-      : deadline_(context->deadline()), response_(response) {}
+  explicit ScoreCall(v1::ScoreResponse* response) : response_(response) {}
 
   void Begin(const ServiceParts& parts, absl::StatusOr<ScoreQuestion> question) {
     self_ = shared_from_this();
@@ -171,14 +172,13 @@ class ScoreCall : public grpc::ServerUnaryReactor, public std::enable_shared_fro
         [call = self_] { return call->Wanted(); });
   }
 
+  // The caller cancelled, its connection broke, or its deadline passed: gRPC's clock says when,
+  // which no jump of the wall clock moves.
   void OnCancel() override { cancelled_.store(true); }
   void OnDone() override { self_.reset(); }
 
  private:
   absl::Status Wanted() const {
-    if (std::chrono::system_clock::now() >= deadline_) {
-      return absl::DeadlineExceededError("the call's deadline passed before the score was done");
-    }
     return cancelled_.load() ? absl::CancelledError("the caller is gone") : absl::OkStatus();
   }
 
@@ -189,7 +189,6 @@ class ScoreCall : public grpc::ServerUnaryReactor, public std::enable_shared_fro
     Finish(grpc::Status::OK);
   }
 
-  const std::chrono::system_clock::time_point deadline_;
   v1::ScoreResponse* const response_;  // gRPC's, until Finish
   std::atomic<bool> cancelled_{false};
   std::shared_ptr<ScoreCall> self_;
@@ -203,14 +202,17 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
       grpc::CallbackServerContext* context, const v1::GenerateGroupRequest* request) override {
     auto call = std::make_shared<GenerateCall>(parts_, context, request->group_id());
     grpc::ServerWriteReactor<v1::GenerateGroupResponse>* reactor = call.get();
-    call->Begin(Admit(*context, *request), request->delivery() == v1::DELIVERY_GROUP);
+    absl::StatusOr<GroupRegistry::Ask> ask = Admit(*context, *request);
+    const bool was_unowned = ask.ok() && ask->unowned;
+    call->Begin(std::move(ask), request->delivery() == v1::DELIVERY_GROUP);
+    if (was_unowned) PutOthersBehindTheOwner();
     return reactor;
   }
 
   grpc::ServerUnaryReactor* Score(grpc::CallbackServerContext* context,
                                   const v1::ScoreRequest* request,
                                   v1::ScoreResponse* response) override {
-    auto call = std::make_shared<ScoreCall>(context, response);
+    auto call = std::make_shared<ScoreCall>(response);
     grpc::ServerUnaryReactor* reactor = call.get();
     call->Begin(parts_, AdmitScore(*context, *request));
     return reactor;
@@ -247,6 +249,7 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     TANDEM_ASSIGN_OR_RETURN(GroupRegistry::Ask ask, AskFromWire(request));
     ask.caller = ScopeOf(who);
     if (standing == Standing::kGuest) PutBehindTheOwner(&ask);
+    ask.unowned = standing == Standing::kUnowned;
     ask.seconds_left = SecondsLeft(context);
     ask.trace = TraceOf(context);
     ask.min_weight_version = request.min_weight_version();
@@ -267,6 +270,13 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
   static void PutBehindTheOwner(GroupRegistry::Ask* ask) {
     ask->request.priority = std::numeric_limits<int32_t>::min();
     ask->yields = true;
+  }
+
+  // A run may have claimed the server while the group was on its way into the registry, too late
+  // for the claim to find it there.
+  void PutOthersBehindTheOwner() {
+    const std::optional<Ownership::LiveClaim> claim = parts_.ownership->claim();
+    if (claim) parts_.groups->PutOthersBehind(claim->run_id, claim->caller);
   }
 
   // Only what the same caller asked for.

@@ -424,6 +424,37 @@ TEST_P(OwnedServerTest, GuestsFillHalfOfTheQueueAndTheOwnerAllOfIt) {
   for (auto& call : waiting) EXPECT_TRUE(call.get().ok());
 }
 
+TEST_P(OwnedServerTest, WhatWaitsAlreadyWhenARunClaimsTheServerWaitsBehindItsGroups) {
+  max_running_ = 1;
+  server_.reset();
+  ASSERT_NO_FATAL_FAILURE(Start());
+  owner_ = As("trainer", kOwnersSecret);
+  attacker_ = As("client", kOthersSecret);
+  auto running = owner_->Start(Process::Group("run", 1));
+  ASSERT_NO_FATAL_FAILURE(WaitForQueued(1));
+  std::vector<std::future<grpc::Status>> others;
+  for (int i = 1; i <= 3; ++i) {
+    v1::GenerateGroupRequest urgent = Process::Group(i == 2 ? "run" : "", i);
+    urgent.set_priority(std::numeric_limits<int32_t>::max());
+    others.push_back(attacker_->Start(urgent));
+    ASSERT_NO_FATAL_FAILURE(WaitForQueued(1 + i));
+  }
+  ASSERT_TRUE(owner_->Claim("run").ok());
+  EXPECT_EQ(others[2].get().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED)
+      << "two of four places are left to others";
+  v1::GenerateGroupRequest late = Process::Group("run", 2);
+  late.set_priority(-1);
+  auto owners = owner_->Start(late);
+  ASSERT_NO_FATAL_FAILURE(WaitForQueued(4));
+  gate_.Allow(4);  // two groups of two tokens, one after the other
+  EXPECT_TRUE(running.get().ok());
+  EXPECT_TRUE(owners.get().ok()) << "the others came first";
+  EXPECT_EQ(others[0].wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  gate_.Open();
+  EXPECT_TRUE(others[0].get().ok());
+  EXPECT_TRUE(others[1].get().ok());
+}
+
 TEST_P(OwnedServerTest, OnlyTheOwnerPushesPausesAndGivesTheServerBack) {
   ASSERT_TRUE(owner_->Claim("run").ok());
   // A process that may do all of it on a server of its own.
