@@ -274,6 +274,18 @@ class OwnedServerTest : public AccessTest, public ::testing::WithParamInterface<
   void SetUp() override {
     options_.max_queued_groups = 4;
     ASSERT_NO_FATAL_FAILURE(GetParam() ? StartServer(/*with_token=*/false) : Start());
+    Meet();
+  }
+
+  // A server that runs one group at a time.
+  void StartAgainForOneGroup() {
+    max_running_ = 1;
+    server_.reset();
+    ASSERT_NO_FATAL_FAILURE(Start());
+    Meet();
+  }
+
+  void Meet() {
     owner_ = As("trainer", kOwnersSecret);
     attacker_ = As("client", kOthersSecret);
   }
@@ -384,11 +396,7 @@ TEST_P(OwnedServerTest, NobodyElseRenewsTheLease) {
 }
 
 TEST_P(OwnedServerTest, GuestsWaitBehindTheOwnerWhateverTheirPriority) {
-  max_running_ = 1;
-  server_.reset();
-  ASSERT_NO_FATAL_FAILURE(Start());
-  owner_ = As("trainer", kOwnersSecret);
-  attacker_ = As("client", kOthersSecret);
+  ASSERT_NO_FATAL_FAILURE(StartAgainForOneGroup());
   ASSERT_TRUE(owner_->Claim("run").ok());
   auto running = owner_->Start(Process::Group("run", 1));
   ASSERT_NO_FATAL_FAILURE(WaitForQueued(1));
@@ -425,11 +433,7 @@ TEST_P(OwnedServerTest, GuestsFillHalfOfTheQueueAndTheOwnerAllOfIt) {
 }
 
 TEST_P(OwnedServerTest, WhatWaitsAlreadyWhenARunClaimsTheServerWaitsBehindItsGroups) {
-  max_running_ = 1;
-  server_.reset();
-  ASSERT_NO_FATAL_FAILURE(Start());
-  owner_ = As("trainer", kOwnersSecret);
-  attacker_ = As("client", kOthersSecret);
+  ASSERT_NO_FATAL_FAILURE(StartAgainForOneGroup());
   auto running = owner_->Start(Process::Group("run", 1));
   ASSERT_NO_FATAL_FAILURE(WaitForQueued(1));
   std::vector<std::future<grpc::Status>> others;

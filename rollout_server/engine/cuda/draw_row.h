@@ -137,9 +137,7 @@ class DrawRow {
   }
 
   __device__ bool Allowed(int id) const {
-    if (draw_.num_forbidden == kForbiddenBits) {
-      return (static_cast<uint32_t>(forbidden_[id / 32]) >> (id % 32) & 1) == 0;
-    }
+    if (draw_.num_forbidden == kForbiddenBits) return (forbidden_[id / 32] >> (id % 32) & 1) == 0;
     int begin = 0, end = draw_.num_forbidden;
     while (begin < end) {
       const int middle = (begin + end) / 2;
