@@ -444,6 +444,7 @@ TEST_P(OwnedServerTest, WhatWaitsAlreadyWhenARunClaimsTheServerWaitsBehindItsGro
     ASSERT_NO_FATAL_FAILURE(WaitForQueued(1 + i));
   }
   ASSERT_TRUE(owner_->Claim("run").ok());
+  ASSERT_NO_FATAL_FAILURE(WaitForQueued(3));
   EXPECT_EQ(others[2].get().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED)
       << "two of four places are left to others";
   v1::GenerateGroupRequest late = Process::Group("run", 2);
