@@ -180,7 +180,7 @@ class GroupRegistry {
   const std::shared_ptr<ByteMeter> guests_memory_ = std::make_shared<ByteMeter>(memory_);
 
   mutable Mutex mu_;
-  std::vector<std::shared_ptr<ByteMeter>> put_behind_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::shared_ptr<ByteMeter>> put_behind_ ABSL_GUARDED_BY(mu_);  // their meters
   CondVar idle_, sent_;
   // Decided under mu_, sent without it in that order, by one thread at a time.
   std::deque<std::function<void()>> orders_ ABSL_GUARDED_BY(mu_);
