@@ -51,6 +51,14 @@ void EngineThread::Submit(std::vector<GroupRequest> groups) {
   });
 }
 
+void EngineThread::PutLast(std::vector<GroupKey> keys) {
+  Post([keys = std::move(keys)](StepEngine* engine) {
+    for (const GroupKey key : keys) {
+      if (engine) engine->PutLast(key);
+    }
+  });
+}
+
 void EngineThread::Abort(GroupKey key) {
   Post([key](StepEngine* engine) {
     if (engine) engine->Abort(key);
@@ -229,6 +237,7 @@ bool EngineThread::StepGroups() {
     return false;
   }
   if (owes) owed_seconds_ -= clock_() - begin;
+  if (callbacks_.on_stepped) callbacks_.on_stepped();
   PublishStats();
   if (callbacks_.on_events && !events->empty()) callbacks_.on_events(*std::move(events));
   return true;

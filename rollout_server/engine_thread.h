@@ -48,7 +48,9 @@ class EngineThread : public WeightSink {
     std::function<void(std::vector<EngineEvent>)> on_events;
     // Add refused this group, or an install ended it.
     std::function<void(GroupKey, const absl::Status&)> on_rejected;
-    std::function<void(WeightVersion)> on_installed;      // before Install returns
+    std::function<void(WeightVersion)> on_installed;  // before Install returns
+    // After every step, before its events; what it aborts is gone before the next step.
+    std::function<void()> on_stepped;
     std::function<void(const EngineStats&)> on_stats;     // after every step and command
     std::function<void(const absl::Status&)> on_failure;  // a step failed: the last call
     std::function<void()> on_resumed;                     // a pause ended
@@ -68,6 +70,9 @@ class EngineThread : public WeightSink {
 
   // Adds the groups in this order before the next step: no step sees a part of them.
   void Submit(std::vector<GroupRequest> groups);
+
+  // Of those that wait, each of these groups is admitted last, in this order.
+  void PutLast(std::vector<GroupKey> keys);
 
   void Abort(GroupKey key);
 

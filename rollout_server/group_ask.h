@@ -20,6 +20,7 @@ struct GroupAsk {
   std::string caller;
   // A guest's, while a run owns the server: guests get half of the queue and of memory_bytes.
   bool yields = false;
+  bool unowned = false;  // nobody owned the server when it was let in
   int64_t group_id = 0;
   std::string fingerprint;  // equal for equal questions
   GroupRequest request;     // its key is set here

@@ -1,6 +1,7 @@
 #include "rollout_server/group_registry.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -26,6 +27,16 @@ int64_t RequestBytes(const GroupRequest& request) {
   return static_cast<int64_t>(bytes);
 }
 
+GroupName NameOf(const GroupAsk& ask) {
+  return {ask.run_id, ask.group_id,
+          ask.run_id.empty() ? absl::StrCat(ask.caller, ask.fingerprint) : ask.caller};
+}
+
+// Nobody can put a group into the batch of another caller.
+std::string BatchOwner(const std::string& run_id, const std::string& caller) {
+  return caller.empty() ? run_id : absl::StrCat(run_id, "\n", caller);
+}
+
 }  // namespace
 
 GroupRegistry::GroupRegistry(Runner runner, Limits limits, SecondsClock clock,
@@ -35,16 +46,6 @@ GroupRegistry::GroupRegistry(Runner runner, Limits limits, SecondsClock clock,
       clock_(std::move(clock)),
       on_finished_(std::move(on_finished)),
       remembered_(limits_.remembered_groups) {}
-
-GroupRegistry::Name GroupRegistry::NameOf(const Ask& ask) {
-  return {ask.run_id, ask.group_id,
-          ask.run_id.empty() ? absl::StrCat(ask.caller, ask.fingerprint) : ask.caller};
-}
-
-// Nobody can put a group into the batch of another caller.
-std::string GroupRegistry::BatchOwner(const std::string& run_id, const std::string& caller) {
-  return caller.empty() ? run_id : absl::StrCat(run_id, "\n", caller);
-}
 
 // Called after every change: returns when what was ordered so far was sent, then tells `told` to
 // look. An answer that comes inline, out of an order, returns at once: the order's own call goes
@@ -87,7 +88,7 @@ absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::JoinOrStart(
     Ask ask, const std::shared_ptr<GroupListener>& listener, Listeners* told) {
   if (ask.batch) ask.batch->run_id = BatchOwner(ask.run_id, ask.caller);
   MutexLock lock(&mu_);
-  const Name name = NameOf(ask);
+  const GroupName name = NameOf(ask);
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<GroupCall> known, FindKnown(name, ask, told));
   if (known) {
     known->AddListener(listener);
@@ -124,7 +125,7 @@ absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::JoinOrStart(
 
 // The group of this name that runs or is remembered, or null. One with tokens of weights older than
 // the caller now takes is none: it gives way, and is drawn anew.
-absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::FindKnown(const Name& name,
+absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::FindKnown(const GroupName& name,
                                                                     const Ask& ask,
                                                                     Listeners* told) {
   const auto mismatch = [&] {
@@ -189,19 +190,19 @@ absl::Status GroupRegistry::CheckRoom(const Ask& ask) {
 
 absl::Status GroupRegistry::CheckMemory(const Ask& ask) {
   const int64_t wanted_bytes = RequestBytes(ask.request), limit = limits_.memory_bytes;
-  if (wanted_bytes > limit) {
+  if (wanted_bytes > (ask.yields ? limit / 2 : limit)) {
     return Refused(absl::StatusCode::kInvalidArgument, Refusal::kTooLarge,
-                   absl::StrCat("the request alone has ", wanted_bytes,
-                                " bytes: groups may hold server.memory_bytes = ", limit));
+                   absl::StrCat("the request alone has ", wanted_bytes, " bytes: groups ",
+                                ask.yields ? "of guests may hold half of " : "may hold ",
+                                "server.memory_bytes = ", limit));
   }
   while (memory_->used() + wanted_bytes > limit && remembered_.ForgetOldest()) {
   }
-  if (ask.yields && guests_memory_->used() + wanted_bytes > limit / 2) {
-    return Refused(
-        absl::StatusCode::kResourceExhausted, Refusal::kMemoryFull,
-        absl::StrCat("the memory for groups of guests is full: they hold ", guests_memory_->used(),
-                     " bytes, and half of server.memory_bytes = ", limit,
-                     " is for the run that owns this server"));
+  if (ask.yields && GuestsBytes() + wanted_bytes > limit / 2) {
+    return Refused(absl::StatusCode::kResourceExhausted, Refusal::kMemoryFull,
+                   absl::StrCat("the memory for groups of guests is full: they hold ",
+                                GuestsBytes(), " bytes, and half of server.memory_bytes = ", limit,
+                                " is for the run that owns this server"));
   }
   if (memory_->used() + wanted_bytes <= limit) return absl::OkStatus();
   return Refused(
@@ -216,7 +217,11 @@ void GroupRegistry::SubmitReleased(std::vector<GroupRequest> groups) {
   const bool none_waited = std::ranges::none_of(
       entries_, [](const auto& one) { return one.second.phase == Phase::kQueued; });
   if (none_waited) pace_.BeginWaiting(clock_());
-  for (const GroupRequest& group : groups) entries_.at(group.key).phase = Phase::kQueued;
+  for (GroupRequest& group : groups) {
+    Entry& entry = entries_.at(group.key);
+    entry.phase = Phase::kQueued;
+    group.priority = entry.priority;  // lower than it was asked for where it was put behind
+  }
   auto shared = std::make_shared<std::vector<GroupRequest>>(std::move(groups));
   orders_.push_back([this, shared] { runner_.submit(std::move(*shared)); });
 }
@@ -285,7 +290,7 @@ bool GroupRegistry::StopEarly(const std::string& run_id, int64_t group_id,
 std::optional<GroupKey> GroupRegistry::FindInFlight(const std::string& run_id, int64_t group_id,
                                                     const std::string& caller) const {
   // A guest's group may be there several times, once per question.
-  const auto key = keys_.lower_bound(Name(run_id, group_id, caller));
+  const auto key = keys_.lower_bound(GroupName(run_id, group_id, caller));
   if (key == keys_.end() || std::get<0>(key->first) != run_id ||
       std::get<1>(key->first) != group_id || !absl::StartsWith(std::get<2>(key->first), caller)) {
     return std::nullopt;
@@ -313,6 +318,55 @@ void GroupRegistry::Forget(const std::string& run_id, const std::string& caller)
     remembered_.ForgetRun(run_id);
   }
   SendAndTell(told);
+}
+
+void GroupRegistry::PutOthersBehind(const std::string& run_id, const std::string& caller) {
+  Listeners told;
+  {
+    MutexLock lock(&mu_);
+    std::erase_if(put_behind_, [](const auto& one) { return one->used() == 0; });
+    std::vector<GroupKey> waiting;
+    for (auto& [key, entry] : entries_) {
+      const bool is_owners = std::get<0>(entry.name) == run_id && std::get<2>(entry.name) == caller;
+      if (is_owners || entry.yields) continue;
+      entry.yields = true;
+      entry.priority = std::numeric_limits<int32_t>::min();
+      put_behind_.push_back(entry.memory);
+      if (entry.phase == Phase::kQueued) waiting.push_back(key);
+    }
+    if (!waiting.empty()) {
+      orders_.push_back([this, waiting] { runner_.put_last(waiting); });
+    }
+    const absl::Status beyond_half =
+        Refused(absl::StatusCode::kResourceExhausted, Refusal::kQueueFull,
+                absl::StrCat("run '", run_id,
+                             "' claimed this server: what others asked for before waits behind its "
+                             "groups, in half of the queue and of server.memory_bytes, and this "
+                             "group was beyond that"));
+    for (const GroupKey key : WaitingGuestsBeyondHalf()) EndNow(key, beyond_half, &told);
+  }
+  SendAndTell(told);
+}
+
+// The youngest of those that wait, behind as many as fill half of the queue or of the memory.
+std::vector<GroupKey> GroupRegistry::WaitingGuestsBeyondHalf() const {
+  int64_t num_waiting = 0, bytes = 0;
+  std::vector<GroupKey> beyond;
+  for (const auto& [key, entry] : entries_) {
+    if (!entry.yields || entry.phase == Phase::kRunning) continue;
+    ++num_waiting;
+    bytes += entry.memory->used();
+    if (num_waiting > limits_.max_queued_groups / 2 || bytes > limits_.memory_bytes / 2) {
+      beyond.push_back(key);
+    }
+  }
+  return beyond;
+}
+
+int64_t GroupRegistry::GuestsBytes() const {
+  int64_t bytes = guests_memory_->used();
+  for (const auto& one : put_behind_) bytes += one->used();
+  return bytes;
 }
 
 void GroupRegistry::StartDrain() {
@@ -451,13 +505,13 @@ void GroupRegistry::OnRejected(GroupKey key, const absl::Status& status) {
 
 void GroupRegistry::KeepWithinMemory() {
   const int64_t limit = limits_.memory_bytes;
-  if (memory_->used() <= limit && guests_memory_->used() <= limit / 2) return;
+  if (memory_->used() <= limit / 2) return;  // guests' half is not full either
   Listeners told;
   {
     MutexLock lock(&mu_);
     while (memory_->used() > limit && remembered_.ForgetOldest()) {
     }
-    const int64_t over = memory_->used() - limit, guests_over = guests_memory_->used() - limit / 2;
+    const int64_t over = memory_->used() - limit, guests_over = GuestsBytes() - limit / 2;
     const int64_t freed = EndYoungest(/*only_guests=*/true, std::max(over, guests_over), &told);
     EndYoungest(/*only_guests=*/false, over - freed, &told);
   }
@@ -480,12 +534,14 @@ int64_t GroupRegistry::EndYoungest(bool only_guests, int64_t bytes, Listeners* t
 absl::Status GroupRegistry::OutgrewMemory(const Entry& entry) const {
   const int64_t held = entry.memory->used(), limit = limits_.memory_bytes;
   const int64_t group_id = std::get<1>(entry.name);
-  if (held > limit) {
-    return Refused(absl::StatusCode::kResourceExhausted, Refusal::kTooLarge,
-                   absl::StrCat("group ", group_id, " alone grew to ", held,
-                                " bytes, over server.memory_bytes = ", limit,
-                                ": ask for fewer or shorter completions, less top_logprobs, or "
-                                "filters that leave fewer ids"));
+  if (held > (entry.yields ? limit / 2 : limit)) {
+    return Refused(
+        absl::StatusCode::kResourceExhausted, Refusal::kTooLarge,
+        absl::StrCat("group ", group_id, " alone grew to ", held, " bytes, over ",
+                     entry.yields ? "half of " : "", "server.memory_bytes = ", limit,
+                     entry.yields ? " (the rest is for the run that owns this server)" : "",
+                     ": ask for fewer or shorter completions, less top_logprobs, or "
+                     "filters that leave fewer ids"));
   }
   return Refused(
       absl::StatusCode::kResourceExhausted, Refusal::kMemoryFull,

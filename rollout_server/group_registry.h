@@ -5,10 +5,9 @@
 // RolloutService joins and leaves; EngineThread reports. Thread-safe: neither the engine nor a
 // listener is called with a lock held, since both may call back at once.
 //
-// Memory: `memory_bytes` for all that groups hold beside the KV cache, counted by
-// engine/byte_meter.h; when it is full, up to `remembered_groups` finished groups are forgotten
-// first, then new ones are refused, and when what runs outgrows it guests' and then the youngest
-// groups are ended.
+// Memory: `memory_bytes` for all that groups hold beside the KV cache (engine/byte_meter.h). When
+// it is full, finished groups are forgotten first, then new ones are refused, and when what runs
+// outgrows it guests' and then the youngest groups are ended.
 #ifndef TANDEM_ROLLOUT_SERVER_GROUP_REGISTRY_H_
 #define TANDEM_ROLLOUT_SERVER_GROUP_REGISTRY_H_
 
@@ -53,10 +52,10 @@ class GroupRegistry {
     std::function<void(std::vector<GroupRequest>)> submit;
     std::function<void(GroupKey)> abort;
     std::function<void(GroupKey)> stop_early;
+    std::function<void(std::vector<GroupKey>)> put_last = {};  // of those that wait
   };
   // Hears of each finished group, on the engine's thread, without a lock held. May be null.
   using OnFinished = std::function<void(const GroupReport&)>;
-
   using Ask = GroupAsk;
   GroupRegistry(Runner runner, Limits limits, SecondsClock clock, OnFinished on_finished = {});
 
@@ -67,9 +66,8 @@ class GroupRegistry {
   //   RESOURCE_EXHAUSTED  QUEUE_FULL: max_queued_groups wait already; DEADLINE_BEFORE_START: by the
   //                       recent pace the groups before it start after its deadline; MEMORY_FULL:
   //                       other groups hold memory_bytes
-  //   INVALID_ARGUMENT    the group_id is known with another question; the admission batch is
-  //                       malformed or larger than the queue; TOO_LARGE: the request alone is over
-  //                       memory_bytes
+  //   INVALID_ARGUMENT    the group_id is known with another question; an admission batch malformed
+  //                       or larger than the queue; TOO_LARGE: the request is over memory_bytes
   absl::StatusOr<std::shared_ptr<GroupCall>> Join(Ask ask, std::shared_ptr<GroupListener> listener)
       ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -88,12 +86,17 @@ class GroupRegistry {
   // Ends every group with `error`; with `forever`, later Joins fail with it too.
   void FailAll(const absl::Status& error, bool forever) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Forgets the finished groups of a run and the batches of `caller` in it, and ends what its
-  // batches hold back with ABORTED: it starts over under a new epoch, with the same numbers.
+  // The run starts over, with the same numbers: forgets its finished groups and the batches of
+  // `caller` in it, and ends what its batches hold back with ABORTED.
   void Forget(const std::string& run_id, const std::string& caller = "") ABSL_LOCKS_EXCLUDED(mu_);
 
-  // New groups are refused from now on; joining known ones still works. What an admission batch
-  // holds back ends with UNAVAILABLE: the rest of the batch cannot come any more.
+  // A run has claimed the server: what others asked for before is as guests' groups from now on.
+  // Of what waits beyond their half the youngest end with RESOURCE_EXHAUSTED, QUEUE_FULL.
+  void PutOthersBehind(const std::string& run_id, const std::string& caller)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // New groups are refused from now on; joining known ones still works. What a batch holds back
+  // ends with UNAVAILABLE: the rest of it cannot come any more.
   void StartDrain() ABSL_LOCKS_EXCLUDED(mu_);
 
   // False when groups are left at the deadline.
@@ -103,7 +106,6 @@ class GroupRegistry {
   void OnEvents(std::vector<EngineEvent> events) ABSL_LOCKS_EXCLUDED(mu_);
   void OnRejected(GroupKey key, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   void OnResumed() ABSL_LOCKS_EXCLUDED(mu_);  // it was paused until now
-
   // After each step: ends what outgrew memory_bytes, guests' groups and the youngest first, with
   // RESOURCE_EXHAUSTED: TOO_LARGE for a group that outgrew them alone, else MEMORY_FULL.
   void KeepWithinMemory() ABSL_LOCKS_EXCLUDED(mu_);
@@ -118,15 +120,13 @@ class GroupRegistry {
     int64_t running = 0;
   };
   Counts counts() const ABSL_LOCKS_EXCLUDED(mu_);
-
   // When a place in the queue should be free: the recent time between two waiting groups' starts.
   int64_t retry_after_ms() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  using Name = GroupName;
   enum class Phase { kHeld, kQueued, kRunning };
   struct Entry {
-    Name name;
+    GroupName name;
     std::string fingerprint;
     std::optional<AdmissionBatches::BatchRef> batch;
     std::shared_ptr<GroupCall> call;
@@ -141,15 +141,13 @@ class GroupRegistry {
   };
   using Listeners = std::vector<std::shared_ptr<GroupListener>>;
 
-  static Name NameOf(const Ask& ask);
-  static std::string BatchOwner(const std::string& run_id, const std::string& caller);
   std::optional<GroupKey> FindInFlight(const std::string& run_id, int64_t group_id,
                                        const std::string& caller) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::shared_ptr<GroupCall>> JoinOrStart(
       Ask ask, const std::shared_ptr<GroupListener>& listener, Listeners* told)
       ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<std::shared_ptr<GroupCall>> FindKnown(const Name& name, const Ask& ask,
+  absl::StatusOr<std::shared_ptr<GroupCall>> FindKnown(const GroupName& name, const Ask& ask,
                                                        Listeners* told)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckRoom(const Ask& ask) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -167,6 +165,8 @@ class GroupRegistry {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteStarts(const std::vector<EngineEvent>& events) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status OutgrewMemory(const Entry& entry) const;
+  std::vector<GroupKey> WaitingGuestsBeyondHalf() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  int64_t GuestsBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SendAndTell(const Listeners& told) ABSL_LOCKS_EXCLUDED(mu_);
   static void Count(const FinishedCompletion& completion, Entry* entry);
   static GroupReport ReportOf(const Entry& entry, double now);
@@ -180,6 +180,7 @@ class GroupRegistry {
   const std::shared_ptr<ByteMeter> guests_memory_ = std::make_shared<ByteMeter>(memory_);
 
   mutable Mutex mu_;
+  std::vector<std::shared_ptr<ByteMeter>> put_behind_ ABSL_GUARDED_BY(mu_);  // their meters
   CondVar idle_, sent_;
   // Decided under mu_, sent without it in that order, by one thread at a time.
   std::deque<std::function<void()>> orders_ ABSL_GUARDED_BY(mu_);
@@ -187,7 +188,7 @@ class GroupRegistry {
   int64_t num_sent_ ABSL_GUARDED_BY(mu_) = 0;
   GroupKey next_key_ ABSL_GUARDED_BY(mu_) = 1;
   std::map<GroupKey, Entry> entries_ ABSL_GUARDED_BY(mu_);  // not finished
-  std::map<Name, GroupKey> keys_ ABSL_GUARDED_BY(mu_);
+  std::map<GroupName, GroupKey> keys_ ABSL_GUARDED_BY(mu_);
   RememberedGroups remembered_ ABSL_GUARDED_BY(mu_);
   AdmissionBatches batches_ ABSL_GUARDED_BY(mu_);
   absl::Status refusal_ ABSL_GUARDED_BY(mu_);

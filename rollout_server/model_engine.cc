@@ -17,6 +17,7 @@ class ModelEngine : public StepEngine {
     return engine_->Validate(request);
   }
   absl::Status Add(GroupRequest request) override { return engine_->Add(std::move(request)); }
+  void PutLast(GroupKey key) override { engine_->PutLast(key); }
   bool Abort(GroupKey key) override { return engine_->Abort(key); }
   std::vector<EngineEvent> StopEarly(GroupKey key) override { return engine_->StopEarly(key); }
   bool HasWork() const override { return engine_->HasWork(); }

@@ -68,7 +68,7 @@ absl::StatusOr<bool> Ownership::Claim(const CallerProof& who, int64_t epoch, int
                                                    "' is below the live epoch ", claim_.epoch));
   }
   const bool is_new = !held || epoch != claim_.epoch;
-  if (is_new) claim_ = {.run_id = who.run_id, .epoch = epoch};
+  if (is_new) claim_ = {.run_id = who.run_id, .caller = ScopeOf(who), .epoch = epoch};
   claimant_ = who;
   lease_seconds_ = lease_ms == 0 ? default_lease_seconds_ : static_cast<double>(lease_ms) / 1000;
   Renew();

@@ -85,6 +85,7 @@ class Ownership {
 
   struct LiveClaim {
     std::string run_id;
+    std::string caller;  // ScopeOf who claimed
     int64_t epoch = 0;
     bool has_asked = false;           // for groups, under this epoch
     int64_t highest_min_version = 0;  // of those calls

@@ -60,12 +60,11 @@ struct PushSeat::Joining {
 };
 
 absl::StatusOr<std::shared_ptr<comm::PushMember>> PushSeat::JoinUnlessCalledOff(
-    comm::PushSeatOffer offer) {
-  const auto joining = std::make_shared<Joining>();
+    comm::PushSeatOffer offer, const std::shared_ptr<Joining>& joining) {
   offer.called_off = joining->called_off;
   {
-    MutexLock lock(&mu_);
-    joining_ = joining;
+    MutexLock lock(&joining->mu);
+    if (joining->called_off->load()) return absl::AbortedError(joining->why_called_off);
   }
   std::thread([joining, offer] {
     absl::StatusOr<std::shared_ptr<comm::PushMember>> member = comm::JoinPushGroup(offer);
@@ -85,14 +84,26 @@ absl::StatusOr<std::shared_ptr<comm::PushMember>> PushSeat::JoinUnlessCalledOff(
   return std::move(joining->member);
 }
 
-absl::Status PushSeat::Join(const comm::PushSeatOffer& offer) {
+absl::Status PushSeat::Join(const comm::PushSeatOffer& offer,
+                            const std::function<absl::Status()>& still_offered) {
   TANDEM_RETURN_IF_ERROR(Check(offer));
   Leave("another group is made");
-  absl::StatusOr<std::shared_ptr<comm::PushMember>> member = JoinUnlessCalledOff(offer);
+  const auto joining = std::make_shared<Joining>();
+  {
+    MutexLock lock(&mu_);
+    TANDEM_RETURN_IF_ERROR(closed_);
+    joining_ = joining;
+  }
+  absl::StatusOr<std::shared_ptr<comm::PushMember>> member = absl::UnknownError("");
+  if (const absl::Status offered = still_offered(); offered.ok()) {
+    member = JoinUnlessCalledOff(offer, joining);
+  } else {
+    member = offered;
+  }
   MutexLock lock(&mu_);
-  const std::shared_ptr<Joining> joined = std::exchange(joining_, nullptr);
+  joining_ = nullptr;
   TANDEM_RETURN_IF_ERROR(member.status());
-  if (joined->called_off->load()) return absl::AbortedError("the group was left");
+  if (joining->called_off->load()) return absl::AbortedError("the group was left");
   member_ = *std::move(member);
   membership_ = offer.membership;
   return absl::OkStatus();
@@ -155,6 +166,14 @@ void PushSeat::Leave(const std::string& reason) {
   joining_->why_called_off = reason;
   joining_->called_off->store(true);
   joining_->changed.NotifyAll();
+}
+
+void PushSeat::Close(const std::string& reason) {
+  {
+    MutexLock lock(&mu_);
+    closed_ = absl::AbortedError(reason);
+  }
+  Leave(reason);
 }
 
 }  // namespace tandem::rollout

@@ -20,16 +20,19 @@
 
 namespace tandem::rollout {
 
-// Join and Receive: from one thread. Abort and Leave: from any, and either ends what that thread is
-// in.
+// Join and Receive: from one thread. Abort, Leave and Close: from any, and each ends what that
+// thread is in.
 class PushSeat {
  public:
   // Leaves the group it was in, and waits for all members of this one.
   //   NOT_FOUND         the library with LibTorch is not beside this program
   //   INVALID_ARGUMENT  a rank out of range, no store, a deadline that is not positive
-  //   ABORTED           the trainer called the group off, or Leave was called
+  //   ABORTED           the trainer called the group off, or Leave or Close was called
   //   UNAVAILABLE       the store cannot be reached, or not all members came (named)
-  absl::Status Join(const comm::PushSeatOffer& offer) ABSL_LOCKS_EXCLUDED(mu_);
+  //   any error of `still_offered`, which is asked when a Leave ends this Join already: so whoever
+  //                     takes the offer back and then calls Leave ends it, however the two meet
+  absl::Status Join(const comm::PushSeatOffer& offer,
+                    const std::function<absl::Status()>& still_offered) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Takes buckets as the trainer sends them; each slice goes to `store` in order, while the next
   // buckets are under way. After an error the group is left.
@@ -49,16 +52,20 @@ class PushSeat {
   // hangs in the trainer's store is left to a thread of its own.
   void Leave(const std::string& reason) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // As Leave, for good: later Joins fail at once.
+  void Close(const std::string& reason) ABSL_LOCKS_EXCLUDED(mu_);
+
  private:
   struct Joining;
-  absl::StatusOr<std::shared_ptr<comm::PushMember>> JoinUnlessCalledOff(comm::PushSeatOffer offer)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  static absl::StatusOr<std::shared_ptr<comm::PushMember>> JoinUnlessCalledOff(
+      comm::PushSeatOffer offer, const std::shared_ptr<Joining>& joining);
   std::shared_ptr<comm::PushMember> StartReceive(int64_t membership) ABSL_LOCKS_EXCLUDED(mu_);
 
   mutable Mutex mu_;
   std::shared_ptr<comm::PushMember> member_ ABSL_GUARDED_BY(mu_);  // null: in none
   int64_t membership_ ABSL_GUARDED_BY(mu_) = 0;
   bool receiving_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status closed_ ABSL_GUARDED_BY(mu_);
   // Of the Join under way, shared with the thread that makes it; null: none.
   std::shared_ptr<Joining> joining_ ABSL_GUARDED_BY(mu_);
 };

@@ -72,7 +72,8 @@ struct RolloutServer::Impl {
         engine(std::move(loaded.engine), seconds),
         groups({[this](std::vector<GroupRequest> wanted) { engine.Submit(std::move(wanted)); },
                 [this](GroupKey key) { engine.Abort(key); },
-                [this](GroupKey key) { engine.StopEarly(key); }},
+                [this](GroupKey key) { engine.StopEarly(key); },
+                [this](std::vector<GroupKey> keys) { engine.PutLast(std::move(keys)); }},
                {options.max_queued_groups, options.remembered_groups, options.memory_bytes},
                seconds, [this](const GroupReport& report) { OnGroup(report); }),
         weights(&engine, model.tensors, {{}, 0, model.digests}),
@@ -100,14 +101,13 @@ struct RolloutServer::Impl {
                   },
                   [this](GroupKey key, const absl::Status& why) { groups.OnRejected(key, why); },
                   [this](WeightVersion version) { history.Installed(version); },
+                  [this] { groups.KeepWithinMemory(); },
                   [this](const EngineStats& stats) { OnStats(stats); },
                   [this](const absl::Status& why) { OnEngineFailure(why); },
                   [this] { groups.OnResumed(); }});
   }
 
-  // After every step: what its tokens added may be too much.
   void OnStats(const EngineStats& stats) {
-    groups.KeepWithinMemory();
     metrics.OnStats(stats, groups.counts(), groups.memory()->used());
   }
 
@@ -264,7 +264,7 @@ RolloutServer::~RolloutServer() {
   impl_->HideHealth();
   StartDrain();
   impl_->groups.FailAll(absl::UnavailableError("the server stops"), true);
-  impl_->push_seat.Leave("the server stops");
+  impl_->push_seat.Close("the server stops");
   // Every RPC ends: groups have failed, commands are answered. The deadline cancels slow readers.
   if (impl_->server) {
     impl_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(2));
@@ -304,6 +304,8 @@ void RolloutServer::Drain() {
     impl_->groups.FailAll(absl::UnavailableError("the server stopped before the group ended"),
                           true);
   }
+  // Shutdown waits for every call, whatever its deadline: a push group that forms would hold it.
+  impl_->push_seat.Close("the server stops");
   impl_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
   impl_->engine.Stop();
 }

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -51,6 +52,7 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
     self_ = shared_from_this();
     if (!ask.ok()) return Refuse(ask.status());
     sampling_ = ask->request.sampling;
+    sampling_.stop_token_ids = {};  // up to 1 MiB that no answer needs
     whole_group_ = whole_group;
     auto call = parts_.groups->Join(*std::move(ask), self_);
     if (!call.ok()) return Refuse(call.status());
@@ -161,7 +163,7 @@ class ScoreCall : public grpc::ServerUnaryReactor, public std::enable_shared_fro
  public:
   ScoreCall(const ServiceParts& parts, grpc::CallbackServerContext* context,
             v1::ScoreResponse* response)
-      : parts_(parts), context_(context), deadline_(context->deadline()), response_(response) {}
+      : parts_(parts), context_(context), response_(response) {}
 
   void Begin(absl::StatusOr<ScoreQuestion> question, bool is_owner) {
     self_ = shared_from_this();
@@ -172,14 +174,13 @@ class ScoreCall : public grpc::ServerUnaryReactor, public std::enable_shared_fro
         {.is_owner = is_owner, .wanted = [call = self_] { return call->Wanted(); }});
   }
 
+  // The caller cancelled, its connection broke, or its deadline passed: gRPC's clock says when,
+  // which no jump of the wall clock moves.
   void OnCancel() override { cancelled_.store(true); }
   void OnDone() override { self_.reset(); }
 
  private:
   absl::Status Wanted() const {
-    if (std::chrono::system_clock::now() >= deadline_) {
-      return absl::DeadlineExceededError("the call's deadline passed before the score was done");
-    }
     return cancelled_.load() ? absl::CancelledError("the caller is gone") : absl::OkStatus();
   }
 
@@ -199,8 +200,7 @@ class ScoreCall : public grpc::ServerUnaryReactor, public std::enable_shared_fro
 
   const ServiceParts parts_;
   grpc::CallbackServerContext* const context_;  // gRPC's, until Finish
-  const std::chrono::system_clock::time_point deadline_;
-  v1::ScoreResponse* const response_;  // gRPC's, until Finish
+  v1::ScoreResponse* const response_;           // gRPC's, until Finish
   std::atomic<bool> cancelled_{false};
   std::shared_ptr<ScoreCall> self_;
 };
@@ -213,7 +213,10 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
       grpc::CallbackServerContext* context, const v1::GenerateGroupRequest* request) override {
     auto call = std::make_shared<GenerateCall>(parts_, context, request->group_id());
     grpc::ServerWriteReactor<v1::GenerateGroupResponse>* reactor = call.get();
-    call->Begin(Admit(*context, *request), request->delivery() == v1::DELIVERY_GROUP);
+    absl::StatusOr<GroupRegistry::Ask> ask = Admit(*context, *request);
+    const bool was_unowned = ask.ok() && ask->unowned;
+    call->Begin(std::move(ask), request->delivery() == v1::DELIVERY_GROUP);
+    if (was_unowned) PutOthersBehindTheOwner();
     return reactor;
   }
 
@@ -259,6 +262,7 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     TANDEM_ASSIGN_OR_RETURN(GroupRegistry::Ask ask, AskFromWire(request));
     ask.caller = ScopeOf(who);
     if (standing == Standing::kGuest) PutBehindTheOwner(&ask);
+    ask.unowned = standing == Standing::kUnowned;
     ask.seconds_left = SecondsLeft(context);
     ask.trace = TraceOf(context);
     ask.min_weight_version = request.min_weight_version();
@@ -279,6 +283,13 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
   static void PutBehindTheOwner(GroupRegistry::Ask* ask) {
     ask->request.priority = std::numeric_limits<int32_t>::min();
     ask->yields = true;
+  }
+
+  // A run may have claimed the server while the group was on its way into the registry, too late
+  // for the claim to find it there.
+  void PutOthersBehindTheOwner() {
+    const std::optional<Ownership::LiveClaim> claim = parts_.ownership->claim();
+    if (claim) parts_.groups->PutOthersBehind(claim->run_id, claim->caller);
   }
 
   // Only what the same caller asked for.

@@ -23,6 +23,7 @@ class StepEngine {
 
   virtual absl::Status Validate(const GroupRequest& request) const = 0;
   virtual absl::Status Add(GroupRequest request) = 0;
+  virtual void PutLast(GroupKey key) = 0;
   virtual bool Abort(GroupKey key) = 0;
   virtual std::vector<EngineEvent> StopEarly(GroupKey key) = 0;
   virtual bool HasWork() const = 0;

@@ -154,7 +154,9 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
     return On(
         push_worker_, context,
         [this, request, who = Proof(*context, *request), peer = context->peer()]() -> absl::Status {
-          TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckEpoch(who, request->epoch()));
+          const auto check = [&] { return parts_.ownership->CheckEpoch(who, request->epoch()); };
+          TANDEM_RETURN_IF_ERROR(check());
+          // Asked again inside: an epoch that begins meanwhile has left the seat before this Join.
           return parts_.push_seat->Join(
               {.run_id = request->run_id(),
                .epoch = request->epoch(),
@@ -164,7 +166,8 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
                .store_port = request->store_port(),
                .rank = request->rank(),
                .members = {request->members().begin(), request->members().end()},
-               .deadline = absl::Milliseconds(request->deadline_ms())});
+               .deadline = absl::Milliseconds(request->deadline_ms())},
+              check);
         });
   }
 
@@ -295,6 +298,7 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
         parts_.history->EpochBegan(request.run_id(), request.epoch());
         parts_.push_seat->Leave("another epoch began");
         parts_.groups->Forget(who.run_id, ScopeOf(who));
+        parts_.groups->PutOthersBehind(who.run_id, ScopeOf(who));
         parts_.engine->Resume(nullptr);
         log::Info("claimed", {{"run_id", who.run_id}, {"epoch", request.epoch()}});
       }

@@ -33,6 +33,7 @@
 #include "rollout_server/engine/sampler.h"
 #include "rollout_server/engine/scheduler.h"
 #include "rollout_server/engine/scorer.h"
+#include "rollout_server/engine/stop_ids.h"
 #include "rollout_server/engine/stop_matcher.h"
 
 namespace tandem::rollout {
@@ -93,6 +94,14 @@ absl::Status CheckHostMemory(const EngineOptions& options, const ModelConfig& co
   return CheckKvMemory(wanted, AvailableMemoryBytes());
 }
 
+// One that the matcher has not seen yet when the completion ends for another reason.
+void CutAtStopString(const StopMatcher& stop, FinishedCompletion& completion) {
+  const std::optional<size_t> at = stop.FirstIn(completion.text);
+  if (!at) return;
+  completion.text.resize(*at);
+  completion.finish_reason = FinishReason::kStopString;
+}
+
 DType WeightDType(ComputeDType dtype) {
   return dtype == ComputeDType::kBf16 ? DType::kBF16 : DType::kF32;
 }
@@ -108,8 +117,6 @@ struct Engine::Impl {
                    std::max(options.max_step_tokens, options.max_batch_sequences),
                    options.prefix_cache && options.faults.stale_prefix_fraction == 0}) {}
 
-  std::vector<int32_t> StopIds(const SamplingParams& sampling) const;
-  bool IsStop(const SamplingParams& sampling, int32_t id) const;
   const StagedWeights& Served() const {
     if (faulty) return faulty->served();
     return *weights;
@@ -119,6 +126,7 @@ struct Engine::Impl {
   bool HasStalePrefix(const RunningGroup& group) const;
   absl::Status Compute(const StepPlan& plan, const StepInputs& inputs,
                        std::vector<absl::StatusOr<SampledToken>>& tokens);
+  void OnAdmitted(RunningGroup& group) const;
   TokenDraw DrawOf(const Sequence& sequence, int64_t logits_row) const;
   absl::StatusOr<SampledToken> SampleFaulty(const TokenDraw& draw,
                                             std::span<const float> logits) const;
@@ -259,6 +267,8 @@ absl::Status Engine::Add(GroupRequest request) {
   return absl::OkStatus();
 }
 
+void Engine::PutLast(GroupKey key) { impl_->scheduler.PutLast(key); }
+
 bool Engine::Abort(GroupKey key) { return impl_->scheduler.Abort(key); }
 
 std::vector<EngineEvent> Engine::StopEarly(GroupKey key) {
@@ -285,36 +295,30 @@ std::vector<EngineEvent> Engine::StopEarly(GroupKey key) {
 
 bool Engine::HasWork() const { return impl_->scheduler.HasWork(); }
 
-std::vector<int32_t> Engine::Impl::StopIds(const SamplingParams& sampling) const {
-  std::vector<int32_t> ids = sampling.stop_token_ids;
-  if (!sampling.ignore_eos) {
-    ids.insert(ids.end(), config.eos_token_ids.begin(), config.eos_token_ids.end());
-  }
-  return ids;
-}
-
-bool Engine::Impl::IsStop(const SamplingParams& sampling, int32_t id) const {
-  const auto has = [id](const std::vector<int32_t>& ids) {
-    return std::find(ids.begin(), ids.end(), id) != ids.end();
-  };
-  return has(sampling.stop_token_ids) || (!sampling.ignore_eos && has(config.eos_token_ids));
+// What all draws of a group need, made once.
+void Engine::Impl::OnAdmitted(RunningGroup& group) const {
+  GroupRequest& request = group.request;
+  group.stop_ids = StopIds(request.sampling, config.eos_token_ids, config.vocab_size);
+  request.charge.Add(group.stop_ids.num_bytes());
 }
 
 // The next token of a sequence.
 TokenDraw Engine::Impl::DrawOf(const Sequence& sequence, int64_t logits_row) const {
   const SamplingParams& sampling = sequence.group->request.sampling;
   const auto position = static_cast<uint32_t>(sequence.completion.token_ids.size());
-  TokenDraw draw = {
-      logits_row, &sampling, {}, static_cast<uint32_t>(sequence.completion.index), position};
-  if (static_cast<int32_t>(position) < sampling.min_new_tokens) draw.forbidden = StopIds(sampling);
-  return draw;
+  const bool may_stop = static_cast<int32_t>(position) >= sampling.min_new_tokens;
+  return {.logits_row = logits_row,
+          .params = &sampling,
+          .forbidden = may_stop ? nullptr : &sequence.group->stop_ids,
+          .index = static_cast<uint32_t>(sequence.completion.index),
+          .position = position};
 }
 
 // Thread-safe beside other sequences.
 absl::StatusOr<SampledToken> Engine::Impl::SampleFaulty(const TokenDraw& draw,
                                                         std::span<const float> logits) const {
   const uint64_t seed = draw.params->seed;
-  return FaultySample(logits, *draw.params, draw.forbidden,
+  return FaultySample(logits, *draw.params, ForbiddenIds(draw),
                       UniformDraw(seed, draw.index, draw.position), options.faults,
                       {seed, draw.index, draw.position});
 }
@@ -324,7 +328,7 @@ absl::StatusOr<SampledToken> Engine::Impl::SampleFaulty(const TokenDraw& draw,
 absl::StatusOr<std::optional<FinishReason>> Engine::Impl::FinishReasonOf(Sequence& sequence) const {
   FinishedCompletion& completion = sequence.completion;
   const SamplingParams& sampling = sequence.group->request.sampling;
-  if (IsStop(sampling, completion.token_ids.back())) return FinishReason::kStop;
+  if (sequence.group->stop_ids.Has(completion.token_ids.back())) return FinishReason::kStop;
   if (sequence.stop) {
     TANDEM_ASSIGN_OR_RETURN(const std::optional<size_t> at,
                             sequence.stop->Check(completion.token_ids));
@@ -363,6 +367,7 @@ absl::Status Engine::Impl::Emit(Sequence* sequence, FinishReason reason,
     std::span<const int32_t> shown = completion.token_ids;
     if (reason == FinishReason::kStop) shown = shown.first(shown.size() - 1);
     TANDEM_ASSIGN_OR_RETURN(completion.text, CompletionText(*tokenizer, shown));
+    if (sequence->stop) CutAtStopString(*sequence->stop, completion);
   }
   const GroupRequest& request = sequence->group->request;
   TANDEM_RETURN_IF_ERROR(
@@ -441,7 +446,10 @@ absl::StatusOr<std::vector<EngineEvent>> Engine::Step() {
   const double begin = MonotonicSeconds();
 
   const StepPlan plan = impl.scheduler.Plan();
-  for (RunningGroup* group : plan.admitted) events.push_back(GroupStarted{group->request.key});
+  for (RunningGroup* group : plan.admitted) {
+    impl.OnAdmitted(*group);
+    events.push_back(GroupStarted{group->request.key});
+  }
 
   impl.runner->CopyBlocks(plan.copies);
   const StepInputs inputs =

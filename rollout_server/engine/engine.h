@@ -129,8 +129,9 @@ class Engine {
   //                     completions than max_batch_sequences; CheckSomethingIsLeft. Thread-safe.
   absl::Status Validate(const GroupRequest& request) const;
 
-  // Queues a group that Validate accepts (else its error). Groups are admitted in this order.
+  // Queues a group that Validate accepts (else its error): by priority, then in this order.
   absl::Status Add(GroupRequest request);
+  void PutLast(GroupKey key);  // of those that wait, whatever its priority was
 
   // Frees a group at once. False when the key is unknown.
   bool Abort(GroupKey key);
@@ -181,7 +182,6 @@ class Engine {
 
   // Of this machine with this engine's threads, now; between two steps. TokenRunner's errors.
   absl::StatusOr<MachineLimits> MeasureLimits();
-
   // What the forward's kernels are made for: "avx512", "cuda NVIDIA H100".
   std::string kernels() const;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "common/base/check.h"
@@ -56,6 +57,17 @@ void Scheduler::Add(GroupRequest request) {
     return other.priority < request.priority;
   });
   waiting_.insert(place, std::move(request));
+}
+
+void Scheduler::PutLast(GroupKey key) {
+  const auto found = FindWaiting(key);
+  if (found == waiting_.end()) return;
+  found->priority = std::numeric_limits<int32_t>::min();
+  waiting_.splice(waiting_.end(), waiting_, found);
+}
+
+std::list<GroupRequest>::iterator Scheduler::FindWaiting(GroupKey key) {
+  return std::ranges::find(waiting_, key, &GroupRequest::key);
 }
 
 bool Scheduler::CanAdmit(const GroupRequest& request) const {
@@ -338,8 +350,7 @@ Scheduler::Finished Scheduler::Finish(Sequence* sequence) {
 }
 
 bool Scheduler::Abort(GroupKey key) {
-  const auto queued = std::find_if(waiting_.begin(), waiting_.end(),
-                                   [key](const GroupRequest& g) { return g.key == key; });
+  const auto queued = FindWaiting(key);
   if (queued != waiting_.end()) {
     waiting_.erase(queued);
     return true;

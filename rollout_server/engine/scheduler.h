@@ -92,6 +92,10 @@ class Scheduler {
   };
   Finished Finish(Sequence* sequence);
 
+  // Gives a group that waits the lowest priority, behind those that have it already. Nothing for
+  // any other.
+  void PutLast(GroupKey key);
+
   // Removes a waiting or running group and frees its blocks. False when unknown.
   bool Abort(GroupKey key);
 
@@ -119,6 +123,7 @@ class Scheduler {
   const SchedulerStats& stats() const { return stats_; }
 
  private:
+  std::list<GroupRequest>::iterator FindWaiting(GroupKey key);
   bool CanAdmit(const GroupRequest& request) const;
   void Admit(StepPlan& plan);
   void PlanDecodes(StepPlan& plan);

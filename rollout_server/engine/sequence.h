@@ -9,6 +9,7 @@
 
 #include "rollout_server/engine/group.h"
 #include "rollout_server/engine/kv_block_pool.h"
+#include "rollout_server/engine/stop_ids.h"
 
 namespace tandem::rollout {
 
@@ -45,6 +46,7 @@ struct Sequence {
 
 struct RunningGroup {
   GroupRequest request;
+  StopIds stop_ids;  // the engine's to make, which knows the model's end tokens
   Cached
       prompt;  // until members have taken it over; then its full blocks, for members to come back
   bool prompt_done = false;

@@ -74,4 +74,8 @@ absl::StatusOr<std::optional<size_t>> StopMatcher::Check(std::span<const int32_t
   return FirstOf(stop_strings_, WithoutUnfinishedCharacter(text));
 }
 
+std::optional<size_t> StopMatcher::FirstIn(std::string_view text) const {
+  return FirstOf(stop_strings_, text);
+}
+
 }  // namespace tandem::rollout

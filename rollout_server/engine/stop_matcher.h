@@ -29,8 +29,13 @@ class StopMatcher {
   // Looks at the completion after tokens were added; those of the call before stand first. The
   // length in bytes of the text before the first stop string once one is there. Where the last
   // tokens alone once promised a stop string that the whole text did not have (a decoder that takes
-  // back what it showed), a later one may be found up to a quarter of the completion too late.
+  // back what it showed), a later one may be found up to a quarter of the completion too late: by
+  // FirstIn, where it ends before that.
   absl::StatusOr<std::optional<size_t>> Check(std::span<const int32_t> token_ids);
+
+  // The length in bytes of the text before its first stop string, of a completion that has ended:
+  // bytes at its end that are no character are replacement characters now, as in every text.
+  std::optional<size_t> FirstIn(std::string_view text) const;
 
  private:
   bool EndsIn(std::string_view recent, size_t num_known_bytes) const;

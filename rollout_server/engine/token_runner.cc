@@ -6,8 +6,13 @@
 
 namespace tandem::rollout {
 
+std::span<const int32_t> ForbiddenIds(const TokenDraw& draw) {
+  if (draw.forbidden == nullptr) return {};
+  return draw.forbidden->rising();
+}
+
 absl::StatusOr<SampledToken> DrawOnHost(const TokenDraw& draw, std::span<const float> logits) {
-  return SampleToken(logits, *draw.params, draw.forbidden,
+  return SampleToken(logits, *draw.params, ForbiddenIds(draw),
                      UniformDraw(draw.params->seed, draw.index, draw.position));
 }
 

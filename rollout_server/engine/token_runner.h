@@ -21,6 +21,7 @@
 #include "rollout_server/engine/scheduler.h"
 #include "rollout_server/engine/score_options.h"
 #include "rollout_server/engine/site_precision.h"
+#include "rollout_server/engine/stop_ids.h"
 
 namespace tandem::rollout {
 
@@ -37,7 +38,8 @@ struct TokenInput {
 struct TokenDraw {
   int64_t logits_row = 0;  // of the call's logits_rows; a call's draws come in order of it
   const SamplingParams* params = nullptr;
-  std::vector<int32_t> forbidden;
+  const StopIds* forbidden =
+      nullptr;            // that cannot be drawn, shared by a group's draws; null: none
   uint32_t index = 0;     // of the completion in its group
   uint32_t position = 0;  // of the token in its completion
 };
@@ -111,6 +113,8 @@ class TokenRunner {
   // "cuda NVIDIA H100".
   virtual std::string kernels() const = 0;
 };
+
+std::span<const int32_t> ForbiddenIds(const TokenDraw& draw);  // rising
 
 // SampleToken for a draw from its row of logits.
 absl::StatusOr<SampledToken> DrawOnHost(const TokenDraw& draw, std::span<const float> logits);

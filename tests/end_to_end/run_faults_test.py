@@ -14,12 +14,13 @@ import pytest
 import small_run
 
 sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
-from rollout_client import BIN, Server, history_arguments  # noqa: E402
+from rollout_client import BIN, Server, history_arguments, load_stubs  # noqa: E402
 from stopped_thread import StoppedThread  # noqa: E402
 from tcp_proxy import TcpProxy  # noqa: E402
 from waiting import wait_until  # noqa: E402
 
 SUPPORT = small_run.SOURCE / "tests" / "support"
+rollout, rollout_grpc, _, _ = load_stubs()
 CLOCK_SHIM = pathlib.Path(os.environ["TANDEM_TESTS"]) / "libclock_shim.so"
 
 
@@ -143,6 +144,19 @@ def test_fault_23_a_wall_clock_that_jumps_back_and_forth_changes_nothing(model, 
     assert len(set(times)) > 2, f"the clock of the trainer never jumped: {times[:3]}"
     assert not servers_of(tmp_path, "server_lost") and not small_run.events(tmp_path, "group_dropped")
     assert not small_run.events(tmp_path, "push_failed") and "lease" not in log
+
+
+def test_fault_23_a_score_under_way_outlives_a_wall_clock_that_jumps(model, tmp_path):
+    """By a day, and its caller would wait for ten minutes. It is many slices long: one sequence after the other, token by token."""
+    clock = WallClock(tmp_path)
+    with Server(model, "--dtype", "fp32", env=clock.env) as server:
+        stub = rollout_grpc.RolloutServiceStub(server.channel)
+        sequences = [rollout.ScoreSequence(token_ids=[1 + (i + j) % 300 for j in range(200)]) for i in range(100)]
+        call = stub.Score.future(rollout.ScoreRequest(sequences=sequences, path=rollout.SCORE_PATH_DECODE, alone=True), timeout=600)
+        wait_until(lambda: stub.GetInfo(rollout.GetInfoRequest(), timeout=60).kv_used_tokens > 0 or call.done(), "no score begins")
+        assert not call.done(), "a longer score is needed"
+        clock.set(24 * 3600)
+        assert len(call.result().scores) == 100
 
 
 def lossy_network_there():

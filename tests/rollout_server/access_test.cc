@@ -275,6 +275,18 @@ class OwnedServerTest : public AccessTest, public ::testing::WithParamInterface<
   void SetUp() override {
     options_.max_queued_groups = 4;
     ASSERT_NO_FATAL_FAILURE(GetParam() ? StartServer(/*with_token=*/false) : Start());
+    Meet();
+  }
+
+  // A server that runs one group at a time.
+  void StartAgainForOneGroup() {
+    max_running_ = 1;
+    server_.reset();
+    ASSERT_NO_FATAL_FAILURE(Start());
+    Meet();
+  }
+
+  void Meet() {
     owner_ = As("trainer", kOwnersSecret);
     attacker_ = As("client", kOthersSecret);
   }
@@ -388,12 +400,36 @@ TEST_P(OwnedServerTest, NobodyElseRenewsTheLease) {
   EXPECT_EQ(owner_->Info().owner_run_id(), "") << "the lease of 60 s ran from the claim";
 }
 
+TEST_P(OwnedServerTest, WhatWaitsAlreadyWhenARunClaimsTheServerWaitsBehindItsGroups) {
+  ASSERT_NO_FATAL_FAILURE(StartAgainForOneGroup());
+  auto running = owner_->Start(Process::Group("run", 1));
+  ASSERT_NO_FATAL_FAILURE(WaitForQueued(1));
+  std::vector<std::future<grpc::Status>> others;
+  for (int i = 1; i <= 3; ++i) {
+    v1::GenerateGroupRequest urgent = Process::Group(i == 2 ? "run" : "", i);
+    urgent.set_priority(std::numeric_limits<int32_t>::max());
+    others.push_back(attacker_->Start(urgent));
+    ASSERT_NO_FATAL_FAILURE(WaitForQueued(1 + i));
+  }
+  ASSERT_TRUE(owner_->Claim("run").ok());
+  ASSERT_NO_FATAL_FAILURE(WaitForQueued(3));
+  EXPECT_EQ(others[2].get().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED)
+      << "two of four places are left to others";
+  v1::GenerateGroupRequest late = Process::Group("run", 2);
+  late.set_priority(-1);
+  auto owners = owner_->Start(late);
+  ASSERT_NO_FATAL_FAILURE(WaitForQueued(4));
+  gate_.Allow(4);  // two groups of two tokens, one after the other
+  EXPECT_TRUE(running.get().ok());
+  EXPECT_TRUE(owners.get().ok()) << "the others came first";
+  EXPECT_EQ(others[0].wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  gate_.Open();
+  EXPECT_TRUE(others[0].get().ok());
+  EXPECT_TRUE(others[1].get().ok());
+}
+
 TEST_P(OwnedServerTest, GuestsWaitBehindTheOwnerWhateverTheirPriority) {
-  max_running_ = 1;
-  server_.reset();
-  ASSERT_NO_FATAL_FAILURE(Start());
-  owner_ = As("trainer", kOwnersSecret);
-  attacker_ = As("client", kOthersSecret);
+  ASSERT_NO_FATAL_FAILURE(StartAgainForOneGroup());
   ASSERT_TRUE(owner_->Claim("run").ok());
   auto running = owner_->Start(Process::Group("run", 1));
   ASSERT_NO_FATAL_FAILURE(WaitForQueued(1));

@@ -4,8 +4,10 @@
 
 #include <atomic>
 #include <future>
+#include <limits>
 #include <map>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -81,7 +83,7 @@ class GroupRegistryAloneTest : public ::testing::Test {
   double now_ = 1000;
   int64_t live_version_ = 0;
   std::vector<GroupRequest> submitted_;  // by the last Join
-  std::vector<GroupKey> aborted_;
+  std::vector<GroupKey> aborted_, put_last_;
   std::map<GroupKey, std::shared_ptr<ByteMeter>> meters_;
   GroupRegistry alone_{{[this](std::vector<GroupRequest> groups) {
                           for (const GroupRequest& one : groups) {
@@ -89,7 +91,10 @@ class GroupRegistryAloneTest : public ::testing::Test {
                           }
                           submitted_ = std::move(groups);
                         },
-                        [this](GroupKey key) { aborted_.push_back(key); }, [](GroupKey) {}},
+                        [this](GroupKey key) { aborted_.push_back(key); }, [](GroupKey) {},
+                        [this](const std::vector<GroupKey>& keys) {
+                          put_last_.insert(put_last_.end(), keys.begin(), keys.end());
+                        }},
                        {.max_queued_groups = 8, .remembered_groups = 8, .memory_bytes = kMemory},
                        [this] { return now_; }};
 };
@@ -238,7 +243,109 @@ TEST_F(GroupRegistryAloneTest, AGuestThatOutgrowsTheGuestsHalfEndsThoughThereIsM
   const ByteCharge drawn(meters_.at(guest.key), 5001);
   alone_.KeepWithinMemory();
   EXPECT_THAT(aborted_, ::testing::ElementsAre(guest.key));
-  EXPECT_EQ(RefusalOf(ErrorOf(**guest.call)), Refusal::kMemoryFull);
+  const absl::Status ended = ErrorOf(**guest.call);
+  EXPECT_EQ(RefusalOf(ended), Refusal::kTooLarge) << "it would never fit, however often it asked";
+  EXPECT_THAT(ended,
+              FailsWith(absl::StatusCode::kResourceExhausted,
+                        "over half of server.memory_bytes = 10000 (the rest is for the run"));
+}
+
+TEST_F(GroupRegistryAloneTest, AGuestWhoseRequestAloneIsOverTheGuestsHalfIsToldThatItIsTooLarge) {
+  GroupRegistry::Ask large = MakeAsk(1);
+  large.request.prompt.assign(1251, 7);  // of 4 bytes
+  EXPECT_THAT(Join(large).call, IsOk());
+  large.group_id = 2;
+  large.yields = true;
+  const absl::Status never = Join(std::move(large)).call.status();
+  EXPECT_THAT(never, FailsWith(absl::StatusCode::kInvalidArgument,
+                               "groups of guests may hold half of server.memory_bytes = 10000"));
+  EXPECT_EQ(RefusalOf(never), Refusal::kTooLarge);
+}
+
+// The caller "owner" claims the server for "run".
+class PutBehindTest : public GroupRegistryAloneTest {
+ protected:
+  Joined JoinAs(const std::string& caller, int64_t group_id, int32_t priority = 0) {
+    GroupRegistry::Ask ask = MakeAsk(group_id);
+    ask.caller = caller;
+    ask.request.priority = priority;
+    return Join(std::move(ask));
+  }
+  static constexpr int32_t kHighest = std::numeric_limits<int32_t>::max();
+};
+
+TEST_F(PutBehindTest, WhatOthersAskedForBeforeTheClaimIsPutLastAndTheOwnersStays) {
+  const Joined owners = JoinAs("owner", 1), others = JoinAs("other", 1, kHighest);
+  const Joined guests = Join(MakeAsk(3, 2, ""));
+  const Joined runs = JoinAs("other", 4);
+  alone_.OnEvents({GroupStarted{runs.key}});
+  alone_.PutOthersBehind("run", "owner");
+  EXPECT_THAT(put_last_, ::testing::ElementsAre(others.key, guests.key));
+  EXPECT_TRUE(aborted_.empty());
+  alone_.PutOthersBehind("run", "owner");
+  EXPECT_EQ(put_last_.size(), 2u) << "once";
+}
+
+TEST_F(PutBehindTest, OthersThatWaitBeyondHalfOfTheQueueEndAndTheOwnerHasTheirPlaces) {
+  std::vector<Joined> others;
+  for (int64_t id = 1; id <= 8; ++id) others.push_back(JoinAs("other", id, kHighest));
+  ASSERT_THAT(JoinAs("owner", 1).call,
+              FailsWith(absl::StatusCode::kResourceExhausted, "the queue is full"));
+  alone_.PutOthersBehind("run", "owner");
+  EXPECT_THAT(aborted_,
+              ::testing::ElementsAre(others[4].key, others[5].key, others[6].key, others[7].key));
+  EXPECT_THAT(ErrorOf(**others[3].call), IsOk());
+  const absl::Status ended = ErrorOf(**others[4].call);
+  EXPECT_THAT(ended,
+              FailsWith(absl::StatusCode::kResourceExhausted, "run 'run' claimed this server"));
+  EXPECT_EQ(RefusalOf(ended), Refusal::kQueueFull) << "to ask again is worth it";
+  GroupRegistry::Ask urgent = MakeAsk(1);
+  urgent.caller = "owner";
+  urgent.seconds_left = 0.4;  // less than one start takes
+  EXPECT_THAT(Join(std::move(urgent)).call, IsOk()) << "what was put behind is not before it";
+  for (int64_t id = 2; id <= 4; ++id) EXPECT_THAT(JoinAs("owner", id).call, IsOk());
+}
+
+TEST_F(PutBehindTest, WhatABatchHoldsBackComesOutOfItBehindTheOwners) {
+  for (int64_t id = 1; id <= 2; ++id) {
+    GroupRegistry::Ask ask = MakeAsk(id);
+    ask.caller = "other";
+    ask.request.priority = kHighest;
+    ask.batch = AdmissionBatches::BatchRef{"run", 1, 2};
+    ASSERT_THAT(Join(std::move(ask)).call, IsOk());
+    if (id == 1) alone_.PutOthersBehind("run", "owner");
+  }
+  ASSERT_EQ(submitted_.size(), 2u);
+  EXPECT_EQ(submitted_[0].priority, std::numeric_limits<int32_t>::min());
+}
+
+TEST_F(PutBehindTest, WhatOthersHoldOfTheMemoryCountsAsGuestsFromThenOn) {
+  const Joined other = JoinAs("other", 1);
+  alone_.OnEvents({GroupStarted{other.key}});
+  ByteCharge drawn(meters_.at(other.key), 5001);
+  alone_.KeepWithinMemory();
+  EXPECT_TRUE(aborted_.empty()) << "nobody owns the server";
+  alone_.PutOthersBehind("run", "owner");
+  EXPECT_EQ(RefusalOf(JoinAsGuest(2).call.status()), Refusal::kMemoryFull);
+  alone_.KeepWithinMemory();
+  EXPECT_THAT(aborted_, ::testing::ElementsAre(other.key));
+  drawn = ByteCharge();
+  EXPECT_THAT(JoinAsGuest(2).call, IsOk());
+}
+
+TEST_F(PutBehindTest, RequestsThatWaitBeyondHalfOfTheMemoryEnd) {
+  std::vector<Joined> others;
+  std::vector<GroupRequest> at_the_engine;
+  for (int64_t id = 1; id <= 2; ++id) {
+    GroupRegistry::Ask ask = MakeAsk(id);
+    ask.caller = "other";
+    ask.request.prompt.assign(800, 7);  // of 4 bytes: two are more than half, and fit
+    others.push_back(Join(std::move(ask)));
+    ASSERT_THAT(others.back().call, IsOk());
+    at_the_engine.push_back(std::move(submitted_[0]));
+  }
+  alone_.PutOthersBehind("run", "owner");
+  EXPECT_THAT(aborted_, ::testing::ElementsAre(others[1].key));
 }
 
 TEST_F(GroupRegistryAloneTest, AResultIsCountedUntilItsLastReaderIsGone) {

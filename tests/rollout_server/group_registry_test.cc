@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <map>
+#include <memory>
 #include <thread>
+#include <vector>
 
 #include "common/rpc/refusal.h"
 #include "rollout_server/engine_thread.h"
@@ -236,6 +239,50 @@ TEST_F(GroupRegistryTest, AWholeGroupComesByIndexAndNotBeforeItsEnd) {
   EXPECT_EQ(std::get<CompletionPtr>(call.NextWhenWhole(&cursor))->index, 0);
   EXPECT_EQ(std::get<CompletionPtr>(call.NextWhenWhole(&cursor))->index, 1);
   EXPECT_TRUE(std::holds_alternative<GroupSummary>(call.NextWhenWhole(&cursor)));
+}
+
+// Each step adds 2000 bytes to what a group holds.
+class GrowingEngine : public ScriptedEngine {
+ public:
+  using ScriptedEngine::ScriptedEngine;
+  absl::Status Add(GroupRequest request) override {
+    drawn_[request.key] = ByteCharge(request.charge.meter());
+    return ScriptedEngine::Add(std::move(request));
+  }
+  bool Abort(GroupKey key) override {
+    drawn_.erase(key);
+    return ScriptedEngine::Abort(key);
+  }
+  absl::StatusOr<std::vector<EngineEvent>> Step() override {
+    for (auto& [key, charge] : drawn_) charge.Add(2000);
+    return ScriptedEngine::Step();
+  }
+
+ private:
+  std::map<GroupKey, ByteCharge> drawn_;
+};
+
+// After the third step two groups hold over 12000 bytes, and a score ends before the engine hears
+// that the younger group did. All is asked before the engine starts, so that it happens in that
+// order.
+TEST(GroupRegistryMemoryTest, TheSameBytesEndNoSecondGroupWhenAScoreEndsMeanwhile) {
+  StepGate gate;
+  gate.Open();
+  EngineThread engine(std::make_unique<GrowingEngine>(&gate), [] { return 0.0; });
+  GroupRegistry groups(
+      {[&](std::vector<GroupRequest> g) { engine.Submit(std::move(g)); },
+       [&](GroupKey key) { engine.Abort(key); }, [&](GroupKey key) { engine.StopEarly(key); }},
+      {.memory_bytes = 10000}, [] { return 0.0; });
+  auto older = std::make_shared<Reader>(), younger = std::make_shared<Reader>();
+  const auto first = groups.Join(MakeAsk(1, /*tokens=*/4), older);
+  const auto second = groups.Join(MakeAsk(2, /*tokens=*/40), younger);
+  engine.Score(std::vector<ScoreSequence>(3, {.ids = {1, 2}}), {},
+               [](const absl::StatusOr<ScoreResult>& done) { EXPECT_THAT(done, IsOk()); });
+  engine.Start({.on_events = [&](std::vector<EngineEvent> e) { groups.OnEvents(std::move(e)); },
+                .on_stepped = [&] { groups.KeepWithinMemory(); }});
+  EXPECT_EQ(RefusalOf(younger->ReadAll(**second).second), Refusal::kMemoryFull);
+  EXPECT_THAT(older->ReadAll(**first).second, IsOk());
+  engine.Stop();
 }
 
 TEST_F(GroupRegistryTest, AbortEndsEveryCallerWithAborted) {

@@ -2,22 +2,23 @@
 // one token for every completion of the first `max_running` groups, by priority and arrival: id =
 // 100 * completion + position; log-prob -0.5; version = the live one. A group of max_new_tokens N
 // ends after N steps. A prompt that begins with 666 is refused by Add, 667 fails the engine, 668
-// its own group at its second token. A score takes one slice for each sequence, and never ends when
-// the first id is 999.
+// its own group at its second token. A score takes one slice for each sequence, holds a token of
+// KV, and never ends when the first id is 999.
 #ifndef TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_ENGINE_H_
 #define TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_ENGINE_H_
 
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/weights/digest.h"
 #include "rollout_server/model_engine.h"
+#include "tests/rollout_server/scripted_model.h"
 #include "tests/rollout_server/scripted_score.h"
 #include "tests/rollout_server/step_gate.h"
 
@@ -47,6 +48,13 @@ class ScriptedEngine : public StepEngine {
     });
     groups_.insert(place, {std::move(request), {}, 0});
     return absl::OkStatus();
+  }
+  void PutLast(GroupKey key) override {
+    const auto found = std::ranges::find_if(
+        groups_, [&](const Running& one) { return one.request.key == key && one.drawn == 0; });
+    if (found == groups_.end()) return;
+    found->request.priority = std::numeric_limits<int32_t>::min();
+    std::rotate(found, found + 1, groups_.end());
   }
   bool Abort(GroupKey key) override {
     return std::erase_if(groups_, [&](const Running& one) { return one.request.key == key; }) > 0;
@@ -99,11 +107,13 @@ class ScriptedEngine : public StepEngine {
 
   absl::StatusOr<std::unique_ptr<ScoreRun>> StartScore(std::vector<ScoreSequence> sequences,
                                                        const ScoreOptions& options) override {
-    return std::make_unique<ScriptedScore>(std::move(sequences), options, score_gate_, &live_);
+    return std::make_unique<ScriptedScore>(std::move(sequences), options, score_gate_, &live_,
+                                           &num_scores_);
   }
   WeightVersion live_version() const override { return live_; }
   EngineStats Stats() const override {
     EngineStats stats;
+    stats.kv_used_tokens = num_scores_;
     for (const Running& one : groups_) {
       stats.kv_used_tokens += static_cast<int64_t>(one.request.prompt.size()) + one.drawn;
     }
@@ -178,22 +188,8 @@ class ScriptedEngine : public StepEngine {
   std::deque<Running> groups_;
   WeightVersion live_;
   uint64_t sampled_ = 0;
+  int64_t num_scores_ = 0;
 };
-
-// Two tensors, a: F32 [2], b: BF16 [3], all zero.
-inline std::vector<TensorSpec> ScriptedTensors() {
-  return {{"a", DType::kF32, {2}}, {"b", DType::kBF16, {3}}};
-}
-
-inline ServedModel ScriptedModel() {
-  ServedModel model{.model_type = "scripted", .dtype = "bf16", .vocab_size = 1000};
-  model.max_context_tokens = 1000;
-  model.tensors = ScriptedTensors();
-  const std::vector<std::byte> zeros(8);
-  model.digests["a"] = Digest128({zeros.data(), 8});
-  model.digests["b"] = Digest128({zeros.data(), 6});
-  return model;
-}
 
 }  // namespace tandem::rollout::testing
 

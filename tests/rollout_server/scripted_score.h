@@ -16,14 +16,19 @@ namespace tandem::rollout::testing {
 // Echoes what it was asked, a sequence in each slice.
 class ScriptedScore : public ScoreRun {
  public:
-  // `gate`: of the slices; null lets them all pass. `live`: of the engine.
+  // `gate`: of the slices; null lets them all pass. `live`: of the engine. `num_scores`: as many of
+  // its scores as there are.
   ScriptedScore(std::vector<ScoreSequence> sequences, const ScoreOptions& options, StepGate* gate,
-                const WeightVersion* live)
+                const WeightVersion* live, int64_t* num_scores)
       : sequences_(std::move(sequences)),
         options_(options),
         gate_(gate),
         live_(live),
-        began_under_(*live) {}
+        began_under_(*live),
+        num_scores_(num_scores) {
+    ++*num_scores_;
+  }
+  ~ScriptedScore() override { --*num_scores_; }
 
   absl::StatusOr<ScoreProgress> Step() override {
     if (gate_ != nullptr) gate_->Pass();
@@ -54,6 +59,7 @@ class ScriptedScore : public ScoreRun {
   StepGate* const gate_;
   const WeightVersion* const live_;
   const WeightVersion began_under_;
+  int64_t* const num_scores_;
   std::vector<SequenceScore> scores_;
 };
 

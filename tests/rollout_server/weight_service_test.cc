@@ -3,6 +3,7 @@
 #include <future>
 
 #include "tests/rollout_server/push_fixture.h"
+#include "tests/rollout_server/silent_listener.h"
 
 namespace tandem::rollout {
 namespace {
@@ -30,6 +31,30 @@ TEST_F(WeightServiceTest, AFlippedByteIsDataLossNamingTheTensorAndTheNextPushWor
               GrpcFailsWith(grpc::StatusCode::DATA_LOSS, "digest of b"));
   EXPECT_EQ(WeightInfo().live_version(), 0);
   ExpectPushWorks(1);
+}
+
+// Each of the two would wait for the other members longer than anybody waits for a test that hangs.
+TEST_F(WeightServiceTest, ADrainDoesNotWaitForPushGroupsThatForm) {
+  testing::SilentListener trainer;
+  wire::JoinPushGroupRequest request;
+  request.set_run_id("run");
+  request.set_epoch(1);
+  request.set_membership(1);
+  request.set_store_host("127.0.0.1");
+  request.set_store_port(trainer.port());
+  request.set_rank(1);
+  for (const char* member : {"trainer", "server"}) request.add_members(member);
+  request.set_deadline_ms(30 * 60 * 1000);
+  const auto join = [&] {
+    return Call<wire::JoinPushGroupRequest, wire::JoinPushGroupResponse>(
+               &wire::WeightService::Stub::JoinPushGroup, request)
+        .first;
+  };
+  std::vector<std::future<grpc::Status>> calls;
+  for (int i = 0; i < 2; ++i) calls.push_back(std::async(std::launch::async, join));
+  trainer.WaitForSomebody();
+  server_->Drain();
+  for (auto& call : calls) EXPECT_FALSE(call.get().ok());
 }
 
 TEST_F(WeightServiceTest, AMissingTensorIsRefusedByName) {

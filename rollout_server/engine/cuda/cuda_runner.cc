@@ -85,16 +85,14 @@ DeviceInputs ViewsOf(const cuda::StepInputs& step, const cuda::PackedStep& at,
 struct DrawInputs {
   std::vector<cuda::Draw> draws;  // in order of their rows, each of its row within its slice
   std::vector<int64_t> rows;      // of each among the call's logits_rows
-  std::vector<int32_t> forbidden;
+  cuda::ForbiddenWords forbidden;
 };
 
 DrawInputs InputsOf(std::span<const TokenDraw> draws) {
   DrawInputs in;
   for (const TokenDraw& draw : draws) {
     const auto kept_row = static_cast<int64_t>(in.draws.size());
-    in.draws.push_back(
-        cuda::AsDraw(draw, draw.logits_row % kLogitsRows, in.forbidden.size(), kept_row));
-    cuda::AddForbidden(draw, in.forbidden);
+    in.draws.push_back(cuda::AsDraw(draw, draw.logits_row % kLogitsRows, kept_row, in.forbidden));
     in.rows.push_back(draw.logits_row);
   }
   return in;
@@ -272,7 +270,7 @@ class CudaRunner : public TokenRunner {
     cuda::PackedInputs packed;
     const cuda::PackedStep at = cuda::Pack(step, packed);
     const size_t rows_at = packed.Add(chosen), draws_at = packed.Add(draws.draws);
-    const size_t forbidden_at = packed.Add(draws.forbidden);
+    const size_t forbidden_at = packed.Add(draws.forbidden.words());
     const at::Tensor bytes = Send(packed);
     const auto* const base = bytes.const_data_ptr<uint8_t>();
     const at::Tensor rows = View(bytes, rows_at, chosen);
@@ -494,8 +492,11 @@ void CudaRunner::PromptStep(const CudaWeights& weights, int64_t tokens, int64_t 
   const cuda::DrawMemory memory = cuda::MakeDrawMemory(
       drawn, config_.vocab_size, {.supports = true, .tops = true, .scores = true});
   std::vector<cuda::Draw> padded(static_cast<size_t>(std::min(drawn, kLogitsRows)), {.row = -1});
+  const std::vector<int32_t> forbidden(
+      static_cast<size_t>(drawn * cuda::KeptWords(config_.vocab_size)));
   cuda::PackedInputs packed;
   packed.Add(padded);
+  packed.Add(forbidden);
   const at::Tensor draws = Send(packed);
   for (int64_t first = 0; first < drawn; first += kLogitsRows) {
     const int64_t count = std::min(kLogitsRows, drawn - first);

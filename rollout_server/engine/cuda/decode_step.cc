@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <iterator>
+#include <set>
 #include <vector>
 
 namespace tandem::rollout::cuda {
@@ -43,11 +45,14 @@ std::optional<GraphKey> GraphOf(std::span<const TokenInput> inputs,
   if (rows == 0 || rows > kMaxGraphRows) return std::nullopt;
   if (logits_rows.size() != inputs.size() || draws.size() != inputs.size()) return std::nullopt;
   int64_t longest = 0, forbidden = 0;
+  std::set<const StopIds*> lists;
   for (int64_t i = 0; i < rows; ++i) {
     const TokenDraw& draw = draws[static_cast<size_t>(i)];
     if (logits_rows[static_cast<size_t>(i)] != i || draw.logits_row != i) return std::nullopt;
     longest = std::max<int64_t>(longest, inputs[static_cast<size_t>(i)].position + 1);
-    forbidden += static_cast<int64_t>(draw.forbidden.size());
+    if (draw.forbidden != nullptr && lists.insert(draw.forbidden).second) {
+      forbidden += std::ssize(draw.forbidden->words());
+    }
   }
   const GraphKey key = {PaddedRows(rows), PaddedChunks(longest), weights};
   if (key.chunks > kMaxGraphChunks || forbidden > key.rows * kForbiddenEach) return std::nullopt;
@@ -81,7 +86,8 @@ void Fill(const GraphKey& key, std::span<const TokenInput> inputs, std::span<con
   const auto rows = static_cast<size_t>(key.rows), used = static_cast<size_t>(layout.max_blocks);
   std::vector<int32_t> ids(rows), positions(rows), sequences(rows), contexts(rows);
   std::vector<int64_t> slots(rows, -1), logits_rows(rows);
-  std::vector<int32_t> block_tables(rows * used), forbidden;
+  std::vector<int32_t> block_tables(rows * used);
+  ForbiddenWords forbidden;
   std::vector<Draw> drawn(rows);
   for (size_t i = 0; i < rows; ++i) {
     sequences[i] = static_cast<int32_t>(i);
@@ -99,8 +105,7 @@ void Fill(const GraphKey& key, std::span<const TokenInput> inputs, std::span<con
     std::copy(blocks.begin(), blocks.begin() + needed,
               block_tables.begin() + static_cast<int64_t>(i * used));
     const auto row = static_cast<int64_t>(i);
-    drawn[i] = AsDraw(draws[i], row % kLogitsRows, forbidden.size(), row);
-    AddForbidden(draws[i], forbidden);
+    drawn[i] = AsDraw(draws[i], row % kLogitsRows, row, forbidden);
   }
   Put(ids, layout.ids, to);
   Put(positions, layout.positions, to);
@@ -110,10 +115,23 @@ void Fill(const GraphKey& key, std::span<const TokenInput> inputs, std::span<con
   Put(logits_rows, layout.logits_rows, to);
   Put(block_tables, layout.block_tables, to);
   Put(drawn, layout.draws, to);
-  Put(forbidden, layout.forbidden, to);
+  Put(forbidden.words(), layout.forbidden, to);
 }
 
-Draw AsDraw(const TokenDraw& draw, int64_t row, size_t first_forbidden, int64_t kept_row) {
+int32_t ForbiddenWords::BeginOf(const StopIds& ids) {
+  const auto [begin, is_new] = begins_.try_emplace(&ids, static_cast<int32_t>(words_.size()));
+  if (is_new) words_.insert(words_.end(), ids.words().begin(), ids.words().end());
+  return begin->second;
+}
+
+Draw AsDraw(const TokenDraw& draw, int64_t row, int64_t kept_row, ForbiddenWords& forbidden) {
+  int32_t first_forbidden = 0, num_forbidden = 0;
+  if (draw.forbidden != nullptr && !draw.forbidden->empty()) {
+    first_forbidden = forbidden.BeginOf(*draw.forbidden);
+    num_forbidden = draw.forbidden->is_bits()
+                        ? kForbiddenBits
+                        : static_cast<int32_t>(draw.forbidden->words().size());
+  }
   return {.seed = draw.params->seed,
           .index = draw.index,
           .position = draw.position,
@@ -122,16 +140,10 @@ Draw AsDraw(const TokenDraw& draw, int64_t row, size_t first_forbidden, int64_t 
           .top_k = draw.params->top_k,
           .top_p = draw.params->top_p,
           .min_p = draw.params->min_p,
-          .first_forbidden = static_cast<int32_t>(first_forbidden),
-          .num_forbidden = static_cast<int32_t>(draw.forbidden.size()),
+          .first_forbidden = first_forbidden,
+          .num_forbidden = num_forbidden,
           .kept_row = RecordsSupport(*draw.params) ? static_cast<int32_t>(kept_row) : -1,
           .num_top = draw.params->top_logprobs};
-}
-
-void AddForbidden(const TokenDraw& draw, std::vector<int32_t>& forbidden) {
-  const auto first = static_cast<int64_t>(forbidden.size());
-  forbidden.insert(forbidden.end(), draw.forbidden.begin(), draw.forbidden.end());
-  std::sort(forbidden.begin() + first, forbidden.end());
 }
 
 std::vector<int32_t> KeptIds(std::span<const uint32_t> words) {

@@ -11,6 +11,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <vector>
@@ -26,7 +27,7 @@ inline constexpr int64_t kLogitsRows = 512;
 // Larger steps run as they come: their kernels take longer than it takes to launch them.
 inline constexpr int64_t kMaxGraphRows = 512;
 inline constexpr int64_t kMaxGraphChunks = 128;  // of kAttentionChunk tokens of context
-inline constexpr int64_t kForbiddenEach = 8;     // forbidden ids for each row, on average
+inline constexpr int64_t kForbiddenEach = 8;     // words of forbidden ids for each row, on average
 
 // What a graph depends on; besides it the model and the cache, which stay where they are.
 struct GraphKey {
@@ -66,12 +67,22 @@ DecodeLayout LayoutOf(const GraphKey& key);
 void Fill(const GraphKey& key, std::span<const TokenInput> inputs, std::span<const TokenDraw> draws,
           std::span<std::byte> to);
 
-// As the kernel reads it; its forbidden ids begin at `first_forbidden` of the call's, where
-// AddForbidden put them. A support goes to row `kept_row` of `kept`.
-Draw AsDraw(const TokenDraw& draw, int64_t row, size_t first_forbidden, int64_t kept_row);
+// StopIds::words of the draws of a call, one behind the other: a group's once, however many draws
+// it has.
+class ForbiddenWords {
+ public:
+  // Where those of `ids` begin; they are put down when they are asked for first.
+  int32_t BeginOf(const StopIds& ids);
+  const std::vector<int32_t>& words() const { return words_; }
 
-// Appends the draw's forbidden ids, rising, as the kernel searches them.
-void AddForbidden(const TokenDraw& draw, std::vector<int32_t>& forbidden);
+ private:
+  std::map<const StopIds*, int32_t> begins_;
+  std::vector<int32_t> words_;
+};
+
+// As the kernel reads it, with its forbidden ids in `forbidden`. A support goes to row `kept_row`
+// of `kept`.
+Draw AsDraw(const TokenDraw& draw, int64_t row, int64_t kept_row, ForbiddenWords& forbidden);
 
 // The ids of a row of `kept`, rising.
 std::vector<int32_t> KeptIds(std::span<const uint32_t> words);

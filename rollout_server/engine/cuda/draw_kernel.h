@@ -13,6 +13,9 @@
 
 namespace tandem::rollout::cuda {
 
+// In place of a number: id i is bit i % 32 of word i / 32 from the first on.
+inline constexpr int32_t kForbiddenBits = -1;
+
 // One draw. Several may be from one row of logits.
 struct Draw {
   uint64_t seed = 0;  // the uniform is UniformDraw(seed, index, position) of philox.h
@@ -23,7 +26,8 @@ struct Draw {
   int32_t top_k = 0;
   float top_p = 1;
   float min_p = 0;
-  int32_t first_forbidden = 0, num_forbidden = 0;  // of the call's forbidden ids, rising
+  // Of the call's forbidden ids: so many of them, rising, or with kForbiddenBits bits of all ids.
+  int32_t first_forbidden = 0, num_forbidden = 0;
   int32_t kept_row = -1;   // of the call's `kept`, for the ids that filters left; -1: not asked for
   int32_t num_top = 0;     // so many of the most likely ids, at most kMostTop
   int32_t scored_id = -1;  // this id's record, and nothing is drawn; needs a temperature

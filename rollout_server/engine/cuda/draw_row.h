@@ -116,7 +116,7 @@ class DrawRow {
   __device__ bool Binned() const { return cuts_k_ || cuts_p_ || draw_.num_top > 0; }
   // Are the untouched logits' sums others than those of what may be drawn?
   __device__ bool OfRaw() const {
-    return greedy_ || draw_.num_forbidden > 0 || draw_.temperature != 1.0f;
+    return greedy_ || draw_.num_forbidden != 0 || draw_.temperature != 1.0f;
   }
 
   template <typename Call>
@@ -136,8 +136,8 @@ class DrawRow {
     return true;
   }
 
-  // The forbidden ids rise.
   __device__ bool Allowed(int id) const {
+    if (draw_.num_forbidden == kForbiddenBits) return (forbidden_[id / 32] >> (id % 32) & 1) == 0;
     int begin = 0, end = draw_.num_forbidden;
     while (begin < end) {
       const int middle = (begin + end) / 2;

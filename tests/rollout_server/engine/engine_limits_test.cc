@@ -224,6 +224,43 @@ TEST_F(EngineStopsTest, AStopStringCutsTheTextAndEndsTheCompletion) {
   EXPECT_THAT(c.text, Not(HasSubstr(stop)));
 }
 
+// The bytes might have become a character with the next token, so the matcher had not looked at
+// them.
+TEST_F(EngineStopsTest, ACompletionThatEndsByLengthHasNoStopStringInItsText) {
+  const std::string replacement = "\xEF\xBF\xBD";
+  const auto engine = Make(Fp32());
+  int32_t lone = 0;  // a byte that is no character
+  const auto text = [&](int32_t id) {
+    return *engine->tokenizer().Decode(std::vector<int32_t>{id}, false);
+  };
+  while (text(lone) != replacement) ++lone;
+  const FinishedCompletion c = With([&](auto& s) {
+    for (int32_t id = 0; id < engine->config().vocab_size; ++id) {
+      if (id != lone) s.stop_token_ids.push_back(id);
+    }
+    s.min_new_tokens = s.max_new_tokens = 3;
+    s.stop_strings = {replacement + replacement};
+  });
+  EXPECT_EQ(c.token_ids, std::vector<int32_t>(3, lone));
+  EXPECT_EQ(c.finish_reason, FinishReason::kStopString);
+  EXPECT_EQ(c.text, "");
+}
+
+TEST_F(EngineStopsTest, StopIdsAreCountedForAsLongAsTheirGroupRuns) {
+  const auto engine = Make(Fp32());
+  const auto meter = std::make_shared<ByteMeter>();
+  GroupRequest group = Group(4, 12, 2, 2);
+  group.sampling.stop_token_ids = {3, 5, 3, 3};
+  group.charge = ByteCharge(meter);
+  ASSERT_THAT(engine->Add(std::move(group)), IsOk());
+  EXPECT_EQ(meter->used(), 0);
+  ASSERT_THAT(engine->Step(), IsOk());
+  const int64_t per_token = meter->used() - 2 * static_cast<int64_t>(sizeof(int32_t));
+  EXPECT_EQ(per_token % 29, 0) << "2 ids, and records of 29 bytes";
+  while (engine->HasWork()) ASSERT_THAT(engine->Step(), IsOk());
+  EXPECT_EQ(meter->used(), 0);
+}
+
 TEST_F(EngineStopsTest, GreedyTakesTheSameTokensForEverySeed) {
   const auto greedy = [](uint64_t seed) {
     return With([&](auto& s) {

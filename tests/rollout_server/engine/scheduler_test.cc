@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
 
 namespace tandem::rollout {
@@ -98,6 +100,27 @@ TEST(Scheduler, ASmallGroupDoesNotOvertakeALargeOne) {
   scheduler.Add(Group(2, 48, 1, 2));   // 4 blocks: does not fit beside 1
   scheduler.Add(Group(3, 16, 1, 1));   // 1 block: would fit
   EXPECT_THAT(Keys(scheduler.Plan().admitted), ElementsAre(1));
+}
+
+TEST(Scheduler, PutsAGroupThatWaitsBehindAllOthersWhateverItsPriorityWas) {
+  Scheduler scheduler({.num_blocks = 8, .max_sequences = 2, .max_step_tokens = 64});
+  for (const GroupKey key : {1, 2, 3}) {
+    GroupRequest group = Group(key, 10, 1, 1);
+    group.priority = 5 - static_cast<int32_t>(key);
+    scheduler.Add(std::move(group));
+  }
+  const StepPlan first = scheduler.Plan();
+  ASSERT_THAT(Keys(first.admitted), ElementsAre(1, 2));
+  GroupRequest lowest = Group(4, 10, 1, 1);
+  lowest.priority = std::numeric_limits<int32_t>::min();
+  scheduler.Add(std::move(lowest));
+  for (const GroupKey key : {1, 3, 99}) scheduler.PutLast(key);  // runs, waits, unknown
+  scheduler.Add(Group(5, 10, 1, 1));
+  Compute(scheduler, first);
+  const StepPlan second = scheduler.Plan();
+  EXPECT_THAT(Keys(second.admitted), ElementsAre(5, 4));
+  Compute(scheduler, second);
+  EXPECT_THAT(Keys(scheduler.Plan().admitted), ElementsAre(3));
 }
 
 TEST(Scheduler, AFinishedMemberLeavesItsSlotAndBlocksToTheNextGroup) {

@@ -202,13 +202,23 @@ TEST(StopMatcher,
   EXPECT_LE(DecodedUntilTheEnd({"a"}, ids, ByteFallback), 60 * ids.size());
 }
 
-TEST(StopMatcher, ARunThatIsNoTextHidesNoStopStringBehindIt) {
-  std::vector<int32_t> ids(1000, 'a');
-  ids[0] = 0x80;
-  StopMatcher matcher(ByteFallback, {"a", "aaw"});
-  for (size_t n = 1; n <= ids.size(); ++n)
-    ASSERT_EQ(*matcher.Check(std::span(ids).first(n)), std::nullopt);
-  ids.insert(ids.end(), {256, 'a'});
+// A thousand bytes that are no text, the last of which alone are the stop string, and then a word
+// and the stop string as text.
+class BrokenPromiseTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ids[0] = 0x80;
+    for (size_t n = 1; n <= ids.size(); ++n) {
+      ASSERT_EQ(*matcher.Check(std::span(ids).first(n)), std::nullopt);
+    }
+    ids.insert(ids.end(), {256, 'a'});
+  }
+
+  std::vector<int32_t> ids = std::vector<int32_t>(1000, 'a');
+  StopMatcher matcher{ByteFallback, {"a", "aaw"}};
+};
+
+TEST_F(BrokenPromiseTest, ARunThatIsNoTextHidesNoStopStringBehindIt) {
   std::optional<size_t> at;
   while (!at) {
     ASSERT_LE(ids.size(), 1300u);
@@ -216,6 +226,13 @@ TEST(StopMatcher, ARunThatIsNoTextHidesNoStopStringBehindIt) {
     ids.push_back(256);
   }
   EXPECT_EQ(*at, 1000 * kReplacement.size() + 2);
+}
+
+// Check looks again a quarter later.
+TEST_F(BrokenPromiseTest, TheStopStringIsFoundAtTheEndBeforeThat) {
+  ASSERT_EQ(*matcher.Check(ids), std::nullopt) << "too early for another look";
+  EXPECT_THAT(matcher.FirstIn(ByteFallback(ids)), Optional(1000 * kReplacement.size() + 2));
+  EXPECT_EQ(matcher.FirstIn(kReplacement + " w"), std::nullopt);
 }
 
 TEST(StopMatcher, FindsAStopStringBehindTokensThatAllEndWithinACharacter) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <numeric>
 
 #include "rollout_server/engine/cuda/graph_cache.h"
 
@@ -12,10 +13,15 @@ namespace {
 
 using ::testing::ElementsAre;
 
+StopIds Stops(std::vector<int32_t> ids, int64_t vocab_size = 1000) {
+  return StopIds({.stop_token_ids = std::move(ids)}, {}, vocab_size);
+}
+
 // Decodes of three sequences, each with a draw of its own.
 struct Example {
   const std::vector<BlockId> first = {7, 2}, second = {5}, third = {9, 4, 1};
   SamplingParams plain;
+  const StopIds two = Stops({8, 9}), one = Stops({3});
   std::vector<TokenInput> inputs = {
       {.token_id = 10, .position = 17, .blocks = &first},
       {.token_id = 20, .position = 0, .blocks = &second},
@@ -23,9 +29,9 @@ struct Example {
   };
   std::vector<int64_t> logits_rows = {0, 1, 2};
   std::vector<TokenDraw> draws = {
-      {.logits_row = 0, .params = &plain, .forbidden = {}, .index = 0, .position = 4},
-      {.logits_row = 1, .params = &plain, .forbidden = {8, 9}, .index = 1, .position = 5},
-      {.logits_row = 2, .params = &plain, .forbidden = {3}, .index = 2, .position = 6},
+      {.logits_row = 0, .params = &plain, .index = 0, .position = 4},
+      {.logits_row = 1, .params = &plain, .forbidden = &two, .index = 1, .position = 5},
+      {.logits_row = 2, .params = &plain, .forbidden = &one, .index = 2, .position = 6},
   };
 
   std::optional<GraphKey> Graph() const { return GraphOf(inputs, logits_rows, draws, 12); }
@@ -79,7 +85,8 @@ TEST(DecodeStep, HasAGraphWhateverIsRecordedOfADraw) {
   recorded.top_logprobs = 5;
   example.draws[1].params = &recorded;
   EXPECT_NE(example.Graph(), std::nullopt);
-  EXPECT_EQ(AsDraw(example.draws[1], 1, 0, 1).num_top, 5);
+  ForbiddenWords forbidden;
+  EXPECT_EQ(AsDraw(example.draws[1], 1, 1, forbidden).num_top, 5);
   recorded.top_logprobs = 0;
   recorded.return_support = true;
   recorded.top_p = 0.9f;
@@ -95,9 +102,10 @@ TEST(DecodeStep, RecordsASupportWhereItIsAskedForAndAFilterIsOn) {
   EXPECT_TRUE(RecordsSupport({.min_p = 0.1f, .return_support = true}));
   const SamplingParams params = {.top_k = 5, .return_support = true}, plain;
   TokenDraw draw = {.params = &params};
-  EXPECT_EQ(AsDraw(draw, 2, 0, 7).kept_row, 7);
+  ForbiddenWords forbidden;
+  EXPECT_EQ(AsDraw(draw, 2, 7, forbidden).kept_row, 7);
   draw.params = &plain;
-  EXPECT_EQ(AsDraw(draw, 2, 0, 7).kept_row, -1);
+  EXPECT_EQ(AsDraw(draw, 2, 7, forbidden).kept_row, -1);
 }
 
 TEST(DecodeStep, ReadsIdsOutOfBits) {
@@ -111,11 +119,18 @@ TEST(DecodeStep, HasNoGraphOverItsSizes) {
   EXPECT_NE(longest.Graph(), std::nullopt);
   longest.inputs[0].position += 1;
   EXPECT_EQ(longest.Graph(), std::nullopt);
-  Example forbidding;  // room for 4 rows x 8 ids
-  forbidding.draws[0].forbidden.assign(29, 1);
+  std::vector<int32_t> ids(29);
+  std::iota(ids.begin(), ids.end(), 1);
+  Example forbidding;  // room for 4 rows x 8 words, of which 3 are taken
+  const StopIds most = Stops(ids);
+  forbidding.draws[0].forbidden = &most;
   EXPECT_NE(forbidding.Graph(), std::nullopt);
-  forbidding.draws[0].forbidden.assign(30, 1);
+  ids.push_back(30);
+  const StopIds more = Stops(ids);
+  forbidding.draws[0].forbidden = &more;
   EXPECT_EQ(forbidding.Graph(), std::nullopt);
+  forbidding.draws[1].forbidden = &more;  // another draw of that group
+  EXPECT_NE(forbidding.Graph(), std::nullopt);
   Example wide;
   for (int64_t i = 3; i <= kMaxGraphRows; ++i) {
     wide.inputs.push_back(wide.inputs[0]);
@@ -185,12 +200,31 @@ TEST(DecodeStep, HasOneSliceOfLogitsForALargestGraph) {
   for (int32_t i = 0; i < kMaxGraphRows; ++i) ASSERT_EQ(draws[static_cast<size_t>(i)].row, i);
 }
 
-TEST(DecodeStep, HasForbiddenIdsInRisingOrderForTheKernel) {
+TEST(DecodeStep, HasForbiddenIdsOfAGroupOnceForTheKernel) {
   Example example;
-  example.draws[1].forbidden = {9, 2, 7};
-  std::vector<int32_t> forbidden = {5};
-  AddForbidden(example.draws[1], forbidden);
-  EXPECT_THAT(forbidden, ElementsAre(5, 2, 7, 9));
+  const StopIds three = Stops({9, 2, 7, 9});
+  example.draws[0].forbidden = example.draws[2].forbidden = &three;
+  ForbiddenWords forbidden;
+  std::vector<Draw> draws;
+  for (const TokenDraw& draw : example.draws) draws.push_back(AsDraw(draw, 0, 0, forbidden));
+  EXPECT_THAT(forbidden.words(), ElementsAre(2, 7, 9, 8, 9));
+  EXPECT_EQ(draws[0].first_forbidden, 0);
+  EXPECT_EQ(draws[1].first_forbidden, 3);
+  EXPECT_EQ(draws[2].first_forbidden, 0);
+  EXPECT_EQ(draws[2].num_forbidden, 3);
+  const StopIds none;
+  example.draws[1].forbidden = &none;
+  EXPECT_EQ(AsDraw(example.draws[1], 0, 0, forbidden).num_forbidden, 0);
+  EXPECT_EQ(forbidden.words().size(), 5u);
+}
+
+TEST(DecodeStep, HasForbiddenIdsAsBitsWhereThatTakesFewerWords) {
+  const StopIds three = Stops({1, 40, 63}, /*vocab_size=*/64);
+  const SamplingParams plain;
+  const TokenDraw draw = {.params = &plain, .forbidden = &three};
+  ForbiddenWords forbidden;
+  EXPECT_EQ(AsDraw(draw, 0, 0, forbidden).num_forbidden, kForbiddenBits);
+  EXPECT_THAT(forbidden.words(), ElementsAre(2, static_cast<int32_t>(0x80000100u)));
 }
 
 TEST(GraphCache, FindsAGraphByItsWholeKey) {

@@ -7,11 +7,13 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <span>
 #include <string>
 
 #include "rollout_server/engine/philox.h"
 #include "rollout_server/engine/sampler.h"
+#include "rollout_server/engine/stop_ids.h"
 #include "tests/support/device_memory.h"
 
 namespace tandem::rollout::cuda {
@@ -187,6 +189,40 @@ TEST(DrawTokens, KeepsTiesAsTheCpuDoes) {
     draws.push_back({.seed = i, .temperature = 0});
   }
   ExpectSameAsCpu(logits, 300, draws);
+}
+
+// 400 ids take 13 words: a list of more is kept as bits.
+TEST(DrawTokens, DoesNotDrawWhatBitsForbid) {
+  const std::vector<float> logits = Normal(2 * 400, 12);
+  const SamplingParams stops = {.stop_token_ids =
+                                    [] {
+                                      std::vector<int32_t> ids(397);
+                                      std::iota(ids.begin(), ids.end(), 1);
+                                      return ids;
+                                    }(),
+                                .ignore_eos = true};
+  const StopIds all_but_three(stops, {}, 400);
+  ASSERT_TRUE(all_but_three.is_bits());
+  std::vector<int32_t> words = {-1};  // of another draw
+  words.insert(words.end(), all_but_three.words().begin(), all_but_three.words().end());
+  std::vector<Draw> as_bits, as_list;
+  for (uint32_t i = 0; i < 60; ++i) {
+    Draw draw = {.seed = 4, .index = i, .row = static_cast<int32_t>(i % 2)};
+    if (i % 3 == 1) draw.top_p = 0.6f;
+    if (i % 3 == 2) draw.temperature = 0;
+    draw.first_forbidden = 1;
+    draw.num_forbidden = kForbiddenBits;
+    as_bits.push_back(draw);
+    draw.first_forbidden = 0;
+    draw.num_forbidden = 397;
+    as_list.push_back(draw);
+  }
+  const std::vector<Drawn> drawn = DrawAll(logits, 400, as_bits, words);
+  const std::vector<Drawn> want = DrawAll(logits, 400, as_list, all_but_three.rising());
+  for (size_t i = 0; i < drawn.size(); ++i) {
+    EXPECT_EQ(std::memcmp(&drawn[i], &want[i], sizeof(Drawn)), 0) << i;
+    EXPECT_TRUE(drawn[i].id == 0 || drawn[i].id >= 398) << drawn[i].id;
+  }
 }
 
 TEST(DrawTokens, DoesNotDrawWhatIsForbidden) {

@@ -57,15 +57,16 @@ TEST(MemoryPlan, CountsWeightsAsTheAllocatorRoundsThem) {
 TEST(MemoryPlan, CountsAStepAsIfALayersArraysLivedAtOnce) {
   // A token: inputs 160, stream 896, attention 1 024, MLP 1 280. Attention of the step: 65 536
   // gathered tokens of 136 bytes and the output of 8 queries, 1 152; paged attention takes less.
-  // Logits: 4 rows in two parts of 4 000 + 128, records 748 and workspace 36 960 each.
-  const int64_t want = 8 * 3360 + 65536 * 136 + 1152 + 8 * 4128 + 4 * 748 + 4 * 36960;
+  // Logits: 4 rows in two parts of 4 000 + 128, records and forbidden
+  // ids 876 and workspace 36 960 each.
+  const int64_t want = 8 * 3360 + 65536 * 136 + 1152 + 8 * 4128 + 4 * 876 + 4 * 36960;
   EXPECT_EQ(StepBytes(Small(), DType::kBF16, 8, 4), want);
 }
 
 TEST(MemoryPlan, CountsLogitsOfAtMost512RowsAtOnce) {
   const int64_t more =
       StepBytes(Small(), DType::kBF16, 1000, 1000) - StepBytes(Small(), DType::kBF16, 1000, 512);
-  EXPECT_EQ(more, 488 * 748);  // records alone
+  EXPECT_EQ(more, 488 * 876);  // records alone
 }
 
 TEST(MemoryPlan, GivesTheCacheWhatIsLeft) {
