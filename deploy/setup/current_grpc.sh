@@ -14,10 +14,11 @@
 # Exit codes: 0 all is built and passed, 1 a test failed, 2 something is missing here, 3 the root or the build failed.
 set -euo pipefail
 TREE=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
-# With what they depend on, but for Abseil: that must be the one which this gRPC was compiled with, and it is unstable's.
+# With what they depend on, but for the libraries which this gRPC was compiled with: experimental has newer ones of those.
 FROM_EXPERIMENTAL=(libgrpc++-dev libgrpc-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler)
+AS_GRPC_HAS_THEM=(libabsl-dev libssl-dev)
 PACKAGES=(
-  ca-certificates g++ cmake ninja-build pkg-config git python3 libabsl-dev libssl-dev libgtest-dev libgmock-dev libbenchmark-dev
+  ca-certificates g++ cmake ninja-build pkg-config git python3 libgtest-dev libgmock-dev libbenchmark-dev
   libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libspdlog-dev prometheus-cpp-dev libcivetweb-dev libxxhash-dev libjs-chart.js
   libgloo-dev libboost-dev
 )
@@ -75,7 +76,7 @@ claim_directory() {  # claim_directory DIRECTORY
 }
 
 make_root() {
-  local wanted="unstable ${PACKAGES[*]} experimental ${FROM_EXPERIMENTAL[*]}" headers library
+  local wanted="unstable ${PACKAGES[*]} ${AS_GRPC_HAS_THEM[*]} experimental ${FROM_EXPERIMENTAL[*]}" unlike
   local install="apt-get install -y --no-install-recommends"
   if [[ $(<"$STAMP") != "$wanted" ]]; then
     say "making $ROOT of Debian unstable from $MIRROR"
@@ -83,16 +84,20 @@ make_root() {
     # What was compiled in a former root goes with it: dates of headers in packages do not say that they changed.
     rm -rf "$ROOT" "$BUILD"
     mmdebstrap --mode=root --variant=apt ${APT_OPTION:+"--aptopt=$APT_OPTION"} \
-      --customize-hook="chroot \"\$1\" $install -t experimental ${FROM_EXPERIMENTAL[*]} libabsl-dev/unstable" \
+      --customize-hook="chroot \"\$1\" $install -t experimental ${FROM_EXPERIMENTAL[*]} ${AS_GRPC_HAS_THEM[*]/%//unstable}" \
       --customize-hook="chroot \"\$1\" $install ${PACKAGES[*]}" \
       unstable "$ROOT" "deb [signed-by=$KEYRING] $MIRROR unstable main" "deb [signed-by=$KEYRING] $MIRROR experimental main" ||
       stop 3 "the root was not made: see apt's message above. A mirror that is a snapshot needs" \
         "APT_OPTION='Acquire::Check-Valid-Until \"false\"'; run this again, it begins with the root"
     mkdir -p "$BUILD"
-    headers=$(inside 'sed -n "s/#define ABSL_LTS_RELEASE_VERSION //p" /usr/include/absl/base/config.h')
-    library=$(inside 'readelf -d /usr/lib/*/libgrpc++.so | sed -n "s/.*libabsl_status.so.\([0-9]*\).*/\1/p"')
-    [[ $headers == "$library" ]] || stop 3 "gRPC there was compiled with Abseil $library and the headers are of $headers:" \
-      "nothing would link. Debian is between two versions; use a mirror of another day"
+    # shellcheck disable=SC2016
+    unlike=$(inside 'for name in libabsl_status libcrypto; do
+      compiled_with=$(readelf -d /usr/lib/*/libgrpc.so | sed -n "s/.*NEEDED.*\[\($name[.]so[.].*\)\]/\1/p")
+      headers_of=$(readelf -d /usr/lib/*/$name.so | sed -n "s/.*SONAME.*\[\(.*\)\]/\1/p")
+      [[ $compiled_with == "$headers_of" ]] || echo "$compiled_with, and the headers are of $headers_of;"
+    done')
+    [[ -z $unlike ]] || stop 3 "gRPC there was compiled with $unlike one program would hold both. Debian is between two" \
+      "versions: use a mirror of another day"
     echo "$wanted" >"$STAMP"
   fi
   say "$(inside 'dpkg-query -W libgrpc++-dev libprotobuf-dev libabsl-dev libssl-dev g++' | tr '\t\n' ' ,')"
@@ -116,7 +121,7 @@ build() {  # build TARGET...
   # Old tags: a run path that also holds for what the libraries found by it need.
   flags="-Wl,--disable-new-dtags,-rpath,$ROOT$libraries,--dynamic-linker=$(echo "$ROOT$libraries"/ld-linux*.so.*)"
   inside "cmake -S . -B '$BUILD' -G Ninja -DCMAKE_BUILD_TYPE=Release -DCARGO=/usr/bin/true \
-    -DCMAKE_EXE_LINKER_FLAGS='$flags' -DCMAKE_SHARED_LINKER_FLAGS='$flags' >/dev/null" || stop 3 "the configuration failed"
+    -DCMAKE_EXE_LINKER_FLAGS='$flags' -DCMAKE_SHARED_LINKER_FLAGS='$flags' -DCMAKE_MODULE_LINKER_FLAGS='$flags' >/dev/null" || stop 3 "the configuration failed"
   [[ $# -eq 0 ]] || inside "cmake --build '$BUILD' --target $*" || stop 3 "the build failed: run this again to go on from there"
 }
 

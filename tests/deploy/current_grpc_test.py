@@ -21,8 +21,7 @@ STUBS = {
     "unshare": """build=$8 command=$9
 echo "inside: $command" >>"$ASKED"
 case $command in
-  *ABSL_LTS_RELEASE_VERSION*) echo "${ABSEIL_HEADERS:-20260526}" ;;
-  *readelf*) echo 20260526 ;;
+  *readelf*) [[ -z ${UNLIKE:-} ]] || echo "$UNLIKE" ;;
   *dirname*) echo /usr/lib/machine ;;
   *dpkg-query*) printf 'libgrpc++-dev:amd64\\t1.83.0-2\\n' ;;
   "cmake -S"*) mkdir -p "$build" ;;
@@ -93,31 +92,32 @@ def test_what_it_names_is_in_the_tree_and_is_what_the_build_installs_elsewhere()
     assert all(re.search(rf"NAME {name}\b", declared) for name in listed("TESTS"))
     install = re.search(r"^PACKAGES=\(([^)]*)\)", (SOURCE / "deploy/setup/install.sh").read_text(), re.M)[1].split()
     for_the_checkout_alone = {"make", "ccache", "python3-venv", "curl"}
-    assert set(listed("PACKAGES")) | set(listed("FROM_EXPERIMENTAL")) == set(install) - for_the_checkout_alone | {"libgrpc-dev"}
+    named = {*listed("PACKAGES"), *listed("AS_GRPC_HAS_THEM"), *listed("FROM_EXPERIMENTAL")}
+    assert named == set(install) - for_the_checkout_alone | {"libgrpc-dev"}
 
 
-def test_grpc_and_protobuf_are_of_experimental_and_abseil_is_not(checkout):
+def test_grpc_and_protobuf_are_of_experimental_and_what_they_were_compiled_with_is_not(checkout):
     _, asked, _ = checkout.run(checkout.out)
     (line,) = re.findall("^mmdebstrap .*$", asked, re.M)
     (words,) = re.findall(r"install [-\w ]* -t experimental ([^\n]*?) --customize-hook", line)
-    assert words.split() == [*listed("FROM_EXPERIMENTAL"), "libabsl-dev/unstable"]
-    assert "libabsl-dev" not in listed("FROM_EXPERIMENTAL")
+    assert words.split() == [*listed("FROM_EXPERIMENTAL"), "libabsl-dev/unstable", "libssl-dev/unstable"]
 
 
-def test_headers_of_another_abseil_than_grpc_was_compiled_with_are_found_before_an_hour_of_compiling(checkout):
-    code, asked, errors = checkout.run(checkout.out, ABSEIL_HEADERS="20260817")
+def test_headers_of_another_library_than_grpc_was_compiled_with_are_found_before_an_hour_of_compiling(checkout):
+    unlike = "libabsl_status.so.20260526, and the headers are of libabsl_status.so.20260817;"
+    code, asked, errors = checkout.run(checkout.out, UNLIKE=unlike)
     assert code == 3 and "inside: cmake" not in asked
-    assert "compiled with Abseil 20260526 and the headers are of 20260817" in errors
+    assert f"gRPC there was compiled with {unlike} one program would hold both" in errors
 
 
 def test_programs_name_the_loader_and_the_libraries_of_the_root(checkout):
     (checkout.out / "root/usr/lib/machine").mkdir(parents=True)
-    (checkout.out / "root.stamp").write_text("unstable " + " ".join(listed("PACKAGES")) + " experimental "
-                                             + " ".join(listed("FROM_EXPERIMENTAL")) + "\n")
+    (checkout.out / "root.stamp").write_text(" ".join(["unstable", *listed("PACKAGES"), *listed("AS_GRPC_HAS_THEM"), "experimental",
+                                                       *listed("FROM_EXPERIMENTAL")]) + "\n")
     (checkout.out / "root/usr/lib/machine/ld-linux-x.so.2").touch()
     code, asked, errors = checkout.run(checkout.out, "caller_test")
     assert code == 0, errors
-    for kind in ("EXE", "SHARED"):
+    for kind in ("EXE", "SHARED", "MODULE"):
         assert (f"-DCMAKE_{kind}_LINKER_FLAGS='-Wl,--disable-new-dtags,-rpath,{checkout.out}/root/usr/lib/machine,"
                 f"--dynamic-linker={checkout.out}/root/usr/lib/machine/ld-linux-x.so.2'") in " ".join(asked.split())
 
