@@ -354,6 +354,14 @@ absl::Status RolloutClient::Impl::Call(Server& server, const Task& task, Finishe
     in_flight.erase(&context);
   }
   if (!status.ok()) *end = EndOf(context);
+  // A current gRPC cancels a call whose answer is over the limit and loses the reason on its way.
+  // Servers cancel no call that has a caller, and what this client cancels it forgets: the status
+  // is looked at by nobody.
+  if (status.error_code() == grpc::StatusCode::CANCELLED && status.error_message().empty()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "gRPC ended the call here without a word, as it does for an answer larger than max (",
+        rpc::kMaxMessageBytes, " bytes)"));
+  }
   TANDEM_RETURN_IF_ERROR(FromGrpc(status));
   TANDEM_RETURN_IF_ERROR(checked);
   if (!done) return absl::DataLossError("the stream ended without GroupDone");

@@ -27,7 +27,7 @@ case $command in
   "cmake -S"*) mkdir -p "$build" ;;
   "cmake --build"*)
     [[ -z ${BROKEN:-} ]] || exit 1
-    mkdir -p "$build/tests"
+    mkdir -p "$build/tests/rollout_server"
     for name in ${command#*--target}; do
       [[ $name == *_test ]] || continue
       result="echo '[  PASSED  ] 2 tests.'"
