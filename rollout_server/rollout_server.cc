@@ -51,6 +51,9 @@ std::unique_ptr<grpc::Server> Listen(const ServerOptions& options,
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              rpc::kLeastPingDistanceMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  // A current gRPC refuses calls between the two limits by chance. Before 1.54 there is one limit,
+  // and no such name.
+  builder.AddChannelArgument("grpc.absolute_max_metadata_size", kMaxMetadataBytes);
   for (grpc::Service* service : services) builder.RegisterService(service);
   return builder.BuildAndStart();
 }

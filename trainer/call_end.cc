@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "common/rpc/refusal.h"
 
 namespace tandem::trainer {
@@ -30,6 +31,13 @@ bool CallEnd::is_busy() const {
 CallEnd EndOf(const grpc::ClientContext& context, const grpc::Status& status) {
   const auto code = static_cast<absl::StatusCode>(status.error_code());
   if (status.ok()) return {};
+  // A current gRPC cancels a call whose answer is over the limit and loses the reason on its way.
+  // Servers cancel no call that has a caller, and what a caller cancels here it looks at no more.
+  if (status.error_code() == grpc::StatusCode::CANCELLED && status.error_message().empty()) {
+    return {absl::ResourceExhaustedError(absl::StrCat(
+        "gRPC ended the call here without a word, as it does for an answer larger than max (",
+        rpc::kMaxMessageBytes, " bytes)"))};
+  }
   const double ms = std::strtod(Trailing(context, rpc::kRetryAfterKey).c_str(), nullptr);
   const rpc::Refusal refusal = rpc::RefusalNamed(Trailing(context, rpc::kRefusalKey));
   return {refusal == rpc::Refusal::kNone ? absl::Status(code, status.error_message())

@@ -1,69 +1,175 @@
 #!/bin/bash
 # Builds and tests what speaks gRPC against a current gRPC. Debian 12 has 1.51.1, of December 2022, without the fixes since
-# (docs/security.md#grpc-and-its-published-faults). This makes a root folder of Debian unstable in DIRECTORY/root, with gRPC, protobuf
-# and Abseil of experimental; configures this checkout in it, under DIRECTORY/build; builds the targets and runs those that are tests.
-# Nothing else changes, and what comes out runs in that root only.
-#   deploy/setup/current_grpc.sh DIRECTORY [TARGET...]
-# As root, after deploy/setup/install.sh and `apt-get install mmdebstrap`. Downloads 600 MB the first time. APT_OPTION is passed to apt:
+# (docs/security.md#grpc-and-its-published-faults). It makes, in DIRECTORY:
+#   root    Debian unstable with the gRPC and protobuf of experimental: compiler, headers, libraries
+#   build   this checkout, compiled in that root; programs in build/bin, tests in build/tests
+#   logs    what each test said
+# Programs name the libraries of the root by their paths: they run on this machine as they are, while DIRECTORY stays where it is.
+#   deploy/setup/current_grpc.sh DIRECTORY [TARGET | TEST.py]...
+#     TARGET    of CMake: built, and run when it is a test      TEST.py   a Python test of tests/, run with the programs built here
+#     without any: the programs, the C++ tests that call over gRPC, and the tests of the pair
+# As root, after deploy/setup/install.sh --tests and `apt-get install mmdebstrap`. Another run goes on where the last one ended.
+# Downloads 400 MB and takes 4 GB; CMAKE_BUILD_PARALLEL_LEVEL says how many compilers run at once. APT_OPTION is passed to apt:
 # a mirror that is a snapshot needs APT_OPTION='Acquire::Check-Valid-Until "false"' (signatures are checked all the same).
-# For more targets than tests of gRPC a Rust compiler must be put into the root.
+# Exit codes: 0 all is built and passed, 1 a test failed, 2 something is missing here, 3 the root or the build failed.
 set -euo pipefail
 TREE=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
-FROM_EXPERIMENTAL=(libgrpc++-dev libgrpc-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler libabsl-dev)
+# With what they depend on, but for the libraries which this gRPC was compiled with: experimental has newer ones of those.
+FROM_EXPERIMENTAL=(libgrpc++-dev libgrpc-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler)
+AS_GRPC_HAS_THEM=(libabsl-dev libssl-dev)
 PACKAGES=(
-  ca-certificates g++ cmake ninja-build pkg-config git python3 libssl-dev libgtest-dev libgmock-dev libbenchmark-dev libyaml-cpp-dev
-  nlohmann-json3-dev libcli11-dev libspdlog-dev prometheus-cpp-dev libcivetweb-dev libxxhash-dev libjs-chart.js libgloo-dev
-  libboost-dev
+  ca-certificates g++ cmake ninja-build pkg-config git python3 libgtest-dev libgmock-dev libbenchmark-dev
+  libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libspdlog-dev prometheus-cpp-dev libcivetweb-dev libxxhash-dev libjs-chart.js
+  libgloo-dev libboost-dev
 )
+PROGRAMS=(rollout_server trainer tandem)
 TESTS=(
   access_test caller_channel_test caller_secret_test caller_test health_test limits_test rollout_server_test rotation_test
-  weight_service_test rollout_client_test server_scorer_test weight_publisher_test
+  weight_service_test rollout_client_test server_scorer_test weight_publisher_test weight_push_test
 )
+PAIR_TESTS=(
+  tests/end_to_end/pair_test.py tests/end_to_end/push_test.py tests/end_to_end/security_test.py
+  tests/end_to_end/python_client_test.py tests/end_to_end/faults_test.py
+)
+KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
+PYTHON=$TREE/.deps/venv/bin/python
 
 say() { echo "current_grpc: $*" >&2; }
-[[ $# -ge 1 ]] || { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
-[[ $(id -u) -eq 0 ]] || { say "root is needed, to make and enter a root folder"; exit 2; }
-command -v mmdebstrap >/dev/null || { say "mmdebstrap is missing: apt-get install mmdebstrap"; exit 2; }
-mkdir -p "$1"
-WHERE=$(cd "$1" && pwd -P)
-shift
-[[ $# -gt 0 ]] || set -- "${TESTS[@]}"
-ROOT=$WHERE/root
-MIRROR=$(apt-cache policy | sed -n 's|.* \(https\{0,1\}://[^ ]*/debian\) .*|\1|p' | head -n 1)
-[[ -n $MIRROR ]] || { say "apt knows no mirror of Debian: run apt-get update first"; exit 2; }
+stop() { say "${@:2}"; exit "$1"; }
 
-# Runs a command line in the root, with the checkout and the build folder where they lie outside too.
+# Runs a command line in the root, with the checkout, the build folder and the root itself where they lie outside too.
 # shellcheck disable=SC2016
 inside() {
   unshare --mount bash -euc '
     root=$1 tree=$2 build=$3
     mount --make-rprivate /
-    mkdir -p "$root$tree" "$root$build" "$build"
+    mkdir -p "$root$tree" "$root$build" "$root$root"
     mount --rbind "$tree" "$root$tree"
     mount --bind "$build" "$root$build"
+    mount --bind "$root" "$root$root"
     mount --bind /dev "$root/dev"
     mount -t proc proc "$root/proc"
     mount -t tmpfs tmpfs "$root/tmp"
-    exec chroot "$root" bash -euc "cd \"\$1\"; $4" _ "$tree"' _ "$ROOT" "$TREE" "$WHERE/build" "$1"
+    exec chroot "$root" bash -euc "cd \"\$1\"; $4" _ "$tree"' _ "$ROOT" "$TREE" "$BUILD" "$1"
 }
 
-if [[ ! -e $WHERE/.root-is-whole ]]; then
-  rm -rf "$ROOT"
-  keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-  mmdebstrap --mode=root --variant=apt ${APT_OPTION:+"--aptopt=$APT_OPTION"} \
-    --customize-hook="chroot \"\$1\" apt-get install -y --no-install-recommends -t experimental ${FROM_EXPERIMENTAL[*]}" \
-    --customize-hook="chroot \"\$1\" apt-get install -y --no-install-recommends ${PACKAGES[*]}" \
-    unstable "$ROOT" \
-    "deb [signed-by=$keyring] $MIRROR unstable main" "deb [signed-by=$keyring] $MIRROR experimental main"
-  touch "$WHERE/.root-is-whole"
-fi
-say "$(chroot "$ROOT" dpkg-query -W libgrpc++-dev libprotobuf-dev libabsl-dev libssl-dev | tr '\t\n' ' ,')"
-inside "cmake -S . -B '$WHERE/build' -G Ninja -DCMAKE_BUILD_TYPE=Release \
-  -DCARGO=\$(command -v cargo || echo /usr/bin/false) >/dev/null && cmake --build '$WHERE/build' --target $*"
-failed=()
-for target in "$@"; do
-  [[ -x $WHERE/build/tests/$target ]] || continue
-  inside "'$WHERE/build/tests/$target' --gtest_brief=1" || failed+=("$target")
+check_machine() {
+  [[ $(id -u) -eq 0 ]] || stop 2 "root is needed, to make and enter a root folder"
+  command -v mmdebstrap >/dev/null || stop 2 "mmdebstrap is missing: apt-get install mmdebstrap"
+  "$PYTHON" -c 'import pytest, torch' 2>/dev/null ||
+    stop 2 "LibTorch and pytest are missing under $TREE/.deps/venv: run deploy/setup/install.sh --tests first"
+  MIRROR=$(apt-cache policy | sed -n 's|.* \(https\{0,1\}://[^ ]*/debian\) .*|\1|p' | head -n 1)
+  [[ -n $MIRROR ]] || stop 2 "apt knows no mirror of Debian: run apt-get update first"
+}
+
+# A folder of this script has a stamp: "unfinished", or the packages that its root was made of.
+claim_directory() {  # claim_directory DIRECTORY
+  mkdir -p "$1"
+  WHERE=$(cd "$1" && pwd -P)
+  ROOT=$WHERE/root BUILD=$WHERE/build LOGS=$WHERE/logs STAMP=$WHERE/root.stamp
+  if [[ ! -e $STAMP ]]; then
+    [[ ! -e $ROOT && ! -e $BUILD ]] || stop 2 "$WHERE holds a root or build that this script did not make: name an empty directory"
+    echo unfinished >"$STAMP"
+  fi
+  exec 8<"$STAMP"
+  flock --nonblock 8 || stop 2 "another run is at work in $WHERE"
+}
+
+make_root() {
+  local wanted="unstable ${PACKAGES[*]} ${AS_GRPC_HAS_THEM[*]} experimental ${FROM_EXPERIMENTAL[*]}" unlike
+  local install="apt-get install -y --no-install-recommends"
+  if [[ $(<"$STAMP") != "$wanted" ]]; then
+    say "making $ROOT of Debian unstable from $MIRROR"
+    echo unfinished >"$STAMP"
+    # What was compiled in a former root goes with it: dates of headers in packages do not say that they changed.
+    rm -rf "$ROOT" "$BUILD"
+    mmdebstrap --mode=root --variant=apt ${APT_OPTION:+"--aptopt=$APT_OPTION"} \
+      --customize-hook="chroot \"\$1\" $install -t experimental ${FROM_EXPERIMENTAL[*]} ${AS_GRPC_HAS_THEM[*]/%//unstable}" \
+      --customize-hook="chroot \"\$1\" $install ${PACKAGES[*]}" \
+      unstable "$ROOT" "deb [signed-by=$KEYRING] $MIRROR unstable main" "deb [signed-by=$KEYRING] $MIRROR experimental main" ||
+      stop 3 "the root was not made: see apt's message above. A mirror that is a snapshot needs" \
+        "APT_OPTION='Acquire::Check-Valid-Until \"false\"'; run this again, it begins with the root"
+    mkdir -p "$BUILD"
+    # shellcheck disable=SC2016
+    unlike=$(inside 'for name in libabsl_status libcrypto; do
+      compiled_with=$(readelf -d /usr/lib/*/libgrpc.so | sed -n "s/.*NEEDED.*\[\($name[.]so[.].*\)\]/\1/p")
+      headers_of=$(readelf -d /usr/lib/*/$name.so | sed -n "s/.*SONAME.*\[\(.*\)\]/\1/p")
+      [[ $compiled_with == "$headers_of" ]] || echo "$compiled_with, and the headers are of $headers_of;"
+    done')
+    [[ -z $unlike ]] || stop 3 "gRPC there was compiled with $unlike one program would hold both. Debian is between two" \
+      "versions: use a mirror of another day"
+    echo "$wanted" >"$STAMP"
+  fi
+  say "$(inside 'dpkg-query -W libgrpc++-dev libprotobuf-dev libabsl-dev libssl-dev g++' | tr '\t\n' ' ,')"
+}
+
+# The tokenizer crate has nothing to do with gRPC. Its library is made outside, as the checkout's own build makes it
+# (cmake/rust.cmake), and found by the build inside, which needs no Rust then.
+make_tokenizer() {
+  local cargo candidate
+  for candidate in "$TREE/.deps/cargo/bin/cargo" cargo "${HOME:-/root}/.cargo/bin/cargo"; do
+    cargo=$(command -v "$candidate") && break
+  done
+  [[ -n ${cargo:-} ]] || stop 2 "no cargo: run deploy/setup/install.sh --tests first"
+  CARGO_TARGET_DIR=$TREE/build/rust "$cargo" build --release --locked --quiet \
+    --manifest-path "$TREE/common/tokenizer/ffi/Cargo.toml" || stop 3 "the tokenizer crate does not build"
+}
+
+build() {  # build TARGET...
+  local libraries flags
+  libraries=$(inside 'dirname /usr/lib/*/libgrpc++.so')
+  # Old tags: a run path that also holds for what the libraries found by it need.
+  flags="-Wl,--disable-new-dtags,-rpath,$ROOT$libraries,--dynamic-linker=$(echo "$ROOT$libraries"/ld-linux*.so.*)"
+  inside "cmake -S . -B '$BUILD' -G Ninja -Wno-dev -DCMAKE_BUILD_TYPE=Release -DCARGO=/usr/bin/true \
+    -DCMAKE_EXE_LINKER_FLAGS='$flags' -DCMAKE_SHARED_LINKER_FLAGS='$flags' -DCMAKE_MODULE_LINKER_FLAGS='$flags' >/dev/null" || stop 3 "the configuration failed"
+  [[ $# -eq 0 ]] || inside "cmake --build '$BUILD' --target $*" || stop 3 "the build failed: run this again to go on from there"
+}
+
+run_test() {  # run_test NAME COMMAND...: one line, and the rest in the log
+  local name=$1 log=$LOGS/${1##*/}.log counts code=0
+  shift
+  "$@" >"$log" 2>&1 </dev/null || code=$?
+  counts=$(sed -n 's/.*PASSED  \] \([0-9]*\) tests\{0,1\}\.$/\1/p; s/^\([0-9]*\) passed.*/\1/p' "$log" | tail -n 1)
+  if [[ $code -eq 0 ]]; then
+    passed=$((passed + ${counts:-0}))
+    say "$name: ${counts:-0} tests passed"
+  else
+    failed+=("$name")
+    tail -n 30 "$log" >&2
+    say "$name: failed (exit code $code), $log"
+  fi
+}
+
+[[ $# -ge 1 && $1 != -* ]] || { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" >&2; exit 2; }
+check_machine
+claim_directory "$1"
+shift
+[[ $# -gt 0 ]] || set -- "${PROGRAMS[@]}" "${TESTS[@]}" "${PAIR_TESTS[@]}"
+targets=() scripts=() failed=() passed=0
+for name in "$@"; do
+  if [[ $name != *.py ]]; then
+    targets+=("$name")
+  elif [[ -e $TREE/$name ]]; then
+    scripts+=("$name")
+  else
+    stop 2 "$name is no file of $TREE"
+  fi
 done
-[[ ${#failed[@]} -eq 0 ]] || { say "failed: ${failed[*]}"; exit 1; }
-say "all of $* passed"
+make_tokenizer
+make_root
+build "${targets[@]}"
+
+mkdir -p "$LOGS"
+# As tandem_test and tandem_python_test of cmake/tandem_targets.cmake run them.
+export OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=0 PYTHONDONTWRITEBYTECODE=1
+export TANDEM_SOURCE=$TREE TANDEM_BIN=$BUILD/bin TANDEM_TESTS=$BUILD/tests
+cd "$TREE"
+for name in "${targets[@]}"; do
+  # The build folder has folders of these names too.
+  [[ ! -f $BUILD/tests/$name ]] || run_test "$name" "$BUILD/tests/$name" --gtest_brief=1
+done
+for name in "${scripts[@]}"; do
+  run_test "$name" "$PYTHON" -m pytest -q -p no:cacheprovider "$name"
+done
+[[ ${#failed[@]} -eq 0 ]] || stop 1 "$passed tests passed; failed: ${failed[*]}"
+say "all is built; $passed tests passed"
