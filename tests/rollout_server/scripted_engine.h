@@ -11,6 +11,7 @@
 #include <array>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/weights/digest.h"
 #include "rollout_server/model_engine.h"
+#include "tests/rollout_server/memory_arrival.h"
 #include "tests/rollout_server/scripted_score.h"
 #include "tests/rollout_server/step_gate.h"
 
@@ -84,6 +86,19 @@ class ScriptedEngine : public StepEngine {
     for (const HostTensor& one : tensors)
       staged->tensors.emplace_back(one.bytes.begin(), one.bytes.end());
     return staged;
+  }
+  // From now on weights of these tensors may arrive in its memory, which is the host's; of the next
+  // ones a bit of tensor `flip_in` is flipped on its way, -1: of none.
+  void LetWeightsArrive(std::vector<TensorSpec> tensors, int flip_in = -1) {
+    arriving_ = std::move(tensors);
+    flip_in_ = flip_in;
+  }
+  std::optional<Device> arrival_memory() const override {
+    if (arriving_.empty()) return std::nullopt;
+    return Device::kCpu;
+  }
+  absl::StatusOr<std::unique_ptr<ArrivingWeights>> Arrive() const override {
+    return std::make_unique<MemoryArrival>(arriving_, flip_in_);
   }
   std::vector<GroupKey> Install(std::unique_ptr<StagedWeights>, WeightVersion version) override {
     live_ = version;
@@ -173,6 +188,8 @@ class ScriptedEngine : public StepEngine {
   StepGate* const score_gate_;
   const size_t max_running_;
   const InFlight in_flight_;
+  std::vector<TensorSpec> arriving_;  // empty: in host memory alone
+  int flip_in_ = -1;
   std::array<uint64_t, kNumGroupFailures> failed_ = {};
   bool held_ = false;
   std::deque<Running> groups_;

@@ -1,0 +1,68 @@
+// MemoryArrival: ArrivingWeights in host memory: what a device is to a push, without one.
+#ifndef TANDEM_TESTS_ROLLOUT_SERVER_MEMORY_ARRIVAL_H_
+#define TANDEM_TESTS_ROLLOUT_SERVER_MEMORY_ARRIVAL_H_
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/weights/host_tensor.h"
+#include "common/weights/word_sums.h"
+#include "rollout_server/engine/staged_weights.h"
+
+namespace tandem::rollout::testing {
+
+struct ArrivedWeights : StagedWeights {
+  std::vector<std::string> tensors;  // bytes of each, in the engine's order
+};
+
+class MemoryArrival : public ArrivingWeights {
+ public:
+  // Bytes that nobody writes are '?'. `flip_in`: a tensor of which a bit is flipped on
+  // its way, -1: none.
+  explicit MemoryArrival(const std::vector<TensorSpec>& specs, int flip_in = -1)
+      : weights_(std::make_unique<ArrivedWeights>()), flip_in_(flip_in) {
+    for (const TensorSpec& spec : specs) {
+      weights_->tensors.emplace_back(static_cast<size_t>(spec.num_bytes()), '?');
+    }
+  }
+
+  absl::StatusOr<std::span<std::byte>> Room(size_t place, int64_t num_bytes) override {
+    rooms_[place].resize(static_cast<size_t>(num_bytes));
+    return std::span(rooms_[place]);
+  }
+  absl::Status Write(size_t index, int64_t offset, std::span<const std::byte> bytes) override {
+    if (sealed_) return absl::FailedPreconditionError("the weights are sealed");
+    std::string& tensor = weights_->tensors.at(index);
+    const auto at = static_cast<size_t>(offset);
+    if (at + bytes.size() > tensor.size()) {
+      return absl::OutOfRangeError(absl::StrCat("past the end of tensor ", index));
+    }
+    std::ranges::copy(bytes, std::as_writable_bytes(std::span(tensor)).begin() + offset);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::vector<std::string>> Seal() override {
+    sealed_ = true;
+    if (flip_in_ >= 0) weights_->tensors[static_cast<size_t>(flip_in_)].back() ^= 1;
+    std::vector<std::string> sums;
+    for (const std::string& tensor : weights_->tensors) {
+      sums.push_back(WordSumsDigest(std::as_bytes(std::span(tensor))));
+    }
+    return sums;
+  }
+  std::unique_ptr<StagedWeights> Take() override { return std::move(weights_); }
+
+ private:
+  std::unique_ptr<ArrivedWeights> weights_;
+  const int flip_in_;
+  std::array<std::vector<std::byte>, kRooms> rooms_;
+  bool sealed_ = false;
+};
+
+}  // namespace tandem::rollout::testing
+
+#endif  // TANDEM_TESTS_ROLLOUT_SERVER_MEMORY_ARRIVAL_H_
