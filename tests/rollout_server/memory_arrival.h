@@ -1,10 +1,12 @@
-// MemoryArrival: ArrivingWeights in host memory: what a device is to a push, without one.
+// MemoryArrival: ArrivingWeights in host memory: what a device is to a push, without one; and what
+// a scripted engine makes of it.
 #ifndef TANDEM_TESTS_ROLLOUT_SERVER_MEMORY_ARRIVAL_H_
 #define TANDEM_TESTS_ROLLOUT_SERVER_MEMORY_ARRIVAL_H_
 
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,11 +15,16 @@
 #include "common/weights/host_tensor.h"
 #include "common/weights/word_sums.h"
 #include "rollout_server/engine/staged_weights.h"
+#include "rollout_server/step_engine.h"
 
 namespace tandem::rollout::testing {
 
-struct ArrivedWeights : StagedWeights {
-  std::vector<std::string> tensors;  // bytes of each, in the engine's order
+// Weights as text: the bytes of each tensor, in the engine's order.
+struct TextWeights : StagedWeights {
+  void Add(std::span<const std::byte> bytes) {
+    tensors.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  std::vector<std::string> tensors;
 };
 
 class MemoryArrival : public ArrivingWeights {
@@ -25,7 +32,7 @@ class MemoryArrival : public ArrivingWeights {
   // Bytes that nobody writes are '?'. `flip_in`: a tensor of which a bit is flipped on
   // its way, -1: none.
   explicit MemoryArrival(const std::vector<TensorSpec>& specs, int flip_in = -1)
-      : weights_(std::make_unique<ArrivedWeights>()), flip_in_(flip_in) {
+      : weights_(std::make_unique<TextWeights>()), flip_in_(flip_in) {
     for (const TensorSpec& spec : specs) {
       weights_->tensors.emplace_back(static_cast<size_t>(spec.num_bytes()), '?');
     }
@@ -57,10 +64,31 @@ class MemoryArrival : public ArrivingWeights {
   std::unique_ptr<StagedWeights> Take() override { return std::move(weights_); }
 
  private:
-  std::unique_ptr<ArrivedWeights> weights_;
+  std::unique_ptr<TextWeights> weights_;
   const int flip_in_;
   std::array<std::vector<std::byte>, kRooms> rooms_;
   bool sealed_ = false;
+};
+
+// A StepEngine whose weights may arrive in its memory, which is the host's.
+class EngineWithArrivals : public StepEngine {
+ public:
+  // From now on, weights of these tensors; `flip_in` as MemoryArrival has it.
+  void LetWeightsArrive(std::vector<TensorSpec> tensors, int flip_in = -1) {
+    tensors_ = std::move(tensors);
+    flip_in_ = flip_in;
+  }
+  std::optional<Device> arrival_memory() const override {
+    if (tensors_.empty()) return std::nullopt;
+    return Device::kCpu;
+  }
+  absl::StatusOr<std::unique_ptr<ArrivingWeights>> Arrive() const override {
+    return std::make_unique<MemoryArrival>(tensors_, flip_in_);
+  }
+
+ private:
+  std::vector<TensorSpec> tensors_;  // empty: none may
+  int flip_in_ = -1;
 };
 
 }  // namespace tandem::rollout::testing

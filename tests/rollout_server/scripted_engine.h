@@ -11,7 +11,6 @@
 #include <array>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,12 +24,7 @@
 
 namespace tandem::rollout::testing {
 
-class ScriptedWeights : public StagedWeights {
- public:
-  std::vector<std::vector<std::byte>> tensors;
-};
-
-class ScriptedEngine : public StepEngine {
+class ScriptedEngine : public EngineWithArrivals {
  public:
   explicit ScriptedEngine(StepGate* gate, size_t max_running = 8,
                           InFlight in_flight = InFlight::kKeep, StepGate* score_gate = nullptr)
@@ -82,23 +76,9 @@ class ScriptedEngine : public StepEngine {
 
   absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(
       std::vector<HostTensor> tensors) const override {
-    auto staged = std::make_unique<ScriptedWeights>();
-    for (const HostTensor& one : tensors)
-      staged->tensors.emplace_back(one.bytes.begin(), one.bytes.end());
+    auto staged = std::make_unique<TextWeights>();
+    for (const HostTensor& one : tensors) staged->Add(one.bytes);
     return staged;
-  }
-  // From now on weights of these tensors may arrive in its memory, which is the host's; of the next
-  // ones a bit of tensor `flip_in` is flipped on its way, -1: of none.
-  void LetWeightsArrive(std::vector<TensorSpec> tensors, int flip_in = -1) {
-    arriving_ = std::move(tensors);
-    flip_in_ = flip_in;
-  }
-  std::optional<Device> arrival_memory() const override {
-    if (arriving_.empty()) return std::nullopt;
-    return Device::kCpu;
-  }
-  absl::StatusOr<std::unique_ptr<ArrivingWeights>> Arrive() const override {
-    return std::make_unique<MemoryArrival>(arriving_, flip_in_);
   }
   std::vector<GroupKey> Install(std::unique_ptr<StagedWeights>, WeightVersion version) override {
     live_ = version;
@@ -188,8 +168,6 @@ class ScriptedEngine : public StepEngine {
   StepGate* const score_gate_;
   const size_t max_running_;
   const InFlight in_flight_;
-  std::vector<TensorSpec> arriving_;  // empty: in host memory alone
-  int flip_in_ = -1;
   std::array<uint64_t, kNumGroupFailures> failed_ = {};
   bool held_ = false;
   std::deque<Running> groups_;

@@ -15,20 +15,12 @@ namespace {
 using ::tandem::testing::FailsWith;
 using ::tandem::testing::IsOk;
 
-class TextWeights : public StagedWeights {
- public:
-  std::vector<std::string> tensors;
-};
-
 // Keeps what was installed as text.
 class MemorySink : public WeightSink {
  public:
   absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors) override {
-    auto staged = std::make_unique<TextWeights>();
-    for (const HostTensor& tensor : tensors) {
-      staged->tensors.emplace_back(reinterpret_cast<const char*>(tensor.bytes.data()),
-                                   tensor.bytes.size());
-    }
+    auto staged = std::make_unique<testing::TextWeights>();
+    for (const HostTensor& tensor : tensors) staged->Add(tensor.bytes);
     return staged;
   }
   std::optional<Device> arrival_memory() const override { return Device::kCpu; }
@@ -40,11 +32,7 @@ class MemorySink : public WeightSink {
   absl::StatusOr<double> Install(std::unique_ptr<StagedWeights> staged,
                                  WeightVersion version) override {
     if (!refusal.ok()) return refusal;
-    if (const auto* arrived = dynamic_cast<testing::ArrivedWeights*>(staged.get())) {
-      served = arrived->tensors;
-    } else {
-      served = static_cast<TextWeights&>(*staged).tensors;
-    }
+    served = static_cast<testing::TextWeights&>(*staged).tensors;
     served_version = version;
     ++num_installs;
     return 0.25;
