@@ -148,14 +148,14 @@ random_model() {  # random_model SHAPE
 }
 quick_train() {
   bin/tandem bench train --device cuda --model models/0.5b --dtype bf16 --steps 10 --out runs/quick --prompts 8 \
-    --group 8 --prompt-tokens 128 --new-tokens 64
+    --group-size 8 --prompt-tokens 128 --max-new-tokens 64
 }
 quick_decode() {
   bin/tandem bench rollout --device cuda --model models/0.5b --cases decode-1,decode-64,decode-256 \
-    --prompt-tokens 128 --new-tokens 64 --repeats 1
+    --prompt-tokens 128 --max-new-tokens 64 --repeats 1
 }
 quick_push() {
-  bin/tandem bench push --device cuda --model models/0.5b --servers 1 --transports stream --repeats 3 \
+  bin/tandem bench push --device cuda --model models/0.5b --num-servers 1 --transports stream --repeats 3 \
     --logs runs/push
 }
 
