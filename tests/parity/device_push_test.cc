@@ -76,6 +76,7 @@ class DevicePushTest : public ::testing::TestWithParam<Case> {
     options.kv_capacity_tokens = 512;
     options.max_batch_sequences = 4;
     options.max_step_tokens = 32;
+    options.cuda_graphs = false;
     options.reserve_for_push = true;
     return rollout::Engine::Create(directory_.path(), options).value();
   }
@@ -187,12 +188,10 @@ TEST_P(DevicePushTest, RefusesWhatDoesNotFitAndWhatComesAfterTheSums) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, DevicePushTest,
-    ::testing::Values(Case{.name = "LlamaBf16Dither"},
-                      Case{.name = "LlamaBf16Nearest", .rounding = Rounding::kNearest},
-                      Case{.name = "LlamaFp32", .dtype = DType::kF32},
-                      Case{.name = "Qwen2Bf16", .shape = Qwen2Like},
-                      Case{.name = "Qwen3Bf16", .shape = Qwen3Like},
-                      Case{.name = "Qwen2Fp32", .dtype = DType::kF32, .shape = Qwen2Like}),
+    ::testing::Values(
+        Case{.name = "LlamaBf16"},
+        Case{.name = "Qwen3Bf16Nearest", .rounding = Rounding::kNearest, .shape = Qwen3Like},
+        Case{.name = "Qwen2Fp32", .dtype = DType::kF32, .shape = Qwen2Like}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace
