@@ -13,6 +13,7 @@
 #include "common/tensor/nearest_cast.h"
 #include "common/weights/word_sums.h"
 #include "rollout_server/engine/engine.h"
+#include "tests/parity/model_shapes.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -35,19 +36,6 @@ struct Case {
   Rounding rounding = Rounding::kDither;
   void (*shape)(ModelConfig&) = nullptr;
 };
-
-void Qwen2Like(ModelConfig& config) {
-  config.model_type = "qwen2";
-  config.attention_qkv_bias = true;
-  config.num_kv_heads = 1;
-  config.tie_word_embeddings = false;
-}
-
-void Qwen3Like(ModelConfig& config) {
-  config.model_type = "qwen3";
-  config.qk_norm = true;
-  config.head_dim = 24;
-}
 
 class DevicePushTest : public ::testing::TestWithParam<Case> {
  protected:
@@ -188,10 +176,11 @@ TEST_P(DevicePushTest, RefusesWhatDoesNotFitAndWhatComesAfterTheSums) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, DevicePushTest,
-    ::testing::Values(
-        Case{.name = "LlamaBf16"},
-        Case{.name = "Qwen3Bf16Nearest", .rounding = Rounding::kNearest, .shape = Qwen3Like},
-        Case{.name = "Qwen2Fp32", .dtype = DType::kF32, .shape = Qwen2Like}),
+    ::testing::Values(Case{.name = "LlamaBf16"},
+                      Case{.name = "Qwen3Bf16Nearest",
+                           .rounding = Rounding::kNearest,
+                           .shape = testing::Qwen3Like},
+                      Case{.name = "Qwen2Fp32", .dtype = DType::kF32, .shape = testing::Qwen2Like}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace
