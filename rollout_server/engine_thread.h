@@ -104,6 +104,8 @@ class EngineThread : public WeightSink {
   // steps back.
   //   FAILED_PRECONDITION  policy drain, groups run, and the engine is paused: they would never end
   absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors) override;
+  std::optional<Device> arrival_memory() const override { return engine_->arrival_memory(); }
+  absl::StatusOr<std::unique_ptr<ArrivingWeights>> Arrive() override { return engine_->Arrive(); }
   absl::StatusOr<double> Install(std::unique_ptr<StagedWeights> staged,
                                  WeightVersion version) override;
 

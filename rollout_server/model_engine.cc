@@ -1,5 +1,6 @@
 #include "rollout_server/model_engine.h"
 
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -25,6 +26,10 @@ class ModelEngine : public StepEngine {
   absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(
       std::vector<HostTensor> tensors) const override {
     return engine_->Stage(std::move(tensors));
+  }
+  std::optional<Device> arrival_memory() const override { return engine_->arrival_memory(); }
+  absl::StatusOr<std::unique_ptr<ArrivingWeights>> Arrive() const override {
+    return engine_->Arrive();
   }
   std::vector<GroupKey> Install(std::unique_ptr<StagedWeights> staged,
                                 WeightVersion version) override {

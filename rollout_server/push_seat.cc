@@ -34,14 +34,16 @@ absl::Status Check(const comm::PushSeatOffer& offer) {
 
 // A bucket that is under way, or whose bytes are here.
 struct Incoming {
-  std::vector<std::byte> bytes;
+  std::span<std::byte> bytes;
   const Bucket* bucket = nullptr;
   comm::Pending pending{[] { return absl::OkStatus(); }};
 
-  void Start(comm::PushMember& group, const Bucket& next) {
+  absl::Status Start(comm::PushMember& group, BucketStore& store, size_t place,
+                     const Bucket& next) {
     bucket = &next;
-    bytes.resize(static_cast<size_t>(next.num_bytes));
-    pending = group.StartBroadcast(bytes);
+    TANDEM_ASSIGN_OR_RETURN(bytes, store.Room(place, next.num_bytes));
+    pending = group.StartBroadcast(bytes, store.memory());
+    return absl::OkStatus();
   }
 };
 
@@ -116,9 +118,8 @@ std::shared_ptr<comm::PushMember> PushSeat::StartReceive(int64_t membership) {
   return member_;
 }
 
-absl::Status PushSeat::Receive(
-    int64_t membership, const std::vector<Bucket>& buckets,
-    const std::function<absl::Status(const BucketSlice&, std::span<const std::byte>)>& store) {
+absl::Status PushSeat::Receive(int64_t membership, const std::vector<Bucket>& buckets,
+                               BucketStore& store) {
   const std::shared_ptr<comm::PushMember> group = StartReceive(membership);
   if (group == nullptr) {
     return absl::FailedPreconditionError(
@@ -127,19 +128,27 @@ absl::Status PushSeat::Receive(
   // While one bucket is stored the next one is under way.
   std::array<Incoming, 2> incoming;
   absl::Status received = absl::OkStatus(), stored = absl::OkStatus();
-  if (!buckets.empty()) incoming[0].Start(*group, buckets[0]);
+  if (!buckets.empty()) received = incoming[0].Start(*group, store, 0, buckets[0]);
   for (size_t i = 0; i < buckets.size() && received.ok(); ++i) {
     Incoming& here = incoming[i % 2];
     received = here.pending.Wait();
     if (!received.ok()) break;
-    if (i + 1 < buckets.size()) incoming[(i + 1) % 2].Start(*group, buckets[i + 1]);
+    const size_t next = (i + 1) % 2;
+    if (i + 1 < buckets.size()) {
+      received = incoming[next].Start(*group, store, next, buckets[i + 1]);
+    }
     std::span<const std::byte> bytes = here.bytes;
     for (const BucketSlice& slice : here.bucket->slices) {
       const auto length = static_cast<size_t>(slice.length);
-      if (stored.ok()) stored = store(slice, bytes.first(length));
+      if (stored.ok()) stored = store.Store(slice, bytes.first(length));
       bytes = bytes.subspan(length);
     }
   }
+  return EndReceive(group, std::move(received), std::move(stored));
+}
+
+absl::Status PushSeat::EndReceive(const std::shared_ptr<comm::PushMember>& group,
+                                  absl::Status received, absl::Status stored) {
   MutexLock lock(&mu_);
   receiving_ = false;
   if (received.ok()) return stored;

@@ -3,11 +3,8 @@
 #ifndef TANDEM_ROLLOUT_SERVER_PUSH_SEAT_H_
 #define TANDEM_ROLLOUT_SERVER_PUSH_SEAT_H_
 
-#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -17,6 +14,7 @@
 #include "common/base/mutex.h"
 #include "common/comm/push_member.h"
 #include "common/weights/wire_buckets.h"
+#include "rollout_server/bucket_store.h"
 
 namespace tandem::rollout {
 
@@ -34,15 +32,13 @@ class PushSeat {
   absl::Status Join(const comm::PushSeatOffer& offer,
                     const std::function<absl::Status()>& still_offered) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Takes buckets as the trainer sends them; each slice goes to `store` in order, while the next
-  // buckets are under way. After an error the group is left.
+  // Takes buckets as the trainer sends them into rooms of `store`; each slice goes on from there in
+  // order, while the next buckets are under way. After an error the group is left.
   //   FAILED_PRECONDITION  not in the group of `membership`
   //   ABORTED              Abort was called
   //   UNAVAILABLE          a member was lost, hangs or lags (named)
-  //   any error of `store`; the other members are broadcast to nonetheless
-  absl::Status Receive(
-      int64_t membership, const std::vector<Bucket>& buckets,
-      const std::function<absl::Status(const BucketSlice&, std::span<const std::byte>)>& store)
+  //   any error of `store`; after one of Store the other members are broadcast to nonetheless
+  absl::Status Receive(int64_t membership, const std::vector<Bucket>& buckets, BucketStore& store)
       ABSL_LOCKS_EXCLUDED(mu_);
 
   // A Receive under way fails, no later than at its deadline, and the group is left. Else nothing.
@@ -60,6 +56,8 @@ class PushSeat {
   static absl::StatusOr<std::shared_ptr<comm::PushMember>> JoinUnlessCalledOff(
       comm::PushSeatOffer offer, const std::shared_ptr<Joining>& joining);
   std::shared_ptr<comm::PushMember> StartReceive(int64_t membership) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status EndReceive(const std::shared_ptr<comm::PushMember>& group, absl::Status received,
+                          absl::Status stored) ABSL_LOCKS_EXCLUDED(mu_);
 
   mutable Mutex mu_;
   std::shared_ptr<comm::PushMember> member_ ABSL_GUARDED_BY(mu_);  // null: in none

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,7 +17,8 @@
 
 namespace tandem::rollout {
 
-// Use from one thread, except Validate and Stage, which are thread-safe and may run beside Step.
+// Use from one thread, except Validate, Stage, Arrive and arrival_memory, which are thread-safe and
+// may run beside Step.
 class StepEngine {
  public:
   virtual ~StepEngine() = default;
@@ -30,6 +32,8 @@ class StepEngine {
   virtual absl::StatusOr<std::vector<EngineEvent>> Step() = 0;
   virtual absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(
       std::vector<HostTensor> tensors) const = 0;
+  virtual std::optional<Device> arrival_memory() const = 0;
+  virtual absl::StatusOr<std::unique_ptr<ArrivingWeights>> Arrive() const = 0;
   virtual std::vector<GroupKey> Install(std::unique_ptr<StagedWeights> staged,
                                         WeightVersion version) = 0;
   virtual void HoldAdmissions(bool hold) = 0;

@@ -1,6 +1,7 @@
 #include "rollout_server/weight_receiver.h"
 
 #include <algorithm>
+#include <array>
 #include <new>
 #include <string>
 #include <utility>
@@ -24,6 +25,73 @@ absl::Status NotInProgress(WeightVersion version) {
   return absl::FailedPreconditionError(
       absl::StrCat("no update of version ", version.value, " is in progress: call BeginUpdate"));
 }
+
+// `digests` has one of each of `tensors`, and of nothing else.
+absl::Status CheckNames(const char* what, const DigestMap& digests,
+                        const std::map<std::string, size_t>& tensors) {
+  for (const auto& [name, digest] : digests) {
+    if (tensors.contains(name)) continue;
+    return absl::DataLossError(absl::StrCat("a ", what, " for unknown tensor ", name));
+  }
+  for (const auto& [name, place] : tensors) {
+    if (digests.contains(name)) continue;
+    return absl::DataLossError(absl::StrCat("no ", what, " was given for ", name));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDigest(const char* what, const std::string& name, const std::string& digest,
+                         const DigestMap& published) {
+  const std::string& want = published.at(name);
+  if (digest == want) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat(what, " of ", name, " is ", digest, ", published was ", want));
+}
+
+// Buckets in host memory, and from there into staging.
+class StagingStore : public BucketStore {
+ public:
+  StagingStore(WeightReceiver* receiver, WeightVersion version)
+      : receiver_(receiver), version_(version) {}
+
+  Device memory() const override { return Device::kCpu; }
+  absl::StatusOr<std::span<std::byte>> Room(size_t place, int64_t num_bytes) override {
+    rooms_[place].resize(static_cast<size_t>(num_bytes));
+    return std::span(rooms_[place]);
+  }
+  absl::Status Store(const BucketSlice& slice, std::span<const std::byte> bytes) override {
+    return receiver_->Receive(version_, slice.tensor, slice.offset, bytes);
+  }
+
+ private:
+  WeightReceiver* const receiver_;
+  const WeightVersion version_;
+  std::array<std::vector<std::byte>, 2> rooms_;
+};
+
+// Buckets in the engine's memory, and from there into place.
+class DeviceStore : public BucketStore {
+ public:
+  // `places`: of the manifest's tensors, in the engine's order. `owner` keeps both.
+  DeviceStore(Device memory, ArrivingWeights* arriving, const std::vector<size_t>* places,
+              std::shared_ptr<const void> owner)
+      : memory_(memory), arriving_(arriving), places_(places), owner_(std::move(owner)) {}
+
+  Device memory() const override { return memory_; }
+  absl::StatusOr<std::span<std::byte>> Room(size_t place, int64_t num_bytes) override {
+    return arriving_->Room(place, num_bytes);
+  }
+  absl::Status Store(const BucketSlice& slice, std::span<const std::byte> bytes) override {
+    FailPoint("receiver: chunk");
+    return arriving_->Write((*places_)[static_cast<size_t>(slice.tensor)], slice.offset, bytes);
+  }
+
+ private:
+  const Device memory_;
+  ArrivingWeights* const arriving_;
+  const std::vector<size_t>* const places_;
+  const std::shared_ptr<const void> owner_;
+};
 
 }  // namespace
 
@@ -61,13 +129,9 @@ void WeightReceiver::StartEpoch(int64_t epoch) {
 absl::StatusOr<std::vector<int64_t>> WeightReceiver::Begin(WeightVersion version,
                                                            const std::vector<TensorSpec>& manifest,
                                                            const std::optional<Delta>& delta) {
-  if (version.value < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("version is ", version.value));
-  }
   TANDEM_ASSIGN_OR_RETURN(std::vector<size_t> places, MatchManifest(manifest));
   MutexLock lock(&mu_);
-  if (committing_) return absl::AbortedError("a commit is running; try again when it has ended");
-  TANDEM_RETURN_IF_ERROR(CheckVersion(version));
+  TANDEM_RETURN_IF_ERROR(CheckBegin(version));
   if (delta) TANDEM_RETURN_IF_ERROR(CheckDeltaForms(places, *delta));
   DropUpdate();
   auto update = std::make_shared<Update>();
@@ -86,8 +150,34 @@ absl::StatusOr<std::vector<int64_t>> WeightReceiver::Begin(WeightVersion version
   return SizesOf(*update_);
 }
 
-std::vector<int64_t> WeightReceiver::SizesOf(const Update& update) {
+absl::StatusOr<std::vector<int64_t>> WeightReceiver::BeginOnDevice(
+    WeightVersion version, const std::vector<TensorSpec>& manifest) {
+  TANDEM_ASSIGN_OR_RETURN(std::vector<size_t> places, MatchManifest(manifest));
+  MutexLock lock(&mu_);
+  TANDEM_RETURN_IF_ERROR(CheckBegin(version));
+  DropUpdate();  // its place is free for this one
+  auto update = std::make_shared<Update>();
+  update->version = version;
+  TANDEM_ASSIGN_OR_RETURN(update->arriving, sink_->Arrive());
+  update->places = std::move(places);
+  update_ = std::move(update);
+  FailPoint("receiver: begun");
+  return SizesOf(*update_);
+}
+
+absl::StatusOr<std::unique_ptr<BucketStore>> WeightReceiver::Buckets(WeightVersion version) {
+  MutexLock lock(&mu_);
+  if (!update_ || update_->version != version) return NotInProgress(version);
+  if (!update_->arriving) return std::make_unique<StagingStore>(this, version);
+  return std::make_unique<DeviceStore>(sink_->arrival_memory().value_or(Device::kCpu),
+                                       update_->arriving.get(), &update_->places, update_);
+}
+
+std::vector<int64_t> WeightReceiver::SizesOf(const Update& update) const {
   std::vector<int64_t> sizes;
+  if (update.arriving) {
+    for (const size_t place : update.places) sizes.push_back(tensors_[place].num_bytes());
+  }
   for (const StagedTensor& tensor : update.tensors) sizes.push_back(tensor.wire_bytes());
   return sizes;
 }
@@ -147,6 +237,14 @@ absl::StatusOr<std::vector<size_t>> WeightReceiver::MatchManifest(
       " differences): ", absl::StrJoin(problems.begin(), problems.begin() + shown, "; ")));
 }
 
+absl::Status WeightReceiver::CheckBegin(WeightVersion version) const {
+  if (version.value < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("version is ", version.value));
+  }
+  if (committing_) return absl::AbortedError("a commit is running; try again when it has ended");
+  return CheckVersion(version);
+}
+
 absl::Status WeightReceiver::CheckVersion(WeightVersion version) const {
   if (!committed_in_epoch_ || version > live_->version) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("version ", version.value,
@@ -164,6 +262,10 @@ absl::Status WeightReceiver::Receive(WeightVersion version, int32_t index, int64
   {
     MutexLock lock(&mu_);
     if (!update_ || update_->version != version) return NotInProgress(version);
+    if (update_->arriving) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("version ", version.value, " arrives on the device: call ReceiveBuckets"));
+    }
     if (index < 0 || at >= update_->tensors.size()) {
       return absl::OutOfRangeError(absl::StrCat("tensor ", index, " of ", update_->tensors.size()));
     }
@@ -186,7 +288,8 @@ absl::Status WeightReceiver::Receive(WeightVersion version, int32_t index, int64
 }
 
 absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Commit(WeightVersion version,
-                                                                    const DigestMap& digests) {
+                                                                    const DigestMap& digests,
+                                                                    const DigestMap& word_sums) {
   std::shared_ptr<Update> update;
   {
     MutexLock lock(&mu_);
@@ -199,13 +302,14 @@ absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Commit(WeightVersio
     update = std::exchange(update_, nullptr);
     committing_ = true;
   }
-  absl::StatusOr<CommitReport> report = Install(*update, digests);
+  absl::StatusOr<CommitReport> report = Install(*update, digests, word_sums);
   MutexLock lock(&mu_);
   committing_ = false;
   commit_ended_.NotifyAll();
   GiveBack(*update, /*committed=*/report.ok());
   if (report.ok()) {
-    live_ = std::make_shared<const Live>(Live{version, epoch_, digests});
+    live_ = std::make_shared<const Live>(
+        Live{version, epoch_, digests, update->arriving ? word_sums : DigestMap()});
     committed_in_epoch_ = true;
     report->live = *live_;
     FailPoint("receiver: committed");
@@ -214,17 +318,15 @@ absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Commit(WeightVersio
 }
 
 absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Install(Update& update,
-                                                                     const DigestMap& digests) {
+                                                                     const DigestMap& digests,
+                                                                     const DigestMap& word_sums) {
   const double begin = MonotonicSeconds();
-  TANDEM_RETURN_IF_ERROR(Verify(update, digests));
+  TANDEM_RETURN_IF_ERROR(CheckNames("digest", digests, places_));
+  TANDEM_RETURN_IF_ERROR(update.arriving ? VerifyOnDevice(update, word_sums)
+                                         : Verify(update, digests));
   FailPoint("receiver: verified");
-  std::vector<HostTensor> tensors(tensors_.size());
-  for (size_t i = 0; i < update.tensors.size(); ++i) {
-    const StagedTensor& tensor = update.tensors[i];
-    tensors[update.places[i]] = {tensor.spec(), tensor.bytes(), tensor.memory()};
-  }
   const double verified = MonotonicSeconds();
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<StagedWeights> staged, sink_->Stage(std::move(tensors)));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<StagedWeights> staged, StageVerified(update));
   FailPoint("receiver: packed");
   CommitReport report;
   report.verify_seconds = verified - begin + update.digest_seconds;
@@ -234,28 +336,36 @@ absl::StatusOr<WeightReceiver::CommitReport> WeightReceiver::Install(Update& upd
   return report;
 }
 
-absl::Status WeightReceiver::Verify(Update& update, const DigestMap& digests) const {
-  if (digests.size() != update.tensors.size()) {
-    for (const auto& [name, digest] : digests) {
-      if (!places_.contains(name)) {
-        return absl::DataLossError(absl::StrCat("a digest for unknown tensor ", name));
-      }
-    }
+absl::StatusOr<std::unique_ptr<StagedWeights>> WeightReceiver::StageVerified(Update& update) {
+  if (update.arriving) return update.arriving->Take();
+  std::vector<HostTensor> tensors(tensors_.size());
+  for (size_t i = 0; i < update.tensors.size(); ++i) {
+    const StagedTensor& tensor = update.tensors[i];
+    tensors[update.places[i]] = {tensor.spec(), tensor.bytes(), tensor.memory()};
   }
+  return sink_->Stage(std::move(tensors));
+}
+
+// Bytes that did not arrive are not counted: they show as any others that are wrong, since the sums
+// are over what would be served.
+absl::Status WeightReceiver::VerifyOnDevice(Update& update, const DigestMap& word_sums) const {
+  TANDEM_RETURN_IF_ERROR(CheckNames("sum of words", word_sums, places_));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> sums, update.arriving->Seal());
+  for (const size_t place : update.places) {
+    TANDEM_RETURN_IF_ERROR(
+        CheckDigest("sum of words", tensors_[place].name, sums[place], word_sums));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WeightReceiver::Verify(Update& update, const DigestMap& digests) const {
   for (size_t i = 0; i < update.tensors.size(); ++i) {
     StagedTensor& tensor = update.tensors[i];
     const std::string& name = tensor.spec().name;
     TANDEM_RETURN_IF_ERROR(tensor.Finish());
-    const auto published = digests.find(name);
-    if (published == digests.end()) {
-      return absl::DataLossError(absl::StrCat("no digest was given for ", name));
-    }
     std::string& digest = update.digests[i];
     if (digest.empty()) digest = Digest128(tensor.bytes());
-    if (digest != published->second) {
-      return absl::DataLossError(
-          absl::StrCat("digest of ", name, " is ", digest, ", published was ", published->second));
-    }
+    TANDEM_RETURN_IF_ERROR(CheckDigest("digest", name, digest, digests));
   }
   return absl::OkStatus();
 }
@@ -301,7 +411,8 @@ void WeightReceiver::GiveBack(Update& update, bool committed) {
     held_[update.places[i]] = std::move(memory);
   }
   update.tensors.clear();
-  held_is_live_ = held_is_live_ || committed;
+  // What is held stays of a version before where the next one came on the device.
+  if (committed) held_is_live_ = update.arriving == nullptr;
 }
 
 void WeightReceiver::DropUpdate() {

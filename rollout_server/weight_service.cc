@@ -27,12 +27,14 @@ namespace wire = ::tandem::weights::v1;
 // Two of them are in memory while a push comes through the group.
 constexpr int64_t kMaxBucketBytes = int64_t{1} << 30;
 
-void DigestsToWire(const DigestMap& digests,
+void DigestsToWire(const WeightReceiver::Live& live,
                    google::protobuf::RepeatedPtrField<wire::TensorDigest>* out) {
-  for (const auto& [name, digest] : digests) {
+  for (const auto& [name, digest] : live.digests) {
     wire::TensorDigest* one = out->Add();
     one->set_name(name);
     one->set_xxh3_128(digest);
+    const auto sums = live.word_sums.find(name);
+    if (sums != live.word_sums.end()) one->set_word_sums(sums->second);
   }
 }
 
@@ -135,9 +137,14 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
           TANDEM_ASSIGN_OR_RETURN(const std::vector<TensorSpec> tensors,
                                   ManifestFromWire(request->manifest()));
           TANDEM_ASSIGN_OR_RETURN(const auto delta, DeltaFromWire(*request));
-          TANDEM_ASSIGN_OR_RETURN(
-              const std::vector<int64_t> sizes,
-              parts_.weights->Begin({request->manifest().version()}, tensors, delta));
+          const WeightVersion version = {request->manifest().version()};
+          if (delta && request->on_device()) {
+            return absl::InvalidArgumentError("a delta cannot arrive on the device: send it dense");
+          }
+          TANDEM_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes,
+                                  request->on_device()
+                                      ? parts_.weights->BeginOnDevice(version, tensors)
+                                      : parts_.weights->Begin(version, tensors, delta));
           response->set_staging_bytes(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}));
           return absl::OkStatus();
         });
@@ -150,18 +157,21 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
 
   grpc::ServerUnaryReactor* JoinPushGroup(grpc::CallbackServerContext* context,
                                           const wire::JoinPushGroupRequest* request,
-                                          wire::JoinPushGroupResponse*) override {
+                                          wire::JoinPushGroupResponse* response) override {
     return On(
         push_worker_, context,
-        [this, request, who = Proof(*context, *request), peer = context->peer()]() -> absl::Status {
+        [this, request, response, who = Proof(*context, *request),
+         peer = context->peer()]() -> absl::Status {
           const auto check = [&] { return parts_.ownership->CheckEpoch(who, request->epoch()); };
           TANDEM_RETURN_IF_ERROR(check());
+          const auto backend = request->over_nccl() ? comm::Backend::kNccl : comm::Backend::kGloo;
+          response->set_takes_on_device(parts_.weights->TakesOnDevice(comm::DeviceOf(backend)));
           // Asked again inside: an epoch that begins meanwhile has left the seat before this Join.
           return parts_.push_seat->Join(
               {.run_id = request->run_id(),
                .epoch = request->epoch(),
                .membership = request->membership(),
-               .backend = request->over_nccl() ? comm::Backend::kNccl : comm::Backend::kGloo,
+               .backend = backend,
                .store_host = request->store_host().empty() ? PeerHost(peer) : request->store_host(),
                .store_port = request->store_port(),
                .rank = request->rank(),
@@ -238,7 +248,7 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
     const std::shared_ptr<const WeightReceiver::Live> live = parts_.weights->live();
     response->set_live_version(live->version.value);
     response->set_epoch(live->epoch);
-    DigestsToWire(live->digests, response->mutable_live_digests());
+    DigestsToWire(*live, response->mutable_live_digests());
     response->set_staged_version(parts_.weights->staged_version().value);
     response->set_takes_delta(parts_.weights->takes_delta());
     for (const TensorSpec& tensor : parts_.weights->tensors()) {
@@ -317,25 +327,23 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
     }
     const WeightVersion version = {request.version()};
     TANDEM_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, parts_.weights->StagedSizes(version));
-    int64_t num_bytes = 0;
+    TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<BucketStore> store,
+                            parts_.weights->Buckets(version));
     TANDEM_RETURN_IF_ERROR(parts_.push_seat->Receive(
-        request.membership(), PlanBuckets(sizes, request.bucket_bytes()),
-        [&](const BucketSlice& slice, std::span<const std::byte> bytes) {
-          num_bytes += slice.length;
-          return parts_.weights->Receive(version, slice.tensor, slice.offset, bytes);
-        }));
-    response->set_bytes_received(num_bytes);
+        request.membership(), PlanBuckets(sizes, request.bucket_bytes()), *store));
+    response->set_bytes_received(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}));
     return absl::OkStatus();
   }
 
   absl::Status Commit(const CallerProof& who, const wire::CommitUpdateRequest& request,
                       wire::CommitUpdateResponse* response) {
     TANDEM_RETURN_IF_ERROR(parts_.ownership->CheckEpoch(who, request.epoch()));
-    DigestMap digests;
+    DigestMap digests, word_sums;
     for (const wire::TensorDigest& digest : request.digests()) {
       digests[digest.name()] = digest.xxh3_128();
+      if (!digest.word_sums().empty()) word_sums[digest.name()] = digest.word_sums();
     }
-    const auto report = parts_.weights->Commit({request.version()}, digests);
+    const auto report = parts_.weights->Commit({request.version()}, digests, word_sums);
     if (!report.ok()) {
       parts_.metrics->OnCommitFailed(report.status());
       log::Warning("weight commit refused", {{"version", request.version()},
@@ -345,7 +353,7 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
     parts_.metrics->OnCommit(*report);
     parts_.history->Committed(report->live.epoch, report->live.version, report->live.digests);
     response->set_live_version(report->live.version.value);
-    DigestsToWire(report->live.digests, response->mutable_live_digests());
+    DigestsToWire(report->live, response->mutable_live_digests());
     response->set_verify_ms(report->verify_seconds * 1e3);
     response->set_pack_ms(report->pack_seconds * 1e3);
     response->set_pause_ms(report->pause_seconds * 1e3);

@@ -4,6 +4,7 @@
 #define TANDEM_ROLLOUT_SERVER_WEIGHT_SINK_H_
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -19,6 +20,11 @@ class WeightSink {
 
   // Packs a full, verified set (in the order the receiver was given) beside the decode steps.
   virtual absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors) = 0;
+
+  // As Engine's: the memory in which weights may arrive without host memory, none where they may
+  // not; and the place of the next ones there, which this sink outlives.
+  virtual std::optional<Device> arrival_memory() const = 0;
+  virtual absl::StatusOr<std::unique_ptr<ArrivingWeights>> Arrive() = 0;
 
   // Serves from `staged` from the next step on; waits until that is so. Returns for how many
   // seconds no step could run.

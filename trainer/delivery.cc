@@ -96,6 +96,7 @@ absl::Status Delivery::Settle(const ServerPush& push, PushTotals* totals) {
                   {"digest", JsonText(push.digest)},
                   {"bytes", absl::StrCat(push.bytes)},
                   {"transport", JsonText(TransportOf(push))},
+                  {"on_device", push.on_device ? "true" : "false"},
                   {"form", JsonText(push.skipped    ? "none"
                                     : push.is_delta ? "delta"
                                                     : "dense")},
@@ -112,7 +113,10 @@ absl::StatusOr<PushTotals> Delivery::Publish(WeightVersion version, CastWeights 
   published_ = true;
   cast_ = due.cast.numbers;
   client_->ExpireProofs();
-  TANDEM_RETURN_IF_ERROR(publisher_->SetWeights(due.version, std::move(due.cast.tensors)));
+  // Masters on a device are still those of this version where none was held back.
+  if (!held_.empty()) due.cast.on_device.reset();
+  TANDEM_RETURN_IF_ERROR(publisher_->SetWeights(due.version, std::move(due.cast.tensors),
+                                                std::move(due.cast.on_device)));
   std::vector<int> servers;
   TANDEM_RETURN_IF_ERROR(ClaimBehind(&servers));
   for (int i = 0; i < client_->num_servers(); ++i) {

@@ -141,6 +141,7 @@ class PolicyLearner : public Learner {
     } else {
       for (HostTensor& tensor : parts.tensors) cast.tensors.push_back(Present(std::move(tensor)));
     }
+    cast.on_device = step_->DeviceBuckets(dtype, cast.rounding);
     cast.numbers = parts.sums.Numbers();
     return cast;
   }

@@ -56,11 +56,14 @@ class Calls {
 };
 
 // Copies buckets together, one after the other; a tensor that goes on in the next one is read once.
-class BucketFiller {
+class BucketFiller : public BucketSource {
  public:
   explicit BucketFiller(const WeightPayload& payload) : payload_(payload) {}
 
-  absl::Status Fill(const Bucket& bucket, std::vector<std::byte>& bytes) {
+  Device memory() const override { return Device::kCpu; }
+
+  absl::StatusOr<std::span<std::byte>> Fill(size_t place, const Bucket& bucket) override {
+    std::vector<std::byte>& bytes = rooms_[place];
     bytes.resize(static_cast<size_t>(bucket.num_bytes));
     std::byte* at = bytes.data();
     for (const BucketSlice& slice : bucket.slices) {
@@ -71,13 +74,14 @@ class BucketFiller {
       std::memcpy(at, from_.bytes.data() + slice.offset, static_cast<size_t>(slice.length));
       at += slice.length;
     }
-    return absl::OkStatus();
+    return std::span(bytes);
   }
 
  private:
   const WeightPayload& payload_;
   int32_t tensor_ = -1;
   WireBytes from_;
+  std::array<std::vector<std::byte>, 2> rooms_;
 };
 
 }  // namespace
@@ -142,6 +146,7 @@ std::vector<absl::Status> PushGroup::Form(int64_t epoch, std::span<WeightRemote*
 std::vector<absl::Status> PushGroup::TryForm(std::span<WeightRemote* const> remotes) {
   group_.reset();
   members_.clear();
+  all_take_on_device_ = false;
   const absl::StatusOr<comm::Store> store = OpenStore(remotes);
   if (!store.ok()) return std::vector<absl::Status>(remotes.size(), store.status());
   comm::PushSeatOffer offer = {.run_id = run_id_,
@@ -154,10 +159,14 @@ std::vector<absl::Status> PushGroup::TryForm(std::span<WeightRemote* const> remo
                                .deadline = absl::Seconds(options_.deadline_seconds)};
   for (const WeightRemote* const remote : remotes) offer.members.push_back(remote->address());
   const std::string name = comm::PushGroupName(run_id_, epoch_, offer.membership);
+  // Of chars: threads write neighbours, which bits would share a byte with.
+  std::vector<char> take_on_device(remotes.size(), 0);
   Calls calls(remotes, [&, offer](WeightRemote& remote, size_t i) {
     comm::PushSeatOffer seat = offer;
     seat.rank = static_cast<int>(i) + 1;
-    return remote.JoinPushGroup(seat);
+    const absl::StatusOr<bool> joined = remote.JoinPushGroup(seat);
+    take_on_device[i] = joined.ok() && *joined;
+    return joined.status();
   });
   const comm::PushSeats seats(*store, name);
   absl::Status made = seats.WaitForAll(static_cast<int>(remotes.size()), offer.deadline,
@@ -172,6 +181,7 @@ std::vector<absl::Status> PushGroup::TryForm(std::span<WeightRemote* const> remo
   const bool all = made.ok() && std::ranges::all_of(answers, &absl::Status::ok);
   if (all) {
     members_.assign(remotes.begin(), remotes.end());
+    all_take_on_device_ = std::ranges::all_of(take_on_device, [](char takes) { return takes; });
     return answers;
   }
   group_.reset();
@@ -181,25 +191,32 @@ std::vector<absl::Status> PushGroup::TryForm(std::span<WeightRemote* const> remo
   return answers;
 }
 
+bool PushGroup::TakesOnDevice(Device memory) const {
+  return group_ != nullptr && all_take_on_device_ && memory == comm::DeviceOf(options_.backend);
+}
+
+// No bucket ends within an element.
+int64_t PushGroup::bucket_bytes() const { return options_.bucket_bytes / 4 * 4; }
+
 absl::Status PushGroup::Broadcast(const WeightPayload& payload) {
-  const std::vector<Bucket> buckets = PlanBuckets(payload.wire_sizes(), options_.bucket_bytes);
-  // While one bucket is sent the next one is copied.
-  std::array<std::vector<std::byte>, 2> bytes;
+  const std::vector<Bucket> buckets = PlanBuckets(payload.wire_sizes(), bucket_bytes());
+  // While one bucket is sent the next one is made.
   BucketFiller filler(payload);
-  if (!buckets.empty()) TANDEM_RETURN_IF_ERROR(filler.Fill(buckets[0], bytes[0]));
+  BucketSource& source = payload.on_device != nullptr ? *payload.on_device : filler;
+  absl::StatusOr<std::span<std::byte>> next;
+  if (!buckets.empty()) next = source.Fill(0, buckets[0]);
   for (size_t i = 0; i < buckets.size(); ++i) {
-    comm::Pending sent = comm::StartBroadcastBytes(*group_, bytes[i % 2], /*root=*/0);
-    absl::Status filled;
-    if (i + 1 < buckets.size()) filled = filler.Fill(buckets[i + 1], bytes[(i + 1) % 2]);
+    TANDEM_RETURN_IF_ERROR(next.status());
+    comm::Pending sent = comm::StartBroadcastBytes(*group_, *next, /*root=*/0, source.memory());
+    if (i + 1 < buckets.size()) next = source.Fill((i + 1) % 2, buckets[i + 1]);
     TANDEM_RETURN_IF_ERROR(sent.Wait());
-    TANDEM_RETURN_IF_ERROR(filled);
   }
   return absl::OkStatus();
 }
 
 std::vector<absl::Status> PushGroup::Send(const WeightPayload& payload) {
   Calls calls(members_, [&](WeightRemote& remote, size_t) {
-    return remote.ReceiveBuckets(epoch_, membership_, payload.version, options_.bucket_bytes);
+    return remote.ReceiveBuckets(epoch_, membership_, payload.version, bucket_bytes());
   });
   const absl::Status sent = Broadcast(payload);
   // Connections that close tell members who wait for more.

@@ -46,7 +46,13 @@ class PushGroup {
   //                store could not be opened here (then all have it)
   std::vector<absl::Status> Form(int64_t epoch, std::span<WeightRemote* const> remotes);
 
-  // Sends to all members, which have begun the update. Copying, sending and, on the other side,
+  // May a version whose bytes are made in `memory` go from there straight into the memory of the
+  // engines of all members? Known since the group was formed: what its operations work on is the
+  // memory of a GPU or of the host, and every server said whether its engine has a place there.
+  bool TakesOnDevice(Device memory) const;
+
+  // Sends to all members, which have begun the update: from payload.on_device where it is not null,
+  // which TakesOnDevice must have allowed. Copying, sending and, on the other side,
   // storing overlap. Of each member: what became of it. After an error the group is no more.
   //   UNAVAILABLE  a member was lost, hangs or lags (named)
   //   any error of a server's ReceiveBuckets
@@ -58,6 +64,7 @@ class PushGroup {
  private:
   absl::StatusOr<comm::Store> OpenStore(std::span<WeightRemote* const> remotes);
   std::vector<absl::Status> TryForm(std::span<WeightRemote* const> remotes);
+  int64_t bucket_bytes() const;
   absl::Status Broadcast(const WeightPayload& payload);
 
   const std::string run_id_;
@@ -68,6 +75,7 @@ class PushGroup {
   int64_t membership_ = 0;
   std::shared_ptr<comm::Collective> group_;  // null: none
   std::vector<WeightRemote*> members_;       // ranks 1, 2, ... of it
+  bool all_take_on_device_ = false;          // in the memory that the group works on
 };
 
 }  // namespace tandem::trainer

@@ -21,6 +21,7 @@
 #include "common/offpolicy/policy_objective.h"
 #include "common/tensor/torch_status.h"
 #include "trainer/correction_tensors.h"
+#include "trainer/cuda/device_cast.h"
 #include "trainer/drift_record.h"
 #include "trainer/kl_reward.h"
 #include "trainer/optimizer.h"
@@ -549,6 +550,11 @@ absl::StatusOr<std::vector<TensorPart>> TrainStep::HeldMasters() const {
 }
 absl::StatusOr<std::vector<TensorPart>> TrainStep::CopyOwnMasters() const {
   return impl_->policy->CopyOwnMasters();
+}
+
+std::shared_ptr<BucketSource> TrainStep::DeviceBuckets(DType dtype, Rounding rounding) const {
+  if (impl_->device == Device::kCpu || sharded()) return nullptr;
+  return MakeDeviceCast(impl_->policy->policy().parameters(), dtype, rounding);
 }
 
 std::vector<TensorSource> TrainStep::Gathered(std::vector<HostTensor> own, DType dtype) const {

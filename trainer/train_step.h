@@ -120,6 +120,10 @@ class TrainStep {
   absl::StatusOr<std::vector<TensorPart>> CopyOwnMasters() const;
   bool sharded() const;
 
+  // What a push sends of the masters, made on their device from what they are then; null on the CPU
+  // and when sharded.
+  std::shared_ptr<BucketSource> DeviceBuckets(DType dtype, Rounding rounding) const;
+
   // Whole tensors of `dtype`, F32 or BF16, of which each rank has slices: `own`, named and in the
   // order of OwnMasters. All ranks read the same ones in the same order; what is read is whole on
   // rank 0 and without bytes elsewhere. The step must outlive them.

@@ -8,6 +8,7 @@
 #define TANDEM_TRAINER_WEIGHT_CAST_H_
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "common/base/options.h"
 #include "common/model/tensor_source.h"
 #include "common/weights/host_tensor.h"
+#include "trainer/bucket_source.h"
 
 namespace tandem::trainer {
 
@@ -64,7 +66,10 @@ struct CastParts {
 
 // A version as servers get it.
 struct CastWeights {
-  std::vector<TensorSource> tensors;       // names, shapes and order of the masters
+  std::vector<TensorSource> tensors;  // names, shapes and order of the masters
+  // The same bytes made on the device that the masters lie on, until they change; null: they do not
+  // lie on one, or not whole.
+  std::shared_ptr<BucketSource> on_device;
   Rounding rounding = Rounding::kNearest;  // of a cast to kBF16
   CastNumbers numbers;
 };

@@ -14,6 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/thread_team.h"
 #include "common/comm/group.h"
+#include "common/weights/word_sums.h"
 #include "trainer/weight_remote.h"
 
 namespace tandem::trainer {
@@ -55,6 +56,8 @@ struct HeldVersion {
   WeightVersion version;
   std::vector<TensorSource> tensors;
   DigestMap digests;
+  std::shared_ptr<BucketSource> on_device;  // null: none, or it was used
+  DigestMap word_sums;                      // where there was one
 };
 
 }  // namespace
@@ -70,10 +73,20 @@ struct WeightPublisher::Impl {
   bool Runs(const RemoteWeights& live, WeightVersion version, const DigestMap& digests) const {
     return live.version == version && live.digests == digests;
   }
+  // What is held. Sums that a server made are compared where there are some to compare with.
+  bool RunsHeld(const RemoteWeights& live) const {
+    return Runs(live, held.version, held.digests) &&
+           (live.word_sums.empty() || held.word_sums.empty() || live.word_sums == held.word_sums);
+  }
   bool TakesDelta(const RemoteWeights& live) const {
     return !deltas.empty() && live.takes_delta && Runs(live, base_version, base_digests);
   }
   WeightPayload Payload(bool as_delta) const;
+  // Could a group of these options send bytes from there?
+  bool MaySendFrom(Device memory) const {
+    return options.transport == PushTransport::kCollective &&
+           comm::DeviceOf(options.group.backend) == memory;
+  }
 
   bool FindSkipped(const RemoteWeights& live, ServerPush* push) const;
   absl::Status Commit(WeightRemote& remote, ServerPush* push);
@@ -233,16 +246,19 @@ absl::Status JudgeRefusedClaim(const absl::Status& refusal, double denied_second
       " s, longer than the lease of a trainer that died: another process calls itself this run"));
 }
 
-absl::Status WeightPublisher::SetWeights(WeightVersion version, std::vector<TensorSource> tensors) {
+absl::Status WeightPublisher::SetWeights(WeightVersion version, std::vector<TensorSource> tensors,
+                                         std::shared_ptr<BucketSource> on_device) {
+  if (on_device && !impl_->MaySendFrom(on_device->memory())) on_device.reset();
   const std::vector<TensorSource>& base = impl_->held.tensors;
   const size_t count = tensors.size();
   const bool wants_delta = impl_->options.delta && base.size() == count;
-  std::vector<std::string> digests(count);
+  std::vector<std::string> digests(count), word_sums(count);
   std::vector<TensorDelta> deltas(wants_delta ? count : 0);
   std::vector<absl::Status> read(count);
   const auto digest = [&](size_t i) -> absl::Status {
     TANDEM_ASSIGN_OR_RETURN(const HostTensor tensor, tensors[i].read());
     digests[i] = Digest128(tensor.bytes);
+    if (on_device) word_sums[i] = WordSumsDigest(tensor.bytes);
     if (!wants_delta) return absl::OkStatus();
     TANDEM_ASSIGN_OR_RETURN(const HostTensor before, base[i].read());
     deltas[i] = MakeDelta(before, tensor);
@@ -261,9 +277,11 @@ absl::Status WeightPublisher::SetWeights(WeightVersion version, std::vector<Tens
   impl_->base_version = impl_->held.version;
   impl_->base_digests = impl_->held.digests;
   impl_->deltas = std::move(deltas);
-  impl_->held = {version, std::move(tensors), {}};
+  impl_->held = {version, std::move(tensors), {}, std::move(on_device), {}};
   for (size_t i = 0; i < count; ++i) {
-    impl_->held.digests[impl_->held.tensors[i].spec.name] = std::move(digests[i]);
+    const std::string& name = impl_->held.tensors[i].spec.name;
+    impl_->held.digests[name] = std::move(digests[i]);
+    if (impl_->held.on_device) impl_->held.word_sums[name] = std::move(word_sums[i]);
   }
   return absl::OkStatus();
 }
@@ -286,7 +304,7 @@ WeightPayload WeightPublisher::Impl::Payload(bool as_delta) const {
 
 // A commit whose reply was lost, or a server that loaded the same file, has them already.
 bool WeightPublisher::Impl::FindSkipped(const RemoteWeights& live, ServerPush* push) const {
-  if (!Runs(live, held.version, held.digests)) return false;
+  if (!RunsHeld(live)) return false;
   push->skipped = true;
   push->digest = CombinedDigest(live.digests);
   push->live_epoch = live.epoch;
@@ -296,13 +314,20 @@ bool WeightPublisher::Impl::FindSkipped(const RemoteWeights& live, ServerPush* p
 absl::Status WeightPublisher::Impl::Commit(WeightRemote& remote, ServerPush* push) {
   FailPoint("publisher: sent");
   TANDEM_ASSIGN_OR_RETURN(const CommitReply reply,
-                          remote.Commit(epoch, held.version, held.digests));
+                          remote.Commit(epoch, held.version, held.digests,
+                                        push->on_device ? held.word_sums : DigestMap()));
   FailPoint("publisher: committed");
   const DigestMap& live = reply.live.digests;
-  if (!Runs(reply.live, held.version, held.digests)) {
+  if (!RunsHeld(reply.live)) {
     return absl::DataLossError(absl::StrCat(
         remote.address(), " committed version ", held.version.value, " and reports version ",
         reply.live.version.value, " live; digests differ in ", Differing(held.digests, live)));
+  }
+  if (push->on_device && reply.live.word_sums != held.word_sums) {
+    return absl::DataLossError(
+        absl::StrCat(remote.address(), " committed version ", held.version.value,
+                     " that came on the device; its sums of words differ in ",
+                     Differing(held.word_sums, reply.live.word_sums)));
   }
   push->verify_ms = reply.verify_ms;
   push->pack_ms = reply.pack_ms;
@@ -364,7 +389,12 @@ void WeightPublisher::Impl::SendTogether(const std::vector<ServerPush*>& pushes,
         {{"server", remote(pushes[i]->server).address()}, {"reason", formed[i].ToString()}});
   }
   if (in.empty()) return;
-  const WeightPayload payload = Payload(as_delta);
+  // Once: after this push the masters move on.
+  const std::shared_ptr<BucketSource> source = std::exchange(held.on_device, nullptr);
+  const bool on_device = source != nullptr && group.TakesOnDevice(source->memory());
+  as_delta = as_delta && !on_device;
+  WeightPayload payload = Payload(as_delta);
+  if (on_device) payload.on_device = source.get();
   SideBySide(in.size(), [&](size_t i) { in[i]->status = members[i]->Begin(epoch, payload); });
   // Members that did not begin would keep the others waiting.
   FailPoint("publisher: begun");
@@ -377,6 +407,7 @@ void WeightPublisher::Impl::SendTogether(const std::vector<ServerPush*>& pushes,
     ServerPush& push = *in[i];
     push.over_group = true;
     push.is_delta = as_delta;
+    push.on_device = on_device;
     push.send_seconds = seconds;
     for (const int64_t size : payload.wire_sizes()) push.bytes += size;
     push.status.Update(sent[i]);
@@ -442,7 +473,7 @@ absl::Status WeightPublisher::Verify(int server) {
   WeightRemote& remote = impl_->remote(server);
   const absl::StatusOr<RemoteWeights> live = remote.Info();
   if (!live.ok()) return absl::UnavailableError(live.status().message());
-  if (impl_->Runs(*live, version(), digests())) return absl::OkStatus();
+  if (impl_->RunsHeld(*live)) return absl::OkStatus();
   const absl::StatusOr<std::string> owner = remote.Owner();
   if (!owner.ok() || *owner != impl_->run_id) {
     return absl::UnavailableError(

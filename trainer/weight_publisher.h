@@ -56,6 +56,7 @@ struct ServerPush {
   absl::Status status;
   bool skipped = false;     // the server had these very weights
   bool over_group = false;  // else by the stream
+  bool on_device = false;   // from memory of a device into memory of a device
   bool is_delta = false;
   int64_t bytes = 0;        // as they travelled
   double seconds = 0;       // of the push
@@ -102,7 +103,10 @@ class WeightPublisher {
   // Takes `tensors` as the weights of `version` from here on, reads each of them once for its
   // digest (and those before, for what changed) and again for every push that sends it whole; from
   // several threads. Sends nothing. Errors of reading: the weights before stay.
-  absl::Status SetWeights(WeightVersion version, std::vector<TensorSource> tensors);
+  // `on_device`: the same bytes, made on a device; null: they are not. The next Publish may send
+  // from there, once: until it returns the masters must stay as they are.
+  absl::Status SetWeights(WeightVersion version, std::vector<TensorSource> tensors,
+                          std::shared_ptr<BucketSource> on_device = nullptr);
   // The same of tensors that are there.
   absl::Status SetWeights(WeightVersion version, const std::vector<HostTensor>& tensors);
 

@@ -24,10 +24,11 @@ constexpr absl::Duration kSlack =
     absl::Seconds(15);  // to name who failed an operation of the group
 
 template <typename Digests>
-DigestMap ToMap(const Digests& digests) {
-  DigestMap map;
-  for (const auto& digest : digests) map[digest.name()] = digest.xxh3_128();
-  return map;
+void Read(const Digests& digests, RemoteWeights* weights) {
+  for (const auto& digest : digests) {
+    weights->digests[digest.name()] = digest.xxh3_128();
+    if (!digest.word_sums().empty()) weights->word_sums[digest.name()] = digest.word_sums();
+  }
 }
 
 wire::TensorForm::Encoding ToWire(TensorEncoding encoding) {
@@ -134,8 +135,8 @@ absl::StatusOr<RemoteWeights> WeightRemote::Info() {
   if (response.tensors().empty()) return absl::InternalError("the server names no tensors");
   RemoteWeights live = {.version = {response.live_version()},
                         .epoch = response.epoch(),
-                        .digests = ToMap(response.live_digests()),
                         .takes_delta = response.takes_delta()};
+  Read(response.live_digests(), &live);
   TANDEM_ASSIGN_OR_RETURN(live.dtype, DTypeFromName(response.tensors(0).dtype()));
   return live;
 }
@@ -182,6 +183,7 @@ absl::Status WeightRemote::Begin(int64_t epoch, const WeightPayload& payload) {
     spec->set_dtype(std::string(DTypeName(tensor.spec.dtype)));
     for (const int64_t size : tensor.spec.shape) spec->add_shape(size);
   }
+  request.set_on_device(payload.on_device != nullptr);
   if (payload.base) {
     request.mutable_delta()->set_base_version(payload.base->value);
     for (size_t i = 0; i < payload.tensors.size(); ++i) {
@@ -233,7 +235,7 @@ absl::Status WeightRemote::SendChunks(const WeightPayload& payload, int64_t chun
   return impl_->FromGrpc(status, "PushChunks");
 }
 
-absl::Status WeightRemote::JoinPushGroup(const comm::PushSeatOffer& offer) {
+absl::StatusOr<bool> WeightRemote::JoinPushGroup(const comm::PushSeatOffer& offer) {
   wire::JoinPushGroupRequest request;
   request.set_run_id(offer.run_id);
   request.set_epoch(offer.epoch);
@@ -245,8 +247,9 @@ absl::Status WeightRemote::JoinPushGroup(const comm::PushSeatOffer& offer) {
   for (const std::string& member : offer.members) request.add_members(member);
   request.set_deadline_ms(absl::ToInt64Milliseconds(offer.deadline));
   wire::JoinPushGroupResponse response;
-  return impl_->Call<Weights>(&Weights::Stub::JoinPushGroup, "JoinPushGroup",
-                              offer.deadline + kSlack, request, &response);
+  TANDEM_RETURN_IF_ERROR(impl_->Call<Weights>(&Weights::Stub::JoinPushGroup, "JoinPushGroup",
+                                              offer.deadline + kSlack, request, &response));
+  return response.takes_on_device();
 }
 
 absl::Status WeightRemote::ReceiveBuckets(int64_t epoch, int64_t membership, WeightVersion version,
@@ -263,7 +266,8 @@ absl::Status WeightRemote::ReceiveBuckets(int64_t epoch, int64_t membership, Wei
 }
 
 absl::StatusOr<CommitReply> WeightRemote::Commit(int64_t epoch, WeightVersion version,
-                                                 const DigestMap& digests) {
+                                                 const DigestMap& digests,
+                                                 const DigestMap& word_sums) {
   wire::CommitUpdateRequest request;
   request.set_run_id(impl_->run_id);
   request.set_epoch(epoch);
@@ -272,16 +276,18 @@ absl::StatusOr<CommitReply> WeightRemote::Commit(int64_t epoch, WeightVersion ve
     wire::TensorDigest* const entry = request.add_digests();
     entry->set_name(name);
     entry->set_xxh3_128(digest);
+    const auto sums = word_sums.find(name);
+    if (sums != word_sums.end()) entry->set_word_sums(sums->second);
   }
   wire::CommitUpdateResponse response;
   TANDEM_RETURN_IF_ERROR(impl_->Call<Weights>(&Weights::Stub::CommitUpdate, "CommitUpdate",
                                               impl_->timeout, request, &response));
-  return CommitReply{.live = {.version = {response.live_version()},
-                              .epoch = epoch,
-                              .digests = ToMap(response.live_digests())},
-                     .verify_ms = response.verify_ms(),
-                     .pack_ms = response.pack_ms(),
-                     .pause_ms = response.pause_ms()};
+  CommitReply reply{.live = {.version = {response.live_version()}, .epoch = epoch},
+                    .verify_ms = response.verify_ms(),
+                    .pack_ms = response.pack_ms(),
+                    .pause_ms = response.pause_ms()};
+  Read(response.live_digests(), &reply.live);
+  return reply;
 }
 
 void WeightRemote::Abort(WeightVersion version) {

@@ -19,6 +19,7 @@
 #include "common/rpc/credentials.h"
 #include "common/weights/digest.h"
 #include "common/weights/tensor_delta.h"
+#include "trainer/bucket_source.h"
 
 namespace tandem::trainer {
 
@@ -27,6 +28,7 @@ struct RemoteWeights {
   WeightVersion version;
   int64_t epoch = 0;
   DigestMap digests;
+  DigestMap word_sums;       // of weights that arrived on the device; else empty
   bool takes_delta = false;  // over that version
   DType dtype = DType::kF32;
 };
@@ -43,6 +45,7 @@ struct WeightPayload {
   std::span<const TensorSource> tensors;     // of the version: the manifest
   std::optional<WeightVersion> base;         // none: all dense
   std::span<const TensorDelta> deltas = {};  // with a base: of each tensor
+  BucketSource* on_device = nullptr;         // buckets made there, for servers that take them there
 
   // What is sent of tensor `i`. Errors of reading it.
   absl::StatusOr<WireBytes> wire(size_t i) const;
@@ -80,11 +83,13 @@ class WeightRemote {
   absl::Status Begin(int64_t epoch, const WeightPayload& payload);
   // In chunks of `chunk_bytes`; adds what was sent to `num_bytes`.
   absl::Status SendChunks(const WeightPayload& payload, int64_t chunk_bytes, int64_t* num_bytes);
-  absl::Status JoinPushGroup(const comm::PushSeatOffer& offer);
+  // Gives: may pushes through the group arrive in the engine's own memory?
+  absl::StatusOr<bool> JoinPushGroup(const comm::PushSeatOffer& offer);
   absl::Status ReceiveBuckets(int64_t epoch, int64_t membership, WeightVersion version,
                               int64_t bucket_bytes);
-  absl::StatusOr<CommitReply> Commit(int64_t epoch, WeightVersion version,
-                                     const DigestMap& digests);
+  // `word_sums`: of a version that arrived on the device.
+  absl::StatusOr<CommitReply> Commit(int64_t epoch, WeightVersion version, const DigestMap& digests,
+                                     const DigestMap& word_sums = {});
   // Logged where it fails.
   void Abort(WeightVersion version);
 

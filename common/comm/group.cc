@@ -11,6 +11,26 @@
 #include "common/tensor/torch_status.h"
 
 namespace tandem::comm {
+namespace {
+
+Pending Failed(absl::Status why) {
+  return Pending([why = std::move(why)] { return why; });
+}
+
+Pending StartBroadcastOnDevice(Collective& group, std::byte* bytes, int64_t size, int root) {
+  if (group.device().is_cpu()) {
+    return Failed(absl::InvalidArgumentError(
+        "a group over Gloo cannot broadcast memory of a device: take NCCL"));
+  }
+  at::Tensor there;
+  const absl::Status made = CatchTorch("bytes of a broadcast on the device", [&] {
+    there =
+        at::from_blob(bytes, {size}, at::TensorOptions().dtype(at::kByte).device(group.device()));
+  });
+  return made.ok() ? group.StartBroadcast(there, root) : Failed(made);
+}
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<Collective>> JoinGroup(Backend backend, const Store& store,
                                                       const GroupOptions& options) {
@@ -19,14 +39,15 @@ absl::StatusOr<std::shared_ptr<Collective>> JoinGroup(Backend backend, const Sto
   return std::shared_ptr<Collective>(*std::move(made));
 }
 
-absl::Status BroadcastBytes(Collective& group, std::span<std::byte> bytes, int root) {
-  return StartBroadcastBytes(group, bytes, root).Wait();
+absl::Status BroadcastBytes(Collective& group, std::span<std::byte> bytes, int root, Device where) {
+  return StartBroadcastBytes(group, bytes, root, where).Wait();
 }
 
-Pending StartBroadcastBytes(Collective& group, std::span<std::byte> bytes, int root) {
+Pending StartBroadcastBytes(Collective& group, std::span<std::byte> bytes, int root, Device where) {
   if (bytes.empty()) return Pending([] { return absl::OkStatus(); });
-  const at::Tensor host =
-      at::from_blob(bytes.data(), {static_cast<int64_t>(bytes.size())}, at::kByte);
+  const auto size = static_cast<int64_t>(bytes.size());
+  if (where == Device::kCuda) return StartBroadcastOnDevice(group, bytes.data(), size, root);
+  const at::Tensor host = at::from_blob(bytes.data(), {size}, at::kByte);
   if (group.device().is_cpu()) return group.StartBroadcast(host, root);
   const bool is_root = group.rank() == root;
   at::Tensor staged;
@@ -34,7 +55,7 @@ Pending StartBroadcastBytes(Collective& group, std::span<std::byte> bytes, int r
     staged = is_root ? host.to(group.device())
                      : at::empty_like(host, host.options().device(group.device()));
   });
-  if (!made.ok()) return Pending([made = std::move(made)] { return made; });
+  if (!made.ok()) return Failed(std::move(made));
   const auto sent = std::make_shared<Pending>(group.StartBroadcast(staged, root));
   return Pending([sent, staged, host, is_root]() -> absl::Status {
     const absl::Status status = sent->Wait();

@@ -36,11 +36,16 @@ struct GroupOptions {
 absl::StatusOr<std::shared_ptr<Collective>> JoinGroup(Backend backend, const Store& store,
                                                       const GroupOptions& options);
 
-// `bytes`, in host memory, becomes the root's; as many at all ranks, and there until the wait is
-// over. Over NCCL they go through memory of this process's current device. Errors: those of the
-// collective; INTERNAL: that memory could not be had, or the device failed.
-absl::Status BroadcastBytes(Collective& group, std::span<std::byte> bytes, int root);
-Pending StartBroadcastBytes(Collective& group, std::span<std::byte> bytes, int root);
+// `bytes` becomes the root's; as many at all ranks, and there until the wait is over. They lie in
+// memory of `where`: the host's, from which they go over NCCL through memory of this process's
+// current device; or, over NCCL alone, that device's, from which they go as they are. What writes
+// or reads them there was put on the current stream before, or is waited for. Errors: those of the
+// collective; INTERNAL: that memory could not be had, or the device failed; INVALID_ARGUMENT:
+// memory of a device over Gloo.
+absl::Status BroadcastBytes(Collective& group, std::span<std::byte> bytes, int root,
+                            Device where = Device::kCpu);
+Pending StartBroadcastBytes(Collective& group, std::span<std::byte> bytes, int root,
+                            Device where = Device::kCpu);
 
 // Is NCCL in this build? In the cuda preset alone.
 bool HasNccl();

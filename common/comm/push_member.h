@@ -21,8 +21,9 @@ class PushMember {
  public:
   virtual ~PushMember() = default;
 
-  // `bytes` becomes rank 0's. Errors of the collective, which name the culprit.
-  virtual Pending StartBroadcast(std::span<std::byte> bytes) = 0;
+  // `bytes`, in memory of `where`, becomes rank 0's, as StartBroadcastBytes (group.h). Errors of
+  // the collective, which name the culprit.
+  virtual Pending StartBroadcast(std::span<std::byte> bytes, Device where) = 0;
 
   // Later operations fail at once, those under way no later than at their deadline.
   virtual void Abort(const std::string& reason) = 0;

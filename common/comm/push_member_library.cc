@@ -14,8 +14,8 @@ class CollectiveMember : public PushMember {
  public:
   explicit CollectiveMember(std::shared_ptr<Collective> group) : group_(std::move(group)) {}
 
-  Pending StartBroadcast(std::span<std::byte> bytes) override {
-    return StartBroadcastBytes(*group_, bytes, /*root=*/0);
+  Pending StartBroadcast(std::span<std::byte> bytes, Device where) override {
+    return StartBroadcastBytes(*group_, bytes, /*root=*/0, where);
   }
   void Abort(const std::string& reason) override { AbortGroup(*group_, reason); }
 

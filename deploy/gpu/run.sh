@@ -22,13 +22,13 @@ HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 PART_BYTES=$((56 * 1024 * 1024))
 TESTS=(row_kernels_gpu_test matmul_kernel_gpu_test paged_attention_gpu_test draw_kernel_gpu_test
        norm_kernels_gpu_test activation_kernels_gpu_test logprob_kernels_gpu_test
-       exact_logprob_kernel_gpu_test cast_kernel_gpu_test
+       exact_logprob_kernel_gpu_test cast_kernel_gpu_test word_sums_kernel_gpu_test
        cuda_engine_gpu_test cuda_hostile_gpu_test cuda_invariance_gpu_test fused_update_gpu_test optimizer_gpu_test
        layer_ops_gpu_test chunked_logprobs_gpu_test policy_gpu_test train_step_device_gpu_test
-       exact_device_gpu_test
+       exact_device_gpu_test device_push_gpu_test
        collective_worker)
-KERNEL_TESTS=("${TESTS[@]:0:9}")
-ENGINE_TESTS=("${TESTS[@]:9:${#TESTS[@]}-10}")
+KERNEL_TESTS=("${TESTS[@]:0:10}")
+ENGINE_TESTS=("${TESTS[@]:10:${#TESTS[@]}-11}")
 # Of the quick pass: seconds at most, the step, and what it calls. The rest of QUICK_SECONDS is for unpacking.
 QUICK_PLAN=(
   "10|every library is found|libraries_are_found"
@@ -148,14 +148,14 @@ random_model() {  # random_model SHAPE
 }
 quick_train() {
   bin/tandem bench train --device cuda --model models/0.5b --dtype bf16 --steps 10 --out runs/quick --prompts 8 \
-    --group 8 --prompt-tokens 128 --new-tokens 64
+    --group-size 8 --prompt-tokens 128 --max-new-tokens 64
 }
 quick_decode() {
   bin/tandem bench rollout --device cuda --model models/0.5b --cases decode-1,decode-64,decode-256 \
-    --prompt-tokens 128 --new-tokens 64 --repeats 1
+    --prompt-tokens 128 --max-new-tokens 64 --repeats 1
 }
 quick_push() {
-  bin/tandem bench push --device cuda --model models/0.5b --servers 1 --transports stream --repeats 3 \
+  bin/tandem bench push --device cuda --model models/0.5b --num-servers 1 --transports stream --repeats 3 \
     --logs runs/push
 }
 

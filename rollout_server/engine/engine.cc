@@ -537,6 +537,24 @@ absl::StatusOr<std::unique_ptr<StagedWeights>> Engine::Stage(
   return std::unique_ptr<StagedWeights>(std::move(staged));
 }
 
+std::optional<Device> Engine::arrival_memory() const {
+  // Faults of weights are made from tensors on the host.
+  if (impl_->options.faults.weights()) return std::nullopt;
+  return impl_->runner->arrival_memory();
+}
+
+absl::StatusOr<std::unique_ptr<ArrivingWeights>> Engine::Arrive() const {
+  std::unique_ptr<StagedWeights> spare;
+  {
+    MutexLock lock(&impl_->spare_mu);
+    spare = std::move(impl_->spare);
+  }
+  return impl_->runner->Arrive(std::move(spare), [impl = impl_.get()](auto left) {
+    MutexLock lock(&impl->spare_mu);
+    if (!impl->spare) impl->spare = std::move(left);
+  });
+}
+
 std::vector<GroupKey> Engine::Install(std::unique_ptr<StagedWeights> staged,
                                       WeightVersion version) {
   if (auto* with_tensors = dynamic_cast<StagedWithTensors*>(staged.get())) {

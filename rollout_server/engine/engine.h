@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -30,6 +31,7 @@
 #include "rollout_server/engine/group.h"
 #include "rollout_server/engine/score_options.h"
 #include "rollout_server/engine/score_run.h"
+#include "rollout_server/engine/staged_weights.h"
 
 namespace tandem::rollout {
 
@@ -103,12 +105,6 @@ struct EngineStats {
   uint64_t num_prefix_hits = 0, num_prefix_misses = 0, num_prefix_evictions = 0;  // blocks
 };
 
-// Weights converted and packed for the kernels, not live yet.
-class StagedWeights {
- public:
-  virtual ~StagedWeights() = default;
-};
-
 class Engine {
  public:
   // Loads config, tokenizer and weights (nearest cast to options.dtype) as version 0.
@@ -150,6 +146,10 @@ class Engine {
   // Packs a full set of tensors (ModelTensors order, weight_dtype()).
   //   INVALID_ARGUMENT  names, shapes or dtypes differ
   absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors) const;
+
+  // As TokenRunner's, of the spare place. Thread-safe; this engine outlives what Arrive gives.
+  std::optional<Device> arrival_memory() const;
+  absl::StatusOr<std::unique_ptr<ArrivingWeights>> Arrive() const;
 
   // Serves from `staged` from the next Step on; tokens drawn from then on carry `version`. A
   // pointer swap: microseconds (but for faults of weights). What becomes of running groups says

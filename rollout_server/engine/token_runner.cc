@@ -16,6 +16,13 @@ absl::StatusOr<SampledToken> DrawOnHost(const TokenDraw& draw, std::span<const f
                      UniformDraw(draw.params->seed, draw.index, draw.position));
 }
 
+absl::StatusOr<std::unique_ptr<ArrivingWeights>> TokenRunner::Arrive(
+    std::unique_ptr<StagedWeights> spare,
+    std::function<void(std::unique_ptr<StagedWeights>)> give_back) const {
+  give_back(std::move(spare));
+  return absl::UnimplementedError("weights arrive in host memory here: there is no device");
+}
+
 absl::Status TokenRunner::RunAndDraw(const StagedWeights& weights,
                                      std::span<const TokenInput> inputs,
                                      std::span<const int64_t> logits_rows,

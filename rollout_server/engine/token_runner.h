@@ -7,7 +7,9 @@
 #define TANDEM_ROLLOUT_SERVER_ENGINE_TOKEN_RUNNER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -21,6 +23,7 @@
 #include "rollout_server/engine/scheduler.h"
 #include "rollout_server/engine/score_options.h"
 #include "rollout_server/engine/site_precision.h"
+#include "rollout_server/engine/staged_weights.h"
 #include "rollout_server/engine/stop_ids.h"
 
 namespace tandem::rollout {
@@ -55,8 +58,19 @@ class TokenRunner {
   virtual absl::StatusOr<std::unique_ptr<StagedWeights>> Pack(
       const std::vector<HostTensor>& tensors, std::unique_ptr<StagedWeights> spare) const = 0;
 
-  // Are these weights of Pack?
+  // Are these weights of Pack or Arrive?
   virtual bool Packed(const StagedWeights* weights) const = 0;
+
+  // Weights that arrive without a copy in host memory: in the memory of which device they may, and
+  // the place of the next ones there, `spare`'s if it is not null; `give_back` gets what nobody
+  // takes. Thread-safe, beside Run too.
+  //   UNIMPLEMENTED       arrival_memory is none, as it is here
+  //   RESOURCE_EXHAUSTED  no device memory
+  //   INTERNAL            the device failed
+  virtual std::optional<Device> arrival_memory() const { return std::nullopt; }
+  virtual absl::StatusOr<std::unique_ptr<ArrivingWeights>> Arrive(
+      std::unique_ptr<StagedWeights> spare,
+      std::function<void(std::unique_ptr<StagedWeights>)> give_back) const;
 
   // Computes `inputs` [N] and calls on_logits(i, logits [V] fp32) for the row
   // inputs[logits_rows[i]], for every i, in no order and maybe from several threads. Tokens of one

@@ -75,7 +75,7 @@ def test_the_quick_pass_leaves_one_page_with_every_step_and_what_it_printed(tmp_
         assert f"| {name} | passed |" in page, page
     assert "tandem ran: bench train --device cuda --model models/0.5b" in page
     assert "tandem ran: bench push --device cuda" in page
-    assert "9 programs, failed: none" in page
+    assert "10 programs, failed: none" in page
 
 
 def test_a_kernel_that_fails_is_named_on_the_page_and_the_pass_goes_on(tmp_path):
@@ -98,3 +98,15 @@ def test_a_pass_without_time_says_so(tmp_path):
                    env={**os.environ, "QUICK": "1", "PYTHON": str(python)})
     page = next((tmp_path / "target/results").iterdir()).read_text()
     assert page.count("not run: no time is left") == len(plan())
+
+
+def test_every_flag_that_the_script_gives_a_benchmark_is_one_of_it():
+    """Without a device the benchmarks are not run, so nobody else finds a flag that was renamed."""
+    commands = re.findall(r"bin/tandem (bench \w+)((?:[^\n]*\\\n)*[^\n]*)", SCRIPT.read_text())
+    assert len(commands) >= 6
+    for command, words in commands:
+        shown = subprocess.run([pathlib.Path(os.environ["TANDEM_BIN"]) / "tandem", *command.split(), "--help"],
+                               capture_output=True, text=True, check=True).stdout
+        known = set(re.findall(r"--[a-z-]+", shown))
+        given = set(re.findall(r"(?<= )--[a-z-]+", words))
+        assert given <= known, f"tandem {command} has no {sorted(given - known)}"

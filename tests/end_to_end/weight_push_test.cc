@@ -3,6 +3,7 @@
 // real.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <memory>
 #include <ostream>
@@ -82,6 +83,9 @@ Weights Moved(const Weights& before, int64_t every) {
 class Server {
  public:
   Server() { Start("127.0.0.1:0"); }
+  // Weights may arrive in its engine's memory; a bit of tensor `flip_in` is flipped there, -1:
+  // none.
+  explicit Server(int flip_in) : weights_arrive_(true), flip_in_(flip_in) { Start("127.0.0.1:0"); }
 
   void Start(const std::string& listen) {
     rollout::ServerOptions options;
@@ -90,9 +94,9 @@ class Server {
     rollout::ServedModel model = rollout::testing::ScriptedModel();
     model.tensors = Specs();
     model.digests = DigestTensors(Zeros().tensors());
-    auto made = rollout::RolloutServer::Create(
-        options, {std::make_unique<rollout::testing::ScriptedEngine>(&gate_), model},
-        &observation_);
+    auto engine = std::make_unique<rollout::testing::ScriptedEngine>(&gate_);
+    if (weights_arrive_) engine->LetWeightsArrive(Specs(), flip_in_);
+    auto made = rollout::RolloutServer::Create(options, {std::move(engine), model}, &observation_);
     EXPECT_THAT(made, IsOk());
     server_ = *std::move(made);
     address_ = server_->address();
@@ -107,6 +111,8 @@ class Server {
   const std::string& address() const { return address_; }
 
  private:
+  const bool weights_arrive_ = false;
+  const int flip_in_ = -1;
   rollout::testing::StepGate gate_;
   Observation observation_{"rollout_server"};
   std::unique_ptr<rollout::RolloutServer> server_;
@@ -324,6 +330,150 @@ INSTANTIATE_TEST_SUITE_P(Transports, WeightPushTest,
                                            Kind{PushTransport::kCollective, false},
                                            Kind{PushTransport::kCollective, true}),
                          ::testing::PrintToStringParamName());
+
+// Makes buckets of weights anew, as a device does; its memory is the host's, which is what a group
+// over Gloo works on: the same code sends from memory of a GPU over NCCL.
+class MadeBuckets : public trainer::BucketSource {
+ public:
+  explicit MadeBuckets(const Weights& weights) : tensors_(weights.tensors()) {}
+
+  Device memory() const override { return Device::kCpu; }
+  absl::StatusOr<std::span<std::byte>> Fill(size_t place, const Bucket& bucket) override {
+    if (fail_at > 0 && ++num_filled == fail_at) return absl::InternalError("the device failed");
+    std::vector<std::byte>& room = rooms_[place];
+    room.clear();
+    for (const BucketSlice& slice : bucket.slices) {
+      const auto from = tensors_[static_cast<size_t>(slice.tensor)].bytes.subspan(
+          static_cast<size_t>(slice.offset), static_cast<size_t>(slice.length));
+      room.insert(room.end(), from.begin(), from.end());
+    }
+    return std::span(room);
+  }
+
+  int fail_at = 0, num_filled = 0;  // 0: never
+
+ private:
+  const std::vector<HostTensor> tensors_;
+  std::array<std::vector<std::byte>, 2> rooms_;
+};
+
+// From where the trainer makes them to where the engine serves them from.
+class OnDevicePushTest : public ::testing::Test {
+ protected:
+  void Connect(const std::vector<Server*>& servers,
+               PushTransport transport = PushTransport::kCollective) {
+    trainer::WeightPublisherOptions options;
+    options.transport = transport;
+    options.max_attempts = 2;
+    options.group.bucket_bytes = (1 << 16) + 3;  // no multiple of an element
+    std::vector<std::string> addresses;
+    for (const Server* const server : servers) addresses.push_back(server->address());
+    publisher_ = std::make_unique<WeightPublisher>(addresses, "run", options);
+    for (size_t i = 0; i < addresses.size(); ++i) {
+      ASSERT_THAT(publisher_->Claim(static_cast<int>(i)), IsOk());
+    }
+  }
+
+  std::vector<ServerPush> Publish(int64_t version, const Weights& weights,
+                                  const std::vector<int>& servers) {
+    return Publish(version, weights, servers, std::make_shared<MadeBuckets>(weights));
+  }
+  std::vector<ServerPush> Publish(int64_t version, const Weights& weights,
+                                  const std::vector<int>& servers,
+                                  std::shared_ptr<trainer::BucketSource> source) {
+    std::vector<TensorSource> tensors;
+    for (const HostTensor& tensor : weights.tensors()) tensors.push_back(Present(tensor));
+    EXPECT_THAT(publisher_->SetWeights({version}, std::move(tensors), std::move(source)), IsOk());
+    return publisher_->Publish(servers);
+  }
+
+  void ExpectDelivered(const ServerPush& push, bool on_device, bool over_group = true) {
+    EXPECT_THAT(push.status, IsOk());
+    EXPECT_EQ(push.on_device, on_device);
+    EXPECT_EQ(push.over_group, over_group);
+    EXPECT_EQ(push.digest, CombinedDigest(publisher_->digests()));
+    EXPECT_THAT(publisher_->Verify(push.server), IsOk());
+  }
+
+  std::unique_ptr<WeightPublisher> publisher_;
+};
+
+TEST_F(OnDevicePushTest, EveryVersionArrivesThereDenseAndIsProven) {
+  Server first(-1), second(-1);
+  Connect({&first, &second});
+  Weights weights = Zeros();
+  for (int64_t version = 1; version <= 3; ++version) {
+    weights = Moved(weights, 40);
+    for (const ServerPush& push : Publish(version, weights, {0, 1})) {
+      ExpectDelivered(push, /*on_device=*/true);
+      EXPECT_FALSE(push.is_delta);
+      EXPECT_EQ(push.bytes, DenseBytes());
+    }
+  }
+}
+
+TEST_F(OnDevicePushTest, AFlippedBitIsFoundThereAndTheServerGetsTheStreamInTheSamePush) {
+  Server sound(-1), damaged(2);
+  Connect({&sound, &damaged});
+  const auto pushes = Publish(1, Moved(Zeros(), 7), {0, 1});
+  ExpectDelivered(pushes[0], /*on_device=*/true);
+  ExpectDelivered(pushes[1], /*on_device=*/false, /*over_group=*/false);
+}
+
+// One that serves from host memory: all get their buckets there.
+TEST_F(OnDevicePushTest, TheGroupGoesThroughTheHostWhereOneServerHasNoPlaceOnADevice) {
+  Server able(-1), unable;
+  Connect({&able, &unable});
+  Weights weights = Moved(Zeros(), 7);
+  for (const ServerPush& push : Publish(1, weights, {0, 1})) ExpectDelivered(push, false);
+  weights = Moved(weights, 7);
+  // The choice is that of a group: without the one it is another.
+  ExpectDelivered(Publish(2, weights, {0})[0], /*on_device=*/true);
+  weights = Moved(weights, 7);
+  for (const ServerPush& push : Publish(3, weights, {0, 1})) ExpectDelivered(push, false);
+}
+
+TEST_F(OnDevicePushTest, ATrainerWithoutADeviceAndTheStreamGoThroughTheHost) {
+  Server server(-1);
+  Connect({&server});
+  ExpectDelivered(Publish(1, Moved(Zeros(), 7), {0}, nullptr)[0], false);
+  Connect({&server}, PushTransport::kStream);
+  ExpectDelivered(Publish(2, Moved(Zeros(), 5), {0})[0], false, /*over_group=*/false);
+}
+
+TEST_F(OnDevicePushTest, AServerThatLeftDoesNotKeepTheOthersFromTheirWeights) {
+  Server first(-1), second(-1), third(-1);
+  Connect({&first, &second, &third});
+  Weights weights = Moved(Zeros(), 7);
+  for (const ServerPush& push : Publish(1, weights, {0, 1, 2})) ExpectDelivered(push, true);
+  second.Stop();
+  weights = Moved(weights, 7);
+  const auto pushes = Publish(2, weights, {0, 1, 2});
+  EXPECT_EQ(pushes[1].status.code(), absl::StatusCode::kUnavailable) << pushes[1].status;
+  for (const size_t left : {size_t{0}, size_t{2}}) ExpectDelivered(pushes[left], true);
+}
+
+TEST_F(OnDevicePushTest, ADeviceThatFailsInMidPushLeavesTheStream) {
+  Server first(-1), second(-1);
+  Connect({&first, &second});
+  Weights weights = Moved(Zeros(), 7);
+  const auto source = std::make_shared<MadeBuckets>(weights);
+  source->fail_at = 3;
+  for (const ServerPush& push : Publish(1, weights, {0, 1}, source)) {
+    ExpectDelivered(push, /*on_device=*/false, /*over_group=*/false);
+  }
+  weights = Moved(weights, 7);
+  for (const ServerPush& push : Publish(2, weights, {0, 1})) ExpectDelivered(push, true);
+}
+
+// The device made other bytes than the host's cast, of which the digests are.
+TEST_F(OnDevicePushTest, BucketsOfOtherWeightsThanThePublishedOnesAreNotServed) {
+  Server server(-1);
+  Connect({&server});
+  const Weights weights = Moved(Zeros(), 7);
+  ExpectDelivered(Publish(1, weights, {0}, std::make_shared<MadeBuckets>(Moved(weights, 1000)))[0],
+                  /*on_device=*/false, /*over_group=*/false);
+}
 
 }  // namespace
 }  // namespace tandem

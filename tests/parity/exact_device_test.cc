@@ -10,6 +10,7 @@
 
 #include "common/tensor/nearest_cast.h"
 #include "rollout_server/engine/engine.h"
+#include "tests/parity/model_shapes.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
@@ -28,19 +29,6 @@ struct DeviceCase {
   float temperature = 1, top_p = 1;
   void (*shape)(ModelConfig&) = nullptr;
 };
-
-void Qwen2Like(ModelConfig& config) {
-  config.model_type = "qwen2";
-  config.attention_qkv_bias = true;
-  config.num_kv_heads = 1;
-  config.tie_word_embeddings = false;
-}
-
-void Qwen3Like(ModelConfig& config) {
-  config.model_type = "qwen3";
-  config.qk_norm = true;
-  config.head_dim = 24;
-}
 
 class ExactDeviceTest : public ::testing::TestWithParam<DeviceCase> {
  protected:
@@ -191,9 +179,9 @@ INSTANTIATE_TEST_SUITE_P(
     Models, ExactDeviceTest,
     ::testing::Values(DeviceCase{"llama_fp32"}, DeviceCase{"llama_bf16_tempered", true, 0.7f},
                       DeviceCase{"llama_bf16_filtered", true, 0.9f, 0.8f},
-                      DeviceCase{"qwen2_bf16", true, 1, 1, Qwen2Like},
-                      DeviceCase{"qwen3_fp32_filtered", false, 1, 0.8f, Qwen3Like},
-                      DeviceCase{"qwen3_bf16", true, 1, 1, Qwen3Like}),
+                      DeviceCase{"qwen2_bf16", true, 1, 1, testing::Qwen2Like},
+                      DeviceCase{"qwen3_fp32_filtered", false, 1, 0.8f, testing::Qwen3Like},
+                      DeviceCase{"qwen3_bf16", true, 1, 1, testing::Qwen3Like}),
     [](const auto& test) { return test.param.name; });
 
 }  // namespace

@@ -18,18 +18,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "rollout_server/model_engine.h"
+#include "tests/rollout_server/memory_arrival.h"
 #include "tests/rollout_server/scripted_model.h"
 #include "tests/rollout_server/scripted_score.h"
 #include "tests/rollout_server/step_gate.h"
 
 namespace tandem::rollout::testing {
 
-class ScriptedWeights : public StagedWeights {
- public:
-  std::vector<std::vector<std::byte>> tensors;
-};
-
-class ScriptedEngine : public StepEngine {
+class ScriptedEngine : public EngineWithArrivals {
  public:
   explicit ScriptedEngine(StepGate* gate, size_t max_running = 8,
                           InFlight in_flight = InFlight::kKeep, StepGate* score_gate = nullptr)
@@ -88,9 +84,8 @@ class ScriptedEngine : public StepEngine {
 
   absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(
       std::vector<HostTensor> tensors) const override {
-    auto staged = std::make_unique<ScriptedWeights>();
-    for (const HostTensor& one : tensors)
-      staged->tensors.emplace_back(one.bytes.begin(), one.bytes.end());
+    auto staged = std::make_unique<TextWeights>();
+    for (const HostTensor& one : tensors) staged->Add(one.bytes);
     return staged;
   }
   std::vector<GroupKey> Install(std::unique_ptr<StagedWeights>, WeightVersion version) override {

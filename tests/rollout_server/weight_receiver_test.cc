@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <string>
 #include <string_view>
 
+#include "tests/rollout_server/memory_arrival.h"
 #include "tests/support/status_matchers.h"
 
 namespace tandem::rollout {
@@ -15,32 +17,32 @@ namespace {
 using ::tandem::testing::FailsWith;
 using ::tandem::testing::IsOk;
 
-class TextWeights : public StagedWeights {
- public:
-  std::vector<std::string> tensors;
-};
-
 // Keeps what was installed as text.
 class MemorySink : public WeightSink {
  public:
   absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors) override {
-    auto staged = std::make_unique<TextWeights>();
-    for (const HostTensor& tensor : tensors) {
-      staged->tensors.emplace_back(reinterpret_cast<const char*>(tensor.bytes.data()),
-                                   tensor.bytes.size());
-    }
+    auto staged = std::make_unique<testing::TextWeights>();
+    for (const HostTensor& tensor : tensors) staged->Add(tensor.bytes);
     return staged;
+  }
+  std::optional<Device> arrival_memory() const override { return Device::kCpu; }
+  absl::StatusOr<std::unique_ptr<ArrivingWeights>> Arrive() override {
+    ++num_arrivals;
+    return std::make_unique<testing::MemoryArrival>(
+        std::vector<TensorSpec>{{"a", DType::kF32, {2}}, {"b", DType::kBF16, {3}}}, flip_in);
   }
   absl::StatusOr<double> Install(std::unique_ptr<StagedWeights> staged,
                                  WeightVersion version) override {
     if (!refusal.ok()) return refusal;
-    served = static_cast<TextWeights&>(*staged).tensors;
+    served = static_cast<testing::TextWeights&>(*staged).tensors;
     served_version = version;
     ++num_installs;
     return 0.25;
   }
 
   absl::Status refusal;
+  int flip_in = -1;
+  int num_arrivals = 0;
   std::vector<std::string> served;
   WeightVersion served_version;
   int num_installs = 0;
@@ -331,6 +333,123 @@ TEST_F(DeltaPushTest, ADeltaOverWhatIsNotHeldIsRefused) {
   EXPECT_TRUE(receiver_.Abort({2}));
   EXPECT_THAT(begin(2, 1, 2),
               FailsWith(absl::StatusCode::kFailedPrecondition, "its bytes are not held"));
+}
+
+// Pushes that arrive in the engine's own memory; here the host's (memory_arrival.h).
+class ArrivingPushTest : public WeightReceiverTest {
+ protected:
+  static DigestMap Sums(std::string_view a, std::string_view b) {
+    return {{"a", WordSumsDigest(Bytes(a))}, {"b", WordSumsDigest(Bytes(b))}};
+  }
+
+  // One bucket of all: the manifest names b first.
+  absl::Status Send(int64_t version, std::string_view b_then_a) {
+    const auto store = receiver_.Buckets({version});
+    if (!store.ok()) return store.status();
+    const auto room = (*store)->Room(0, std::ssize(b_then_a));
+    EXPECT_THAT(room, IsOk());
+    std::ranges::copy(Bytes(b_then_a), room->begin());
+    for (const Bucket& bucket : PlanBuckets(std::vector<int64_t>{6, 8}, 14)) {
+      std::span<const std::byte> bytes = *room;
+      for (const BucketSlice& slice : bucket.slices) {
+        const absl::Status stored =
+            (*store)->Store(slice, bytes.first(static_cast<size_t>(slice.length)));
+        if (!stored.ok()) return stored;
+        bytes = bytes.subspan(static_cast<size_t>(slice.length));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  void PushOnDevice(int64_t version) {
+    ASSERT_THAT(receiver_.BeginOnDevice({version}, {b_, a_}), IsOk());
+    ASSERT_THAT(Send(version, "bbbbbbaaaaaaaa"), IsOk());
+  }
+};
+
+TEST_F(ArrivingPushTest, InstallsWhatArrivedAndTellsTheSumsThatWereMadeThere) {
+  EXPECT_TRUE(receiver_.TakesOnDevice(Device::kCpu));
+  EXPECT_FALSE(receiver_.TakesOnDevice(Device::kCuda)) << "a group there cannot write here";
+  EXPECT_EQ(*receiver_.BeginOnDevice({1}, {b_, a_}), (std::vector<int64_t>{6, 8}));
+  ASSERT_THAT(Send(1, "bbbbbbaaaaaaaa"), IsOk());
+  const auto report =
+      receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb"), Sums("aaaaaaaa", "bbbbbb"));
+  ASSERT_THAT(report, IsOk());
+  EXPECT_THAT(sink_.served, ::testing::ElementsAre("aaaaaaaa", "bbbbbb"));
+  EXPECT_EQ(report->live.digests, Digests("aaaaaaaa", "bbbbbb"));
+  EXPECT_EQ(report->live.word_sums, Sums("aaaaaaaa", "bbbbbb"));
+  EXPECT_EQ(receiver_.live()->word_sums, report->live.word_sums);
+}
+
+TEST_F(ArrivingPushTest, AFlippedBitIsDataLossNamingTheTensorAndTheLiveWeightsStay) {
+  sink_.flip_in = 1;
+  PushOnDevice(1);
+  EXPECT_THAT(receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb"), Sums("aaaaaaaa", "bbbbbb")),
+              FailsWith(absl::StatusCode::kDataLoss, "sum of words of b is"));
+  EXPECT_EQ(sink_.num_installs, 0);
+  EXPECT_EQ(receiver_.live()->version.value, 0);
+  sink_.flip_in = -1;
+  PushOnDevice(1);
+  EXPECT_THAT(receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb"), Sums("aaaaaaaa", "bbbbbb")),
+              IsOk());
+}
+
+TEST_F(ArrivingPushTest, BytesThatDidNotArriveAreDataLoss) {
+  ASSERT_THAT(receiver_.BeginOnDevice({1}, {b_, a_}), IsOk());
+  EXPECT_THAT(receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb"), Sums("aaaaaaaa", "bbbbbb")),
+              FailsWith(absl::StatusCode::kDataLoss, "sum of words of b is"));
+}
+
+TEST_F(ArrivingPushTest, WithoutSumsNothingIsProvenAndNothingInstalled) {
+  PushOnDevice(1);
+  EXPECT_THAT(receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb")),
+              FailsWith(absl::StatusCode::kDataLoss, "no sum of words was given for a"));
+  EXPECT_EQ(sink_.num_installs, 0);
+}
+
+TEST_F(ArrivingPushTest, ChunksOfAStreamAreRefusedAndADenseBeginGoesThroughHostMemory) {
+  ASSERT_THAT(receiver_.BeginOnDevice({1}, {b_, a_}), IsOk());
+  EXPECT_THAT(receiver_.Receive({1}, 0, 0, Bytes("bbbbbb")),
+              FailsWith(absl::StatusCode::kFailedPrecondition, "arrives on the device"));
+  PushAll(1, "aaaaaaaa", "bbbbbb");
+  ASSERT_THAT(receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb")), IsOk());
+  EXPECT_TRUE(receiver_.live()->word_sums.empty());
+}
+
+// Its bytes are not on the host: the next one is no delta over them.
+TEST_F(ArrivingPushTest, NoDeltaIsTakenOverAVersionThatArrivedOnTheDevice) {
+  PushAll(1, "aaaaaaaa", "bbbbbb");
+  ASSERT_THAT(receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb")), IsOk());
+  EXPECT_TRUE(receiver_.takes_delta());
+  PushOnDevice(2);
+  EXPECT_TRUE(receiver_.takes_delta()) << "version 1 is live, and its bytes are held";
+  ASSERT_THAT(receiver_.Commit({2}, Digests("aaaaaaaa", "bbbbbb"), Sums("aaaaaaaa", "bbbbbb")),
+              IsOk());
+  EXPECT_FALSE(receiver_.takes_delta());
+}
+
+// A dropped update's thread may still write: never into what is served, nor into the next one.
+TEST_F(ArrivingPushTest, WhatComesForADroppedUpdateIsNeverServed) {
+  ASSERT_THAT(receiver_.BeginOnDevice({1}, {b_, a_}), IsOk());
+  const auto late = receiver_.Buckets({1});
+  ASSERT_THAT(late, IsOk());
+  EXPECT_TRUE(receiver_.Abort({1}));
+  PushOnDevice(1);
+  EXPECT_THAT((*late)->Store({.tensor = 0, .offset = 0, .length = 6}, Bytes("xxxxxx")), IsOk());
+  ASSERT_THAT(receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb"), Sums("aaaaaaaa", "bbbbbb")),
+              IsOk());
+  EXPECT_THAT(sink_.served, ::testing::ElementsAre("aaaaaaaa", "bbbbbb"));
+  EXPECT_EQ(sink_.num_arrivals, 2);
+}
+
+TEST_F(ArrivingPushTest, NothingIsWrittenAfterTheSumsWereMade) {
+  PushOnDevice(1);
+  const auto late = receiver_.Buckets({1});
+  ASSERT_THAT(late, IsOk());
+  ASSERT_THAT(receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb"), Sums("aaaaaaaa", "bbbbbb")),
+              IsOk());
+  EXPECT_THAT((*late)->Store({.tensor = 0, .offset = 0, .length = 6}, Bytes("xxxxxx")),
+              FailsWith(absl::StatusCode::kFailedPrecondition, "sealed"));
 }
 
 }  // namespace

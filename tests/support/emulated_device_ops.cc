@@ -26,6 +26,8 @@ int DeviceCount() { return 1; }
 std::string DeviceName() { return "emulated"; }
 DeviceMemory MemoryOfDevice() { return emulated_device().memory; }
 
+const Device kMemory = Device::kCpu;
+
 at::TensorOptions On(at::ScalarType type) { return at::TensorOptions().dtype(type); }
 at::Tensor HostBytes(int64_t size) { return at::empty({size}, On(at::kByte)); }
 

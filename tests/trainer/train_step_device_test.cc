@@ -1,14 +1,18 @@
 // Whole train steps on a device beside those on the CPU.
+#include <ATen/ops/from_blob.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
+#include <string>
+#include <utility>
 
 #include "tests/support/status_matchers.h"
 #include "tests/trainer/scored_groups.h"
 #include "tests/trainer/test_devices.h"
 #include "tests/trainer/toy_model.h"
 #include "trainer/train_step.h"
+#include "trainer/weight_cast.h"
 
 namespace tandem::trainer {
 namespace {
@@ -92,6 +96,39 @@ TEST_P(TrainStepDeviceTest, WhatIsSavedAndTakenBackGoesOnTheSame) {
   ASSERT_THAT(first->Run(Groups()), IsOk());
   ASSERT_THAT(second->Run(Groups()), IsOk());
   EXPECT_EQ(Masters(*first), Masters(*second));
+}
+
+// What a push sends, in buckets that end anywhere but within an element. On the CPU there is
+// nothing to make it from.
+TEST_P(TrainStepDeviceTest, BucketsMadeOnTheDeviceAreTheHostsCastBitForBit) {
+  const auto step = Make(GetParam(), false);
+  ASSERT_THAT(step->Run(Groups()), IsOk());
+  const std::vector<TensorPart> masters = step->HeldMasters().value();
+  for (const auto& [dtype, rounding] : {std::pair(DType::kBF16, Rounding::kDither),
+                                        {DType::kBF16, Rounding::kNearest},
+                                        {DType::kF32, Rounding::kNearest}}) {
+    const auto source = step->DeviceBuckets(dtype, rounding);
+    ASSERT_EQ(source == nullptr, GetParam() == Device::kCpu);
+    if (source == nullptr) continue;
+    std::vector<int64_t> sizes;
+    std::string want, got;
+    const CastParts cast = WeightCaster().Cast(masters, dtype, rounding).value();
+    for (const HostTensor& tensor : cast.tensors) {
+      sizes.push_back(tensor.spec.num_bytes());
+      want.append(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
+    }
+    const auto memory = source->memory() == Device::kCuda ? at::kCUDA : at::kCPU;
+    const std::vector<Bucket> buckets = tandem::PlanBuckets(sizes, 1004);
+    for (size_t i = 0; i < buckets.size(); ++i) {
+      const auto bytes = source->Fill(i % 2, buckets[i]);
+      ASSERT_THAT(bytes, IsOk());
+      const at::Tensor host = at::from_blob(bytes->data(), {std::ssize(*bytes)},
+                                            at::TensorOptions(at::kByte).device(memory))
+                                  .cpu();
+      got.append(static_cast<const char*>(host.const_data_ptr()), bytes->size());
+    }
+    EXPECT_TRUE(got == want);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, TrainStepDeviceTest, ::testing::ValuesIn(testing::TestDevices()),

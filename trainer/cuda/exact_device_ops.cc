@@ -238,4 +238,9 @@ void ExactDeviceOps::RunLogprobs(const cuda::TokenLogprobs& task) const {
   cuda::RunExactLogprobs(task, CurrentStream());
 }
 
+absl::StatusOr<std::unique_ptr<LayerOps>> MakeDeviceLayerOps(ComputeDType dtype, bool exact) {
+  if (exact) return std::make_unique<ExactDeviceOps>(CurrentDevice(), dtype);
+  return std::make_unique<DeviceLayerOps>(CurrentDevice(), dtype);
+}
+
 }  // namespace tandem::trainer

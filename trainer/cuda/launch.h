@@ -20,7 +20,9 @@ inline void CheckLaunch(const char* kernel) {
   TORCH_CHECK(error == nullptr, "kernel of ", kernel, ": ", error);
 }
 
-// Where kernels are put: this thread's current stream.
+// This thread's current device, and its current stream there, on which kernels are put. On a GPU:
+// current_device.cc; tests link tests/support/cpu_as_device.cc in its place. Throws c10::Error.
+at::Device CurrentDevice();
 tandem::cuda::Stream CurrentStream();
 
 }  // namespace tandem::trainer

@@ -1,3 +1,4 @@
+#include "trainer/cuda/device_cast.h"
 #include "trainer/cuda/device_layer_ops.h"
 
 namespace tandem::trainer {
@@ -5,6 +6,10 @@ namespace tandem::trainer {
 absl::StatusOr<std::unique_ptr<LayerOps>> MakeDeviceLayerOps(ComputeDType, bool) {
   return absl::FailedPreconditionError(
       "trainer.device is cuda, and this build has no CUDA: build the cuda preset (docs/cuda.md)");
+}
+
+std::shared_ptr<BucketSource> MakeDeviceCast(const std::vector<NamedParameter>&, DType, Rounding) {
+  return nullptr;
 }
 
 }  // namespace tandem::trainer

@@ -13,6 +13,7 @@
 #include "common/cuda/kernels.h"
 #include "common/model/model_config.h"
 #include "rollout_server/engine/cuda/cuda_weights.h"
+#include "rollout_server/engine/engine.h"
 #include "rollout_server/engine/scheduler.h"
 
 namespace tandem::rollout {

@@ -21,6 +21,7 @@
 #include "common/base/status_macros.h"
 #include "common/cuda/kernels.h"
 #include "common/tensor/torch_status.h"
+#include "rollout_server/engine/cuda/cuda_arrival.h"
 #include "rollout_server/engine/cuda/cuda_forward.h"
 #include "rollout_server/engine/cuda/cuda_weights.h"
 #include "rollout_server/engine/cuda/decode_step.h"
@@ -125,6 +126,11 @@ bool OutOfMemory(const std::string& message) {
 }
 bool OutOfMemory(const absl::Status& status) { return OutOfMemory(std::string(status.message())); }
 
+absl::Status NoMemoryForWeights(const c10::OutOfMemoryError& error) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no device memory for weights: ", error.what_without_backtrace()));
+}
+
 // What graphs read and write: always the same memory.
 struct GraphMemory {
   at::Tensor host_inputs, inputs;  // bytes, as DecodeLayout says
@@ -160,6 +166,10 @@ class CudaRunner : public TokenRunner {
   bool Packed(const StagedWeights* weights) const override {
     return dynamic_cast<const CudaWeights*>(weights) != nullptr;
   }
+
+  std::optional<Device> arrival_memory() const override { return cuda::kMemory; }
+  absl::StatusOr<std::unique_ptr<ArrivingWeights>> Arrive(
+      std::unique_ptr<StagedWeights> spare, CudaArrival::GiveBack give_back) const override;
 
   absl::Status Run(const StagedWeights& weights, std::span<const TokenInput> inputs,
                    std::span<const int64_t> logits_rows, OnLogits on_logits,
@@ -241,6 +251,9 @@ class CudaRunner : public TokenRunner {
     });
   }
 
+  DType WeightType() const {
+    return options_.dtype == ComputeDType::kBf16 ? DType::kBF16 : DType::kF32;
+  }
   bool flash() const { return element() == Element::kBf16 && !options_.invariant; }
 
   // One copy: the arrays lie in pinned memory, which the next step overwrites after this one's
@@ -348,16 +361,28 @@ class CudaRunner : public TokenRunner {
 
 absl::StatusOr<std::unique_ptr<StagedWeights>> CudaRunner::Pack(
     const std::vector<HostTensor>& tensors, std::unique_ptr<StagedWeights> spare) const {
-  const DType dtype = options_.dtype == ComputeDType::kBf16 ? DType::kBF16 : DType::kF32;
+  const DType dtype = WeightType();
   TANDEM_RETURN_IF_ERROR(CheckModelTensors(config_, tensors, dtype));
   std::unique_ptr<CudaWeights> place(static_cast<CudaWeights*>(spare.release()));
   try {
     return std::unique_ptr<StagedWeights>(UploadWeights(config_, tensors, dtype, std::move(place)));
   } catch (const c10::OutOfMemoryError& error) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no device memory for weights: ", error.what_without_backtrace()));
+    return NoMemoryForWeights(error);
   } catch (const std::exception& error) {
     return absl::InternalError(absl::StrCat("weights to the device: ", error.what()));
+  }
+}
+
+absl::StatusOr<std::unique_ptr<ArrivingWeights>> CudaRunner::Arrive(
+    std::unique_ptr<StagedWeights> spare, CudaArrival::GiveBack give_back) const {
+  std::unique_ptr<CudaWeights> place(static_cast<CudaWeights*>(spare.release()));
+  try {
+    return std::make_unique<CudaArrival>(config_, WeightType(), std::move(place),
+                                         std::move(give_back));
+  } catch (const c10::OutOfMemoryError& error) {
+    return NoMemoryForWeights(error);
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat("a place for weights: ", error.what()));
   }
 }
 

@@ -16,46 +16,23 @@
 namespace tandem::rollout {
 namespace {
 
-class Uploader {
+at::ScalarType TypeOf(DType dtype) { return dtype == DType::kBF16 ? at::kBFloat16 : at::kFloat; }
+
+// Gives each of the model's tensors its rows of the arrays that the kernels read.
+class Layout {
  public:
-  Uploader(const std::vector<HostTensor>& tensors, DType dtype)
-      : type_(dtype == DType::kBF16 ? at::kBFloat16 : at::kFloat) {
-    for (const HostTensor& tensor : tensors) tensors_[tensor.spec.name] = &tensor;
+  Layout(const std::vector<TensorSpec>& tensors, DType dtype) : type_(TypeOf(dtype)) {
+    for (const TensorSpec& spec : tensors) shapes_[spec.name] = spec.shape;
   }
 
   // The named tensors one below the other, in `to`'s memory if it has their shape.
-  void Stack(const std::vector<std::string>& names, at::Tensor& to) const {
-    std::vector<int64_t> shape = tensors_.at(names[0])->spec.shape;
-    shape[0] = 0;
-    for (const std::string& name : names) shape[0] += tensors_.at(name)->spec.shape[0];
-    if (!to.defined() || to.sizes() != at::IntArrayRef(shape)) {
-      to = at::empty(shape, cuda::On(type_));
-    }
-    int64_t first = 0;
-    for (const std::string& name : names) {
-      const HostTensor& tensor = *tensors_.at(name);
-      const int64_t rows = tensor.spec.shape[0];
-      // copy_ reads only.
-      to.narrow(0, first, rows)
-          .copy_(at::from_blob(const_cast<std::byte*>(tensor.bytes.data()), tensor.spec.shape,
-                               at::TensorOptions().dtype(type_)));
-      first += rows;
-    }
-  }
-
-  // Vectors, as fp32.
-  void Floats(const std::vector<std::string>& names, at::Tensor& to) const {
-    at::Tensor typed;
-    Stack(names, typed);
-    if (to.defined() && to.sizes() == typed.sizes()) {
-      to.copy_(typed);
-    } else {
-      to = typed.to(at::kFloat);
-    }
+  void Stack(const std::vector<std::string>& names, at::Tensor& to) { Stack(names, type_, to); }
+  void Floats(const std::vector<std::string>& names, at::Tensor& to) {
+    Stack(names, at::kFloat, to);
   }
 
   void Linear(const std::string& prefix, const std::vector<std::string>& names, bool has_bias,
-              CudaLinear& to) const {
+              CudaLinear& to) {
     std::vector<std::string> weights, biases;
     for (const std::string& name : names) {
       weights.push_back(absl::StrCat(prefix, name, ".weight"));
@@ -65,7 +42,7 @@ class Uploader {
     if (has_bias) Floats(biases, to.bias);
   }
 
-  void Layer(const ModelConfig& config, int64_t index, CudaLayer& to) const {
+  void Layer(const ModelConfig& config, int64_t index, CudaLayer& to) {
     const std::string layer = absl::StrCat("model.layers.", index, ".");
     const std::string attention = layer + "self_attn.", mlp = layer + "mlp.";
     Floats({layer + "input_layernorm.weight"}, to.input_norm);
@@ -80,9 +57,27 @@ class Uploader {
     Linear(mlp, {"down_proj"}, config.mlp_bias, to.down);
   }
 
+  const at::Tensor& place(const std::string& name) const { return places_.at(name); }
+
  private:
+  void Stack(const std::vector<std::string>& names, at::ScalarType type, at::Tensor& to) {
+    std::vector<int64_t> shape = shapes_.at(names[0]);
+    shape[0] = 0;
+    for (const std::string& name : names) shape[0] += shapes_.at(name)[0];
+    if (!to.defined() || to.sizes() != at::IntArrayRef(shape)) {
+      to = at::empty(shape, cuda::On(type));
+    }
+    int64_t first = 0;
+    for (const std::string& name : names) {
+      const int64_t rows = shapes_.at(name)[0];
+      places_[name] = to.narrow(0, first, rows);
+      first += rows;
+    }
+  }
+
   const at::ScalarType type_;
-  std::map<std::string, const HostTensor*> tensors_;
+  std::map<std::string, std::vector<int64_t>> shapes_;
+  std::map<std::string, at::Tensor> places_;
 };
 
 }  // namespace
@@ -102,6 +97,25 @@ int64_t CudaWeights::layer_bytes() const {
   return bytes;
 }
 
+std::vector<at::Tensor> TensorPlaces(const ModelConfig& config, DType dtype, CudaWeights& weights) {
+  const std::vector<TensorSpec> tensors = ModelTensors(config, dtype);
+  Layout layout(tensors, dtype);
+  layout.Stack({"model.embed_tokens.weight"}, weights.embedding);
+  if (config.tie_word_embeddings) {
+    weights.head = weights.embedding;
+  } else {
+    layout.Stack({"lm_head.weight"}, weights.head);
+  }
+  weights.layers.resize(static_cast<size_t>(config.num_layers));
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    layout.Layer(config, i, weights.layers[static_cast<size_t>(i)]);
+  }
+  layout.Floats({"model.norm.weight"}, weights.final_norm);
+  std::vector<at::Tensor> places;
+  for (const TensorSpec& spec : tensors) places.push_back(layout.place(spec.name));
+  return places;
+}
+
 std::unique_ptr<CudaWeights> UploadWeights(const ModelConfig& config,
                                            const std::vector<HostTensor>& tensors, DType dtype,
                                            std::unique_ptr<CudaWeights> spare) {
@@ -110,18 +124,12 @@ std::unique_ptr<CudaWeights> UploadWeights(const ModelConfig& config,
   const c10::Stream stream = cuda::StreamOfUploads();
   const c10::StreamGuard guard(stream);
   if (!spare) spare = std::make_unique<CudaWeights>();
-  const Uploader uploader(tensors, dtype);
-  uploader.Stack({"model.embed_tokens.weight"}, spare->embedding);
-  if (config.tie_word_embeddings) {
-    spare->head = spare->embedding;
-  } else {
-    uploader.Stack({"lm_head.weight"}, spare->head);
+  const std::vector<at::Tensor> places = TensorPlaces(config, dtype, *spare);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    // copy_ reads only.
+    places[i].copy_(at::from_blob(const_cast<std::byte*>(tensors[i].bytes.data()),
+                                  tensors[i].spec.shape, at::TensorOptions().dtype(TypeOf(dtype))));
   }
-  spare->layers.resize(static_cast<size_t>(config.num_layers));
-  for (int64_t i = 0; i < config.num_layers; ++i) {
-    uploader.Layer(config, i, spare->layers[static_cast<size_t>(i)]);
-  }
-  uploader.Floats({"model.norm.weight"}, spare->final_norm);
   cuda::Wait(stream);
   return spare;
 }

@@ -4,13 +4,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "common/model/model_config.h"
 #include "common/weights/host_tensor.h"
-#include "rollout_server/engine/engine.h"
+#include "rollout_server/engine/staged_weights.h"
 
 namespace tandem::rollout {
 
@@ -40,11 +41,20 @@ struct CudaWeights : StagedWeights {
   std::vector<CudaLayer> layers;
   at::Tensor final_norm;  // [E]
 
+  // Of buckets that arrive for this place, bytes; undefined before the first. They stay with it: a
+  // broadcast that was given up may still write there for a moment, where nobody else may be.
+  std::array<at::Tensor, ArrivingWeights::kRooms> rooms;
+
   int64_t layer_bytes() const;  // of the linear layers but the head
 
  private:
   static uint64_t NextPlace();
 };
+
+// Where each tensor of ModelTensors lies in `weights`, in that order and of its shape: views, of
+// `dtype` or, norms and biases, fp32, each contiguous. Allocates on the current stream what is not
+// there yet. Throws c10::Error.
+std::vector<at::Tensor> TensorPlaces(const ModelConfig& config, DType dtype, CudaWeights& weights);
 
 // `tensors`: of PackModelWeights' check. Copies them, into `spare`'s memory where it is not null,
 // on a stream of its own, and waits for it. Throws c10::Error.

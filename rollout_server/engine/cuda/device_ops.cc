@@ -24,6 +24,8 @@ DeviceMemory MemoryOfDevice() {
   return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
 }
 
+const Device kMemory = Device::kCuda;
+
 at::TensorOptions On(at::ScalarType type) {
   return at::TensorOptions().dtype(type).device(at::kCUDA);
 }

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "common/cuda/kernels.h"
+#include "common/model/device.h"
 #include "rollout_server/engine/cuda/memory_plan.h"
 
 namespace tandem::rollout::cuda {
@@ -22,6 +23,7 @@ int DeviceCount();
 std::string DeviceName();       // of the one that is used
 DeviceMemory MemoryOfDevice();  // now, with what LibTorch keeps for itself given back
 
+extern const Device kMemory;                // whose memory the next line's is: kCuda
 at::TensorOptions On(at::ScalarType type);  // memory of the device
 at::Tensor HostBytes(
     int64_t size);  // of the host, pinned: copies from and to it may be asynchronous

@@ -22,7 +22,7 @@ inline constexpr int64_t kMeasurementBytes = int64_t{768} << 20;  // with the pr
 inline constexpr int64_t kDriverBytes = int64_t{768} << 20;
 inline constexpr int64_t kGraphBytes = int64_t{4} << 20;  // of one graph's launches
 // Of a push over NCCL: its buffers, and buckets on their way (trainer.push.group.bucket_bytes, 32
-// MiB unless set, two at a time).
+// MiB unless set, two for each place of weights).
 inline constexpr int64_t kPushBytes = int64_t{512} << 20;
 inline constexpr int64_t kSpareShare = 64;  // one part of so many of the device
 inline constexpr int64_t kMostGraphs = 128;

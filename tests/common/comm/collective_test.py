@@ -74,7 +74,7 @@ def ranks():
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_every_operation_gives_the_values_of_its_definition_at_every_rank(ranks, world):
-    words = ["all_reduce", "all_reduce_max", f"broadcast:{world - 1}", f"bytes:{world - 1}", "all_gather", "reduce_scatter", "barrier",
+    words = ["all_reduce", "all_reduce_max", f"broadcast:{world - 1}", f"bytes:{world - 1}", f"device_bytes:{world - 1}", "all_gather", "reduce_scatter", "barrier",
              "start:5", "large:2"]
     outcomes = [rank.end() for rank in ranks(*[words] * world)]
     total, last = sum(range(world)), world - 1
@@ -84,6 +84,11 @@ def test_every_operation_gives_the_values_of_its_definition_at_every_rank(ranks,
         assert found["all_reduce_max"] == f"{last} {last + 1} {last + 2}"
         assert found[f"broadcast:{last}"] == f"{last} {last + 1} {last + 2}"
         assert found[f"bytes:{last}"] == " ".join([str(10 + last)] * 3)
+        on_device = found[f"device_bytes:{last}"]
+        if BACKEND == "nccl":
+            assert on_device == " ".join([str(10 + last)] * 3)
+        else:
+            assert on_device == "INVALID_ARGUMENT: a group over Gloo cannot broadcast memory of a device: take NCCL"
         gathered = [value for rank in range(world) for value in (rank, rank + 1, rank + 2)]
         assert found["all_gather"] == " ".join(map(str, gathered[:8]))
         assert found["reduce_scatter"] == f"{2 * r * world} {(2 * r + 1) * world}"

@@ -2,6 +2,7 @@
 // what its arguments say, one after the other, and prints a line for each.
 //
 //   all_reduce | all_reduce_max | broadcast:ROOT | all_gather | reduce_scatter | barrier
+//   bytes:ROOT | device_bytes:ROOT   of the host, and of a device
 //   start:N      N all-reduces under way at once
 //   large:MB     an all-reduce of so many megabytes
 //   mark         prints and flushes, for tests that act now
@@ -93,6 +94,14 @@ struct Worker {
     });
   }
 
+  // Bytes of a device where the backend works on one.
+  std::string SendDeviceBytes(int root) {
+    at::Tensor own = at::full({3}, 10 + group->rank(), Floats().dtype(at::kByte));
+    const absl::Status status =
+        BroadcastBytes(*group, {static_cast<std::byte*>(own.data_ptr()), 3}, root, Device::kCuda);
+    return Outcome(status, own);
+  }
+
   // Rank r gets sum over ranks of [2 r, 2 r + 1].
   std::string Scatter() {
     at::Tensor all = at::arange(2 * group->size(), Floats());
@@ -125,6 +134,7 @@ struct Worker {
     if (what == "all_reduce_max") return Outcome(group->AllReduce(own, Reduction::kMax), own);
     if (what == "broadcast") return Outcome(group->Broadcast(own, number()), own);
     if (what == "bytes") return SendBytes(number());
+    if (what == "device_bytes") return SendDeviceBytes(number());
     if (what == "all_gather") return Gather();
     if (what == "reduce_scatter") return Scatter();
     if (what == "barrier") return group->Barrier().ToString();

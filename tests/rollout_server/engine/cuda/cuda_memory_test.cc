@@ -80,6 +80,35 @@ TEST_F(CudaMemoryTest, TheFirstPushGoesIntoMemoryHeldFromTheStart) {
   }
 }
 
+TEST_F(CudaMemoryTest, WeightsThatArriveOnTheDeviceGoThereTooAndWhatIsGivenUpIsFreeForTheNext) {
+  EngineOptions options = Cuda();
+  options.kv_capacity_tokens = 256;
+  options.reserve_for_push = true;
+  const auto engine = Make(options);
+  ASSERT_TRUE(engine);
+  const CudaWeights later;
+  for (int push = 0; push < 2; ++push) {
+    const auto given_up = engine->Arrive();
+    ASSERT_THAT(given_up, IsOk());
+  }
+  auto arriving = engine->Arrive();
+  ASSERT_THAT(arriving, IsOk());
+  // While one is open another has memory of its own.
+  auto beside = engine->Arrive();
+  ASSERT_THAT(beside, IsOk());
+  EXPECT_GT(dynamic_cast<const CudaWeights&>(*(*beside)->Take()).place, later.place);
+  ASSERT_THAT((*arriving)->Seal(), IsOk());
+  const auto weights = (*arriving)->Take();
+  EXPECT_LT(dynamic_cast<const CudaWeights&>(*weights).place, later.place);
+}
+
+TEST_F(CudaMemoryTest, AnEngineOnTheCpuHasNoPlaceOnADeviceAndKeepsItsSpare) {
+  const auto engine = Make(Fp32());
+  EXPECT_FALSE(engine->arrival_memory().has_value());
+  EXPECT_THAT(engine->Arrive(), FailsWith(absl::StatusCode::kUnimplemented, "no device"));
+  EXPECT_THAT(engine->Stage(testing::TinyModelTensors(testing::TinyModelConfig(), 5)), IsOk());
+}
+
 TEST_F(CudaMemoryTest, WithoutMemoryForGraphsStepsRunAsTheyCome) {
   std::vector<Completions> runs;
   for (const int64_t graphs : {100, 1, 0}) {

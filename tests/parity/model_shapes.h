@@ -1,0 +1,25 @@
+// Shapes of the tiny model that differ from Llama's as families of models do, for tests of both
+// sides.
+#ifndef TANDEM_TESTS_PARITY_MODEL_SHAPES_H_
+#define TANDEM_TESTS_PARITY_MODEL_SHAPES_H_
+
+#include "common/model/model_config.h"
+
+namespace tandem::testing {
+
+inline void Qwen2Like(ModelConfig& config) {
+  config.model_type = "qwen2";
+  config.attention_qkv_bias = true;
+  config.num_kv_heads = 1;
+  config.tie_word_embeddings = false;
+}
+
+inline void Qwen3Like(ModelConfig& config) {
+  config.model_type = "qwen3";
+  config.qk_norm = true;
+  config.head_dim = 24;
+}
+
+}  // namespace tandem::testing
+
+#endif  // TANDEM_TESTS_PARITY_MODEL_SHAPES_H_

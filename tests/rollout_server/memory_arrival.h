@@ -1,0 +1,96 @@
+// MemoryArrival: ArrivingWeights in host memory: what a device is to a push, without one; and what
+// a scripted engine makes of it.
+#ifndef TANDEM_TESTS_ROLLOUT_SERVER_MEMORY_ARRIVAL_H_
+#define TANDEM_TESTS_ROLLOUT_SERVER_MEMORY_ARRIVAL_H_
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/weights/host_tensor.h"
+#include "common/weights/word_sums.h"
+#include "rollout_server/engine/staged_weights.h"
+#include "rollout_server/step_engine.h"
+
+namespace tandem::rollout::testing {
+
+// Weights as text: the bytes of each tensor, in the engine's order.
+struct TextWeights : StagedWeights {
+  void Add(std::span<const std::byte> bytes) {
+    tensors.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  std::vector<std::string> tensors;
+};
+
+class MemoryArrival : public ArrivingWeights {
+ public:
+  // Bytes that nobody writes are '?'. `flip_in`: a tensor of which a bit is flipped on
+  // its way, -1: none.
+  explicit MemoryArrival(const std::vector<TensorSpec>& specs, int flip_in = -1)
+      : weights_(std::make_unique<TextWeights>()), flip_in_(flip_in) {
+    for (const TensorSpec& spec : specs) {
+      weights_->tensors.emplace_back(static_cast<size_t>(spec.num_bytes()), '?');
+    }
+  }
+
+  absl::StatusOr<std::span<std::byte>> Room(size_t place, int64_t num_bytes) override {
+    rooms_[place].resize(static_cast<size_t>(num_bytes));
+    return std::span(rooms_[place]);
+  }
+  absl::Status Write(size_t index, int64_t offset, std::span<const std::byte> bytes) override {
+    if (sealed_) return absl::FailedPreconditionError("the weights are sealed");
+    std::string& tensor = weights_->tensors.at(index);
+    const auto at = static_cast<size_t>(offset);
+    if (at + bytes.size() > tensor.size()) {
+      return absl::OutOfRangeError(absl::StrCat("past the end of tensor ", index));
+    }
+    std::ranges::copy(bytes, std::as_writable_bytes(std::span(tensor)).begin() + offset);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::vector<std::string>> Seal() override {
+    sealed_ = true;
+    if (flip_in_ >= 0) weights_->tensors[static_cast<size_t>(flip_in_)].back() ^= 1;
+    std::vector<std::string> sums;
+    for (const std::string& tensor : weights_->tensors) {
+      sums.push_back(WordSumsDigest(std::as_bytes(std::span(tensor))));
+    }
+    return sums;
+  }
+  std::unique_ptr<StagedWeights> Take() override { return std::move(weights_); }
+
+ private:
+  std::unique_ptr<TextWeights> weights_;
+  const int flip_in_;
+  std::array<std::vector<std::byte>, kRooms> rooms_;
+  bool sealed_ = false;
+};
+
+// A StepEngine whose weights may arrive in its memory, which is the host's.
+class EngineWithArrivals : public StepEngine {
+ public:
+  // From now on, weights of these tensors; `flip_in` as MemoryArrival has it.
+  void LetWeightsArrive(std::vector<TensorSpec> tensors, int flip_in = -1) {
+    tensors_ = std::move(tensors);
+    flip_in_ = flip_in;
+  }
+  std::optional<Device> arrival_memory() const override {
+    if (tensors_.empty()) return std::nullopt;
+    return Device::kCpu;
+  }
+  absl::StatusOr<std::unique_ptr<ArrivingWeights>> Arrive() const override {
+    return std::make_unique<MemoryArrival>(tensors_, flip_in_);
+  }
+
+ private:
+  std::vector<TensorSpec> tensors_;  // empty: none may
+  int flip_in_ = -1;
+};
+
+}  // namespace tandem::rollout::testing
+
+#endif  // TANDEM_TESTS_ROLLOUT_SERVER_MEMORY_ARRIVAL_H_
