@@ -10,6 +10,7 @@
 #include "common/base/command_line.h"
 #include "common/base/exit_codes.h"
 #include "common/base/passive_threads.h"
+#include "common/base/printable.h"
 #include "common/base/version.h"
 #include "trainer/run_trainer.h"
 
@@ -17,7 +18,8 @@ namespace tandem::trainer {
 namespace {
 
 int Fail(const absl::Status& status, ExitCode code) {
-  std::fprintf(stderr, "trainer: %s\n", std::string(status.message()).c_str());
+  // A file's or a caller's words may be in it.
+  std::fprintf(stderr, "trainer: %s\n", PrintableLines(std::string(status.message())).c_str());
   return ToInt(code);
 }
 
