@@ -152,6 +152,14 @@ void EngineThread::Resume(std::function<void(absl::Status)> done) {
   SetPaused(false, std::move(done));
 }
 
+void EngineThread::ResumeIf(std::function<bool()> wanted) {
+  Post([this, wanted = std::move(wanted)](StepEngine* engine) {
+    if (engine == nullptr || !paused_.load() || !wanted()) return;
+    paused_.store(false);
+    if (callbacks_.on_resumed) callbacks_.on_resumed();
+  });
+}
+
 absl::StatusOr<std::unique_ptr<StagedWeights>> EngineThread::Stage(
     std::vector<HostTensor> tensors) {
   return engine_->Stage(std::move(tensors));

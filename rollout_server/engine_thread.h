@@ -97,6 +97,9 @@ class EngineThread : public WeightSink {
   //                        ever
   void Pause(std::function<void(absl::Status)> done);
   void Resume(std::function<void(absl::Status)> done);
+  // Ends a pause if `wanted` says so, which is asked on the engine thread, in turn with the other
+  // commands, and only in a pause.
+  void ResumeIf(std::function<bool()> wanted);
   bool paused() const { return paused_.load(); }
 
   // WeightSink. Stage runs on the caller's thread beside the steps; Install waits for the running

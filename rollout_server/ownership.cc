@@ -3,27 +3,14 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/printable.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/caller_secret.h"
 
 namespace tandem::rollout {
 namespace {
-
-// A run id is shown on terminals and in metrics.
-absl::Status CheckRunId(const std::string& run_id) {
-  if (run_id.empty()) return absl::InvalidArgumentError("run_id is empty");
-  if (run_id.size() > kMaxRunIdBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("run_id has ", run_id.size(), " bytes, at most ", kMaxRunIdBytes));
-  }
-  if (std::ranges::any_of(run_id, [](unsigned char c) { return absl::ascii_iscntrl(c); })) {
-    return absl::InvalidArgumentError("run_id has control characters");
-  }
-  return absl::OkStatus();
-}
 
 absl::Status CheckSecret(const std::string& secret) {
   if (secret.empty()) {
@@ -41,6 +28,17 @@ absl::Status CheckSecret(const std::string& secret) {
 
 }  // namespace
 
+absl::Status CheckRunId(const std::string& run_id) {
+  if (run_id.size() > kMaxRunIdBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("run_id has ", run_id.size(), " bytes, at most ", kMaxRunIdBytes));
+  }
+  if (Printable(run_id) != run_id) {
+    return absl::InvalidArgumentError("run_id has control characters");
+  }
+  return absl::OkStatus();
+}
+
 std::string ScopeOf(const CallerProof& who) {
   if (who.certificate.empty() && who.secret.empty()) return "";
   return rpc::KeyedDigest(who.secret, who.certificate);
@@ -50,6 +48,7 @@ Ownership::Ownership(SecondsClock clock, double default_lease_seconds)
     : clock_(std::move(clock)), default_lease_seconds_(default_lease_seconds) {}
 
 absl::StatusOr<bool> Ownership::Claim(const CallerProof& who, int64_t epoch, int64_t lease_ms) {
+  if (who.run_id.empty()) return absl::InvalidArgumentError("run_id is empty");
   TANDEM_RETURN_IF_ERROR(CheckRunId(who.run_id));
   TANDEM_RETURN_IF_ERROR(CheckSecret(who.secret));
   if (epoch < 1) {
@@ -140,7 +139,7 @@ absl::Status Ownership::CheckProof(const CallerProof& who) const {
   }
   const char* differs = nullptr;
   if (who.certificate != claimant_.certificate) {
-    differs = "comes with another certificate";
+    differs = "comes with another certificate than the one";
   } else if (!rpc::SecretsMatch(who.secret, claimant_.secret)) {
     differs = "does not show the secret";
   }

@@ -31,6 +31,10 @@ struct CallerProof {
   std::string secret;       // common/rpc/caller_secret.h; empty: it showed none
 };
 
+// A run id is shown on terminals, in logs and in metrics, and to other callers. Empty is a guest's.
+//   INVALID_ARGUMENT  over kMaxRunIdBytes, or with characters that act on a terminal (printable.h)
+absl::Status CheckRunId(const std::string& run_id);
+
 // Tells callers apart that name the same run, and guests: equal for the same certificate and secret
 // and for nobody else, 64 bytes. Empty for a caller that shows neither. No secret can be found from
 // it.

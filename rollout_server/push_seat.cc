@@ -4,9 +4,11 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <string_view>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
@@ -16,11 +18,21 @@ namespace {
 // For a thread that was called off to end.
 constexpr std::chrono::seconds kGoodbye(2);
 
+constexpr std::string_view kHostMarks = ".-_:%[]";  // beside letters and digits
+
 absl::Status Check(const comm::PushSeatOffer& offer) {
   if (offer.rank < 1 || offer.rank >= static_cast<int>(offer.members.size())) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", offer.rank, " of a push group of ",
                                                    offer.members.size(), ": servers have 1 to ",
                                                    offer.members.size() - 1));
+  }
+  // A collective library repeats it in the log as it is.
+  if (!std::ranges::all_of(offer.store_host, [](unsigned char c) {
+        return absl::ascii_isalnum(c) ||
+               kHostMarks.find(static_cast<char>(c)) != std::string_view::npos;
+      })) {
+    return absl::InvalidArgumentError(
+        "store_host is neither a host name nor an address: want letters, digits and .-_:%[]");
   }
   if (offer.store_host.empty() || offer.store_port < 1 || offer.store_port > 65535) {
     return absl::InvalidArgumentError(

@@ -109,10 +109,7 @@ absl::StatusOr<GroupRegistry::Ask> AskFromWire(const v1::GenerateGroupRequest& r
   if (request.prompt_token_ids().empty()) {
     return absl::InvalidArgumentError("prompt_token_ids is empty");
   }
-  if (request.run_id().size() > kMaxRunIdBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("run_id has ", request.run_id().size(), " bytes, at most ", kMaxRunIdBytes));
-  }
+  TANDEM_RETURN_IF_ERROR(CheckRunId(request.run_id()));
   GroupRegistry::Ask ask;
   ask.run_id = request.run_id();
   ask.group_id = request.group_id();

@@ -110,9 +110,7 @@ struct RolloutServer::Impl {
                   [this] { groups.OnResumed(); }});
   }
 
-  void OnStats(const EngineStats& stats) {
-    metrics.OnStats(stats, groups.counts(), groups.memory()->used());
-  }
+  void OnStats(const EngineStats& stats) { metrics.OnStats(stats); }
 
   // Before the callers hear of them: a trainer cannot train on what the record does not have yet.
   void RecordDrawn(const std::vector<EngineEvent>& events) {
@@ -155,7 +153,9 @@ struct RolloutServer::Impl {
                        .draining = draining.load(),
                        .ready = Readiness().yes,
                        .engine_silent_seconds = engine.SilentSeconds(),
-                       .live_version = weights.live()->version.value});
+                       .live_version = weights.live()->version.value,
+                       .groups = groups.counts(),
+                       .group_memory_bytes = groups.memory()->used()});
     });
   }
 
@@ -171,6 +171,17 @@ struct RolloutServer::Impl {
     MutexLock lock(&mu);
     failure = why;
     failed.NotifyAll();
+  }
+
+  // A pause ends with the ownership that made it, also when that ends by the lease: a run that died
+  // in one would hold up everybody else for good. A claim that comes meanwhile keeps its own.
+  void EndPauseThatNobodyOwns() {
+    if (!engine.paused() || ownership.claim()) return;
+    engine.ResumeIf([this] {
+      if (ownership.claim()) return false;
+      log::Warning("resumed: the lease of the run that paused this server has ended");
+      return true;
+    });
   }
 
   // For an alert before nobody can connect any more.
@@ -281,6 +292,7 @@ absl::Status RolloutServer::Run(const StopSignal& stop) {
   constexpr std::chrono::milliseconds kMoment(100);
   while (!stop.WaitFor(kMoment)) {
     impl_->ShowCertificate();
+    impl_->EndPauseThatNobodyOwns();
     TANDEM_RETURN_IF_ERROR(impl_->WaitForFailure(std::chrono::milliseconds(0)));
   }
   log::Info("draining", {{"signal", stop.signal()}});

@@ -37,6 +37,27 @@ void NameRefusal(const absl::Status& status, const ServiceParts& parts,
   context->AddTrailingMetadata(rpc::kRetryAfterKey, absl::StrCat(parts.groups->retry_after_ms()));
 }
 
+// gRPC rounds the timeout of a call up to two or three digits, by a hundredth of it at most: 1234 s
+// travel as 1240 s.
+constexpr double kTimeoutRounding = 1.01;
+
+double SecondsLeft(const grpc::CallbackServerContext& context) {
+  const auto deadline = context.deadline();
+  if (deadline == std::chrono::system_clock::time_point::max()) {
+    return std::numeric_limits<double>::infinity();
+  }
+  return std::chrono::duration<double>(deadline - std::chrono::system_clock::now()).count();
+}
+
+// How a call ends that gRPC calls off. The caller's own clock ends a call at its deadline before
+// this side's does, by the rounding and by the time that the call took to come here.
+absl::StatusCode CalledOff(double seconds_given, double seconds_left) {
+  constexpr double kTransitSeconds = 0.1;
+  return seconds_left <= seconds_given * (kTimeoutRounding - 1) + kTransitSeconds
+             ? absl::StatusCode::kDeadlineExceeded
+             : absl::StatusCode::kCancelled;
+}
+
 // One GenerateGroup call. Owns itself from Begin until gRPC's OnDone; the group it listens to may
 // hold it a moment longer, and then finds it finished.
 class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
@@ -86,8 +107,9 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
 
   // The caller cancelled, its connection broke, or its deadline passed.
   void OnCancel() override {
+    const absl::StatusCode code = CalledOff(seconds_given_, SecondsLeft(*context_));
     MutexLock lock(&mu_);
-    FinishOnce(grpc::Status(grpc::StatusCode::CANCELLED, "the caller is gone"));
+    FinishOnce(ToGrpc(absl::Status(code, "the caller is gone")));
   }
 
   void OnDone() override {
@@ -144,6 +166,7 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
   const ServiceParts parts_;
   grpc::CallbackServerContext* const context_;
   const double began_ = MonotonicSeconds();
+  const double seconds_given_ = SecondsLeft(*context_);
   SamplingParams sampling_;
   bool whole_group_ = false;
   std::shared_ptr<GenerateCall> self_;
@@ -315,20 +338,12 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     return ScoreFromWire(request, parts_.model->vocab_size, parts_.model->max_context_tokens);
   }
 
-  static double SecondsLeft(const grpc::CallbackServerContext& context) {
-    const auto deadline = context.deadline();
-    if (deadline == std::chrono::system_clock::time_point::max()) {
-      return std::numeric_limits<double>::infinity();
-    }
-    return std::chrono::duration<double>(deadline - std::chrono::system_clock::now()).count();
-  }
-
   absl::Status CheckDeadline(const grpc::CallbackServerContext& context) const {
     const double left = SecondsLeft(context), most = parts_.max_deadline_seconds;
     if (left <= 0) {
       return absl::DeadlineExceededError("the call's deadline passed before it started");
     }
-    if (left <= most) return absl::OkStatus();
+    if (left <= most * kTimeoutRounding) return absl::OkStatus();
     return rpc::Refused(
         absl::StatusCode::kInvalidArgument, rpc::Refusal::kDeadlineTooFar,
         absl::StrCat(std::isinf(left) ? std::string("the call has no deadline")

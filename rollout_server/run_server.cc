@@ -1,10 +1,15 @@
 #include "rollout_server/run_server.h"
 
+#include <atomic>
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "common/base/exit_codes.h"
+#include "common/base/log.h"
 #include "common/base/printable.h"
 #include "common/base/stop_signal.h"
 #include "common/observe/observation.h"
@@ -22,6 +27,36 @@ int Fail(const absl::Status& status, ExitCode code) {
   return ToInt(code);
 }
 
+// While it lives, a stop ends the process: nothing has been written and nobody is served yet, and
+// what a load waits for (a file system that hangs, a pipe) may never come.
+class EndWhileLoading {
+ public:
+  EndWhileLoading(const StopSignal& stop, ExitCode code)
+      : thread_([this, &stop, code] {
+          while (!loaded_.load()) {
+            if (!stop.WaitFor(std::chrono::milliseconds(20))) continue;
+            log::Info("stopped while the model was being loaded", {{"signal", stop.signal()}});
+            std::_Exit(ToInt(code));
+          }
+        }) {}
+  ~EndWhileLoading() {
+    loaded_.store(true);
+    thread_.join();
+  }
+  EndWhileLoading(const EndWhileLoading&) = delete;
+  EndWhileLoading& operator=(const EndWhileLoading&) = delete;
+
+ private:
+  std::atomic<bool> loaded_{false};
+  std::thread thread_;
+};
+
+absl::StatusOr<LoadedEngine> LoadUnlessStopped(const ServerOptions& options,
+                                               const StopSignal& stop) {
+  const EndWhileLoading end(stop, static_cast<ExitCode>(options.stopped_exit_code));
+  return LoadModelEngine(options.model, options.engine);
+}
+
 }  // namespace
 
 int RunServer(ServerOptions options) {
@@ -35,9 +70,9 @@ int RunServer(ServerOptions options) {
   const StopSignal stop;
   Observation observation("rollout_server");
   if (absl::Status served = observation.Serve(options.observe_listen); !served.ok()) {
-    return Fail(served, ExitCodeFor(served));
+    return Fail(served, ExitCode::kUsage);
   }
-  absl::StatusOr<LoadedEngine> engine = LoadModelEngine(options.model, options.engine);
+  absl::StatusOr<LoadedEngine> engine = LoadUnlessStopped(options, stop);
   if (!engine.ok()) return Fail(engine.status(), ExitCode::kBadModelOrData);
   auto server = RolloutServer::Create(options, *std::move(engine), &observation);
   if (!server.ok()) return Fail(server.status(), ExitCodeFor(server.status()));

@@ -147,8 +147,7 @@ void ServerMetrics::AddRoofline(const EngineStats& stats) {
   window_ = stats;
 }
 
-void ServerMetrics::OnStats(const EngineStats& stats, const GroupRegistry::Counts& groups,
-                            int64_t group_memory_bytes) {
+void ServerMetrics::OnStats(const EngineStats& stats) {
   AddRoofline(stats);
   AddSince(sampled_tokens_, stats.num_tokens_sampled, &seen_.num_tokens_sampled);
   AddSince(prompt_tokens_, stats.num_prompt_tokens_computed, &seen_.num_prompt_tokens_computed);
@@ -161,9 +160,6 @@ void ServerMetrics::OnStats(const EngineStats& stats, const GroupRegistry::Count
   AddSince(prefix_misses_, stats.num_prefix_misses, &seen_.num_prefix_misses);
   AddSince(prefix_evictions_, stats.num_prefix_evictions, &seen_.num_prefix_evictions);
   seen_ = stats;
-  groups_queued_->Set(static_cast<double>(groups.queued));
-  groups_running_->Set(static_cast<double>(groups.running));
-  group_memory_->Set(static_cast<double>(group_memory_bytes));
   kv_used_->Set(static_cast<double>(stats.kv_used_tokens));
   kv_capacity_->Set(static_cast<double>(stats.kv_capacity_tokens));
 }
@@ -187,6 +183,9 @@ void ServerMetrics::OnState(const State& state) {
   ready_->Set(state.ready);
   engine_silent_->Set(state.engine_silent_seconds);
   live_version_->Set(static_cast<double>(state.live_version));
+  groups_queued_->Set(static_cast<double>(state.groups.queued));
+  groups_running_->Set(static_cast<double>(state.groups.running));
+  group_memory_->Set(static_cast<double>(state.group_memory_bytes));
 }
 
 void ServerMetrics::OnRejected(const absl::Status& status) {

@@ -20,8 +20,7 @@ class ServerMetrics {
   ServerMetrics(MetricsRegistry* registry, const MachineLimits& limits);
 
   // From the engine thread only.
-  void OnStats(const EngineStats& stats, const GroupRegistry::Counts& groups,
-               int64_t group_memory_bytes);
+  void OnStats(const EngineStats& stats);
 
   void OnGroup(const GroupReport& report);
 
@@ -32,7 +31,10 @@ class ServerMetrics {
     bool owned = false, paused = false, draining = false, ready = false;
     double engine_silent_seconds = 0;
     int64_t live_version = 0;
+    GroupRegistry::Counts groups;
+    int64_t group_memory_bytes = 0;
   };
+  // Before each page, so that it shows what is true then, however long the engine has been idle.
   void OnState(const State& state);
 
   void OnRejected(const absl::Status& status);

@@ -52,9 +52,9 @@ absl::Status CheckOptions(const ServerOptions& options) {
   }
   const size_t colon = options.listen.rfind(':');
   int port = 0;
-  if (!absl::StartsWith(options.listen, "unix:") &&
-      (colon == std::string::npos || colon == 0 ||
-       !absl::SimpleAtoi(options.listen.substr(colon + 1), &port) || port < 0 || port > 65535)) {
+  if (colon == std::string::npos || colon == 0 || absl::StartsWith(options.listen, "unix:") ||
+      absl::StartsWith(options.listen, "unix-abstract:") ||
+      !absl::SimpleAtoi(options.listen.substr(colon + 1), &port) || port < 0 || port > 65535) {
     return absl::InvalidArgumentError(
         absl::StrCat("server.listen is '", options.listen, "', must be HOST:PORT"));
   }

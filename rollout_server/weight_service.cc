@@ -87,6 +87,7 @@ class PushCall : public grpc::ServerReadReactor<wire::PushChunksRequest> {
       return;
     }
     if (const absl::Status status = Store(); !status.ok()) {
+      parts_.metrics->OnRejected(status);
       Finish(ToGrpc(status));
       return;
     }
@@ -217,26 +218,20 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
   grpc::ServerUnaryReactor* Pause(grpc::CallbackServerContext* context,
                                   const wire::PauseRequest* request,
                                   wire::PauseResponse*) override {
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     const absl::Status owner = parts_.ownership->CheckOwner(Proof(*context, *request));
-    if (!owner.ok()) {
-      reactor->Finish(ToGrpc(owner));
-    } else {
-      parts_.engine->Pause([reactor](absl::Status done) { reactor->Finish(ToGrpc(done)); });
-    }
+    if (!owner.ok()) return Answer(context, owner);
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    parts_.engine->Pause([this, reactor](const absl::Status& done) { End(reactor, done); });
     return reactor;
   }
 
   grpc::ServerUnaryReactor* Resume(grpc::CallbackServerContext* context,
                                    const wire::ResumeRequest* request,
                                    wire::ResumeResponse*) override {
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     const absl::Status owner = parts_.ownership->CheckOwner(Proof(*context, *request));
-    if (!owner.ok()) {
-      reactor->Finish(ToGrpc(owner));
-    } else {
-      parts_.engine->Resume([reactor](absl::Status done) { reactor->Finish(ToGrpc(done)); });
-    }
+    if (!owner.ok()) return Answer(context, owner);
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    parts_.engine->Resume([this, reactor](const absl::Status& done) { End(reactor, done); });
     return reactor;
   }
 
@@ -267,11 +262,16 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
     return ProofOf(context, request.run_id());
   }
 
+  // Every call that is refused is counted.
+  void End(grpc::ServerUnaryReactor* reactor, const absl::Status& status) {
+    if (!status.ok()) parts_.metrics->OnRejected(status);
+    reactor->Finish(ToGrpc(status));
+  }
+
   grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
                                    const absl::Status& status) {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    if (!status.ok()) parts_.metrics->OnRejected(status);
-    reactor->Finish(ToGrpc(status));
+    End(reactor, status);
     return reactor;
   }
 
@@ -279,14 +279,11 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
   grpc::ServerUnaryReactor* On(WorkerThread* worker, grpc::CallbackServerContext* context,
                                std::function<absl::Status()> work) {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    const bool taken = worker->Run([this, reactor, work = std::move(work)] {
-      const absl::Status status = work();
-      if (!status.ok()) parts_.metrics->OnRejected(status);
-      reactor->Finish(ToGrpc(status));
-    });
+    const bool taken =
+        worker->Run([this, reactor, work = std::move(work)] { End(reactor, work()); });
     if (!taken) {
-      reactor->Finish(ToGrpc(absl::ResourceExhaustedError(
-          absl::StrCat("more than ", WorkerThread::kMaxWaiting, " weight calls are waiting"))));
+      End(reactor, absl::ResourceExhaustedError(absl::StrCat(
+                       "more than ", WorkerThread::kMaxWaiting, " weight calls are waiting")));
     }
     return reactor;
   }

@@ -18,6 +18,7 @@ namespace tandem::trainer {
 namespace {
 
 int Fail(const absl::Status& status, ExitCode code) {
+  // A file's or a caller's words may be in it.
   std::fprintf(stderr, "trainer: %s\n", PrintableLines(std::string(status.message())).c_str());
   return ToInt(code);
 }

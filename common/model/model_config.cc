@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/file_system.h"
+#include "common/base/printable.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -343,7 +344,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& directory) {
   const absl::StatusOr<std::string> text = ReadFile(path);
   if (absl::IsNotFound(text.status())) {
     return absl::NotFoundError(absl::StrCat(
-        path,
+        Printable(path),  // on one line, whatever the directory is called
         " is not there; a model directory holds config.json, model.safetensors (or shards "
         "with model.safetensors.index.json), tokenizer.json and tokenizer_config.json, as "
         "transformers' save_pretrained writes them"));

@@ -9,7 +9,9 @@
 namespace tandem::rollout {
 namespace {
 
-absl::Status Refuse(const char* field, double value, const char* range) {
+// `Value`: as the field has it, so that a whole number is shown with all of its digits.
+template <typename Value>
+absl::Status Refuse(const char* field, Value value, const char* range) {
   return absl::InvalidArgumentError(
       absl::StrCat("sampling.", field, " is ", value, ", want ", range));
 }
@@ -75,12 +77,11 @@ absl::Status ValidateSampling(const SamplingParams& s) {
   if (s.stop_token_ids.size() > kMaxStopTokenIds) {
     return Refuse("stop_token_ids", s.stop_token_ids.size(), "at most 262144");
   }
-  for (const std::string& stop : s.stop_strings) {
-    if (stop.empty())
-      return absl::InvalidArgumentError("sampling.stop_strings has an empty string");
-    if (stop.size() > kMaxStopStringBytes) {
-      return Refuse("stop_strings", stop.size(), "at most 1024 bytes each");
-    }
+  for (size_t i = 0; i < s.stop_strings.size(); ++i) {
+    const size_t size = s.stop_strings[i].size();
+    if (size >= 1 && size <= kMaxStopStringBytes) continue;
+    return absl::InvalidArgumentError(absl::StrCat("sampling.stop_strings[", i, "] has ", size,
+                                                   " bytes, want 1 to ", kMaxStopStringBytes));
   }
   return absl::OkStatus();
 }

@@ -230,6 +230,41 @@ def test_only_this_start_is_quoted_from_a_log(config, tmp_path):
 
 # Servers.
 
+def test_what_a_path_or_a_file_holds_does_nothing_to_a_terminal(model, tmp_path):
+    for path in (tmp_path / "\x1b[31mred\nrollout_server: FAKE", ):
+        code, output = call(SERVER, "--model", path, "--listen", "127.0.0.1:0")
+        assert code == 3, output
+        assert "\\u001b[31mred\\nrollout_server: FAKE" in output and "\x1b" not in output, output
+    escaped = tmp_path / "escaped.yaml"
+    escaped.write_bytes(b"server:\n  m\x1b[31model: x\n")
+    for program in ([SERVER, "--config"], [TRAINER, "--config"]):
+        code, output = call(*program, escaped)
+        assert code == 2 and "\x1b" not in output, output
+
+
+def test_an_observe_port_in_use_is_a_usage_error_of_both_programs(model, config):
+    with serving(model) as (_, address):
+        for program in ([SERVER, "--model", model, "--listen", "127.0.0.1:0", "--set", f"server.observe_listen={address}"],
+                        [TRAINER, "--config", config, "--servers", "127.0.0.1:1", "--set", f"trainer.observe_listen={address}"]):
+            code, output = call(*program)
+            assert code == 2, output
+            assert f"observe address {address} cannot be bound" in output
+
+
+def test_a_server_that_waits_for_its_model_stops_when_it_is_told_to(model, tmp_path):
+    waiting = tmp_path / "waiting"
+    shutil.copytree(model, waiting)
+    (waiting / "model.safetensors").unlink()
+    os.mkfifo(waiting / "model.safetensors")  # that nobody writes to: to open it takes for ever
+    log = tmp_path / "log"
+    with background(log, SERVER, "--model", waiting, "--listen", "127.0.0.1:0", "--set",
+                    "server.observe_listen=127.0.0.1:0") as process:
+        wait_until(lambda: "observe port" in log.read_text(encoding="utf-8"), "the observe port")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=240) == 0
+        assert "stopped while the model was being loaded" in log.read_text(encoding="utf-8")
+
+
 def test_a_port_in_use_ends_the_run_with_the_address(model, config):
     with serving(model) as (_, address):
         code, output = small_run.run(config, "--set", f"launch.base_port={address.split(':')[-1]}")

@@ -71,6 +71,20 @@ TEST_F(HealthTest, AServerBehindWhatItsOwnerAskedForIsNotReady) {
   EXPECT_THAT(Ask("/readyz"), Yes("version 5 of run 'run'"));
 }
 
+TEST_F(HealthTest, TheGaugesOfGroupsAreOfNowThoughTheEngineDoesNotMove) {
+  auto held = std::async(std::launch::async, [&] { return Generate(Request(1)); });
+  WaitForInfo([](const auto& info) { return info.num_groups_queued() == 1; });
+  std::string page = Ask("/metrics");  // within the first step, which the gate holds
+  EXPECT_THAT(page, HasSubstr("\ntandem_groups_queued 1\n"));
+  EXPECT_THAT(page, ::testing::Not(HasSubstr("\ntandem_group_memory_bytes 0\n")));
+  gate_.Open();
+  EXPECT_TRUE(held.get().status.ok());
+  WaitForInfo([](const auto& info) { return info.num_groups_running() == 0; });
+  page = Ask("/metrics");  // the last step's numbers were taken before its group had ended
+  EXPECT_THAT(page, HasSubstr("\ntandem_groups_queued 0\n"));
+  EXPECT_THAT(page, HasSubstr("\ntandem_groups_running 0\n"));
+}
+
 TEST_F(HealthTest, ADrainingServerIsLiveAndNotReady) {
   server_->StartDrain();
   EXPECT_THAT(Ask("/readyz"), No("draining"));

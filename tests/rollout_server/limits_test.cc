@@ -4,7 +4,9 @@
 
 #include <deque>
 #include <future>
+#include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "common/rpc/refusal.h"
 #include "rollout_server/engine/group.h"
 #include "rollout_server/ownership.h"
@@ -90,6 +92,54 @@ TEST_F(LimitsTest, ADeadlineOverTheMaximumAndACallWithoutOneAreRefusedByName) {
   EXPECT_EQ(Info().max_deadline_ms(), 86'400'000);
 }
 
+TEST_F(LimitsTest, ADeadlineOfTheMaximumIsTakenAsGrpcRoundsItUp) {
+  gate_.Open();
+  // On the wire: 1240 s and 12400 s.
+  for (const auto& [most, asked] : {std::pair(1234, 1234), std::pair(12345, 12340)}) {
+    options_.max_deadline_seconds = most;
+    server_.reset();
+    StartServer();
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(asked));
+    auto reader = rollout_->GenerateGroup(&context, Request(1));
+    v1::GenerateGroupResponse response;
+    while (reader->Read(&response)) {
+    }
+    const grpc::Status status = reader->Finish();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
+}
+
+TEST_F(LimitsTest, ACallThatItsDeadlineEndsIsCountedApartFromACancelledOne) {
+  const auto ended = [&](const char* outcome) {
+    return WaitUntil([&] {
+      return observation_.metrics()->Render().find(absl::StrCat(
+                 "tandem_requests_total{outcome=\"", outcome, "\"} 1")) != std::string::npos;
+    });
+  };
+  grpc::ClientContext cancelled;
+  SetDeadline(&cancelled);
+  auto reader = rollout_->GenerateGroup(&cancelled, Request(1, 500));
+  WaitForInfo([](const auto& info) { return info.num_groups_queued() == 1; });
+  cancelled.TryCancel();
+  EXPECT_TRUE(ended("cancelled"));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+
+  // With as much patience as it takes for the group to be there.
+  bool seen = false;
+  for (std::chrono::milliseconds patience(250); !seen; patience *= 2) {
+    grpc::ClientContext late;
+    late.set_deadline(std::chrono::system_clock::now() + patience);
+    auto waiting = rollout_->GenerateGroup(&late, Request(2, 500));
+    auto call = std::async(std::launch::async, [&] { return waiting->Finish(); });
+    while (!seen && call.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+      seen = Info().num_groups_queued() == 1;
+    }
+    EXPECT_EQ(call.get().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  }
+  EXPECT_TRUE(ended("deadline_exceeded"));
+}
+
 FinishedCompletion WithSupports(int num_tokens, int32_t num_ids, int32_t step) {
   FinishedCompletion completion;
   std::vector<int32_t> ids;
@@ -146,6 +196,19 @@ TEST_F(LimitsTest, ARunIdOver256BytesIsRefused) {
   EXPECT_TRUE(Claim(longest, 1).ok());
 }
 
+TEST_F(LimitsTest, ARunIdThatWouldActOnATerminalIsRefusedByEveryCall) {
+  for (const char* run_id : {"\x1b[31mrun", "run\n",
+                             "\xc2\x9b"
+                             "31mrun",
+                             "\xe2\x80\xaerun", "\xe2\x80\xa8run"}) {
+    EXPECT_THAT(Generate(Request(1, 2, run_id)).status,
+                GrpcFailsWith(kInvalid, "run_id has control characters"));
+    EXPECT_THAT(Claim(run_id, 1), GrpcFailsWith(kInvalid, "run_id has control characters"));
+  }
+  gate_.Open();
+  EXPECT_TRUE(Generate(Request(1, 2, "Lauf \xc3\x9f")).status.ok());
+}
+
 TEST_F(LimitsTest, StopConditionsAreBoundedInNumberAndLength) {
   const auto status_of = [&](auto change) {
     v1::GenerateGroupRequest request = Request(1);
@@ -156,9 +219,15 @@ TEST_F(LimitsTest, StopConditionsAreBoundedInNumberAndLength) {
                 for (size_t i = 0; i <= kMaxStopStrings; ++i) s->add_stop_strings("x");
               }),
               GrpcFailsWith(kInvalid, "stop_strings is 17, want at most 16"));
-  EXPECT_THAT(
-      status_of([](auto* s) { s->add_stop_strings(std::string(kMaxStopStringBytes + 1, 'x')); }),
-      GrpcFailsWith(kInvalid, "stop_strings is 1025, want at most 1024 bytes"));
+  EXPECT_THAT(status_of([](auto* s) {
+                s->add_stop_strings("x");
+                s->add_stop_strings(std::string(kMaxStopStringBytes + 1, 'x'));
+              }),
+              GrpcFailsWith(kInvalid, "stop_strings[1] has 1025 bytes, want 1 to 1024"));
+  EXPECT_THAT(status_of([](auto* s) { s->add_stop_strings(""); }),
+              GrpcFailsWith(kInvalid, "stop_strings[0] has 0 bytes, want 1 to 1024"));
+  EXPECT_THAT(status_of([](auto* s) { s->set_top_k(std::numeric_limits<int32_t>::min()); }),
+              GrpcFailsWith(kInvalid, "top_k is -2147483648, want >= 0"));
   EXPECT_THAT(status_of([](auto* s) {
                 for (size_t i = 0; i <= kMaxStopTokenIds; ++i) s->add_stop_token_ids(1);
               }),

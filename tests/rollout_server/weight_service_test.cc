@@ -2,6 +2,8 @@
 // push succeeds.
 #include <future>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/stop_signal.h"
 #include "tests/rollout_server/push_fixture.h"
 #include "tests/rollout_server/silent_listener.h"
 
@@ -227,6 +229,67 @@ TEST_F(WeightServiceTest, PauseHoldsTheStepsUntilResumeAndEndsWithTheOwnership) 
   EXPECT_TRUE(pause().ok());
   EXPECT_TRUE(Claim("run", 1, /*release=*/true).ok());
   WaitForInfo([](const auto& info) { return !info.paused(); });
+}
+
+TEST_F(WeightServiceTest, APauseEndsWithTheLeaseOfARunThatDied) {
+  gate_.Open();
+  wire::PauseRequest request;
+  request.set_run_id("run");
+  ASSERT_TRUE(
+      (Call<wire::PauseRequest, wire::PauseResponse>(&wire::WeightService::Stub::Pause, request)
+           .first.ok()));
+  StopSignal stop;
+  auto run = std::async(std::launch::async, [&] { return server_->Run(stop); });
+  EXPECT_TRUE(Info().paused()) << "the lease of 60 s holds";
+  clock_skew_ = 61;
+  EXPECT_TRUE(Generate(Request(1, 2, /*run_id=*/"")).status.ok()) << "of a guest";
+  EXPECT_FALSE(Info().paused());
+  stop.Request();
+  EXPECT_TRUE(run.get().ok());
+}
+
+TEST_F(WeightServiceTest, EveryRefusedWeightCallIsCounted) {
+  const auto count = [&](const char* reason) {
+    const std::string page = observation_.metrics()->Render();
+    const std::string line = absl::StrCat("tandem_rejections_total{reason=\"", reason, "\"} ");
+    const size_t at = page.find(line);
+    return at == std::string::npos ? 0 : std::stoi(page.substr(at + line.size()));
+  };
+  wire::PauseRequest pause;
+  wire::ResumeRequest resume;
+  for (auto* run_id : {pause.mutable_run_id(), resume.mutable_run_id()}) *run_id = "intruder";
+  EXPECT_THAT(
+      (Call<wire::PauseRequest, wire::PauseResponse>(&wire::WeightService::Stub::Pause, pause)
+           .first),
+      GrpcFailsWith(grpc::StatusCode::FAILED_PRECONDITION, "owns this server"));
+  EXPECT_EQ(count("FAILED_PRECONDITION"), 1);
+  EXPECT_THAT(
+      (Call<wire::ResumeRequest, wire::ResumeResponse>(&wire::WeightService::Stub::Resume, resume)
+           .first),
+      GrpcFailsWith(grpc::StatusCode::FAILED_PRECONDITION, "owns this server"));
+  EXPECT_EQ(count("FAILED_PRECONDITION"), 2);
+  EXPECT_FALSE(Push({Chunk(7, 0, 0, "AAAA")}).ok()) << "of no push that was begun";
+  EXPECT_EQ(count("FAILED_PRECONDITION"), 3);
+}
+
+TEST_F(WeightServiceTest, AStoreThatIsNoHostIsRefusedBeforeAnybodyLooksForIt) {
+  for (const char* host : {"\x1b[2Jhost", "host\nline", "two hosts", "\xc2\x9bhost"}) {
+    wire::JoinPushGroupRequest request;
+    request.set_run_id("run");
+    request.set_epoch(1);
+    request.set_membership(1);
+    request.set_store_host(host);
+    request.set_store_port(1);
+    request.set_rank(1);
+    for (const char* member : {"a", "b"}) request.add_members(member);
+    request.set_deadline_ms(1000);
+    EXPECT_THAT((Call<wire::JoinPushGroupRequest, wire::JoinPushGroupResponse>(
+                     &wire::WeightService::Stub::JoinPushGroup, request)
+                     .first),
+                testing::GrpcFailsWith(grpc::StatusCode::INVALID_ARGUMENT,
+                                       "store_host is neither a host name nor an address"))
+        << host;
+  }
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ TEST_F(EngineRefusesTest, SamplingOutOfRange) {
   EXPECT_THAT(sampling([](auto& s) { s.stop_strings.assign(17, "x"); }),
               FailsWith(kInvalid, "stop_strings is 17, want at most 16"));
   EXPECT_THAT(sampling([](auto& s) { s.stop_strings = {""}; }),
-              FailsWith(kInvalid, "empty string"));
+              FailsWith(kInvalid, "stop_strings[0] has 0 bytes"));
 }
 
 // At the start, where a machine without the memory would otherwise meet the out-of-memory killer
