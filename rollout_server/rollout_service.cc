@@ -18,6 +18,7 @@
 #include "common/base/version.h"
 #include "common/rpc/refusal.h"
 #include "proto/rollout.grpc.pb.h"
+#include "rollout_server/call_deadline.h"
 #include "rollout_server/call_proof.h"
 #include "rollout_server/call_trace.h"
 #include "rollout_server/grpc_status.h"
@@ -35,27 +36,6 @@ void NameRefusal(const absl::Status& status, const ServiceParts& parts,
   context->AddTrailingMetadata(rpc::kRefusalKey, std::string(rpc::RefusalName(refusal)));
   if (!rpc::IsBusy(refusal)) return;
   context->AddTrailingMetadata(rpc::kRetryAfterKey, absl::StrCat(parts.groups->retry_after_ms()));
-}
-
-// gRPC rounds the timeout of a call up to two or three digits, by a hundredth of it at most: 1234 s
-// travel as 1240 s.
-constexpr double kTimeoutRounding = 1.01;
-
-double SecondsLeft(const grpc::CallbackServerContext& context) {
-  const auto deadline = context.deadline();
-  if (deadline == std::chrono::system_clock::time_point::max()) {
-    return std::numeric_limits<double>::infinity();
-  }
-  return std::chrono::duration<double>(deadline - std::chrono::system_clock::now()).count();
-}
-
-// How a call ends that gRPC calls off. The caller's own clock ends a call at its deadline before
-// this side's does, by the rounding and by the time that the call took to come here.
-absl::StatusCode CalledOff(double seconds_given, double seconds_left) {
-  constexpr double kTransitSeconds = 0.1;
-  return seconds_left <= seconds_given * (kTimeoutRounding - 1) + kTransitSeconds
-             ? absl::StatusCode::kDeadlineExceeded
-             : absl::StatusCode::kCancelled;
 }
 
 // One GenerateGroup call. Owns itself from Begin until gRPC's OnDone; the group it listens to may
