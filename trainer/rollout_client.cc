@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 #include <deque>
 #include <set>
 #include <thread>
@@ -18,6 +17,7 @@
 #include "common/rpc/caller_channel.h"
 #include "common/rpc/refusal.h"
 #include "proto/rollout.grpc.pb.h"
+#include "trainer/call_end.h"
 #include "trainer/group_check.h"
 
 namespace tandem::trainer {
@@ -57,6 +57,9 @@ struct Server {
   double refusal_seconds = 0;
   steady_clock::time_point probe_at;
   std::optional<GetInfoResponse> info;
+  // Admission batches by their ids: the last that was asked for here, and the last that the server
+  // does not know any more, because it started over since.
+  int64_t asked_batch = -1, forgotten_batch = -1;
   int64_t ready_epoch = -1, ready_version = -1;
 };
 
@@ -72,33 +75,6 @@ void SetDeadline(grpc::ClientContext& context, double seconds) {
 
 absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-}
-
-// An entry of the trailing metadata; empty if there is none.
-std::string Trailing(const grpc::ClientContext& context, const char* key) {
-  const auto& trailer = context.GetServerTrailingMetadata();
-  const auto found = trailer.find(key);
-  return found == trailer.end() ? "" : std::string(found->second.data(), found->second.size());
-}
-
-constexpr double kLongestRetryAfterSeconds = 60;  // whatever a server asks for
-
-// How a call ended: why the server turned it away, and when it says to come back.
-struct CallEnd {
-  rpc::Refusal refusal = rpc::Refusal::kNone;
-  double retry_after_seconds = 0;
-
-  // The server is well and has no room; that is no failed attempt. One from before refusals had
-  // names says when to come back.
-  bool is_busy() const {
-    return rpc::IsBusy(refusal) || (refusal == rpc::Refusal::kNone && retry_after_seconds > 0);
-  }
-};
-
-CallEnd EndOf(const grpc::ClientContext& context) {
-  const double ms = std::strtod(Trailing(context, rpc::kRetryAfterKey).c_str(), nullptr);
-  return {rpc::RefusalNamed(Trailing(context, rpc::kRefusalKey)),
-          std::min(std::max(0.0, ms) / 1000, kLongestRetryAfterSeconds)};
 }
 
 }  // namespace
@@ -291,6 +267,8 @@ void RolloutClient::Impl::Probe(int index) {
     if (!usable.ok()) fatal = usable;
     const bool proven = server.ready_version == info.live_weight_version() &&
                         server.ready_epoch == info.weight_epoch() && info.owner_run_id() == run_id;
+    // A server forgets its admission batches when it ends, and when a run claims it anew.
+    if (info.owner_run_id() != run_id) server.forgotten_batch = server.asked_batch;
     server.info = info;
     server.state = proven ? State::kReady : State::kBehind;
     server.retry_seconds = 0;
@@ -311,8 +289,13 @@ void RolloutClient::Impl::RunTask(int index, Task task) {
   const int64_t round = cancel_round;
   ++task.num_attempts;
   if (task.num_attempts > 1) ++num_retries;
-  // A held-back batch whose other groups are done already would wait for them in vain.
-  if (task.num_attempts > 3) task.request.clear_admission_batch();
+  // A held-back batch whose other groups are done already would wait for them in vain. What is
+  // drawn does not depend on company, as far as numerics promise (docs/completion.md).
+  const int64_t batch = task.request.admission_batch().batch_id();
+  server.asked_batch = std::max(server.asked_batch, batch);
+  if (batch <= server.forgotten_batch || task.num_attempts > 3) {
+    task.request.clear_admission_batch();
+  }
   FinishedGroup group;
   group.group_id = task.request.group_id();
   group.server = index;
@@ -368,7 +351,7 @@ absl::Status RolloutClient::Impl::Call(Server& server, const Task& task, Finishe
     MutexLock lock(&mu);
     in_flight.erase(&context);
   }
-  if (!status.ok()) *end = EndOf(context);
+  if (!status.ok()) *end = CallEndOf(context);
   TANDEM_RETURN_IF_ERROR(FromGrpc(status));
   TANDEM_RETURN_IF_ERROR(checked);
   if (!done) return absl::DataLossError("the stream ended without GroupDone");
