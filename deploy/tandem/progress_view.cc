@@ -112,7 +112,8 @@ bool ProgressView::TakeEvent(const nlohmann::json& line) {
     return true;
   }
   if (kind == "server_lost" || kind == "server_back" || kind == "push_failed" ||
-      kind == "eval_failed" || kind == "resumed" || kind == "run_stopped") {
+      kind == "eval_failed" || kind == "resumed" || kind == "started_over" ||
+      kind == "run_stopped") {
     text_ = kind + ": " + TextOf(line, "message");
     return true;
   }
