@@ -1,5 +1,7 @@
 #include "trainer/call_end.h"
 
+#include <grpcpp/client_context.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <string>

@@ -3,9 +3,11 @@
 #ifndef TANDEM_TRAINER_CALL_END_H_
 #define TANDEM_TRAINER_CALL_END_H_
 
-#include <grpcpp/client_context.h>
-
 #include "common/rpc/refusal.h"
+
+namespace grpc {
+class ClientContext;
+}  // namespace grpc
 
 namespace tandem::trainer {
 
