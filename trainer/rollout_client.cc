@@ -19,6 +19,7 @@
 #include "proto/rollout.grpc.pb.h"
 #include "trainer/call_end.h"
 #include "trainer/group_check.h"
+#include "trainer/hung_engine.h"
 
 namespace tandem::trainer {
 namespace {
@@ -58,6 +59,9 @@ struct Server {
   double refusal_seconds = 0;
   steady_clock::time_point probe_at;
   std::optional<GetInfoResponse> info;
+  // Admission batches by their ids: the last that was asked for here, and the last that the server
+  // does not know any more, because it started over since.
+  int64_t asked_batch = -1, forgotten_batch = -1;
   int64_t ready_epoch = -1, ready_version = -1;
 };
 
@@ -69,21 +73,6 @@ steady_clock::time_point After(double seconds) {
 void SetDeadline(grpc::ClientContext& context, double seconds) {
   context.set_deadline(std::chrono::system_clock::now() +
                        std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000)));
-}
-
-// Why a server that answers is of no use for now; empty when it is. Its gRPC threads answer GetInfo
-// while its engine hangs in a step, and every group asked for there would end at its deadline. So
-// the engine's silence counts from what the server itself calls too long (its /livez), or from as
-// long as a group may take here.
-std::string WhyHung(const GetInfoResponse& info, double call_timeout_seconds) {
-  const double silent = static_cast<double>(info.engine_silent_ms()) / 1e3;
-  const double servers = static_cast<double>(info.max_engine_silent_ms()) / 1e3;
-  const double most = servers > 0 ? std::min(servers, call_timeout_seconds) : call_timeout_seconds;
-  if (silent < most) return "";
-  return absl::StrFormat(
-      "its engine has work and has not moved for %.1f s: a server hangs from %.1f s on, the less "
-      "of its server.liveness_seconds and trainer.client.call_timeout_seconds",
-      silent, most);
 }
 
 }  // namespace
@@ -291,6 +280,8 @@ void RolloutClient::Impl::Readmit(int index, const GetInfoResponse& info) {
   Server& server = At(index);
   const bool proven = server.ready_version == info.live_weight_version() &&
                       server.ready_epoch == info.weight_epoch() && info.owner_run_id() == run_id;
+  // A server forgets its admission batches when it ends, and when a run claims it anew.
+  if (info.owner_run_id() != run_id) server.forgotten_batch = server.asked_batch;
   server.info = info;
   server.state = proven ? State::kReady : State::kBehind;
   server.retry_seconds = 0;
@@ -304,8 +295,13 @@ void RolloutClient::Impl::RunTask(int index, Task task) {
   const int64_t round = cancel_round;
   ++task.num_attempts;
   if (task.num_attempts > 1) ++num_retries;
-  // A held-back batch whose other groups are done already would wait for them in vain.
-  if (task.num_attempts > 3) task.request.clear_admission_batch();
+  // A held-back batch whose other groups are done already would wait for them in vain. What is
+  // drawn does not depend on company, as far as numerics promise (docs/completion.md).
+  const int64_t batch = task.request.admission_batch().batch_id();
+  server.asked_batch = std::max(server.asked_batch, batch);
+  if (batch <= server.forgotten_batch || task.num_attempts > 3) {
+    task.request.clear_admission_batch();
+  }
   FinishedGroup group;
   group.group_id = task.request.group_id();
   group.server = index;

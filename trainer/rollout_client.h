@@ -94,7 +94,9 @@ class RolloutClient {
   void Retire(int server);
 
   // Queues a group. With `server`, only that one may run it (deterministic runs). Each call made
-  // for it is a span under `trace`, and names itself to the server.
+  // for it is a span under `trace`, and names itself to the server. Admission batches are submitted
+  // in the order of their ids; a group of one that was begun at a server that started over since is
+  // asked for without it.
   void Submit(rollout::v1::GenerateGroupRequest request, int server = kAnyServer,
               const TraceParent& trace = {});
 

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -90,16 +91,32 @@ bool LooksLikeARun(const std::string& path) {
   return fs::exists(path + "/events.jsonl") || fs::exists(path + "/config.yaml");
 }
 
+// The objects of a JSON lines file; a line cut short by a crash is none.
+std::vector<nlohmann::json> ParsedLines(const std::string& contents) {
+  std::vector<nlohmann::json> objects;
+  std::istringstream lines(contents);
+  for (std::string line; std::getline(lines, line);) {
+    nlohmann::json parsed = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (parsed.is_object()) objects.push_back(std::move(parsed));
+  }
+  return objects;
+}
+
+std::optional<int64_t> StepOf(const nlohmann::json& line) {
+  const auto step = line.find("step");
+  if (step == line.end() || !step->is_number_integer()) return std::nullopt;
+  return step->get<int64_t>();
+}
+
 // The lines of a JSON lines file whose "step" is at most `step`; a line cut short by a crash goes.
 std::string LinesUpTo(const std::string& contents, int64_t step, double* last_time_s) {
   std::istringstream lines(contents);
   std::string kept;
   for (std::string line; std::getline(lines, line);) {
     const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!parsed.is_object() || !parsed.contains("step") || !parsed["step"].is_number_integer() ||
-        parsed["step"].get<int64_t>() > step) {
-      continue;
-    }
+    const std::optional<int64_t> of_step =
+        parsed.is_object() ? StepOf(parsed) : std::optional<int64_t>();
+    if (!of_step.has_value() || *of_step > step) continue;
     if (parsed.contains("time_s") && parsed["time_s"].is_number()) {
       *last_time_s = std::max(*last_time_s, parsed["time_s"].get<double>());
     }
@@ -212,6 +229,19 @@ absl::Status RunDirectory::CutAfter(int64_t step) {
   RemoveAfter(path_ + "/captures/weights", "v_", step);
   started_at_ = MonotonicSeconds() - last_time_s;
   return OpenFiles();
+}
+
+absl::StatusOr<RunDirectory::Records> RunDirectory::ReadRecords() const {
+  Records records;
+  TANDEM_ASSIGN_OR_RETURN(const std::string metrics, ReadFile(path_ + "/metrics.jsonl"));
+  for (const nlohmann::json& line : ParsedLines(metrics)) {
+    records.last_step = std::max(records.last_step, StepOf(line).value_or(0));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::string events, ReadFile(path_ + "/events.jsonl"));
+  for (const nlohmann::json& line : ParsedLines(events)) {
+    if (line.value("kind", nlohmann::json()) == "checkpoint_saved") records.saved_checkpoint = true;
+  }
+  return records;
 }
 
 absl::Status RunDirectory::WriteConfig(const std::string& yaml) {

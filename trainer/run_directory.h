@@ -55,6 +55,12 @@ class RunDirectory {
   // and sets the clock behind what is left. Before the first write of a resumed run.
   absl::Status CutAfter(int64_t step);
 
+  struct Records {
+    int64_t last_step = 0;          // of the train steps in metrics.jsonl
+    bool saved_checkpoint = false;  // says events.jsonl
+  };
+  absl::StatusOr<Records> ReadRecords() const;
+
   absl::Status WriteConfig(const std::string& yaml);
   absl::Status WriteRunCard(const std::string& json);
   absl::Status WriteMetrics(const MetricsLine& line);

@@ -346,9 +346,10 @@ absl::Status Trainer::Impl::Evaluate(MetricsLine* line) {
 }
 
 // Before the first step it ends the run: nothing is lost, and every later one would likely fail
-// too. Later it is an event, and the run goes on without the numbers.
+// too, as would the first of a run that is started again. Later it is an event, and the run goes on
+// without the numbers.
 absl::Status Trainer::Impl::EvaluationFailed(const absl::Status& why) {
-  if (version.value == 0) return why;
+  if (version.value == 0) return WithExitCode(why, ExitCode::kBadModelOrData);
   log::Error("an evaluation failed", {{"reason", why.ToString()}});
   return Event("eval_failed", why.ToString());
 }

@@ -75,6 +75,7 @@ struct Trainer::Impl {
   absl::Status OpenInputs();
   absl::Status OpenRun(RunMode mode);
   absl::Status Restore();
+  absl::Status StartOver();
   DrawOrder Order() const;
   absl::Status CheckServer(const rollout::v1::GetInfoResponse& info) const;
   absl::Status ConnectServers();

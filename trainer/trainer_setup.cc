@@ -107,11 +107,7 @@ DrawOrder Trainer::Impl::Order() const {
 
 absl::Status Trainer::Impl::Restore() {
   auto loaded = LoadLatestCheckpoint(run->checkpoints(), identity);
-  if (loaded.status().code() == absl::StatusCode::kNotFound) {
-    log::Warning("nothing to resume from; starting at step 0",
-                 {{"reason", std::string(loaded.status().message())}});
-    return run->CutAfter(-1);
-  }
+  if (loaded.status().code() == absl::StatusCode::kNotFound) return StartOver();
   if (!loaded.ok()) return WithExitCode(loaded.status(), ExitCode::kBadModelOrData);
   for (const std::string& refused : loaded->refused) {
     log::Error("a damaged checkpoint was passed over", {{"reason", refused}});
@@ -130,6 +126,25 @@ absl::Status Trainer::Impl::Restore() {
   for (const std::string& refused : loaded->refused)
     fields.emplace_back("refused", JsonText(refused));
   return Event("resumed", absl::StrCat("from checkpoint of step ", checkpoint.step), fields);
+}
+
+// A run that died before its first checkpoint begins again, where that was asked for: its records
+// are deleted. Checkpoints that were there and are gone are a loss that only their owner can judge.
+absl::Status Trainer::Impl::StartOver() {
+  TANDEM_ASSIGN_OR_RETURN(const RunDirectory::Records records, run->ReadRecords());
+  const bool may_start = context.mode == RunMode::kResumeOrFresh && !records.saved_checkpoint;
+  if (records.last_step > 0 && !may_start) {
+    return WithExitCode(
+        absl::NotFoundError(absl::StrCat(
+            run->checkpoints(), " has no checkpoint to go on from, and the run has records of ",
+            records.last_step, " train steps, which a start at step 0 would delete: bring a ",
+            "checkpoint back, or start anew with --clean or another run.name")),
+        ExitCode::kBadModelOrData);
+  }
+  TANDEM_RETURN_IF_ERROR(run->CutAfter(-1));
+  return Event("started_over",
+               absl::StrCat("no checkpoint was saved before: the run begins again at step 0, and ",
+                            "the records of ", records.last_step, " train steps are deleted"));
 }
 
 // Also of those that join later. On a thread of the client.

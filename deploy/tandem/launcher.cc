@@ -73,18 +73,12 @@ bool Launcher::StartServers() {
 
 bool Launcher::WaitUntilReady() {
   const double start = MonotonicSeconds();
-  const auto& children = servers_.children();
-  while (!servers_.Ready()) {
-    if (ServerEndedAtTheStart()) return false;
-    const double waited = MonotonicSeconds() - start;
-    const size_t num_ready = servers_.addresses().size();
-    if (waited > plan_.ready_seconds) {
-      return Fail(absl::DeadlineExceededError(
-          absl::StrCat(children[num_ready]->name(), " was not ready after ", ShortDuration(waited),
-                       "; its log is ", children[num_ready]->log_path())));
-    }
-    live_->Update(absl::StrCat("loading: ", num_ready, " of ", children.size(),
-                               " rollout servers ready, ", ShortDuration(waited)));
+  for (double& by : servers_ready_by_) by = start + plan_.ready_seconds;
+  while (!servers_.Ready() || !ServersAreUp()) {
+    if (!KeepServers(/*at_start=*/true)) return false;
+    live_->Update(absl::StrCat("loading: ", servers_.addresses().size(), " of ",
+                               servers_.children().size(), " rollout servers ready, ",
+                               ShortDuration(MonotonicSeconds() - start)));
     if (stop_->WaitFor(kTick)) {
       exit_code_ = ExitCodeOfSignal(stop_->signal());
       return false;
@@ -104,7 +98,7 @@ void Launcher::Watch() {
     WaitForOutput();
     if (!KeepTrainer()) return;
     // Once the run is told to stop, a server that dies does not matter any more.
-    if (kill_at_ == 0 && !KeepServers()) return;
+    if (kill_at_ == 0 && !KeepServers(/*at_start=*/false)) return;
     if (kill_at_ == 0 && stop_->Requested()) {
       exit_code_ = ExitCodeOfSignal(stop_->signal());
       if (!trainer_.running()) return;
@@ -172,25 +166,14 @@ bool Launcher::TrainerDied(const TrainerEnd& end) {
   return true;
 }
 
-bool Launcher::ServerEndedAtTheStart() {
-  for (const auto& server : servers_.children()) {
-    if (const std::optional<ChildEnd> end = server->Poll()) {
-      Explain(*server, *end);
-      exit_code_ =
-          SpeaksForItself(*end) ? static_cast<ExitCode>(end->exit_code) : ExitCode::kChildDied;
-      return true;
-    }
-  }
-  return false;
-}
-
 bool Launcher::ServersAreUp() const {
   return std::ranges::all_of(servers_due_, [](double due) { return due == 0; }) &&
          std::ranges::all_of(servers_ready_by_, [](double by) { return by == 0; });
 }
 
 // False when the run ends: a server died for good. TearDown lets the trainer save first.
-bool Launcher::KeepServers() {
+// `at_start`: no server has served yet, and one that ends may say why none can.
+bool Launcher::KeepServers(bool at_start) {
   const double now = MonotonicSeconds();
   for (size_t i = 0; i < servers_.children().size(); ++i) {
     const ChildProcess& server = *servers_.children()[i];
@@ -204,7 +187,8 @@ bool Launcher::KeepServers() {
     }
     if (const std::optional<ChildEnd> end = servers_.children()[i]->Poll()) {
       Explain(server, *end);
-      exit_code_ = ExitCode::kChildDied;
+      exit_code_ = at_start && SpeaksForItself(*end) ? static_cast<ExitCode>(end->exit_code)
+                                                     : ExitCode::kChildDied;
       const std::optional<double> delay = PlanRestart(server, *end, /*is_server=*/true);
       if (!delay.has_value()) return false;
       exit_code_ = ExitCode::kOk;

@@ -52,11 +52,11 @@ class Launcher {
   // Starts the servers, waits until they are ready, starts the trainer, and waits for its end. A
   // signal is passed on: the trainer's rank 0 saves and ends, and the others with it, then the
   // servers. Of a child that ends by itself it is printed which one, how, and its last log lines;
-  // then it is started again, as far as plan.restarts go: a server at its address, where the
-  // trainer gives it the weights; the trainer with all its ranks from the last checkpoint, or from
-  // the start where there is none, with the servers that run. A child that is not started again
-  // ends the run. Exit code: the trainer's own where it said something (2..10, or a stop's),
-  // kChildDied for a server or a signal.
+  // then it is started again, as far as plan.restarts go: a server, which may not have served yet,
+  // at its address, where the trainer gives it the weights; the trainer with all its ranks from the
+  // last checkpoint, or from the start where there is none, with the servers that run. A child that
+  // is not started again ends the run. Exit code: the trainer's own where it said something (2..10,
+  // or a stop's), kChildDied for a server or a signal.
   LaunchResult Run();
 
  private:
@@ -66,8 +66,7 @@ class Launcher {
   void Watch();
   void WaitForOutput();
   void Relay();
-  bool ServerEndedAtTheStart();
-  bool KeepServers();
+  bool KeepServers(bool at_start);
   bool ServersAreUp() const;
   bool KeepTrainer();
   bool TrainerDied(const TrainerEnd& end);

@@ -37,8 +37,10 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> LocalServers::StartOne(size_t serv
 
 absl::Status LocalServers::StartAgain(size_t server, const Argv& argv) {
   int64_t port = 0;
-  const std::string& address = addresses_[server];
-  TANDEM_CHECK(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
+  if (server < addresses_.size()) {
+    const std::string& address = addresses_[server];
+    TANDEM_CHECK(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
+  }
   TANDEM_ASSIGN_OR_RETURN(children_[server], StartOne(server, port, argv));
   return absl::OkStatus();
 }

@@ -20,7 +20,7 @@ namespace tandem::front {
 class LocalServers {
  public:
   // The command line of server `server`, which writes the port it serves on to `port_file` once it
-  // is ready. `port`: where it served before it is started again; 0: this is its first start.
+  // is ready. `port`: where it served before it is started again; 0: it has not served yet.
   using Argv = std::function<std::vector<std::string>(int64_t server, int64_t port,
                                                       const std::string& port_file)>;
 
@@ -28,7 +28,7 @@ class LocalServers {
   //   UNAVAILABLE  the directory cannot be written, or a program is not there (named)
   absl::Status Start(const std::string& logs, int64_t count, const Argv& argv);
 
-  // Starts server `server`, which has ended and was ready once, again at its address. Errors as
+  // Starts server `server`, which has ended, again: at its address if Ready has taken it. Errors as
   // Start.
   absl::Status StartAgain(size_t server, const Argv& argv);
   // Has it written its port since it was started last? Never waits.

@@ -113,7 +113,7 @@ bool ProgressView::TakeEvent(const nlohmann::json& line) {
   }
   if (kind == "server_lost" || kind == "server_hung" || kind == "server_back" ||
       kind == "push_failed" || kind == "eval_failed" || kind == "resumed" ||
-      kind == "run_stopped") {
+      kind == "started_over" || kind == "run_stopped") {
     text_ = kind + ": " + TextOf(line, "message");
     return true;
   }

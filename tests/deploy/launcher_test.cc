@@ -169,6 +169,43 @@ TEST_F(LauncherTest, StartsAServerThatDiedAgainAtItsAddressWhileTheTrainerGoesOn
       << record;
 }
 
+TEST_F(LauncherTest, StartsAServerThatDiedBeforeItWasReadyAgain) {
+  const std::string died = dir_ / "died";
+  const LaunchResult result =
+      Run(Restarting({.server = "[ -e " + died + " ] || { touch " + died +
+                                "; kill -9 $$; }; echo 4711 > $0; exec sleep 600",
+                      .trainer = "echo $0 $1 >&2"},
+                     1));
+  EXPECT_EQ(result.exit_code, ExitCode::kOk) << shown_;
+  EXPECT_EQ(*ReadFile(dir_ / "logs/trainer.log"), "127.0.0.1:4711 first\n");
+  EXPECT_NE(shown_.find("rollout_server 0 is started again in 0.01 s (1 of 1)"), std::string::npos)
+      << shown_;
+}
+
+TEST_F(LauncherTest, StartsAServerThatDiedWhileAnotherOneLoadsAgain) {
+  const std::string died = dir_ / "died", restarted = dir_ / "restarts.jsonl";
+  LaunchPlan plan = Restarting({.trainer = "echo $0 >&2"}, 1);
+  plan.num_servers = 2;
+  plan.server_argv = [=](int64_t server, int64_t, const std::string& port_file) {
+    const std::string first = "echo 4711 > $0; [ -e " + died + " ] || { touch " + died +
+                              "; kill -9 $$; }; exec sleep 600";
+    const std::string second =
+        "while [ ! -s " + restarted + " ]; do sleep 0.01; done; echo 4712 > $0; exec sleep 600";
+    return std::vector<std::string>{"/bin/sh", "-c", server == 0 ? first : second, port_file};
+  };
+  const LaunchResult result = Run(std::move(plan));
+  EXPECT_EQ(result.exit_code, ExitCode::kOk) << shown_;
+  EXPECT_EQ(*ReadFile(dir_ / "logs/trainer.log"), "127.0.0.1:4711 127.0.0.1:4712 \n");
+  EXPECT_EQ(result.summary.restarts.at("rollout_server 0"), 1);
+}
+
+TEST_F(LauncherTest, EndsTheRunWhenAServerNeverComesToServe) {
+  const LaunchResult result = Run(Restarting({.server = "kill -9 $$"}, 2));
+  EXPECT_EQ(result.exit_code, ExitCode::kChildDied);
+  EXPECT_EQ(result.summary.restarts.at("rollout_server 0"), 2);
+  EXPECT_FALSE(ReadFile(dir_ / "logs/trainer.log").ok());
+}
+
 TEST_F(LauncherTest, StartsATrainerThatDiedAgainFromItsCheckpointAndKeepsTheServers) {
   const LaunchResult result =
       Run(Restarting({.server = "echo $1 >&2; echo 4711 > $0; exec sleep 600",

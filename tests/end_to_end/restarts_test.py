@@ -154,8 +154,8 @@ def test_a_trainer_killed_before_its_first_checkpoint_begins_again_with_the_serv
     server = run.children("rollout_server")
     run.kill("trainer")
     run.says("trainer is started again in 0.1 s (1 of 3)")
-    wait_until(lambda: "nothing to resume from; starting at step 0" in
-               (tmp_path / "runs/small/logs/trainer.log").read_text(), "the trainer does not come back")
+    run.says("started_over: no checkpoint was saved before")
+    assert small_run.events(tmp_path, "started_over")
     run.comes_to(3)
     assert run.children("rollout_server") == server
     run.stop()

@@ -253,6 +253,52 @@ TEST_F(RolloutClientTest, ADeadServerThatComesBackGetsItsGroups) {
   EXPECT_THAT(Next().status, IsOk());
 }
 
+rollout::v1::GenerateGroupRequest InBatch(int64_t batch_id, int64_t group_id) {
+  rollout::v1::GenerateGroupRequest request = Request(group_id);
+  request.mutable_admission_batch()->set_batch_id(batch_id);
+  request.mutable_admission_batch()->set_num_groups(2);
+  return request;
+}
+
+// The group of the batch that came before the server died is not asked for again: a server that
+// holds the other one back until the batch is whole would do so until its deadline.
+TEST_F(RolloutClientTest, AGroupAskedForAgainAtAServerThatStartedOverWaitsForNoBatch) {
+  Connect({server_.address()});
+  client_->Submit(InBatch(1, 10), 0);
+  ASSERT_EQ(Next().group_id, 10);
+  server_.HoldGroups();
+  client_->Submit(InBatch(1, 11), 0);
+  while (server_.requests().size() < 2) ASSERT_THAT(client_->Next(milliseconds(5)), IsOk());
+  server_.Stop();
+  server_.Restart();
+  server_.ReleaseGroups();
+  MarkBehindReady();
+  ASSERT_THAT(Next().status, IsOk());
+  server_.set_owner("run");
+  client_->Submit(InBatch(2, 20), 0);
+  ASSERT_THAT(Next().status, IsOk());
+  const auto requests = server_.requests();
+  ASSERT_GE(requests.size(), 4u);
+  EXPECT_TRUE(requests[1].has_admission_batch());
+  for (size_t i = 2; i + 1 < requests.size(); ++i) {
+    EXPECT_EQ(requests[i].group_id(), 11);
+    EXPECT_FALSE(requests[i].has_admission_batch());
+  }
+  EXPECT_TRUE(requests.back().has_admission_batch()) << "a batch that is begun there is waited for";
+}
+
+// It holds the others of the batch back until this one comes again.
+TEST_F(RolloutClientTest, AGroupAskedForAgainAtAServerThatOnlyBlinkedComesWithItsBatch) {
+  Connect({server_.address()});
+  server_.set_owner("run");
+  server_.FailNextGroups({absl::UnavailableError("blink")});
+  client_->Submit(InBatch(1, 10), 0);
+  ASSERT_THAT(Next().status, IsOk());
+  const auto requests = server_.requests();
+  ASSERT_EQ(requests.size(), 2u);
+  EXPECT_TRUE(requests.back().has_admission_batch());
+}
+
 TEST_F(RolloutClientTest, GivesUpAfterItsPatienceNamingEveryServer) {
   Connect({server_.address()}, {.server_patience_seconds = 0.3});
   server_.Stop();

@@ -101,6 +101,47 @@ TEST_F(TrainerTest, WithDamagedCheckpointsAloneAResumeIsRefusedAndNothingIsDelet
   EXPECT_EQ(Lines("metrics.jsonl").size(), 2u);
 }
 
+TEST_F(TrainerTest, AResumeWithoutAnyCheckpointIsRefusedAndNothingIsDeleted) {
+  options_.checkpoint.every = 1;
+  options_.steps = 2;
+  ASSERT_THAT(Run(), IsOk());
+  for (const char* const step : {"step_1", "step_2"}) {
+    std::filesystem::remove_all(directory_ / ("r/checkpoints/" + std::string(step)));
+  }
+  options_.steps = 4;
+  for (const RunMode mode : {RunMode::kResume, RunMode::kResumeOrFresh}) {
+    const absl::Status status = Run(mode);
+    EXPECT_THAT(status, FailsWith(absl::StatusCode::kNotFound,
+                                  "the run has records of 2 train steps, which a start at step 0"));
+    EXPECT_EQ(ExitCodeOf(status), ExitCode::kBadModelOrData);
+    EXPECT_EQ(Lines("metrics.jsonl").size(), 2u);
+    EXPECT_EQ(Lines("rollouts/step_2.jsonl").size(), 2u);
+  }
+}
+
+TEST_F(TrainerTest, ARunThatDiedBeforeItsFirstCheckpointBeginsAgainWhereThatIsAskedForAndSaysSo) {
+  options_.checkpoint.at_end = false;
+  ASSERT_THAT(Run(), IsOk());
+  EXPECT_EQ(ExitCodeOf(Run(RunMode::kResume)), ExitCode::kBadModelOrData);
+  EXPECT_EQ(Lines("metrics.jsonl").size(), 3u);
+  trained_.clear();
+  std::string said;
+  on_progress_ = [&said](const json& line) {
+    if (line.value("kind", "") == "started_over") said = line["message"];
+  };
+  ASSERT_THAT(Run(RunMode::kResumeOrFresh), IsOk());
+  EXPECT_EQ(trained_, (std::vector<std::vector<int64_t>>{{0, 1}, {2, 3}, {4, 5}}));
+  EXPECT_EQ(Events().front(), "started_over");
+  EXPECT_NE(said.find("the records of 3 train steps are deleted"), std::string::npos) << said;
+}
+
+TEST_F(TrainerTest, ARunThatDiedBeforeItsFirstStepIsResumedFromItsStart) {
+  options_.checkpoint.at_end = false;
+  ASSERT_THAT(Run(), IsOk());
+  ASSERT_THAT(WriteFileAtomically(directory_ / "r/metrics.jsonl", ""), IsOk());
+  EXPECT_THAT(Run(RunMode::kResume), IsOk());
+}
+
 TEST_F(TrainerTest, AStopSavesACheckpointAndEndsWell) {
   options_.steps = 1000;
   on_progress_ = [this](const json& line) {
@@ -208,12 +249,12 @@ TEST_F(TrainerTest, EveryCallOfARunShowsItsSecretForThatServerAndAResumedRunTheS
 }
 
 // Before its first checkpoint, too.
-TEST_F(TrainerTest, ARunThatIsResumedFromNothingIsStillTheRunThatHasTheServer) {
+TEST_F(TrainerTest, ARunThatBeginsAgainIsStillTheRunThatHasTheServer) {
+  options_.checkpoint.at_end = false;
   ASSERT_THAT(Run(), IsOk());
   const std::string run_id = json::parse(*ReadFile(directory_ / "r/run.json"))["run_id"];
-  std::filesystem::remove_all(directory_ / "r/checkpoints");
   server_->set_owner(run_id);  // as if it had died without giving the server back
-  EXPECT_THAT(Run(RunMode::kResume), IsOk());
+  EXPECT_THAT(Run(RunMode::kResumeOrFresh), IsOk());
 }
 
 TEST_F(TrainerTest, ATrainerThatLostTheSecretOfItsRunHasTheServerWhenTheLeaseHasEnded) {
@@ -306,6 +347,7 @@ TEST_F(TrainerTest, AFirstEvaluationOfNoPromptEndsTheRun) {
   const absl::Status status = Run();
   EXPECT_THAT(status, FailsWith(absl::StatusCode::kInternal,
                                 "none of 3 held-out prompts was answered at temperature 0"));
+  EXPECT_EQ(ExitCodeOf(status), ExitCode::kBadModelOrData) << "the same again is not worth a try";
   EXPECT_TRUE(trained_.empty());
   EXPECT_TRUE(Lines("metrics.jsonl").empty()) << "no 0 in the place of a number";
 }

@@ -33,7 +33,7 @@ def rate(series):
 
 
 NOT_OK = 'outcome!="ok"'
-TROUBLE = 'kind=~"server_lost|server_hung|push_failed|step_skipped|checkpoint_failed|alert|resumed"'
+TROUBLE = 'kind=~"server_lost|server_hung|push_failed|step_skipped|checkpoint_failed|alert|resumed|started_over"'
 PHASES = ["rollout", "reward", "pack", "proximal", "update", "push", "checkpoint", "eval"]
 
 DASHBOARDS = {
