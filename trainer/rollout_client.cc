@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"

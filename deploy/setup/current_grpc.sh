@@ -9,7 +9,7 @@
 #     TARGET    of CMake: built, and run when it is a test      TEST.py   a Python test of tests/, run with the programs built here
 #     without any: the programs, the C++ tests that call over gRPC, and the tests of the pair
 # As root, after deploy/setup/install.sh --tests and `apt-get install mmdebstrap`. Another run goes on where the last one ended.
-# Downloads 400 MB and takes 4 GB; CMAKE_BUILD_PARALLEL_LEVEL says how many compilers run at once. APT_OPTION is passed to apt:
+# Downloads 400 MB and takes 2 GB; CMAKE_BUILD_PARALLEL_LEVEL says how many compilers run at once. APT_OPTION is passed to apt:
 # a mirror that is a snapshot needs APT_OPTION='Acquire::Check-Valid-Until "false"' (signatures are checked all the same).
 # Exit codes: 0 all is built and passed, 1 a test failed, 2 something is missing here, 3 the root or the build failed.
 set -euo pipefail
