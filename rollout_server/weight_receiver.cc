@@ -349,11 +349,10 @@ absl::StatusOr<std::unique_ptr<StagedWeights>> WeightReceiver::StageVerified(Upd
 // Bytes that did not arrive are not counted: they show as any others that are wrong, since the sums
 // are over what would be served.
 absl::Status WeightReceiver::VerifyOnDevice(Update& update, const DigestMap& word_sums) const {
-  TANDEM_RETURN_IF_ERROR(CheckNames("sum of words", word_sums, places_));
+  TANDEM_RETURN_IF_ERROR(CheckNames("word_sums", word_sums, places_));
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> sums, update.arriving->Seal());
   for (const size_t place : update.places) {
-    TANDEM_RETURN_IF_ERROR(
-        CheckDigest("sum of words", tensors_[place].name, sums[place], word_sums));
+    TANDEM_RETURN_IF_ERROR(CheckDigest("word_sums", tensors_[place].name, sums[place], word_sums));
   }
   return absl::OkStatus();
 }

@@ -324,10 +324,10 @@ absl::Status WeightPublisher::Impl::Commit(WeightRemote& remote, ServerPush* pus
         reply.live.version.value, " live; digests differ in ", Differing(held.digests, live)));
   }
   if (push->on_device && reply.live.word_sums != held.word_sums) {
-    return absl::DataLossError(
-        absl::StrCat(remote.address(), " committed version ", held.version.value,
-                     " that came on the device; its sums of words differ in ",
-                     Differing(held.word_sums, reply.live.word_sums)));
+    return absl::DataLossError(absl::StrCat(remote.address(), " committed version ",
+                                            held.version.value,
+                                            " that came on the device; its word_sums differ in ",
+                                            Differing(held.word_sums, reply.live.word_sums)));
   }
   push->verify_ms = reply.verify_ms;
   push->pack_ms = reply.pack_ms;

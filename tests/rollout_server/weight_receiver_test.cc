@@ -385,7 +385,7 @@ TEST_F(ArrivingPushTest, AFlippedBitIsDataLossNamingTheTensorAndTheLiveWeightsSt
   sink_.flip_in = 1;
   PushOnDevice(1);
   EXPECT_THAT(receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb"), Sums("aaaaaaaa", "bbbbbb")),
-              FailsWith(absl::StatusCode::kDataLoss, "sum of words of b is"));
+              FailsWith(absl::StatusCode::kDataLoss, "word_sums of b is"));
   EXPECT_EQ(sink_.num_installs, 0);
   EXPECT_EQ(receiver_.live()->version.value, 0);
   sink_.flip_in = -1;
@@ -397,13 +397,13 @@ TEST_F(ArrivingPushTest, AFlippedBitIsDataLossNamingTheTensorAndTheLiveWeightsSt
 TEST_F(ArrivingPushTest, BytesThatDidNotArriveAreDataLoss) {
   ASSERT_THAT(receiver_.BeginOnDevice({1}, {b_, a_}), IsOk());
   EXPECT_THAT(receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb"), Sums("aaaaaaaa", "bbbbbb")),
-              FailsWith(absl::StatusCode::kDataLoss, "sum of words of b is"));
+              FailsWith(absl::StatusCode::kDataLoss, "word_sums of b is"));
 }
 
 TEST_F(ArrivingPushTest, WithoutSumsNothingIsProvenAndNothingInstalled) {
   PushOnDevice(1);
   EXPECT_THAT(receiver_.Commit({1}, Digests("aaaaaaaa", "bbbbbb")),
-              FailsWith(absl::StatusCode::kDataLoss, "no sum of words was given for a"));
+              FailsWith(absl::StatusCode::kDataLoss, "no word_sums was given for a"));
   EXPECT_EQ(sink_.num_installs, 0);
 }
 
