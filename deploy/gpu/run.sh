@@ -320,6 +320,10 @@ case ${1:-} in
   bundle) bundle "$(realpath -m "${2:-build/gpu}")" ;;
   on-target) on_target "$(realpath -m "${2:?name a directory}")" ;;
   dry-run)
+    # Here LibTorch is the project's own.
+    own=$HERE/../../.deps/venv/bin/python
+    [[ $PYTHON != python3 || ! -x $own ]] || PYTHON=$own
+    export PYTHON
     scratch=$(mktemp -d)
     trap 'rm -rf "$scratch"' EXIT
     bundle "$scratch/parts"
