@@ -195,7 +195,7 @@ TEST_F(LauncherTest, StartsAServerThatDiedWhileAnotherOneLoadsAgain) {
   };
   const LaunchResult result = Run(std::move(plan));
   EXPECT_EQ(result.exit_code, ExitCode::kOk) << shown_;
-  EXPECT_EQ(*ReadFile(dir_ / "logs/trainer.log"), "127.0.0.1:4711 127.0.0.1:4712 \n");
+  EXPECT_EQ(*ReadFile(dir_ / "logs/trainer.log"), "127.0.0.1:4711 127.0.0.1:4712\n");
   EXPECT_EQ(result.summary.restarts.at("rollout_server 0"), 1);
 }
 
