@@ -57,7 +57,7 @@ class PromptSource {
   //   NOT_FOUND            no such file
   //   INVALID_ARGUMENT     a malformed line (FILE:LINE and what was expected); no prompt at all; a
   //                        prompt over max_prompt_tokens with over_length refuse
-  //   FAILED_PRECONDITION  chat is on and the model has no chat template
+  //   UNIMPLEMENTED  chat is on and the model has no chat template
   static absl::StatusOr<std::unique_ptr<PromptSource>> Open(const std::string& path,
                                                             const DataOptions& options,
                                                             uint64_t seed,

@@ -30,9 +30,10 @@ std::string_view Stripped(std::string_view text) {
 
 absl::StatusOr<WrittenNumber> AnswerNumber(std::string_view answer) {
   const absl::StatusOr<WrittenNumber> number = Gsm8kNumber(answer);
-  if (number.ok()) return number;
+  if (number.ok() && !std::isnan(number->value)) return number;
   return absl::InvalidArgumentError(
-      absl::StrCat("answer '", std::string(answer.substr(0, 80)), "' holds no number"));
+      absl::StrCat("answer '", std::string(answer.substr(0, 80)), "' holds no number",
+                   number.ok() ? " as English writes it, 1,234.5" : ""));
 }
 
 bool JudgesTheAnswer(const std::string& component) {

@@ -39,10 +39,10 @@ class Result {
       case TANDEM_TOKENIZER_INVALID:
         return absl::InvalidArgumentError(prefix + text());
       case TANDEM_TOKENIZER_NO_TEMPLATE:
-        return absl::FailedPreconditionError(
+        return absl::UnimplementedError(
             prefix +
-            "the model directory has no chat template; add a chat_template.jinja, or give "
-            "prompts as plain text");
+            "the model directory has no chat template; add a chat_template.jinja, or, where "
+            "prompts shall be taken as they are, leave out --chat or set trainer.data.chat false");
       default:
         return absl::InternalError(prefix + "the tokenizer crate panicked: " + text());
     }

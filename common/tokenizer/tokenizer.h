@@ -35,7 +35,7 @@ class Tokenizer {
   absl::StatusOr<std::string> Decode(std::span<const int32_t> ids, bool skip_special_tokens) const;
 
   // Renders the chat template over `messages_json`, a JSON array of {"role", "content", ...}.
-  //   FAILED_PRECONDITION  the directory has no chat template
+  //   UNIMPLEMENTED        the directory has no chat template
   //   INVALID_ARGUMENT     empty or bad messages; the template raised; it used more than 2 million
   //                        steps or wrote more than 4 MiB (stated)
   absl::StatusOr<std::string> RenderChat(std::string_view messages_json,

@@ -84,6 +84,25 @@ def test_half_a_line_at_the_end_is_that_of_a_process_that_was_killed(tmp_path):
     assert check_history.check([tmp_path / "killed"]).violations == []
 
 
+@pytest.mark.parametrize("text", [None, "", '{"schema":1,"step":3}\n', "3\n", "no json\n"],
+                         ids=["missing", "empty", "other_records", "a_number", "no_json"])
+def test_what_is_no_history_is_no_run_without_faults(tmp_path, capsys, text):
+    folder = tmp_path / "other"
+    if text is not None:
+        folder.mkdir()
+        (folder / "metrics.jsonl").write_text(text)
+    assert check_history.main([str(folder)]) == 2
+    assert str(folder) in capsys.readouterr().err
+
+
+def test_a_last_step_that_is_not_in_the_record_is_found(tmp_path):
+    finished = {"event": "run_finished", "step": 2, "message": "after 2 train steps"}
+    assert findings(tmp_path / "whole", server_events(), trainer_events() + [finished]) == set()
+    events = [event for event in trainer_events() + [finished] if event.get("step") != 2 or event == finished]
+    assert findings(tmp_path / "planted", server_events(), events) == {
+        ("G1", "the run finished at step 2; the last step of its record is 1")}
+
+
 def resumed(first_group, version):
     return [{"event": "opened", "schema": 1, "role": "trainer", "unix_ns": 3},
             {**only(trainer_events(), "began"), "resumed": True, "version": version, "first_group": first_group}]

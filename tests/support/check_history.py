@@ -1,7 +1,8 @@
 """Checks the guarantees G1 to G4 (docs/guarantees.md) on the histories that the processes of a run wrote
 (docs/history.md). It shares no code with the programs that it checks.
 
-    python check_history.py DIRECTORY...       exit code 0: nothing is wrong; 1: what is wrong, one line each
+    python check_history.py DIRECTORY...       exit code 0: nothing is wrong; 1: what is wrong, one line each;
+                                                2: there is no history to check
 """
 import collections
 import dataclasses
@@ -28,12 +29,25 @@ class Process:
     events: list
 
 
+class NoHistory(Exception):
+    """What was named holds no history: to say "nothing is wrong" of it would be false."""
+
+
 def read(path):
     """A process that was killed may have left half a line at the end; no other line may be broken."""
     text = path.read_text(encoding="utf-8")
-    events = [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
+    events = []
+    for number, line in enumerate(text[:text.rfind("\n") + 1].splitlines(), 1):
+        try:
+            events.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise NoHistory(f"{path}:{number}: not JSON ({error})") from None
     if not events:
         return None
+    first = events[0]
+    if not isinstance(first, dict) or first.get("event") != "opened":
+        raise NoHistory(f"{path}:1: no history of a process, whose first line is {{\"event\":\"opened\", ..}}: name the "
+                        "directory of server.history and trainer.history, which holds nothing else")
     return Process(path.name, events[0]["role"], events[0]["unix_ns"], events[1:])
 
 
@@ -222,6 +236,10 @@ class Run:
         self.end_block(event["step"])
         self.version = event["step"]
 
+    def on_run_finished(self, event):
+        if event["step"] != self.version:
+            self.wrong("G1", f"the run finished at step {event['step']}; the last step of its record is {self.version}")
+
     def on_group_dropped(self, event):
         if not event.get("reason"):
             self.wrong("G1", f"group {event['group_id']} is dropped without a reason")
@@ -280,7 +298,16 @@ def main(directories):
     if not directories:
         print(__doc__)
         return 2
-    report = check(directories)
+    try:
+        for directory in directories:
+            if not pathlib.Path(directory).is_dir():
+                raise NoHistory(f"{directory}: no such directory")
+        report = check(directories)
+        if report.processes == 0:
+            raise NoHistory(f"{', '.join(map(str, directories))}: no process wrote a history there")
+    except NoHistory as error:
+        print(error, file=sys.stderr)
+        return 2
     for violation in report.violations:
         print(violation)
     print(f"{report.processes} processes, {report.completions} completions drawn, {report.trained} groups trained, "

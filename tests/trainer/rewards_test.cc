@@ -139,6 +139,17 @@ TEST(Rewards, AnAnswerWithoutANumberMasksInsteadOfPunishing) {
               HasSubstr("reward_failed: number_answer: answer 'none' holds no number"));
 }
 
+TEST(Rewards, AnAnswerInAnotherConventionMasksAndNoPartOfACompletionInOneIsRight) {
+  RewardOptions options;
+  auto rewards = RewardFunction::Create(options);
+  ASSERT_THAT(rewards, IsOk());
+  EXPECT_THAT((*rewards)->Score({{.text = "5", .answer = "0,5"}})[0].mask_reason,
+              HasSubstr("answer '0,5' holds no number as English writes it, 1,234.5"));
+  EXPECT_FALSE((*rewards)->Score({{.text = "0,5", .answer = "5"}})[0].correct);
+  EXPECT_EQ((*rewards)->Score({{.text = "1.234,5", .answer = "5"}})[0].value, 0);
+  EXPECT_TRUE((*rewards)->Score({{.text = "It is 14 cm^2.", .answer = "14"}})[0].correct);
+}
+
 TEST(Rewards, RefusesWhatCannotWork) {
   const auto create = [](RewardOptions options) {
     return RewardFunction::Create(options).status();

@@ -179,7 +179,7 @@ TEST(TokenizerChat, IsRefusedWithoutATemplate) {
   EXPECT_FALSE(tokenizer->has_chat_template());
   EXPECT_EQ(tokenizer->eos_token_id(), -1);
   EXPECT_THAT(tokenizer->RenderChat(kHello, false),
-              FailsWith(absl::StatusCode::kFailedPrecondition, "no chat template"));
+              FailsWith(absl::StatusCode::kUnimplemented, "no chat template"));  // exit code 3
 }
 
 TEST(TokenizerChat, RefusesBadMessages) {
