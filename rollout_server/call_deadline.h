@@ -2,8 +2,6 @@
 #ifndef TANDEM_ROLLOUT_SERVER_CALL_DEADLINE_H_
 #define TANDEM_ROLLOUT_SERVER_CALL_DEADLINE_H_
 
-#include <grpcpp/grpcpp.h>
-
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -16,8 +14,10 @@ namespace tandem::rollout {
 // travel as 1240 s.
 inline constexpr double kTimeoutRounding = 1.01;
 
-// Until the deadline; infinite without one, negative when it has passed.
-inline double SecondsLeft(const grpc::CallbackServerContext& context) {
+// Until the deadline; infinite without one, negative when it has passed. `Context`: a gRPC server
+// context.
+template <typename Context>
+double SecondsLeft(const Context& context) {
   const auto deadline = context.deadline();
   if (deadline == std::chrono::system_clock::time_point::max()) {
     return std::numeric_limits<double>::infinity();

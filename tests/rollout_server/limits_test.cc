@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/refusal.h"
+#include "rollout_server/call_deadline.h"
 #include "rollout_server/engine/group.h"
 #include "rollout_server/ownership.h"
 #include "rollout_server/rollout_messages.h"
@@ -111,33 +112,39 @@ TEST_F(LimitsTest, ADeadlineOfTheMaximumIsTakenAsGrpcRoundsItUp) {
 }
 
 TEST_F(LimitsTest, ACallThatItsDeadlineEndsIsCountedApartFromACancelledOne) {
-  const auto ended = [&](const char* outcome) {
-    return WaitUntil([&] {
-      return observation_.metrics()->Render().find(absl::StrCat(
-                 "tandem_requests_total{outcome=\"", outcome, "\"} 1")) != std::string::npos;
-    });
+  const auto counted = [&](const char* outcome) {
+    const std::string line = absl::StrCat("tandem_requests_total{outcome=\"", outcome, "\"} ");
+    const std::string page = observation_.metrics()->Render();
+    return page.find(line) != std::string::npos && page.find(line + "0\n") == std::string::npos;
   };
   grpc::ClientContext cancelled;
   SetDeadline(&cancelled);
   auto reader = rollout_->GenerateGroup(&cancelled, Request(1, 500));
   WaitForInfo([](const auto& info) { return info.num_groups_queued() == 1; });
   cancelled.TryCancel();
-  EXPECT_TRUE(ended("cancelled"));
+  EXPECT_TRUE(WaitUntil([&] { return counted("cancelled"); }));
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_FALSE(counted("deadline_exceeded"));
 
-  // With as much patience as it takes for the group to be there.
-  bool seen = false;
-  for (std::chrono::milliseconds patience(250); !seen; patience *= 2) {
+  // With as much patience as it takes for the time that the call travels to be little of it.
+  for (std::chrono::milliseconds patience(250); !counted("deadline_exceeded"); patience *= 2) {
+    ASSERT_LT(patience, std::chrono::minutes(5));
     grpc::ClientContext late;
     late.set_deadline(std::chrono::system_clock::now() + patience);
     auto waiting = rollout_->GenerateGroup(&late, Request(2, 500));
-    auto call = std::async(std::launch::async, [&] { return waiting->Finish(); });
-    while (!seen && call.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-      seen = Info().num_groups_queued() == 1;
-    }
-    EXPECT_EQ(call.get().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+    EXPECT_EQ(waiting->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+    WaitForInfo([](const auto& info) { return info.num_groups_queued() == 0; });
   }
-  EXPECT_TRUE(ended("deadline_exceeded"));
+}
+
+TEST(CallDeadlineTest, ACallIsEndedByItsDeadlineWithinTheRoundingAndTheTimeItTravels) {
+  EXPECT_EQ(CalledOff(1000, 10), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(CalledOff(1000, 11), absl::StatusCode::kCancelled);
+  EXPECT_EQ(CalledOff(0.5, -0.01), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(CalledOff(0.5, 0.1), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(CalledOff(0.5, 0.2), absl::StatusCode::kCancelled);
+  const double none = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(CalledOff(none, none), absl::StatusCode::kCancelled);
 }
 
 FinishedCompletion WithSupports(int num_tokens, int32_t num_ids, int32_t step) {
