@@ -15,27 +15,12 @@ namespace {
 const std::vector<double> kSecondsBounds = {0.01, 0.05, 0.1, 0.25, 0.5, 1,   2.5, 5,
                                             10,   30,   60,  150,  300, 900, 3600};
 const std::vector<double> kStalenessBounds = {0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64};
-constexpr const char* kEventKinds[] = {"run_started",
-                                       "run_finished",
-                                       "run_stopped",
-                                       "run_failed",
-                                       "resumed",
-                                       "started_over",
-                                       "server_ready",
-                                       "server_lost",
-                                       "server_hung",
-                                       "server_back",
-                                       "push_committed",
-                                       "push_failed",
-                                       "group_dropped",
-                                       "step_skipped",
-                                       "checkpoint_saved",
-                                       "checkpoint_failed",
-                                       "capture_written",
-                                       "capture_failed",
-                                       "alert",
-                                       "eval",
-                                       "eval_failed"};
+constexpr const char* kEventKinds[] = {
+    "run_started",       "run_finished",    "run_stopped",    "run_failed",   "resumed",
+    "started_over",      "server_ready",    "server_lost",    "server_hung",  "server_back",
+    "push_committed",    "push_failed",     "group_dropped",  "step_skipped", "checkpoint_saved",
+    "checkpoint_failed", "capture_written", "capture_failed", "alert",        "eval",
+    "eval_failed"};
 constexpr const char* kDropReasons[] = {"stale", "zero_variance", "all_masked", "failed",
                                         "bad_response"};
 constexpr const char* kPhases[] = {"step", "rollout",    "reward", "pack",  "proximal", "update",
