@@ -8,6 +8,7 @@
 #include "common/base/loopback.h"
 #include "common/base/status_macros.h"
 #include "common/observe/observe_server.h"
+#include "rollout_server/engine/kv_block_pool.h"
 
 namespace tandem::rollout {
 
@@ -57,6 +58,12 @@ absl::Status CheckOptions(const ServerOptions& options) {
       !absl::SimpleAtoi(options.listen.substr(colon + 1), &port) || port < 0 || port > 65535) {
     return absl::InvalidArgumentError(
         absl::StrCat("server.listen is '", options.listen, "', must be HOST:PORT"));
+  }
+  const int64_t kv_tokens = options.engine.kv_capacity_tokens;
+  if (kv_tokens != 0 && kv_tokens < KvBlockPool::kBlockTokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("server.engine.kv_capacity_tokens is ", kv_tokens, ", must be at least ",
+                     KvBlockPool::kBlockTokens, ", or 0 for what fits"));
   }
   return CheckTransport(options);
 }

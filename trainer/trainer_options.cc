@@ -174,6 +174,7 @@ absl::Status CheckOptions(const TrainerOptions& options) {
   }
   if (absl::Status tls = rpc::CheckTlsOptions(options.tls, "trainer"); !tls.ok()) return tls;
   TANDEM_RETURN_IF_ERROR(CheckKlBudget(options));
+  TANDEM_RETURN_IF_ERROR(RewardFunction::Create(options.reward).status());  // starts nothing
   TrainStepOptions step = options.learner.step;
   int64_t& constant_length = step.loss.objective.constant_length;
   if (constant_length == 0) constant_length = sampling.max_new_tokens;

@@ -405,6 +405,19 @@ TEST_F(RolloutServerTest, WritesThePortItPicked) {
   EXPECT_EQ("127.0.0.1:" + std::to_string(port), server_->address());
 }
 
+TEST(ServerOptionsTest, AKvCacheOfLessThanABlockIsRefused) {
+  ServerOptions options;
+  options.model = "m";
+  for (const int64_t tokens : {0, 16}) {
+    options.engine.kv_capacity_tokens = tokens;
+    EXPECT_THAT(CheckOptions(options), IsOk());
+  }
+  options.engine.kv_capacity_tokens = 15;
+  EXPECT_THAT(CheckOptions(options),
+              FailsWith(absl::StatusCode::kInvalidArgument,
+                        "server.engine.kv_capacity_tokens is 15, must be at least 16, or 0"));
+}
+
 TEST(ServerOptionsTest, PlaintextIsLoopbackOnlyUnlessItIsSaidOutLoud) {
   ServerOptions options;
   options.model = "m";

@@ -69,6 +69,18 @@ TEST(TrainerOptions, AKlBudgetNeedsAReferenceToMeasureAgainst) {
                                                "needs trainer.alerts.kl_budget above 0"));
 }
 
+// So that a launcher finds it before it starts servers.
+TEST(TrainerOptions, ARewardThatCannotBeMadeIsRefusedWithTheOptions) {
+  TrainerOptions options = Valid();
+  options.reward.weights = {{"last_nunber", 1}};
+  EXPECT_THAT(CheckOptions(options),
+              FailsWith(absl::StatusCode::kInvalidArgument, "no component 'last_nunber'"));
+  options.reward.weights = {{"regex", 1}};
+  options.reward.regex = "(";
+  EXPECT_THAT(CheckOptions(options),
+              FailsWith(absl::StatusCode::kInvalidArgument, "reward.regex: missing )"));
+}
+
 TEST(TrainerOptions, WhatIsMissingIsNamed) {
   TrainerOptions options = Valid();
   options.model.clear();
