@@ -20,6 +20,7 @@
 #include "deploy/tandem/subcommand.h"
 #include "trainer/prompt_source.h"
 #include "trainer/rewards.h"
+#include "trainer/run_error.h"
 
 namespace tandem::front {
 namespace {
@@ -157,6 +158,14 @@ absl::Status Eval(EvalFlags& flags) {
         live.Update("eval " + ProgressBar(static_cast<int64_t>(i) + 1, total, 30));
       }));
   live.Clear();
+  if (greedy.num_prompts + sampled.num_prompts == 0) {
+    return trainer::WithExitCode(
+        absl::FailedPreconditionError(absl::StrCat(
+            flags.data.eval, ": none of ", count, " prompts has a reward (", greedy.num_failed,
+            " failed, ", source->num_dropped(), " too long): there is nothing to average; look at ",
+            "the answers of the file and at --reward")),
+        ExitCode::kBadModelOrData);
+  }
   PrintTally(greedy, sampled, flags.k, source->num_dropped());
   return absl::OkStatus();
 }
