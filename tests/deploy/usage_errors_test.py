@@ -97,7 +97,9 @@ def test_every_command_says_what_went_wrong_in_one_form_that_steers_no_terminal(
     assert done.returncode != 0
     assert "\x1b" not in done.stderr + done.stdout
     program = {"serve": "rollout_server", "train": "trainer"}.get(line[0], "tandem")
-    said = next(text for text in done.stderr.splitlines() if text.startswith(program + ": "))
+    # What is wrong with the words of a command line is said by the command, the rest by the program.
+    said = next(text for text in done.stderr.splitlines()
+                if text.startswith((program + ": ", f"{program} {line[0]}: unknown")))
     assert "no\\u001b[31msuch" in said, done.stderr
     assert not any(code in said for code in ("INVALID_ARGUMENT:", "NOT_FOUND:", "UNAVAILABLE:")), done.stderr
 
