@@ -15,7 +15,7 @@
 
 namespace tandem::rollout {
 
-// Of one thread.
+// Not thread-safe: one thread uses it.
 class BucketStore {
  public:
   virtual ~BucketStore() = default;

@@ -71,7 +71,7 @@ class EngineThread : public WeightSink {
   // Adds the groups in this order before the next step: no step sees a part of them.
   void Submit(std::vector<GroupRequest> groups);
 
-  // Of those that wait, each of these groups is admitted last, in this order.
+  // Each of these groups that still waits is admitted after all others, in this order.
   void PutLast(std::vector<GroupKey> keys);
 
   void Abort(GroupKey key);

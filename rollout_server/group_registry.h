@@ -91,7 +91,7 @@ class GroupRegistry {
   void Forget(const std::string& run_id, const std::string& caller = "") ABSL_LOCKS_EXCLUDED(mu_);
 
   // A run has claimed the server: what others asked for before is as guests' groups from now on.
-  // Of what waits beyond their half the youngest end with RESOURCE_EXHAUSTED, QUEUE_FULL.
+  // The youngest that wait beyond their half end with RESOURCE_EXHAUSTED, QUEUE_FULL.
   void PutOthersBehind(const std::string& run_id, const std::string& caller)
       ABSL_LOCKS_EXCLUDED(mu_);
 

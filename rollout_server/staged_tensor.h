@@ -23,7 +23,7 @@ struct TensorMemory {
   std::unique_ptr<std::byte[]> bytes;
 };
 
-// Of a tensor's size, zeroed: all of it is taken now, and not as bytes arrive.
+// Memory of a tensor's size, zeroed: all of it is taken now, and not as bytes arrive.
 std::shared_ptr<TensorMemory> TakenMemory(const TensorSpec& spec);
 
 // How a tensor of a push travels.

@@ -13,7 +13,7 @@
 
 namespace tandem::trainer {
 
-// Of one thread: the one that sends.
+// Not thread-safe: the thread that sends uses it.
 class BucketSource {
  public:
   virtual ~BucketSource() = default;

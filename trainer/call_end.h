@@ -22,7 +22,7 @@ struct CallEnd {
   bool is_busy() const;
 };
 
-// Of a call that has finished, with what its trailing metadata says.
+// How a call that has finished ended, with what its trailing metadata says.
 CallEnd EndOf(const grpc::ClientContext& context, const grpc::Status& status);
 
 // The same call would be refused again, by this server or another of its kind.

@@ -159,7 +159,7 @@ std::vector<absl::Status> PushGroup::TryForm(std::span<WeightRemote* const> remo
                                .deadline = absl::Seconds(options_.deadline_seconds)};
   for (const WeightRemote* const remote : remotes) offer.members.push_back(remote->address());
   const std::string name = comm::PushGroupName(run_id_, epoch_, offer.membership);
-  // Of chars: threads write neighbours, which bits would share a byte with.
+  // Chars and no bits: threads write neighbours, which would share a byte.
   std::vector<char> take_on_device(remotes.size(), 0);
   Calls calls(remotes, [&, offer](WeightRemote& remote, size_t i) {
     comm::PushSeatOffer seat = offer;

@@ -419,7 +419,7 @@ void WeightPublisher::Impl::SendTogether(const std::vector<ServerPush*>& pushes,
 std::vector<ServerPush> WeightPublisher::Impl::PushTogether(const std::vector<int>& servers) {
   const double start = MonotonicSeconds();
   std::vector<ServerPush> pushes(servers.size());
-  // Of chars: threads write neighbours, which bits would share a byte with.
+  // Chars and no bits: threads write neighbours, which would share a byte.
   std::vector<char> needs(servers.size(), 0), takes_delta(servers.size(), 0);
   SideBySide(servers.size(), [&](size_t i) {
     pushes[i].server = servers[i];

@@ -51,8 +51,8 @@ struct TensorBytes {
   int64_t all = 0, copies = 0;
 };
 
-// Of the host's memory. A push arrives in it whatever the device, and is laid out there on the CPU
-// alone.
+// Is there enough memory on the host? A push arrives in it whatever the device is, and is laid out
+// there on the CPU alone.
 absl::Status CheckHostMemory(const EngineOptions& options, const ModelConfig& config,
                              const TensorBytes& tensors) {
   KvMemory wanted;

@@ -84,7 +84,7 @@ TEST_F(WeightReceiverTest, InstallsWhatArrivedInTheEnginesOrder) {
   EXPECT_EQ(receiver_.live()->digests, Digests("aaaaaaaa", "bbbbbb"));
 }
 
-// Of this process now.
+// The memory that this process has now.
 int64_t ResidentBytes() {
   std::ifstream file("/proc/self/statm");
   int64_t size = 0, resident = 0;

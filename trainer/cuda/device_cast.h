@@ -14,7 +14,7 @@
 
 namespace tandem::trainer {
 
-// Of whole masters, by the index that buckets name them by; keeps them, not their values: each Fill
+// Buckets of whole masters, which buckets name by index; keeps them, not their values: each Fill
 // casts what they hold then. `dtype`: kF32 (a copy) or kBF16. Two rooms of a bucket on the device.
 // Fill: INVALID_ARGUMENT where a slice cuts an element in two. Null in a build without CUDA.
 std::shared_ptr<BucketSource> MakeDeviceCast(const std::vector<NamedParameter>& masters,

@@ -41,7 +41,7 @@ struct CudaWeights : StagedWeights {
   std::vector<CudaLayer> layers;
   at::Tensor final_norm;  // [E]
 
-  // Of buckets that arrive for this place, bytes; undefined before the first. They stay with it: a
+  // Bytes of buckets that arrive for this place; undefined before the first. They stay with it: a
   // broadcast that was given up may still write there for a moment, where nobody else may be.
   std::array<at::Tensor, ArrivingWeights::kRooms> rooms;
 

@@ -26,7 +26,8 @@ struct Draw {
   int32_t top_k = 0;
   float top_p = 1;
   float min_p = 0;
-  // Of the call's forbidden ids: so many of them, rising, or with kForbiddenBits bits of all ids.
+  // Which of the call's forbidden ids are this draw's: so many of them, rising, or with
+  // kForbiddenBits bits of all ids.
   int32_t first_forbidden = 0, num_forbidden = 0;
   int32_t kept_row = -1;   // of the call's `kept`, for the ids that filters left; -1: not asked for
   int32_t num_top = 0;     // so many of the most likely ids, at most kMostTop

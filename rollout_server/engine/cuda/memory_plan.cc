@@ -45,7 +45,7 @@ int64_t LogitsBytes(const ModelConfig& config, DType dtype, int64_t rows) {
   const int64_t parts = dtype == DType::kBF16 ? 2 : 1;  // the head's inputs in two parts
   const int64_t logits =
       together * parts * (config.vocab_size * kFp32 + config.hidden_size * DTypeBytes(dtype));
-  // Of each row at most: the ids that filters left, and words of forbidden ids (StopIds::words).
+  // What a row has at most: the ids that filters left, and words of forbidden ids (StopIds::words).
   const int64_t recorded =
       rows *
       (2 * KeptWords(config.vocab_size) * 4 + kMostTop * static_cast<int64_t>(sizeof(TopId)) +
