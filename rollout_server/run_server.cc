@@ -1,13 +1,10 @@
 #include "rollout_server/run_server.h"
 
-#include <atomic>
-#include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
-#include <thread>
 #include <utility>
 
+#include "common/base/end_while_loading.h"
 #include "common/base/exit_codes.h"
 #include "common/base/log.h"
 #include "common/base/printable.h"
@@ -26,30 +23,6 @@ int Fail(const absl::Status& status, ExitCode code) {
                PrintableLines(std::string(status.message())).c_str());
   return ToInt(code);
 }
-
-// While it lives, a stop ends the process: nothing has been written and nobody is served yet, and
-// what a load waits for (a file system that hangs, a pipe) may never come.
-class EndWhileLoading {
- public:
-  EndWhileLoading(const StopSignal& stop, ExitCode code)
-      : thread_([this, &stop, code] {
-          while (!loaded_.load()) {
-            if (!stop.WaitFor(std::chrono::milliseconds(20))) continue;
-            log::Info("stopped while the model was being loaded", {{"signal", stop.signal()}});
-            std::_Exit(ToInt(code));
-          }
-        }) {}
-  ~EndWhileLoading() {
-    loaded_.store(true);
-    thread_.join();
-  }
-  EndWhileLoading(const EndWhileLoading&) = delete;
-  EndWhileLoading& operator=(const EndWhileLoading&) = delete;
-
- private:
-  std::atomic<bool> loaded_{false};
-  std::thread thread_;
-};
 
 absl::StatusOr<LoadedEngine> LoadUnlessStopped(const ServerOptions& options,
                                                const StopSignal& stop) {

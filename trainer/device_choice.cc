@@ -26,12 +26,16 @@ absl::Status CheckDeviceCount(int num_devices, int local_rank) {
                    " visible: start fewer ranks or set CUDA_VISIBLE_DEVICES"));
 }
 
-absl::Status ChooseDevice(Device device, int local_rank) {
+absl::Status CheckDevice(Device device, int local_rank) {
   if (device == Device::kCpu) return absl::OkStatus();
   const absl::StatusOr<int> count = CountCudaDevices();
   TANDEM_RETURN_IF_ERROR(Named(count.status()));
-  TANDEM_RETURN_IF_ERROR(Named(CheckDeviceCount(*count, local_rank)));
-  return Named(UseCudaDevice(local_rank));
+  return Named(CheckDeviceCount(*count, local_rank));
+}
+
+absl::Status ChooseDevice(Device device, int local_rank) {
+  TANDEM_RETURN_IF_ERROR(CheckDevice(device, local_rank));
+  return device == Device::kCpu ? absl::OkStatus() : Named(UseCudaDevice(local_rank));
 }
 
 std::string KernelsOf(Device device) {

@@ -15,6 +15,10 @@ namespace tandem::trainer {
 //   FAILED_PRECONDITION  CheckDeviceCount; the device cannot be used
 absl::Status ChooseDevice(Device device, int local_rank);
 
+// Whether ranks with numbers up to `local_rank` have their devices; takes none of them.
+// Errors: those of ChooseDevice.
+absl::Status CheckDevice(Device device, int local_rank);
+
 // What this rank's kernels are made for, as a server names its own: "avx512", "cuda NVIDIA H100".
 std::string KernelsOf(Device device);
 

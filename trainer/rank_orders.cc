@@ -1,9 +1,11 @@
 #include "trainer/rank_orders.h"
 
 #include <algorithm>
+#include <chrono>
 #include <future>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -25,8 +27,10 @@ namespace {
 
 using experience::v1::ScoredGroup;
 
+using SteadyClock = std::chrono::steady_clock;
+
 constexpr absl::Duration kAsk = absl::Seconds(1);
-constexpr absl::Duration kLongestFarewell = absl::Seconds(10);
+constexpr std::chrono::seconds kLongestFarewell{10};
 constexpr char kStopAsked[] = "stop_asked";
 
 std::string NameOf(int64_t number) { return absl::StrCat("order/", number); }
@@ -120,10 +124,10 @@ class LeadingLearner : public Learner {
       MutexLock lock(&mu_);
       if (!Order("end").ok() || lost_) return;
     }
-    const absl::Time end = absl::Now() + kLongestFarewell;
+    const auto end = SteadyClock::now() + kLongestFarewell;
     for (int rank = 1; rank < ranks_.size; ++rank) {
-      const auto left = std::max(end - absl::Now(), absl::ZeroDuration());
-      ranks_.store.Get(EndOf(rank), left).status().IgnoreError();
+      const auto left = std::max(end - SteadyClock::now(), SteadyClock::duration::zero());
+      ranks_.store.Get(EndOf(rank), absl::FromChrono(left)).status().IgnoreError();
     }
   }
 
@@ -258,11 +262,11 @@ class LeadingLearner : public Learner {
 // Waits for an order. The store is asked by a thread of its own, so that rank 0 may hang and this
 // one does not.
 absl::StatusOr<std::string> NextOrder(const Ranks& ranks, int64_t number, const StopSignal& stop) {
-  absl::Time stopped = absl::InfiniteFuture();
+  std::optional<SteadyClock::time_point> stopped;
   for (;;) {
     // Rank 0 was asked to stop too or hears it now, and may have a checkpoint to write.
-    if (stop.Requested() && stopped == absl::InfiniteFuture()) {
-      stopped = absl::Now();
+    if (stop.Requested() && !stopped.has_value()) {
+      stopped = SteadyClock::now();
       TANDEM_RETURN_IF_ERROR(ranks.store.Set(kStopAsked, absl::StrCat("rank ", ranks.rank)));
     }
     auto asked = std::make_shared<std::promise<absl::StatusOr<std::string>>>();
@@ -277,7 +281,8 @@ absl::StatusOr<std::string> NextOrder(const Ranks& ranks, int64_t number, const 
     }
     absl::StatusOr<std::string> order = answer.get();
     if (order.ok() || !absl::IsDeadlineExceeded(order.status())) return order;
-    if (absl::Now() - stopped > ranks.patience) {
+    if (stopped.has_value() &&
+        SteadyClock::now() - *stopped > absl::ToChronoNanoseconds(ranks.patience)) {
       return absl::CancelledError("stopped, and rank 0 did not say so");
     }
   }

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/end_while_loading.h"
 #include "common/base/exit_codes.h"
 #include "common/base/printable.h"
 #include "common/base/shared_memory.h"
@@ -108,6 +110,7 @@ int RunTrainer(TrainerOptions options, TrainerContext context) {
   }
   StopSignal stop;
   context.stop = &stop;
+  std::optional<EndWhileLoading> loading(std::in_place, stop);
   Observation observation("trainer");
   if (self->local_rank == 0) {
     const absl::Status served = observation.Serve(options.observe_listen);
@@ -127,6 +130,7 @@ int RunTrainer(TrainerOptions options, TrainerContext context) {
     if ((*team)->rank() == 0) (*team)->End(ExitCode::kBadModelOrData);
     return Fail(learner.status(), ExitCode::kBadModelOrData);
   }
+  loading.reset();
   return (*team)->rank() == 0
              ? Lead(options, std::move(context), *std::move(learner), &stop, **team)
              : Follow(options, **learner, stop, health, **team);

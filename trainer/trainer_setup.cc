@@ -16,6 +16,7 @@
 #include "trainer/run_card.h"
 #include "trainer/run_error.h"
 #include "trainer/run_owner.h"
+#include "trainer/run_prompts.h"
 #include "trainer/server_numerics.h"
 #include "trainer/trainer_impl.h"
 
@@ -37,13 +38,9 @@ absl::Status Trainer::Impl::OpenInputs() {
   TANDEM_ASSIGN_OR_RETURN(tokenizer, Tokenizer::Load(options.model));
   TANDEM_ASSIGN_OR_RETURN(identity, IdentityOf(options.model, *tokenizer));
   identity.start_digest = learner->StartDigest();
-  const uint64_t seed = static_cast<uint64_t>(options.seed);
-  TANDEM_ASSIGN_OR_RETURN(train_prompts,
-                          PromptSource::Open(options.data.train, options.data, seed, *tokenizer));
-  if (!options.data.eval.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(eval_prompts,
-                            PromptSource::Open(options.data.eval, options.data, seed, *tokenizer));
-  }
+  TANDEM_ASSIGN_OR_RETURN(RunPrompts prompts, OpenRunPrompts(options, model_config, *tokenizer));
+  train_prompts = std::move(prompts.train);
+  eval_prompts = std::move(prompts.eval);
   if (train_prompts->num_dropped() > 0) {
     log::Warning("prompts over data.max_prompt_tokens were left out",
                  {{"dropped", train_prompts->num_dropped()}});
@@ -51,15 +48,6 @@ absl::Status Trainer::Impl::OpenInputs() {
   if (eval_prompts != nullptr && eval_prompts->num_dropped() > 0) {
     log::Warning("held-out prompts over data.max_prompt_tokens were left out",
                  {{"dropped", eval_prompts->num_dropped()}});
-  }
-  const auto longest = std::ranges::max_element(
-      train_prompts->prompts(), {}, [](const auto& prompt) { return prompt.token_ids_size(); });
-  const int64_t needed = longest->token_ids_size() + options.sampling.max_new_tokens;
-  if (needed > model_config.max_position_embeddings) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options.data.train, ":", longest->index() + 1, ": ", longest->token_ids_size(),
-                     " prompt tokens and sampling.max_new_tokens ", options.sampling.max_new_tokens,
-                     " exceed the model's context of ", model_config.max_position_embeddings));
   }
   return absl::OkStatus();
 }

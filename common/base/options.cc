@@ -281,7 +281,8 @@ struct OptionBinder::Reader {
                                node.IsNull() ? ", found nothing" : ""));
     }
     if (knob.type != "text" && knob.type != "choice" && node.Tag() == "!") {
-      return Fail(node, Concat(knob.name, ": expected a ", knob.type, ", found a text in quotes"));
+      return Fail(node, Concat(knob.name, ": expected ", knob.type == "integer" ? "an " : "a ",
+                               knob.type, ", found a text in quotes"));
     }
     return At(node.Mark(), Named(knob, knob.parse(node.Scalar())));
   }

@@ -13,6 +13,7 @@
 #include "common/base/command_line.h"
 #include "common/base/json_number.h"
 #include "common/base/status_macros.h"
+#include "common/model/model_config.h"
 #include "deploy/tandem/generate.h"
 #include "deploy/tandem/json_lines.h"
 #include "deploy/tandem/live_line.h"
@@ -61,6 +62,16 @@ absl::Status ParseRewards(EvalFlags& flags) {
     flags.reward.weights.emplace_back(text.substr(0, equals), weight);
   }
   return absl::OkStatus();
+}
+
+// What does not fit into the model's context beside its completion is counted, not judged.
+absl::Status BoundPrompts(const ModelConfig& config, EvalFlags& flags) {
+  flags.data.over_length = trainer::OverLength::kDrop;
+  flags.data.max_prompt_tokens = config.max_position_embeddings - flags.sampling.max_new_tokens;
+  if (flags.data.max_prompt_tokens >= 1) return absl::OkStatus();
+  return AsUsageError(absl::InvalidArgumentError(absl::StrCat(
+      "--max-new-tokens ", flags.sampling.max_new_tokens,
+      " leaves no room for a prompt in the model's context of ", config.max_position_embeddings)));
 }
 
 // Two groups a prompt: 2i greedy with one completion, 2i + 1 sampled with k; without k only the
@@ -137,6 +148,8 @@ absl::Status Eval(EvalFlags& flags) {
   auto judge = trainer::RewardFunction::Create(flags.reward);
   if (!judge.ok()) return AsUsageError(judge.status());
   TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
+  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.model));
+  TANDEM_RETURN_IF_ERROR(BoundPrompts(config, flags));
   TANDEM_ASSIGN_OR_RETURN(flags.dtype, ChooseDType(flags.model, flags.dtype));
   TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(flags.model));
   TANDEM_ASSIGN_OR_RETURN(const auto source,
@@ -211,12 +224,16 @@ void AddEvalCommand(CLI::App& app, Action& chosen) {
       ->take_all()
       ->expected(1);
   sub->add_option("--suffix", flags->data.suffix, "added to each prompt or question");
+  sub->add_flag_callback(
+      "--no-chat", [flags] { flags->data.chat = false; },
+      "prompts as they are, not through the model's chat template (trainer.data.chat: false)");
   sub->add_option("--threads", flags->threads, "0: the cores of the machine")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   EndHelp(*sub,
           "Prints one JSON line: num_prompts, num_failed (no reward: in none of the means), "
-          "num_too_long,\ngreedy (mean reward), greedy_share_correct and, with -k, sampled (mean "
+          "num_too_long\n(with --max-new-tokens over the model's context: not judged), greedy "
+          "(mean reward), greedy_share_correct and, with -k, sampled (mean "
           "reward) and pass_at_k\n(share of prompts with a correct completion).",
           "tandem eval --model MODEL --data held_out.jsonl --max-new-tokens 16 -k 8");
   sub->callback([flags, &chosen] {

@@ -11,6 +11,7 @@
 #include "common/base/status_macros.h"
 #include "deploy/tandem/report/report.h"
 #include "deploy/tandem/run_inputs.h"
+#include "trainer/device_choice.h"
 #include "trainer/run_error.h"
 
 namespace tandem::front {
@@ -107,6 +108,23 @@ void PrintPlan(const RunFile& file, const LaunchPlan& plan) {
               file.run_directory().c_str());
 }
 
+void PrintPrompts(const PromptCounts& prompts) {
+  std::printf("# prompts: %lld to train on, %lld held out",
+              static_cast<long long>(prompts.num_train), static_cast<long long>(prompts.num_eval));
+  if (prompts.num_dropped > 0) {
+    std::printf(", %lld left out (over trainer.data.max_prompt_tokens)",
+                static_cast<long long>(prompts.num_dropped));
+  }
+  std::printf("\n");
+}
+
+// Every rank says so too, but only after the servers have loaded.
+absl::Status CheckTrainerDevice(const RunFile& file) {
+  return trainer::WithExitCode(trainer::CheckDevice(file.trainer().learner.device,
+                                                    static_cast<int>(file.launch().num_ranks) - 1),
+                               ExitCode::kBadModelOrData);
+}
+
 // Not to mix two runs: the trainer refuses too, but only after the servers have loaded.
 absl::Status CheckRunDirectory(const RunFile& file, const LocalRunOptions& options) {
   const std::filesystem::path run(file.run_directory());
@@ -134,10 +152,14 @@ absl::StatusOr<LocalRunResult> RunLocally(const LocalRunOptions& options) {
     PrintPlan(*file, plan);
     TANDEM_RETURN_IF_ERROR(CheckPrograms(programs));
     TANDEM_RETURN_IF_ERROR(CheckInputs(*file));
+    TANDEM_RETURN_IF_ERROR(CheckTrainerDevice(*file));
+    TANDEM_ASSIGN_OR_RETURN(const PromptCounts prompts, CountPrompts(*file));
+    PrintPrompts(prompts);
     return result;
   }
   TANDEM_RETURN_IF_ERROR(CheckPrograms(programs));
   TANDEM_RETURN_IF_ERROR(CheckInputs(*file));
+  TANDEM_RETURN_IF_ERROR(CheckTrainerDevice(*file));
   TANDEM_RETURN_IF_ERROR(CheckRunDirectory(*file, options));
   TANDEM_RETURN_IF_ERROR(
       trainer::WithExitCode(MakeDirectories(result.run_directory + "/logs"), ExitCode::kStorage));

@@ -53,7 +53,7 @@ void AddRunCommand(CLI::App& app, Action& chosen) {
   sub->add_flag(
       "--dry-run", options->dry_run,
       "start nothing: print the resolved configuration, what differs from the defaults, the plan,\n"
-      "and the models and files that are missing (exit code 3)");
+      "the prompts, and what is missing: models, files, a device (exit code 3)");
   CLI::Option* resume =
       sub->add_flag("--resume", options->resume, "go on from the last checkpoint");
   sub->add_flag("--clean", options->clean, "delete what an earlier run of this name left")

@@ -9,8 +9,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
+#include "common/model/model_config.h"
+#include "common/tokenizer/tokenizer.h"
 #include "deploy/tandem/model_input.h"
 #include "trainer/run_error.h"
+#include "trainer/run_prompts.h"
 
 namespace tandem::front {
 
@@ -27,6 +31,29 @@ absl::Status CheckInputs(const RunFile& file) {
   if (missing.empty()) return absl::OkStatus();
   return trainer::WithExitCode(absl::NotFoundError(absl::StrJoin(missing, "\n")),
                                ExitCode::kBadModelOrData);
+}
+
+namespace {
+
+absl::StatusOr<PromptCounts> ReadCounts(const RunFile& file) {
+  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(file.trainer_model()));
+  TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(file.trainer_model()));
+  TANDEM_ASSIGN_OR_RETURN(const trainer::RunPrompts prompts,
+                          trainer::OpenRunPrompts(file.trainer(), config, *tokenizer));
+  PromptCounts counts{.num_train = static_cast<int64_t>(prompts.train->prompts().size()),
+                      .num_dropped = prompts.train->num_dropped()};
+  if (prompts.eval == nullptr) return counts;
+  counts.num_eval = static_cast<int64_t>(prompts.eval->prompts().size());
+  counts.num_dropped += prompts.eval->num_dropped();
+  return counts;
+}
+
+}  // namespace
+
+absl::StatusOr<PromptCounts> CountPrompts(const RunFile& file) {
+  absl::StatusOr<PromptCounts> counts = ReadCounts(file);
+  if (counts.ok()) return counts;
+  return trainer::WithExitCode(counts.status(), ExitCode::kBadModelOrData);
 }
 
 }  // namespace tandem::front

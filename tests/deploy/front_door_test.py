@@ -276,21 +276,62 @@ def test_a_dry_run_prints_what_a_run_file_can_hold_again(tmp_path):
 
 def test_a_dry_run_names_every_model_and_file_that_is_missing(model, tmp_path):
     config = tmp_path / "run.yaml"
-    config.write_text(f"trainer:\n  model: {model}\n  data: {{train: {tmp_path}/none.jsonl, eval: {tmp_path}/empty.jsonl}}\n")
+    config.write_text(f"trainer:\n  model: {model}\n  sampling: {{max_new_tokens: 8}}\n"
+                      f"  data: {{train: {tmp_path}/none.jsonl, eval: {tmp_path}/empty.jsonl}}\n")
     (tmp_path / "empty.jsonl").write_text("")
     done = tandem("run", config, "--dry-run", "--set", f"server.model={tmp_path}/absent")
     assert done.returncode == 3
     assert f"{tmp_path}/none.jsonl: No such file or directory" in done.stderr
     assert f"model {tmp_path}/absent: no such directory" in done.stderr
     assert "empty.jsonl" not in done.stderr and "# Plan" in done.stdout
-    (tmp_path / "none.jsonl").write_text("")
-    assert tandem("run", config, "--dry-run").returncode == 0
+    (tmp_path / "none.jsonl").write_text('{"prompt":"one","answer":"1"}\n{"prompt":"two","answer":"2"}\n')
+    (tmp_path / "empty.jsonl").write_text('{"prompt":"three","answer":"3"}\n')
+    done = tandem("run", config, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "# prompts: 2 to train on, 1 held out\n" in done.stdout
     (model / "model.safetensors").rename(model / "hidden")
     try:
         done = tandem("run", config, "--dry-run")
     finally:
         (model / "hidden").rename(model / "model.safetensors")
     assert done.returncode == 3 and "no model.safetensors" in done.stderr
+
+
+def test_a_dry_run_reads_the_prompts_as_the_trainer_will(model, tmp_path):
+    data, config = tmp_path / "data.jsonl", tmp_path / "run.yaml"
+    config.write_text(f"trainer:\n  model: {model}\n  data: {{train: {data}}}\n")
+    data.write_text('{"prompt":"one","answer":"1"}\n{"prompt":"two"}\n')
+    done = tandem("run", config, "--dry-run")
+    assert done.returncode == 3 and f"{data}:2: no \"answer\"" in done.stderr
+    data.write_text('{"prompt":"one","answer":"1"}\n')
+    done = tandem("run", config, "--dry-run", "--set", "trainer.sampling.max_new_tokens=100000")
+    assert done.returncode == 3 and f"{data}:1: " in done.stderr and "exceed the model's context of" in done.stderr
+
+
+def test_a_dry_run_names_a_device_that_the_trainer_will_not_find(model, tmp_path):
+    data, config = tmp_path / "data.jsonl", tmp_path / "run.yaml"
+    config.write_text(f"trainer:\n  model: {model}\n  device: cuda\n  data: {{train: {data}}}\n")
+    data.write_text('{"prompt":"one","answer":"1"}\n')
+    for arguments in (["--dry-run"], []):
+        done = tandem("run", config, *arguments, "--set", f"trainer.run.out={tmp_path}/runs", "--set", "launch.num_ranks=99")
+        assert done.returncode == 3 and "trainer.device is cuda, and " in done.stderr, done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_eval_counts_what_does_not_fit_into_the_context(model, tmp_path):
+    data = tmp_path / "data.jsonl"
+    context = json.loads((model / "config.json").read_text())["max_position_embeddings"]
+    data.write_text(f'{{"prompt":"one","answer":"1"}}\n{{"prompt":"{"7 " * context}","answer":"2"}}\n')
+    flags = ["eval", "--model", model, "--data", data, "--max-new-tokens", 4, "--no-chat", "--reward", "any_number"]
+    done = tandem(*flags)
+    assert done.returncode == 0, done.stderr
+    scored = json.loads(done.stdout)
+    assert (scored["num_prompts"], scored["num_too_long"]) == (1, 1)
+    data.write_text(f'{{"prompt":"{"7 " * context}","answer":"2"}}\n')
+    done = tandem(*flags)
+    assert done.returncode == 3 and "no prompt (1 lines, 1 over length)" in done.stderr
+    done = tandem(*flags, "--max-new-tokens", context)
+    assert done.returncode == 2 and "leaves no room for a prompt" in done.stderr
 
 
 def test_the_configuration_reference_is_what_the_binary_prints():

@@ -265,6 +265,20 @@ def test_a_server_that_waits_for_its_model_stops_when_it_is_told_to(model, tmp_p
         assert "stopped while the model was being loaded" in log.read_text(encoding="utf-8")
 
 
+def test_a_trainer_that_waits_for_its_model_stops_when_it_is_told_to(model, config, tmp_path):
+    waiting = tmp_path / "waiting"
+    shutil.copytree(model, waiting)
+    (waiting / "model.safetensors").unlink()
+    os.mkfifo(waiting / "model.safetensors")
+    log = tmp_path / "log"
+    with background(log, TRAINER, "--config", config, "--servers", "127.0.0.1:1", "--set", f"trainer.model={waiting}",
+                    "--set", "trainer.observe_listen=127.0.0.1:0") as process:
+        wait_until(lambda: "observe port" in log.read_text(encoding="utf-8"), "the observe port")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=240) == 143
+        assert "stopped while the model was being loaded" in log.read_text(encoding="utf-8")
+
+
 def test_a_port_in_use_ends_the_run_with_the_address(model, config):
     with serving(model) as (_, address):
         code, output = small_run.run(config, "--set", f"launch.base_port={address.split(':')[-1]}")

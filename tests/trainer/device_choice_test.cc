@@ -28,6 +28,11 @@ TEST(ChooseDevice, NamesWhatIsMissing) {
 #endif
 }
 
+TEST(CheckDevice, SaysWhatChoosingTheDeviceWouldSay) {
+  EXPECT_THAT(CheckDevice(Device::kCpu, 7), IsOk());
+  EXPECT_EQ(CheckDevice(Device::kCuda, 99), ChooseDevice(Device::kCuda, 99));
+}
+
 TEST(CheckDeviceCount, EachRankOfAMachineHasADeviceOfItsOwn) {
   EXPECT_THAT(CheckDeviceCount(2, 0), IsOk());
   EXPECT_THAT(CheckDeviceCount(2, 1), IsOk());
