@@ -322,15 +322,15 @@ def test_eval_counts_what_does_not_fit_into_the_context(model, tmp_path):
     data = tmp_path / "data.jsonl"
     context = json.loads((model / "config.json").read_text())["max_position_embeddings"]
     data.write_text(f'{{"prompt":"one","answer":"1"}}\n{{"prompt":"{"7 " * context}","answer":"2"}}\n')
-    flags = ["eval", "--model", model, "--data", data, "--max-new-tokens", 4, "--no-chat", "--reward", "any_number"]
-    done = tandem(*flags)
+    flags = ["eval", "--model", model, "--data", data, "--no-chat", "--reward", "any_number", "--max-new-tokens"]
+    done = tandem(*flags, 4)
     assert done.returncode == 0, done.stderr
     scored = json.loads(done.stdout)
     assert (scored["num_prompts"], scored["num_too_long"]) == (1, 1)
     data.write_text(f'{{"prompt":"{"7 " * context}","answer":"2"}}\n')
-    done = tandem(*flags)
+    done = tandem(*flags, 4)
     assert done.returncode == 3 and "no prompt (1 lines, 1 over length)" in done.stderr
-    done = tandem(*flags, "--max-new-tokens", context)
+    done = tandem(*flags, context)
     assert done.returncode == 2 and "leaves no room for a prompt" in done.stderr
 
 
