@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/command_line.h"
 #include "common/base/exit_codes.h"
 #include "common/base/file_system.h"
@@ -33,8 +34,8 @@ struct AttributeFlags {
 
 absl::Status WritePage(const AttributeFlags& flags, const drift::Attribution& attribution) {
   std::unique_ptr<Tokenizer> tokenizer;
-  if (attribution.findings
-          .empty()) {  // otherwise no token is shown, and the model may be another one
+  // With findings no token is shown, and the model may be another one.
+  if (attribution.findings.empty()) {
     const std::string& model = flags.options.model;
     TANDEM_ASSIGN_OR_RETURN(
         tokenizer,

@@ -1,5 +1,6 @@
 """A room includes only what it may know, and LibTorch never meets protobuf in one file."""
 import functools
+import re
 
 from source_tree import ROOMS, ROOT, files, includes, name
 
@@ -17,6 +18,15 @@ BOTH_SIDES = {"rollout_server/weight_service.cc", "trainer/experience_batch.cc",
 # test below keeps LibTorch away from whoever includes those.
 MESSAGE_ROOMS = ("trainer/", "rollout_server/")
 SERVICE_HEADERS = {"rollout_server/grpc_status.h"}
+# What other headers of Abseil bring along in one version of it and not in the next.
+ABSEIL_STRINGS = {
+    "str_cat.h": r"absl::Str(Cat|Append)\(",
+    "str_join.h": r"absl::StrJoin\(",
+    "str_split.h": r"absl::StrSplit\(",
+    "str_format.h": r"absl::StrFormat\(",
+    "numbers.h": r"absl::SimpleAto[a-z]\(",
+    "match.h": r"absl::(StartsWith|EndsWith|StrContains)\(",
+}
 LIBTORCH = ("ATen/", "torch/", "c10/")
 WIRE = ("grpc", "google/protobuf", "proto/", "spdlog/", "prometheus/")
 
@@ -29,6 +39,17 @@ def test_each_room_includes_only_what_it_may_know():
                 top = target.split("/")[0]
                 if top in {*ROOMS, "proto", "tests"} and "/" in target and top not in allowed:
                     broken.append(f"{name(path)}: {room}/ may not include {target}")
+    assert not broken, "\n".join(broken)
+
+
+def test_files_include_the_string_functions_that_they_call():
+    broken = []
+    for path in files([*ROOMS, "tests"], {".h", ".cc", ".cu"}):
+        header, text = path.with_suffix(".h"), path.read_text(encoding="utf-8")
+        known = {*includes(path), *(includes(header) if header.exists() else ())}
+        broken += [f"{name(path)}: calls what is of absl/strings/{target} and does not include it"
+                   for target, call in ABSEIL_STRINGS.items()
+                   if re.search(call, text) and f"absl/strings/{target}" not in known]
     assert not broken, "\n".join(broken)
 
 
