@@ -27,7 +27,7 @@ def test_what_is_installed_runs_without_the_checkout(tmp_path):
     assert tandem("serve", "--version").startswith("rollout_server ")
     (tmp_path / "text.txt").write_text("one and one is two.\n" * 40)
     tandem("init", "--out", "model", "--text", "text.txt", "--hidden", 32, "--layers", 1, "--heads", 2, "--kv-heads", 1,
-           "--intermediate", 48, "--vocab", 280, "--context", 64)
+           "--intermediate", 48, "--vocab", 280, "--context", 128)
     score = tandem("score", "--model", "model", "--engine", "trainer", text='{"ids":[5,6,7]}\n')
     assert len(json.loads(score)["logprobs"]) == 3
     plan = subprocess.run([moved / "bin/tandem", "demo", "--dry-run", "--model", "model"], capture_output=True, text=True,
