@@ -208,7 +208,7 @@ def test_without_a_directory_it_says_how_it_is_called(checkout):
 def test_configuring_does_not_say_that_a_library_which_is_there_could_not_be_found(tmp_path):
     """gRPC's own search for c-ares does (cmake/Findc-ares.cmake)."""
     (tmp_path / "CMakeLists.txt").write_text(
-        f"cmake_minimum_required(VERSION 3.25)\nproject(search CXX)\nlist(APPEND CMAKE_MODULE_PATH {SOURCE}/cmake)\n"
+        f"cmake_minimum_required(VERSION 3.25)\nproject(search CXX)\nlist(APPEND CMAKE_MODULE_PATH \"{SOURCE}/cmake\")\n"
         "find_package(gRPC CONFIG REQUIRED)\nif(NOT TARGET c-ares::cares)\n  message(FATAL_ERROR lost)\nendif()\n")
     done = subprocess.run(["cmake", "-S", tmp_path, "-B", tmp_path / "build"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

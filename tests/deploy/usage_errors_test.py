@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 
@@ -50,7 +51,7 @@ WRONG = {
     "drift replay run": "run/captures/step_10",
     "drift replay run/captures/step_2 --methods nobody": "nobody",
     "drift attribute run/captures/step_2 --json out.json": "--json-out FILE writes one",
-    f"bench train --model model --device cuda --peer {SOURCE}/tests/bench/peers/trl.py": "leave out --device cuda",
+    f"bench train --model model --device cuda --peer '{SOURCE}/tests/bench/peers/trl.py'": "leave out --device cuda",
     "bench rollout --model model --cases nothing-8": "nothing-8",
     "bench simulate --split 4": "want TRAINER:ROLLOUT",
     "status": "status of what?",
@@ -75,7 +76,7 @@ WRONG = {
 
 @pytest.mark.parametrize("line", WRONG)
 def test_a_wrong_command_line_is_exit_code_2_and_named(place, line):
-    done = call(BIN / "tandem", *line.split(), cwd=place)
+    done = call(BIN / "tandem", *shlex.split(line), cwd=place)
     assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
     assert WRONG[line] in done.stderr
     assert done.stdout == ""

@@ -1,13 +1,13 @@
 // The safetensors Python package reads what is written here, and the other way round.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <string>
 #include <vector>
 
 #include "common/model/safetensors.h"
+#include "tests/support/run_program.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 
@@ -20,8 +20,7 @@ using testing::TempDir;
 // Runs `script` with `path` as sys.argv[1]; true when it ends without an exception.
 bool RunPython(const TempDir& dir, const std::string& script, const std::string& path) {
   std::ofstream(dir / "script.py") << script;
-  const std::string command = std::string(TANDEM_PYTHON) + " " + (dir / "script.py") + " " + path;
-  return std::system(command.c_str()) == 0;
+  return testing::RunProgram({TANDEM_PYTHON, dir / "script.py", path}) == 0;
 }
 
 TEST(SafetensorsInterop, ReadsWhatThePythonPackageWrote) {

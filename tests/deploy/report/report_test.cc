@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -12,6 +11,7 @@
 #include "deploy/tandem/report/run_data.h"
 #include "deploy/tandem/report/run_files.h"
 #include "deploy/tandem/report/sample_data.h"
+#include "tests/support/run_program.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 
@@ -111,9 +111,9 @@ TEST(Report, SaysThatTheDiskIsFullOrThePathCannotBeWritten) {
 
 TEST(Report, ReadsAWholeSyntheticRun) {
   const TempDir run;
-  const std::string command = std::string(TANDEM_PYTHON) + " -B " + TANDEM_SOURCE_DIR +
-                              "/tests/deploy/report/make_run.py " + run.path() + " --steps 5";
-  ASSERT_EQ(std::system(command.c_str()), 0);
+  const std::string script = std::string(TANDEM_SOURCE_DIR) + "/tests/deploy/report/make_run.py";
+  ASSERT_EQ(
+      ::tandem::testing::RunProgram({TANDEM_PYTHON, "-B", script, run.path(), "--steps", "5"}), 0);
   ASSERT_THAT(WriteReport(run.path(), ""), IsOk());
   const Json data = Data(run);
   EXPECT_THAT(data["notices"], IsEmpty());
