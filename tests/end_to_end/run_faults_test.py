@@ -120,7 +120,9 @@ class WallClock:
     def __init__(self, folder):
         self.path = folder / "clock_offset"
         self.set(0)
-        self.env = {"LD_PRELOAD": str(CLOCK_SHIM), "TANDEM_CLOCK_OFFSET": str(self.path)}
+        shim = folder / "clock_shim.so"  # the loader takes a space in LD_PRELOAD for the end of a path
+        shim.symlink_to(CLOCK_SHIM)
+        self.env = {"LD_PRELOAD": str(shim), "TANDEM_CLOCK_OFFSET": str(self.path)}
 
     def set(self, seconds):
         with open(self.path, "r+b" if self.path.exists() else "wb") as file:
