@@ -232,9 +232,9 @@ void AddEvalCommand(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   EndHelp(*sub,
           "Prints one JSON line: num_prompts, num_failed (no reward: in none of the means), "
-          "num_too_long\n(with --max-new-tokens over the model's context: not judged), greedy "
-          "(mean reward), greedy_share_correct and, with -k, sampled (mean "
-          "reward) and pass_at_k\n(share of prompts with a correct completion).",
+          "num_too_long\n(over the model's context with --max-new-tokens: not judged), greedy "
+          "(mean reward),\ngreedy_share_correct and, with -k, sampled (mean reward) and pass_at_k "
+          "(share of prompts\nwith a correct completion).",
           "tandem eval --model MODEL --data held_out.jsonl --max-new-tokens 16 -k 8");
   sub->callback([flags, &chosen] {
     chosen = [flags] {
