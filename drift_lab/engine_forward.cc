@@ -55,8 +55,7 @@ void EngineScores::Take(const EngineScores& other, int64_t begin, int64_t end) {
 }
 
 absl::StatusOr<std::unique_ptr<EngineForward>> EngineForward::Create(
-    const std::string& model_directory, rollout::ComputeDType dtype, int64_t longest,
-    int64_t num_threads) {
+    const std::string& model_directory, ComputeDType dtype, int64_t longest, int64_t num_threads) {
   rollout::EngineOptions options;
   options.dtype = dtype;
   options.num_threads = num_threads;

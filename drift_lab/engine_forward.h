@@ -46,8 +46,7 @@ class EngineForward {
   // Errors: those of Engine::Create. `longest`: tokens of the longest sequence to score.
   // `num_threads`: 0 for the cores of the machine.
   static absl::StatusOr<std::unique_ptr<EngineForward>> Create(const std::string& model_directory,
-                                                               rollout::ComputeDType dtype,
-                                                               int64_t longest,
+                                                               ComputeDType dtype, int64_t longest,
                                                                int64_t num_threads = 0);
 
   // Scores under `tensors` from here on (ModelTensors order, the engine's dtype).

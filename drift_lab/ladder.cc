@@ -20,7 +20,6 @@ namespace tandem::drift {
 namespace {
 
 using offpolicy::Capture;
-using rollout::ComputeDType;
 using rollout::ScoreOptions;
 using rollout::ScorePath;
 using rollout::SitePrecision;

@@ -69,8 +69,7 @@ TrainerForwardOptions RecordedTrainer(const Capture& capture, int64_t row_tokens
   const offpolicy::CaptureManifest& m = capture.manifest;
   const offpolicy::CapturedWeights* const known = capture.WeightsOf(m.proximal_version);
   const bool dither = known != nullptr && known->rounding == "dither";
-  return {.dtype = m.trainer.dtype == "bf16" ? trainer::ComputeDType::kBf16
-                                             : trainer::ComputeDType::kFp32,
+  return {.dtype = m.trainer.dtype == "bf16" ? ComputeDType::kBf16 : ComputeDType::kFp32,
           .numerics = m.trainer.numerics == NumericsName(Numerics::kExact) ? Numerics::kExact
                                                                            : Numerics::kFast,
           .rounding = dither ? trainer::Rounding::kDither : trainer::Rounding::kNearest,

@@ -14,17 +14,17 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "common/model/compute_dtype.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"
 #include "common/offpolicy/capture.h"
 #include "common/weights/host_tensor.h"
-#include "trainer/compute_dtype.h"
 #include "trainer/weight_cast.h"
 
 namespace tandem::drift {
 
 struct TrainerForwardOptions {
-  trainer::ComputeDType dtype = trainer::ComputeDType::kFp32;
+  ComputeDType dtype = ComputeDType::kFp32;
   Numerics numerics = Numerics::kFast;
   trainer::Rounding rounding = trainer::Rounding::kNearest;  // of the weights in Numerics::kExact
   int64_t row_tokens = 0;  // completions of a group share a row of at most so many; 0: one each

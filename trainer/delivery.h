@@ -13,10 +13,8 @@
 #include "absl/status/status.h"
 #include "common/base/stop_signal.h"
 #include "common/base/weight_version.h"
-#include "trainer/learner.h"
 #include "trainer/metrics_line.h"
 #include "trainer/rollout_client.h"
-#include "trainer/run_directory.h"
 #include "trainer/weight_cast.h"
 #include "trainer/weight_publisher.h"
 

@@ -15,24 +15,23 @@ rollout::v1::SamplingParams MakeSampling(const TrainSamplingOptions& options) {
   return sampling;
 }
 
-rollout::v1::GenerateGroupRequest MakeGroupRequest(const TrainerOptions& options,
-                                                   const std::string& run_id,
+rollout::v1::GenerateGroupRequest MakeGroupRequest(const RunSampling& run,
                                                    const experience::v1::Prompt& prompt,
                                                    int64_t group_id, int64_t min_weight_version) {
   rollout::v1::GenerateGroupRequest request;
-  request.set_run_id(run_id);
+  request.set_run_id(run.run_id);
   request.set_group_id(group_id);
   *request.mutable_prompt_token_ids() = prompt.token_ids();
   request.set_prompt_hash(
       HashTokenIds({prompt.token_ids().data(), static_cast<size_t>(prompt.token_ids_size())}));
-  request.set_num_completions(static_cast<int32_t>(options.completions_per_prompt));
+  request.set_num_completions(static_cast<int32_t>(run.completions_per_prompt));
   request.set_min_weight_version(min_weight_version);
   rollout::v1::SamplingParams* const sampling = request.mutable_sampling();
-  *sampling = MakeSampling(options.sampling);
+  *sampling = MakeSampling(run.options);
   sampling->set_return_support(true);
   sampling->set_packed_support(true);
   sampling->set_seed(
-      StableHash({static_cast<uint64_t>(options.seed), static_cast<uint64_t>(group_id)}));
+      StableHash({static_cast<uint64_t>(run.seed), static_cast<uint64_t>(group_id)}));
   return request;
 }
 

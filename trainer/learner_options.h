@@ -6,9 +6,9 @@
 #include <cstdint>
 
 #include "common/base/options.h"
+#include "common/model/compute_dtype.h"
 #include "common/model/device.h"
 #include "common/model/numerics.h"
-#include "trainer/compute_dtype.h"
 #include "trainer/train_step_options.h"
 #include "trainer/weight_cast.h"
 

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "common/base/json_number.h"
+#include "nlohmann/json.hpp"
 
 namespace tandem::trainer {
 
@@ -67,6 +68,10 @@ offpolicy::Interval MetricsLine::GetInterval(const std::string& name) const {
   return {.value = Get(name, kAbsent),
           .low = Get(name + "_low", kAbsent),
           .high = Get(name + "_high", kAbsent)};
+}
+
+std::string JsonText(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace tandem::trainer

@@ -14,6 +14,10 @@
 
 namespace tandem::trainer {
 
+// Names and JSON values of an event, as text: use JsonText for strings and JsonNumber for numbers.
+using JsonFields = std::vector<std::pair<std::string, std::string>>;
+std::string JsonText(const std::string& text);  // quoted and escaped; bad UTF-8 replaced
+
 class MetricsLine {
  public:
   MetricsLine(int64_t step, double time_s);

@@ -15,11 +15,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/model/compute_dtype.h"
 #include "common/model/device.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"
 #include "common/model/tensor_source.h"
-#include "trainer/compute_dtype.h"
 #include "trainer/parameter_buckets.h"
 #include "trainer/policy.h"
 #include "trainer/rank_groups.h"

@@ -140,10 +140,6 @@ void RemoveAfter(const std::string& directory, std::string_view prefix, int64_t 
 
 }  // namespace
 
-std::string JsonText(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
 absl::StatusOr<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::string& out,
                                                                  const std::string& name,
                                                                  RunMode mode) {

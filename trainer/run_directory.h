@@ -27,10 +27,6 @@ enum class RunMode {
   kClean,          // deletes the one that is there first
 };
 
-// A JSON value, as text: use JsonText for strings and JsonNumber for numbers.
-using JsonFields = std::vector<std::pair<std::string, std::string>>;
-std::string JsonText(const std::string& text);  // quoted and escaped; bad UTF-8 replaced
-
 // Text of one token, for rollouts/.
 using TokenText = std::function<std::string(int32_t)>;
 

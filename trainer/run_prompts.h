@@ -2,13 +2,13 @@
 #ifndef TANDEM_TRAINER_RUN_PROMPTS_H_
 #define TANDEM_TRAINER_RUN_PROMPTS_H_
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
 #include "common/tokenizer/tokenizer.h"
 #include "trainer/prompt_source.h"
-#include "trainer/trainer_options.h"
 
 namespace tandem::trainer {
 
@@ -21,7 +21,8 @@ struct RunPrompts {
 //   errors of PromptSource::Open
 //   INVALID_ARGUMENT  a prompt to train on and sampling.max_new_tokens are over the model's context
 //                     (FILE:LINE of the longest)
-absl::StatusOr<RunPrompts> OpenRunPrompts(const TrainerOptions& options, const ModelConfig& model,
+absl::StatusOr<RunPrompts> OpenRunPrompts(const DataOptions& data, int64_t run_seed,
+                                          int64_t max_new_tokens, const ModelConfig& model,
                                           const Tokenizer& tokenizer);
 
 }  // namespace tandem::trainer

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "common/model/compute_dtype.h"
 #include "common/model/numerics.h"
 #include "proto/rollout.pb.h"
-#include "trainer/compute_dtype.h"
 
 namespace tandem::trainer {
 

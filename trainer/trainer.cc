@@ -42,9 +42,13 @@ std::string LeftOut(int64_t num_failed, int64_t num_too_long) {
 // Arrow 1: a request for every free slot.
 absl::Status Trainer::Impl::AskForGroups() {
   const int64_t servers = client->num_servers(), groups = options.prompts_per_step;
+  const RunSampling run_sampling = {.run_id = run_id,
+                                    .seed = options.seed,
+                                    .completions_per_prompt = options.completions_per_prompt,
+                                    .options = options.sampling};
   while (const std::optional<int64_t> group_id = buffer->TakeSlot()) {
     rollout::v1::GenerateGroupRequest request =
-        MakeGroupRequest(options, run_id, train_prompts->At(*group_id), *group_id,
+        MakeGroupRequest(run_sampling, train_prompts->At(*group_id), *group_id,
                          std::max<int64_t>(0, publisher->version().value - options.max_staleness));
     int server = kAnyServer;
     if (options.deterministic) {

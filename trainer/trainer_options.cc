@@ -9,21 +9,6 @@
 namespace tandem::trainer {
 namespace {
 
-void BindSampling(OptionBinder& binder, TrainSamplingOptions& options) {
-  binder.Number("temperature", &options.temperature, {.min = 1e-3}, "",
-                "of the trained policy: all three log-probs use it");
-  binder.Integer("max_new_tokens", &options.max_new_tokens, {.min = 1}, "tokens",
-                 "longest completion, stop token included");
-  binder.Integer("top_k", &options.top_k, {.min = 0}, "",
-                 "draw from the k most likely ids; the trainer re-scores over the same; 0: all");
-  binder.Number("top_p", &options.top_p, {.min = 0, .max = 1}, "",
-                "draw from the smallest set of this probability, likewise; 0 and 1: all");
-  binder.Number("min_p", &options.min_p, {.min = 0, .max = 1}, "",
-                "draw from ids of at least this share of the likeliest, likewise; 0: all");
-  binder.Integer("min_new_tokens", &options.min_new_tokens, {.min = 0}, "tokens",
-                 "must be 0 for training");
-}
-
 void BindCheckpoint(OptionBinder& binder, CheckpointOptions& options) {
   binder.Integer("every", &options.every, {.min = 0}, "steps",
                  "save weights, optimizer and data cursor; 0: only at the end and when stopped");
@@ -107,7 +92,7 @@ void BindOptions(OptionBinder& binder, TrainerOptions& options) {
   });
   BindRun(binder, options);
   binder.Section("sampling", "completions to train on (arrow 1)",
-                 [&](OptionBinder& b) { BindSampling(b, options.sampling); });
+                 [&](OptionBinder& b) { BindOptions(b, options.sampling); });
   binder.Section("data", "prompts (arrow 1)",
                  [&](OptionBinder& b) { BindOptions(b, options.data); });
   binder.Section("reward", "reward of a completion (arrow 3)",

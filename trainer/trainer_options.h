@@ -21,20 +21,10 @@
 #include "trainer/rank_options.h"
 #include "trainer/rewards.h"
 #include "trainer/rollout_client.h"
+#include "trainer/sampling_options.h"
 #include "trainer/weight_publisher.h"
 
 namespace tandem::trainer {
-
-// How completions to train on are drawn. Support filters are bound so that they can be refused with
-// a reason: the trainer's log-probs are of the whole distribution.
-struct TrainSamplingOptions {
-  double temperature = 1;
-  int64_t max_new_tokens = 256;
-  int64_t top_k = 0;
-  double top_p = 1;
-  double min_p = 0;
-  int64_t min_new_tokens = 0;
-};
 
 struct CheckpointOptions {
   int64_t every = 0;

@@ -38,7 +38,9 @@ absl::Status Trainer::Impl::OpenInputs() {
   TANDEM_ASSIGN_OR_RETURN(tokenizer, Tokenizer::Load(options.model));
   TANDEM_ASSIGN_OR_RETURN(identity, IdentityOf(options.model, *tokenizer));
   identity.start_digest = learner->StartDigest();
-  TANDEM_ASSIGN_OR_RETURN(RunPrompts prompts, OpenRunPrompts(options, model_config, *tokenizer));
+  TANDEM_ASSIGN_OR_RETURN(RunPrompts prompts, OpenRunPrompts(options.data, options.seed,
+                                                             options.sampling.max_new_tokens,
+                                                             model_config, *tokenizer));
   train_prompts = std::move(prompts.train);
   eval_prompts = std::move(prompts.eval);
   if (train_prompts->num_dropped() > 0) {

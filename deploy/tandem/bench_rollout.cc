@@ -101,8 +101,7 @@ absl::StatusOr<std::unique_ptr<rollout::Engine>> MakeEngine(const BenchFlags& fl
     options.cuda_graphs = flags.cuda_graphs;
     options.max_step_tokens = kCudaStepTokens;
   }
-  options.dtype =
-      flags.dtype == "bf16" ? rollout::ComputeDType::kBf16 : rollout::ComputeDType::kFp32;
+  options.dtype = flags.dtype == "bf16" ? ComputeDType::kBf16 : ComputeDType::kFp32;
   options.numerics = numerics;
   options.num_threads = flags.threads;
   options.kv_capacity_tokens = 0;

@@ -22,7 +22,7 @@ absl::StatusOr<std::unique_ptr<rollout::Engine>> CreateEngineFor(
     const std::vector<rollout::GroupRequest>& requests, Numerics numerics) {
   rollout::EngineOptions options;
   options.numerics = numerics;
-  options.dtype = dtype == "bf16" ? rollout::ComputeDType::kBf16 : rollout::ComputeDType::kFp32;
+  options.dtype = dtype == "bf16" ? ComputeDType::kBf16 : ComputeDType::kFp32;
   options.num_threads = num_threads;
   int64_t largest = 1024;
   int64_t total = 0;

@@ -38,8 +38,10 @@ namespace {
 absl::StatusOr<PromptCounts> ReadCounts(const RunFile& file) {
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(file.trainer_model()));
   TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(file.trainer_model()));
-  TANDEM_ASSIGN_OR_RETURN(const trainer::RunPrompts prompts,
-                          trainer::OpenRunPrompts(file.trainer(), config, *tokenizer));
+  TANDEM_ASSIGN_OR_RETURN(
+      const trainer::RunPrompts prompts,
+      trainer::OpenRunPrompts(file.trainer().data, file.trainer().seed,
+                              file.trainer().sampling.max_new_tokens, config, *tokenizer));
   PromptCounts counts{.num_train = static_cast<int64_t>(prompts.train->prompts().size()),
                       .num_dropped = prompts.train->num_dropped()};
   if (prompts.eval == nullptr) return counts;

@@ -67,8 +67,7 @@ std::string Details(const rollout::SequenceScore& score, size_t nulls) {
 absl::StatusOr<ScoreFunction> RolloutScore(const ScoreFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.model));
   rollout::EngineOptions options;
-  options.dtype =
-      flags.dtype == "bf16" ? rollout::ComputeDType::kBf16 : rollout::ComputeDType::kFp32;
+  options.dtype = flags.dtype == "bf16" ? ComputeDType::kBf16 : ComputeDType::kFp32;
   options.kv_capacity_tokens = std::min(flags.max_tokens, config.max_position_embeddings) + 64;
   options.num_threads = flags.threads;
   options.numerics = flags.numerics;

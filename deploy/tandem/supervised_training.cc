@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<SupervisedTraining>> SupervisedTraining::Create(
   TANDEM_ASSIGN_OR_RETURN(auto tensors, ReadModelTensors(model_directory));
   TANDEM_ASSIGN_OR_RETURN(tensors, MatchModelTensors(config, std::move(tensors)));
   auto impl = std::make_unique<Impl>();
-  const auto dtype = bf16 ? trainer::ComputeDType::kBf16 : trainer::ComputeDType::kFp32;
+  const auto dtype = bf16 ? ComputeDType::kBf16 : ComputeDType::kFp32;
   TANDEM_ASSIGN_OR_RETURN(impl->policy, trainer::Policy::Create(config, tensors, dtype, true));
   impl->optimizer = std::make_unique<trainer::AdamW>(&impl->policy->parameters(), options);
   return std::unique_ptr<SupervisedTraining>(new SupervisedTraining(std::move(impl)));

@@ -178,7 +178,7 @@ absl::StatusOr<std::string> Subject::ModelFor(const Fault& fault) const {
 
 absl::StatusOr<std::unique_ptr<Engine>> Subject::Serve(const Fault& fault) const {
   rollout::EngineOptions options;
-  options.dtype = rollout::ComputeDType::kFp32;
+  options.dtype = ComputeDType::kFp32;
   options.kv_capacity_tokens = 16384;
   options.num_threads = 1;
   options.faults = fault.dials;

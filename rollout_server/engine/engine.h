@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/options.h"
 #include "common/base/weight_version.h"
+#include "common/model/compute_dtype.h"
 #include "common/model/device.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"
@@ -34,8 +35,6 @@
 #include "rollout_server/engine/staged_weights.h"
 
 namespace tandem::rollout {
-
-enum class ComputeDType { kFp32, kBf16 };
 
 // What becomes of groups that run when new weights are installed.
 enum class InFlight {

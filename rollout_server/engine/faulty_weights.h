@@ -9,11 +9,12 @@
 #include <memory>
 #include <vector>
 
+#include "common/model/compute_dtype.h"
 #include "common/model/model_config.h"
 #include "common/weights/host_tensor.h"
-#include "rollout_server/engine/engine.h"
 #include "rollout_server/engine/engine_faults.h"
 #include "rollout_server/engine/model_weights.h"
+#include "rollout_server/engine/staged_weights.h"
 
 namespace tandem::rollout {
 

@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/model/compute_dtype.h"
 #include "common/model/model_config.h"
 #include "common/tensor/packed_matrix.h"
 #include "common/weights/host_tensor.h"
-#include "rollout_server/engine/engine.h"
+#include "rollout_server/engine/staged_weights.h"
 
 namespace tandem::rollout {
 

@@ -45,7 +45,7 @@ class CaptureWeightsTest : public ::testing::Test {
     trainer::GroupTokens group{.prompt = prompt};
     group.completions.emplace_back(completion);
     const trainer::PackedRow row = trainer::PackRow({&group, 1}).value();
-    const auto policy = trainer::Policy::Create(config_, tensors, trainer::ComputeDType::kBf16,
+    const auto policy = trainer::Policy::Create(config_, tensors, ComputeDType::kBf16,
                                                 /*trainable=*/false);
     EXPECT_THAT(policy, IsOk());
     const auto scores = (*policy)->Score(row, 1, /*with_gradient=*/false);

@@ -45,7 +45,7 @@ class DevicePushTest : public ::testing::TestWithParam<Case> {
     if (GetParam().shape != nullptr) GetParam().shape(config_);
     ASSERT_THAT(testing::WriteTinyModel(directory_.path(), TANDEM_SOURCE_DIR, config_, 7), IsOk());
     masters_ = testing::TinyModelTensors(config_, 8);
-    policy_ = trainer::Policy::Create(config_, masters_, trainer::ComputeDType::kFp32,
+    policy_ = trainer::Policy::Create(config_, masters_, ComputeDType::kFp32,
                                       /*trainable=*/true, Numerics::kFast, Device::kCuda)
                   .value();
     on_device_ = trainer::MakeDeviceCast(policy_->parameters(), dtype(), GetParam().rounding);
@@ -59,8 +59,7 @@ class DevicePushTest : public ::testing::TestWithParam<Case> {
   std::unique_ptr<rollout::Engine> MakeEngine() const {
     rollout::EngineOptions options;
     options.device = Device::kCuda;
-    options.dtype =
-        dtype() == DType::kBF16 ? rollout::ComputeDType::kBf16 : rollout::ComputeDType::kFp32;
+    options.dtype = dtype() == DType::kBF16 ? ComputeDType::kBf16 : ComputeDType::kFp32;
     options.kv_capacity_tokens = 512;
     options.max_batch_sequences = 4;
     options.max_step_tokens = 32;

@@ -51,7 +51,7 @@ class ExactDeviceTest : public ::testing::TestWithParam<DeviceCase> {
     rollout::EngineOptions options;
     options.device = Device::kCuda;
     options.numerics = Numerics::kExact;
-    options.dtype = GetParam().bf16 ? rollout::ComputeDType::kBf16 : rollout::ComputeDType::kFp32;
+    options.dtype = GetParam().bf16 ? ComputeDType::kBf16 : ComputeDType::kFp32;
     options.kv_capacity_tokens = 2048;
     options.max_batch_sequences = 16;
     options.max_step_tokens = 24;  // prompts come in chunks, beside decodes
@@ -95,8 +95,7 @@ class ExactDeviceTest : public ::testing::TestWithParam<DeviceCase> {
       tensor = CastNearest(CastNearest(tensor, DType::kBF16).value(), DType::kF32).value();
     }
     return Policy::Create(config_, tensors,
-                          GetParam().bf16 && in_bf16 ? trainer::ComputeDType::kBf16
-                                                     : trainer::ComputeDType::kFp32,
+                          GetParam().bf16 && in_bf16 ? ComputeDType::kBf16 : ComputeDType::kFp32,
                           trainable, numerics, Device::kCuda)
         .value();
   }

@@ -67,7 +67,7 @@ class ExactTest : public ::testing::TestWithParam<ExactCase> {
   // `groups` groups of 8 completions of up to `max_new_tokens` tokens, prompts of 1 to 40 tokens.
   std::vector<Drawn> Generate(int groups, int32_t max_new_tokens) const {
     rollout::EngineOptions options;
-    options.dtype = GetParam().bf16 ? rollout::ComputeDType::kBf16 : rollout::ComputeDType::kFp32;
+    options.dtype = GetParam().bf16 ? ComputeDType::kBf16 : ComputeDType::kFp32;
     options.num_threads = 2;
     options.max_step_tokens = 70;  // prompts come in chunks, beside decodes
     const auto engine = rollout::Engine::Create(directory_.path(), options).value();
@@ -114,8 +114,7 @@ class ExactTest : public ::testing::TestWithParam<ExactCase> {
         tensor = CastNearest(CastNearest(tensor, DType::kBF16).value(), DType::kF32).value();
     }
     return Policy::Create(config_, tensors,
-                          GetParam().bf16 && in_bf16 ? trainer::ComputeDType::kBf16
-                                                     : trainer::ComputeDType::kFp32,
+                          GetParam().bf16 && in_bf16 ? ComputeDType::kBf16 : ComputeDType::kFp32,
                           trainable, numerics)
         .value();
   }

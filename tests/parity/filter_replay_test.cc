@@ -27,7 +27,7 @@ struct Drawn {
 
 std::vector<Drawn> Draw(const std::string& model) {
   rollout::EngineOptions options;
-  options.dtype = rollout::ComputeDType::kFp32;
+  options.dtype = ComputeDType::kFp32;
   const auto engine = rollout::Engine::Create(model, options).value();
   std::vector<std::vector<int32_t>> prompts;
   for (int g = 0; g < 8; ++g) {
@@ -98,9 +98,9 @@ TEST(FilterReplayTest, ReplayedSupportsLeaveNothingOfTopPInDelta) {
     for (const float mass : one.completion.kept_mass) kept_mass += mass;
   }
   const auto tensors = MatchModelTensors(*config, ReadModelTensors(model).value()).value();
-  const auto policy = trainer::Policy::Create(*config, tensors, trainer::ComputeDType::kFp32, false,
-                                              Numerics::kFast)
-                          .value();
+  const auto policy =
+      trainer::Policy::Create(*config, tensors, ComputeDType::kFp32, false, Numerics::kFast)
+          .value();
   const Deltas with = Rescore(*policy, drawn, true), without = Rescore(*policy, drawn, false);
   EXPECT_EQ(with.tokens, 8 * 8 * 64);
   EXPECT_LE(with.mean_abs_delta, 1e-5);

@@ -12,7 +12,7 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "trainer/compute_dtype.h"
+#include "common/model/compute_dtype.h"
 #include "trainer/cuda/run_attention.h"
 #include "trainer/cuda/token_selection.h"
 #include "trainer/cuda/training_kernels.h"

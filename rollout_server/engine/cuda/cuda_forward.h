@@ -11,10 +11,11 @@
 #include <vector>
 
 #include "common/cuda/kernels.h"
+#include "common/model/compute_dtype.h"
 #include "common/model/model_config.h"
 #include "rollout_server/engine/cuda/cuda_weights.h"
-#include "rollout_server/engine/engine.h"
 #include "rollout_server/engine/scheduler.h"
+#include "rollout_server/engine/staged_weights.h"
 
 namespace tandem::rollout {
 
