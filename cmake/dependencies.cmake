@@ -12,7 +12,7 @@ find_package(yaml-cpp REQUIRED)         # run files; keeps line numbers for erro
 find_package(nlohmann_json REQUIRED)    # JSON lines, config.json
 find_package(CLI11 REQUIRED)            # command lines
 find_package(spdlog REQUIRED)           # log sinks and rotation, behind common/base/log.h
-find_package(prometheus-cpp REQUIRED)   # counters and their text form, behind common/base/metrics.h
+find_package(prometheus-cpp REQUIRED)   # counters and their text form, behind common/observe/metrics.h
 find_package(civetweb REQUIRED)         # HTTP, behind common/observe/observe_server.h
 find_package(GTest REQUIRED)
 find_package(benchmark REQUIRED)

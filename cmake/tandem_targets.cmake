@@ -41,7 +41,7 @@ if(TANDEM_SANITIZER STREQUAL "")
 endif()
 
 # tandem_library(NAME <name> [HDRS ...] [SRCS ...] [DEPS ...] [TORCH] [CUDA])
-# Makes tandem::<name>. Includes are from the top folder ("trainer/policy_loss.h"). DEPS lists every
+# Makes tandem::<name>. Includes are from the top folder ("trainer/loss/policy_loss.h"). DEPS lists every
 # library whose headers the target includes. TORCH links LibTorch, PRIVATE and behind -idirafter
 # (its include directory carries foreign protobuf and fmt headers). CUDA links its CUDA half too.
 function(tandem_library)

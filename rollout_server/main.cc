@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/command_line.h"
+#include "common/options/command_line.h"
 #include "common/base/exit_codes.h"
-#include "common/base/options.h"
+#include "common/options/options.h"
 #include "common/base/printable.h"
 #include "common/base/version.h"
 #include "rollout_server/run_server.h"

@@ -9,19 +9,19 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/file_system.h"
+#include "common/files/file_system.h"
 #include "common/base/log.h"
-#include "common/base/loopback.h"
+#include "common/rendezvous/loopback.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/caller_channel.h"
 #include "common/rpc/credentials.h"
-#include "rollout_server/injection_alarm.h"
-#include "rollout_server/readiness.h"
-#include "rollout_server/reflection.h"
-#include "rollout_server/rollout_service.h"
-#include "rollout_server/server_history.h"
-#include "rollout_server/weight_service.h"
+#include "rollout_server/service/injection_alarm.h"
+#include "rollout_server/service/readiness.h"
+#include "rollout_server/service/reflection.h"
+#include "rollout_server/service/rollout_service.h"
+#include "rollout_server/service/server_history.h"
+#include "rollout_server/service/weight_service.h"
 
 namespace tandem::rollout {
 namespace {

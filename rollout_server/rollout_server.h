@@ -11,9 +11,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
-#include "common/base/stop_signal.h"
+#include "common/process/stop_signal.h"
 #include "common/observe/observation.h"
-#include "rollout_server/model_engine.h"
+#include "rollout_server/groups/model_engine.h"
 #include "rollout_server/server_options.h"
 
 namespace tandem::rollout {

@@ -4,14 +4,14 @@
 #include <string>
 #include <utility>
 
-#include "common/base/end_while_loading.h"
+#include "common/process/end_while_loading.h"
 #include "common/base/exit_codes.h"
 #include "common/base/log.h"
 #include "common/base/printable.h"
-#include "common/base/stop_signal.h"
+#include "common/process/stop_signal.h"
 #include "common/observe/observation.h"
 #include "common/rpc/credentials.h"
-#include "rollout_server/model_engine.h"
+#include "rollout_server/groups/model_engine.h"
 #include "rollout_server/rollout_server.h"
 
 namespace tandem::rollout {

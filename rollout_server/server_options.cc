@@ -5,10 +5,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/loopback.h"
+#include "common/rendezvous/loopback.h"
 #include "common/base/status_macros.h"
 #include "common/observe/observe_server.h"
-#include "rollout_server/engine/kv_block_pool.h"
+#include "rollout_server/engine/schedule/kv_block_pool.h"
 
 namespace tandem::rollout {
 

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/log.h"
-#include "common/base/options.h"
+#include "common/options/options.h"
 #include "common/rpc/tls_options.h"
 #include "rollout_server/engine/engine.h"
 

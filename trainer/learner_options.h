@@ -5,12 +5,12 @@
 
 #include <cstdint>
 
-#include "common/base/options.h"
+#include "common/options/options.h"
 #include "common/model/compute_dtype.h"
 #include "common/model/device.h"
 #include "common/model/numerics.h"
 #include "trainer/train_step_options.h"
-#include "trainer/weight_cast.h"
+#include "trainer/weight_push/weight_cast.h"
 
 namespace tandem::trainer {
 

@@ -7,10 +7,10 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "trainer/advantages.h"
-#include "trainer/learner.h"
+#include "trainer/experience/advantages.h"
+#include "trainer/ranks/learner.h"
 #include "trainer/learner_options.h"
-#include "trainer/rank_groups.h"
+#include "trainer/ranks/rank_groups.h"
 
 namespace tandem::trainer {
 

@@ -8,10 +8,10 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "trainer/rollout_client.h"
-#include "trainer/server_lookup.h"
-#include "trainer/server_scorer.h"
-#include "trainer/weight_publisher.h"
+#include "trainer/rollouts/rollout_client.h"
+#include "trainer/rollouts/server_lookup.h"
+#include "trainer/rollouts/server_scorer.h"
+#include "trainer/weight_push/weight_publisher.h"
 
 namespace tandem::trainer {
 

@@ -17,19 +17,19 @@
 #include "common/base/status_macros.h"
 #include "common/offpolicy/correction.h"
 #include "common/offpolicy/loss_scales.h"
-#include "common/offpolicy/peer_metrics.h"
+#include "common/drift/peer_metrics.h"
 #include "common/offpolicy/policy_objective.h"
 #include "common/tensor/torch_status.h"
-#include "trainer/correction_tensors.h"
-#include "trainer/cuda/device_cast.h"
-#include "trainer/drift_record.h"
-#include "trainer/kl_reward.h"
-#include "trainer/optimizer.h"
-#include "trainer/placed_policy.h"
-#include "trainer/policy_loss.h"
-#include "trainer/rank_team.h"
-#include "trainer/step_sums.h"
-#include "trainer/tensor_numbers.h"
+#include "trainer/loss/correction_tensors.h"
+#include "trainer/policy/cuda/device_cast.h"
+#include "trainer/drift/drift_record.h"
+#include "trainer/loss/kl_reward.h"
+#include "trainer/optimizer/optimizer.h"
+#include "trainer/optimizer/placed_policy.h"
+#include "trainer/loss/policy_loss.h"
+#include "common/comm/rank_team.h"
+#include "trainer/loss/step_sums.h"
+#include "trainer/loss/tensor_numbers.h"
 
 namespace tandem::trainer {
 namespace {
@@ -60,7 +60,7 @@ struct TrainStep::Impl {
   double kl_in_reward = 0;  // coefficient of kl_place reward; then `options` has no KL term
   std::unique_ptr<PlacedPolicy> policy, reference;
   std::unique_ptr<AdamW> optimizer;
-  RankTeam team{nullptr};
+  comm::RankTeam team{nullptr};
   RankGroups ranks;
   BucketOptions buckets;
 
@@ -465,7 +465,7 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
   impl->device = setup.device;
   impl->rounding = setup.rounding;
   impl->advantage = setup.advantage;
-  impl->team = RankTeam(setup.ranks);
+  impl->team = comm::RankTeam(setup.ranks);
   if (options.loss.kl_place == KlPlace::kReward) {
     impl->kl_in_reward = std::exchange(impl->options.loss.kl_coefficient, 0);
   }

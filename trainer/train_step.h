@@ -39,13 +39,13 @@
 #include "common/model/numerics.h"
 #include "common/model/tensor_source.h"
 #include "common/weights/host_tensor.h"
-#include "trainer/advantages.h"
-#include "trainer/bucket_plan.h"
-#include "trainer/experience_batch.h"
-#include "trainer/group_logprobs.h"
-#include "trainer/step_report.h"
+#include "trainer/experience/advantages.h"
+#include "trainer/optimizer/bucket_plan.h"
+#include "trainer/experience/experience_batch.h"
+#include "trainer/experience/group_logprobs.h"
+#include "trainer/metrics/step_report.h"
 #include "trainer/train_step_options.h"
-#include "trainer/weight_cast.h"
+#include "trainer/weight_push/weight_cast.h"
 
 namespace tandem::comm {
 class Collective;
@@ -89,7 +89,7 @@ class TrainStep {
   // were. After an error from the kernels (INTERNAL) the weights are unknown: end the process.
   //   INVALID_ARGUMENT, FAILED_PRECONDITION  of PackBatch: nothing was changed
   //   INTERNAL                               a kernel failed
-  //   UNAVAILABLE                            another rank is lost, as RankTeam's collective says
+  //   UNAVAILABLE                            another rank is lost, as comm::RankTeam's collective says
   // `version` is that of the weights as they are, for how far tokens lag behind.
   absl::StatusOr<StepReport> Run(std::span<const experience::v1::ScoredGroup> groups,
                                  WeightVersion version = {});

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/offpolicy/peer_metrics.h"
+#include "common/drift/peer_metrics.h"
 
 namespace tandem::trainer {
 

@@ -4,7 +4,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/observe/observe_server.h"
-#include "trainer/server_lookup.h"
+#include "trainer/rollouts/server_lookup.h"
 
 namespace tandem::trainer {
 namespace {

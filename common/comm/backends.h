@@ -10,7 +10,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "common/comm/store.h"
+#include "common/rendezvous/store.h"
 
 namespace tandem::comm {
 

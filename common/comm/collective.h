@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/comm/group.h"
-#include "common/comm/store.h"
+#include "common/rendezvous/store.h"
 
 namespace tandem::comm {
 

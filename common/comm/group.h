@@ -14,8 +14,8 @@
 #include "absl/time/time.h"
 #include "common/comm/backend.h"
 #include "common/comm/pending.h"
-#include "common/comm/roll_call.h"
-#include "common/comm/store.h"
+#include "common/rendezvous/roll_call.h"
+#include "common/rendezvous/store.h"
 
 namespace tandem::comm {
 

@@ -5,7 +5,7 @@
 #include "common/comm/group.h"
 #include "common/comm/push_member.h"
 #include "common/comm/push_seats.h"
-#include "common/comm/store.h"
+#include "common/rendezvous/store.h"
 
 namespace tandem::comm {
 namespace {

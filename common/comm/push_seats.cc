@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/comm/steady_time.h"
+#include "common/rendezvous/steady_time.h"
 
 namespace tandem::comm {
 namespace {

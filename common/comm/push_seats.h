@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "common/comm/store.h"
+#include "common/rendezvous/store.h"
 
 namespace tandem::comm {
 

@@ -1,6 +1,6 @@
 // What the kernels share: bf16 bits, wide loads, sums in a fixed order. For .cu files alone.
 //
-// nvcc compiles them. Tests compile them for the CPU as well, with tests/support/cuda_emulator.h in
+// nvcc compiles them. Tests compile them for the CPU as well, with tests/support/device/cuda_emulator.h in
 // place of CUDA's headers, so they use no more of CUDA than that knows.
 #ifndef TANDEM_COMMON_CUDA_DEVICE_H_
 #define TANDEM_COMMON_CUDA_DEVICE_H_

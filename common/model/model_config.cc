@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "common/base/file_system.h"
+#include "common/files/file_system.h"
 #include "common/base/printable.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"

@@ -24,7 +24,7 @@ constexpr std::string_view NumericsName(Numerics numerics) {
   return "";
 }
 
-// Binder is OptionBinder (common/base/options.h).
+// Binder is OptionBinder (common/options/options.h).
 template <typename Binder>
 void BindNumerics(Binder& binder, Numerics* field, std::string_view help) {
   binder.template Choice<Numerics>(

@@ -13,7 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/file_system.h"
+#include "common/files/file_system.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 

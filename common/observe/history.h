@@ -1,5 +1,5 @@
 // History: what one process did to groups and weight versions, as JSON lines (docs/history.md). An
-// independent program, tests/support/check_history.py, reads the files of a run's processes and
+// independent program, tests/support/python/check_history.py, reads the files of a run's processes and
 // checks the guarantees of docs/guarantees.md on them.
 //
 // Used by the trainer's loop and the rollout server. A file that cannot be written loses events,
@@ -13,7 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "common/base/file_system.h"
+#include "common/files/file_system.h"
 #include "common/base/mutex.h"
 
 namespace tandem {

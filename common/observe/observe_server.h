@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/base/metrics.h"
+#include "common/observe/metrics.h"
 #include "common/observe/health.h"
 
 namespace tandem {

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "common/base/metrics.h"
+#include "common/observe/metrics.h"
 
 namespace tandem {
 

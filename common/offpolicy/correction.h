@@ -1,6 +1,6 @@
 // Correction: how much each sampled token counts when the policy that sampled it is not the one the
 // update starts from (arrow 6). Pure functions over plain spans in fp64; results are numbers, so
-// nothing here carries a gradient. Used by the trainer (trainer/correction_tensors.h), by offline
+// nothing here carries a gradient. Used by the trainer (trainer/loss/correction_tensors.h), by offline
 // replay and by studies on toy policies. docs/corrections.md has sources and what to use when.
 //
 //   delta[t]  = log pi_proximal - log pi_behaviour

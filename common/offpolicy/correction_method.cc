@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/options.h"
+#include "common/options/options.h"
 #include "common/base/status_macros.h"
 #include "common/offpolicy/loss_scales.h"
 

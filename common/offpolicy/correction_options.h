@@ -4,7 +4,7 @@
 #define TANDEM_COMMON_OFFPOLICY_CORRECTION_OPTIONS_H_
 
 #include "absl/status/status.h"
-#include "common/base/options.h"
+#include "common/options/options.h"
 
 namespace tandem::offpolicy {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "common/base/options.h"
+#include "common/options/options.h"
 #include "common/offpolicy/correction_options.h"
 
 namespace tandem::offpolicy {

@@ -1,5 +1,5 @@
 // PolicyObjective: the policy term of the loss and its exact slope (arrow 7). Pure functions over
-// plain spans in fp64, so that the trainer (trainer/policy_loss.h), offline replay and studies on
+// plain spans in fp64, so that the trainer (trainer/loss/policy_loss.h), offline replay and studies on
 // toy policies use one implementation. docs/corrections.md has sources and what to use when.
 //
 //   r = exp(clamp(log pi_target - log pi_centre, -20, 20)); A advantage; w weight of the

@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/base/file_system.h"
+#include "common/files/file_system.h"
 
 namespace tandem::rpc {
 

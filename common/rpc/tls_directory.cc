@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/file_system.h"
+#include "common/files/file_system.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/openssl_owner.h"
 

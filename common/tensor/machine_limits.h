@@ -4,7 +4,7 @@
 #ifndef TANDEM_COMMON_TENSOR_MACHINE_LIMITS_H_
 #define TANDEM_COMMON_TENSOR_MACHINE_LIMITS_H_
 
-#include "common/base/thread_team.h"
+#include "common/process/thread_team.h"
 #include "common/tensor/instruction_set.h"
 
 namespace tandem {

@@ -28,8 +28,8 @@ TESTS=(
   weight_service_test rollout_client_test server_scorer_test weight_publisher_test weight_push_test
 )
 PAIR_TESTS=(
-  tests/end_to_end/pair_test.py tests/end_to_end/push_test.py tests/end_to_end/security_test.py
-  tests/end_to_end/python_client_test.py tests/end_to_end/faults_test.py
+  tests/end_to_end/pair/pair_test.py tests/end_to_end/pair/push_test.py tests/end_to_end/faults/security_test.py
+  tests/end_to_end/pair/python_client_test.py tests/end_to_end/faults/faults_test.py
 )
 KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 PYTHON=$TREE/.deps/venv/bin/python

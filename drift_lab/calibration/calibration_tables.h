@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/offpolicy/distributions.h"
+#include "common/statistics/distributions.h"
 #include "drift_lab/calibration/injectors.h"
 #include "drift_lab/calibration/trial.h"
 

@@ -10,10 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include "common/offpolicy/cluster_bootstrap.h"
+#include "common/statistics/cluster_bootstrap.h"
 #include "drift_lab/calibration/subject.h"
-#include "drift_lab/part.h"
-#include "drift_lab/verdict.h"
+#include "drift_lab/hypotheses/part.h"
+#include "drift_lab/ablation/verdict.h"
 
 namespace tandem::drift {
 

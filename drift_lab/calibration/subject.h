@@ -11,10 +11,10 @@
 
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
-#include "common/offpolicy/capture.h"
+#include "common/capture/capture.h"
 #include "common/weights/host_tensor.h"
 #include "rollout_server/engine/engine.h"
-#include "rollout_server/engine/engine_faults.h"
+#include "rollout_server/faults/engine_faults.h"
 
 namespace tandem::drift {
 

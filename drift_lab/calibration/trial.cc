@@ -7,7 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
-#include "drift_lab/attribution.h"
+#include "drift_lab/ablation/attribution.h"
 #include "drift_lab/calibration/injectors.h"
 
 namespace tandem::drift {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/offpolicy/cluster_bootstrap.h"
+#include "common/statistics/cluster_bootstrap.h"
 #include "drift_lab/calibration/subject.h"
 
 namespace tandem::drift {

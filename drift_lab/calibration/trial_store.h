@@ -11,7 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/file_system.h"
+#include "common/files/file_system.h"
 #include "common/base/mutex.h"
 #include "drift_lab/calibration/trial.h"
 

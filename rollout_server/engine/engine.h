@@ -19,7 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/options.h"
+#include "common/options/options.h"
 #include "common/base/weight_version.h"
 #include "common/model/compute_dtype.h"
 #include "common/model/device.h"
@@ -28,11 +28,11 @@
 #include "common/tensor/machine_limits.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/weights/host_tensor.h"
-#include "rollout_server/engine/engine_faults.h"
-#include "rollout_server/engine/group.h"
-#include "rollout_server/engine/score_options.h"
-#include "rollout_server/engine/score_run.h"
-#include "rollout_server/engine/staged_weights.h"
+#include "rollout_server/faults/engine_faults.h"
+#include "rollout_server/engine/schedule/group.h"
+#include "rollout_server/engine/sampling/score_options.h"
+#include "rollout_server/engine/sampling/score_run.h"
+#include "rollout_server/engine/forward/staged_weights.h"
 
 namespace tandem::rollout {
 

@@ -1,6 +1,6 @@
 #include <string_view>
 
-#include "common/base/options.h"
+#include "common/options/options.h"
 #include "common/model/numerics.h"
 #include "rollout_server/engine/engine.h"
 

@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "rollout_server/engine/engine.h"
-#include "rollout_server/engine/group.h"
-#include "rollout_server/engine/sequence.h"
+#include "rollout_server/engine/schedule/group.h"
+#include "rollout_server/engine/schedule/sequence.h"
 
 namespace tandem::rollout {
 

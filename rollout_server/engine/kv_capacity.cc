@@ -4,7 +4,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "rollout_server/engine/cuda/cuda_runner.h"
-#include "rollout_server/engine/kv_block_pool.h"
+#include "rollout_server/engine/schedule/kv_block_pool.h"
 
 namespace tandem::rollout {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/refusal.h"
-#include "rollout_server/engine/sampler.h"
+#include "rollout_server/engine/sampling/sampler.h"
 
 namespace tandem::rollout {
 namespace {

@@ -15,13 +15,13 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/passive_threads.h"
+#include "common/process/passive_threads.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
 #include "tests/support/rank_threads.h"
-#include "trainer/packed_rows.h"
-#include "trainer/parameter_buckets.h"
-#include "trainer/policy.h"
+#include "trainer/experience/packed_rows.h"
+#include "trainer/optimizer/parameter_buckets.h"
+#include "trainer/policy/policy.h"
 
 namespace tandem::trainer {
 namespace {

@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/passive_threads.h"
-#include "common/base/thread_team.h"
+#include "common/process/passive_threads.h"
+#include "common/process/thread_team.h"
 #include "common/tensor/instruction_set.h"
 #include "common/tensor/packed_matrix.h"
 

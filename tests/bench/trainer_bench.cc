@@ -17,12 +17,12 @@
 #include <string>
 #include <vector>
 
-#include "common/base/passive_threads.h"
-#include "common/base/peak_memory.h"
+#include "common/process/passive_threads.h"
+#include "common/process/peak_memory.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
-#include "trainer/packed_rows.h"
-#include "trainer/policy.h"
+#include "trainer/experience/packed_rows.h"
+#include "trainer/policy/policy.h"
 
 namespace tandem::trainer {
 namespace {

@@ -34,7 +34,7 @@ def test_every_alert_is_tested_both_ways():
 
 
 def test_the_threshold_of_drift_is_the_trainers_own():
-    """One number, trainer/alerts.h; docs/configuration.md is what the binary prints of it."""
+    """One number, trainer/metrics/alerts.h; docs/configuration.md is what the binary prints of it."""
     knob = re.search(r"^\| `trainer\.alerts\.drift_guard` \| number \| `([\d.]+)`",
                      (SOURCE / "docs" / "configuration.md").read_text(), re.MULTILINE)[1]
     rule = re.search(r"alert: TandemDriftHigh\n +expr: (\w+) > ([\d.]+)$", RULES.read_text(), re.MULTILINE)

@@ -9,7 +9,7 @@
 #include "common/base/check.h"
 #include "proto/rollout.pb.h"
 #include "rollout_server/engine/engine.h"
-#include "rollout_server/rollout_messages.h"
+#include "rollout_server/service/rollout_messages.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/comm/group.h"
-#include "common/comm/store.h"
+#include "common/rendezvous/store.h"
 #include "common/tensor/nearest_cast.h"
 #include "common/weights/word_sums.h"
 #include "rollout_server/engine/engine.h"
@@ -17,9 +17,9 @@
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
-#include "trainer/cuda/device_cast.h"
-#include "trainer/policy.h"
-#include "trainer/weight_cast.h"
+#include "trainer/policy/cuda/device_cast.h"
+#include "trainer/policy/policy.h"
+#include "trainer/weight_push/weight_cast.h"
 
 namespace tandem {
 namespace {

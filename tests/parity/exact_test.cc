@@ -15,7 +15,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
-#include "trainer/policy.h"
+#include "trainer/policy/policy.h"
 
 namespace tandem {
 namespace {

@@ -13,7 +13,7 @@
 #include "common/model/safetensors.h"
 #include "rollout_server/engine/engine.h"
 #include "tests/support/status_matchers.h"
-#include "trainer/policy.h"
+#include "trainer/policy/policy.h"
 
 namespace tandem {
 namespace {

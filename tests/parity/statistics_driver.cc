@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "common/offpolicy/cluster_bootstrap.h"
+#include "common/statistics/cluster_bootstrap.h"
 #include "common/offpolicy/correction_method.h"
-#include "common/offpolicy/drift_metrics.h"
-#include "common/offpolicy/pareto_tail.h"
-#include "common/offpolicy/peer_metrics.h"
-#include "common/offpolicy/quantile_sketch.h"
+#include "common/drift/drift_metrics.h"
+#include "common/statistics/pareto_tail.h"
+#include "common/drift/peer_metrics.h"
+#include "common/statistics/quantile_sketch.h"
 
 namespace tandem::offpolicy {
 namespace {

@@ -97,7 +97,7 @@ class AccessTest : public ::testing::Test {
 
   // What any TLS client could do: our own callers refuse to start with a certificate that is bad.
   std::shared_ptr<grpc::ChannelCredentials> CredentialsOf(
-      const std::optional<front::CertifiedKey>& identity) const {
+      const std::optional<cli::CertifiedKey>& identity) const {
     grpc::SslCredentialsOptions ssl;
     ssl.pem_root_certs = authority_.certificate();
     if (identity) {
@@ -114,7 +114,7 @@ class AccessTest : public ::testing::Test {
     return arguments;
   }
 
-  std::shared_ptr<grpc::Channel> Connect(const std::optional<front::CertifiedKey>& identity) {
+  std::shared_ptr<grpc::Channel> Connect(const std::optional<cli::CertifiedKey>& identity) {
     return grpc::CreateCustomChannel(server_->address(), CredentialsOf(identity),
                                      ArgumentsForTls());
   }
@@ -152,12 +152,12 @@ class AccessTest : public ::testing::Test {
     return answered ? grpc::Status::OK : status;
   }
 
-  front::CertifiedKey SignedFor(const std::string& role) {
+  cli::CertifiedKey SignedFor(const std::string& role) {
     return *authority_.Sign(RequestOf(role));
   }
 
   void ExpectNoConnection(const std::string& who,
-                          const std::optional<front::CertifiedKey>& identity) {
+                          const std::optional<cli::CertifiedKey>& identity) {
     const auto channel = Connect(identity);
     for (const auto& [method, roles] : kMayCall) {
       EXPECT_EQ(Call(channel, method, kToken).error_code(), grpc::StatusCode::UNAVAILABLE)
@@ -166,7 +166,7 @@ class AccessTest : public ::testing::Test {
   }
 
   TempDir directory_;
-  const front::CertificateAuthority authority_ = MakeAuthority();
+  const cli::CertificateAuthority authority_ = MakeAuthority();
   ServerOptions options_;
   size_t max_running_ = 8;
   std::atomic<double> clock_skew_{0};  // seconds the server's clock is ahead
@@ -557,12 +557,12 @@ TEST_P(OwnedServerTest, NoAnswerAndNoLogLineHoldsASecret) {
 
 TEST_F(AccessTest, OverTlsTheOwnersSecretWithAnotherCertificateIsNoOwner) {
   StartServer(/*with_token=*/false);
-  const auto as = [&](const front::CertificateRequest& request) {
+  const auto as = [&](const cli::CertificateRequest& request) {
     return Process(tandem::testing::SecretChannel(server_->address(), kOwnersSecret,
                                                   CredentialsOf(*authority_.Sign(request)),
                                                   ArgumentsForTls()));
   };
-  front::CertificateRequest renamed = RequestOf("trainer");
+  cli::CertificateRequest renamed = RequestOf("trainer");
   renamed.uris = {"spiffe://test/tandem/trainer/another"};
   Process owner = as(RequestOf("trainer")), renewed = as(RequestOf("trainer"));
   Process other = as(renamed), client = as(RequestOf("client"));

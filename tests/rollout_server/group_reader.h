@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/base/mutex.h"
-#include "rollout_server/group_registry.h"
+#include "rollout_server/groups/group_registry.h"
 
 namespace tandem::rollout::testing {
 

@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/weights/host_tensor.h"
 #include "common/weights/word_sums.h"
-#include "rollout_server/engine/staged_weights.h"
-#include "rollout_server/step_engine.h"
+#include "rollout_server/engine/forward/staged_weights.h"
+#include "rollout_server/groups/step_engine.h"
 
 namespace tandem::rollout::testing {
 

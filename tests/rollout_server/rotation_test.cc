@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/rpc/credentials.h"
-#include "deploy/tandem/development_identities.h"
+#include "cli/security/development_identities.h"
 #include "proto/rollout.grpc.pb.h"
 #include "rollout_server/rollout_server.h"
 #include "tests/rollout_server/scripted_engine.h"
@@ -94,7 +94,7 @@ class Load {
 class RotationTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_THAT(front::MakeIdentities(out_, {}), IsOk());
+    ASSERT_THAT(cli::MakeIdentities(out_, {}), IsOk());
     WriteText(server_token_, "the-first-token-of-this-test\n");
     WriteText(caller_token_, "the-first-token-of-this-test\n");
     options_.model = "scripted";
@@ -114,7 +114,7 @@ class RotationTest : public ::testing::Test {
   ~RotationTest() override { gate_.Open(); }
 
   // Any TLS client, to look at the server from outside.
-  std::shared_ptr<grpc::Channel> Connect(const front::CertifiedKey& own,
+  std::shared_ptr<grpc::Channel> Connect(const cli::CertifiedKey& own,
                                          const std::string& trusted) {
     grpc::ChannelArguments arguments;
     arguments.SetSslTargetNameOverride("localhost");
@@ -126,7 +126,7 @@ class RotationTest : public ::testing::Test {
   // The certificate that a new connection sees, "" where there is none.
   std::string ServedCertificate() {
     grpc::ClientContext context;
-    const front::CertifiedKey viewer = {Contents(out_ + "/viewer/tls.crt"),
+    const cli::CertifiedKey viewer = {Contents(out_ + "/viewer/tls.crt"),
                                         Contents(out_ + "/viewer/tls.key")};
     CheckHealth(Connect(viewer, Contents(out_ + "/viewer/ca.crt")), &context);
     if (!context.auth_context()) return "";
@@ -134,7 +134,7 @@ class RotationTest : public ::testing::Test {
     return found.empty() ? "" : std::string(found[0].data(), found[0].size());
   }
 
-  bool ServerTrusts(const front::CertificateAuthority& authority) {
+  bool ServerTrusts(const cli::CertificateAuthority& authority) {
     const auto viewer = authority.Sign(RequestOf("viewer"));
     const grpc::Status status = CheckHealth(Connect(*viewer, Contents(out_ + "/viewer/ca.crt")));
     return status.error_code() ==
@@ -143,17 +143,17 @@ class RotationTest : public ::testing::Test {
 
   // What the caller shows another rollout server of this authority; "" where it does not go on with
   // it.
-  std::string ShownTo(const front::CertificateAuthority& authority) {
+  std::string ShownTo(const cli::CertificateAuthority& authority) {
     const TlsServer other(*authority.Sign(RequestOf("rollout")));
     CheckHealth(grpc::CreateChannel(other.address(), caller_.credentials()));
     return other.authorization();
   }
-  bool CallerTrusts(const front::CertificateAuthority& authority) {
+  bool CallerTrusts(const cli::CertificateAuthority& authority) {
     return !ShownTo(authority).empty();
   }
 
-  front::CertificateAuthority AuthorityInUse() {
-    return *front::CertificateAuthority::Load(
+  cli::CertificateAuthority AuthorityInUse() {
+    return *cli::CertificateAuthority::Load(
         {Contents(out_ + "/authority/ca.crt"), Contents(out_ + "/authority/ca.key")});
   }
 
@@ -173,20 +173,20 @@ TEST_F(RotationTest, RenewedCertificatesAndANewAuthorityFailNoCall) {
   const auto first = AuthorityInUse();
   ASSERT_TRUE(ServerTrusts(first));
 
-  ASSERT_THAT(front::RenewIdentities(out_, {}), IsOk());
+  ASSERT_THAT(cli::RenewIdentities(out_, {}), IsOk());
   EXPECT_TRUE(
       WaitUntil([&] { return ServedCertificate() == Contents(out_ + "/rollout/tls.crt"); }));
 
-  ASSERT_THAT(front::NewAuthority(out_, {}), IsOk());
+  ASSERT_THAT(cli::NewAuthority(out_, {}), IsOk());
   const auto second = AuthorityInUse();
   EXPECT_TRUE(WaitUntil([&] { return ServerTrusts(second) && CallerTrusts(second); }));
   EXPECT_TRUE(ServerTrusts(first));
 
-  ASSERT_THAT(front::RenewIdentities(out_, {}), IsOk());
+  ASSERT_THAT(cli::RenewIdentities(out_, {}), IsOk());
   EXPECT_TRUE(
       WaitUntil([&] { return ServedCertificate() == Contents(out_ + "/rollout/tls.crt"); }));
 
-  ASSERT_THAT(front::DropAuthorityBefore(out_), IsOk());
+  ASSERT_THAT(cli::DropAuthorityBefore(out_), IsOk());
   EXPECT_TRUE(WaitUntil([&] { return !ServerTrusts(first) && !CallerTrusts(first); }));
   EXPECT_TRUE(ServerTrusts(second));
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "rollout_server/model_engine.h"
+#include "rollout_server/groups/model_engine.h"
 #include "tests/rollout_server/memory_arrival.h"
 #include "tests/rollout_server/scripted_model.h"
 #include "tests/rollout_server/scripted_score.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/weights/digest.h"
-#include "rollout_server/served_model.h"
+#include "rollout_server/groups/served_model.h"
 
 namespace tandem::rollout::testing {
 

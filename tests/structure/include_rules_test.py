@@ -12,12 +12,12 @@ MAY_INCLUDE = {
     "deploy": {"deploy", "drift_lab", "rollout_server", "trainer", "common", "proto"},
 }
 # The conversion points, where wire messages become tensors.
-BOTH_SIDES = {"rollout_server/weight_service.cc", "trainer/experience_batch.cc",
+BOTH_SIDES = {"rollout_server/service/weight_service.cc", "trainer/experience/experience_batch.cc",
               "trainer/train_step.cc"}
 # Messages (not services) may be values in headers of the two rooms that exchange them; the closure
 # test below keeps LibTorch away from whoever includes those.
 MESSAGE_ROOMS = ("trainer/", "rollout_server/")
-SERVICE_HEADERS = {"rollout_server/grpc_status.h"}
+SERVICE_HEADERS = {"rollout_server/service/grpc_status.h"}
 # What other headers of Abseil bring along in one version of it and not in the next.
 ABSEIL_STRINGS = {
     "str_cat.h": r"absl::Str(Cat|Append)\(",

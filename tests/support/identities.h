@@ -10,18 +10,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "deploy/tandem/certificate_authority.h"
+#include "cli/security/certificate_authority.h"
 
 namespace tandem::testing {
 
-inline front::CertificateAuthority MakeAuthority(const std::string& name = "test authority") {
+inline cli::CertificateAuthority MakeAuthority(const std::string& name = "test authority") {
   const absl::Time now = absl::Now();
-  return *front::CertificateAuthority::Make(name, now - absl::Hours(48), now + absl::Hours(48));
+  return *cli::CertificateAuthority::Make(name, now - absl::Hours(48), now + absl::Hours(48));
 }
 
 // Of a role, by its SPIFFE id; for servers and callers alike, so that nothing but the role tells
 // them apart.
-inline front::CertificateRequest RequestOf(const std::string& role) {
+inline cli::CertificateRequest RequestOf(const std::string& role) {
   const absl::Time now = absl::Now();
   return {.common_name = "tandem-" + role,
           .uris = {absl::StrCat("spiffe://test/tandem/", role)},
@@ -33,7 +33,7 @@ inline front::CertificateRequest RequestOf(const std::string& role) {
           .not_after = now + absl::Hours(24)};
 }
 
-inline front::CertificateRequest Expired(front::CertificateRequest request) {
+inline cli::CertificateRequest Expired(cli::CertificateRequest request) {
   request.not_before = absl::Now() - absl::Hours(24);
   request.not_after = absl::Now() - absl::Hours(1);
   return request;
@@ -44,7 +44,7 @@ inline void WriteText(const std::string& path, const std::string& text) {
 }
 
 // A TLS directory of what `authority` signed, which trusts `trusted`.
-inline std::string WriteIdentity(const std::string& directory, const front::CertifiedKey& leaf,
+inline std::string WriteIdentity(const std::string& directory, const cli::CertifiedKey& leaf,
                                  const std::string& trusted) {
   std::filesystem::create_directories(directory);
   WriteText(directory + "/tls.key", leaf.key);
@@ -54,8 +54,8 @@ inline std::string WriteIdentity(const std::string& directory, const front::Cert
 }
 
 inline std::string WriteIdentity(const std::string& directory,
-                                 const front::CertificateAuthority& authority,
-                                 const front::CertificateRequest& request) {
+                                 const cli::CertificateAuthority& authority,
+                                 const cli::CertificateRequest& request) {
   const auto leaf = authority.Sign(request);
   EXPECT_TRUE(leaf.ok()) << leaf.status();
   return WriteIdentity(directory, *leaf, authority.certificate());

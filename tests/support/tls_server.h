@@ -11,14 +11,14 @@
 #include <string>
 
 #include "common/base/mutex.h"
-#include "deploy/tandem/certificate_authority.h"
+#include "cli/security/certificate_authority.h"
 #include "proto/rollout.grpc.pb.h"
 
 namespace tandem::testing {
 
 class TlsServer {
  public:
-  explicit TlsServer(const front::CertifiedKey& own, const std::string& listen = "127.0.0.1:0") {
+  explicit TlsServer(const cli::CertifiedKey& own, const std::string& listen = "127.0.0.1:0") {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::SslServerCredentialsOptions ssl;
     ssl.pem_key_cert_pairs.push_back({own.key, own.certificate});

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "common/base/options.h"
-#include "common/base/passive_threads.h"
+#include "common/options/options.h"
+#include "common/process/passive_threads.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"

@@ -1,5 +1,5 @@
 // Where a test of the policy runs: on the CPU, and by the operations of a device. Those run on the
-// CPU too, with tests/support/cpu_as_device.cc, and on a GPU in the programs of label gpu.
+// CPU too, with tests/support/device/cpu_as_device.cc, and on a GPU in the programs of label gpu.
 #ifndef TANDEM_TESTS_TRAINER_TEST_DEVICES_H_
 #define TANDEM_TESTS_TRAINER_TEST_DEVICES_H_
 

@@ -12,7 +12,7 @@
 #include "tests/trainer/test_devices.h"
 #include "tests/trainer/toy_model.h"
 #include "trainer/train_step.h"
-#include "trainer/weight_cast.h"
+#include "trainer/weight_push/weight_cast.h"
 
 namespace tandem::trainer {
 namespace {

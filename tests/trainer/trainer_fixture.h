@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/file_system.h"
+#include "common/files/file_system.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/fake_rollout_server.h"
 #include "tests/support/status_matchers.h"

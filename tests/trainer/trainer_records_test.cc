@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <set>
 
-#include "common/offpolicy/capture.h"
+#include "common/capture/capture.h"
 #include "tests/trainer/trainer_fixture.h"
-#include "trainer/evaluation.h"
+#include "trainer/run/evaluation.h"
 
 namespace tandem::trainer {
 namespace {

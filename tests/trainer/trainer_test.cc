@@ -12,7 +12,7 @@
 #include <sstream>
 #include <string>
 
-#include "common/base/file_system.h"
+#include "common/files/file_system.h"
 #include "common/rpc/caller_secret.h"
 #include "common/rpc/refusal.h"
 #include "nlohmann/json.hpp"
@@ -20,8 +20,8 @@
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 #include "tests/trainer/trainer_fixture.h"
-#include "trainer/run_error.h"
-#include "trainer/run_owner.h"
+#include "common/base/run_error.h"
+#include "trainer/run/run_owner.h"
 
 namespace tandem::trainer {
 namespace {

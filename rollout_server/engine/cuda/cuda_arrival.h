@@ -16,7 +16,7 @@
 #include "common/base/mutex.h"
 #include "common/model/model_config.h"
 #include "rollout_server/engine/cuda/cuda_weights.h"
-#include "rollout_server/engine/staged_weights.h"
+#include "rollout_server/engine/forward/staged_weights.h"
 
 namespace tandem::rollout {
 

@@ -8,8 +8,8 @@
 #include <algorithm>
 
 #include "rollout_server/engine/cuda/device_ops.h"
-#include "rollout_server/engine/cuda/step_inputs.h"
-#include "rollout_server/engine/kv_block_pool.h"
+#include "rollout_server/engine/cuda/step/step_inputs.h"
+#include "rollout_server/engine/schedule/kv_block_pool.h"
 
 namespace tandem::rollout {
 namespace {

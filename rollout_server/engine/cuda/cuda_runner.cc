@@ -24,16 +24,16 @@
 #include "rollout_server/engine/cuda/cuda_arrival.h"
 #include "rollout_server/engine/cuda/cuda_forward.h"
 #include "rollout_server/engine/cuda/cuda_weights.h"
-#include "rollout_server/engine/cuda/decode_step.h"
+#include "rollout_server/engine/cuda/step/decode_step.h"
 #include "rollout_server/engine/cuda/device_draws.h"
 #include "rollout_server/engine/cuda/device_invariance.h"
 #include "rollout_server/engine/cuda/device_limits.h"
 #include "rollout_server/engine/cuda/device_ops.h"
-#include "rollout_server/engine/cuda/draw_kernel.h"
-#include "rollout_server/engine/cuda/graph_cache.h"
-#include "rollout_server/engine/cuda/packed_inputs.h"
-#include "rollout_server/engine/cuda/step_inputs.h"
-#include "rollout_server/engine/model_weights.h"
+#include "rollout_server/engine/cuda/draw/draw_kernel.h"
+#include "rollout_server/engine/cuda/step/graph_cache.h"
+#include "rollout_server/engine/cuda/step/packed_inputs.h"
+#include "rollout_server/engine/cuda/step/step_inputs.h"
+#include "rollout_server/engine/forward/model_weights.h"
 
 namespace tandem::rollout {
 namespace {

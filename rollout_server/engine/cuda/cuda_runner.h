@@ -21,8 +21,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
-#include "rollout_server/engine/cuda/memory_plan.h"
-#include "rollout_server/engine/token_runner.h"
+#include "rollout_server/engine/cuda/step/memory_plan.h"
+#include "rollout_server/engine/forward/token_runner.h"
 
 namespace tandem::rollout {
 

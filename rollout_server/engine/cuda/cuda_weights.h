@@ -11,7 +11,7 @@
 
 #include "common/model/model_config.h"
 #include "common/weights/host_tensor.h"
-#include "rollout_server/engine/staged_weights.h"
+#include "rollout_server/engine/forward/staged_weights.h"
 
 namespace tandem::rollout {
 

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "common/base/status_macros.h"
-#include "rollout_server/engine/cuda/decode_step.h"
+#include "rollout_server/engine/cuda/step/decode_step.h"
 #include "rollout_server/engine/cuda/device_ops.h"
 
 namespace tandem::rollout::cuda {

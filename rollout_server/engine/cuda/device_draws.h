@@ -9,9 +9,9 @@
 #include <span>
 
 #include "absl/status/statusor.h"
-#include "rollout_server/engine/cuda/draw_kernel.h"
-#include "rollout_server/engine/sampler.h"
-#include "rollout_server/engine/token_runner.h"
+#include "rollout_server/engine/cuda/draw/draw_kernel.h"
+#include "rollout_server/engine/sampling/sampler.h"
+#include "rollout_server/engine/forward/token_runner.h"
 
 namespace tandem::rollout::cuda {
 

@@ -14,7 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/model/forward_kernels.h"
 #include "rollout_server/engine/cuda/device_ops.h"
-#include "rollout_server/engine/cuda/draw_kernel.h"
+#include "rollout_server/engine/cuda/draw/draw_kernel.h"
 #include "rollout_server/engine/cuda/rows_alone.h"
 
 namespace tandem::rollout {

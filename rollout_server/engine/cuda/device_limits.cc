@@ -10,7 +10,7 @@
 #include <chrono>
 
 #include "rollout_server/engine/cuda/device_ops.h"
-#include "rollout_server/engine/cuda/memory_plan.h"
+#include "rollout_server/engine/cuda/step/memory_plan.h"
 
 namespace tandem::rollout::cuda {
 namespace {

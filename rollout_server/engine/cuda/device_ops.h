@@ -1,5 +1,5 @@
 // What the runner asks of LibTorch's CUDA half: memory, streams, products, flash attention and
-// graphs. On a device: device_ops.cc. Tests link tests/support/emulated_device_ops.cc in its place,
+// graphs. On a device: device_ops.cc. Tests link tests/support/device/emulated_device_ops.cc in its place,
 // so that the runner itself runs on the CPU, with emulated kernels. Includes LibTorch; errors are
 // c10::Error.
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_OPS_H_
@@ -15,7 +15,7 @@
 
 #include "common/cuda/kernels.h"
 #include "common/model/device.h"
-#include "rollout_server/engine/cuda/memory_plan.h"
+#include "rollout_server/engine/cuda/step/memory_plan.h"
 
 namespace tandem::rollout::cuda {
 

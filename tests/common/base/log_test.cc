@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/base/file_system.h"
+#include "common/files/file_system.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 

@@ -30,7 +30,7 @@
 #include "common/comm/backends.h"
 #include "common/comm/collective.h"
 #include "common/comm/group.h"
-#include "common/comm/rendezvous.h"
+#include "common/rendezvous/rendezvous.h"
 
 namespace tandem::comm {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "tests/support/device_memory.h"
+#include "tests/support/device/device_memory.h"
 
 namespace tandem::cuda {
 namespace {

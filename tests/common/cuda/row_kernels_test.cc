@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "common/model/forward_kernels.h"
-#include "tests/support/device_memory.h"
+#include "tests/support/device/device_memory.h"
 
 namespace tandem::cuda {
 namespace {

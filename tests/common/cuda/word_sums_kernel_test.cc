@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "common/weights/word_sums.h"
-#include "tests/support/device_memory.h"
+#include "tests/support/device/device_memory.h"
 
 namespace tandem::cuda {
 namespace {

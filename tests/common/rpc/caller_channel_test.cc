@@ -42,8 +42,8 @@ class CallerChannelTest : public ::testing::Test {
   }
 
   TempDir directory_;
-  const front::CertificateAuthority authority_ = MakeAuthority();
-  const front::CertifiedKey key_ = *authority_.Sign(RequestOf("rollout"));
+  const cli::CertificateAuthority authority_ = MakeAuthority();
+  const cli::CertifiedKey key_ = *authority_.Sign(RequestOf("rollout"));
   std::unique_ptr<TlsServer> server_;
   std::unique_ptr<CallerChannel> channel_;
 };

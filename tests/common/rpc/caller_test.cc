@@ -40,14 +40,14 @@ class CallerTest : public ::testing::Test {
     return CheckHealth(grpc::CreateChannel(address, caller->credentials()));
   }
 
-  void ExpectRefused(const std::string& who, const front::CertifiedKey& own) {
+  void ExpectRefused(const std::string& who, const cli::CertifiedKey& own) {
     const TlsServer server(own);
     EXPECT_EQ(Call(server.address()).error_code(), grpc::StatusCode::UNAVAILABLE) << who;
     EXPECT_EQ(server.num_calls(), 0) << who;
   }
 
   TempDir directory_;
-  const front::CertificateAuthority authority_ = MakeAuthority();
+  const cli::CertificateAuthority authority_ = MakeAuthority();
   TlsOptions options_ = {.directory = directory_ / "tls", .token_file = directory_ / "token"};
 };
 

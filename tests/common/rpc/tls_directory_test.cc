@@ -33,7 +33,7 @@ class TlsDirectoryTest : public ::testing::Test {
 
   TempDir directory_;
   const std::string path_ = directory_ / "tls";
-  const front::CertificateAuthority authority_ = MakeAuthority();
+  const cli::CertificateAuthority authority_ = MakeAuthority();
 };
 
 TEST_F(TlsDirectoryTest, ReadsWhoTheCertificateIsAndUntilWhen) {

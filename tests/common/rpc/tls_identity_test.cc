@@ -33,7 +33,7 @@ std::string Contents(const std::string& path) {
   return text.str();
 }
 
-std::string Pair(const front::CertifiedKey& identity) {
+std::string Pair(const cli::CertifiedKey& identity) {
   return identity.key + "\n" + identity.certificate;
 }
 
@@ -81,7 +81,7 @@ class TlsIdentityTest : public ::testing::Test {
   TempDir directory_;
   const std::string path_ = directory_ / "tls";
   std::string token_file_;
-  const front::CertificateAuthority authority_ = MakeAuthority();
+  const cli::CertificateAuthority authority_ = MakeAuthority();
   const IdentityNeeds needs_ = {
       TlsUse::kCall, {Role::kTrainer}, "trainer.tls", "trainer.token_file"};
   bool log_read_ = false;

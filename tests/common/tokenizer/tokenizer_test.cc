@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/base/file_system.h"
+#include "common/files/file_system.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"

@@ -3,7 +3,7 @@
 
 #include "rollout_server/engine/cuda/cuda_weights.h"
 #include "tests/rollout_server/engine/engine_fixture.h"
-#include "tests/support/emulated_device_ops.h"
+#include "tests/support/device/emulated_device_ops.h"
 
 namespace tandem::rollout {
 namespace {

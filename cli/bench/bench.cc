@@ -1,0 +1,268 @@
+#include "cli/bench/bench.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status_macros.h"
+#include "nlohmann/json.hpp"
+
+namespace tandem::cli {
+namespace {
+
+constexpr const char* kPeers = "tests/bench/peers";
+constexpr int64_t kLongPrompt = 512, kGroup = 8;
+
+struct Spread {
+  double median = 0, low = 0, high = 0;
+};
+
+Spread SpreadOf(std::vector<double> values) {
+  if (values.empty()) return {};
+  std::sort(values.begin(), values.end());
+  return {values[values.size() / 2], values.front(), values.back()};
+}
+
+// The part of a case that is looked at: tokens a second, or the milliseconds it takes.
+struct Part {
+  const char* name;
+  const char* unit;
+  const char* json_name;
+  int64_t BenchTimes::*tokens;
+  double BenchTimes::*seconds;
+  double BenchTimes::*bytes;
+  double BenchTimes::*flops;
+};
+constexpr Part kDecode = {"decode",
+                          "tok/s",
+                          "tokens_per_second",
+                          &BenchTimes::decode_tokens,
+                          &BenchTimes::decode_seconds,
+                          &BenchTimes::decode_bytes,
+                          &BenchTimes::decode_flops};
+constexpr Part kPrefill = {"prefill",
+                           "tok/s",
+                           "tokens_per_second",
+                           &BenchTimes::prefill_tokens,
+                           &BenchTimes::prefill_seconds,
+                           &BenchTimes::prefill_bytes,
+                           &BenchTimes::prefill_flops};
+constexpr Part kFirstToken = {"first",
+                              "ms",
+                              "milliseconds",
+                              nullptr,
+                              &BenchTimes::prefill_seconds,
+                              &BenchTimes::prefill_bytes,
+                              &BenchTimes::prefill_flops};
+
+std::vector<Part> PartsOf(const BenchCase& c) {
+  switch (c.kind) {
+    case BenchKind::kDecode:
+      return {kDecode, kPrefill};
+    case BenchKind::kPrefill:
+      return {kPrefill};
+    case BenchKind::kFirstToken:
+      return {kFirstToken};
+  }
+  return {};
+}
+
+std::vector<double> Values(const std::vector<BenchTimes>& times, const Part& part) {
+  std::vector<double> values;
+  for (const BenchTimes& t : times) {
+    const double seconds = t.*part.seconds;
+    if (seconds <= 0) continue;
+    values.push_back(part.tokens == nullptr ? seconds * 1e3
+                                            : static_cast<double>(t.*part.tokens) / seconds);
+  }
+  return values;
+}
+
+// Least possible over measured time, pass by pass.
+std::vector<double> LimitShares(const std::vector<BenchTimes>& times,
+                                const std::vector<MachineLimits>& limits, const Part& part) {
+  std::vector<double> shares;
+  for (size_t i = 0; i < times.size() && i < limits.size(); ++i) {
+    if (times[i].*part.flops <= 0 || times[i].*part.seconds <= 0) continue;
+    shares.push_back(RooflineSeconds(limits[i], times[i].*part.bytes, times[i].*part.flops) /
+                     (times[i].*part.seconds));
+  }
+  return shares;
+}
+
+// Ours over theirs, repeat by repeat: what ran side by side is compared.
+std::vector<double> Ratios(const std::vector<double>& ours, const std::vector<double>& theirs) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < ours.size() && i < theirs.size(); ++i)
+    ratios.push_back(ours[i] / theirs[i]);
+  return ratios;
+}
+
+MachineLimits MedianLimits(const std::vector<MachineLimits>& limits) {
+  const auto median = [&](double MachineLimits::*field) {
+    std::vector<double> values;
+    for (const MachineLimits& one : limits) values.push_back(one.*field);
+    return SpreadOf(values).median;
+  };
+  return {median(&MachineLimits::read_bytes_per_second), median(&MachineLimits::flops_per_second),
+          median(&MachineLimits::bf16_flops_per_second)};
+}
+
+}  // namespace
+
+absl::StatusOr<BenchCase> ParseCase(const std::string& name, int64_t prompt_tokens,
+                                    int64_t new_tokens) {
+  const std::map<std::string, BenchKind> kinds = {{"decode", BenchKind::kDecode},
+                                                  {"prefill", BenchKind::kPrefill},
+                                                  {"first-token", BenchKind::kFirstToken}};
+  const size_t dash = name.rfind('-');
+  const auto kind = kinds.find(name.substr(0, dash));
+  int32_t batch = 0;
+  if (dash == std::string::npos || kind == kinds.end() ||
+      !absl::SimpleAtoi(name.substr(dash + 1), &batch) || batch < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", name, "', want decode-N, prefill-N or first-token-N"));
+  }
+  BenchCase out{name, kind->second, batch, 1, kLongPrompt, 1};
+  if (out.kind == BenchKind::kFirstToken) out.group = batch;
+  if (out.kind == BenchKind::kDecode) {
+    if (batch < kGroup) out.group = batch;
+    if (batch % kGroup == 0) out.group = kGroup;
+    out.prompt_tokens = prompt_tokens;
+    out.new_tokens = new_tokens;
+  }
+  return out;
+}
+
+absl::StatusOr<PeerCommand> FindPeer(const std::string& name_or_path, const std::string& model,
+                                     const std::string& dtype, int64_t threads,
+                                     const std::string& device) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::path named = fs::path(kPeers) / (name_or_path + ".py");
+  const fs::path script = fs::exists(named, ignored) ? named : fs::path(name_or_path);
+  if (!fs::is_regular_file(script, ignored)) {
+    return absl::NotFoundError(absl::StrCat("'", name_or_path, "' is neither ", named.string(),
+                                            " (from the source tree's top folder) nor a file"));
+  }
+  const fs::path venv = ".deps/venv/bin/python";
+  const std::string python = fs::exists(venv, ignored) ? venv.string() : "python3";
+  // Peers wait as they like: not as this process was told to.
+  return PeerCommand{
+      script.stem().string(),
+      absl::StrCat("env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT ", python, " '", script.string(),
+                   "' --model '", model, "' --dtype ", dtype, " --threads ", threads,
+                   device == "cpu" ? "" : absl::StrCat(" --device ", device))};
+}
+
+absl::StatusOr<nlohmann::json> RunPeerCommand(const PeerCommand& peer,
+                                              const std::string& arguments) {
+  const std::string command = peer.command + arguments;
+  FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return absl::InternalError(absl::StrCat("cannot run ", command));
+  std::string output;
+  char buffer[4096];
+  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) output.append(buffer, n);
+  const int code = pclose(pipe);
+  nlohmann::json answer = nlohmann::json::parse(output, nullptr, /*allow_exceptions=*/false);
+  if (code != 0 || !answer.is_object()) {
+    return absl::InternalError(absl::StrCat("peer ", peer.name, " ended with ", code,
+                                            " and printed: ", output.substr(0, 400)));
+  }
+  return answer;
+}
+
+absl::StatusOr<std::map<std::string, BenchTimes>> RunPeer(const PeerCommand& peer,
+                                                          const std::vector<BenchCase>& cases) {
+  nlohmann::json wanted = nlohmann::json::array();
+  for (const BenchCase& c : cases) {
+    wanted.push_back({{"name", c.name},
+                      {"batch", c.batch},
+                      {"group", c.group},
+                      {"prompt_tokens", c.prompt_tokens},
+                      {"new_tokens", c.new_tokens}});
+  }
+  TANDEM_ASSIGN_OR_RETURN(const nlohmann::json answer,
+                          RunPeerCommand(peer, absl::StrCat(" --cases '", wanted.dump(), "'")));
+  std::map<std::string, BenchTimes> times;
+  for (const BenchCase& c : cases) {
+    if (!answer.contains(c.name)) continue;  // it cannot run that one
+    const nlohmann::json& row = answer[c.name];
+    BenchTimes& t = times[c.name];
+    t.prefill_seconds = row.value("prefill_seconds", 0.0);
+    t.decode_seconds = row.value("decode_seconds", 0.0);
+    t.prefill_tokens = row.value("prefill_tokens", c.batch * c.prompt_tokens);
+    t.decode_tokens = c.batch * (c.new_tokens - 1);
+  }
+  return times;
+}
+
+std::string ToText(const BenchTable& table, const std::vector<BenchCase>& cases) {
+  const MachineLimits limits = MedianLimits(table.limits);
+  std::string out =
+      absl::StrFormat("machine: reads %.1f GB/s, multiplies %.0f GFLOP/s fp32",
+                      limits.read_bytes_per_second / 1e9, limits.flops_per_second / 1e9);
+  if (limits.bf16_flops_per_second > 0) {
+    absl::StrAppendFormat(&out, ", %.0f bf16", limits.bf16_flops_per_second / 1e9);
+  }
+  absl::StrAppendFormat(&out, "\n%-14s %-8s %-18s %10s %-5s %19s %9s %s\n", "case", "part",
+                        "engine", "median", "", "(least - most)", "of limit",
+                        "tandem over it (least - most)");
+  for (const BenchCase& c : cases) {
+    const auto& engines = table.rows.at(c.name);
+    for (const Part& part : PartsOf(c)) {
+      const std::vector<double> ours = Values(engines.at("tandem"), part);
+      const auto line = [&](const std::string& engine, const std::vector<double>& values,
+                            const std::string& limit, const std::string& ratio) {
+        const Spread s = SpreadOf(values);
+        absl::StrAppendFormat(&out, "%-14s %-8s %-18s %10.1f %-5s %19s %9s %s\n", c.name, part.name,
+                              engine, s.median, part.unit,
+                              absl::StrFormat("(%.1f - %.1f)", s.low, s.high), limit, ratio);
+      };
+      const Spread share = SpreadOf(LimitShares(engines.at("tandem"), table.limits, part));
+      line("tandem", ours, absl::StrFormat("%.0f %%", 100 * share.median), "");
+      for (const auto& [engine, times] : engines) {
+        if (engine == "tandem") continue;
+        const std::vector<double> theirs = Values(times, part);
+        const Spread ratio = SpreadOf(Ratios(ours, theirs));
+        line(engine, theirs, "",
+             absl::StrFormat("%.2fx (%.2f - %.2f)", ratio.median, ratio.low, ratio.high));
+      }
+    }
+  }
+  return out;
+}
+
+std::string ToJson(const BenchTable& table, const std::vector<BenchCase>& cases) {
+  const MachineLimits limits = MedianLimits(table.limits);
+  nlohmann::json out;
+  out["machine"] = {{"read_bytes_per_second", limits.read_bytes_per_second},
+                    {"flops_per_second", limits.flops_per_second},
+                    {"bf16_flops_per_second", limits.bf16_flops_per_second}};
+  const auto spread = [](const std::vector<double>& values) {
+    const Spread s = SpreadOf(values);
+    return nlohmann::json{{"median", s.median}, {"least", s.low}, {"most", s.high}};
+  };
+  for (const BenchCase& c : cases) {
+    const auto& engines = table.rows.at(c.name);
+    for (const Part& part : PartsOf(c)) {
+      nlohmann::json& row = out["cases"][c.name][part.name];
+      const std::vector<double> ours = Values(engines.at("tandem"), part);
+      row["tandem"][part.json_name] = spread(ours);
+      row["tandem"]["share_of_limit"] =
+          spread(LimitShares(engines.at("tandem"), table.limits, part));
+      for (const auto& [engine, times] : engines) {
+        if (engine == "tandem") continue;
+        const std::vector<double> theirs = Values(times, part);
+        row[engine][part.json_name] = spread(theirs);
+        row[engine]["ratio"] = spread(Ratios(ours, theirs));
+      }
+    }
+  }
+  return out.dump(1) + "\n";
+}
+
+}  // namespace tandem::cli

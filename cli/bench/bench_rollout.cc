@@ -1,0 +1,255 @@
+// tandem bench rollout: speed of the rollout engine in this process, beside the machine's limits
+// and, with --peer, beside another engine on the same work.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/options/command_line.h"
+#include "common/base/status_macros.h"
+#include "cli/bench/bench.h"
+#include "cli/io/json_flags.h"
+#include "cli/io/json_lines.h"
+#include "cli/io/live_line.h"
+#include "cli/model/model_input.h"
+#include "cli/model/numerics_option.h"
+#include "cli/io/subcommand.h"
+#include "rollout_server/engine/engine.h"
+
+namespace tandem::cli {
+namespace {
+
+struct BenchFlags {
+  std::string model;
+  std::string device = "cpu", dtype = "bf16";
+  bool cuda_graphs = true;
+  std::vector<Numerics> numerics = {Numerics::kFast};
+  std::vector<std::string> cases = {"decode-1",  "decode-8",  "decode-32",
+                                    "decode-64", "prefill-8", "first-token-8"};
+  int64_t prompt_tokens = 64, new_tokens = 128, repeats = 3, threads = 0;
+  std::vector<std::string> peers;
+  JsonFlags json;
+};
+
+constexpr int64_t kCudaStepTokens = 8192;         // a GPU is not busy with fewer tokens of prompts
+constexpr const char* kOneSample = "one sample";  // what a first-token case is compared with
+
+absl::StatusOr<std::vector<BenchCase>> ParseCases(const BenchFlags& flags) {
+  std::vector<BenchCase> cases;
+  for (const std::string& name : flags.cases) {
+    TANDEM_ASSIGN_OR_RETURN(cases.emplace_back(),
+                            ParseCase(name, flags.prompt_tokens, flags.new_tokens));
+  }
+  return cases;
+}
+
+// One pass over the case. Prompts differ from pass to pass, so that nothing is found in the prefix
+// index.
+absl::StatusOr<BenchTimes> RunCase(rollout::Engine& engine, const BenchCase& c, int64_t pass) {
+  const int64_t groups = c.batch / c.group;
+  for (int64_t g = 0; g < groups; ++g) {
+    rollout::GroupRequest request;
+    request.key = g;
+    for (int64_t t = 0; t < c.prompt_tokens; ++t) {
+      request.prompt.push_back(static_cast<int32_t>(
+          (100 + t * 7919 + (g + 1) * 104729 + pass * 15485863) % engine.config().vocab_size));
+    }
+    request.num_completions = static_cast<int32_t>(c.group);
+    request.sampling.max_new_tokens = static_cast<int32_t>(c.new_tokens);
+    request.sampling.seed = static_cast<uint64_t>(g);
+    request.sampling.ignore_eos = true;
+    TANDEM_RETURN_IF_ERROR(engine.Add(std::move(request)));
+  }
+  const rollout::EngineStats before = engine.Stats();
+  rollout::EngineStats prefilled = before;
+  const uint64_t prompts =
+      before.num_prompt_tokens_computed + static_cast<uint64_t>(groups * c.prompt_tokens);
+  const double start = MonotonicSeconds();
+  BenchTimes times;
+  while (engine.HasWork()) {
+    TANDEM_RETURN_IF_ERROR(engine.Step().status());
+    if (times.prefill_seconds > 0) continue;
+    const rollout::EngineStats now = engine.Stats();
+    if (now.num_prompt_tokens_computed < prompts) continue;
+    times.prefill_seconds = MonotonicSeconds() - start;
+    prefilled = now;
+  }
+  const rollout::EngineStats after = engine.Stats();
+  times.decode_seconds = MonotonicSeconds() - start - times.prefill_seconds;
+  times.prefill_bytes = prefilled.step_bytes - before.step_bytes;
+  times.prefill_flops = prefilled.step_flops - before.step_flops;
+  times.decode_bytes = after.step_bytes - prefilled.step_bytes;
+  times.decode_flops = after.step_flops - prefilled.step_flops;
+  times.prefill_tokens = groups * c.prompt_tokens;  // computed once for a group
+  // Not batch x (new - 1): when prompts take several steps, the first groups draw on meanwhile.
+  times.decode_tokens =
+      static_cast<int64_t>(after.num_tokens_sampled - prefilled.num_tokens_sampled);
+  return times;
+}
+
+absl::StatusOr<std::unique_ptr<rollout::Engine>> MakeEngine(const BenchFlags& flags,
+                                                            Numerics numerics,
+                                                            const std::vector<BenchCase>& cases) {
+  rollout::EngineOptions options;
+  if (flags.device == "cuda") {
+    options.device = Device::kCuda;
+    options.cuda_graphs = flags.cuda_graphs;
+    options.max_step_tokens = kCudaStepTokens;
+  }
+  options.dtype = flags.dtype == "bf16" ? ComputeDType::kBf16 : ComputeDType::kFp32;
+  options.numerics = numerics;
+  options.num_threads = flags.threads;
+  options.kv_capacity_tokens = 0;
+  for (const BenchCase& c : cases) {
+    options.kv_capacity_tokens = std::max<int64_t>(options.kv_capacity_tokens,
+                                                   c.batch * (c.prompt_tokens + c.new_tokens + 32));
+    options.max_batch_sequences = std::max<int64_t>(options.max_batch_sequences, c.batch);
+  }
+  TANDEM_ASSIGN_OR_RETURN(auto engine, rollout::Engine::Create(flags.model, options));
+  engine->DropInitialTensors();
+  return engine;
+}
+
+// The engines in this process, by their names in the table, in --numerics' order.
+using Engines = std::vector<std::pair<std::string, std::unique_ptr<rollout::Engine>>>;
+
+absl::StatusOr<Engines> MakeEngines(const BenchFlags& flags, const std::vector<BenchCase>& cases) {
+  Engines engines;
+  for (const Numerics numerics : flags.numerics) {
+    TANDEM_ASSIGN_OR_RETURN(auto engine, MakeEngine(flags, numerics, cases));
+    TANDEM_RETURN_IF_ERROR(RunCase(*engine, cases[0], 0).status());  // warm up
+    engines.emplace_back(
+        engines.empty() ? "tandem" : absl::StrCat("tandem ", std::string(NumericsName(numerics))),
+        std::move(engine));
+  }
+  return engines;
+}
+
+// A case through all that are compared, in turn; every other repeat begins with the last.
+absl::Status RunOurs(const Engines& engines, const BenchCase& c, int64_t repeat, int64_t first_pass,
+                     BenchTable& table) {
+  struct Run {
+    std::string name;
+    rollout::Engine* engine;
+    BenchCase bench_case;
+  };
+  std::vector<Run> runs;
+  for (const auto& [name, engine] : engines) runs.push_back({name, engine.get(), c});
+  if (c.kind == BenchKind::kFirstToken) {
+    runs.push_back({kOneSample, engines[0].second.get(), c});
+    runs.back().bench_case.batch = runs.back().bench_case.group = 1;
+  }
+  if (repeat % 2 == 0) std::reverse(runs.begin(), runs.end());
+  for (const Run& run : runs) {
+    TANDEM_ASSIGN_OR_RETURN(table.rows[c.name][run.name].emplace_back(),
+                            RunCase(*run.engine, run.bench_case, first_pass++));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Bench(const BenchFlags& flags) {
+  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<BenchCase> cases, ParseCases(flags));
+  std::vector<PeerCommand> peers;
+  for (const std::string& peer : flags.peers) {
+    TANDEM_ASSIGN_OR_RETURN(peers.emplace_back(),
+                            FindPeer(peer, flags.model, flags.dtype, flags.threads, flags.device));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const Engines engines, MakeEngines(flags, cases));
+  BenchTable table;
+  LiveLine live;
+  int64_t pass = 1;
+  for (int64_t repeat = 1; repeat <= flags.repeats; ++repeat) {
+    TANDEM_ASSIGN_OR_RETURN(table.limits.emplace_back(), engines[0].second->MeasureLimits());
+    for (const BenchCase& c : cases) {
+      live.Update(absl::StrCat("repeat ", repeat, " of ", flags.repeats, ": ", c.name));
+      TANDEM_RETURN_IF_ERROR(RunOurs(engines, c, repeat, pass, table));
+      pass += static_cast<int64_t>(engines.size()) + 1;
+    }
+    for (const PeerCommand& peer : peers) {
+      live.Update(absl::StrCat("repeat ", repeat, " of ", flags.repeats, ": ", peer.name));
+      TANDEM_ASSIGN_OR_RETURN(const auto of_peer, RunPeer(peer, cases));
+      for (const auto& [name, times] : of_peer) table.rows[name][peer.name].push_back(times);
+    }
+  }
+  live.Clear();
+  return PrintResult(flags.json, ToText(table, cases), ToJson(table, cases));
+}
+
+// A wrong value is a wrong command line, before anything is loaded.
+std::string CheckCase(const std::string& name) {
+  return std::string(ParseCase(name, 1, 2).status().message());
+}
+std::string CheckPeer(const std::string& name) {
+  return std::string(FindPeer(name, "", "", 0).status().message());
+}
+
+}  // namespace
+
+void AddBenchCommand(CLI::App& app, Action& chosen) {
+  CLI::App* bench = app.add_subcommand("bench", "Measure this machine with this model");
+  bench->require_subcommand(0, 1);
+  AddBenchServeCommand(*bench, chosen);
+  AddBenchTrainCommand(*bench, chosen);
+  AddBenchPushCommand(*bench, chosen);
+  AddBenchSimulateCommand(*bench, chosen);
+  auto flags = std::make_shared<BenchFlags>();
+  CLI::App* sub = bench->add_subcommand(
+      "rollout", "The rollout engine: prefill and decode, beside the machine's limits and peers");
+  sub->add_option("--model", flags->model, "Hugging Face directory")->required();
+  sub->add_option("--device", flags->device, "where the forward runs (docs/cuda.md)")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  sub->add_flag("--cuda-graphs,!--no-cuda-graphs", flags->cuda_graphs,
+                "with --device cuda: replay steps of decodes as CUDA graphs (on)");
+  sub->add_option("--dtype", flags->dtype, "compute dtype")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str();
+  sub->add_option("--numerics", flags->numerics,
+                  "one mode or several: the others are compared with the first")
+      ->transform(CLI::CheckedTransformer(NumericsModes()).description("{fast,invariant,exact}"))
+      ->delimiter(',')
+      ->default_str("fast");
+  sub->add_option(
+         "--cases", flags->cases,
+         "decode-N: N completions in groups of up to 8; prefill-N: N prompts of 512 tokens; "
+         "first-token-N: N completions of one such prompt, beside one")
+      ->delimiter(',')
+      ->check(CheckCase)
+      ->capture_default_str();
+  sub->add_option("--prompt-tokens", flags->prompt_tokens, "of decode cases")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  sub->add_option(
+         "--max-new-tokens", flags->new_tokens,
+         "of a completion of decode cases; end tokens are ignored, so that all have as many")
+      ->check(CLI::Range(2, 1 << 20))
+      ->capture_default_str();
+  sub->add_option("--repeats", flags->repeats, "passes over all cases, peers in between")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  sub->add_option("--threads", flags->threads, "0: the cores of the machine")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  sub->add_option(
+         "--peer", flags->peers,
+         "llama_cpp, transformers, or a script that speaks as tests/bench/peers/README.md says")
+      ->delimiter(',')
+      ->check(CheckPeer);
+  AddJsonFlags(sub, &flags->json);
+  EndHelp(*sub, "", "tandem bench rollout --model MODEL --cases decode-1,decode-8 --repeats 3");
+  EndHelp(*bench, "", "tandem bench rollout --model MODEL --cases decode-1,decode-8 --repeats 3");
+  sub->callback([flags, &chosen] {
+    chosen = [flags] {
+      const absl::Status status = Bench(*flags);
+      return status.ok() ? 0 : Fail(status);
+    };
+  });
+}
+
+}  // namespace tandem::cli

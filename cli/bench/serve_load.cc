@@ -1,0 +1,269 @@
+#include "cli/bench/serve_load.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "cli/io/server_call.h"
+#include "nlohmann/json.hpp"
+#include "proto/rollout.grpc.pb.h"
+
+namespace tandem::cli {
+namespace {
+
+using Stub = rollout::v1::RolloutService::Stub;
+
+constexpr int kMaxMessageBytes = 256 << 20;
+constexpr double kInfoSeconds = 5;
+
+std::string CodeName(const grpc::Status& status) {
+  return absl::StatusCodeToString(static_cast<absl::StatusCode>(status.error_code()));
+}
+
+// When each group is due, seconds after the start: Poisson arrivals.
+std::vector<double> ArrivalTimes(const ServeLoad& load) {
+  std::mt19937_64 random(load.seed);
+  std::exponential_distribution<double> gap(load.groups_per_second);
+  std::vector<double> due;
+  double at = 0;
+  for (int64_t g = 0; g < load.groups; ++g) {
+    due.push_back(at);
+    at += gap(random);
+  }
+  return due;
+}
+
+rollout::v1::GenerateGroupRequest MakeRequest(const ServeLoad& load, int64_t vocab_size,
+                                              int64_t g) {
+  rollout::v1::GenerateGroupRequest request;
+  // Far from what a training run of this server counts from 0.
+  request.set_group_id((int64_t{1} << 40) + static_cast<int64_t>(load.seed << 20) + g);
+  std::mt19937_64 random(load.seed ^ (0x9E3779B97F4A7C15ull * static_cast<uint64_t>(g + 1)));
+  for (int64_t t = 0; t < load.prompt_tokens; ++t) {
+    request.add_prompt_token_ids(
+        static_cast<int32_t>(random() % static_cast<uint64_t>(vocab_size)));
+  }
+  request.set_num_completions(static_cast<int32_t>(load.group_size));
+  rollout::v1::SamplingParams* const sampling = request.mutable_sampling();
+  sampling->set_temperature(1);
+  sampling->set_max_new_tokens(static_cast<int32_t>(load.new_tokens));
+  sampling->set_seed(random());
+  sampling->set_ignore_eos(true);
+  return request;
+}
+
+ServedGroup Ask(Stub& stub, const ServeLoad& load,
+                const rollout::v1::GenerateGroupRequest& request) {
+  ServedGroup group;
+  grpc::ClientContext context;
+  SetDeadline(context, load.timeout_seconds);
+  const auto reader = stub.GenerateGroup(&context, request);
+  rollout::v1::GenerateGroupResponse response;
+  while (reader->Read(&response)) {
+    if (response.has_done()) {
+      group.queue_ms = response.done().queue_ms();
+      group.prefill_ms = response.done().prefill_ms();
+    }
+    if (!response.has_completion()) continue;
+    const rollout::v1::Completion& completion = response.completion();
+    const int tokens = completion.token_ids_size();
+    group.tokens += tokens;
+    group.longest_gap_ms.push_back(completion.longest_gap_ms());
+    if (tokens > 1) group.between_tokens_ms.push_back(completion.decode_ms() / (tokens - 1));
+  }
+  const grpc::Status status = reader->Finish();
+  group.code = CodeName(status);
+  group.message = status.error_message();
+  return group;
+}
+
+// Asks for all groups from as many threads as may be in flight.
+class Load {
+ public:
+  Load(const ServeLoad& load, Stub& stub, int64_t vocab_size,
+       const std::function<void(int64_t)>& progress)
+      : load_(load), stub_(stub), vocab_size_(vocab_size), progress_(progress) {
+    result_.groups.resize(static_cast<size_t>(load.groups));
+    if (load.groups_per_second > 0) due_ = ArrivalTimes(load);
+  }
+
+  ServeResult Run() {
+    // In an open loop nothing may wait for an answer: a thread for each group.
+    const int64_t threads = due_.empty() ? std::min(load_.concurrency, load_.groups) : load_.groups;
+    start_ = MonotonicSeconds();
+    std::vector<std::thread> asking;
+    for (int64_t i = 0; i < threads; ++i) {
+      asking.emplace_back([this] {
+        for (int64_t g; (g = next_.fetch_add(1)) < load_.groups;) AskFor(g);
+      });
+    }
+    for (std::thread& thread : asking) thread.join();
+    result_.seconds = MonotonicSeconds() - start_;
+    return std::move(result_);
+  }
+
+ private:
+  void AskFor(int64_t g) {
+    const auto request = MakeRequest(load_, vocab_size_, g);
+    double due = MonotonicSeconds();
+    if (!due_.empty()) {
+      due = start_ + due_[static_cast<size_t>(g)];
+      const double wait = due - MonotonicSeconds();
+      if (wait > 0) std::this_thread::sleep_for(std::chrono::duration<double>(wait));
+    }
+    const double sent = MonotonicSeconds();
+    ServedGroup group = Ask(stub_, load_, request);
+    group.total_ms = (MonotonicSeconds() - due) * 1e3;
+    group.late_ms = (sent - due) * 1e3;
+    MutexLock lock(&mu_);
+    result_.groups[static_cast<size_t>(g)] = std::move(group);
+    progress_(++done_);
+  }
+
+  const ServeLoad& load_;
+  Stub& stub_;
+  const int64_t vocab_size_;
+  const std::function<void(int64_t)>& progress_;
+  std::vector<double> due_;  // empty: closed loop
+  double start_ = 0;
+  std::atomic<int64_t> next_{0};
+  Mutex mu_;
+  int64_t done_ ABSL_GUARDED_BY(mu_) = 0;
+  ServeResult result_;
+};
+
+// A time of the result: its name, and its values over groups or completions that were answered.
+struct Measured {
+  const char* name;
+  const char* json_name;
+  std::vector<double> values;
+};
+
+std::vector<Measured> Times(const ServeResult& result) {
+  Measured queue = {"queue", "queue_ms", {}};
+  Measured first = {"first token", "first_token_ms", {}};
+  Measured between = {"between tokens", "between_tokens_ms", {}};
+  Measured gap = {"longest gap", "longest_gap_ms", {}};
+  Measured whole = {"whole group", "group_ms", {}};
+  for (const ServedGroup& group : result.groups) {
+    if (group.code != "OK") continue;
+    queue.values.push_back(group.queue_ms);
+    first.values.push_back(group.late_ms + group.queue_ms + group.prefill_ms);
+    whole.values.push_back(group.total_ms);
+    for (const double ms : group.between_tokens_ms) between.values.push_back(ms);
+    for (const double ms : group.longest_gap_ms) gap.values.push_back(ms);
+  }
+  return {queue, first, between, gap, whole};
+}
+
+struct Totals {
+  std::map<std::string, int64_t> groups_by_code;
+  std::map<std::string, std::string> example;  // a message of each code
+  int64_t tokens = 0;
+};
+
+Totals TotalsOf(const ServeResult& result) {
+  Totals totals;
+  for (const ServedGroup& group : result.groups) {
+    ++totals.groups_by_code[group.code];
+    totals.example.emplace(group.code, group.message);
+    if (group.code == "OK") totals.tokens += group.tokens;
+  }
+  return totals;
+}
+
+}  // namespace
+
+absl::StatusOr<ServeResult> RunServeLoad(const ServeLoad& load,
+                                         const std::function<void(int64_t)>& progress) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  const auto stub = rollout::v1::RolloutService::NewStub(
+      grpc::CreateCustomChannel(load.address, load.caller.credentials(), arguments));
+  rollout::v1::GetInfoResponse info;
+  grpc::ClientContext context;
+  SetDeadline(context, kInfoSeconds);
+  TANDEM_RETURN_IF_ERROR(FromGrpc(stub->GetInfo(&context, {}, &info), load.address));
+  if (load.prompt_tokens + load.new_tokens > info.max_context_tokens()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompts of ", load.prompt_tokens, " and completions of ", load.new_tokens,
+                     " tokens do not fit the server's context of ", info.max_context_tokens()));
+  }
+  return Load(load, *stub, info.vocab_size(), progress).Run();
+}
+
+bool AnyServed(const ServeResult& result) {
+  return std::any_of(result.groups.begin(), result.groups.end(),
+                     [](const ServedGroup& group) { return group.code == "OK"; });
+}
+
+double Quantile(std::vector<double> values, double q) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const auto rank = static_cast<int64_t>(std::ceil(q * static_cast<double>(values.size())));
+  return values[static_cast<size_t>(std::max<int64_t>(rank, 1) - 1)];
+}
+
+std::string ToText(const ServeLoad& load, const ServeResult& result) {
+  const Totals totals = TotalsOf(result);
+  std::string out =
+      absl::StrFormat("%s: %d groups of %d, prompts of %d tokens, %d new, ", load.address,
+                      load.groups, load.group_size, load.prompt_tokens, load.new_tokens);
+  if (load.groups_per_second > 0) {
+    absl::StrAppendFormat(&out, "%g groups/s (open loop)\n", load.groups_per_second);
+  } else {
+    absl::StrAppendFormat(&out, "%d groups in flight (closed loop)\n", load.concurrency);
+  }
+  for (const auto& [code, count] : totals.groups_by_code) {
+    absl::StrAppendFormat(&out, "%-20s %6d groups%s%s\n", code, count, code == "OK" ? "" : "  ",
+                          code == "OK" ? "" : totals.example.at(code));
+  }
+  if (totals.tokens == 0) return out;
+  absl::StrAppendFormat(&out, "throughput %.1f tok/s over %.1f s\n",
+                        static_cast<double>(totals.tokens) / result.seconds, result.seconds);
+  absl::StrAppendFormat(&out, "%-16s %10s %10s %10s %10s\n", "ms", "p50", "p90", "p99", "largest");
+  for (const Measured& time : Times(result)) {
+    absl::StrAppendFormat(&out, "%-16s %10.1f %10.1f %10.1f %10.1f\n", time.name,
+                          Quantile(time.values, 0.5), Quantile(time.values, 0.9),
+                          Quantile(time.values, 0.99), Quantile(time.values, 1));
+  }
+  return out;
+}
+
+std::string ToJson(const ServeLoad& load, const ServeResult& result) {
+  const Totals totals = TotalsOf(result);
+  nlohmann::json out;
+  out["load"] = {{"groups", load.groups},
+                 {"group_size", load.group_size},
+                 {"prompt_tokens", load.prompt_tokens},
+                 {"new_tokens", load.new_tokens}};
+  if (load.groups_per_second > 0) {
+    out["load"]["groups_per_second"] = load.groups_per_second;
+  } else {
+    out["load"]["concurrency"] = load.concurrency;
+  }
+  out["groups"] = totals.groups_by_code;
+  out["seconds"] = result.seconds;
+  out["tokens_per_second"] = static_cast<double>(totals.tokens) / result.seconds;
+  for (const Measured& time : Times(result)) {
+    out[time.json_name] = {{"p50", Quantile(time.values, 0.5)},
+                           {"p90", Quantile(time.values, 0.9)},
+                           {"p99", Quantile(time.values, 0.99)},
+                           {"largest", Quantile(time.values, 1)}};
+  }
+  return out.dump() + "\n";
+}
+
+}  // namespace tandem::cli

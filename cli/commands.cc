@@ -1,0 +1,97 @@
+// Every subcommand of `tandem`, in the order in which its help lists them, and `tandem help`.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "common/options/command_line.h"
+#include "common/base/exit_codes.h"
+#include "cli/former_flags.h"
+#include "cli/tools/library_versions.h"
+#include "cli/io/subcommand.h"
+
+namespace tandem::cli {
+namespace {
+
+// Null when there is none.
+const CLI::App* ChildNamed(const CLI::App& command, const std::string& name) {
+  const auto children =
+      command.get_subcommands([&](const CLI::App* child) { return child->get_name() == name; });
+  return children.empty() ? nullptr : children.front();
+}
+
+void AddHelpCommand(CLI::App& app, Action& chosen) {
+  auto words = std::make_shared<std::vector<std::string>>();
+  CLI::App* sub = app.add_subcommand("help", "What a command does, and its flags");
+  sub->add_option("command", *words, "for instance: drift attribute; default: all commands");
+  EndHelp(*sub, "", "tandem help drift attribute");
+  sub->callback([words, &app, &chosen] {
+    chosen = [words, &app] {
+      const CLI::App* command = &app;
+      for (const std::string& word : *words) {
+        command = ChildNamed(*command, word);
+        if (command == nullptr) {
+          std::fprintf(stderr, "tandem help: there is no command `%s`\ntandem help lists them\n",
+                       absl::StrJoin(*words, " ").c_str());
+          return ToInt(ExitCode::kUsage);
+        }
+      }
+      words->push_back("--help");
+      return RunTandem(*words);
+    };
+  });
+}
+
+}  // namespace
+
+void AddCommands(CLI::App& app, Action& chosen) {
+  app.name("tandem");
+  app.require_subcommand(0, 1);
+  AddHelpCommand(app, chosen);
+  AddDemoCommand(app, chosen);
+  AddRunCommand(app, chosen);
+  AddServeCommand(app, chosen);
+  AddTrainCommand(app, chosen);
+  AddRanksCommand(app, chosen);
+  AddRenderCommand(app, chosen);
+  AddStatusCommand(app, chosen);
+  AddCertsCommand(app, chosen);
+  AddLogsCommand(app, chosen);
+  AddReportCommand(app, chosen);
+  AddInitCommand(app, chosen);
+  AddSftCommand(app, chosen);
+  AddEvalCommand(app, chosen);
+  AddExportCommand(app, chosen);
+  AddTokenizeCommand(app, chosen);
+  AddScoreCommand(app, chosen);
+  AddGenerateCommand(app, chosen);
+  AddBenchCommand(app, chosen);
+  AddDriftCommand(app, chosen);
+  AddVersionCommand(app, chosen);
+  EndHelp(
+      app,
+      "Exit codes: 0 done, 1 internal error, 2 wrong flags or configuration, 3 bad model or data,\n"
+      "4 rollout server lost, 5 server owned by another run, 6 delivery of weights not proven,\n"
+      "7 storage, 8 too many skipped steps, 9 a child process died, 10 a trainer rank is lost,\n"
+      "130 SIGINT, 143 SIGTERM.",
+      "tandem demo --steps 3");
+}
+
+int RunTandem(const std::vector<std::string>& arguments) {
+  CLI::App app(
+      "Tandem: a rollout server and a trainer that learn together, and how far they drift apart.");
+  app.set_version_flag("--version", VersionLine());
+  Action chosen;
+  AddCommands(app, chosen);
+  const CurrentArguments current = WithCurrentFlags(arguments);
+  for (const std::string& warning : current.warnings) {
+    std::fprintf(stderr, "%s\n", warning.c_str());
+  }
+  if (const std::optional<int> code = ParseCommandLine(app, current.arguments)) return *code;
+  return chosen();
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,24 @@
+// tandem drift: the drift lab from the command line. One file per subcommand of it; this one only
+// gathers them.
+#include <CLI/CLI.hpp>
+
+#include "common/options/command_line.h"
+#include "cli/io/subcommand.h"
+
+namespace tandem::cli {
+
+void AddDriftCommand(CLI::App& app, Action& chosen) {
+  CLI::App* drift = app.add_subcommand(
+      "drift", "Measure, explain and provoke disagreement between the two engines");
+  drift->require_subcommand(0, 1);
+  AddDriftCaptureCommand(*drift, chosen);
+  AddDriftWhyCommand(*drift, chosen);
+  AddDriftAttributeCommand(*drift, chosen);
+  AddDriftCalibrateCommand(*drift, chosen);
+  AddDriftInjectCommand(*drift, chosen);
+  AddDriftReplayCommand(*drift, chosen);
+  AddDriftPhaseCommand(*drift, chosen);
+  EndHelp(*drift, "", "tandem drift why runs/NAME");
+}
+
+}  // namespace tandem::cli

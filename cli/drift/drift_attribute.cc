@@ -1,0 +1,110 @@
+// tandem drift attribute: how much of a capture's gap comes from what.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "common/options/command_line.h"
+#include "common/base/exit_codes.h"
+#include "common/files/file_system.h"
+#include "common/base/status_macros.h"
+#include "common/tokenizer/tokenizer.h"
+#include "cli/io/json_flags.h"
+#include "cli/io/json_lines.h"
+#include "cli/drift/pass_line.h"
+#include "cli/report/attribution_html.h"
+#include "cli/drift/run_captures.h"
+#include "cli/io/subcommand.h"
+#include "drift_lab/ablation/attribution.h"
+#include "drift_lab/pages/attribution_page.h"
+#include "drift_lab/pages/attribution_text.h"
+
+namespace tandem::cli {
+namespace {
+
+struct AttributeFlags {
+  drift::AttributionOptions options;
+  JsonFlags json;
+  std::string html;
+};
+
+absl::Status WritePage(const AttributeFlags& flags, const drift::Attribution& attribution) {
+  std::unique_ptr<Tokenizer> tokenizer;
+  // With findings no token is shown, and the model may be another one.
+  if (attribution.findings.empty()) {
+    const std::string& model = flags.options.model;
+    TANDEM_ASSIGN_OR_RETURN(
+        tokenizer,
+        Tokenizer::Load(model.empty() ? attribution.capture.manifest.model_path : model));
+  }
+  const auto decode = [&](std::span<const int32_t> ids) {
+    const absl::StatusOr<std::string> text = tokenizer->Decode(ids, /*skip_special_tokens=*/false);
+    return text.ok() ? *text : absl::StrCat("<id ", ids.empty() ? -1 : ids[0], ">");
+  };
+  const std::filesystem::path capture(attribution.path + "/");
+  return WriteFileAtomically(
+      flags.html,
+      report::AttributionHtml(capture.lexically_normal().parent_path().filename().string(),
+                              drift::AttributionPageData(attribution, decode)));
+}
+
+// Exit code 3 for a capture that is not comparable, after what was found is printed.
+absl::StatusOr<int> RunAttribute(const AttributeFlags& flags) {
+  TANDEM_RETURN_IF_ERROR(CheckIsOneCapture(flags.options.capture));
+  absl::StatusOr<drift::Attribution> attribution;
+  {
+    PassLine line;
+    attribution = drift::Attribute(
+        flags.options, [&](const std::string& what, double done) { line.Show(what, done); });
+  }
+  TANDEM_RETURN_IF_ERROR(attribution.status());
+  if (!flags.html.empty()) TANDEM_RETURN_IF_ERROR(WritePage(flags, *attribution));
+  TANDEM_RETURN_IF_ERROR(PrintResult(flags.json, drift::AttributionTable(*attribution),
+                                     drift::AttributionJson(*attribution)));
+  return ToInt(attribution->findings.empty() ? ExitCode::kOk : ExitCode::kBadModelOrData);
+}
+
+}  // namespace
+
+void AddDriftAttributeCommand(CLI::App& drift, Action& chosen) {
+  auto flags = std::make_shared<AttributeFlags>();
+  CLI::App* sub = drift.add_subcommand(
+      "attribute", "Re-score a capture step by step: how much of its gap comes from what");
+  sub->add_option(
+         "capture", flags->options.capture,
+         "directory of a capture (runs/NAME/captures/step_N); for a run, its captures are listed")
+      ->required();
+  sub->add_option("--model", flags->options.model,
+                  "directory with config.json and tokenizer; default: the one the capture names");
+  sub->add_option("--weights", flags->options.weights,
+                  "model directory or safetensors file, for weights the capture does not carry");
+  sub->add_flag("--full", flags->options.full, "one factor more: the head's matrix by itself");
+  sub->add_option("--seed", flags->options.seed, "of samples and intervals")->capture_default_str();
+  AddJsonFlags(sub, &flags->json);
+  sub->add_option(
+      "--html", flags->html,
+      "also write a page to this file: verdict, parts, curves, heat map, worst tokens; named\n"
+      "attribution.html in the capture's directory, the run's report links to it");
+  EndHelp(
+      *sub,
+      "Findings that make the capture incomparable are printed instead of numbers; the exit code "
+      "is\n"
+      "then 3, as for a capture that cannot be read.",
+      "tandem drift attribute runs/NAME/captures/step_1 --json-out attribution.json");
+  sub->callback([flags, &chosen] {
+    chosen = [flags] {
+      const absl::StatusOr<int> code = RunAttribute(*flags);
+      if (code.ok()) return *code;
+      // A damaged file is bad data here, not a delivery that failed.
+      return Fail(absl::IsDataLoss(code.status())
+                      ? absl::InvalidArgumentError(code.status().message())
+                      : code.status());
+    };
+  });
+}
+
+}  // namespace tandem::cli

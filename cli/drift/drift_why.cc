@@ -1,0 +1,74 @@
+// tandem drift why: which of the things that make a ratio differ from 1 it is, on a user's own run.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/options/command_line.h"
+#include "common/base/exit_codes.h"
+#include "common/files/file_system.h"
+#include "common/base/status_macros.h"
+#include "cli/io/json_flags.h"
+#include "cli/io/json_lines.h"
+#include "cli/drift/pass_line.h"
+#include "cli/io/subcommand.h"
+#include "drift_lab/pages/why_report.h"
+
+namespace tandem::cli {
+namespace {
+
+struct WhyFlags {
+  drift::AttributionOptions options;
+  std::string path;
+  JsonFlags json;
+};
+
+// Exit code 3 for a capture that is not comparable, after what was found is printed.
+absl::StatusOr<int> RunWhyCommand(const WhyFlags& flags) {
+  absl::StatusOr<drift::WhyReport> report;
+  {
+    PassLine line;
+    report = drift::RunWhy(flags.path, flags.options,
+                           [&](const std::string& what, double done) { line.Show(what, done); });
+  }
+  TANDEM_RETURN_IF_ERROR(report.status());
+  TANDEM_RETURN_IF_ERROR(
+      PrintResult(flags.json, drift::WhyTable(*report), drift::WhyJson(*report)));
+  return ToInt(report->attribution.findings.empty() ? ExitCode::kOk : ExitCode::kBadModelOrData);
+}
+
+}  // namespace
+
+void AddDriftWhyCommand(CLI::App& drift, Action& chosen) {
+  auto flags = std::make_shared<WhyFlags>();
+  CLI::App* sub = drift.add_subcommand(
+      "why", "Why is my ratio not 1? Experiments that tell the causes apart, and a plain answer");
+  sub->add_option("path", flags->path,
+                  "run directory (its newest capture and its metrics), or a capture")
+      ->required();
+  sub->add_option("--model", flags->options.model,
+                  "directory with config.json and tokenizer; default: the one the capture names");
+  sub->add_option("--weights", flags->options.weights,
+                  "model directory or safetensors file, for weights the capture does not carry");
+  sub->add_option("--seed", flags->options.seed, "of samples and intervals")->capture_default_str();
+  AddJsonFlags(sub, &flags->json);
+  EndHelp(
+      *sub,
+      "Exit code 0: there is an answer, be it \"it is 1\" or \"cannot tell\". 3: the capture is "
+      "not comparable\n"
+      "(findings are printed), cannot be read, or the run has none.",
+      "tandem drift why runs/NAME --json");
+  sub->callback([flags, &chosen] {
+    chosen = [flags] {
+      const absl::StatusOr<int> code = RunWhyCommand(*flags);
+      if (code.ok()) return *code;
+      // A damaged file is bad data here, not a delivery that failed.
+      return Fail(absl::IsDataLoss(code.status())
+                      ? absl::InvalidArgumentError(code.status().message())
+                      : code.status());
+    };
+  });
+}
+
+}  // namespace tandem::cli

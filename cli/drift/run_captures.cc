@@ -1,0 +1,55 @@
+#include "cli/drift/run_captures.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "cli/io/json_lines.h"
+
+namespace tandem::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// (step, path) of RUN/captures/step_N, by step.
+std::vector<std::pair<int64_t, std::string>> CapturesOf(const fs::path& run) {
+  std::vector<std::pair<int64_t, std::string>> captures;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(run / "captures", ignored)) {
+    const std::string name = entry.path().filename().string();
+    int64_t step = 0;
+    if (name.starts_with("step_") && absl::SimpleAtoi(name.substr(5), &step)) {
+      captures.emplace_back(step, entry.path().string());
+    }
+  }
+  std::ranges::sort(captures);
+  return captures;
+}
+
+}  // namespace
+
+absl::Status CheckIsOneCapture(const std::string& path) {
+  std::error_code ignored;
+  const fs::path run(path);
+  if (!fs::exists(run / "run.json", ignored) && !fs::is_directory(run / "captures", ignored)) {
+    return absl::OkStatus();
+  }
+  const auto captures = CapturesOf(run);
+  if (captures.empty()) {
+    return AsUsageError(absl::InvalidArgumentError(
+        absl::StrCat(path,
+                     " is a run without captures: a run with trainer.capture.every=N keeps one "
+                     "every N train steps")));
+  }
+  std::string list;
+  for (const auto& [step, capture] : captures) absl::StrAppend(&list, "\n  ", capture);
+  return AsUsageError(
+      absl::InvalidArgumentError(absl::StrCat(path, " is a run; name one of its captures:", list)));
+}
+
+}  // namespace tandem::cli

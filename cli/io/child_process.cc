@@ -1,0 +1,185 @@
+#include "cli/io/child_process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+
+namespace tandem::cli {
+namespace {
+
+absl::Status Failed(const ChildSpec& spec, const std::string& what, int error) {
+  return absl::UnavailableError(absl::StrCat(spec.name, ": ", what, ": ", strerror(error)));
+}
+
+// What the child's three standard files become; -1 where the next one says.
+struct ChildFiles {
+  int log = -1;
+  int output = -1;
+  int errors = -1;
+  int failure = -1;  // tells the parent errno
+};
+
+// Between fork and exec only calls that are safe there.
+[[noreturn]] void RunChild(char* const* argv, char* const* variables, pid_t parent,
+                           int death_signal, const ChildFiles& files) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, death_signal);
+  if (getppid() != parent) _exit(127);  // the launcher died before prctl
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  signal(SIGINT, SIG_DFL);
+  signal(SIGTERM, SIG_DFL);
+  signal(SIGPIPE, SIG_DFL);
+  const int null_fd = open("/dev/null", O_RDONLY);
+  dup2(null_fd, STDIN_FILENO);
+  dup2(files.output >= 0 ? files.output : files.log, STDOUT_FILENO);
+  dup2(files.errors >= 0 ? files.errors : files.log, STDERR_FILENO);
+  execve(argv[0], argv, variables);
+  const int error = errno;
+  if (write(files.failure, &error, sizeof(error)) < 0) _exit(126);
+  _exit(127);
+}
+
+// Ends of the pipes of one start; closes what is left of them.
+struct Pipes {
+  int output[2] = {-1, -1};
+  int errors[2] = {-1, -1};
+  int failure[2] = {-1, -1};
+
+  bool Open(const ChildSpec& spec) {
+    return (!spec.pipe_output || pipe2(output, O_CLOEXEC) == 0) &&
+           (!spec.pipe_errors || pipe2(errors, O_CLOEXEC) == 0) && pipe2(failure, O_CLOEXEC) == 0;
+  }
+  static int Release(int& fd) { return std::exchange(fd, -1); }
+  static void Close(int& fd) {
+    if (fd >= 0) close(Release(fd));
+  }
+  ~Pipes() {
+    for (int* const pair : {output, errors, failure}) {
+      Close(pair[0]);
+      Close(pair[1]);
+    }
+  }
+};
+
+// "NAME=VALUE" of the child, then of this process: the first of two equal names is the one found.
+std::vector<char*> VariablesOf(const ChildSpec& spec) {
+  std::vector<char*> variables;
+  for (const std::string& variable : spec.environment) {
+    variables.push_back(const_cast<char*>(variable.c_str()));
+  }
+  for (char** own = environ; *own != nullptr; ++own) variables.push_back(*own);
+  variables.push_back(nullptr);
+  return variables;
+}
+
+}  // namespace
+
+std::string ChildEnd::ToString() const {
+  if (signal != 0) return absl::StrCat("signal ", signal, " (", strsignal(signal), ")");
+  return absl::StrCat("exit code ", exit_code);
+}
+
+absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildSpec& spec) {
+  int log_fd = -1;
+  if (!spec.log_path.empty()) {
+    log_fd = open(spec.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (log_fd < 0) return Failed(spec, spec.log_path, errno);
+  }
+  const int64_t log_begin = log_fd < 0 ? 0 : lseek(log_fd, 0, SEEK_END);
+  Pipes pipes;
+  if (!pipes.Open(spec)) {
+    const int error = errno;
+    Pipes::Close(log_fd);
+    return Failed(spec, "pipe", error);
+  }
+  std::vector<char*> argv;
+  for (const std::string& argument : spec.argv) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  const std::vector<char*> variables = VariablesOf(spec);
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid == 0) {
+    RunChild(argv.data(), variables.data(), parent, spec.death_signal,
+             {.log = log_fd,
+              .output = pipes.output[1],
+              .errors = pipes.errors[1],
+              .failure = pipes.failure[1]});
+  }
+  const int fork_error = errno;
+  Pipes::Close(log_fd);
+  if (pid < 0) return Failed(spec, "fork", fork_error);
+  Pipes::Close(pipes.failure[1]);
+  int exec_error = 0;
+  if (read(pipes.failure[0], &exec_error, sizeof(exec_error)) == sizeof(exec_error)) {
+    waitpid(pid, nullptr, 0);
+    return Failed(spec, spec.argv[0], exec_error);
+  }
+  return std::unique_ptr<ChildProcess>(new ChildProcess(
+      spec, pid, log_begin, Pipes::Release(pipes.output[0]), Pipes::Release(pipes.errors[0])));
+}
+
+ChildProcess::ChildProcess(ChildSpec spec, pid_t pid, int64_t log_begin, int output_fd,
+                           int error_fd)
+    : spec_(std::move(spec)),
+      pid_(pid),
+      log_begin_(log_begin),
+      output_(output_fd),
+      errors_(error_fd) {}
+
+ChildProcess::~ChildProcess() { Stop(0); }
+
+std::optional<ChildEnd> ChildProcess::Poll() {
+  if (end_.has_value()) return end_;
+  int status = 0;
+  if (waitpid(pid_, &status, WNOHANG) != pid_) return std::nullopt;
+  ChildEnd end;
+  if (WIFSIGNALED(status)) end.signal = WTERMSIG(status);
+  end.exit_code = end.signal != 0 ? 128 + end.signal : WEXITSTATUS(status);
+  end_ = end;
+  kill(-pid_, SIGKILL);  // what the child itself started (a reward program)
+  return end_;
+}
+
+void ChildProcess::Signal(int signal) {
+  if (!end_.has_value()) kill(pid_, signal);
+}
+
+ChildEnd ChildProcess::Stop(double grace_seconds) {
+  if (!Poll().has_value() && grace_seconds > 0) {
+    Signal(SIGTERM);
+    const double until = MonotonicSeconds() + grace_seconds;
+    while (!Poll().has_value() && MonotonicSeconds() < until) poll(nullptr, 0, 20);
+  }
+  if (!Poll().has_value()) kill(-pid_, SIGKILL);
+  while (!Poll().has_value()) poll(nullptr, 0, 5);
+  return *end_;
+}
+
+std::vector<std::string> LastLines(const std::string& path, size_t num_lines, int64_t begin) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return {};
+  constexpr std::streamoff kTail = 16384;
+  const std::streamoff size = file.tellg();
+  file.seekg(std::max<std::streamoff>(begin, size - kTail));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(std::move(line));
+  if (lines.size() > num_lines) lines.erase(lines.begin(), lines.end() - num_lines);
+  return lines;
+}
+
+}  // namespace tandem::cli

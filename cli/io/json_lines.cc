@@ -1,0 +1,148 @@
+#include "cli/io/json_lines.h"
+
+#include <cstdio>
+#include <iostream>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/exit_codes.h"
+#include "common/base/json_number.h"
+#include "common/base/printable.h"
+#include "common/base/run_error.h"
+
+namespace tandem::cli {
+
+JsonLineReader::JsonLineReader(std::string name, std::unique_ptr<std::ifstream> file)
+    : name_(std::move(name)), file_(std::move(file)), in_(file_ != nullptr ? *file_ : std::cin) {}
+
+absl::StatusOr<std::unique_ptr<JsonLineReader>> JsonLineReader::Open(const std::string& path) {
+  if (path == "-") {
+    return std::unique_ptr<JsonLineReader>(new JsonLineReader("standard input", nullptr));
+  }
+  auto file = std::make_unique<std::ifstream>(path);
+  if (!*file) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened for reading"));
+  return std::unique_ptr<JsonLineReader>(new JsonLineReader(path, std::move(file)));
+}
+
+absl::StatusOr<std::optional<nlohmann::json>> JsonLineReader::Next() {
+  std::string text;
+  while (std::getline(in_, text)) {
+    ++line_;
+    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+    nlohmann::json parsed;
+    try {
+      parsed = nlohmann::json::parse(text);
+    } catch (const nlohmann::json::parse_error& e) {
+      return At(absl::InvalidArgumentError(
+          absl::StrCat("not JSON at byte ", e.byte, "; want one JSON object a line")));
+    }
+    if (!parsed.is_object()) {
+      return At(absl::InvalidArgumentError(
+          absl::StrCat("a JSON ", parsed.type_name(), "; want one JSON object a line")));
+    }
+    return std::optional<nlohmann::json>(std::move(parsed));
+  }
+  return std::optional<nlohmann::json>();
+}
+
+absl::Status JsonLineReader::At(const absl::Status& status) const {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(name_, ":", line_, ": ", status.message()));
+}
+
+absl::StatusOr<std::vector<int32_t>> IdsField(const nlohmann::json& line, const char* name) {
+  const auto it = line.find(name);
+  if (it == line.end() || !it->is_array()) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", name, "\": want an array of token ids"));
+  }
+  std::vector<int32_t> ids;
+  ids.reserve(it->size());
+  for (size_t i = 0; i < it->size(); ++i) {
+    const nlohmann::json& id = (*it)[i];
+    if (!id.is_number_integer() || id.get<int64_t>() < 0 ||
+        id.get<int64_t>() > std::numeric_limits<int32_t>::max()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", name, "\"[", i, "]: want a token id, not ", id.dump()));
+    }
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
+}
+
+absl::StatusOr<std::string> TextField(const nlohmann::json& line, const char* name) {
+  const auto it = line.find(name);
+  if (it == line.end() || !it->is_string()) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", name, "\": want a string"));
+  }
+  return it->get<std::string>();
+}
+
+absl::StatusOr<bool> FlagField(const nlohmann::json& line, const char* name, bool if_absent) {
+  const auto it = line.find(name);
+  if (it == line.end()) return if_absent;
+  if (!it->is_boolean()) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", name, "\": want true or false"));
+  }
+  return it->get<bool>();
+}
+
+absl::Status CheckKeys(const nlohmann::json& line, std::span<const char* const> known) {
+  for (const auto& [key, value] : line.items()) {
+    bool found = false;
+    for (const char* name : known) found |= key == name;
+    if (!found) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown key \"", key, "\"; a line may hold ", absl::StrJoin(known, ", ")));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string FloatsToJson(std::span<const float> values, size_t num_null) {
+  std::string out = "[";
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i > 0) out += ',';
+    out += i < num_null ? "null" : JsonNumber(values[i]);
+  }
+  return out + "]";
+}
+
+std::string IdsToJson(std::span<const int32_t> ids) {
+  return absl::StrCat("[", absl::StrJoin(ids, ","), "]");
+}
+
+std::string TextToJson(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
+void PrintFailure(const absl::Status& status) {
+  std::fprintf(stderr, "tandem: %s\n", PrintableLines(std::string(status.message())).c_str());
+}
+
+void PrintLine(const std::string& text) {
+  const std::string line = Printable(text);
+  std::fwrite(line.data(), 1, line.size(), stdout);
+  std::fputc('\n', stdout);
+  std::fflush(stdout);
+}
+
+absl::Status AsUsageError(const absl::Status& status) {
+  return trainer::WithExitCode(status, ExitCode::kUsage);
+}
+
+int FailUsage(const absl::Status& status) {
+  PrintFailure(status);
+  return ToInt(ExitCodeFor(status));
+}
+
+int Fail(const absl::Status& status) {
+  PrintFailure(status);
+  const ExitCode code = trainer::ExitCodeOf(status);
+  const bool is_data = absl::IsInvalidArgument(status) || absl::IsNotFound(status);
+  const bool is_marked = status.GetPayload(trainer::kExitCodePayload).has_value();
+  return ToInt(code == ExitCode::kUsage && is_data && !is_marked ? ExitCode::kBadModelOrData
+                                                                 : code);
+}
+
+}  // namespace tandem::cli

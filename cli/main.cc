@@ -1,0 +1,11 @@
+// tandem: the one program to know. One file per subcommand (subcommand.h); commands.cc lists them.
+#include <string>
+#include <vector>
+
+#include "common/process/passive_threads.h"
+#include "cli/io/subcommand.h"
+
+int main(int argc, char** argv) {
+  tandem::EnsurePassiveThreads(argc, argv);
+  return tandem::cli::RunTandem(std::vector<std::string>(argv + 1, argv + argc));
+}

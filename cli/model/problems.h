@@ -1,0 +1,27 @@
+// The demo's problems, made from a seed: products of one-digit numbers, or sums up to 40. Pure: the
+// same (task, seed) gives the same lines on every machine.
+#ifndef TANDEM_CLI_MODEL_PROBLEMS_H_
+#define TANDEM_CLI_MODEL_PROBLEMS_H_
+
+#include <cstdint>
+#include <string>
+
+namespace tandem::cli {
+
+enum class ArithmeticTask {
+  kMultiply,  // a * b, 1..9: 81 problems, 20 of them held out
+  kAdd,       // a + b, 1..20: 400 problems, 32 of them held out
+};
+
+// JSON lines {"messages": [{"role": "user", "content": question}], "answer": "42"}, shuffled by
+// seed; no problem stands in both parts.
+struct ProblemSet {
+  std::string train_jsonl;
+  std::string held_out_jsonl;
+};
+
+ProblemSet MakeProblems(ArithmeticTask task, uint64_t seed);
+
+}  // namespace tandem::cli
+
+#endif  // TANDEM_CLI_MODEL_PROBLEMS_H_

@@ -1,0 +1,154 @@
+// tandem sft: supervised warm start of a model on prompts and answers.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/options/command_line.h"
+#include "common/base/status_macros.h"
+#include "cli/model/export_model.h"
+#include "cli/io/json_lines.h"
+#include "cli/io/live_line.h"
+#include "cli/model/model_input.h"
+#include "cli/model/sft_data.h"
+#include "cli/io/subcommand.h"
+#include "cli/model/supervised_training.h"
+#include "trainer/prompts/prompt_source.h"
+
+namespace tandem::cli {
+namespace {
+
+struct SftFlags {
+  std::string model;
+  std::string data;
+  std::string out;
+  std::string dtype = "fp32";
+  std::string save_dtype = "fp32";
+  int64_t epochs = 1;
+  int64_t batch = 32;
+  uint64_t seed = 0;
+  trainer::OptimizerOptions optimizer{
+      .learning_rate = 2e-5, .warmup_updates = 10, .decay = trainer::LearningRateDecay::kCosine};
+};
+
+std::string Describe(const SupervisedStep& step, int64_t done, int64_t total, double seconds) {
+  char text[160];
+  std::snprintf(
+      text, sizeof(text), "sft %s  loss %.4f  lr %.1e  %.0f tok/s  ETA %s",
+      ProgressBar(done, total, 20).c_str(), step.loss, step.learning_rate,
+      static_cast<double>(step.num_tokens * done) / std::max(seconds, 1e-9),
+      ShortDuration(seconds / static_cast<double>(done) * static_cast<double>(total - done))
+          .c_str());
+  return text;
+}
+
+absl::Status TrainEpochs(const SftFlags& flags, const std::vector<SupervisedExample>& examples,
+                         SupervisedTraining& training) {
+  const int64_t count = static_cast<int64_t>(examples.size());
+  const int64_t steps_per_epoch = (count + flags.batch - 1) / flags.batch;
+  const int64_t total = steps_per_epoch * flags.epochs;
+  const int64_t plain_every = std::max<int64_t>(1, total / 20);
+  const double start = MonotonicSeconds();
+  LiveLine live;
+  int64_t done = 0;
+  for (int64_t epoch = 0; epoch < flags.epochs; ++epoch) {
+    const std::vector<int64_t> order = trainer::EpochOrder(count, flags.seed, epoch);
+    for (int64_t begin = 0; begin < count; begin += flags.batch) {
+      std::vector<const SupervisedExample*> batch;
+      for (int64_t i = begin; i < std::min(count, begin + flags.batch); ++i) {
+        batch.push_back(&examples[static_cast<size_t>(order[static_cast<size_t>(i)])]);
+      }
+      TANDEM_ASSIGN_OR_RETURN(const SupervisedStep step, training.Step(batch));
+      const std::string text = Describe(step, ++done, total, MonotonicSeconds() - start);
+      if (done == total || (!live.is_terminal() && done % plain_every == 0)) {
+        live.Print(text);
+      } else {
+        live.Update(text);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Sft(SftFlags& flags) {
+  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
+  TANDEM_RETURN_IF_ERROR(CheckNoModelAt(flags.out));
+  TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(flags.model));
+  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.model));
+  const int32_t end_token =
+      !config.eos_token_ids.empty() ? config.eos_token_ids[0] : tokenizer->eos_token_id();
+  if (end_token < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(flags.model, ": names no end token"));
+  }
+  TANDEM_ASSIGN_OR_RETURN(
+      const auto examples,
+      ReadSupervisedExamples(flags.data, *tokenizer, end_token, config.max_position_embeddings));
+  const int64_t count = static_cast<int64_t>(examples.size());
+  const int64_t total = (count + flags.batch - 1) / flags.batch * flags.epochs;
+  flags.optimizer.decay_updates = std::max<int64_t>(1, total - flags.optimizer.warmup_updates);
+  TANDEM_ASSIGN_OR_RETURN(
+      const auto training,
+      SupervisedTraining::Create(flags.model, flags.dtype == "bf16", flags.optimizer));
+  TANDEM_RETURN_IF_ERROR(TrainEpochs(flags, examples, *training));
+  TANDEM_ASSIGN_OR_RETURN(auto weights, training->Weights());
+  TANDEM_RETURN_IF_ERROR(
+      WriteModelDirectory(config, std::move(weights), flags.model, flags.out,
+                          flags.save_dtype == "bf16" ? DType::kBF16 : DType::kF32));
+  std::printf("%s: %lld updates on %lld examples\n", flags.out.c_str(),
+              static_cast<long long>(total), static_cast<long long>(count));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddSftCommand(CLI::App& app, Action& chosen) {
+  auto flags = std::make_shared<SftFlags>();
+  CLI::App* sub = app.add_subcommand("sft", "Supervised warm start of a model from JSON lines");
+  sub->add_option("--model", flags->model, "Hugging Face directory to start from")->required();
+  sub->add_option("--data", flags->data,
+                  "JSON lines: prompt, messages or question with an answer, or messages that end "
+                  "with the assistant's; only the answer is learned")
+      ->required();
+  sub->add_option("--out", flags->out, "directory to make")->required();
+  sub->add_option("--epochs", flags->epochs, "passes over the file")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  sub->add_option("--batch", flags->batch, "examples of one update")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  sub->add_option("--lr", flags->optimizer.learning_rate,
+                  "peak; warm-up, then cosine to 0. The default suits a pretrained model; one of "
+                  "`tandem init`\n"
+                  "takes more, about 1e-3")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  sub->add_option("--warmup", flags->optimizer.warmup_updates, "updates")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  sub->add_option("--weight-decay", flags->optimizer.weight_decay, "of matrices")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  sub->add_option("--seed", flags->seed, "of the order")->capture_default_str();
+  sub->add_option("--dtype", flags->dtype, "compute dtype; masters are fp32")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str();
+  sub->add_option("--save-dtype", flags->save_dtype,
+                  "of the weights written; bf16 is rounded as a push is (dither)")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str();
+  EndHelp(*sub, "", "tandem sft --model MODEL --data train.jsonl --out warm --epochs 2");
+  sub->callback([flags, &chosen] {
+    chosen = [flags] {
+      const absl::Status status = Sft(*flags);
+      return status.ok() ? 0 : Fail(status);
+    };
+  });
+}
+
+}  // namespace tandem::cli

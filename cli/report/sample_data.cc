@@ -1,0 +1,220 @@
+#include "cli/report/sample_data.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem::report {
+namespace {
+
+constexpr int64_t kContextBefore = 8;  // tokens shown around a worst token
+constexpr int64_t kContextAfter = 4;
+
+std::string FileOf(int64_t step) { return absl::StrCat("rollouts/step_", step, ".jsonl"); }
+
+Json FieldOr(const Json& object, const char* key, Json fallback) {
+  const auto it = object.find(key);
+  return it == object.end() ? std::move(fallback) : *it;
+}
+
+// The array `key` cut to its first `size` elements; nulls when it is missing.
+Json ArrayOrNulls(const Json& completion, const char* key, size_t size) {
+  const auto it = completion.find(key);
+  if (it == completion.end() || !it->is_array() || it->empty()) return Json(size, nullptr);
+  Json cut = Json::array();
+  for (size_t i = 0; i < size && i < it->size(); ++i) cut.push_back((*it)[i]);
+  return cut;
+}
+
+// Spans [[version, count], ..] as one version per token.
+Json VersionPerToken(const Json& spans, size_t size) {
+  Json versions = Json::array();
+  if (!spans.is_array()) return Json(size, nullptr);
+  for (const Json& span : spans) {
+    if (!span.is_array() || span.size() != 2 || !span[1].is_number_integer()) continue;
+    const int64_t count = span[1].get<int64_t>();
+    for (int64_t i = 0; i < count && versions.size() < size; ++i) versions.push_back(span[0]);
+  }
+  while (versions.size() < size) versions.push_back(nullptr);
+  return versions;
+}
+
+// Empty when the per-token arrays that are there run in parallel, else what differs.
+std::string LengthFault(const Json& completion) {
+  const auto tokens = completion.find("tokens");
+  if (tokens == completion.end() || !tokens->is_array()) return "has no tokens";
+  for (const char* key : {"behaviour_logprobs", "raw_logprobs", "proximal_logprobs", "entropies"}) {
+    const auto it = completion.find(key);
+    if (it == completion.end() || !it->is_array() || it->empty()) continue;
+    if (it->size() != tokens->size()) {
+      return absl::StrCat("has ", tokens->size(), " tokens and ", it->size(), " ", key);
+    }
+  }
+  return "";
+}
+
+bool IsMasked(const Json& completion) {
+  const auto it = completion.find("masked");
+  return it != completion.end() && it->is_boolean() && it->get<bool>();
+}
+
+Json CompletionData(const Json& completion, const SampleLimits& limits) {
+  const size_t num_tokens = completion.at("tokens").size();
+  const size_t shown = std::min<size_t>(num_tokens, limits.max_tokens_per_completion);
+  return {{"index", FieldOr(completion, "index", 0)},
+          {"reward", FieldOr(completion, "reward", nullptr)},
+          {"advantage", FieldOr(completion, "advantage", nullptr)},
+          {"masked", IsMasked(completion)},
+          {"drop_reason", FieldOr(completion, "drop_reason", "")},
+          {"finish_reason", FieldOr(completion, "finish_reason", "")},
+          {"num_tokens", num_tokens},
+          {"tokens", ArrayOrNulls(completion, "tokens", shown)},
+          {"behaviour", ArrayOrNulls(completion, "behaviour_logprobs", shown)},
+          {"proximal", ArrayOrNulls(completion, "proximal_logprobs", shown)},
+          {"entropies", ArrayOrNulls(completion, "entropies", shown)},
+          {"versions", VersionPerToken(FieldOr(completion, "versions", nullptr), shown)}};
+}
+
+struct Place {
+  int64_t step = 0;
+  Json group_id;
+  Json index;
+};
+
+// The `limit` tokens with the largest abs(delta) seen so far.
+class WorstTokens {
+ public:
+  explicit WorstTokens(int64_t limit) : limit_(limit) {}
+
+  void Visit(const Place& place, const Json& completion) {
+    const Json& tokens = completion.at("tokens");
+    const size_t size = tokens.size();
+    const Json behaviour = ArrayOrNulls(completion, "behaviour_logprobs", size);
+    const Json proximal = ArrayOrNulls(completion, "proximal_logprobs", size);
+    for (size_t t = 0; t < size; ++t) {
+      if (!behaviour[t].is_number() || !proximal[t].is_number()) continue;
+      const double delta = proximal[t].get<double>() - behaviour[t].get<double>();
+      if (!IsCandidate(delta)) continue;
+      Json row = {{"step", place.step},
+                  {"group_id", place.group_id},
+                  {"index", place.index},
+                  {"position", t},
+                  {"token", tokens[t]},
+                  {"behaviour", behaviour[t]},
+                  {"proximal", proximal[t]},
+                  {"delta", delta},
+                  {"before", Slice(tokens, static_cast<int64_t>(t) - kContextBefore, t)},
+                  {"after", Slice(tokens, t + 1, t + 1 + kContextAfter)}};
+      const Json versions = VersionPerToken(FieldOr(completion, "versions", nullptr), size);
+      row["version"] = versions[t];
+      Insert(std::abs(delta), std::move(row));
+    }
+  }
+
+  Json Take() {
+    Json rows = Json::array();
+    for (auto& [size, row] : rows_) rows.push_back(std::move(row));
+    return rows;
+  }
+
+ private:
+  bool IsCandidate(double delta) const {
+    const double size = std::abs(delta);
+    return size > 0 && limit_ > 0 &&
+           (static_cast<int64_t>(rows_.size()) < limit_ || size > rows_.back().first);
+  }
+
+  void Insert(double size, Json row) {
+    const auto place =
+        std::upper_bound(rows_.begin(), rows_.end(), size,
+                         [](double s, const auto& entry) { return s > entry.first; });
+    rows_.insert(place, {size, std::move(row)});
+    if (static_cast<int64_t>(rows_.size()) > limit_) rows_.pop_back();
+  }
+
+  static Json Slice(const Json& tokens, int64_t begin, int64_t end) {
+    Json slice = Json::array();
+    const int64_t last = std::min<int64_t>(end, static_cast<int64_t>(tokens.size()));
+    for (int64_t t = std::max<int64_t>(begin, 0); t < last; ++t) slice.push_back(tokens[t]);
+    return slice;
+  }
+
+  const int64_t limit_;
+  std::vector<std::pair<double, Json>> rows_;  // by falling size
+};
+
+// One file: its groups for display (all of them) while `worst` sees every trained completion.
+std::vector<Json> ReadGroups(const RunFiles& files, int64_t step, bool keep,
+                             const SampleLimits& limits, WorstTokens* worst, Notices* notices) {
+  std::vector<Json> groups;
+  const std::string name = FileOf(step);
+  files.ForEachLine(name, [&](const Json& group, int64_t line) {
+    Json shown = {{"group_id", FieldOr(group, "group_id", nullptr)},
+                  {"prompt", FieldOr(group, "prompt", "")},
+                  {"answer", FieldOr(group, "answer", "")},
+                  {"server", FieldOr(group, "server", "")},
+                  {"zero_variance", FieldOr(group, "zero_variance", false)},
+                  {"drop_reason", FieldOr(group, "drop_reason", "")},
+                  {"completions", Json::array()}};
+    const Json completions = FieldOr(group, "completions", Json::array());
+    if (!completions.is_array()) return;
+    for (size_t i = 0; i < completions.size(); ++i) {
+      const Json& completion = completions[i];
+      const std::string fault =
+          completion.is_object() ? LengthFault(completion) : "is not an object";
+      if (!fault.empty()) {
+        notices->Add(name,
+                     absl::StrCat(At(name, line), ": completion ", i, " ", fault, "; left out"));
+        continue;
+      }
+      if (worst != nullptr && !IsMasked(completion)) {
+        worst->Visit({step, shown["group_id"], FieldOr(completion, "index", i)}, completion);
+      }
+      if (keep) shown["completions"].push_back(CompletionData(completion, limits));
+    }
+    if (keep) groups.push_back(std::move(shown));
+  });
+  return groups;
+}
+
+std::vector<int64_t> FirstMiddleLast(const std::vector<int64_t>& steps) {
+  if (steps.empty()) return {};
+  std::vector<int64_t> chosen = {steps.front(), steps[(steps.size() - 1) / 2], steps.back()};
+  chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
+  return chosen;
+}
+
+}  // namespace
+
+Json BuildSampleData(const RunFiles& files, const SampleLimits& limits, Notices* notices) {
+  const std::vector<int64_t> steps = files.RolloutSteps();
+  const std::vector<int64_t> chosen = FirstMiddleLast(steps);
+  const size_t num_skipped =
+      std::max<int64_t>(0, static_cast<int64_t>(steps.size()) - limits.max_worst_token_steps);
+  WorstTokens worst(limits.num_worst_tokens);
+  Json shown_steps = Json::array();
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const bool keep = std::find(chosen.begin(), chosen.end(), steps[i]) != chosen.end();
+    const bool search = i >= num_skipped;
+    if (!keep && !search) continue;
+    std::vector<Json> groups =
+        ReadGroups(files, steps[i], keep, limits, search ? &worst : nullptr, notices);
+    if (!keep) continue;
+    std::stable_partition(groups.begin(), groups.end(),
+                          [](const Json& group) { return group["zero_variance"] != true; });
+    const size_t num_groups = groups.size();
+    if (static_cast<int64_t>(num_groups) > limits.max_groups_per_step) {
+      groups.resize(limits.max_groups_per_step);
+    }
+    shown_steps.push_back({{"step", steps[i]}, {"num_groups", num_groups}, {"groups", groups}});
+  }
+  Json data = {{"steps", std::move(shown_steps)}, {"worst", worst.Take()}};
+  if (!steps.empty()) data["worst_steps"] = {steps[num_skipped], steps.back()};
+  return data;
+}
+
+}  // namespace tandem::report

@@ -1,0 +1,185 @@
+#include "cli/run/local_run.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/files/file_system.h"
+#include "common/base/status_macros.h"
+#include "cli/report/report.h"
+#include "cli/run_file/run_inputs.h"
+#include "trainer/ranks/device_choice.h"
+#include "common/base/run_error.h"
+
+namespace tandem::cli {
+namespace {
+
+struct Programs {
+  std::string server;
+  std::string trainer;
+};
+
+Programs ProgramsOf(const LaunchOptions& launch) {
+  const std::string folder = launch.binaries.empty() ? ProgramDirectory() : launch.binaries;
+  return {.server = folder + "/rollout_server", .trainer = folder + "/trainer"};
+}
+
+absl::Status CheckPrograms(const Programs& programs) {
+  for (const std::string& program : {programs.server, programs.trainer}) {
+    std::error_code ignored;
+    if (!std::filesystem::exists(program, ignored)) {
+      return absl::NotFoundError(
+          absl::StrCat(program, " is not there: build it (make build) or set launch.binaries"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The observe address of server `i` of this machine: PORT + i, as with base_port.
+std::string ObserveAddress(const std::string& first, int64_t server) {
+  const size_t colon = first.rfind(':');
+  int64_t port = 0;
+  if (colon == std::string::npos || !absl::SimpleAtoi(first.substr(colon + 1), &port) ||
+      port == 0) {
+    return first;
+  }
+  return absl::StrCat(first.substr(0, colon + 1), port + server);
+}
+
+LaunchPlan PlanOf(const RunFile& file, const Programs& programs, const std::string& config,
+                  const LocalRunOptions& options) {
+  LaunchPlan plan;
+  plan.logs = file.run_directory() + "/logs";
+  plan.num_servers = file.launch().num_servers;
+  plan.num_ranks = file.launch().num_ranks;
+  plan.num_steps = file.num_steps();
+  plan.ready_seconds = file.launch().ready_seconds;
+  plan.stop_seconds = file.launch().stop_seconds;
+  const int64_t base_port = file.launch().base_port;
+  const std::string observe = file.server().observe_listen;
+  plan.restarts = {.most = file.launch().max_restarts,
+                   .delay_seconds = file.launch().restart_delay_seconds};
+  plan.restarts_file = file.run_directory() + "/restarts.jsonl";
+  plan.server_argv = [=](int64_t server, int64_t port, const std::string& port_file) {
+    if (port == 0 && base_port != 0) port = base_port + server;
+    std::vector<std::string> argv = {
+        programs.server, "--config", config, "--listen", absl::StrCat("127.0.0.1:", port),
+        "--port-file",   port_file};
+    if (server > 0 && !observe.empty()) {
+      argv.push_back("--set");
+      argv.push_back("server.observe_listen=" + ObserveAddress(observe, server));
+    }
+    return argv;
+  };
+  plan.trainer_argv = [=](const std::vector<std::string>& addresses, bool again) {
+    std::vector<std::string> argv = {
+        programs.trainer, "--config", config, "--servers", absl::StrJoin(addresses, ","),
+        "--progress",     "json"};
+    if (again) {
+      argv.push_back("--resume-or-start");
+    } else if (options.resume) {
+      argv.push_back("--resume");
+    } else if (options.clean) {
+      argv.push_back("--clean");
+    }
+    return argv;
+  };
+  return plan;
+}
+
+void PrintPlan(const RunFile& file, const LaunchPlan& plan) {
+  std::printf("%s\n# Plan\n", file.ToYaml().c_str());
+  const std::vector<std::string> changes = file.Changes();
+  std::printf("# differs from the defaults: %s\n", changes.empty() ? "nothing" : "");
+  for (const std::string& change : changes) std::printf("#   %s\n", change.c_str());
+  std::printf("# run directory: %s\n", file.run_directory().c_str());
+  for (int64_t i = 0; i < plan.num_servers; ++i) {
+    const std::string port_file = absl::StrCat(plan.logs, "/rollout_server_", i, ".port");
+    std::printf("# start: %s\n", absl::StrJoin(plan.server_argv(i, 0, port_file), " ").c_str());
+  }
+  for (int64_t rank = 0; rank < plan.num_ranks; ++rank) {
+    std::printf("# start: %s\n",
+                absl::StrJoin(plan.trainer_argv({"HOST:PORT"}, false), " ").c_str());
+  }
+  std::printf("# %lld train steps, then %s/report.html\n", static_cast<long long>(plan.num_steps),
+              file.run_directory().c_str());
+}
+
+void PrintPrompts(const PromptCounts& prompts) {
+  std::printf("# prompts: %lld to train on, %lld held out",
+              static_cast<long long>(prompts.num_train), static_cast<long long>(prompts.num_eval));
+  if (prompts.num_dropped > 0) {
+    std::printf(", %lld left out (over trainer.data.max_prompt_tokens)",
+                static_cast<long long>(prompts.num_dropped));
+  }
+  std::printf("\n");
+}
+
+// Every rank says so too, but only after the servers have loaded.
+absl::Status CheckTrainerDevice(const RunFile& file) {
+  return trainer::WithExitCode(trainer::CheckDevice(file.trainer().learner.device,
+                                                    static_cast<int>(file.launch().num_ranks) - 1),
+                               ExitCode::kBadModelOrData);
+}
+
+// Not to mix two runs: the trainer refuses too, but only after the servers have loaded.
+absl::Status CheckRunDirectory(const RunFile& file, const LocalRunOptions& options) {
+  const std::filesystem::path run(file.run_directory());
+  std::error_code ignored;
+  const bool used = std::filesystem::exists(run / "events.jsonl", ignored);
+  if (used && !options.resume && !options.clean) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        run.string(), " holds a run: --resume goes on with it, --clean starts it anew"));
+  }
+  if (!used && options.resume) {
+    return absl::NotFoundError(absl::StrCat(run.string(), ": no run to resume is there"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<LocalRunResult> RunLocally(const LocalRunOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(const auto file, RunFile::Load(options.config, options.sets));
+  const Programs programs = ProgramsOf(file->launch());
+  LocalRunResult result{.run_directory = file->run_directory()};
+  const std::string config = result.run_directory + "/logs/launch.yaml";
+  LaunchPlan plan = PlanOf(*file, programs, config, options);
+  if (options.dry_run) {
+    PrintPlan(*file, plan);
+    TANDEM_RETURN_IF_ERROR(CheckPrograms(programs));
+    TANDEM_RETURN_IF_ERROR(CheckInputs(*file));
+    TANDEM_RETURN_IF_ERROR(CheckTrainerDevice(*file));
+    TANDEM_ASSIGN_OR_RETURN(const PromptCounts prompts, CountPrompts(*file));
+    PrintPrompts(prompts);
+    return result;
+  }
+  TANDEM_RETURN_IF_ERROR(CheckPrograms(programs));
+  TANDEM_RETURN_IF_ERROR(CheckInputs(*file));
+  TANDEM_RETURN_IF_ERROR(CheckTrainerDevice(*file));
+  TANDEM_RETURN_IF_ERROR(CheckRunDirectory(*file, options));
+  TANDEM_RETURN_IF_ERROR(
+      trainer::WithExitCode(MakeDirectories(result.run_directory + "/logs"), ExitCode::kStorage));
+  TANDEM_RETURN_IF_ERROR(WriteFileAtomically(config, file->ToYaml()));
+  std::error_code ignored;
+  if (!options.resume) std::filesystem::remove(plan.restarts_file, ignored);  // of another run
+  const StopSignal stop;
+  LiveLine live;
+  LaunchResult launched = Launcher(std::move(plan), &stop, &live).Run();
+  result.exit_code = launched.exit_code;
+  result.summary = std::move(launched.summary);
+  // The trainer leaves its own section there; the run is all three.
+  const std::string resolved = result.run_directory + "/config.yaml";
+  if (std::filesystem::exists(resolved, ignored)) {
+    TANDEM_RETURN_IF_ERROR(WriteFileAtomically(resolved, file->ToYaml()));
+  }
+  if (report::WriteReport(result.run_directory, "").ok()) {
+    result.report = result.run_directory + "/report.html";
+  }
+  return result;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,74 @@
+// tandem run: rollout servers and a trainer on this machine, from one YAML file.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/options/command_line.h"
+#include "common/base/exit_codes.h"
+#include "cli/io/json_lines.h"
+#include "cli/run/local_run.h"
+#include "cli/model/numerics_option.h"
+#include "cli/run_file/run_file.h"
+#include "cli/run_file/run_file_flags.h"
+#include "cli/io/subcommand.h"
+#include "common/base/run_error.h"
+
+namespace tandem::cli {
+namespace {
+
+int Run(const LocalRunOptions& options) {
+  const auto result = RunLocally(options);
+  if (!result.ok()) {
+    PrintFailure(result.status());
+    return ToInt(trainer::ExitCodeOf(result.status()));
+  }
+  if (options.dry_run) return 0;
+  std::fprintf(stderr, "run: %s\n", result->run_directory.c_str());
+  std::fputs(result->summary.AlertsLine().c_str(), stderr);
+  std::fputs(result->summary.RestartsLine().c_str(), stderr);
+  if (!result->report.empty()) std::fprintf(stderr, "report: %s\n", result->report.c_str());
+  return ToInt(result->exit_code);
+}
+
+}  // namespace
+
+void AddRunCommand(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<LocalRunOptions>();
+  CLI::App* sub = app.add_subcommand("run", "Rollout servers and a trainer from one YAML file");
+  CLI::Option* config =
+      AddConfigArgument(sub, options->config, "run file: sections launch, server, trainer");
+  auto reference = std::make_shared<bool>(false);
+  sub->add_flag_callback(
+         "--help-config",
+         [config, reference] {
+           config->required(false);
+           *reference = true;
+         },
+         "print every knob of a run file, as Markdown")
+      ->trigger_on_parse();
+  AddRunSetFlag(sub, options->sets);
+  AddRunNumericsOption(sub, options->sets);
+  sub->add_flag(
+      "--dry-run", options->dry_run,
+      "start nothing: print the resolved configuration, what differs from the defaults, the plan,\n"
+      "the prompts, and what is missing: models, files, a device (exit code 3)");
+  CLI::Option* resume =
+      sub->add_flag("--resume", options->resume, "go on from the last checkpoint");
+  sub->add_flag("--clean", options->clean, "delete what an earlier run of this name left")
+      ->excludes(resume);
+  EndHelp(*sub,
+          "Logs of both processes: <run>/logs. Ctrl-C saves a checkpoint and ends; a second one "
+          "ends at once.",
+          "tandem run examples/demo.yaml --set trainer.steps=3 --set server.engine.dtype=fp32");
+  sub->callback([options, reference, &chosen] {
+    chosen = [options, reference] {
+      if (!*reference) return Run(*options);
+      std::fputs(RunFile::Reference().c_str(), stdout);
+      return 0;
+    };
+  });
+}
+
+}  // namespace tandem::cli

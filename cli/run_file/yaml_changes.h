@@ -1,0 +1,16 @@
+// ChangedKnobs: what a resolved configuration changes, for the plan of a dry run. Pure.
+#ifndef TANDEM_CLI_RUN_FILE_YAML_CHANGES_H_
+#define TANDEM_CLI_RUN_FILE_YAML_CHANGES_H_
+
+#include <string>
+#include <vector>
+
+namespace tandem::cli {
+
+// "trainer.steps: 3  (default 100)" for every knob whose value differs, in the order of the files.
+// Both are OptionBinder::ToYaml of the same bindings: one line a knob or section, the same ones.
+std::vector<std::string> ChangedKnobs(const std::string& defaults, const std::string& resolved);
+
+}  // namespace tandem::cli
+
+#endif  // TANDEM_CLI_RUN_FILE_YAML_CHANGES_H_

@@ -1,0 +1,22 @@
+// --tls and --token-file: the same two flags on every subcommand that talks to rollout servers.
+#ifndef TANDEM_CLI_SECURITY_CALLER_FLAGS_H_
+#define TANDEM_CLI_SECURITY_CALLER_FLAGS_H_
+
+#include "absl/status/statusor.h"
+#include "common/rpc/credentials.h"
+#include "common/rpc/tls_options.h"
+
+namespace CLI {
+class App;
+}
+
+namespace tandem::cli {
+
+void AddCallerFlags(CLI::App* sub, rpc::TlsOptions* options);
+
+// Of any role that may call something. Errors of rpc::Caller::Load.
+absl::StatusOr<rpc::Caller> LoadCaller(const rpc::TlsOptions& options);
+
+}  // namespace tandem::cli
+
+#endif  // TANDEM_CLI_SECURITY_CALLER_FLAGS_H_

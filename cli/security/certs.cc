@@ -1,0 +1,113 @@
+// tandem certs: a certificate authority for development, and a TLS directory per role.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "common/options/command_line.h"
+#include "cli/security/development_identities.h"
+#include "cli/io/json_lines.h"
+#include "cli/io/subcommand.h"
+
+namespace tandem::cli {
+namespace {
+
+struct CertsFlags {
+  std::string out;
+  DevelopmentNames names;
+  bool renew = false, new_ca = false, drop_old_ca = false;
+};
+
+void PrintMade(const CertsFlags& flags) {
+  const char* const out = flags.out.c_str();
+  std::printf(
+      "FOR DEVELOPMENT: whoever reads %s/authority/ca.key can be anyone here. A cluster has its "
+      "own\n"
+      "authority (cert-manager, SPIRE): docs/security.md.\n\n"
+      "  %s/rollout   of the rollout servers    server.tls\n"
+      "  %s/trainer   of the trainer            trainer.tls\n"
+      "  %s/client    samples and scores        --tls of tandem status, bench serve, drift "
+      "capture\n"
+      "  %s/viewer    reads states              --tls of tandem status\n\n"
+      "Valid for %lld days. On one machine:\n"
+      "  tandem run RUN.yaml --set server.tls=%s/rollout --set trainer.tls=%s/trainer\n"
+      "  tandem status RUN_DIRECTORY --tls %s/viewer\n",
+      out, out, out, out, out, static_cast<long long>(flags.names.days), out, out, out);
+}
+
+absl::Status Certs(const CertsFlags& flags) {
+  if (flags.out.empty()) return absl::InvalidArgumentError("--out is required");
+  if (flags.new_ca) {
+    const absl::Status status = NewAuthority(flags.out, flags.names);
+    if (status.ok()) {
+      std::printf(
+          "%s: a new authority, trusted beside the one in use (every ca.crt holds both).\n"
+          "When every process has taken it (its log says so, within seconds): --renew, and after "
+          "that --drop-old-ca.\n",
+          flags.out.c_str());
+    }
+    return status;
+  }
+  if (flags.drop_old_ca) {
+    const absl::Status status = DropAuthorityBefore(flags.out);
+    if (status.ok()) std::printf("%s: only the new authority is trusted.\n", flags.out.c_str());
+    return status;
+  }
+  if (flags.renew) {
+    const absl::Status status = RenewIdentities(flags.out, flags.names);
+    if (status.ok()) {
+      std::printf(
+          "%s: new certificates for %lld days. Running processes take them by themselves.\n",
+          flags.out.c_str(), static_cast<long long>(flags.names.days));
+    }
+    return status;
+  }
+  const absl::Status status = MakeIdentities(flags.out, flags.names);
+  if (status.ok()) PrintMade(flags);
+  return status;
+}
+
+}  // namespace
+
+void AddCertsCommand(CLI::App& app, Action& chosen) {
+  auto flags = std::make_shared<CertsFlags>();
+  CLI::App* sub = app.add_subcommand(
+      "certs", "A certificate authority for development, and certificates for mutual TLS by role");
+  CLI::Option* const out = sub->add_option("--out", flags->out, "directory to make, or to change");
+  // Its former place on the command line.
+  sub->add_option("directory", flags->out)->group("")->excludes(out)->each([](const std::string&) {
+    std::fputs("tandem certs: the directory is named by --out now\n", stderr);
+  });
+  sub->add_option("--days", flags->names.days, "validity of the certificates")
+      ->check(CLI::Range(1, 825))
+      ->capture_default_str();
+  sub->add_option("--dns", flags->names.dns, "DNS name of the rollout servers, beside localhost");
+  sub->add_option("--ip", flags->names.ips,
+                  "address of the rollout servers, beside 127.0.0.1 and ::1");
+  sub->add_option("--domain", flags->names.domain, "SPIFFE trust domain in every identity")
+      ->capture_default_str();
+  CLI::Option* const renew = sub->add_flag(
+      "--renew", flags->renew,
+      "new certificates and keys under the authority in --out; say --dns, --ip and --domain again");
+  CLI::Option* const new_ca =
+      sub->add_flag("--new-ca", flags->new_ca,
+                    "a new authority beside the one in use: then --renew, then --drop-old-ca");
+  sub->add_flag("--drop-old-ca", flags->drop_old_ca, "end the trust in the authority before")
+      ->excludes(renew)
+      ->excludes(new_ca);
+  renew->excludes(new_ca);
+  EndHelp(
+      *sub,
+      "The rollout server's names are for clients that check them, as Python's do; the project's "
+      "own ask\n"
+      "for the role in the certificate instead. docs/security.md goes through all of it.",
+      "tandem certs --out certs --dns rollout.example.org --days 30");
+  sub->callback([flags, &chosen] {
+    chosen = [flags] {
+      const absl::Status status = Certs(*flags);
+      return status.ok() ? 0 : FailUsage(status);
+    };
+  });
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,247 @@
+// tandem eval: greedy accuracy and pass@k on a JSON lines file, with the trainer's rewards and the
+// rollout server's engine in this process.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/options/command_line.h"
+#include "common/base/json_number.h"
+#include "common/base/status_macros.h"
+#include "common/model/model_config.h"
+#include "cli/tools/generate.h"
+#include "cli/io/json_lines.h"
+#include "cli/io/live_line.h"
+#include "cli/model/model_input.h"
+#include "cli/io/subcommand.h"
+#include "trainer/prompts/prompt_source.h"
+#include "trainer/rewards/rewards.h"
+#include "common/base/run_error.h"
+
+namespace tandem::cli {
+namespace {
+
+struct EvalFlags {
+  std::string model;
+  std::string dtype;  // empty: that of the weights
+  int64_t limit = 0;
+  int32_t k = 0;
+  rollout::SamplingParams sampling{.max_new_tokens = 128};
+  int64_t threads = 0;
+  std::vector<std::string> rewards;
+  trainer::DataOptions data;
+  trainer::RewardOptions reward;
+};
+
+// Over the prompts of one kind, greedy or sampled.
+struct Tally {
+  int64_t num_prompts = 0, num_failed = 0;
+  double reward_sum = 0;
+  int64_t num_correct = 0;
+
+  double PerPrompt(double sum) const {
+    return sum / static_cast<double>(std::max<int64_t>(1, num_prompts));
+  }
+};
+
+absl::Status ParseRewards(EvalFlags& flags) {
+  if (flags.rewards.empty()) return absl::OkStatus();
+  flags.reward.weights.clear();
+  for (const std::string& text : flags.rewards) {
+    const size_t equals = text.find('=');
+    double weight = 1;
+    if (equals != std::string::npos && !absl::SimpleAtod(text.substr(equals + 1), &weight)) {
+      return AsUsageError(
+          absl::InvalidArgumentError(absl::StrCat("--reward ", text, ": want NAME=WEIGHT")));
+    }
+    flags.reward.weights.emplace_back(text.substr(0, equals), weight);
+  }
+  return absl::OkStatus();
+}
+
+// What does not fit into the model's context beside its completion is counted, not judged.
+absl::Status BoundPrompts(const ModelConfig& config, EvalFlags& flags) {
+  flags.data.over_length = trainer::OverLength::kDrop;
+  flags.data.max_prompt_tokens = config.max_position_embeddings - flags.sampling.max_new_tokens;
+  if (flags.data.max_prompt_tokens >= 1) return absl::OkStatus();
+  return AsUsageError(absl::InvalidArgumentError(absl::StrCat(
+      "--max-new-tokens ", flags.sampling.max_new_tokens,
+      " leaves no room for a prompt in the model's context of ", config.max_position_embeddings)));
+}
+
+// Two groups a prompt: 2i greedy with one completion, 2i + 1 sampled with k; without k only the
+// first.
+std::vector<rollout::GroupRequest> Requests(const EvalFlags& flags,
+                                            const trainer::PromptSource& source, size_t count) {
+  std::vector<rollout::GroupRequest> requests;
+  for (size_t i = 0; i < count; ++i) {
+    const auto& ids = source.prompts()[i].token_ids();
+    rollout::GroupRequest greedy;
+    greedy.prompt.assign(ids.begin(), ids.end());
+    greedy.sampling = {.temperature = 0, .max_new_tokens = flags.sampling.max_new_tokens};
+    requests.push_back(greedy);
+    if (flags.k == 0) continue;
+    rollout::GroupRequest sampled = std::move(greedy);
+    sampled.sampling = flags.sampling;
+    sampled.sampling.seed = flags.sampling.seed + i;
+    sampled.num_completions = flags.k;
+    requests.push_back(std::move(sampled));
+  }
+  return requests;
+}
+
+std::vector<trainer::Reward> Judge(trainer::RewardFunction& judge,
+                                   const experience::v1::Prompt& prompt,
+                                   const std::vector<rollout::FinishedCompletion>& completions) {
+  std::vector<trainer::RewardInput> inputs;
+  for (const rollout::FinishedCompletion& completion : completions) {
+    inputs.push_back({.text = completion.text,
+                      .answer = prompt.answer(),
+                      .prompt = prompt.text(),
+                      .source_json = prompt.source_json(),
+                      .num_tokens = static_cast<int64_t>(completion.token_ids.size()),
+                      .truncated = completion.finish_reason == rollout::FinishReason::kLength});
+  }
+  return judge.Score(inputs);
+}
+
+// A prompt for which no completion has a reward is counted apart: it is neither right nor wrong.
+void Count(std::vector<trainer::Reward> rewards, Tally& tally) {
+  std::erase_if(rewards, [](const trainer::Reward& reward) {
+    return trainer::IsRewardFailure(reward.mask_reason);
+  });
+  if (rewards.empty()) {
+    ++tally.num_failed;
+    return;
+  }
+  double sum = 0;
+  for (const trainer::Reward& reward : rewards) sum += reward.value;
+  ++tally.num_prompts;
+  tally.reward_sum += sum / static_cast<double>(rewards.size());
+  tally.num_correct += std::ranges::any_of(rewards, &trainer::Reward::correct);
+}
+
+void PrintTally(const Tally& greedy, const Tally& sampled, int32_t k, int64_t num_too_long) {
+  const auto share = [](const Tally& of) {
+    return JsonNumber(of.PerPrompt(static_cast<double>(of.num_correct)));
+  };
+  std::string line = absl::StrCat("{\"num_prompts\":", greedy.num_prompts,
+                                  ",\"num_failed\":", greedy.num_failed + sampled.num_failed,
+                                  ",\"num_too_long\":", num_too_long,
+                                  ",\"greedy\":", JsonNumber(greedy.PerPrompt(greedy.reward_sum)),
+                                  ",\"greedy_share_correct\":", share(greedy));
+  if (k > 0) {
+    absl::StrAppend(&line, ",\"k\":", k,
+                    ",\"sampled\":", JsonNumber(sampled.PerPrompt(sampled.reward_sum)),
+                    ",\"pass_at_k\":", share(sampled));
+  }
+  PrintLine(line + "}");
+}
+
+absl::Status Eval(EvalFlags& flags) {
+  TANDEM_RETURN_IF_ERROR(ParseRewards(flags));
+  auto judge = trainer::RewardFunction::Create(flags.reward);
+  if (!judge.ok()) return AsUsageError(judge.status());
+  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
+  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.model));
+  TANDEM_RETURN_IF_ERROR(BoundPrompts(config, flags));
+  TANDEM_ASSIGN_OR_RETURN(flags.dtype, ChooseDType(flags.model, flags.dtype));
+  TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(flags.model));
+  TANDEM_ASSIGN_OR_RETURN(const auto source,
+                          trainer::PromptSource::Open(flags.data.eval, flags.data, 0, *tokenizer));
+  size_t count = source->prompts().size();
+  if (flags.limit > 0) count = std::min(count, static_cast<size_t>(flags.limit));
+  std::vector<rollout::GroupRequest> requests = Requests(flags, *source, count);
+  TANDEM_ASSIGN_OR_RETURN(const auto engine,
+                          CreateEngineFor(flags.model, flags.dtype, flags.threads, requests));
+  const size_t per_prompt = flags.k > 0 ? 2 : 1;
+  const int64_t total = static_cast<int64_t>(requests.size());
+  LiveLine live;
+  Tally greedy, sampled;
+  TANDEM_RETURN_IF_ERROR(GenerateAll(
+      *engine, std::move(requests),
+      [&](size_t i, std::vector<rollout::FinishedCompletion> completions) {
+        const experience::v1::Prompt& prompt = source->prompts()[i / per_prompt];
+        Count(Judge(**judge, prompt, completions), i % per_prompt == 0 ? greedy : sampled);
+        live.Update("eval " + ProgressBar(static_cast<int64_t>(i) + 1, total, 30));
+      }));
+  live.Clear();
+  if (greedy.num_prompts + sampled.num_prompts == 0) {
+    return trainer::WithExitCode(
+        absl::FailedPreconditionError(absl::StrCat(
+            flags.data.eval, ": none of ", count, " prompts has a reward (", greedy.num_failed,
+            " failed, ", source->num_dropped(), " too long): there is nothing to average; look at ",
+            "the answers of the file and at --reward")),
+        ExitCode::kBadModelOrData);
+  }
+  PrintTally(greedy, sampled, flags.k, source->num_dropped());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddEvalCommand(CLI::App& app, Action& chosen) {
+  auto flags = std::make_shared<EvalFlags>();
+  CLI::App* sub = app.add_subcommand("eval", "Greedy accuracy and pass@k on a JSON lines file");
+  sub->add_option("--model", flags->model, "Hugging Face directory")->required();
+  sub->add_option("--data", flags->data.eval,
+                  "JSON lines: prompt or messages and answer, or GSM8K's question and answer")
+      ->required();
+  sub->add_option("--dtype", flags->dtype, "compute dtype; default: that of the weights")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
+  sub->add_option("-k,--group-size", flags->k,
+                  "also sample k completions a prompt and report pass@k; 0: no")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  sub->add_option("--temperature", flags->sampling.temperature, "of the k completions")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  sub->add_option("--top-k", flags->sampling.top_k, "of the k completions; 0: all tokens")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  sub->add_option("--top-p", flags->sampling.top_p, "of the k completions; 1: all tokens")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  sub->add_option("--min-p", flags->sampling.min_p, "of the k completions; 0: all tokens")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  sub->add_option("--max-new-tokens", flags->sampling.max_new_tokens,
+                  "of a completion at most, stop token included")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  sub->add_option("--seed", flags->sampling.seed, "of the k completions")->capture_default_str();
+  sub->add_option("--limit", flags->limit, "the first N prompts only; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  sub->add_option("--reward", flags->rewards,
+                  "NAME[=WEIGHT], as under trainer.reward.weights; may be given several times "
+                  "(default: number_answer)")
+      ->take_all()
+      ->expected(1);
+  sub->add_option("--suffix", flags->data.suffix, "added to each prompt or question");
+  sub->add_flag_callback(
+      "--no-chat", [flags] { flags->data.chat = false; },
+      "prompts as they are, not through the model's chat template (trainer.data.chat: false)");
+  sub->add_option("--threads", flags->threads, "0: the cores of the machine")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  EndHelp(*sub,
+          "Prints one JSON line: num_prompts, num_failed (no reward: in none of the means), "
+          "num_too_long\n(over the model's context with --max-new-tokens: not judged), greedy "
+          "(mean reward),\ngreedy_share_correct and, with -k, sampled (mean reward) and pass_at_k "
+          "(share of prompts\nwith a correct completion).",
+          "tandem eval --model MODEL --data held_out.jsonl --max-new-tokens 16 -k 8");
+  sub->callback([flags, &chosen] {
+    chosen = [flags] {
+      const absl::Status status = Eval(*flags);
+      return status.ok() ? 0 : Fail(status);
+    };
+  });
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,217 @@
+// tandem score: log-probs of given ids through either side's forward.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/options/command_line.h"
+#include "common/base/status_macros.h"
+#include "cli/io/json_lines.h"
+#include "cli/model/model_input.h"
+#include "cli/model/numerics_option.h"
+#include "cli/io/subcommand.h"
+#include "cli/tools/trainer_scorer.h"
+#include "rollout_server/engine/engine.h"
+
+namespace tandem::cli {
+namespace {
+
+struct ScoreFlags {
+  std::string model;
+  std::string input = "-";
+  std::string engine = "rollout";
+  std::string dtype;  // empty: that of the weights
+  std::string path = "decode";
+  Numerics numerics = Numerics::kFast;
+  rollout::ScoreOptions how;  // but for the path
+  bool details = false;
+  int64_t max_tokens = 8192;
+  int64_t threads = 0;
+};
+
+// A line of input to a line of output.
+struct Question {
+  std::vector<int32_t> ids;
+  int64_t num_prompt_tokens = 0;
+};
+using ScoreFunction = std::function<absl::StatusOr<std::string>(const Question&)>;
+
+// The first id and the prompt are not scored.
+size_t NumUnscored(const Question& question) {
+  return static_cast<size_t>(std::max<int64_t>(1, question.num_prompt_tokens));
+}
+
+std::string Logprobs(const std::vector<float>& values, size_t nulls) {
+  return absl::StrCat("{\"logprobs\":", FloatsToJson(values, nulls), "}");
+}
+
+std::string Details(const rollout::SequenceScore& score, size_t nulls) {
+  std::string line = "{";
+  for (const auto& [name, values] : {std::pair("logprobs", &score.logprobs),
+                                     {"raw_logprobs", &score.raw_logprobs},
+                                     {"entropies", &score.entropies},
+                                     {"logprob_second_moments", &score.logprob_second_moments},
+                                     {"squared_probs", &score.squared_probs},
+                                     {"kept_mass", &score.kept_mass},
+                                     {"margins", &score.margins}}) {
+    absl::StrAppend(&line, "\"", name, "\":", FloatsToJson(*values, nulls), ",");
+  }
+  const std::vector<float> ranks(score.ranks.begin(), score.ranks.end());
+  return absl::StrCat(line, "\"ranks\":", FloatsToJson(ranks, nulls), "}");
+}
+
+absl::StatusOr<ScoreFunction> RolloutScore(const ScoreFlags& flags) {
+  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.model));
+  rollout::EngineOptions options;
+  options.dtype = flags.dtype == "bf16" ? ComputeDType::kBf16 : ComputeDType::kFp32;
+  options.kv_capacity_tokens = std::min(flags.max_tokens, config.max_position_embeddings) + 64;
+  options.num_threads = flags.threads;
+  options.numerics = flags.numerics;
+  TANDEM_ASSIGN_OR_RETURN(auto created, rollout::Engine::Create(flags.model, options));
+  std::shared_ptr<rollout::Engine> engine = std::move(created);
+  engine->DropInitialTensors();
+  rollout::ScoreOptions how = flags.how;
+  how.path = flags.path == "decode" ? rollout::ScorePath::kDecode : rollout::ScorePath::kPrefill;
+  const bool details = flags.details;
+  return ScoreFunction(
+      [engine, how, details](const Question& question) -> absl::StatusOr<std::string> {
+        TANDEM_ASSIGN_OR_RETURN(const auto scores,
+                                engine->Score({{question.ids, question.num_prompt_tokens}}, how));
+        return details ? Details(scores[0], NumUnscored(question))
+                       : Logprobs(scores[0].logprobs, NumUnscored(question));
+      });
+}
+
+absl::StatusOr<ScoreFunction> TrainerScore(const ScoreFlags& flags) {
+  rollout::ScoreOptions plain;
+  plain.temperature = flags.how.temperature;
+  if (flags.details || flags.how.top_k != plain.top_k || flags.how.top_p != plain.top_p ||
+      flags.how.min_p != plain.min_p || flags.how.precision != plain.precision) {
+    return AsUsageError(absl::InvalidArgumentError(
+        "--details, --top-k, --top-p, --min-p and the --*-bits are of the rollout engine's score: "
+        "leave them "
+        "out with --engine trainer"));
+  }
+  TANDEM_ASSIGN_OR_RETURN(
+      auto created, TrainerScorer::Create(flags.model, flags.dtype == "bf16", flags.numerics));
+  std::shared_ptr<TrainerScorer> scorer = std::move(created);
+  const float temperature = flags.how.temperature;
+  return ScoreFunction(
+      [scorer, temperature](const Question& question) -> absl::StatusOr<std::string> {
+        TANDEM_ASSIGN_OR_RETURN(const std::vector<float> logprobs,
+                                scorer->Score(question.ids, temperature));
+        return Logprobs(logprobs, NumUnscored(question));
+      });
+}
+
+absl::StatusOr<Question> ParseQuestion(const nlohmann::json& line) {
+  static constexpr const char* kKeys[] = {"ids", "num_prompt_tokens"};
+  TANDEM_RETURN_IF_ERROR(CheckKeys(line, kKeys));
+  Question question;
+  TANDEM_ASSIGN_OR_RETURN(question.ids, IdsField(line, "ids"));
+  const auto prompt = line.find("num_prompt_tokens");
+  if (prompt == line.end()) return question;
+  const int64_t size = static_cast<int64_t>(question.ids.size());
+  if (!prompt->is_number_integer() || prompt->get<int64_t>() < 0 ||
+      prompt->get<int64_t>() >= size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"num_prompt_tokens\": want an integer from 0 to ", size - 1));
+  }
+  question.num_prompt_tokens = prompt->get<int64_t>();
+  return question;
+}
+
+absl::Status Score(ScoreFlags& flags) {
+  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(flags.model));
+  TANDEM_ASSIGN_OR_RETURN(flags.dtype, ChooseDType(flags.model, flags.dtype));
+  TANDEM_ASSIGN_OR_RETURN(const auto reader, JsonLineReader::Open(flags.input));
+  TANDEM_ASSIGN_OR_RETURN(const ScoreFunction score,
+                          flags.engine == "trainer" ? TrainerScore(flags) : RolloutScore(flags));
+  while (true) {
+    TANDEM_ASSIGN_OR_RETURN(const auto line, reader->Next());
+    if (!line.has_value()) return absl::OkStatus();
+    const auto question = ParseQuestion(*line);
+    if (!question.ok()) return reader->At(question.status());
+    const auto answer = score(*question);
+    if (!answer.ok()) return reader->At(answer.status());
+    PrintLine(*answer);
+  }
+}
+
+// What of a score can be changed by itself.
+void AddFactorOptions(CLI::App* sub, ScoreFlags& flags) {
+  rollout::ScoreOptions& how = flags.how;
+  sub->add_option("--path", flags.path,
+                  "rollout only: decode token by token (a prompt at once), or prefill at once")
+      ->check(CLI::IsMember({"decode", "prefill"}))
+      ->capture_default_str();
+  sub->add_option("--temperature", how.temperature, "logits are divided by it")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  sub->add_option("--top-k", how.top_k, "rollout only: under top-k; 0: off")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  sub->add_option("--top-p", how.top_p, "rollout only: under top-p; 1: off")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  sub->add_option("--min-p", how.min_p, "rollout only: under min-p; 0: off")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  const auto bits = [sub](const char* flag, int& field, const char* what) {
+    sub->add_option(flag, field, absl::StrCat("rollout only: significand bits kept of ", what))
+        ->check(CLI::Range(kLeastSignificandBits, kFp32SignificandBits))
+        ->capture_default_str();
+  };
+  bits("--body-bits", how.precision.body_bits, "the inputs of linear layers but the head");
+  bits("--head-bits", how.precision.head_bits, "the head's inputs and the logits");
+  bits("--kv-bits", how.precision.kv_bits, "keys and values");
+  bits("--rotary-bits", how.precision.rotary_bits, "rotary angles");
+}
+
+}  // namespace
+
+void AddScoreCommand(CLI::App& app, Action& chosen) {
+  auto flags = std::make_shared<ScoreFlags>();
+  CLI::App* sub = app.add_subcommand("score", "Log-probs of given ids, by either side's forward");
+  sub->add_option("--model", flags->model, "Hugging Face directory")->required();
+  sub->add_option("--input", flags->input, "JSON lines; - is standard input")
+      ->capture_default_str();
+  sub->add_option(
+         "--engine", flags->engine,
+         "whose forward: the rollout server's (token by token through its KV cache) or the "
+         "trainer's")
+      ->check(CLI::IsMember({"rollout", "trainer"}))
+      ->capture_default_str();
+  sub->add_option("--dtype", flags->dtype, "compute dtype; default: that of the weights")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
+  AddNumericsOption(sub, flags->numerics);
+  AddFactorOptions(sub, *flags);
+  sub->add_flag(
+      "--details", flags->details,
+      "rollout only: also raw log-probs, entropies, moments, kept mass, margins and ranks");
+  sub->add_option("--max-line-tokens", flags->max_tokens,
+                  "rollout only: longest line the cache can hold")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  sub->add_option("--threads", flags->threads, "0: the cores of the machine")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  EndHelp(
+      *sub,
+      "Lines: {\"ids\": [..]} -> {\"logprobs\": [null, ..]}; element t is of token t given\n"
+      "the tokens before it. \"num_prompt_tokens\": N beside the ids says that the first N were\n"
+      "given: they are not scored. null is also what --top-k, --top-p or --min-p remove.",
+      "echo '{\"ids\":[5,6,7]}' | tandem score --model MODEL --engine trainer");
+  sub->callback([flags, &chosen] {
+    chosen = [flags] {
+      const absl::Status status = Score(*flags);
+      return status.ok() ? 0 : Fail(status);
+    };
+  });
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,36 @@
+// tandem version: commit, libraries, compiler.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/options/command_line.h"
+#include "common/base/version.h"
+#include "common/comm/group.h"
+#include "cli/tools/library_versions.h"
+#include "cli/io/subcommand.h"
+
+namespace tandem::cli {
+
+std::string VersionLine() {
+  return absl::StrCat("tandem ", std::string(ProjectVersion()), " (commit ",
+                      std::string(GitCommit()), ")");
+}
+
+void AddVersionCommand(CLI::App& app, Action& chosen) {
+  CLI::App* sub = app.add_subcommand("version", "Commit, libraries, compiler");
+  EndHelp(*sub, "", "tandem version");
+  sub->callback([&chosen] {
+    chosen = [] {
+      const std::string text =
+          absl::StrCat(VersionLine(), "\n", "LibTorch  ", LibTorchVersion(), " (", CpuCapability(),
+                       ")\n", "oneDNN    ", OneDnnVersion(), "\n", "gRPC      ", GrpcVersion(),
+                       "\n", "NCCL      ", comm::HasNccl() ? "LibTorch's" : "none (CPU build)",
+                       "\n", "compiler  ", std::string(CompilerVersion()), "\n");
+      std::fputs(text.c_str(), stdout);
+      return 0;
+    };
+  });
+}
+
+}  // namespace tandem::cli

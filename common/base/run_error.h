@@ -1,0 +1,46 @@
+// Errors of a run that know their exit code: the same status code can mean a bad model or a server
+// that belongs to another run, and only the place that met the error can tell.
+#ifndef TANDEM_COMMON_BASE_RUN_ERROR_H_
+#define TANDEM_COMMON_BASE_RUN_ERROR_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/exit_codes.h"
+#include "common/base/weight_version.h"
+
+namespace tandem::trainer {
+
+inline constexpr char kExitCodePayload[] = "tandem/exit_code";
+
+// The same error; OK stays OK. A code that is there already stays.
+inline absl::Status WithExitCode(absl::Status status, ExitCode code) {
+  if (!status.ok() && !status.GetPayload(kExitCodePayload).has_value()) {
+    status.SetPayload(kExitCodePayload, absl::Cord(std::to_string(ToInt(code))));
+  }
+  return status;
+}
+
+// Of a run whose last weights found no room.
+inline absl::Status NotSaved(WeightVersion version, int64_t saved_step, const absl::Status& why) {
+  return WithExitCode(
+      absl::ResourceExhaustedError(absl::StrCat(
+          "the weights of step ", version.value, " could not be saved: ", why.message(),
+          saved_step == 0 ? "; no checkpoint was saved before"
+                          : absl::StrCat("; the checkpoint of step ", saved_step, " stands"),
+          ": make room, then --resume")),
+      ExitCode::kStorage);
+}
+
+inline ExitCode ExitCodeOf(const absl::Status& status) {
+  const auto payload = status.GetPayload(kExitCodePayload);
+  if (!payload.has_value()) return ExitCodeFor(status);
+  return static_cast<ExitCode>(std::stoi(std::string(*payload)));
+}
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_COMMON_BASE_RUN_ERROR_H_

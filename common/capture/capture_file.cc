@@ -1,0 +1,316 @@
+// ReadCapture and WriteCapture: the columns as safetensors, the manifest as JSON.
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/files/file_system.h"
+#include "common/base/json_number.h"
+#include "common/base/status_macros.h"
+#include "common/model/safetensors.h"
+#include "common/model/token_support.h"
+#include "common/capture/capture.h"
+#include "common/weights/digest.h"
+
+namespace tandem::offpolicy {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr char kColumns[] = "tensors.safetensors";
+constexpr char kManifest[] = "manifest.json";
+constexpr char kFormat[] = "tandem-capture";
+
+template <typename T>
+constexpr DType DTypeOf() {
+  if constexpr (std::is_same_v<T, float>) return DType::kF32;
+  if constexpr (std::is_same_v<T, double>) return DType::kF64;
+  if constexpr (std::is_same_v<T, int32_t>) return DType::kI32;
+  if constexpr (std::is_same_v<T, int64_t>) return DType::kI64;
+  return DType::kU8;
+}
+
+// Calls visit(name, column) for every column but the supports, of a Capture or of a const one.
+template <typename C, typename Visit>
+void ForEachColumn(C& c, const Visit& visit) {
+  visit("group_id", c.group_id);
+  visit("prompt_ids", c.prompt_ids);
+  visit("prompt_offsets", c.prompt_offsets);
+  visit("group", c.group);
+  visit("completion_index", c.completion_index);
+  visit("token_offsets", c.token_offsets);
+  visit("reward", c.reward);
+  visit("masked", c.masked);
+  visit("finish", c.finish);
+  visit("token_hash", c.token_hash);
+  visit("seed", c.seed);
+  visit("token_ids", c.token_ids);
+  visit("behaviour_logprobs", c.behaviour_logprobs);
+  visit("raw_logprobs", c.raw_logprobs);
+  visit("proximal_logprobs", c.proximal_logprobs);
+  visit("entropies", c.entropies);
+  visit("logprob_second_moments", c.logprob_second_moments);
+  visit("kept_mass", c.kept_mass);
+  visit("advantages", c.advantages);
+  visit("weight_version", c.weight_version);
+  visit("decode_batch_size", c.decode_batch_size);
+  visit("prefix_cached", c.prefix_cached);
+}
+
+template <typename C, typename Visit>
+void ForEachSupportColumn(C& c, const Visit& visit) {
+  visit("packed_support", c.packed_support);
+  visit("packed_support_offsets", c.packed_support_offsets);
+}
+
+std::vector<HostTensor> ColumnsOf(const Capture& capture) {
+  std::vector<HostTensor> tensors;
+  const auto add = [&](const char* name, const auto& column) {
+    using T = typename std::decay_t<decltype(column)>::value_type;
+    tensors.push_back({{name, DTypeOf<T>(), {static_cast<int64_t>(column.size())}},
+                       std::as_bytes(std::span(column)),
+                       nullptr});
+  };
+  ForEachColumn(capture, add);
+  ForEachSupportColumn(capture, add);
+  return tensors;
+}
+
+// The supports of format 1: ids of every token, one after the other, and their [T + 1] ends.
+struct PlainSupports {
+  std::vector<int32_t> ids;
+  std::vector<int64_t> offsets;
+};
+
+absl::Status PackSupports(const PlainSupports& plain, const std::string& path, Capture& capture) {
+  const std::vector<int64_t>& ends = plain.offsets;
+  if (ends.size() != capture.token_ids.size() + 1 || ends.front() != 0 ||
+      !std::ranges::is_sorted(ends) || ends.back() != static_cast<int64_t>(plain.ids.size())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": column support_offsets does not rise from 0 to the ", plain.ids.size(),
+        " entries of support_ids, with one entry a token and one more"));
+  }
+  capture.packed_support_offsets = {0};
+  for (size_t t = 0; t + 1 < ends.size(); ++t) {
+    const auto ids = std::span(plain.ids).subspan(static_cast<size_t>(ends[t]),
+                                                  static_cast<size_t>(ends[t + 1] - ends[t]));
+    const bool rise = std::ranges::adjacent_find(ids, std::greater_equal()) == ids.end();
+    if (!ids.empty() && (!rise || ids.front() < 0 || ids.back() >= kMostIds)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": column support_ids: those of token ", t, " are not rising ids"));
+    }
+    const std::string bytes = PackedSupport(ids).bytes();
+    capture.packed_support.insert(capture.packed_support.end(), bytes.begin(), bytes.end());
+    capture.packed_support_offsets.push_back(static_cast<int64_t>(capture.packed_support.size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FillColumns(const std::vector<HostTensor>& tensors, const std::string& path,
+                         int64_t format_version, Capture& capture) {
+  std::map<std::string, const HostTensor*> by_name;
+  for (const HostTensor& tensor : tensors) by_name[tensor.spec.name] = &tensor;
+  absl::Status status;
+  const auto fill = [&](const char* name, auto& column) {
+    using T = typename std::decay_t<decltype(column)>::value_type;
+    const auto found = by_name.find(name);
+    if (found == by_name.end()) {
+      status.Update(
+          absl::InvalidArgumentError(absl::StrCat(path, ": column ", name, " is missing")));
+      return;
+    }
+    const HostTensor& tensor = *found->second;
+    if (tensor.spec.dtype != DTypeOf<T>() || tensor.spec.shape.size() != 1) {
+      status.Update(absl::InvalidArgumentError(
+          absl::StrCat(path, ": column ", tensor.spec.ToString(), " must be ",
+                       std::string(DTypeName(DTypeOf<T>())), " of one dimension")));
+      return;
+    }
+    column.resize(static_cast<size_t>(tensor.spec.num_elements()));
+    std::memcpy(column.data(), tensor.bytes.data(), tensor.bytes.size());
+  };
+  ForEachColumn(capture, fill);
+  if (format_version > 1) {
+    ForEachSupportColumn(capture, fill);
+    return status;
+  }
+  PlainSupports plain;
+  fill("support_ids", plain.ids);
+  fill("support_offsets", plain.offsets);
+  return status.ok() ? PackSupports(plain, path, capture) : status;
+}
+
+json NineDigits(double value) { return json::parse(JsonNumber(value)); }
+
+json ServersJson(const std::vector<CapturedServer>& servers) {
+  json list = json::array();
+  for (const CapturedServer& s : servers) {
+    list.push_back({{"address", s.address},
+                    {"build", s.build},
+                    {"dtype", s.dtype},
+                    {"numerics", s.numerics},
+                    {"instruction_set", s.instruction_set},
+                    {"in_flight", s.in_flight}});
+  }
+  return list;
+}
+
+json WeightsJson(const std::vector<CapturedWeights>& weights) {
+  json list = json::array();
+  for (const CapturedWeights& w : weights) {
+    list.push_back({{"version", w.version},
+                    {"rounding", w.rounding},
+                    {"served", w.served},
+                    {"masters", w.masters},
+                    {"masters_digest", w.masters_digest}});
+  }
+  return list;
+}
+
+json ManifestJson(const Capture& capture, const std::string& columns_digest) {
+  const CaptureManifest& m = capture.manifest;
+  return {{"format", kFormat},
+          {"format_version", kCaptureFormatVersion},
+          {"created_at", m.created_at},
+          {"tandem_version", m.tandem_version},
+          {"source", m.source},
+          {"run_id", m.run_id},
+          {"step", m.step},
+          {"proximal_version", m.proximal_version},
+          {"model",
+           {{"path", m.model_path},
+            {"type", m.model_type},
+            {"config_digest", m.model_config_digest},
+            {"tokenizer_hash", m.tokenizer_hash}}},
+          {"sampling",
+           {{"temperature", NineDigits(m.sampling.temperature)},
+            {"top_k", m.sampling.top_k},
+            {"top_p", NineDigits(m.sampling.top_p)},
+            {"min_p", NineDigits(m.sampling.min_p)},
+            {"min_new_tokens", m.sampling.min_new_tokens},
+            {"max_new_tokens", m.sampling.max_new_tokens}}},
+          {"servers", ServersJson(m.servers)},
+          {"trainer",
+           {{"dtype", m.trainer.dtype},
+            {"numerics", m.trainer.numerics},
+            {"instruction_set", m.trainer.instruction_set},
+            {"library", m.trainer.library},
+            {"row_tokens", m.trainer.row_tokens}}},
+          {"weights", WeightsJson(m.weights)},
+          {"injected", m.injected},
+          {"num_groups", capture.num_groups()},
+          {"num_completions", capture.num_completions()},
+          {"num_tokens", capture.num_tokens()},
+          {"columns_digest", columns_digest}};
+}
+
+// nlohmann throws on a missing key or another type; ReadCapture turns that into a status.
+CaptureManifest ParseManifest(const json& j) {
+  CaptureManifest m;
+  j.at("created_at").get_to(m.created_at);
+  j.at("tandem_version").get_to(m.tandem_version);
+  j.at("source").get_to(m.source);
+  j.at("run_id").get_to(m.run_id);
+  j.at("step").get_to(m.step);
+  j.at("proximal_version").get_to(m.proximal_version);
+  const json& model = j.at("model");
+  model.at("path").get_to(m.model_path);
+  model.at("type").get_to(m.model_type);
+  model.at("config_digest").get_to(m.model_config_digest);
+  model.at("tokenizer_hash").get_to(m.tokenizer_hash);
+  const json& sampling = j.at("sampling");
+  sampling.at("temperature").get_to(m.sampling.temperature);
+  sampling.at("top_k").get_to(m.sampling.top_k);
+  sampling.at("top_p").get_to(m.sampling.top_p);
+  sampling.at("min_p").get_to(m.sampling.min_p);
+  sampling.at("min_new_tokens").get_to(m.sampling.min_new_tokens);
+  sampling.at("max_new_tokens").get_to(m.sampling.max_new_tokens);
+  for (const json& s : j.at("servers")) {
+    m.servers.push_back({s.at("address"), s.at("build"), s.at("dtype"), s.at("numerics"),
+                         s.at("instruction_set"), s.at("in_flight")});
+  }
+  const json& trainer = j.at("trainer");
+  m.trainer = {trainer.at("dtype"), trainer.at("numerics"), trainer.at("instruction_set"),
+               trainer.at("library"), trainer.at("row_tokens")};
+  for (const json& w : j.at("weights")) {
+    m.weights.push_back({w.at("version"), w.at("rounding"), w.at("served"), w.at("masters"),
+                         w.at("masters_digest")});
+  }
+  j.at("injected").get_to(m.injected);
+  return m;
+}
+
+absl::StatusOr<json> ReadManifest(const std::string& path) {
+  const std::string file = path + "/" + kManifest;
+  if (!fs::exists(file)) {
+    return absl::NotFoundError(
+        fs::is_directory(path)
+            ? absl::StrCat(path, " has no ", kManifest, ": its writing did not end; make it again")
+            : absl::StrCat(path, ": no such capture (a directory with ", kManifest, ")"));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadFile(file));
+  json manifest = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!manifest.is_object() || manifest.value("format", "") != kFormat) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        file, ": not the manifest of a capture (\"format\" must be \"", kFormat, "\")"));
+  }
+  const json& version = manifest["format_version"];
+  if (version != kCaptureFormatVersion && version != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, ": format_version ", version.dump(), ", this program reads 1 and ",
+                     kCaptureFormatVersion, ": use the version of tandem that wrote it (",
+                     manifest.value("tandem_version", "unknown"), ")"));
+  }
+  return manifest;
+}
+
+absl::StatusOr<std::string> DigestFile(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(const auto file, MappedFile::Open(path));
+  return Digest128(file->bytes());
+}
+
+}  // namespace
+
+absl::Status WriteCapture(const std::string& path, const Capture& capture) {
+  TANDEM_RETURN_IF_ERROR(CheckCapture(capture));
+  return WriteDirectoryAtomically(path, [&](const std::string& directory) -> absl::Status {
+    const std::string columns = directory + "/" + kColumns;
+    TANDEM_RETURN_IF_ERROR(WriteSafetensors(columns, ColumnsOf(capture)));
+    TANDEM_ASSIGN_OR_RETURN(const std::string digest, DigestFile(columns));
+    const std::string manifest =
+        ManifestJson(capture, digest).dump(1, ' ', false, json::error_handler_t::replace);
+    return WriteFileAtomically(directory + "/" + kManifest, manifest + "\n");
+  });
+}
+
+absl::StatusOr<Capture> ReadCapture(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(const json manifest, ReadManifest(path));
+  Capture capture;
+  try {
+    capture.manifest = ParseManifest(manifest);
+  } catch (const json::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat(path, "/", kManifest, ": ", error.what()));
+  }
+  const std::string columns = path + "/" + kColumns;
+  const auto digest = DigestFile(columns);
+  if (!digest.ok()) return absl::DataLossError(digest.status().message());
+  if (manifest.value("columns_digest", "") != *digest) {
+    return absl::DataLossError(
+        absl::StrCat(columns, " is not the file its manifest was written for (digest ", *digest,
+                     ", the manifest says ", manifest.value("columns_digest", "nothing"),
+                     "): it was cut short or changed"));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const SafetensorsFile file, ReadSafetensors(columns));
+  TANDEM_RETURN_IF_ERROR(FillColumns(file.tensors, columns, manifest["format_version"], capture));
+  const absl::Status fits = CheckCapture(capture);
+  if (!fits.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", fits.message()));
+  return capture;
+}
+
+}  // namespace tandem::offpolicy

@@ -1,0 +1,39 @@
+// TokenRecord: the completions of a train step or a capture as parallel arrays: what every drift
+// metric, interval and split is a function of.
+//
+//   delta = log pi_proximal - log pi_behaviour,  w = e^delta
+#ifndef TANDEM_COMMON_CAPTURE_TOKEN_RECORD_H_
+#define TANDEM_COMMON_CAPTURE_TOKEN_RECORD_H_
+
+#include <cmath>
+#include <cstdint>
+#include <span>
+
+namespace tandem::offpolicy {
+
+struct TokenRecord {
+  // [T], in parallel; tokens of a completion stand together, in order.
+  std::span<const float> behaviour_logprobs;
+  std::span<const float> proximal_logprobs;
+  std::span<const float> entropies;               // of the sampling distribution, nats
+  std::span<const float> logprob_second_moments;  // of the sampling distribution
+  std::span<const float> advantages;
+  std::span<const int32_t> sequence;     // number of the token's completion, 0 .. S - 1
+  std::span<const int32_t> position;     // in its completion, from 0
+  std::span<const int32_t> version_lag;  // versions between the one that drew it and the one scored
+  std::span<const uint8_t> mask;         // 0: left out
+  // [S], of each completion.
+  std::span<const int32_t> group;   // number of its prompt's group
+  std::span<const int32_t> length;  // tokens
+
+  bool IsFinite(size_t t) const {
+    return std::isfinite(behaviour_logprobs[t]) && std::isfinite(proximal_logprobs[t]);
+  }
+  double Delta(size_t t) const {
+    return static_cast<double>(proximal_logprobs[t]) - static_cast<double>(behaviour_logprobs[t]);
+  }
+};
+
+}  // namespace tandem::offpolicy
+
+#endif  // TANDEM_COMMON_CAPTURE_TOKEN_RECORD_H_

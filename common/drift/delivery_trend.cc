@@ -1,0 +1,122 @@
+#include "common/drift/delivery_trend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace tandem::offpolicy {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+// Two columns of the regression are the same to this share of their squares: nothing tells them
+// apart.
+constexpr double kCollinear = 1e-6;
+
+// Centred squares of distances in units of the last push's, so that a slope is a part of its
+// square.
+struct Columns {
+  std::vector<double> distance, push;
+};
+
+double Dot(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+std::vector<double> Centred(std::vector<double> values, double unit) {
+  double mean = 0;
+  for (double& v : values) {
+    v = unit > 0 ? v / unit : 0;
+    mean += v / static_cast<double>(values.size());
+  }
+  for (double& v : values) v -= mean;
+  return values;
+}
+
+Columns MakeColumns(std::span<const ProbedPush> pushes) {
+  std::vector<double> distance, push;
+  for (const ProbedPush& p : pushes) {
+    distance.push_back(p.distance * p.distance);
+    push.push_back(p.push_distance * p.push_distance);
+  }
+  const double distance_unit = distance.back(), push_unit = push.back();
+  return {Centred(std::move(distance), distance_unit), Centred(std::move(push), push_unit)};
+}
+
+// Slopes are linear in the squares: row[i] is the weight of push i. Empty: cannot be told.
+struct SlopeRows {
+  std::vector<double> distance, push;
+};
+
+SlopeRows LeastSquares(const Columns& x) {
+  const double dd = Dot(x.distance, x.distance), pp = Dot(x.push, x.push),
+               dp = Dot(x.distance, x.push);
+  SlopeRows rows;
+  if (dd <= 0) return rows;
+  const double n = static_cast<double>(x.distance.size());
+  const auto row = [&](double of_distance, double of_push) {
+    std::vector<double> weights;
+    for (size_t i = 0; i < x.distance.size(); ++i) {
+      weights.push_back(of_distance * x.distance[i] + of_push * x.push[i]);
+    }
+    return weights;
+  };
+  if (pp < kCollinear * n) {  // pushes of one size: part of the intercept
+    rows.distance = row(1 / dd, 0);
+    return rows;
+  }
+  const double determinant = dd * pp - dp * dp;
+  if (determinant < kCollinear * dd * pp) return rows;
+  rows.distance = row(pp / determinant, -dp / determinant);
+  rows.push = row(-dp / determinant, dd / determinant);
+  return rows;
+}
+
+double Weighted(std::span<const ProbedPush> pushes, const std::vector<double>& row,
+                size_t completion) {
+  double sum = 0;
+  for (size_t i = 0; i < row.size(); ++i) sum += row[i] * pushes[i].squares[completion];
+  return sum;
+}
+
+bool Usable(const ProbedPush& push) {
+  return std::isfinite(push.distance) && std::isfinite(push.push_distance) &&
+         std::ranges::all_of(push.squares, [](double square) { return std::isfinite(square); });
+}
+
+}  // namespace
+
+DeliveryTrend FitDeliveryTrend(std::span<const ProbedPush> all, std::span<const double> num_tokens,
+                               const BootstrapOptions& options) {
+  std::vector<ProbedPush> pushes;
+  std::ranges::copy_if(all, std::back_inserter(pushes), Usable);
+  DeliveryTrend trend;
+  trend.num_pushes = static_cast<int64_t>(pushes.size());
+  trend.undelivered.value = trend.late.value = kNaN;
+  if (pushes.empty()) return trend;
+  SlopeRows rows;
+  if (trend.num_pushes >= kLeastPushes) rows = LeastSquares(MakeColumns(pushes));
+  const auto nearest = std::ranges::min_element(pushes, {}, &ProbedPush::distance);
+
+  enum Sum : size_t { kTokens, kLast, kNearest, kDistance, kPush, kNumSums };
+  ClusterSums clusters{.num_sums = kNumSums};
+  for (size_t s = 0; s < num_tokens.size(); ++s) {
+    for (const double sum : {num_tokens[s], pushes.back().squares[s], nearest->squares[s],
+                             Weighted(pushes, rows.distance, s), Weighted(pushes, rows.push, s)}) {
+      clusters.values.push_back(sum);
+    }
+  }
+  std::vector<Statistic> statistics;
+  for (const size_t sum : {kLast, kNearest, kDistance, kPush}) {
+    statistics.push_back([sum](std::span<const double> sums) { return sums[sum] / sums[kTokens]; });
+  }
+  const std::vector<Interval> intervals = BootstrapIntervals(clusters, statistics, options);
+  trend.square = intervals[0];
+  trend.floor = intervals[1].value;
+  if (!rows.distance.empty()) trend.undelivered = intervals[2];
+  if (!rows.push.empty()) trend.late = intervals[3];
+  return trend;
+}
+
+}  // namespace tandem::offpolicy

@@ -1,0 +1,80 @@
+// Drift metrics of one train step or capture: behaviour against proximal log-probs, before any
+// clamp, with intervals (drift.md section 1; formulas in docs/drift_metrics.md). The trainer's step
+// metrics and the drift lab call this and nothing else. Pure functions over plain spans.
+#ifndef TANDEM_COMMON_DRIFT_DRIFT_METRICS_H_
+#define TANDEM_COMMON_DRIFT_DRIFT_METRICS_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/statistics/cluster_bootstrap.h"
+#include "common/drift/drift_sums.h"
+#include "common/statistics/quantile_sketch.h"
+#include "common/capture/token_record.h"
+
+namespace tandem::offpolicy {
+
+// What ranks merge: sums, maxima and a sketch; never a mean or a quantile.
+struct DriftTally {
+  DriftSums sums;
+  QuantileSketch abs_delta;
+  double max_abs_delta = 0;
+  double max_abs_probability_difference = 0;
+  double max_abs_sequence_log_ratio = 0;  // of abs(sum delta)
+  double max_w = 0, max_sequence_w = 0;   // of tokens, of completions in product form
+
+  void Merge(const DriftTally& other);
+
+  // One weight has more than half of the sum of squares: what is made of squared weights describes
+  // that token (or completion) and nothing else.
+  bool token_weight_dominates() const { return max_w * max_w > 0.5 * sums.w2; }
+  bool sequence_weight_dominates() const {
+    return max_sequence_w * max_sequence_w > 0.5 * sums.sequence_w2;
+  }
+};
+DriftTally TallyDrift(const TokenRecord& record);
+
+// Why a number or its interval is not given.
+enum class Withheld {
+  kNothing,
+  kFewClusters,  // under kLeastClusters completions or groups
+  kFewTokens,    // a quantile with fewer than 5 tokens above it
+  kHeavyTail,    // one weight dominates, or Pareto k >= kHeavyTail with chi-square over 0.01
+  kNoInterval,   // a maximum, a count or a test statistic: a bootstrap does not apply
+};
+std::string_view WithheldReason(Withheld withheld);  // for people
+
+struct DriftNumber {
+  std::string_view name;  // "k3"
+  Interval interval;      // value is NaN where a heavy tail makes it worthless
+  Withheld withheld = Withheld::kNothing;
+};
+
+enum class ClusterBy { kSequence, kGroup };
+
+struct DriftMetrics {
+  DriftTally tally;
+  double pareto_k = 0;  // of the token weights; NaN without a tail
+  std::vector<DriftNumber> numbers;
+
+  const DriftNumber& Number(
+      std::string_view name) const;  // a name of the table, or the process ends
+  double Get(std::string_view name) const { return Number(name).interval.value; }
+};
+
+// Everything over the tokens of `record`; `cluster_by` says what the intervals draw again.
+DriftMetrics ComputeDriftMetrics(const TokenRecord& record,
+                                 ClusterBy cluster_by = ClusterBy::kSequence,
+                                 const BootstrapOptions& options = {});
+
+// ("drift/k3", value), and where there is an interval ("drift/k3_low", ...) and ("drift/k3_high",
+// ...), in a fixed order: the names of metrics.jsonl (docs/metrics.md).
+std::vector<std::pair<std::string, double>> NamedDriftMetrics(const DriftMetrics& metrics);
+
+}  // namespace tandem::offpolicy
+
+#endif  // TANDEM_COMMON_DRIFT_DRIFT_METRICS_H_

@@ -1,0 +1,44 @@
+// PeerMetrics: a step's drift under the names other systems print, each with their own formula, for
+// users who compare with dashboards they have. Only what can be computed exactly from a record; a
+// name is left out where the run's correction has no counterpart there (docs/drift_metrics.md).
+// Pure.
+//
+// As these systems compute over one batch on one rank. Tokens are the record's: trained, with
+// finite log-probs. Sources, as of 2026-11: verl verl/trainer/ppo/rollout_corr_helper.py and
+// verl/utils/debug/metrics.py; NeMo-RL nemo_rl/algorithms/loss/loss_functions.py; TRL
+// trl/trainer/grpo_trainer.py; prime-rl src/prime_rl/trainer/rl/train.py and utils.py.
+#ifndef TANDEM_COMMON_DRIFT_PEER_METRICS_H_
+#define TANDEM_COMMON_DRIFT_PEER_METRICS_H_
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/offpolicy/correction_options.h"
+#include "common/capture/token_record.h"
+
+namespace tandem::offpolicy {
+
+enum class Peer { kVerl, kNemoRl, kTrl, kPrimeRl };
+
+//   INVALID_ARGUMENT  not one of verl, nemo_rl, trl, prime_rl
+absl::StatusOr<Peer> ParsePeer(const std::string& name);
+
+struct PeerSettings {
+  // What their correction is set to: their thresholds are ours, their kind the one that does the
+  // same.
+  CorrectionOptions correction;
+  // One optimizer update a step: then the policy as it moves is the proximal one. prime-rl compares
+  // with the former; so does verl in bypass mode.
+  bool one_update = true;
+};
+
+// ("rollout_corr/k3_kl", value), ...; NaN where theirs is. Empty for a record without tokens.
+std::vector<std::pair<std::string, double>> PeerMetrics(Peer peer, const TokenRecord& record,
+                                                        const PeerSettings& settings);
+
+}  // namespace tandem::offpolicy
+
+#endif  // TANDEM_COMMON_DRIFT_PEER_METRICS_H_

@@ -1,0 +1,18 @@
+// Files that their owner alone may read, from the first byte on: keys and secrets.
+#ifndef TANDEM_COMMON_FILES_PRIVATE_FILE_H_
+#define TANDEM_COMMON_FILES_PRIVATE_FILE_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace tandem {
+
+// Writes PATH.tmp with mode 0600, fsyncs and renames it. The file that was there stays on failure.
+//   UNAVAILABLE  it cannot be written (path and reason)
+absl::Status WritePrivateFile(const std::string& path, std::string_view contents);
+
+}  // namespace tandem
+
+#endif  // TANDEM_COMMON_FILES_PRIVATE_FILE_H_

@@ -1,0 +1,121 @@
+// OptionBinder: every knob is a field with its default in its component's Options struct, bound
+// once here to a dotted name, a unit and a help line. The binder reads YAML and `a.b=c` overrides
+// into the fields, prints the resolved configuration, and prints help.
+//
+//   struct CorrectionOptions { double max_weight = 2.0; };
+//   void BindOptions(OptionBinder& b, CorrectionOptions& o) {
+//     b.Number("max_weight", &o.max_weight, {.min = 1}, "", "ceiling on one token's weight");
+//   }
+//   OptionBinder b;  b.Section("correction", "arrow 6", [&](OptionBinder& s) { BindOptions(s, o);
+//   });
+//
+// A name bound twice is a TANDEM_CHECK. Thread-compatible; fields must outlive the binder.
+#ifndef TANDEM_COMMON_OPTIONS_OPTIONS_H_
+#define TANDEM_COMMON_OPTIONS_OPTIONS_H_
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace tandem {
+
+struct NumberRange {
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+  bool exclusive_min = false;  // value > min instead of >=
+};
+
+class OptionBinder {
+ public:
+  void Flag(std::string_view name, bool* field, std::string_view help);
+  void Integer(std::string_view name, int64_t* field, NumberRange range, std::string_view unit,
+               std::string_view help);
+  void Number(std::string_view name, double* field, NumberRange range, std::string_view unit,
+              std::string_view help);
+  void Text(std::string_view name, std::string* field, std::string_view help);
+  void TextList(std::string_view name, std::vector<std::string>* field, std::string_view help);
+  void NumberMap(std::string_view name, std::vector<std::pair<std::string, double>>* field,
+                 std::string_view help);  // YAML mapping name: number, order kept
+
+  // An enum by its spellings, in help order: {{"off", Kind::kOff}, {"token_tis", Kind::kTokenTis}}.
+  template <typename Enum>
+  void Choice(std::string_view name, Enum* field, std::vector<std::pair<std::string, Enum>> choices,
+              std::string_view help) {
+    std::vector<std::string> names;
+    for (const auto& [spelling, value] : choices) names.push_back(spelling);
+    ChoiceByIndex(
+        name, std::move(names),
+        [field, choices] {
+          size_t i = 0;
+          while (i < choices.size() && choices[i].second != *field) ++i;
+          return i;
+        },
+        [field, choices](size_t i) { *field = choices[i].second; }, help);
+  }
+
+  // Binds everything `bind` adds under "name.".
+  void Section(std::string_view name, std::string_view help,
+               const std::function<void(OptionBinder&)>& bind);
+
+  // Accepts and ignores a top-level section another process reads.
+  void Ignore(std::string_view name);
+
+  // Reads a YAML file into the fields. A file that fails leaves the fields unspecified.
+  //   NOT_FOUND         no such file
+  //   INVALID_ARGUMENT  "FILE:LINE: ..." syntax; unknown key with the nearest valid name; a name
+  //                     twice; wrong type; out of range (with the range)
+  absl::Status LoadFile(const std::string& path);
+  absl::Status LoadString(const std::string& yaml, std::string_view origin);
+
+  // "correction.max_weight=3". Errors as LoadFile, with "--set" as the place.
+  absl::Status Set(std::string_view assignment);
+
+  // The resolved configuration; LoadString reads it back to the same values.
+  std::string ToYaml() const;
+
+  // One line per knob: name, type, default (value now), range, unit, help.
+  std::string Help() const;
+
+  // The same as a Markdown table per section (docs/configuration.md).
+  std::string Markdown() const;
+
+ private:
+  struct Reader;  // walks a YAML document
+  struct Knob {
+    std::string name;  // dotted
+    std::string type, range, unit, help;
+    std::function<absl::Status(const std::string& scalar)> parse;  // null for lists and maps
+    std::function<absl::Status(const std::vector<std::string>&)> parse_list;
+    std::function<absl::Status(const std::vector<std::pair<std::string, std::string>>&)> parse_map;
+    std::function<std::string()> print;  // as a YAML value on one line
+  };
+  struct SectionHelp {
+    std::string name, help;
+  };
+
+  void ChoiceByIndex(std::string_view name, std::vector<std::string> spellings,
+                     std::function<size_t()> get, std::function<void(size_t)> set,
+                     std::string_view help);
+  void Add(Knob knob);
+  const Knob* Find(std::string_view dotted) const;
+  bool IsSection(std::string_view dotted) const;
+  bool IsIgnored(std::string_view dotted) const;
+  std::string NearestName(std::string_view dotted) const;  // of all knobs and sections
+  absl::Status UnknownKey(std::string_view dotted) const;
+
+  std::string prefix_;
+  std::vector<Knob> knobs_;
+  std::vector<SectionHelp> sections_;
+  std::vector<std::string> ignored_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_COMMON_OPTIONS_OPTIONS_H_

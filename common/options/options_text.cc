@@ -1,0 +1,130 @@
+#include "common/options/options_text.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <limits>
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_replace.h"
+#include "common/options/dotted_name.h"
+#include "common/options/options.h"
+
+namespace tandem {
+namespace {
+
+bool IsPlain(std::string_view text) {
+  static const auto* const kReserved = new std::set<std::string_view>{
+      "null", "Null", "NULL", "true", "True", "TRUE", "false", "False", "FALSE", "yes",
+      "no",   "on",   "off",  "Yes",  "No",   "On",   "Off",   "y",     "n"};
+  if (text.empty() || kReserved->contains(text)) return false;
+  const auto is_word = [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '/' || c == '.';
+  };
+  if (!absl::ascii_isalpha(static_cast<unsigned char>(text[0])) && text[0] != '/') return false;
+  return std::all_of(text.begin(), text.end(), [&](char c) { return is_word(c) || c == '-'; });
+}
+
+}  // namespace
+
+std::string NumberText(double number) {
+  if (std::isinf(number)) return number > 0 ? ".inf" : "-.inf";
+  std::array<char, 32> text;
+  const auto result = std::to_chars(text.data(), text.data() + text.size(), number);
+  return std::string(text.data(), result.ptr);
+}
+
+std::string QuotedText(std::string_view text) {
+  if (IsPlain(text)) return std::string(text);
+  std::string quoted = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      quoted += '\\';
+      quoted += c;
+    } else if (c == '\n') {
+      quoted += "\\n";
+    } else if (byte < 0x20 || byte == 0x7f) {
+      char escape[8];
+      std::snprintf(escape, sizeof(escape), "\\x%02x", byte);
+      quoted += escape;
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "\"";
+}
+
+std::string RangeText(const NumberRange& range) {
+  const bool has_min = range.min != -std::numeric_limits<double>::infinity();
+  const bool has_max = range.max != std::numeric_limits<double>::infinity();
+  if (!has_min && !has_max) return "";
+  if (!has_max) return Concat(range.exclusive_min ? "> " : ">= ", NumberText(range.min));
+  if (!has_min) return Concat("<= ", NumberText(range.max));
+  return Concat("in ", range.exclusive_min ? "(" : "[", NumberText(range.min), ", ",
+                NumberText(range.max), "]");
+}
+
+std::string OptionBinder::ToYaml() const {
+  std::string yaml;
+  // A section's own knobs come before its subsections; both in the order they were bound.
+  const std::function<void(std::string_view, size_t)> print = [&](std::string_view section,
+                                                                  size_t depth) {
+    const std::string indent(2 * depth, ' ');
+    for (const Knob& knob : knobs_) {
+      if (SectionOf(knob.name) != section) continue;
+      yaml += Concat(indent, LastPart(knob.name), ": ", knob.print(), "\n");
+    }
+    for (const SectionHelp& child : sections_) {
+      if (SectionOf(child.name) != section) continue;
+      yaml += Concat(indent, LastPart(child.name), ":\n");
+      print(child.name, depth + 1);
+    }
+  };
+  print("", 0);
+  return yaml;
+}
+
+std::string OptionBinder::Help() const {
+  std::string help;
+  for (const Knob& knob : knobs_) {
+    help += Concat(knob.name, "  ", knob.type, "  = ", knob.print());
+    if (!knob.range.empty()) help += Concat("  ", knob.range);
+    if (!knob.unit.empty()) help += Concat("  [", knob.unit, "]");
+    help += Concat("  ", knob.help, "\n");
+  }
+  return help;
+}
+
+std::string OptionBinder::Markdown() const {
+  std::string page;
+  const auto cell = [](std::string_view text) {
+    return absl::StrReplaceAll(std::string(text), {{"|", "\\|"}, {"\n", " "}});
+  };
+  const auto table = [&](std::string_view section) {
+    bool is_first = true;
+    for (const Knob& knob : knobs_) {
+      if (SectionOf(knob.name) != section) continue;
+      if (is_first) {
+        page += Concat("| name | type | default | range | unit | meaning |\n",
+                       "|---|---|---|---|---|---|\n");
+      }
+      is_first = false;
+      page += Concat("| `", knob.name, "` | ", knob.type, " | `", cell(knob.print()), "` | ",
+                     cell(knob.range), " | ", cell(knob.unit), " | ", cell(knob.help), " |\n");
+    }
+    if (!is_first) page += Concat("\n");
+  };
+  table("");
+  for (const SectionHelp& section : sections_) {
+    page += Concat("## ", section.name, "\n\n", section.help, "\n\n");
+    table(section.name);
+  }
+  return page;
+}
+
+}  // namespace tandem

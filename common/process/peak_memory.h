@@ -1,0 +1,20 @@
+// The most memory this process has held. Thread-safe.
+#ifndef TANDEM_COMMON_PROCESS_PEAK_MEMORY_H_
+#define TANDEM_COMMON_PROCESS_PEAK_MEMORY_H_
+
+#include <sys/resource.h>
+
+#include <cstdint>
+
+namespace tandem {
+
+// Resident, since it started; shared libraries and mapped files that were touched included.
+inline int64_t PeakMemoryBytes() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+}  // namespace tandem
+
+#endif  // TANDEM_COMMON_PROCESS_PEAK_MEMORY_H_

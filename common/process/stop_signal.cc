@@ -1,0 +1,91 @@
+#include "common/process/stop_signal.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+
+#include "common/base/check.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kSignalledExit = 128;  // and the number, as a shell counts
+
+// What a signal handler may touch: lock-free atomics and write(2). The pipe is written once and
+// never read, so that every waiter sees it readable from then on.
+struct SignalState {
+  std::atomic<int> signal{0};
+  std::atomic<bool> requested{false};
+  std::atomic<bool> installed{false};
+  int pipe[2] = {-1, -1};
+  struct sigaction saved_term = {};
+  struct sigaction saved_int = {};
+  struct sigaction saved_pipe = {};
+};
+SignalState state;
+
+void MarkRequested() {
+  if (state.requested.exchange(true)) return;
+  const char byte = 1;
+  [[maybe_unused]] const ssize_t count = ::write(state.pipe[1], &byte, 1);
+}
+
+void OnSignal(int number) {
+  const int saved_errno = errno;
+  int none = 0;
+  if (!state.signal.compare_exchange_strong(none, number)) ::_exit(kSignalledExit + number);
+  MarkRequested();
+  errno = saved_errno;
+}
+
+}  // namespace
+
+StopSignal::StopSignal() {
+  TANDEM_CHECK(!state.installed.exchange(true));
+  state.signal = 0;
+  state.requested = false;
+  TANDEM_CHECK(::pipe2(state.pipe, O_CLOEXEC | O_NONBLOCK) == 0);
+  struct sigaction action = {};
+  action.sa_handler = OnSignal;
+  action.sa_flags = SA_RESTART;
+  ::sigaction(SIGTERM, &action, &state.saved_term);
+  ::sigaction(SIGINT, &action, &state.saved_int);
+  struct sigaction ignore = {};
+  ignore.sa_handler = SIG_IGN;
+  ::sigaction(SIGPIPE, &ignore, &state.saved_pipe);
+}
+
+StopSignal::~StopSignal() {
+  ::sigaction(SIGTERM, &state.saved_term, nullptr);
+  ::sigaction(SIGINT, &state.saved_int, nullptr);
+  ::sigaction(SIGPIPE, &state.saved_pipe, nullptr);
+  ::close(state.pipe[0]);
+  ::close(state.pipe[1]);
+  state.installed = false;
+}
+
+bool StopSignal::Requested() const { return state.requested; }
+
+int StopSignal::signal() const { return state.signal; }
+
+bool StopSignal::WaitFor(std::chrono::milliseconds timeout) const {
+  using std::chrono::milliseconds;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  while (!state.requested) {
+    const auto left = std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now());
+    if (left <= milliseconds::zero()) return false;
+    pollfd readable = {.fd = state.pipe[0], .events = POLLIN, .revents = 0};
+    // At most an hour a round: poll takes an int.
+    ::poll(&readable, 1, static_cast<int>(std::min(left, milliseconds(3'600'000)).count()));
+  }
+  return true;
+}
+
+void StopSignal::Request() { MarkRequested(); }
+
+}  // namespace tandem

@@ -1,0 +1,20 @@
+// Loopback addresses: where plaintext is served without asking, and stores of one machine stay.
+#ifndef TANDEM_COMMON_RENDEZVOUS_LOOPBACK_H_
+#define TANDEM_COMMON_RENDEZVOUS_LOOPBACK_H_
+
+#include <string>
+
+namespace tandem {
+
+// True for HOST:PORT in 127.0.0.0/8, localhost and [::1], and for unix: addresses.
+inline bool IsLoopback(const std::string& address) {
+  if (address.starts_with("unix:")) return true;
+  const std::string host = address.substr(0, address.rfind(':'));
+  // A name such as 127.attacker.example is no number of that network.
+  const bool is_number = host.find_first_not_of("0123456789.") == std::string::npos;
+  return host == "localhost" || host == "[::1]" || (is_number && host.starts_with("127."));
+}
+
+}  // namespace tandem
+
+#endif  // TANDEM_COMMON_RENDEZVOUS_LOOPBACK_H_

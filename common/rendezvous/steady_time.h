@@ -1,0 +1,15 @@
+// SteadyNow: the steady clock as an absl::Time, for deadlines and durations that no jump of the
+// wall clock may move. Only differences mean something.
+#ifndef TANDEM_COMMON_RENDEZVOUS_STEADY_TIME_H_
+#define TANDEM_COMMON_RENDEZVOUS_STEADY_TIME_H_
+
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+
+namespace tandem::comm {
+
+inline absl::Time SteadyNow() { return absl::UnixEpoch() + absl::Seconds(MonotonicSeconds()); }
+
+}  // namespace tandem::comm
+
+#endif  // TANDEM_COMMON_RENDEZVOUS_STEADY_TIME_H_

@@ -1,0 +1,21 @@
+// c10d's side of a Store, for what makes process groups. Includes LibTorch.
+#ifndef TANDEM_COMMON_RENDEZVOUS_STORE_CONNECTION_H_
+#define TANDEM_COMMON_RENDEZVOUS_STORE_CONNECTION_H_
+
+#include <string>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+namespace tandem::comm {
+
+struct StoreConnection {
+  c10::intrusive_ptr<c10d::Store> tcp;       // names as they are in the store
+  c10::intrusive_ptr<c10d::Store> prefixed;  // tcp, or names under `prefix` of it
+  std::string prefix;
+  std::string host;
+  int port = 0;
+};
+
+}  // namespace tandem::comm
+
+#endif  // TANDEM_COMMON_RENDEZVOUS_STORE_CONNECTION_H_

@@ -1,0 +1,83 @@
+// Intervals for statistics of dependent tokens: whole clusters (completions or groups) are drawn
+// again with replacement, never tokens (drift.md section 1).
+//
+// A statistic is a function of additive sums, so a replicate costs one weighted sum over clusters.
+// The interval is BCa (Efron 1987), with the levels widened for few clusters as a t interval is
+// (Hesterberg 2015, "What teachers should know about the bootstrap", section 5.3). Pure and
+// reproducible: the draws are a function of the seed.
+#ifndef TANDEM_COMMON_STATISTICS_CLUSTER_BOOTSTRAP_H_
+#define TANDEM_COMMON_STATISTICS_CLUSTER_BOOTSTRAP_H_
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <span>
+#include <vector>
+
+namespace tandem::offpolicy {
+
+// NaN bounds: unknown; what makes one says why.
+struct Interval {
+  double value = 0;
+  double low = std::numeric_limits<double>::quiet_NaN();
+  double high = std::numeric_limits<double>::quiet_NaN();
+  double standard_error = std::numeric_limits<double>::quiet_NaN();
+
+  bool known() const { return low <= high; }
+  // Does it leave `x` out? False when unknown.
+  bool Excludes(double x) const { return known() && (x < low || x > high); }
+};
+
+// The fewest clusters an interval is made from: below, no bootstrap is to be believed.
+inline constexpr int64_t kLeastClusters = 8;
+
+// [C, S]: S sums of each of C clusters, row after row.
+struct ClusterSums {
+  int64_t num_sums = 0;
+  std::vector<double> values;
+
+  int64_t num_clusters() const {
+    return num_sums == 0 ? 0 : static_cast<int64_t>(values.size()) / num_sums;
+  }
+  std::span<const double> row(int64_t cluster) const {
+    return std::span(values).subspan(static_cast<size_t>(cluster * num_sums),
+                                     static_cast<size_t>(num_sums));
+  }
+  std::vector<double> Total() const;
+};
+
+// Of the sums [S] of a sample of clusters.
+using Statistic = std::function<double(std::span<const double>)>;
+
+struct BootstrapOptions {
+  int64_t replicates = 1000;
+  double level = 0.95;
+  uint64_t seed = 1;
+};
+
+// One interval per statistic, all from the same draws. Bounds stay unknown with fewer than
+// kLeastClusters clusters and where a statistic is not finite in some replicate.
+std::vector<Interval> BootstrapIntervals(const ClusterSums& clusters,
+                                         std::span<const Statistic> statistics,
+                                         const BootstrapOptions& options = {});
+
+// The same from replicates that were made elsewhere (quantiles, fits): `replicates` [R] of the
+// statistic, `leave_one_out` [C] without each cluster in turn. Reorders `replicates`.
+Interval BcaInterval(double value, std::vector<double>& replicates,
+                     std::span<const double> leave_one_out, double level);
+
+// Draws clusters: `counts[c]` is how often cluster c is in the sample. A stream of its own per
+// seed.
+class ClusterDraws {
+ public:
+  ClusterDraws(int64_t num_clusters, uint64_t seed);
+  std::span<const int32_t> Next();
+
+ private:
+  uint64_t state_;
+  std::vector<int32_t> counts_;
+};
+
+}  // namespace tandem::offpolicy
+
+#endif  // TANDEM_COMMON_STATISTICS_CLUSTER_BOOTSTRAP_H_

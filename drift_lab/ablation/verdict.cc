@@ -1,0 +1,138 @@
+#include "drift_lab/ablation/verdict.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace tandem::drift {
+namespace {
+
+using offpolicy::Interval;
+
+bool IsMaterial(const PartShare& share) {
+  return share.mean_abs.value > kLogprobFloor && share.square().value >= kLeastShare &&
+         share.square().low > 0;
+}
+
+// A replay owes the record every bit: one token is evidence, whatever an interval over sequences
+// says of the others.
+bool IsUnexplainedRecord(const PartShare& share, const RecordDiagnosis& diagnosis) {
+  return share.part == Part::kRecord && !diagnosis.explained &&
+         share.mean_abs.value > kLogprobFloor && share.square().value >= kLeastShare;
+}
+
+std::string EvidenceOf(const PartShare& share) {
+  return absl::StrFormat("%s: mean abs %.3g nats a token", std::string(PartDescription(share.part)),
+                         share.mean_abs.value);
+}
+
+// A place where numbers differ though nothing about the model was changed: what to measure next.
+const char* DecidingMeasurement(Part part) {
+  switch (part) {
+    case Part::kRecord:
+      return "capture again with the prefix cache off, with one group at a time, and with "
+             "trainer.capture.versions_before, so that more versions of the weights can be tried";
+    case Part::kTrainerRecord:
+      return "score the same capture twice with the trainer: if the two differ, something is "
+             "random "
+             "(dropout, train mode); if not, the run packed or cast otherwise than it says";
+    case Part::kEmulation:
+      return "the serving engine's instructions round otherwise than fp32 with rounded inputs: set "
+             "TANDEM_INSTRUCTION_SET=avx512 on the server and capture again";
+    default:
+      return "";
+  }
+}
+
+// What a diagnosis leaves in the record.
+OpenQuestion RestOfRecord(const PartShare& share, const RecordDiagnosis& diagnosis) {
+  return {absl::StrFormat(
+              "%.0f %% of the mean square is in %s, and none of %d hypotheses that were replayed "
+              "(transforms, precision, weights, prompts) gives it back, nor is it noise",
+              100 * share.square().value, std::string(PartDescription(share.part)),
+              diagnosis.num_tries),
+          DecidingMeasurement(share.part)};
+}
+
+NamedCause Named(const DiagnosedCause& cause, const Interval& share) {
+  return {std::string(PartName(cause.part)),
+          cause.label,
+          share,
+          cause.kind,
+          cause.strength,
+          cause.evidence};
+}
+
+const DiagnosedCause* Diagnosed(const RecordDiagnosis& diagnosis, Part part) {
+  for (const DiagnosedCause& cause : diagnosis.causes) {
+    if (cause.part == part) return &cause;
+  }
+  return nullptr;
+}
+
+// The draws: what a re-score cannot see has no share in what it measures.
+void JudgeDraws(const VerdictInputs& inputs, Verdict& verdict) {
+  if (inputs.draws->named) {
+    verdict.named.push_back(Named(*inputs.draws->named, {.value = 0}));
+    return;
+  }
+  if (std::abs(inputs.calibration_z) <= kCalibrationAlarm && !inputs.draws->suspicious) return;
+  verdict.open.push_back(
+      {absl::StrFormat(
+           "tokens were not drawn from the distribution that was recorded: calibration z "
+           "is %.1f over %d tokens",
+           inputs.calibration_z, inputs.calibration_tokens),
+       "more tokens under the same settings (no one transform is likelier than the others by "
+       "enough yet); "
+       "compare the sampling settings the server applies with those it records"});
+}
+
+}  // namespace
+
+Verdict Judge(const VerdictInputs& inputs) {
+  const PartShares& shares = *inputs.shares;
+  Verdict verdict;
+  verdict.nothing_to_explain = shares.total_mean_abs.value <= kLogprobFloor;
+  Interval explained{.value = 0, .low = 0, .high = 0};
+  for (const PartShare& share : shares.parts) {
+    const DiagnosedCause* const diagnosed = Diagnosed(*inputs.diagnosis, share.part);
+    // A replay that gives the record back needs no share to be believed.
+    const bool believed = diagnosed != nullptr && share.mean_abs.value > kLogprobFloor;
+    if (IsUnexplainedRecord(share, *inputs.diagnosis)) {
+      verdict.open.push_back(RestOfRecord(share, *inputs.diagnosis));
+      continue;
+    }
+    if (!believed && (verdict.nothing_to_explain || !IsMaterial(share))) continue;
+    if (IsPlace(share.part)) {
+      verdict.open.push_back(
+          {absl::StrFormat("%.0f %% of the mean square is in %s", 100 * share.square().value,
+                           std::string(PartDescription(share.part))),
+           DecidingMeasurement(share.part)});
+      continue;
+    }
+    verdict.named.push_back(diagnosed != nullptr
+                                ? Named(*diagnosed, share.square())
+                                : NamedCause{.cause = std::string(PartName(share.part)),
+                                             .share = share.square(),
+                                             .evidence = EvidenceOf(share)});
+    explained.value += share.square().value;
+    explained.low += share.square().low;
+    explained.high += share.square().high;
+  }
+  std::ranges::sort(verdict.named, std::ranges::greater(),
+                    [](const NamedCause& cause) { return cause.share.value; });
+  verdict.unexplained = {.value = std::max(0.0, 1 - explained.value),
+                         .low = std::max(0.0, 1 - explained.high),
+                         .high = std::clamp(1 - explained.low, 0.0, 1.0)};
+  if (verdict.nothing_to_explain) {
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    verdict.unexplained = {.value = nan};
+  }
+  JudgeDraws(inputs, verdict);
+  return verdict;
+}
+
+}  // namespace tandem::drift

@@ -1,0 +1,295 @@
+#include "drift_lab/diagnosis/record_diagnosis.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <utility>
+
+#include "common/base/status_macros.h"
+#include "drift_lab/diagnosis/cause_strength.h"
+#include "drift_lab/hypotheses/hypothesis_families.h"
+
+namespace tandem::drift {
+namespace {
+
+using offpolicy::Capture;
+
+constexpr size_t kMostCauses = 3;
+constexpr int kRefinements = 3;
+// A hypothesis goes on to the next round when it takes this share of the difference away, or
+// matches that share of tokens more; at the end it is named when everything is explained, or when
+// it took this much.
+constexpr double kLeastGain = 0.1, kLeastGainAlone = 0.5;
+
+double GainOf(const Fit& before, const Fit& after) {
+  if (before.mean_abs <= 0) return 0;
+  return std::max(1 - after.mean_abs / before.mean_abs, after.matched - before.matched);
+}
+
+// Completions whose record differs first, and a few that do not: what only some rows have is seen
+// by both.
+std::vector<bool> ScreenOf(const Capture& capture, const EngineScores& claimed,
+                           const DiagnosisOptions& options) {
+  std::vector<size_t> differing, same;
+  for (int64_t s = 0; s < capture.num_completions(); ++s) {
+    bool differs = false;
+    for (int64_t t = capture.token_offsets[static_cast<size_t>(s)];
+         t < capture.token_offsets[static_cast<size_t>(s) + 1]; ++t) {
+      const auto place = static_cast<size_t>(t);
+      differs |= std::abs(Residual(capture.behaviour_logprobs[place], claimed.logprobs[place])) >
+                 kSameLogprob;
+    }
+    (differs ? differing : same).push_back(static_cast<size_t>(s));
+  }
+  std::mt19937_64 random(options.seed);
+  std::vector<bool> screen(static_cast<size_t>(capture.num_completions()));
+  const auto take = [&](std::vector<size_t>& from, int64_t count, int64_t tokens) {
+    std::ranges::shuffle(from, random);
+    int64_t taken = 0;
+    for (const size_t s : from) {
+      if (taken >= 4 * count || (taken >= count && tokens <= 0)) break;
+      screen[s] = true;
+      ++taken;
+      tokens -= static_cast<int64_t>(capture.ids(static_cast<int64_t>(s)).size());
+    }
+  };
+  take(differing, options.screened_completions, options.screened_tokens);
+  take(same, options.screened_completions / 4, 0);
+  return screen;
+}
+
+// Of every token: what was drawn after what.
+std::vector<uint64_t> ContextsOf(const Capture& capture) {
+  std::vector<uint64_t> contexts;
+  for (int64_t s = 0; s < capture.num_completions(); ++s) {
+    uint64_t context = HashTokenIds(capture.prompt(capture.group[static_cast<size_t>(s)]));
+    for (const int32_t id : capture.ids(s)) {
+      const int32_t words[] = {static_cast<int32_t>(context), static_cast<int32_t>(context >> 32),
+                               id};
+      contexts.push_back(context = HashTokenIds(words));
+    }
+  }
+  return contexts;
+}
+
+class Diagnosis {
+ public:
+  Diagnosis(const Capture& capture, RecordReplay& replay, const EngineScores& claimed,
+            rollout::ScorePath path, const DiagnosisOptions& options,
+            const std::function<void(int64_t)>& progress)
+      : capture_(capture),
+        claimed_(claimed),
+        options_(options),
+        progress_(progress),
+        bootstrap_{.replicates = options.bootstrap_replicates, .seed = options.seed},
+        search_(capture, replay, path) {}
+
+  absl::StatusOr<RecordDiagnosis> Run();
+
+ private:
+  // A cause on the way: its replay holds those before it.
+  struct Step {
+    Part part;
+    Attempt attempt;  // over all completions, once Finish has run
+    double gain = 0;
+  };
+
+  absl::Status Search();
+  absl::StatusOr<bool> AddBest();
+  absl::Status Refine();
+  absl::Status Finish();
+  absl::Status ReplayAll();
+  void FindShifts(const std::vector<float>& predicted);
+  void FitRest();
+  void Describe();
+  absl::StatusOr<Attempt> Report(absl::StatusOr<Attempt> attempt) {
+    progress_(search_.num_tries());
+    return attempt;
+  }
+
+  const Capture& capture_;
+  const EngineScores& claimed_;
+  const DiagnosisOptions& options_;
+  const std::function<void(int64_t)>& progress_;
+  const offpolicy::BootstrapOptions bootstrap_;
+  HypothesisSearch search_;
+  Attempt base_;  // all steps so far, on the screen
+  std::vector<Step> steps_;
+  RecordDiagnosis out_;
+};
+
+// Rows that are shifted against `predicted` [T], which holds the shifts that are known already.
+void Diagnosis::FindShifts(const std::vector<float>& predicted) {
+  std::vector<int> shift =
+      EstimateShifts(capture_.behaviour_logprobs, predicted, capture_.token_offsets, kSameLogprob)
+          .shift;
+  for (size_t s = 0; s < out_.shifts.shift.size(); ++s) {
+    if (out_.shifts.shift[s] != 0) shift[s] = out_.shifts.shift[s];
+  }
+  out_.shifts = SummariseShifts(std::move(shift), capture_.token_offsets);
+  if (out_.shifts.num_shifted > 0) search_.Shift(out_.shifts.shift);
+}
+
+// One more cause; false when no family takes enough away.
+absl::StatusOr<bool> Diagnosis::AddBest() {
+  Attempt best = base_;
+  for (const FamilySearch family : AllFamilies()) {
+    TANDEM_ASSIGN_OR_RETURN(Attempt attempt, Report(family(search_, base_)));
+    // One cause of a kind: what a family already holds is refined, not added.
+    const bool held = std::ranges::any_of(
+        steps_, [&](const Step& step) { return FamilyOf(step.part) == family; });
+    if (!held && attempt.fit.mean_abs < best.fit.mean_abs) best = std::move(attempt);
+    if (best.fit.exact()) break;
+  }
+  const double gain = GainOf(base_.fit, best.fit);
+  if (gain < kLeastGain) return false;
+  const bool also_temperature = best.hypothesis.Has(Part::kTemperature) &&
+                                best.part != Part::kTemperature &&
+                                !base_.hypothesis.Has(Part::kTemperature);
+  base_ = std::move(best);
+  if (also_temperature) steps_.push_back({Part::kTemperature, base_, gain});
+  steps_.push_back({base_.part, base_, gain});
+  return true;
+}
+
+// Each cause again over what the others leave.
+absl::Status Diagnosis::Refine() {
+  for (int round = 0; round < kRefinements && steps_.size() > 1 && !base_.fit.exact(); ++round) {
+    const double before = base_.fit.mean_abs;
+    for (Step& step : steps_) {
+      TANDEM_ASSIGN_OR_RETURN(Attempt attempt, Report(FamilyOf(step.part)(search_, base_)));
+      if (attempt.fit.mean_abs >= base_.fit.mean_abs) continue;
+      step.part = attempt.part;
+      base_ = std::move(attempt);
+    }
+    if (base_.fit.mean_abs > 0.99 * before) break;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Diagnosis::Search() {
+  search_.Screen(ScreenOf(capture_, claimed_, options_));
+  TANDEM_ASSIGN_OR_RETURN(base_, Report(search_.Try({}, Part::kRecord)));
+  while (!base_.fit.exact() && steps_.size() < kMostCauses) {
+    TANDEM_ASSIGN_OR_RETURN(const bool added, AddBest());
+    if (!added) break;
+    TANDEM_RETURN_IF_ERROR(Refine());
+    if (base_.fit.exact()) break;
+    // Rows may be seen to be shifted only once the rest is right.
+    const int64_t shifted = out_.shifts.num_shifted;
+    FindShifts(base_.scores.logprobs);
+    if (out_.shifts.num_shifted == shifted) continue;
+    TANDEM_ASSIGN_OR_RETURN(base_, Report(search_.Try(base_.hypothesis, base_.part)));
+  }
+  return absl::OkStatus();
+}
+
+// The causes found, one after the other, over all completions.
+absl::Status Diagnosis::ReplayAll() {
+  const RecordHypothesis all = base_.hypothesis;
+  search_.Screen({});
+  RecordHypothesis so_far;
+  Attempt before = {.scores = claimed_, .predicted = claimed_.logprobs};
+  for (Step& step : steps_) {
+    so_far.Adopt(step.part, all);
+    if (step.part == Part::kStalePrefix) {
+      // Which rows are stale was decided on the screen only.
+      const Attempt base = before;
+      RecordHypothesis open = so_far;
+      open.Clear(Part::kStalePrefix);
+      TANDEM_ASSIGN_OR_RETURN(Attempt without, search_.Try(open, step.part));
+      TANDEM_ASSIGN_OR_RETURN(step.attempt, Report(SearchStalePrefix(search_, without)));
+      so_far = step.attempt.hypothesis;
+    } else {
+      TANDEM_ASSIGN_OR_RETURN(step.attempt, Report(search_.Try(so_far, step.part)));
+    }
+    step.attempt.part = step.part;
+    before = step.attempt;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Diagnosis::Finish() {
+  TANDEM_RETURN_IF_ERROR(ReplayAll());
+  if (steps_.empty()) return absl::OkStatus();
+  // What only tokens off the screen show: a kept set that is lighter still, a later position.
+  base_ = steps_.back().attempt;
+  if (base_.fit.exact()) return absl::OkStatus();
+  FindShifts(base_.scores.logprobs);
+  for (Step& step : steps_) {
+    TANDEM_ASSIGN_OR_RETURN(Attempt attempt, Report(FamilyOf(step.part)(search_, base_)));
+    if (attempt.fit.mean_abs < base_.fit.mean_abs) base_ = std::move(attempt);
+  }
+  return ReplayAll();
+}
+
+// What no replay explains: noise?
+void Diagnosis::FitRest() {
+  const std::vector<float>& predicted = out_.predictions.back();
+  const EngineScores& scores = steps_.empty() ? claimed_ : steps_.back().attempt.scores;
+  out_.after = FitOf(capture_.behaviour_logprobs, predicted);
+  out_.explained = out_.after.identical() || (!out_.causes.empty() && out_.after.exact());
+  if (out_.explained) return;
+  if (!options_.same_arithmetic) return;
+  std::vector<double> residual(predicted.size());
+  for (size_t t = 0; t < residual.size(); ++t) {
+    residual[t] = -Residual(capture_.behaviour_logprobs[t], predicted[t]);
+  }
+  const std::vector<int32_t> sequence = offpolicy::MakeCaptureRecord(capture_).sequence;
+  const std::vector<uint64_t> context = ContextsOf(capture_);
+  out_.noise = FitNoise({residual, predicted, scores.squared_probs, sequence, context}, bootstrap_);
+  out_.explained = out_.noise.believed();
+}
+
+void Diagnosis::Describe() {
+  out_.predictions = {claimed_.logprobs};
+  if (out_.shifts.num_shifted > 0) {
+    out_.causes.push_back(DescribeShift(out_.shifts));
+    out_.predictions.push_back(
+        ShiftRows(claimed_.logprobs, out_.shifts.shift, capture_.token_offsets));
+  }
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    Attempt none;
+    none.predicted = out_.predictions.back();
+    out_.causes.push_back(DescribeReplayed(capture_, steps_[i].part, steps_[i].attempt,
+                                           i == 0 ? none : steps_[i - 1].attempt,
+                                           steps_.back().attempt, search_.tried(), bootstrap_));
+    out_.predictions.push_back(steps_[i].attempt.predicted);
+  }
+}
+
+absl::StatusOr<RecordDiagnosis> Diagnosis::Run() {
+  out_.before = out_.after = FitOf(capture_.behaviour_logprobs, claimed_.logprobs);
+  out_.predictions = {claimed_.logprobs};
+  if (out_.before.identical()) return std::move(out_);
+  FindShifts(claimed_.logprobs);
+  TANDEM_RETURN_IF_ERROR(Search());
+  TANDEM_RETURN_IF_ERROR(Finish());
+  Describe();
+  FitRest();
+  if (out_.noise.believed()) {
+    out_.causes.push_back(DescribeNoise(out_.noise));
+    out_.predictions.push_back(capture_.behaviour_logprobs);
+  } else if (!out_.explained) {
+    // Nothing vouches for a small part of a difference that is not understood.
+    while (!steps_.empty() && steps_.back().gain < kLeastGainAlone) {
+      steps_.pop_back();
+      out_.causes.pop_back();
+      out_.predictions.pop_back();
+    }
+    out_.after = FitOf(capture_.behaviour_logprobs, out_.predictions.back());
+  }
+  out_.num_tries = search_.num_tries();
+  return std::move(out_);
+}
+
+}  // namespace
+
+absl::StatusOr<RecordDiagnosis> DiagnoseRecord(const Capture& capture, RecordReplay& replay,
+                                               const EngineScores& claimed, rollout::ScorePath path,
+                                               const DiagnosisOptions& options,
+                                               const std::function<void(int64_t)>& progress) {
+  return Diagnosis(capture, replay, claimed, path, options, progress).Run();
+}
+
+}  // namespace tandem::drift

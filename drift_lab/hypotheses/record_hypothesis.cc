@@ -1,0 +1,89 @@
+#include "drift_lab/hypotheses/record_hypothesis.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace tandem::drift {
+
+bool RecordHypothesis::Has(Part part) const {
+  RecordHypothesis cleared = *this;
+  cleared.Clear(part);
+  return !(cleared == *this);
+}
+
+void RecordHypothesis::Clear(Part part) { Adopt(part, RecordHypothesis()); }
+
+void RecordHypothesis::Adopt(Part part, const RecordHypothesis& other) {
+  switch (part) {
+    case Part::kTemperature:
+      temperature = other.temperature;
+      break;
+    case Part::kTopP:
+      top_p = other.top_p;
+      break;
+    case Part::kTopK:
+      top_k = other.top_k;
+      break;
+    case Part::kMinP:
+      min_p = other.min_p;
+      break;
+    case Part::kFirstId:
+      first_id = other.first_id;
+      break;
+    case Part::kBodyBits:
+      precision.body_bits = other.precision.body_bits;
+      break;
+    case Part::kHeadBits:
+      precision.head_bits = other.precision.head_bits;
+      break;
+    case Part::kKvBits:
+      precision.kv_bits = other.precision.kv_bits;
+      break;
+    case Part::kRotaryBits:
+      precision.rotary_bits = other.precision.rotary_bits;
+      break;
+    case Part::kKvQuantisation:
+      kv_quantisation = other.kv_quantisation;
+      break;
+    case Part::kOtherVersion:
+    case Part::kInterpolation:
+    case Part::kTensor:
+      weights = other.weights;
+      break;
+    case Part::kStalePrefix:
+      stale_prefix = other.stale_prefix;
+      stale_rows = other.stale_rows;
+      break;
+    default:
+      break;
+  }
+}
+
+rollout::ScoreOptions RecordHypothesis::Transforms(const rollout::ScoreOptions& claims) const {
+  rollout::ScoreOptions options = claims;
+  options.temperature = static_cast<float>(claims.temperature * temperature);
+  if (top_k > 0 && (claims.top_k == 0 || top_k < claims.top_k))
+    options.top_k = static_cast<int32_t>(top_k);
+  options.top_p = std::min(claims.top_p, static_cast<float>(top_p));
+  options.min_p = std::max(claims.min_p, static_cast<float>(min_p));
+  options.precision = precision;
+  options.kv_quantisation = kv_quantisation;
+  return options;
+}
+
+std::vector<float> ShiftRows(const std::vector<float>& replay, const std::vector<int>& shifts,
+                             const std::vector<int64_t>& offsets) {
+  std::vector<float> shifted = replay;
+  for (size_t s = 0; s < shifts.size(); ++s) {
+    if (shifts[s] == 0) continue;
+    for (int64_t t = offsets[s]; t < offsets[s + 1]; ++t) {
+      const int64_t from = t - shifts[s];
+      shifted[static_cast<size_t>(t)] = from >= offsets[s] && from < offsets[s + 1]
+                                            ? replay[static_cast<size_t>(from)]
+                                            : std::numeric_limits<float>::quiet_NaN();
+    }
+  }
+  return shifted;
+}
+
+}  // namespace tandem::drift

@@ -1,0 +1,19 @@
+// The result of a replay for a terminal and as JSON. Pure.
+#ifndef TANDEM_DRIFT_LAB_PAGES_REPLAY_TEXT_H_
+#define TANDEM_DRIFT_LAB_PAGES_REPLAY_TEXT_H_
+
+#include <string>
+
+#include "drift_lab/replay/replay.h"
+
+namespace tandem::drift {
+
+// Tables of at most 116 columns: gradients, tokens, and lengths where some method drops tokens.
+std::string ReplayTable(const Replay& replay);
+
+// One object; NaN and unknown bounds are null. Field by field in docs/drift_replay.md.
+std::string ReplayJson(const Replay& replay);
+
+}  // namespace tandem::drift
+
+#endif  // TANDEM_DRIFT_LAB_PAGES_REPLAY_TEXT_H_

@@ -1,0 +1,65 @@
+// Cells: the injected gaps of the phase diagram and of the study of gap kinds, by name, and the
+// runs that fill them.
+#ifndef TANDEM_DRIFT_LAB_PHASE_CELLS_H_
+#define TANDEM_DRIFT_LAB_PHASE_CELLS_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "drift_lab/phase/toy/run.h"
+
+namespace tandem::drift {
+
+struct Cell {
+  std::string name;   // "lag_64": in files and on command lines
+  std::string title;  // "lag 64": on pages
+  Gap gap;
+  int length = 8;
+  double learning_rate = 3e-3;
+  int steps = 800;
+  double context_noise = WarmStartOptions().context_noise;
+};
+
+// The cell from another warm start; its name says so where that is not the usual one.
+Cell WithContextNoise(Cell cell, double context_noise);
+
+inline constexpr std::string_view kNoGap = "no_gap";
+
+// The rows of the phase diagram, in its order: no gap, lags, lags at other learning rates, logit
+// noise, uniform tokens, temperatures, and the same for completions of 24 tokens at half the steps.
+std::vector<Cell> PhaseCells(int steps);
+
+// One gap of the study of kinds: the direction of a tilt at one KL.
+struct KindCell {
+  Cell cell;
+  Direction direction;
+  KlBudget budget;
+  double strength;
+};
+std::vector<KindCell> KindCells(int steps);
+
+const char* DirectionName(Direction direction);
+const char* BudgetName(KlBudget budget);
+
+// The methods the kinds are studied with: one without a correction, one that weights, one that
+// masks.
+std::span<const Method> KindMethods();
+
+struct PlannedRun {
+  Cell cell;
+  Method method;
+  uint64_t seed;
+};
+
+// Every cell with every method under the seeds 1 .. num_seeds: cell by cell, method by method.
+std::vector<PlannedRun> Plan(std::span<const Cell> cells, std::span<const Method> methods,
+                             int num_seeds);
+
+RunOptions OptionsOf(const PlannedRun& planned);
+
+}  // namespace tandem::drift
+
+#endif  // TANDEM_DRIFT_LAB_PHASE_CELLS_H_

@@ -1,0 +1,40 @@
+// Predictors: what a dashboard could watch to see a collapse coming, computed from a run's trace up
+// to a step and from nothing later. Larger means closer to an alarm.
+#ifndef TANDEM_DRIFT_LAB_PHASE_PREDICTORS_H_
+#define TANDEM_DRIFT_LAB_PHASE_PREDICTORS_H_
+
+#include <span>
+#include <vector>
+
+#include "drift_lab/phase/toy/trace.h"
+
+namespace tandem::drift {
+
+enum class Predictor {
+  kRewardFall,  // highest mean reward so far minus now: what any drift metric has to be earlier
+                // than
+  kK3,
+  kEssLoss,        // 1 - ESS
+  kTail,           // p99.9 of abs(log w)
+  kMeanWeight,     // abs(mean w - 1)
+  kOutside,        // share of w outside [.5, 2]
+  kDropped,        // share of tokens the method drops
+  kSignImbalance,  // kept share of advantage < 0 minus that of advantage > 0
+  kGradientFall,   // log of (first rows' gradient norm / now)
+  kGradientSpike,  // minus that
+  kEntropyRise,    // log of (entropy now / in the first rows)
+  kEntropyFall,    // minus that
+  kMaxLogit,       // largest logit
+};
+inline constexpr int kNumPredictors = static_cast<int>(Predictor::kMaxLogit) + 1;
+const char* PredictorName(Predictor predictor);
+
+inline constexpr int kSmoothedRows = 2;  // a value is the mean of its row and the one before
+
+// One value a row of the trace. "First rows" are the first kSmoothedRows; what is relative to them
+// is 0 in them. Rows with NaN (no token of that sign) count as nothing; a mean of none is 0.
+std::vector<double> PredictorValues(Predictor predictor, std::span<const TraceRow> trace);
+
+}  // namespace tandem::drift
+
+#endif  // TANDEM_DRIFT_LAB_PHASE_PREDICTORS_H_

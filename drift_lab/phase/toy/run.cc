@@ -1,0 +1,126 @@
+#include "drift_lab/phase/toy/run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+
+#include "drift_lab/phase/toy/adam.h"
+#include "drift_lab/phase/toy/batch.h"
+
+namespace tandem::drift {
+namespace {
+
+// The gradient of the loss at the parameters: by context first, as that is how often the network
+// has to be walked back through.
+class PolicyGradient {
+ public:
+  PolicyGradient(int length, size_t num_parameters)
+      : at_logits_(static_cast<size_t>(NumContexts(length))), gradient_(num_parameters) {}
+
+  const Parameters& Of(const Batch& batch, const TokenWeights& weights, ContextTable& policy) {
+    const auto count = static_cast<double>(batch.tokens.size());
+    for (size_t t = 0; t < batch.tokens.size(); ++t) {
+      const double coefficient = -weights.weight[t] * batch.advantages[t] / count;
+      if (coefficient == 0) continue;
+      AddScore(batch.contexts[t], batch.tokens[t], coefficient, policy);
+    }
+    std::fill(gradient_.begin(), gradient_.end(), 0.0);
+    for (const int context : touched_) {
+      Distribution& at_logits = at_logits_[static_cast<size_t>(context)].sum;
+      AddGradient(policy.parameters(), policy.length(), ContextOf(context), policy.At(context),
+                  at_logits, gradient_);
+      at_logits_[static_cast<size_t>(context)] = {};
+    }
+    touched_.clear();
+    return gradient_;
+  }
+
+ private:
+  struct Entry {
+    Distribution sum{};
+    bool touched = false;
+  };
+
+  // coefficient * grad log pi(token) at the logits: one-hot(token) - pi.
+  void AddScore(int context, int token, double coefficient, ContextTable& policy) {
+    Entry& entry = at_logits_[static_cast<size_t>(context)];
+    if (!entry.touched) touched_.push_back(context);
+    entry.touched = true;
+    const Distribution& logprobs = policy.At(context).logprobs;
+    for (size_t a = 0; a < kTokens; ++a) entry.sum[a] -= coefficient * std::exp(logprobs[a]);
+    entry.sum[static_cast<size_t>(token)] += coefficient;
+  }
+
+  std::vector<Entry> at_logits_;
+  std::vector<int> touched_;
+  Parameters gradient_;
+};
+
+std::vector<float> TargetLogprobs(const Batch& batch, ContextTable& policy) {
+  std::vector<float> logprobs(batch.tokens.size());
+  for (size_t t = 0; t < logprobs.size(); ++t) {
+    logprobs[t] = static_cast<float>(
+        policy.At(batch.contexts[t]).logprobs[static_cast<size_t>(batch.tokens[t])]);
+  }
+  return logprobs;
+}
+
+// Takes the scores in order and keeps what a RunResult says of them.
+class ScoreBook {
+ public:
+  ScoreBook(double start, int steps, RunResult& result) : steps_(steps), result_(result) {
+    result_.start = result_.highest = start;
+  }
+
+  void AfterUpdate(int step, double score) {
+    result_.mean_score += score / steps_;
+    const int scored = std::min(kScoredUpdates, steps_);
+    if (step >= steps_ - scored) result_.score += score / scored;
+    result_.highest = std::max(result_.highest, score);
+    if (result_.halved_at < 0 && score < result_.highest / 2) result_.halved_at = step;
+  }
+
+ private:
+  const int steps_;
+  RunResult& result_;
+};
+
+}  // namespace
+
+RunResult RunToy(const RunOptions& options) {
+  const Task task(options.length, options.seed);
+  Parameters target = WarmStart(task, options.warm_start, options.seed);
+  // The weights of the last `lag` updates and now, the stalest first: before there are that many,
+  // the start is the stalest.
+  std::deque<Parameters> published = {target};
+  Adam adam(target.size(), {.learning_rate = options.learning_rate});
+  BehaviourPolicy behaviour(options.gap, task, options.seed);
+  ContextTable policy(options.length), sampled(options.length);
+  PolicyGradient gradient(options.length, target.size());
+  const Draws draws(options.seed, Purpose::kToken);
+
+  RunResult result;
+  policy.Use(target);
+  ScoreBook book(task.PassProbability(policy), options.steps, result);
+  for (int step = 0; step < options.steps; ++step) {
+    if (options.gap.lag > 0) sampled.Use(published.front());
+    behaviour.Use(options.gap.lag > 0 ? sampled : policy, static_cast<uint32_t>(step));
+    const Batch batch = SampleBatch(behaviour, task, draws, static_cast<uint32_t>(step));
+    const std::vector<float> logprobs = TargetLogprobs(batch, policy);
+    const TokenWeights weights = ComputeWeights(options.method, logprobs, batch.behaviour_logprobs,
+                                                batch.sequence, batch.advantages);
+    const bool watched = step % kTraceStride == 0;
+    if (watched) {
+      result.trace.push_back(Watch(batch, logprobs, weights, task, policy, behaviour));
+    }
+    const double norm = adam.Update(gradient.Of(batch, weights, policy), target);
+    if (watched) At(result.trace.back(), Watched::kGradientNorm) = norm;
+    policy.Use(target);
+    book.AfterUpdate(step, task.PassProbability(policy));
+    published.push_back(target);
+    if (static_cast<int>(published.size()) > options.gap.lag + 1) published.pop_front();
+  }
+  return result;
+}
+
+}  // namespace tandem::drift

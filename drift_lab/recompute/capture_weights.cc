@@ -1,0 +1,157 @@
+#include "drift_lab/recompute/capture_weights.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
+#include "common/model/safetensors.h"
+#include "common/weights/digest.h"
+
+namespace tandem::drift {
+namespace {
+
+namespace fs = std::filesystem;
+
+HostTensor NewTensor(const TensorSpec& like, DType dtype) {
+  TensorSpec spec = like;
+  spec.dtype = dtype;
+  auto bytes = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(spec.num_bytes()));
+  return {spec, *bytes, bytes};
+}
+
+template <typename T>
+T* Elements(const HostTensor& tensor) {
+  return reinterpret_cast<T*>(const_cast<std::byte*>(tensor.bytes.data()));
+}
+
+// A copy whose elements are aligned, whatever offset they have in the file.
+std::vector<float> Floats(const HostTensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.spec.num_elements()));
+  std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+  return values;
+}
+
+HostTensor Widen(const HostTensor& tensor) {
+  if (tensor.spec.dtype == DType::kF32) return tensor;
+  const HostTensor wide = NewTensor(tensor.spec, DType::kF32);
+  std::vector<uint16_t> bits(static_cast<size_t>(tensor.spec.num_elements()));
+  std::memcpy(bits.data(), tensor.bytes.data(), tensor.bytes.size());
+  auto* out = Elements<float>(wide);
+  for (size_t i = 0; i < bits.size(); ++i) {
+    out[i] = std::bit_cast<float>(static_cast<uint32_t>(bits[i]) << 16);
+  }
+  return wide;
+}
+
+}  // namespace
+
+CaptureWeights::CaptureWeights(const offpolicy::Capture* capture, const ModelConfig& config,
+                               std::string path, std::string fallback)
+    : capture_(capture), config_(config), path_(std::move(path)), fallback_(std::move(fallback)) {}
+
+bool CaptureWeights::Carries(int64_t version) const {
+  const offpolicy::CapturedWeights* const known = capture_->WeightsOf(version);
+  return known != nullptr && !known->masters.empty();
+}
+
+absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Masters(int64_t version) const {
+  const offpolicy::CapturedWeights* const known = capture_->WeightsOf(version);
+  const bool carried = known != nullptr && !known->masters.empty();
+  if (!carried && fallback_.empty()) {
+    return absl::NotFoundError(absl::StrCat(
+        path_, " does not carry the weights of version ", version,
+        ": capture with trainer.capture.weights, or name a model directory with --weights"));
+  }
+  std::vector<HostTensor> tensors;
+  if (!carried && fs::is_directory(fallback_)) {
+    TANDEM_ASSIGN_OR_RETURN(tensors, ReadModelTensors(fallback_));
+  } else {
+    const std::string file = carried ? absl::StrCat(path_, "/", known->masters) : fallback_;
+    TANDEM_ASSIGN_OR_RETURN(SafetensorsFile read, ReadSafetensors(file));
+    tensors = std::move(read.tensors);
+    const std::string digest = CombinedDigest(DigestTensors(tensors));
+    if (carried && digest != known->masters_digest) {
+      return absl::DataLossError(absl::StrCat(file, " has digest ", digest, ", the capture names ",
+                                              known->masters_digest, " as version ", version,
+                                              ": the file was changed"));
+    }
+  }
+  TANDEM_ASSIGN_OR_RETURN(tensors, MatchModelTensors(config_, std::move(tensors)));
+  return WidenToFp32(tensors);
+}
+
+absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Cast(int64_t version,
+                                                             trainer::Rounding rounding) const {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<HostTensor> masters, Masters(version));
+  std::vector<HostTensor> cast;
+  for (const HostTensor& master : masters) {
+    cast.push_back(NewTensor(master.spec, DType::kBF16));
+    const std::vector<float> values = Floats(master);
+    trainer::CastToBf16(master.spec.name, /*first=*/0, values.data(), master.spec.num_elements(),
+                        rounding, Elements<uint16_t>(cast.back()));
+  }
+  return cast;
+}
+
+absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Served(int64_t version, DType dtype) const {
+  if (dtype == DType::kF32) return Masters(version);
+  const offpolicy::CapturedWeights* const known = capture_->WeightsOf(version);
+  if (known != nullptr && known->rounding.empty() && !known->served.empty()) {
+    // A capture from a server alone does not know how its weights were cast; the digests do.
+    TANDEM_ASSIGN_OR_RETURN(auto nearest, Cast(version, trainer::Rounding::kNearest));
+    if (DigestTensors(nearest) == known->served) return nearest;
+    return Cast(version, trainer::Rounding::kDither);
+  }
+  const bool dither = known != nullptr && known->rounding == "dither";
+  return Cast(version, dither ? trainer::Rounding::kDither : trainer::Rounding::kNearest);
+}
+
+absl::StatusOr<std::vector<HostTensor>> CaptureWeights::OfBf16Trainer(int64_t version) const {
+  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, Masters(version));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<HostTensor> cast,
+                          Cast(version, trainer::Rounding::kNearest));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const std::string& name = tensors[i].spec.name;
+    if (name.starts_with("model.layers.") && name.ends_with("_proj.weight")) {
+      tensors[i] = Widen(cast[i]);
+    }
+  }
+  return tensors;
+}
+
+absl::Status CaptureWeights::CheckServed(int64_t version, DType dtype) const {
+  const offpolicy::CapturedWeights* const known = capture_->WeightsOf(version);
+  if (known == nullptr || known->served.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("nothing proves which weights servers ran as version ", version));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<HostTensor> served, Served(version, dtype));
+  const DigestMap digests = DigestTensors(served);
+  std::vector<std::string> differ;
+  for (const auto& [name, digest] : digests) {
+    const auto claimed = known->served.find(name);
+    if (claimed == known->served.end() || claimed->second != digest) differ.push_back(name);
+  }
+  if (differ.empty()) return absl::OkStatus();
+  const size_t shown = std::min<size_t>(differ.size(), 3);
+  return absl::FailedPreconditionError(absl::StrCat(
+      "servers ran other weights as version ", version, " than the trainer's: ", differ.size(),
+      " of ", digests.size(), " tensors differ (",
+      absl::StrJoin(differ.begin(), differ.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+      differ.size() > shown ? ", ..." : "", ")"));
+}
+
+std::vector<HostTensor> WidenToFp32(const std::vector<HostTensor>& tensors) {
+  std::vector<HostTensor> wide;
+  for (const HostTensor& tensor : tensors) wide.push_back(Widen(tensor));
+  return wide;
+}
+
+}  // namespace tandem::drift

@@ -1,0 +1,131 @@
+#include "drift_lab/recompute/engine_forward.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "common/base/status_macros.h"
+#include "common/base/weight_version.h"
+
+namespace tandem::drift {
+namespace {
+
+using offpolicy::Capture;
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr size_t kCompletionsTogether = 32;
+constexpr int64_t kBlockSlack = 32;  // tokens a sequence's last block may leave unused
+
+void Fill(const rollout::SequenceScore& score, int64_t prompt, int64_t begin, EngineScores& out) {
+  const auto copy = [&](const std::vector<float>& from, std::vector<float>& to) {
+    std::copy(from.begin() + prompt, from.end(), to.begin() + begin);
+  };
+  copy(score.logprobs, out.logprobs);
+  copy(score.entropies, out.entropies);
+  copy(score.logprob_second_moments, out.second_moments);
+  copy(score.squared_probs, out.squared_probs);
+  copy(score.kept_mass, out.kept_mass);
+  copy(score.gaps, out.gaps);
+  copy(score.mass_above, out.mass_above);
+  std::copy(score.ranks.begin() + prompt, score.ranks.end(), out.ranks.begin() + begin);
+}
+
+}  // namespace
+
+EngineScores::EngineScores(int64_t num_tokens) {
+  for (auto* column :
+       {&logprobs, &entropies, &second_moments, &squared_probs, &kept_mass, &gaps, &mass_above}) {
+    column->assign(static_cast<size_t>(num_tokens), kNaN);
+  }
+  ranks.assign(static_cast<size_t>(num_tokens), -1);
+}
+
+void EngineScores::Take(const EngineScores& other, int64_t begin, int64_t end) {
+  const auto take = [&](const auto& from, auto& to) {
+    std::copy(from.begin() + begin, from.begin() + end, to.begin() + begin);
+  };
+  take(other.logprobs, logprobs);
+  take(other.entropies, entropies);
+  take(other.second_moments, second_moments);
+  take(other.squared_probs, squared_probs);
+  take(other.kept_mass, kept_mass);
+  take(other.gaps, gaps);
+  take(other.mass_above, mass_above);
+  take(other.ranks, ranks);
+}
+
+absl::StatusOr<std::unique_ptr<EngineForward>> EngineForward::Create(
+    const std::string& model_directory, ComputeDType dtype, int64_t longest, int64_t num_threads) {
+  rollout::EngineOptions options;
+  options.dtype = dtype;
+  options.num_threads = num_threads;
+  options.kv_capacity_tokens = static_cast<int64_t>(kCompletionsTogether) * (longest + kBlockSlack);
+  TANDEM_ASSIGN_OR_RETURN(auto engine, rollout::Engine::Create(model_directory, options));
+  engine->DropInitialTensors();
+  return std::unique_ptr<EngineForward>(new EngineForward(std::move(engine)));
+}
+
+absl::Status EngineForward::Install(std::vector<HostTensor> tensors) {
+  TANDEM_ASSIGN_OR_RETURN(auto staged, engine_->Stage(std::move(tensors)));
+  engine_->Install(std::move(staged), WeightVersion{++version_});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<EngineScores> EngineForward::Score(const Capture& capture,
+                                                  const std::vector<bool>& wanted,
+                                                  const rollout::ScoreOptions& options,
+                                                  absl::FunctionRef<void(int64_t)> progress,
+                                                  const EngineInputs& inputs) {
+  EngineScores scores(capture.num_tokens());
+  std::vector<int64_t> pending;
+  int64_t done = 0;
+  const auto run = [&]() -> absl::Status {
+    std::vector<rollout::ScoreSequence> sequences;
+    for (const int64_t s : pending) {
+      const auto prompt = capture.prompt(capture.group[static_cast<size_t>(s)]);
+      const auto ids = capture.ids(s);
+      rollout::ScoreSequence& sequence = sequences.emplace_back();
+      sequence.ids.assign(prompt.begin(), prompt.end());
+      sequence.ids.insert(sequence.ids.end(), ids.begin(), ids.end());
+      sequence.num_prompt_tokens = static_cast<int64_t>(prompt.size());
+      if (inputs.first_id >= 0) sequence.ids.front() = inputs.first_id;
+      if (inputs.segments) sequence.segments = inputs.segments(s);
+    }
+    TANDEM_ASSIGN_OR_RETURN(const auto results, engine_->Score(sequences, options));
+    for (size_t i = 0; i < pending.size(); ++i) {
+      Fill(results[i], sequences[i].num_prompt_tokens,
+           capture.token_offsets[static_cast<size_t>(pending[i])], scores);
+      done += static_cast<int64_t>(capture.ids(pending[i]).size());
+    }
+    pending.clear();
+    progress(done);
+    return absl::OkStatus();
+  };
+  for (int64_t s = 0; s < capture.num_completions(); ++s) {
+    if (!wanted.empty() && !wanted[static_cast<size_t>(s)]) continue;
+    pending.push_back(s);
+    if (pending.size() == kCompletionsTogether) TANDEM_RETURN_IF_ERROR(run());
+  }
+  if (!pending.empty()) TANDEM_RETURN_IF_ERROR(run());
+  return scores;
+}
+
+rollout::ScoreOptions ClaimedTransforms(const offpolicy::CapturedSampling& sampling) {
+  rollout::ScoreOptions options;
+  options.temperature = sampling.temperature;
+  options.top_k = sampling.top_k;
+  options.top_p = sampling.top_p;
+  options.min_p = sampling.min_p;
+  return options;
+}
+
+int64_t LongestSequence(const Capture& capture) {
+  int64_t longest = 0;
+  for (int64_t s = 0; s < capture.num_completions(); ++s) {
+    const size_t prompt = capture.prompt(capture.group[static_cast<size_t>(s)]).size();
+    longest = std::max(longest, static_cast<int64_t>(prompt + capture.ids(s).size()));
+  }
+  return longest;
+}
+
+}  // namespace tandem::drift

@@ -1,0 +1,172 @@
+#include "drift_lab/recompute/trainer_forward.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <limits>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/tensor/torch_status.h"
+#include "trainer/experience/packed_rows.h"
+#include "trainer/policy/policy.h"
+
+namespace tandem::drift {
+namespace {
+
+using offpolicy::Capture;
+
+// Completions that share a row, all of one group.
+using Row = std::vector<int64_t>;
+
+std::vector<Row> PlanRows(const Capture& capture, const std::vector<bool>& wanted,
+                          int64_t row_tokens) {
+  std::vector<Row> rows;
+  int64_t used = 0;
+  for (int64_t s = 0; s < capture.num_completions(); ++s) {
+    if (!wanted.empty() && !wanted[static_cast<size_t>(s)]) continue;
+    const int32_t group = capture.group[static_cast<size_t>(s)];
+    const auto length = static_cast<int64_t>(capture.ids(s).size());
+    const bool fits = !rows.empty() && used + length <= row_tokens &&
+                      capture.group[static_cast<size_t>(rows.back().back())] == group;
+    if (!fits) {
+      rows.emplace_back();
+      used = static_cast<int64_t>(capture.prompt(group).size());
+    }
+    rows.back().push_back(s);
+    used += length;
+  }
+  return rows;
+}
+
+// The ids each token of a completion was drawn from, where filters left some out.
+std::vector<SupportView> SupportOf(const Capture& capture, int64_t s) {
+  std::vector<SupportView> support;
+  for (int64_t t = capture.token_offsets[static_cast<size_t>(s)];
+       t < capture.token_offsets[static_cast<size_t>(s) + 1]; ++t) {
+    support.push_back(capture.support(t));
+  }
+  return support;
+}
+
+absl::StatusOr<trainer::PackedRow> Pack(const Capture& capture, const Row& row) {
+  trainer::GroupTokens tokens{.prompt =
+                                  capture.prompt(capture.group[static_cast<size_t>(row.front())])};
+  for (const int64_t s : row) {
+    tokens.completions.push_back(capture.ids(s));
+    if (!capture.packed_support.empty()) tokens.support.push_back(SupportOf(capture, s));
+  }
+  return trainer::PackRow({&tokens, 1});
+}
+
+}  // namespace
+
+TrainerForwardOptions RecordedTrainer(const Capture& capture, int64_t row_tokens) {
+  const offpolicy::CaptureManifest& m = capture.manifest;
+  const offpolicy::CapturedWeights* const known = capture.WeightsOf(m.proximal_version);
+  const bool dither = known != nullptr && known->rounding == "dither";
+  return {.dtype = m.trainer.dtype == "bf16" ? ComputeDType::kBf16 : ComputeDType::kFp32,
+          .numerics = m.trainer.numerics == NumericsName(Numerics::kExact) ? Numerics::kExact
+                                                                           : Numerics::kFast,
+          .rounding = dither ? trainer::Rounding::kDither : trainer::Rounding::kNearest,
+          .row_tokens = row_tokens};
+}
+
+struct TrainerForward::Impl {
+  TrainerForwardOptions options;
+  std::unique_ptr<trainer::Policy> policy;
+};
+
+TrainerForward::TrainerForward(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+TrainerForward::~TrainerForward() = default;
+
+absl::StatusOr<std::unique_ptr<TrainerForward>> TrainerForward::Create(
+    const ModelConfig& config, const std::vector<HostTensor>& tensors,
+    const TrainerForwardOptions& options) {
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  TANDEM_ASSIGN_OR_RETURN(
+      impl->policy,
+      trainer::Policy::Create(config, tensors, options.dtype, options.trainable, options.numerics));
+  impl->policy->WeightsChanged(options.rounding);
+  return std::unique_ptr<TrainerForward>(new TrainerForward(std::move(impl)));
+}
+
+absl::StatusOr<std::vector<float>> TrainerForward::Score(const Capture& capture,
+                                                         const std::vector<bool>& wanted,
+                                                         ScoreProgress progress) {
+  TANDEM_ASSIGN_OR_RETURN(TrainerScores scores, ScoreIn({}, capture, wanted, progress));
+  return std::move(scores.logprobs);
+}
+
+absl::StatusOr<TrainerScores> TrainerForward::ScoreIn(const ScoreWay& way, const Capture& capture,
+                                                      const std::vector<bool>& wanted,
+                                                      ScoreProgress progress) {
+  TANDEM_CHECK(!way.as_update || impl_->options.trainable);
+  const double temperature = way.temperature > 0
+                                 ? way.temperature
+                                 : static_cast<double>(capture.manifest.sampling.temperature);
+  TrainerScores scores;
+  for (auto* column : {&scores.logprobs, &scores.entropies}) {
+    column->assign(static_cast<size_t>(capture.num_tokens()),
+                   std::numeric_limits<float>::quiet_NaN());
+  }
+  int64_t done = 0;
+  for (const Row& row : PlanRows(capture, wanted, impl_->options.row_tokens)) {
+    TANDEM_ASSIGN_OR_RETURN(const trainer::PackedRow packed, Pack(capture, row));
+    TANDEM_ASSIGN_OR_RETURN(const trainer::TokenScores scored,
+                            impl_->policy->Score(packed, temperature, way.as_update));
+    const float* logprobs = scored.logprobs.const_data_ptr<float>();
+    const float* entropies = scored.entropies.const_data_ptr<float>();
+    for (size_t i = 0; i < row.size(); ++i) {
+      const trainer::Segment& segment =
+          packed.segments[static_cast<size_t>(packed.completion_segments[i])];
+      const int64_t to = capture.token_offsets[static_cast<size_t>(row[i])];
+      std::copy(logprobs + segment.begin, logprobs + segment.end, scores.logprobs.begin() + to);
+      std::copy(entropies + segment.begin, entropies + segment.end, scores.entropies.begin() + to);
+      done += segment.end - segment.begin;
+    }
+    progress(done);
+  }
+  return scores;
+}
+
+absl::StatusOr<std::vector<float>> TrainerForward::Differentiate(
+    const Capture& capture, int64_t s, std::span<const double> direction,
+    absl::FunctionRef<void(std::span<const float> gradient)> take) {
+  TANDEM_CHECK(impl_->options.trainable);
+  TANDEM_ASSIGN_OR_RETURN(const trainer::PackedRow row, Pack(capture, {s}));
+  TANDEM_ASSIGN_OR_RETURN(
+      const trainer::TokenScores scored,
+      impl_->policy->Score(row, static_cast<double>(capture.manifest.sampling.temperature),
+                           /*with_gradient=*/true));
+  const trainer::Segment& segment =
+      row.segments[static_cast<size_t>(row.completion_segments.front())];
+  return CatchTorch("gradient of a completion", [&] {
+    at::Tensor slope = at::zeros({row.num_tokens()}, at::kFloat);
+    std::ranges::transform(direction, slope.data_ptr<float>() + segment.begin,
+                           [](double value) { return static_cast<float>(value); });
+    scored.logprobs.backward(slope);
+    for (const trainer::NamedParameter& parameter : impl_->policy->parameters()) {
+      at::Tensor& gradient = parameter.master.mutable_grad();
+      take({gradient.const_data_ptr<float>(), static_cast<size_t>(gradient.numel())});
+      gradient.zero_();
+    }
+    const float* logprobs = scored.logprobs.const_data_ptr<float>();
+    return std::vector<float>(logprobs + segment.begin, logprobs + segment.end);
+  });
+}
+
+int64_t TrainerForward::num_parameters() const {
+  int64_t count = 0;
+  for (const trainer::NamedParameter& parameter : impl_->policy->parameters()) {
+    count += parameter.master.numel();
+  }
+  return count;
+}
+
+}  // namespace tandem::drift

@@ -1,0 +1,220 @@
+#include "drift_lab/replay/replay.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/model/model_config.h"
+#include "drift_lab/recompute/capture_weights.h"
+#include "drift_lab/replay/coefficient_basis.h"
+#include "drift_lab/replay/gradient_gram.h"
+#include "drift_lab/recompute/trainer_forward.h"
+#include "drift_lab/recompute/weights_gate.h"
+
+namespace tandem::drift {
+namespace {
+
+using offpolicy::Capture;
+using offpolicy::MethodResult;
+
+ReplayBatch BatchOf(const Capture& capture) {
+  const offpolicy::CaptureRecord columns = MakeCaptureRecord(capture);
+  return {.behaviour = {capture.behaviour_logprobs.begin(), capture.behaviour_logprobs.end()},
+          .proximal = {capture.proximal_logprobs.begin(), capture.proximal_logprobs.end()},
+          .advantages = {capture.advantages.begin(), capture.advantages.end()},
+          .mask = columns.mask,
+          .completion = {columns.sequence.begin(), columns.sequence.end()},
+          .group = capture.group};
+}
+
+bool HasProximal(const Capture& capture) {
+  return std::ranges::any_of(capture.proximal_logprobs, [](float x) { return std::isfinite(x); });
+}
+
+absl::Status CheckNull(const std::string& path, const Capture& null, const ModelConfig& config) {
+  const auto refuse = [&](const std::string& why) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is not a null: ", why));
+  };
+  if (!null.manifest.injected.empty()) {
+    return refuse(absl::StrCat("faults were injected (", null.manifest.injected.front(), ")"));
+  }
+  std::set<int64_t> versions(null.weight_version.begin(), null.weight_version.end());
+  versions.insert(null.manifest.proximal_version);
+  std::set<std::string> masters;
+  for (const int64_t version : versions) {
+    const offpolicy::CapturedWeights* const weights = null.WeightsOf(version);
+    if (weights != nullptr && !weights->masters_digest.empty()) {
+      masters.insert(weights->masters_digest);
+    }
+  }
+  if (masters.size() > 1) {
+    return refuse(
+        absl::StrCat("its tokens and its step belong to ", masters.size(),
+                     " different weights; a null run has trainer.optimizer.learning_rate 0"));
+  }
+  if (!HasProximal(null)) {
+    return refuse("no trainer re-scored it; capture a run with trainer.capture.every");
+  }
+  const std::vector<GateFinding> findings = CheckComparable(null, config);
+  return findings.empty() ? absl::OkStatus() : refuse(findings.front().message);
+}
+
+absl::StatusOr<std::vector<Capture>> ReadNulls(const std::vector<std::string>& paths,
+                                               const ModelConfig& config) {
+  std::vector<Capture> nulls;
+  for (const std::string& path : paths) {
+    TANDEM_ASSIGN_OR_RETURN(nulls.emplace_back(), offpolicy::ReadCapture(path));
+    TANDEM_RETURN_IF_ERROR(CheckNull(path, nulls.back(), config));
+  }
+  return nulls;
+}
+
+NullFloor FloorOf(const std::vector<Capture>& nulls) {
+  std::vector<offpolicy::CaptureRecord> columns;
+  for (const Capture& null : nulls) columns.push_back(MakeCaptureRecord(null));
+  std::vector<offpolicy::TokenRecord> records;
+  for (size_t i = 0; i < nulls.size(); ++i) records.push_back(RecordOf(nulls[i], columns[i]));
+  return MeasureNull(records);
+}
+
+// The share of the nulls' trained tokens that the method drops or bounds.
+absl::StatusOr<double> NullShare(const std::vector<Capture>& nulls,
+                                 const offpolicy::MethodOptions& options) {
+  double touched = 0, trained = 0;
+  for (const Capture& null : nulls) {
+    const ReplayBatch batch = BatchOf(null);
+    TANDEM_ASSIGN_OR_RETURN(const MethodResult result, EvaluateMethod(batch.inputs(), options));
+    const offpolicy::Correction& c = result.correction;
+    const offpolicy::Objective& o = result.objective;
+    touched += static_cast<double>(c.num_rejected - c.num_nonfinite + c.num_capped +
+                                   o.num_clip_low + o.num_clip_high + o.num_dual_clip);
+    trained += static_cast<double>(std::ranges::count(batch.mask, 1));
+  }
+  return trained > 0 ? std::min(1.0, touched / trained) : 0;
+}
+
+absl::StatusOr<std::unique_ptr<TrainerForward>> MakeForward(const Capture& capture,
+                                                            const ModelConfig& config,
+                                                            const CaptureWeights& weights) {
+  TANDEM_ASSIGN_OR_RETURN(const auto masters, weights.Masters(capture.manifest.proximal_version));
+  TrainerForwardOptions options = RecordedTrainer(capture, /*row_tokens=*/0);
+  options.trainable = true;
+  return TrainerForward::Create(config, masters, options);
+}
+
+absl::StatusOr<std::vector<VariantResult>> EvaluateAll(const ReplayBatch& batch,
+                                                       const std::vector<ReplayVariant>& variants) {
+  std::vector<VariantResult> results;
+  for (const ReplayVariant& variant : variants) {
+    TANDEM_ASSIGN_OR_RETURN(MethodResult method, EvaluateMethod(batch.inputs(), variant.options));
+    results.push_back({.variant = &variant, .method = std::move(method)});
+  }
+  return results;
+}
+
+// The backward passes that all variants need, in order of completions; fills in their weights.
+std::vector<GradientRequest> PlanGradients(const Capture& capture,
+                                           std::vector<VariantResult>& results) {
+  std::vector<GradientRequest> requests;
+  for (int64_t s = 0; s < capture.num_completions(); ++s) {
+    const auto begin = static_cast<size_t>(capture.token_offsets[static_cast<size_t>(s)]);
+    const size_t length = capture.ids(s).size();
+    std::vector<std::span<const double>> rows;
+    for (const VariantResult& result : results) {
+      rows.push_back(std::span(result.method.coefficient).subspan(begin, length));
+    }
+    CoefficientBasis basis = SpanOf(rows);
+    for (std::vector<double>& direction : basis.directions) {
+      requests.push_back({s, std::move(direction)});
+    }
+    for (size_t m = 0; m < results.size(); ++m) {
+      results[m].weights.insert(results[m].weights.end(), basis.weights[m].begin(),
+                                basis.weights[m].end());
+    }
+  }
+  return requests;
+}
+
+double LargestDifference(const std::vector<float>& a, const std::vector<float>& b) {
+  double largest = 0;
+  for (size_t t = 0; t < a.size(); ++t) {
+    const double difference = std::abs(static_cast<double>(a[t]) - static_cast<double>(b[t]));
+    if (std::isfinite(difference)) largest = std::max(largest, difference);
+  }
+  return largest;
+}
+
+absl::Status Measure(const std::vector<ReplayVariant>& variants, uint64_t seed,
+                     TrainerForward& forward, const ReplayProgress& progress, Replay& replay) {
+  const ReplayBatch batch = BatchOf(replay.capture);
+  TANDEM_ASSIGN_OR_RETURN(std::vector<VariantResult> results, EvaluateAll(batch, variants));
+  const std::vector<GradientRequest> requests = PlanGradients(replay.capture, results);
+  if (requests.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(replay.path,
+                     " has no trained token with an advantage other than 0: no correction makes an "
+                     "update of it. Capture a step in which rewards of a group differ"));
+  }
+  const auto count = static_cast<double>(requests.size());
+  const std::string what = absl::StrCat("gradients, ", requests.size(), " backward passes");
+  progress(what, 0);
+  TANDEM_ASSIGN_OR_RETURN(
+      const GradientGram gram,
+      ComputeGradientGram(forward, replay.capture, requests, seed, [&](int64_t done) {
+        progress(what, static_cast<double>(done) / count);
+      }));
+  replay.num_parameters = gram.num_parameters;
+  replay.num_backward_passes = gram.size;
+  replay.relative_error = gram.relative_error;
+  replay.max_rescore_difference =
+      LargestDifference(gram.logprobs, replay.capture.proximal_logprobs);
+  std::vector<int64_t> completions;
+  for (const GradientRequest& request : requests) completions.push_back(request.completion);
+  progress("intervals", 1);
+  replay.numbers = ComputeReplayNumbers(batch, results, gram, completions, {.seed = seed});
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Replay> RunReplay(const ReplayOptions& options, const ReplayProgress& progress) {
+  Replay replay{.path = options.capture, .nulls = options.nulls};
+  TANDEM_ASSIGN_OR_RETURN(std::vector<ReplayVariant> variants, SelectVariants(options.selection));
+  TANDEM_ASSIGN_OR_RETURN(replay.capture, offpolicy::ReadCapture(options.capture));
+  Capture& capture = replay.capture;
+  const std::string model = options.model.empty() ? capture.manifest.model_path : options.model;
+  TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(model));
+  const CaptureWeights weights(&capture, config, options.capture, options.weights);
+  progress("gate", 0);
+  replay.findings = CheckComparable(capture, config);
+  TANDEM_ASSIGN_OR_RETURN(const auto of_model, CheckModelAndWeights(capture, model, weights));
+  replay.findings.insert(replay.findings.end(), of_model.begin(), of_model.end());
+  if (!replay.findings.empty()) return replay;
+  if (!HasProximal(capture)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.capture,
+                     " was never in a trainer: it has neither advantages nor proximal log-probs. "
+                     "Capture a step of a run (trainer.capture.every)"));
+  }
+
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<Capture> nulls, ReadNulls(options.nulls, config));
+  if (!nulls.empty()) {
+    replay.null_floor = FloorOf(nulls);
+    const std::vector<ReplayVariant> chosen = NullVariants(
+        options.selection.methods, replay.null_floor, options.null_rates, replay.notes);
+    variants.insert(variants.end(), chosen.begin(), chosen.end());
+  }
+  TANDEM_ASSIGN_OR_RETURN(const auto forward, MakeForward(capture, config, weights));
+  TANDEM_RETURN_IF_ERROR(Measure(variants, options.seed, *forward, progress, replay));
+  for (ReplayRow& row : replay.numbers.rows) {
+    if (nulls.empty()) break;
+    TANDEM_ASSIGN_OR_RETURN(row.null_share, NullShare(nulls, row.variant.options));
+  }
+  return replay;
+}
+
+}  // namespace tandem::drift

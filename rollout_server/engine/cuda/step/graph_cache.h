@@ -1,0 +1,75 @@
+// GraphCache: graphs by key, of the weights that serve or may serve again. Pure; thread-compatible.
+#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_STEP_GRAPH_CACHE_H_
+#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_STEP_GRAPH_CACHE_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "rollout_server/engine/cuda/step/decode_step.h"
+
+namespace tandem::rollout::cuda {
+
+template <typename Graph>
+class GraphCache {
+ public:
+  // An engine has two places for weights: the live ones, and those before, into which the next
+  // version is uploaded. Graphs of any other place read memory that is gone.
+  static constexpr size_t kPlaces = 2;
+
+  explicit GraphCache(size_t most) : most_(most) {}
+
+  // Null when there is none. The weights of the key are taken to be in use from now on: when they
+  // are a third place, the graphs of the one that was used longest ago go.
+  Graph* Find(const GraphKey& key) {
+    Use(key.weights);
+    const auto at = graphs_.find(key);
+    if (at == graphs_.end()) return nullptr;
+    at->second.last_use = ++uses_;
+    return at->second.graph.get();
+  }
+
+  // After a Find that gave null. When there are too many, the one found longest ago goes.
+  void Add(const GraphKey& key, std::unique_ptr<Graph> graph) {
+    if (graphs_.size() >= most_) {
+      graphs_.erase(std::min_element(
+          graphs_.begin(), graphs_.end(),
+          [](const auto& a, const auto& b) { return a.second.last_use < b.second.last_use; }));
+    }
+    graphs_[key] = {std::move(graph), ++uses_};
+  }
+
+  // Any of them, or null.
+  const Graph* Any() const {
+    return graphs_.empty() ? nullptr : graphs_.begin()->second.graph.get();
+  }
+
+  size_t size() const { return graphs_.size(); }
+
+ private:
+  struct Entry {
+    std::unique_ptr<Graph> graph;
+    uint64_t last_use = 0;
+  };
+
+  void Use(uint64_t weights) {
+    std::erase(places_, weights);
+    places_.push_back(weights);
+    if (places_.size() <= kPlaces) return;
+    std::erase_if(graphs_, [&](const auto& one) { return one.first.weights == places_.front(); });
+    places_.erase(places_.begin());
+  }
+
+  const size_t most_;
+  std::map<GraphKey, Entry> graphs_;
+  std::vector<uint64_t> places_;  // the one used last is the last
+  uint64_t uses_ = 0;
+};
+
+}  // namespace tandem::rollout::cuda
+
+#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_STEP_GRAPH_CACHE_H_

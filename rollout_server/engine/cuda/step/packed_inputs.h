@@ -1,0 +1,71 @@
+// PackedInputs: a step's arrays one behind the other, so that one copy brings all of them to the
+// device. Pure; thread-compatible.
+#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_STEP_PACKED_INPUTS_H_
+#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_STEP_PACKED_INPUTS_H_
+
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+#include "rollout_server/engine/cuda/step/step_inputs.h"
+
+namespace tandem::rollout::cuda {
+
+class PackedInputs {
+ public:
+  // Where `values` will begin, in bytes from the first: a multiple of 16. They are read by Write,
+  // and must stay until then.
+  template <typename T>
+  size_t Add(const std::vector<T>& values) {
+    const size_t at = bytes_;
+    arrays_.push_back({at, values.data(), values.size() * sizeof(T)});
+    bytes_ += (arrays_.back().bytes + 15) / 16 * 16;
+    return at;
+  }
+
+  size_t bytes() const { return bytes_; }
+
+  void Write(std::byte* to) const {
+    for (const Array& array : arrays_) {
+      if (array.bytes > 0) std::memcpy(to + array.at, array.from, array.bytes);
+    }
+  }
+
+ private:
+  struct Array {
+    size_t at = 0;
+    const void* from = nullptr;
+    size_t bytes = 0;
+  };
+
+  std::vector<Array> arrays_;
+  size_t bytes_ = 0;
+};
+
+// Where the arrays of StepInputs begin.
+struct PackedStep {
+  size_t ids = 0, positions = 0, sequences = 0, contexts = 0, slots = 0, block_tables = 0;
+  struct Range {
+    size_t query_ends = 0, key_ends = 0, slots = 0;
+  };
+  std::vector<Range> ranges;
+};
+inline PackedStep Pack(const StepInputs& step, PackedInputs& to) {
+  PackedStep at = {to.Add(step.ids),
+                   to.Add(step.positions),
+                   to.Add(step.sequences),
+                   to.Add(step.contexts),
+                   to.Add(step.slots),
+                   to.Add(step.block_tables),
+                   {}};
+  for (const RowRange& range : step.ranges) {
+    at.ranges.push_back(range.flash ? PackedStep::Range{to.Add(range.query_ends),
+                                                        to.Add(range.key_ends), to.Add(range.slots)}
+                                    : PackedStep::Range{});
+  }
+  return at;
+}
+
+}  // namespace tandem::rollout::cuda
+
+#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_STEP_PACKED_INPUTS_H_

@@ -1,0 +1,417 @@
+#include "rollout_server/engine/forward/model_runner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace tandem::rollout {
+namespace {
+
+constexpr int64_t kBlock = KvBlockPool::kBlockTokens;
+constexpr int64_t kRowBlock = 48;       // rows multiplied by one tile of weights at a time
+constexpr int64_t kTokensTogether = 8;  // tokens of a sequence attended together
+constexpr int64_t kLogitsRows = 64;     // rows of logits that exist at once
+constexpr int64_t kItemsPerThread = 4;  // of a phase, so that no thread waits long for another
+constexpr int64_t kTile = PackedMatrix::kTileColumns;
+
+int64_t WholeTiles(int64_t columns) { return (columns + kTile - 1) / kTile * kTile; }
+
+int64_t Ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t KvBytes(ComputeDType dtype) { return dtype == ComputeDType::kBf16 ? 2 : 4; }
+
+// Key or value heads of all layers and tokens that a cache holds.
+int64_t CachedHeads(const ModelConfig& config, int64_t num_blocks) {
+  return config.num_layers * num_blocks * config.num_kv_heads * kBlock;
+}
+
+void RoundIfAsked(float* values, int64_t n, int bits) {
+  if (bits < kFp32SignificandBits) RoundToBits(values, n, bits);
+}
+
+// To symmetric integers of `bits` bits and back.
+void Quantise(float* values, int64_t n, int bits) {
+  float largest = 0;
+  for (int64_t i = 0; i < n; ++i) largest = std::max(largest, std::abs(values[i]));
+  if (largest == 0) return;
+  const float scale = largest / static_cast<float>((1 << (bits - 1)) - 1);
+  for (int64_t i = 0; i < n; ++i) values[i] = std::nearbyint(values[i] / scale) * scale;
+}
+
+}  // namespace
+
+ModelRunner::ModelRunner(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks,
+                         int num_threads, InstructionSet instruction_set)
+    : config_(config),
+      dtype_(dtype),
+      num_blocks_(num_blocks),
+      set_(instruction_set),
+      kernels_(ForwardKernelsFor(instruction_set)),
+      round_(dtype == ComputeDType::kBf16),
+      operand_type_(round_ ? RoundedOperandType(instruction_set) : OperandType::kFp32),
+      inverse_frequencies_(RotaryInverseFrequencies(config)),
+      team_(num_threads),
+      scratch_(num_threads) {
+  const int64_t heads = CachedHeads(config, num_blocks);
+  keys_ = AlignedBuffer(heads * config.head_dim * KvBytes(dtype));
+  values_ = AlignedBuffer(heads * PaddedHeadDim(config.head_dim) * KvBytes(dtype));
+  keys_.Commit();
+  values_.Commit();
+  logits_ = AlignedBuffer(kLogitsRows * WholeTiles(config.vocab_size) * 4);
+  final_normed_ = AlignedBuffer(kLogitsRows * config.hidden_size * 4);
+}
+
+int64_t ModelRunner::CacheBytes(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks) {
+  return CachedHeads(config, num_blocks) * (config.head_dim + PaddedHeadDim(config.head_dim)) *
+         KvBytes(dtype);
+}
+
+template <typename Kv>
+KvLayer<Kv> ModelRunner::Cache(int64_t layer) {
+  KvLayer<Kv> cache;
+  cache.key_head_stride = config_.head_dim * kBlock;
+  cache.value_head_stride = kBlock * PaddedHeadDim(config_.head_dim);
+  cache.key_block_stride = config_.num_kv_heads * cache.key_head_stride;
+  cache.value_block_stride = config_.num_kv_heads * cache.value_head_stride;
+  cache.keys = keys_.as<Kv>() + layer * num_blocks_ * cache.key_block_stride;
+  cache.values = values_.as<Kv>() + layer * num_blocks_ * cache.value_block_stride;
+  return cache;
+}
+
+// Buffers for this many tokens and contexts this long; groups the tokens into runs.
+void ModelRunner::Prepare(std::span<const TokenInput> inputs) {
+  const int64_t n = static_cast<int64_t>(inputs.size());
+  if (n > capacity_) {
+    capacity_ = n;
+    const int64_t half = config_.head_dim / 2, operand = OperandBytes(operand_type_);
+    const int64_t heads = config_.num_heads + 2 * config_.num_kv_heads;
+    hidden_ = AlignedBuffer(n * config_.hidden_size * 4);
+    cosines_ = AlignedBuffer(n * half * 4);
+    sines_ = AlignedBuffer(n * half * 4);
+    qkv_ = AlignedBuffer(n * WholeTiles(heads * config_.head_dim) * 4);
+    normed_ = AlignedBuffer(n * config_.hidden_size * operand);
+    attended_ = AlignedBuffer(n * config_.num_heads * config_.head_dim * operand);
+    activated_ = AlignedBuffer(n * config_.intermediate_size * operand);
+  }
+  int64_t longest = 0;
+  runs_.clear();
+  for (int64_t i = 0; i < n; ++i) {
+    longest = std::max<int64_t>(longest, inputs[i].position + 1);
+    const bool follows = i > 0 && inputs[i].blocks == inputs[i - 1].blocks &&
+                         inputs[i].position == inputs[i - 1].position + 1;
+    if (follows && runs_.back().count < kTokensTogether) {
+      ++runs_.back().count;
+    } else {
+      runs_.push_back({i, 1});
+    }
+  }
+  const int64_t head_group = config_.num_heads / config_.num_kv_heads;
+  const size_t scratch = static_cast<size_t>(
+      std::max({AttentionScratch(longest) + kTokensTogether * head_group * config_.head_dim,
+                kRowBlock * kTile, config_.hidden_size}));
+  for (std::vector<float>& one : scratch_) {
+    if (one.size() < scratch) one.resize(scratch);
+  }
+}
+
+void ModelRunner::FillRotary(std::span<const TokenInput> inputs, int64_t row) {
+  const int64_t half = static_cast<int64_t>(inverse_frequencies_.size());
+  float* cosines = cosines_.as<float>() + row * half;
+  float* sines = sines_.as<float>() + row * half;
+  for (int64_t i = 0; i < half; ++i) {
+    const float angle = RoundedToBits(
+        static_cast<float>(inputs[row].position) * inverse_frequencies_[i], precision_.rotary_bits);
+    cosines[i] = std::cos(angle);
+    sines[i] = std::sin(angle);
+  }
+}
+
+// Values that the next linear layer multiplies, as it wants them.
+void ModelRunner::StoreBody(float* values, int64_t n, void* out) const {
+  RoundIfAsked(values, n, precision_.body_bits);
+  StoreOperand(set_, values, n, round_, operand_type_, out);
+}
+
+// hidden -> normed, as the next linear layer wants it.
+void ModelRunner::Norm(ThreadTeam::Member& member, const float* weight, int64_t rows) {
+  const int64_t width = config_.hidden_size;
+  float* scratch = scratch_[member.index()].data();
+  member.ForEach(rows, [&](int64_t row) {
+    kernels_.rms_norm(hidden_.as<float>() + row * width, weight, width,
+                      static_cast<float>(config_.rms_norm_eps), scratch);
+    StoreBody(scratch, width, OperandRow(normed_, row, width));
+  });
+}
+
+// Every tile of the product; done(tile, first row, rows, values, stride) gets each as it is ready.
+// With `out` the values stand in its rows, else in scratch. `following` is multiplied next: its
+// first weights are fetched at the end.
+template <typename Done>
+void ModelRunner::Multiply(ThreadTeam::Member& member, const PackedMatrix& matrix,
+                           const PackedMatrix& following, const Operand& x, int64_t rows,
+                           float* out, int64_t out_stride, const Done& done) {
+  const int64_t tiles = matrix.num_tiles();
+  const int64_t splits =
+      std::min(Ceil(rows, kRowBlock), Ceil(kItemsPerThread * team_.size(), tiles));
+  const int64_t rows_each = Ceil(rows, splits);
+  const int64_t row_bytes = x.stride * OperandBytes(x.type);
+  const void* first_following = following.TileAddress(member.FirstOf(following.num_tiles()));
+  float* scratch = scratch_[member.index()].data();
+  member.ForEach(tiles * splits, [&](int64_t item) {
+    const int64_t tile = item / splits, begin = item % splits * rows_each;
+    const int64_t end = std::min(rows, begin + rows_each);
+    const void* next = tile + 1 < tiles ? matrix.TileAddress(tile + 1) : first_following;
+    for (int64_t row = begin; row < end; row += kRowBlock) {
+      const int64_t count = std::min(kRowBlock, end - row);
+      float* to = out != nullptr ? out + row * out_stride + tile * kTile : scratch;
+      const int64_t stride = out != nullptr ? out_stride : kTile;
+      const Operand part = {x.type, static_cast<const char*>(x.data) + row * row_bytes, x.stride};
+      matrix.MultiplyTile(set_, tile, part, count, to, stride, row + count == end ? next : nullptr);
+      done(tile, row, count, to, stride);
+    }
+  });
+}
+
+namespace {
+
+void AddBias(const std::vector<float>& bias, int64_t tile, int64_t rows, float* values,
+             int64_t stride) {
+  const int64_t first = tile * kTile;
+  const int64_t count = std::min<int64_t>(kTile, static_cast<int64_t>(bias.size()) - first);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < count; ++i) values[r * stride + i] += bias[first + i];
+  }
+}
+
+}  // namespace
+
+// hidden += x W + b.
+void ModelRunner::AddProduct(ThreadTeam::Member& member, const LinearWeights& weights,
+                             const PackedMatrix& following, const Operand& x, int64_t rows) {
+  const int64_t width = config_.hidden_size;
+  Multiply(member, weights.matrix, following, x, rows, nullptr, 0,
+           [&](int64_t tile, int64_t row, int64_t count, float* values, int64_t stride) {
+             AddBias(weights.bias, tile, count, values, stride);
+             kernels_.add_rows(values, stride, count, std::min(kTile, width - tile * kTile),
+                               hidden_.as<float>() + row * width + tile * kTile, width);
+           });
+}
+
+// One head's key or value, before it is written.
+void ModelRunner::RoundKv(float* values, int64_t position) const {
+  RoundIfAsked(values, config_.head_dim, precision_.kv_bits);
+  if (kv_quantisation_.bits > 0 && position >= kv_quantisation_.from_position) {
+    Quantise(values, config_.head_dim, kv_quantisation_.bits);
+  }
+}
+
+// Normalises (Qwen3) and rotates queries and keys in place, scales queries, and stores keys and
+// values.
+template <typename Kv>
+void ModelRunner::RotateAndStore(const LayerWeights& weights, const KvLayer<Kv>& cache,
+                                 const TokenInput& input, int64_t row) {
+  const int64_t d = config_.head_dim, heads = config_.num_heads, kv_heads = config_.num_kv_heads;
+  const float eps = static_cast<float>(config_.rms_norm_eps);
+  const float* cosine = cosines_.as<float>() + row * (d / 2);
+  const float* sine = sines_.as<float>() + row * (d / 2);
+  float* queries = qkv_.as<float>() + row * WholeTiles((heads + 2 * kv_heads) * d);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(d));
+  for (int64_t h = 0; h < heads; ++h) {
+    float* query = queries + h * d;
+    if (config_.qk_norm) kernels_.rms_norm(query, weights.q_norm.data(), d, eps, query);
+    kernels_.rotate(query, cosine, sine, d, scale);
+  }
+  const int64_t block = (*input.blocks)[input.position / kBlock], slot = input.position % kBlock;
+  for (int64_t h = 0; h < kv_heads; ++h) {
+    float* key = queries + (heads + h) * d;
+    float* value = queries + (heads + kv_heads + h) * d;
+    if (config_.qk_norm) kernels_.rms_norm(key, weights.k_norm.data(), d, eps, key);
+    kernels_.rotate(key, cosine, sine, d, 1.0f);
+    RoundKv(key, input.position);
+    RoundKv(value, input.position);
+    if constexpr (sizeof(Kv) == 2) {
+      kernels_.write_kv_bf16(key, value, d, slot, cache.KeysOf(block, h), cache.ValuesOf(block, h));
+    } else {
+      kernels_.write_kv_fp32(key, value, d, slot, cache.KeysOf(block, h), cache.ValuesOf(block, h));
+    }
+  }
+}
+
+template <typename Kv>
+void ModelRunner::Attend(ThreadTeam::Member& member, const KvLayer<Kv>& cache,
+                         std::span<const TokenInput> inputs) {
+  const int64_t d = config_.head_dim, kv_heads = config_.num_kv_heads;
+  const int64_t group = config_.num_heads / kv_heads;
+  const int64_t qkv_width = WholeTiles((config_.num_heads + 2 * kv_heads) * d);
+  const int64_t width = config_.num_heads * d;
+  float* out = scratch_[member.index()].data();
+  float* scores = out + kTokensTogether * group * d;
+  member.ForEach(static_cast<int64_t>(runs_.size()) * kv_heads, [&](int64_t item) {
+    const TokenRun& run = runs_[item / kv_heads];
+    const int64_t h = item % kv_heads;
+    AttentionTask<Kv> task;
+    task.queries = qkv_.as<float>() + run.first * qkv_width + h * group * d;
+    task.query_stride = qkv_width;
+    task.num_tokens = run.count;
+    task.num_heads = group;
+    task.head_dim = d;
+    task.first_position = inputs[run.first].position;
+    task.layer = cache;
+    task.kv_head = h;
+    task.blocks = inputs[run.first].blocks->data();
+    task.out = out;
+    task.out_stride = group * d;
+    if constexpr (sizeof(Kv) == 2) {
+      kernels_.attend_bf16(task, scores);
+    } else {
+      kernels_.attend_fp32(task, scores);
+    }
+    for (int64_t t = 0; t < run.count; ++t) {
+      char* row = static_cast<char*>(OperandRow(attended_, run.first + t, width));
+      StoreBody(out + t * group * d, group * d, row + h * group * d * OperandBytes(operand_type_));
+    }
+  });
+}
+
+template <typename Kv>
+void ModelRunner::RunLayer(ThreadTeam::Member& member, int64_t index, const ModelWeights& all,
+                           std::span<const TokenInput> inputs) {
+  const LayerWeights& weights = all.layers[index];
+  const PackedMatrix& after =
+      index + 1 < config_.num_layers ? all.layers[index + 1].qkv.matrix : all.head;
+  const int64_t n = static_cast<int64_t>(inputs.size());
+  const KvLayer<Kv> cache = Cache<Kv>(index);
+  const int64_t qkv_columns = (config_.num_heads + 2 * config_.num_kv_heads) * config_.head_dim;
+
+  Norm(member, weights.input_norm.data(), n);
+  Multiply(member, weights.qkv.matrix, weights.o.matrix, AsOperand(normed_, config_.hidden_size), n,
+           qkv_.as<float>(), WholeTiles(qkv_columns),
+           [&](int64_t tile, int64_t, int64_t count, float* values, int64_t stride) {
+             AddBias(weights.qkv.bias, tile, count, values, stride);
+           });
+  member.ForEach(n, [&](int64_t row) { RotateAndStore(weights, cache, inputs[row], row); });
+  Attend(member, cache, inputs);
+  AddProduct(member, weights.o, weights.gate_up.matrix,
+             AsOperand(attended_, config_.num_heads * config_.head_dim), n);
+
+  Norm(member, weights.post_norm.data(), n);
+  const int64_t width = config_.intermediate_size;
+  Multiply(member, weights.gate_up.matrix, weights.down.matrix,
+           AsOperand(normed_, config_.hidden_size), n, nullptr, 0,
+           [&](int64_t tile, int64_t row, int64_t count, float* values, int64_t stride) {
+             constexpr int64_t kGates = kTile / 2;
+             AddBias(weights.gate_up.bias, tile, count, values, stride);
+             const int64_t first = tile * kGates, gates = std::min(kGates, width - first);
+             for (int64_t r = 0; r < count; ++r) {
+               float* gate = values + r * stride;
+               kernels_.swiglu(gate, gate + kGates, gates, gate);
+               char* to = static_cast<char*>(OperandRow(activated_, row + r, width));
+               StoreBody(gate, gates, to + first * OperandBytes(operand_type_));
+             }
+           });
+  AddProduct(member, weights.down, after, AsOperand(activated_, width), n);
+}
+
+void ModelRunner::RunHead(ThreadTeam::Member& member, const ModelWeights& weights,
+                          std::span<const int64_t> logits_rows, OnLogits on_logits) {
+  const int64_t width = config_.hidden_size, stride = WholeTiles(config_.vocab_size);
+  const int64_t total = static_cast<int64_t>(logits_rows.size());
+  for (int64_t first = 0; first < total; first += kLogitsRows) {
+    const int64_t rows = std::min(kLogitsRows, total - first);
+    member.ForEach(rows, [&](int64_t i) {
+      kernels_.rms_norm(hidden_.as<float>() + logits_rows[first + i] * width,
+                        weights.final_norm.data(), width, static_cast<float>(config_.rms_norm_eps),
+                        final_normed_.as<float>() + i * width);
+      RoundIfAsked(final_normed_.as<float>() + i * width, width, precision_.head_bits);
+    });
+    Multiply(member, weights.head, weights.layers[0].qkv.matrix,
+             {OperandType::kFp32, final_normed_.as<float>(), width}, rows, logits_.as<float>(),
+             stride, [](auto&&...) {});
+    member.ForEach(rows, [&](int64_t i) {
+      float* logits = logits_.as<float>() + i * stride;
+      RoundIfAsked(logits, config_.vocab_size, precision_.head_bits);
+      on_logits(first + i, {logits, static_cast<size_t>(config_.vocab_size)});
+    });
+  }
+}
+
+ModelRunner::Account ModelRunner::AccountOf(const ModelWeights& weights,
+                                            std::span<const TokenInput> inputs,
+                                            int64_t num_logits) const {
+  const double head =
+      static_cast<double>(config_.hidden_size) * static_cast<double>(config_.vocab_size);
+  const double head_bytes = static_cast<double>(weights.head.bytes());
+  const double layer_bytes = static_cast<double>(weights.linear_bytes()) - head_bytes;
+  const double bytes_each = dtype_ == ComputeDType::kBf16 ? 2 : 4;
+  double context = 0;  // KV entries read: those of neighbouring tokens of a sequence once
+  double attended = 0;
+  for (const TokenRun& run : runs_) {
+    const double last = inputs[run.first + run.count - 1].position + 1;
+    context += last;
+    attended += static_cast<double>(run.count) * last;
+  }
+  const double head_values = static_cast<double>(config_.num_layers * config_.head_dim);
+  Account account;
+  account.bytes =
+      layer_bytes + (num_logits > 0 ? head_bytes : 0) +
+      2 * bytes_each * head_values * static_cast<double>(config_.num_kv_heads) * context;
+  account.flops = 2 * (layer_bytes / bytes_each) * static_cast<double>(inputs.size()) +
+                  2 * head * static_cast<double>(num_logits) +
+                  4 * head_values * static_cast<double>(config_.num_heads) * attended;
+  return account;
+}
+
+absl::StatusOr<std::unique_ptr<StagedWeights>> ModelRunner::Pack(
+    const std::vector<HostTensor>& tensors, std::unique_ptr<StagedWeights> spare) const {
+  const DType dtype = dtype_ == ComputeDType::kBf16 ? DType::kBF16 : DType::kF32;
+  return PackModelWeights(
+      config_, tensors, dtype,
+      std::unique_ptr<ModelWeights>(static_cast<ModelWeights*>(spare.release())));
+}
+
+bool ModelRunner::Packed(const StagedWeights* weights) const {
+  return dynamic_cast<const ModelWeights*>(weights) != nullptr;
+}
+
+absl::Status ModelRunner::Run(const StagedWeights& packed, std::span<const TokenInput> inputs,
+                              std::span<const int64_t> logits_rows, OnLogits on_logits,
+                              const SitePrecision& precision,
+                              const KvQuantisation& kv_quantisation) {
+  const auto& weights = static_cast<const ModelWeights&>(packed);
+  precision_ = precision;
+  kv_quantisation_ = kv_quantisation;
+  Prepare(inputs);
+  account_ = AccountOf(weights, inputs, static_cast<int64_t>(logits_rows.size()));
+  team_.Run([&](ThreadTeam::Member& member) {
+    member.ForEach(static_cast<int64_t>(inputs.size()), [&](int64_t row) {
+      weights.embeddings().CopyColumn(inputs[row].token_id,
+                                      hidden_.as<float>() + row * config_.hidden_size);
+      FillRotary(inputs, row);
+    });
+    for (int64_t i = 0; i < config_.num_layers; ++i) {
+      if (dtype_ == ComputeDType::kBf16) {
+        RunLayer<uint16_t>(member, i, weights, inputs);
+      } else {
+        RunLayer<float>(member, i, weights, inputs);
+      }
+    }
+    RunHead(member, weights, logits_rows, on_logits);
+  });
+  return absl::OkStatus();
+}
+
+void ModelRunner::CopyBlocks(std::span<const BlockCopy> copies) {
+  const auto copy = [&](AlignedBuffer& cache) {
+    const int64_t bytes = cache.size() / (config_.num_layers * num_blocks_);
+    for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
+      char* base = cache.as<char>() + layer * num_blocks_ * bytes;
+      for (const BlockCopy& c : copies) {
+        std::memcpy(base + c.to * bytes, base + c.from * bytes, bytes);
+      }
+    }
+  };
+  copy(keys_);
+  copy(values_);
+}
+
+}  // namespace tandem::rollout

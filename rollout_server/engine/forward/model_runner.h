@@ -1,0 +1,123 @@
+// ModelRunner: the engine's own forward over a KV cache in blocks (arrow 2), on the CPU. It owns
+// the cache.
+//
+// The residual stream, norms, rotary, softmax and logits are fp32; with ComputeDType::kBf16 the
+// weights and the cache are bf16, and so are the inputs of all linear layers but the head, whose
+// logits would be a lattice. Every row is computed by kernels in a fixed order: its result depends
+// on the sequence it continues and on the weights, not on the other rows.
+//
+// A call is one walk of a thread team through the layers; nothing is allocated once buffers have
+// grown to the largest step. Use from the engine thread only.
+#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_FORWARD_MODEL_RUNNER_H_
+#define TANDEM_ROLLOUT_SERVER_ENGINE_FORWARD_MODEL_RUNNER_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/process/thread_team.h"
+#include "common/model/forward_kernels.h"
+#include "common/model/model_config.h"
+#include "common/tensor/aligned_buffer.h"
+#include "common/tensor/instruction_set.h"
+#include "rollout_server/engine/forward/model_weights.h"
+#include "rollout_server/engine/forward/token_runner.h"
+
+namespace tandem::rollout {
+
+class ModelRunner : public TokenRunner {
+ public:
+  // Allocates the cache: num_blocks blocks of KvBlockPool::kBlockTokens tokens, CacheBytes of
+  // memory, all of it taken now. Throws std::bad_alloc.
+  ModelRunner(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks, int num_threads,
+              InstructionSet instruction_set);
+
+  absl::StatusOr<std::unique_ptr<StagedWeights>> Pack(
+      const std::vector<HostTensor>& tensors, std::unique_ptr<StagedWeights> spare) const override;
+  bool Packed(const StagedWeights* weights) const override;
+  // Calls on_logits from several threads. OK always.
+  absl::Status Run(const StagedWeights& weights, std::span<const TokenInput> inputs,
+                   std::span<const int64_t> logits_rows, OnLogits on_logits,
+                   const SitePrecision& precision = {},
+                   const KvQuantisation& kv_quantisation = {}) override;
+  void CopyBlocks(std::span<const BlockCopy> copies) override;
+  Account account() const override { return account_; }
+  absl::StatusOr<MachineLimits> MeasureLimits() override {
+    return MeasureMachineLimits(team_, set_);
+  }
+  std::string kernels() const override { return std::string(InstructionSetName(set_)); }
+
+  static int64_t CacheBytes(const ModelConfig& config, ComputeDType dtype, int64_t num_blocks);
+
+ private:
+  // Neighbouring tokens of one sequence, attended together.
+  struct TokenRun {
+    int64_t first = 0, count = 0;  // of the inputs
+  };
+  void Prepare(std::span<const TokenInput> inputs);
+  Account AccountOf(const ModelWeights& weights, std::span<const TokenInput> inputs,
+                    int64_t num_logits) const;
+  void FillRotary(std::span<const TokenInput> inputs, int64_t row);
+  void RoundKv(float* values, int64_t position) const;
+  void StoreBody(float* values, int64_t n, void* out) const;
+  void Norm(ThreadTeam::Member& member, const float* weight, int64_t rows);
+  template <typename Done>
+  void Multiply(ThreadTeam::Member& member, const PackedMatrix& matrix,
+                const PackedMatrix& following, const Operand& x, int64_t rows, float* out,
+                int64_t out_stride, const Done& done);
+  void AddProduct(ThreadTeam::Member& member, const LinearWeights& weights,
+                  const PackedMatrix& following, const Operand& x, int64_t rows);
+  template <typename Kv>
+  void RotateAndStore(const LayerWeights& weights, const KvLayer<Kv>& cache,
+                      const TokenInput& input, int64_t row);
+  template <typename Kv>
+  void Attend(ThreadTeam::Member& member, const KvLayer<Kv>& cache,
+              std::span<const TokenInput> inputs);
+  template <typename Kv>
+  void RunLayer(ThreadTeam::Member& member, int64_t index, const ModelWeights& weights,
+                std::span<const TokenInput> inputs);
+  void RunHead(ThreadTeam::Member& member, const ModelWeights& weights,
+               std::span<const int64_t> logits_rows, OnLogits on_logits);
+  template <typename Kv>
+  KvLayer<Kv> Cache(int64_t layer);
+
+  Operand AsOperand(const AlignedBuffer& buffer, int64_t width) const {
+    return {operand_type_, buffer.as<char>(), width};
+  }
+  void* OperandRow(AlignedBuffer& buffer, int64_t row, int64_t width) const {
+    return buffer.as<char>() + row * width * OperandBytes(operand_type_);
+  }
+
+  const ModelConfig config_;
+  const ComputeDType dtype_;
+  const int64_t num_blocks_;
+  const InstructionSet set_;
+  const ForwardKernels& kernels_;
+  const bool round_;                              // inputs of linear layers go to bf16
+  const OperandType operand_type_;                // how those inputs are kept
+  const std::vector<float> inverse_frequencies_;  // [D / 2]
+  ThreadTeam team_;
+  Account account_;
+  SitePrecision precision_;  // of the run, as the next
+  KvQuantisation kv_quantisation_;
+
+  AlignedBuffer keys_;    // [L, N, Hkv, D, 16] fp32 or bf16
+  AlignedBuffer values_;  // [L, N, Hkv, 16, padded D]
+
+  // Of the step, in rows of its tokens.
+  int64_t capacity_ = 0;           // rows the buffers below hold
+  AlignedBuffer hidden_;           // [N, E] the residual stream
+  AlignedBuffer cosines_, sines_;  // [N, D / 2]
+  AlignedBuffer qkv_;              // [N, whole tiles of (H + 2 Hkv) D]
+  AlignedBuffer normed_;           // [N, E] operand
+  AlignedBuffer attended_;         // [N, H D] operand
+  AlignedBuffer activated_;        // [N, I] operand
+  AlignedBuffer final_normed_;     // [kLogitsRows, E] fp32
+  AlignedBuffer logits_;           // [kLogitsRows, whole tiles of V] fp32
+  std::vector<TokenRun> runs_;
+  std::vector<std::vector<float>> scratch_;  // per thread
+};
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_FORWARD_MODEL_RUNNER_H_

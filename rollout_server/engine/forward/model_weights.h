@@ -1,0 +1,56 @@
+// ModelWeights: one version of the model, packed for the kernels. Immutable while it serves; Engine
+// swaps two of them. Made from tensors in ModelTensors order.
+#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_FORWARD_MODEL_WEIGHTS_H_
+#define TANDEM_ROLLOUT_SERVER_ENGINE_FORWARD_MODEL_WEIGHTS_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/model/compute_dtype.h"
+#include "common/model/model_config.h"
+#include "common/tensor/packed_matrix.h"
+#include "common/weights/host_tensor.h"
+#include "rollout_server/engine/forward/staged_weights.h"
+
+namespace tandem::rollout {
+
+struct LinearWeights {
+  PackedMatrix matrix;
+  std::vector<float> bias;  // [columns], or empty
+};
+
+struct LayerWeights {
+  std::vector<float> input_norm, post_norm;  // [E]
+  std::vector<float> q_norm, k_norm;         // [D], Qwen3 only
+  LinearWeights qkv;                         // E -> (H + 2 Hkv) D
+  LinearWeights o;                           // H D -> E
+  LinearWeights gate_up;  // E -> tiles of 16 gates and their 16 ups; features past I are zero
+  LinearWeights down;     // I -> E
+};
+
+struct ModelWeights : StagedWeights {
+  PackedMatrix head;       // E -> V
+  PackedMatrix embedding;  // V columns of depth E; empty when the head is the embedding
+  std::vector<LayerWeights> layers;
+  std::vector<float> final_norm;  // [E]
+
+  const PackedMatrix& embeddings() const { return embedding.columns() > 0 ? embedding : head; }
+  int64_t linear_bytes() const;  // what one step reads
+};
+
+//   INVALID_ARGUMENT  a tensor has another name, shape or dtype than ModelTensors says
+absl::Status CheckModelTensors(const ModelConfig& config, const std::vector<HostTensor>& tensors,
+                               DType dtype);
+
+// Packs tensors of `dtype` (copies them: the source may be a staging buffer that is used again)
+// into `spare`, a version of the same model that nobody reads any more, or into fresh memory when
+// it is null.
+// Errors: CheckModelTensors.
+absl::StatusOr<std::unique_ptr<ModelWeights>> PackModelWeights(
+    const ModelConfig& config, const std::vector<HostTensor>& tensors, DType dtype,
+    std::unique_ptr<ModelWeights> spare = nullptr);
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_FORWARD_MODEL_WEIGHTS_H_

@@ -1,0 +1,35 @@
+#include "rollout_server/engine/sampling/append_token.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tandem::rollout {
+
+void AppendToken(Sequence& sequence, SampledToken token, WeightVersion version, int32_t batch_size,
+                 double now) {
+  FinishedCompletion& c = sequence.completion;
+  if (!c.token_ids.empty()) {
+    const double gap = now - sequence.last_token_at;
+    c.decode_seconds += gap;
+    c.longest_gap_seconds = std::max(c.longest_gap_seconds, gap);
+  }
+  sequence.last_token_at = now;
+  c.token_ids.push_back(token.id);
+  c.behaviour_logprobs.push_back(token.behaviour_logprob);
+  c.raw_logprobs.push_back(token.raw_logprob);
+  c.entropies.push_back(token.entropy);
+  c.logprob_second_moments.push_back(token.logprob_second_moment);
+  c.decode_batch_sizes.push_back(batch_size);
+  c.prefix_cached.push_back(sequence.found_prefix);
+  c.kept_mass.push_back(token.kept_mass);
+  const SamplingParams& sampling = sequence.group->request.sampling;
+  if (sampling.return_support) c.support.emplace_back(token.support);
+  if (sampling.top_logprobs > 0) c.top.push_back(std::move(token.top));
+  c.charge.Add(LastTokenBytes(c));
+  if (c.version_spans.empty() || c.version_spans.back().version != version) {
+    c.version_spans.push_back({version, 0});
+  }
+  ++c.version_spans.back().num_tokens;
+}
+
+}  // namespace tandem::rollout

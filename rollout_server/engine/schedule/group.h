@@ -1,0 +1,119 @@
+// Group, SamplingParams, FinishedCompletion: what the engine is asked for and what it gives back,
+// as plain structs (protobuf stays in the services, LibTorch in the runner).
+#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_GROUP_H_
+#define TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_GROUP_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/weight_version.h"
+#include "common/model/token_support.h"
+#include "rollout_server/engine/schedule/byte_meter.h"
+
+namespace tandem::rollout {
+
+inline constexpr int32_t kMaxTopLogprobs = 64;
+inline constexpr size_t kMaxStopStrings = 16;
+inline constexpr size_t kMaxStopStringBytes = 1024;
+inline constexpr size_t kMaxStopTokenIds = 1 << 18;  // a large vocabulary
+
+struct SamplingParams {
+  float temperature = 1.0f;  // >= 0; 0 is greedy
+  int32_t top_k = 0;         // 0: off
+  float top_p = 1.0f;        // 1: off
+  float min_p = 0.0f;        // 0: off
+  int32_t max_new_tokens = 0;
+  int32_t min_new_tokens = 0;
+  std::vector<int32_t> stop_token_ids;  // with the model's end tokens unless ignore_eos
+  std::vector<std::string> stop_strings;
+  uint64_t seed = 0;
+  bool ignore_eos = false;
+  bool return_support = false;  // the ids top-k, top-p and min-p left, for each token
+  bool packed_support = false;  // on the wire in few bytes
+  int32_t top_logprobs = 0;     // so many of the most likely ids for each token
+};
+
+// An id and its behaviour log-prob.
+struct TopLogprob {
+  int32_t id = 0;
+  float logprob = 0;
+  friend bool operator==(const TopLogprob&, const TopLogprob&) = default;
+};
+
+// Identifies a group at this server: the engine's own number, not the caller's group_id.
+using GroupKey = int64_t;
+
+struct GroupRequest {
+  GroupKey key = 0;
+  std::vector<int32_t> prompt;  // [P], P >= 1
+  int32_t num_completions = 1;
+  int32_t priority = 0;  // higher ones are admitted first; equal ones in order of arrival
+  SamplingParams sampling;
+  ByteCharge charge;  // of this request; its completions charge the same meter
+};
+
+enum class FinishReason { kStop, kLength, kStopString, kStoppedEarly };
+
+// KV that was found in the prefix index. Both count the installs of weights at this engine: when
+// the KV was computed, and when it was found. They are equal, or the KV is of other weights; the
+// history has both, so that a program that knows nothing of the index can tell (docs/history.md).
+struct FoundKv {
+  uint64_t of_install = 0, at_install = 0;
+  uint64_t age() const { return at_install - of_install; }
+};
+
+// Per-token arrays run in parallel, [T], stop token included.
+struct FinishedCompletion {
+  int32_t index = 0;
+  std::vector<int32_t> token_ids;
+  std::vector<float> behaviour_logprobs;
+  std::vector<float> raw_logprobs;
+  std::vector<float> entropies;
+  std::vector<float> logprob_second_moments;
+  std::vector<int32_t> decode_batch_sizes;
+  std::vector<bool> prefix_cached;
+  std::vector<float> kept_mass;              // of the tempered distribution, after filters
+  std::vector<PackedSupport> support;        // empty unless return_support
+  std::vector<std::vector<TopLogprob>> top;  // empty unless top_logprobs
+  std::vector<VersionSpan> version_spans;
+  std::optional<FoundKv> found_kv;  // the most outdated find; none: all its KV was computed for it
+  double decode_seconds = 0;        // from the first token to the last
+  double longest_gap_seconds =
+      0;  // between two of its tokens: prompts, pushes, preemption in between
+  FinishReason finish_reason = FinishReason::kStop;
+  std::string text;  // without the stop token, cut at a stop string
+  // With the fault `retokenise` the ids that were drawn, of which the hash is; else empty:
+  // token_ids are.
+  std::vector<int32_t> hashed_ids;
+  ByteCharge charge;  // of the arrays above, grown by LastTokenBytes with each token
+};
+
+// Why one group ended by itself, while the engine and the other groups go on.
+enum class GroupFailure {
+  kNonFiniteLogits,  // the model gave NaN or +inf, or -inf for every id
+  kNothingToDraw,    // the ids that min_new_tokens forbids are the only ones the model allows
+  kText,             // what it drew cannot be turned into text
+};
+inline constexpr size_t kNumGroupFailures = 3;
+std::string_view GroupFailureName(GroupFailure cause);  // "non_finite_logits", ...
+
+// What the record of the last token in a completion holds.
+int64_t LastTokenBytes(const FinishedCompletion& completion);
+
+// Checks ranges that need no model.
+//   INVALID_ARGUMENT  names the field, the value and the range
+absl::Status ValidateSampling(const SamplingParams& sampling);
+
+// Is there an id that a completion may begin with? min_new_tokens forbids the stop ids, which are
+// `stop_token_ids` and, unless ignore_eos, the model's own. All ids lie in [0, vocab_size).
+//   INVALID_ARGUMENT  they are the whole vocabulary
+absl::Status CheckSomethingIsLeft(const SamplingParams& sampling,
+                                  const std::vector<int32_t>& eos_token_ids, int64_t vocab_size);
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_GROUP_H_

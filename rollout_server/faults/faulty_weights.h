@@ -1,0 +1,64 @@
+// FaultyWeights: the weights that serve in place of the claimed ones when EngineFaults say so: of
+// versions before, on the way to them, or without one tensor. Keeps as many versions as that needs
+// in host memory and packs at the install, so an install takes as long as packing does. Use from
+// the engine thread only.
+#ifndef TANDEM_ROLLOUT_SERVER_FAULTS_FAULTY_WEIGHTS_H_
+#define TANDEM_ROLLOUT_SERVER_FAULTS_FAULTY_WEIGHTS_H_
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "common/model/compute_dtype.h"
+#include "common/model/model_config.h"
+#include "common/weights/host_tensor.h"
+#include "rollout_server/faults/engine_faults.h"
+#include "rollout_server/engine/forward/model_weights.h"
+#include "rollout_server/engine/forward/staged_weights.h"
+
+namespace tandem::rollout {
+
+// What Engine::Stage gives out while weights are faulty: the claimed weights, and their tensors for
+// the history.
+struct StagedWithTensors : StagedWeights {
+  std::unique_ptr<StagedWeights> claimed;
+  std::vector<HostTensor> tensors;
+};
+
+// Tensors that own their bytes: a staging buffer is used again.
+std::vector<HostTensor> CopyTensors(const std::vector<HostTensor>& tensors);
+
+// (1 - a) x + a y, each element rounded to the tensors' dtype (F32 or BF16): exactly x at 0 and y
+// at 1.
+HostTensor BlendTensors(const HostTensor& x, const HostTensor& y, double a);
+
+class FaultyWeights {
+ public:
+  // `first`: version 0, in ModelTensors order and the engine's dtype, owned. faults.weights()
+  // holds.
+  FaultyWeights(const ModelConfig& config, const EngineFaults& faults,
+                std::vector<HostTensor> first);
+
+  // The next version; `tensors` as the first ones.
+  void Install(std::vector<HostTensor> tensors);
+
+  const ModelWeights& served() const { return *served_; }
+  // What served before the last install; null before the first one, and without a stale prefix.
+  const ModelWeights* before() const { return before_.get(); }
+
+ private:
+  std::vector<HostTensor> ServedTensors() const;
+  const HostTensor& Back(size_t tensor, int64_t num_installs) const;
+  void Pack();
+
+  const ModelConfig config_;
+  const EngineFaults faults_;
+  const DType dtype_;
+  const std::vector<HostTensor> first_;
+  std::deque<std::vector<HostTensor>> history_;  // the newest last
+  std::unique_ptr<ModelWeights> served_, before_;
+};
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_FAULTS_FAULTY_WEIGHTS_H_

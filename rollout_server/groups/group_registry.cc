@@ -1,0 +1,589 @@
+#include "rollout_server/groups/group_registry.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/refusal.h"
+
+namespace tandem::rollout {
+namespace {
+
+using rpc::Refusal;
+using rpc::Refused;
+
+double Milliseconds(double from, double to) { return from > 0 ? (to - from) * 1e3 : 0; }
+
+// What a request holds while it waits or runs.
+int64_t RequestBytes(const GroupRequest& request) {
+  const SamplingParams& sampling = request.sampling;
+  size_t bytes = sizeof(GroupRequest) +
+                 sizeof(int32_t) * (request.prompt.size() + sampling.stop_token_ids.size());
+  for (const std::string& stop : sampling.stop_strings) bytes += sizeof(stop) + stop.size();
+  return static_cast<int64_t>(bytes);
+}
+
+GroupName NameOf(const GroupAsk& ask) {
+  return {ask.run_id, ask.group_id,
+          ask.run_id.empty() ? absl::StrCat(ask.caller, ask.fingerprint) : ask.caller};
+}
+
+// Nobody can put a group into the batch of another caller.
+std::string BatchOwner(const std::string& run_id, const std::string& caller) {
+  return caller.empty() ? run_id : absl::StrCat(run_id, "\n", caller);
+}
+
+}  // namespace
+
+GroupRegistry::GroupRegistry(Runner runner, Limits limits, SecondsClock clock,
+                             OnFinished on_finished)
+    : runner_(std::move(runner)),
+      limits_(limits),
+      clock_(std::move(clock)),
+      on_finished_(std::move(on_finished)),
+      remembered_(limits_.remembered_groups) {}
+
+// Called after every change: returns when what was ordered so far was sent, then tells `told` to
+// look. An answer that comes inline, out of an order, returns at once: the order's own call goes
+// on.
+void GroupRegistry::SendAndTell(const Listeners& told) {
+  {
+    MutexLock lock(&mu_);
+    const std::thread::id self = std::this_thread::get_id(), nobody;
+    const auto ordered = num_sent_ + std::ssize(orders_) + (sender_ == nobody ? 0 : 1);
+    while (sender_ != self) {
+      if (sender_ == nobody && !orders_.empty()) {
+        sender_ = self;
+        const std::function<void()> order = std::move(orders_.front());
+        orders_.pop_front();
+        mu_.Unlock();
+        order();
+        mu_.Lock();
+        sender_ = nobody;
+        ++num_sent_;
+        sent_.NotifyAll();
+      } else if (num_sent_ < ordered) {
+        sent_.Wait(&mu_);
+      } else {
+        break;
+      }
+    }
+  }
+  for (const auto& listener : told) listener->OnProgress();
+}
+
+absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::Join(
+    Ask ask, std::shared_ptr<GroupListener> listener) {
+  Listeners told;
+  absl::StatusOr<std::shared_ptr<GroupCall>> call = JoinOrStart(std::move(ask), listener, &told);
+  SendAndTell(told);
+  return call;
+}
+
+absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::JoinOrStart(
+    Ask ask, const std::shared_ptr<GroupListener>& listener, Listeners* told) {
+  if (ask.batch) ask.batch->run_id = BatchOwner(ask.run_id, ask.caller);
+  MutexLock lock(&mu_);
+  const GroupName name = NameOf(ask);
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<GroupCall> known, FindKnown(name, ask, told));
+  if (known) {
+    known->AddListener(listener);
+    return known;
+  }
+  if (!refusal_.ok()) return refusal_;
+  TANDEM_RETURN_IF_ERROR(CheckRoom(ask));
+
+  const GroupKey key = next_key_++;
+  Entry entry{name, ask.fingerprint, ask.batch, std::make_shared<GroupCall>(), Phase::kHeld};
+  entry.arrived = clock_();
+  entry.report.group_id = ask.group_id;
+  entry.report.trace = std::move(ask.trace);
+  entry.priority = ask.request.priority;
+  entry.live_version = ask.live_version;
+  entry.yields = ask.yields;
+  entry.memory = std::make_shared<ByteMeter>(ask.yields ? guests_memory_ : memory_);
+  ask.request.charge = ByteCharge(entry.memory, RequestBytes(ask.request));
+  ask.request.key = key;
+  std::vector<GroupRequest> released;
+  if (ask.batch) {
+    TANDEM_ASSIGN_OR_RETURN(released,
+                            batches_.Arrive(*ask.batch, ask.group_id, std::move(ask.request)));
+  } else {
+    released.push_back(std::move(ask.request));
+  }
+  std::shared_ptr<GroupCall> call = entry.call;
+  call->AddListener(listener);
+  keys_[name] = key;
+  entries_.emplace(key, std::move(entry));
+  SubmitReleased(std::move(released));
+  return call;
+}
+
+// The group of this name that runs or is remembered, or null. One with tokens of weights older than
+// the caller now takes is none: it gives way, and is drawn anew.
+absl::StatusOr<std::shared_ptr<GroupCall>> GroupRegistry::FindKnown(const GroupName& name,
+                                                                    const Ask& ask,
+                                                                    Listeners* told) {
+  const auto mismatch = [&] {
+    return absl::InvalidArgumentError(
+        absl::StrCat("group ", ask.group_id, " of run '", ask.run_id,
+                     "' was asked for with another prompt or other parameters"));
+  };
+  if (const auto found = keys_.find(name); found != keys_.end()) {
+    const GroupKey key = found->second;
+    Entry& entry = entries_.at(key);
+    if (entry.fingerprint != ask.fingerprint) return mismatch();
+    if (entry.phase != Phase::kRunning) entry.live_version = ask.live_version;
+    if (entry.live_version >= ask.min_weight_version) return entry.call;
+    EndNow(key,
+           absl::AbortedError(absl::StrCat("group ", ask.group_id,
+                                           " was asked for again from weights of version ",
+                                           ask.min_weight_version, " at least")),
+           told);
+    return nullptr;
+  }
+  const RememberedGroups::Finished* const done = remembered_.Find(name);
+  if (done == nullptr) return nullptr;
+  if (done->fingerprint != ask.fingerprint) return mismatch();
+  if (done->oldest_version >= ask.min_weight_version) return done->call;
+  remembered_.Forget(name);
+  return nullptr;
+}
+
+absl::Status GroupRegistry::CheckRoom(const Ask& ask) {
+  if (ask.batch && ask.batch->num_groups > limits_.max_queued_groups) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "admission batch of ", ask.batch->num_groups,
+        " groups never fits a queue of max_queued_groups = ", limits_.max_queued_groups));
+  }
+  const int64_t queued = CountsLocked().queued;
+  if (queued >= limits_.max_queued_groups) {
+    return Refused(absl::StatusCode::kResourceExhausted, Refusal::kQueueFull,
+                   absl::StrCat("the queue is full: ", queued, " groups wait (max_queued_groups = ",
+                                limits_.max_queued_groups, ")"));
+  }
+  if (ask.yields && queued >= limits_.max_queued_groups / 2) {
+    return Refused(
+        absl::StatusCode::kResourceExhausted, Refusal::kQueueFull,
+        absl::StrCat("the queue is full for guests: ", queued, " groups wait, and the rest of its ",
+                     limits_.max_queued_groups,
+                     " places (max_queued_groups) is for the run that owns this server"));
+  }
+  // What a batch holds back waits for the batch, not for the engine; what has a lower priority
+  // starts later than this one.
+  const auto waiting = std::ranges::count_if(entries_, [&](const auto& one) {
+    return one.second.phase == Phase::kQueued && one.second.priority >= ask.request.priority;
+  });
+  if (static_cast<double>(waiting) * pace_.interval() > ask.seconds_left) {
+    return Refused(absl::StatusCode::kResourceExhausted, Refusal::kDeadlineBeforeStart,
+                   absl::StrCat("refused at once: ", waiting, " groups wait and one starts every ",
+                                absl::StrFormat("%.2g", pace_.interval()),
+                                " s, so this one would start after its deadline in ",
+                                absl::StrFormat("%.2g", ask.seconds_left), " s"));
+  }
+  return CheckMemory(ask);
+}
+
+absl::Status GroupRegistry::CheckMemory(const Ask& ask) {
+  const int64_t wanted_bytes = RequestBytes(ask.request), limit = limits_.memory_bytes;
+  if (wanted_bytes > (ask.yields ? limit / 2 : limit)) {
+    return Refused(absl::StatusCode::kInvalidArgument, Refusal::kTooLarge,
+                   absl::StrCat("the request alone has ", wanted_bytes, " bytes: groups ",
+                                ask.yields ? "of guests may hold half of " : "may hold ",
+                                "server.memory_bytes = ", limit));
+  }
+  while (memory_->used() + wanted_bytes > limit && remembered_.ForgetOldest()) {
+  }
+  if (ask.yields && GuestsBytes() + wanted_bytes > limit / 2) {
+    return Refused(absl::StatusCode::kResourceExhausted, Refusal::kMemoryFull,
+                   absl::StrCat("the memory for groups of guests is full: they hold ",
+                                GuestsBytes(), " bytes, and half of server.memory_bytes = ", limit,
+                                " is for the run that owns this server"));
+  }
+  if (memory_->used() + wanted_bytes <= limit) return absl::OkStatus();
+  return Refused(
+      absl::StatusCode::kResourceExhausted, Refusal::kMemoryFull,
+      absl::StrCat("the memory for groups is full: those that wait, run or have not been "
+                   "fetched hold ",
+                   memory_->used(), " bytes (server.memory_bytes = ", limit, ")"));
+}
+
+void GroupRegistry::SubmitReleased(std::vector<GroupRequest> groups) {
+  if (groups.empty()) return;
+  const bool none_waited = std::ranges::none_of(
+      entries_, [](const auto& one) { return one.second.phase == Phase::kQueued; });
+  if (none_waited) pace_.BeginWaiting(clock_());
+  for (GroupRequest& group : groups) {
+    Entry& entry = entries_.at(group.key);
+    entry.phase = Phase::kQueued;
+    group.priority = entry.priority;  // lower than it was asked for where it was put behind
+  }
+  auto shared = std::make_shared<std::vector<GroupRequest>>(std::move(groups));
+  orders_.push_back([this, shared] { runner_.submit(std::move(*shared)); });
+}
+
+// Ends the group's calls with `error` and frees it.
+void GroupRegistry::EndNow(GroupKey key, const absl::Status& error, Listeners* told) {
+  const Entry entry = entries_.at(key);
+  entry.call->End(error);
+  for (auto& listener : entry.call->listeners()) told->push_back(std::move(listener));
+  Remove(key);
+  if (entry.phase == Phase::kHeld) {
+    batches_.Withdraw(*entry.batch, std::get<1>(entry.name));
+  } else {
+    orders_.push_back([this, key] { runner_.abort(key); });
+  }
+}
+
+bool GroupRegistry::Leave(const std::shared_ptr<GroupCall>& call, const GroupListener* listener) {
+  {
+    MutexLock lock(&mu_);
+    if (!call->RemoveListener(listener)) return false;
+    const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                    [&](const auto& one) { return one.second.call == call; });
+    if (found == entries_.end()) return false;  // finished
+    Listeners none;
+    EndNow(found->first, absl::CancelledError("every caller left"), &none);
+  }
+  SendAndTell({});
+  return true;
+}
+
+bool GroupRegistry::Abort(const std::string& run_id, int64_t group_id, const std::string& caller) {
+  Listeners told;
+  {
+    MutexLock lock(&mu_);
+    const std::optional<GroupKey> found = FindInFlight(run_id, group_id, caller);
+    if (!found) return false;
+    const Entry& entry = entries_.at(*found);
+    const std::optional<AdmissionBatches::BatchRef> held_in =
+        entry.phase == Phase::kHeld ? entry.batch : std::nullopt;
+    // For good: the rest of its batch does not wait for it. Skipped before it is withdrawn.
+    std::vector<GroupRequest> released;
+    if (held_in) released = batches_.Skip(*held_in, group_id);
+    EndNow(*found, absl::AbortedError(absl::StrCat("group ", group_id, " was aborted")), &told);
+    SubmitReleased(std::move(released));
+  }
+  SendAndTell(told);
+  return true;
+}
+
+bool GroupRegistry::StopEarly(const std::string& run_id, int64_t group_id,
+                              const std::string& caller) {
+  bool is_held = false;
+  {
+    MutexLock lock(&mu_);
+    const std::optional<GroupKey> group = FindInFlight(run_id, group_id, caller);
+    if (!group) return false;
+    is_held = entries_.at(*group).phase == Phase::kHeld;
+    if (!is_held) orders_.push_back([this, key = *group] { runner_.stop_early(key); });
+  }
+  if (is_held) return Abort(run_id, group_id, caller);
+  SendAndTell({});
+  return true;
+}
+
+std::optional<GroupKey> GroupRegistry::FindInFlight(const std::string& run_id, int64_t group_id,
+                                                    const std::string& caller) const {
+  // A guest's group may be there several times, once per question.
+  const auto key = keys_.lower_bound(GroupName(run_id, group_id, caller));
+  if (key == keys_.end() || std::get<0>(key->first) != run_id ||
+      std::get<1>(key->first) != group_id || !absl::StartsWith(std::get<2>(key->first), caller)) {
+    return std::nullopt;
+  }
+  return key->second;
+}
+
+void GroupRegistry::FailAll(const absl::Status& error, bool forever) {
+  Listeners told;
+  {
+    MutexLock lock(&mu_);
+    if (forever) refusal_ = error;
+    while (!entries_.empty()) EndNow(entries_.begin()->first, error, &told);
+    batches_ = AdmissionBatches();
+  }
+  SendAndTell(told);
+}
+
+void GroupRegistry::Forget(const std::string& run_id, const std::string& caller) {
+  Listeners told;
+  {
+    MutexLock lock(&mu_);
+    EndHeld(run_id, absl::AbortedError("the run started over: ask again"), &told);
+    batches_.Forget(BatchOwner(run_id, caller));
+    remembered_.ForgetRun(run_id);
+  }
+  SendAndTell(told);
+}
+
+void GroupRegistry::PutOthersBehind(const std::string& run_id, const std::string& caller) {
+  Listeners told;
+  {
+    MutexLock lock(&mu_);
+    std::erase_if(put_behind_, [](const auto& one) { return one->used() == 0; });
+    std::vector<GroupKey> waiting;
+    for (auto& [key, entry] : entries_) {
+      const bool is_owners = std::get<0>(entry.name) == run_id && std::get<2>(entry.name) == caller;
+      if (is_owners || entry.yields) continue;
+      entry.yields = true;
+      entry.priority = std::numeric_limits<int32_t>::min();
+      put_behind_.push_back(entry.memory);
+      if (entry.phase == Phase::kQueued) waiting.push_back(key);
+    }
+    if (!waiting.empty()) {
+      orders_.push_back([this, waiting] { runner_.put_last(waiting); });
+    }
+    const absl::Status beyond_half =
+        Refused(absl::StatusCode::kResourceExhausted, Refusal::kQueueFull,
+                absl::StrCat("run '", run_id,
+                             "' claimed this server: what others asked for before waits behind its "
+                             "groups, in half of the queue and of server.memory_bytes, and this "
+                             "group was beyond that"));
+    for (const GroupKey key : WaitingGuestsBeyondHalf()) EndNow(key, beyond_half, &told);
+  }
+  SendAndTell(told);
+}
+
+// The youngest of those that wait, behind as many as fill half of the queue or of the memory.
+std::vector<GroupKey> GroupRegistry::WaitingGuestsBeyondHalf() const {
+  int64_t num_waiting = 0, bytes = 0;
+  std::vector<GroupKey> beyond;
+  for (const auto& [key, entry] : entries_) {
+    if (!entry.yields || entry.phase == Phase::kRunning) continue;
+    ++num_waiting;
+    bytes += entry.memory->used();
+    if (num_waiting > limits_.max_queued_groups / 2 || bytes > limits_.memory_bytes / 2) {
+      beyond.push_back(key);
+    }
+  }
+  return beyond;
+}
+
+int64_t GroupRegistry::GuestsBytes() const {
+  int64_t bytes = guests_memory_->used();
+  for (const auto& one : put_behind_) bytes += one->used();
+  return bytes;
+}
+
+void GroupRegistry::StartDrain() {
+  Listeners told;
+  {
+    MutexLock lock(&mu_);
+    const absl::Status draining = absl::UnavailableError("the server is draining");
+    if (refusal_.ok()) refusal_ = draining;
+    EndHeld(std::nullopt, draining, &told);
+  }
+  SendAndTell(told);
+}
+
+// Ends the groups that batches hold back: those of one run, or all.
+void GroupRegistry::EndHeld(const std::optional<std::string>& run_id, const absl::Status& error,
+                            Listeners* told) {
+  std::vector<GroupKey> held;
+  for (const auto& [key, entry] : entries_) {
+    if (entry.phase != Phase::kHeld) continue;
+    if (!run_id || std::get<0>(entry.name) == *run_id) held.push_back(key);
+  }
+  for (const GroupKey key : held) EndNow(key, error, told);
+}
+
+bool GroupRegistry::WaitUntilIdle(std::chrono::steady_clock::time_point deadline) {
+  MutexLock lock(&mu_);
+  while (!entries_.empty()) {
+    if (!idle_.WaitUntil(&mu_, deadline)) return entries_.empty();
+  }
+  return true;
+}
+
+void GroupRegistry::OnEvents(std::vector<EngineEvent> events) {
+  Listeners told;
+  std::vector<GroupReport> finished;
+  {
+    MutexLock lock(&mu_);
+    NoteStarts(events);
+    for (EngineEvent& event : events) Apply(std::move(event), &told, &finished);
+  }
+  SendAndTell(told);
+  if (!on_finished_) return;
+  for (const GroupReport& report : finished) on_finished_(report);
+}
+
+void GroupRegistry::NoteStarts(const std::vector<EngineEvent>& events) {
+  int64_t num_started = 0;
+  double seconds_ago = 0;
+  for (const EngineEvent& event : events) {
+    const auto* const started = std::get_if<GroupStarted>(&event);
+    if (started == nullptr || !entries_.contains(started->key)) continue;
+    ++num_started;
+    seconds_ago = started->seconds_ago;  // of one step, the same for all
+  }
+  if (num_started > 0) pace_.Started(num_started, clock_() - seconds_ago);
+}
+
+void GroupRegistry::OnResumed() {
+  MutexLock lock(&mu_);
+  pace_.SkipTo(clock_());
+}
+
+void GroupRegistry::Count(const FinishedCompletion& completion, Entry* entry) {
+  GroupReport& report = entry->report;
+  const auto num_tokens = static_cast<int64_t>(completion.token_ids.size());
+  ++report.num_completions;
+  report.num_tokens += num_tokens;
+  report.longest_tokens = std::max(report.longest_tokens, num_tokens);
+  if (completion.version_spans.size() > 1) report.num_spanning_tokens += num_tokens;
+  if (completion.version_spans.empty()) return;
+  const int64_t oldest = completion.version_spans.front().version.value;
+  entry->drawn_from = std::min(entry->drawn_from, oldest);
+}
+
+GroupReport GroupRegistry::ReportOf(const Entry& entry, double now) {
+  GroupReport report = entry.report;
+  report.arrived = entry.arrived;
+  report.started = entry.started;
+  report.decoding = entry.decoding;
+  report.ended = now;
+  return report;
+}
+
+void GroupRegistry::Apply(EngineEvent event, Listeners* told,
+                          std::vector<GroupReport>* finished_groups) {
+  const GroupKey key = std::visit([](const auto& one) { return one.key; }, event);
+  const auto found = entries_.find(key);
+  if (found == entries_.end()) return;  // freed while the step ran
+  Entry& entry = found->second;
+  const double now = clock_();
+  if (const auto* started = std::get_if<GroupStarted>(&event)) {
+    entry.phase = Phase::kRunning;
+    entry.started = now - started->seconds_ago;
+    return;
+  }
+  if (std::holds_alternative<GroupDecoding>(event)) {
+    entry.decoding = now;
+    return;
+  }
+  for (auto& listener : entry.call->listeners()) told->push_back(std::move(listener));
+  if (auto* finished = std::get_if<CompletionFinished>(&event)) {
+    Count(finished->completion, &entry);
+    finished->completion.charge.Add(static_cast<int64_t>(finished->completion.text.size()));
+    entry.call->Append(std::make_shared<const FinishedCompletion>(std::move(finished->completion)));
+    return;
+  }
+  if (const auto* failed = std::get_if<GroupFailed>(&event)) {
+    entry.call->End(failed->status);
+    Remove(key);
+    return;
+  }
+  GroupSummary summary;
+  summary.num_prompt_tokens_cached = std::get<GroupFinished>(event).num_prompt_tokens_cached;
+  summary.incomplete = std::get<GroupFinished>(event).incomplete;
+  summary.queue_ms = Milliseconds(entry.arrived, entry.started);
+  summary.prefill_ms = Milliseconds(entry.started, entry.decoding);
+  summary.decode_ms = Milliseconds(entry.decoding, now);
+  entry.call->End(summary);
+  finished_groups->push_back(ReportOf(entry, now));
+  Remember(entry);
+  Remove(key);
+}
+
+void GroupRegistry::OnRejected(GroupKey key, const absl::Status& status) {
+  Listeners told;
+  {
+    MutexLock lock(&mu_);
+    const auto found = entries_.find(key);
+    if (found == entries_.end()) return;
+    found->second.call->End(status);
+    told = found->second.call->listeners();
+    Remove(key);
+  }
+  SendAndTell(told);
+}
+
+void GroupRegistry::KeepWithinMemory() {
+  const int64_t limit = limits_.memory_bytes;
+  if (memory_->used() <= limit / 2) return;  // guests' half is not full either
+  Listeners told;
+  {
+    MutexLock lock(&mu_);
+    while (memory_->used() > limit && remembered_.ForgetOldest()) {
+    }
+    const int64_t over = memory_->used() - limit, guests_over = GuestsBytes() - limit / 2;
+    const int64_t freed = EndYoungest(/*only_guests=*/true, std::max(over, guests_over), &told);
+    EndYoungest(/*only_guests=*/false, over - freed, &told);
+  }
+  SendAndTell(told);
+}
+
+// Ends the youngest groups that run until `bytes` are free, or soon will be; returns how many.
+int64_t GroupRegistry::EndYoungest(bool only_guests, int64_t bytes, Listeners* told) {
+  std::vector<GroupKey> youngest;
+  int64_t freed = 0;
+  for (auto one = entries_.rbegin(); one != entries_.rend() && freed < bytes; ++one) {
+    if (one->second.phase != Phase::kRunning || (only_guests && !one->second.yields)) continue;
+    youngest.push_back(one->first);
+    freed += one->second.memory->used();
+  }
+  for (const GroupKey key : youngest) EndNow(key, OutgrewMemory(entries_.at(key)), told);
+  return freed;
+}
+
+absl::Status GroupRegistry::OutgrewMemory(const Entry& entry) const {
+  const int64_t held = entry.memory->used(), limit = limits_.memory_bytes;
+  const int64_t group_id = std::get<1>(entry.name);
+  if (held > (entry.yields ? limit / 2 : limit)) {
+    return Refused(
+        absl::StatusCode::kResourceExhausted, Refusal::kTooLarge,
+        absl::StrCat("group ", group_id, " alone grew to ", held, " bytes, over ",
+                     entry.yields ? "half of " : "", "server.memory_bytes = ", limit,
+                     entry.yields ? " (the rest is for the run that owns this server)" : "",
+                     ": ask for fewer or shorter completions, less top_logprobs, or "
+                     "filters that leave fewer ids"));
+  }
+  return Refused(
+      absl::StatusCode::kResourceExhausted, Refusal::kMemoryFull,
+      absl::StrCat("group ", group_id, " was ended with ", held, " bytes: groups hold ",
+                   memory_->used(), " together (server.memory_bytes = ", limit, "); ask again"));
+}
+
+std::optional<GroupName> GroupRegistry::AskedAs(GroupKey key) const {
+  MutexLock lock(&mu_);
+  const auto found = entries_.find(key);
+  if (found == entries_.end()) return std::nullopt;
+  return found->second.name;
+}
+
+GroupRegistry::Counts GroupRegistry::counts() const {
+  MutexLock lock(&mu_);
+  return CountsLocked();
+}
+
+GroupRegistry::Counts GroupRegistry::CountsLocked() const {
+  Counts counts;
+  for (const auto& [key, entry] : entries_) {
+    ++(entry.phase == Phase::kRunning ? counts.running : counts.queued);
+  }
+  return counts;
+}
+
+int64_t GroupRegistry::retry_after_ms() const {
+  MutexLock lock(&mu_);
+  return std::clamp(static_cast<int64_t>(pace_.interval() * 1e3), int64_t{50}, int64_t{10000});
+}
+
+void GroupRegistry::Remove(GroupKey key) {
+  const auto found = entries_.find(key);
+  keys_.erase(found->second.name);
+  entries_.erase(found);
+  if (entries_.empty()) idle_.NotifyAll();
+}
+
+void GroupRegistry::Remember(const Entry& entry) {
+  if (std::get<0>(entry.name).empty() || limits_.remembered_groups == 0) return;
+  remembered_.Add(entry.name, {entry.fingerprint, entry.call, entry.drawn_from});
+}
+
+}  // namespace tandem::rollout

@@ -1,0 +1,200 @@
+// GroupRegistry: the groups this server works on, by (run, group_id). A repeated call joins the
+// running group; a finished one is remembered for a while, for callers who lost the reply; when the
+// last caller leaves, the group's sequences are freed (arrow 2-3).
+//
+// RolloutService joins and leaves; EngineThread reports. Thread-safe: neither the engine nor a
+// listener is called with a lock held, since both may call back at once.
+//
+// Memory: `memory_bytes` for all that groups hold beside the KV cache (engine/byte_meter.h). When
+// it is full, finished groups are forgotten first, then new ones are refused, and when what runs
+// outgrows it guests' and then the youngest groups are ended.
+#ifndef TANDEM_ROLLOUT_SERVER_GROUPS_GROUP_REGISTRY_H_
+#define TANDEM_ROLLOUT_SERVER_GROUPS_GROUP_REGISTRY_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "rollout_server/groups/admission_batches.h"
+#include "rollout_server/engine/schedule/byte_meter.h"
+#include "rollout_server/engine/engine.h"
+#include "rollout_server/groups/group_ask.h"
+#include "rollout_server/groups/group_call.h"
+#include "rollout_server/groups/group_report.h"
+#include "rollout_server/groups/remembered_groups.h"
+#include "rollout_server/groups/start_pace.h"
+
+namespace tandem::rollout {
+
+class GroupRegistry {
+ public:
+  struct Limits {
+    int64_t max_queued_groups = 256;
+    int64_t remembered_groups = 256;
+    int64_t memory_bytes = int64_t{2} << 30;
+  };
+
+  // How groups reach the engine; all only queue and return at once. An engine that has stopped may
+  // answer inline, through OnRejected.
+  struct Runner {
+    std::function<void(std::vector<GroupRequest>)> submit;
+    std::function<void(GroupKey)> abort;
+    std::function<void(GroupKey)> stop_early;
+    std::function<void(std::vector<GroupKey>)> put_last = {};  // of those that wait
+  };
+  // Hears of each finished group, on the engine's thread, without a lock held. May be null.
+  using OnFinished = std::function<void(const GroupReport&)>;
+  using Ask = GroupAsk;
+  GroupRegistry(Runner runner, Limits limits, SecondsClock clock, OnFinished on_finished = {});
+
+  // Starts or joins the group; `listener` hears of progress from now on, and should look at once.
+  // Refusals that end by waiting have a name (common/rpc/refusal.h, IsBusy): try again after
+  // retry_after_ms().
+  //   UNAVAILABLE         the server is draining
+  //   RESOURCE_EXHAUSTED  QUEUE_FULL: max_queued_groups wait already; DEADLINE_BEFORE_START: by the
+  //                       recent pace the groups before it start after its deadline; MEMORY_FULL:
+  //                       other groups hold memory_bytes
+  //   INVALID_ARGUMENT    the group_id is known with another question; an admission batch malformed
+  //                       or larger than the queue; TOO_LARGE: the request is over memory_bytes
+  absl::StatusOr<std::shared_ptr<GroupCall>> Join(Ask ask, std::shared_ptr<GroupListener> listener)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The caller is gone. The last one to leave an unfinished group frees it. True when it did.
+  bool Leave(const std::shared_ptr<GroupCall>& call, const GroupListener* listener)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Ends a group of `caller` with ABORTED. False when it has none of this number in flight.
+  bool Abort(const std::string& run_id, int64_t group_id, const std::string& caller = "")
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Ends a running group with what it has drawn, a waiting one with ABORTED. False as Abort.
+  bool StopEarly(const std::string& run_id, int64_t group_id, const std::string& caller = "")
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Ends every group with `error`; with `forever`, later Joins fail with it too.
+  void FailAll(const absl::Status& error, bool forever) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The run starts over, with the same numbers: forgets its finished groups and the batches of
+  // `caller` in it, and ends what its batches hold back with ABORTED.
+  void Forget(const std::string& run_id, const std::string& caller = "") ABSL_LOCKS_EXCLUDED(mu_);
+
+  // A run has claimed the server: what others asked for before is as guests' groups from now on.
+  // The youngest that wait beyond their half end with RESOURCE_EXHAUSTED, QUEUE_FULL.
+  void PutOthersBehind(const std::string& run_id, const std::string& caller)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  // New groups are refused from now on; joining known ones still works. What a batch holds back
+  // ends with UNAVAILABLE: the rest of it cannot come any more.
+  void StartDrain() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // False when groups are left at the deadline.
+  bool WaitUntilIdle(std::chrono::steady_clock::time_point deadline) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // EngineThread's callbacks.
+  void OnEvents(std::vector<EngineEvent> events) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnRejected(GroupKey key, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnResumed() ABSL_LOCKS_EXCLUDED(mu_);  // it was paused until now
+  // After each step: ends what outgrew memory_bytes, guests' groups and the youngest first, with
+  // RESOURCE_EXHAUSTED: TOO_LARGE for a group that outgrew them alone, else MEMORY_FULL.
+  void KeepWithinMemory() ABSL_LOCKS_EXCLUDED(mu_);
+
+  const std::shared_ptr<ByteMeter>& memory() const { return memory_; }  // what groups hold
+
+  // As what a group that is in flight was asked for; nothing once it ended.
+  std::optional<GroupName> AskedAs(GroupKey key) const ABSL_LOCKS_EXCLUDED(mu_);
+
+  struct Counts {
+    int64_t queued = 0;  // held back or waiting for the engine
+    int64_t running = 0;
+  };
+  Counts counts() const ABSL_LOCKS_EXCLUDED(mu_);
+  // When a place in the queue should be free: the recent time between two waiting groups' starts.
+  int64_t retry_after_ms() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  enum class Phase { kHeld, kQueued, kRunning };
+  struct Entry {
+    GroupName name;
+    std::string fingerprint;
+    std::optional<AdmissionBatches::BatchRef> batch;
+    std::shared_ptr<GroupCall> call;
+    Phase phase = Phase::kQueued;
+    int32_t priority = 0;
+    double arrived = 0, started = 0, decoding = 0;  // seconds
+    GroupReport report;                             // its counts
+    int64_t live_version = 0;  // when it last was asked for while it waited: no token is older
+    int64_t drawn_from = std::numeric_limits<int64_t>::max();  // the oldest version of its tokens
+    std::shared_ptr<ByteMeter> memory;                         // of this group
+    bool yields = false;
+  };
+  using Listeners = std::vector<std::shared_ptr<GroupListener>>;
+
+  std::optional<GroupKey> FindInFlight(const std::string& run_id, int64_t group_id,
+                                       const std::string& caller) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<std::shared_ptr<GroupCall>> JoinOrStart(
+      Ask ask, const std::shared_ptr<GroupListener>& listener, Listeners* told)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<std::shared_ptr<GroupCall>> FindKnown(const GroupName& name, const Ask& ask,
+                                                       Listeners* told)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CheckRoom(const Ask& ask) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CheckMemory(const Ask& ask) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  int64_t EndYoungest(bool only_guests, int64_t bytes, Listeners* told)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SubmitReleased(std::vector<GroupRequest> groups) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndNow(GroupKey key, const absl::Status& error, Listeners* told)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndHeld(const std::optional<std::string>& run_id, const absl::Status& error, Listeners* told)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Remove(GroupKey key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Remember(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Apply(EngineEvent event, Listeners* told, std::vector<GroupReport>* finished)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteStarts(const std::vector<EngineEvent>& events) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status OutgrewMemory(const Entry& entry) const;
+  std::vector<GroupKey> WaitingGuestsBeyondHalf() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  int64_t GuestsBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SendAndTell(const Listeners& told) ABSL_LOCKS_EXCLUDED(mu_);
+  static void Count(const FinishedCompletion& completion, Entry* entry);
+  static GroupReport ReportOf(const Entry& entry, double now);
+  Counts CountsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const Runner runner_;
+  const Limits limits_;
+  const SecondsClock clock_;
+  const OnFinished on_finished_;
+  const std::shared_ptr<ByteMeter> memory_ = std::make_shared<ByteMeter>();
+  const std::shared_ptr<ByteMeter> guests_memory_ = std::make_shared<ByteMeter>(memory_);
+
+  mutable Mutex mu_;
+  std::vector<std::shared_ptr<ByteMeter>> put_behind_ ABSL_GUARDED_BY(mu_);  // their meters
+  CondVar idle_, sent_;
+  // Decided under mu_, sent without it in that order, by one thread at a time.
+  std::deque<std::function<void()>> orders_ ABSL_GUARDED_BY(mu_);
+  std::thread::id sender_ ABSL_GUARDED_BY(mu_);  // now; none: nobody
+  int64_t num_sent_ ABSL_GUARDED_BY(mu_) = 0;
+  GroupKey next_key_ ABSL_GUARDED_BY(mu_) = 1;
+  std::map<GroupKey, Entry> entries_ ABSL_GUARDED_BY(mu_);  // not finished
+  std::map<GroupName, GroupKey> keys_ ABSL_GUARDED_BY(mu_);
+  RememberedGroups remembered_ ABSL_GUARDED_BY(mu_);
+  AdmissionBatches batches_ ABSL_GUARDED_BY(mu_);
+  absl::Status refusal_ ABSL_GUARDED_BY(mu_);
+  StartPace pace_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_GROUPS_GROUP_REGISTRY_H_

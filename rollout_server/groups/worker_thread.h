@@ -1,0 +1,40 @@
+// WorkerThread: runs tasks one after the other, off the gRPC threads. WeightService commits on it.
+//
+// Thread-safe. Destruction runs what is queued, then joins.
+#ifndef TANDEM_ROLLOUT_SERVER_GROUPS_WORKER_THREAD_H_
+#define TANDEM_ROLLOUT_SERVER_GROUPS_WORKER_THREAD_H_
+
+#include <deque>
+#include <functional>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "common/base/mutex.h"
+
+namespace tandem::rollout {
+
+class WorkerThread {
+ public:
+  WorkerThread();
+  ~WorkerThread();
+  WorkerThread(const WorkerThread&) = delete;
+  WorkerThread& operator=(const WorkerThread&) = delete;
+
+  // False, and the task is dropped, when kMaxWaiting tasks wait.
+  bool Run(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mu_);
+
+  static constexpr size_t kMaxWaiting = 16;
+
+ private:
+  void Loop() ABSL_LOCKS_EXCLUDED(mu_);
+
+  Mutex mu_;
+  CondVar wake_;
+  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;
+};
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_GROUPS_WORKER_THREAD_H_

@@ -1,0 +1,37 @@
+// InjectionAlarm: makes injected faults loud: a gauge on /metrics, and a warning that names them
+// all at the start and every 100 groups. Silent on a healthy server. OnEvents: engine thread only.
+#ifndef TANDEM_ROLLOUT_SERVER_SERVICE_INJECTION_ALARM_H_
+#define TANDEM_ROLLOUT_SERVER_SERVICE_INJECTION_ALARM_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/observe/metrics.h"
+#include "rollout_server/engine/engine.h"
+
+namespace tandem::rollout {
+
+class InjectionAlarm {
+ public:
+  // `injected`: DescribeFaults. `warn` gets the line and what it counts; the log in production.
+  using Warn = std::function<void(const std::string& faults, int64_t num_groups)>;
+  InjectionAlarm(MetricsRegistry* registry, const std::vector<std::string>& injected, Warn warn);
+
+  // With the production log.
+  InjectionAlarm(MetricsRegistry* registry, const std::vector<std::string>& injected);
+
+  void OnEvents(const std::vector<EngineEvent>& events);
+
+  static constexpr int64_t kGroupsBetween = 100;
+
+ private:
+  const std::string faults_;  // one line; empty: none
+  const Warn warn_;
+  int64_t num_groups_ = 0;
+};
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_SERVICE_INJECTION_ALARM_H_

@@ -1,0 +1,274 @@
+#include "rollout_server/service/rollout_messages.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/refusal.h"
+#include "common/weights/digest.h"
+#include "proto/rollout.pb.h"
+#include "rollout_server/groups/ownership.h"
+
+namespace tandem::rollout {
+namespace {
+
+SamplingParams SamplingFromWire(const v1::SamplingParams& wire) {
+  SamplingParams sampling;
+  sampling.temperature = wire.temperature();
+  sampling.top_k = wire.top_k();
+  sampling.top_p = wire.top_p() == 0 ? 1.0f : wire.top_p();
+  sampling.min_p = wire.min_p();
+  sampling.max_new_tokens = wire.max_new_tokens();
+  sampling.min_new_tokens = wire.min_new_tokens();
+  sampling.stop_token_ids.assign(wire.stop_token_ids().begin(), wire.stop_token_ids().end());
+  sampling.stop_strings.assign(wire.stop_strings().begin(), wire.stop_strings().end());
+  sampling.seed = wire.seed();
+  sampling.ignore_eos = wire.ignore_eos();
+  sampling.return_support = wire.return_support();
+  sampling.packed_support = wire.packed_support();
+  sampling.top_logprobs = wire.top_logprobs();
+  return sampling;
+}
+
+// What makes two calls the same question: everything but the conditions of admission.
+std::string FingerprintOf(const v1::GenerateGroupRequest& request) {
+  v1::GenerateGroupRequest question = request;
+  question.clear_min_weight_version();
+  question.clear_prompt_hash();
+  question.clear_admission_batch();
+  question.clear_priority();
+  question.clear_delivery();
+  question.mutable_sampling()->clear_packed_support();  // the form of the answer
+  const std::string bytes = question.SerializeAsString();
+  return Digest128(std::as_bytes(std::span(bytes.data(), bytes.size())));
+}
+
+v1::FinishReason ReasonToWire(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return v1::FINISH_REASON_STOP;
+    case FinishReason::kLength:
+      return v1::FINISH_REASON_LENGTH;
+    case FinishReason::kStopString:
+      return v1::FINISH_REASON_STOP_STRING;
+    case FinishReason::kStoppedEarly:
+      return v1::FINISH_REASON_STOPPED_EARLY;
+  }
+  return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+// The most one token takes on the wire without its support, and one of its top_logprobs: ids are
+// varints of at most 5 bytes, numbers of the sampler fp32.
+constexpr int64_t kWireBytesOfToken = 5 + 5 * 4 + 5 + 1;
+constexpr int64_t kWireBytesOfTopLogprob = 5 + 4;
+
+// How long a completion gets is known at its end only, and so is what its supports take. Whether
+// the longest one could be sent without supports is known now.
+absl::Status CheckLargestCompletion(const SamplingParams& sampling) {
+  const int64_t of_token = kWireBytesOfToken + sampling.top_logprobs * kWireBytesOfTopLogprob;
+  if (sampling.max_new_tokens * of_token <= rpc::kMaxMessageBytes) return absl::OkStatus();
+  return rpc::Refused(
+      absl::StatusCode::kInvalidArgument, rpc::Refusal::kTooLarge,
+      absl::StrCat("a completion of sampling.max_new_tokens = ", sampling.max_new_tokens,
+                   " with sampling.top_logprobs = ", sampling.top_logprobs, " takes up to ",
+                   sampling.max_new_tokens * of_token, " bytes, a message at most ",
+                   rpc::kMaxMessageBytes, ": lower one of them"));
+}
+
+int BitsFromWire(int32_t bits) { return bits == 0 ? kFp32SignificandBits : bits; }
+
+absl::StatusOr<ScoreOptions> ScoreOptionsFromWire(const v1::ScoreRequest& request) {
+  ScoreOptions options;
+  options.temperature = request.temperature() == 0 ? 1.0f : request.temperature();
+  options.top_k = request.top_k();
+  options.top_p = request.top_p() == 0 ? 1.0f : request.top_p();
+  options.min_p = request.min_p();
+  options.alone = request.alone();
+  options.as_served = request.as_served();
+  const v1::SitePrecision& precision = request.precision();
+  options.precision = {BitsFromWire(precision.body_bits()), BitsFromWire(precision.head_bits()),
+                       BitsFromWire(precision.kv_bits()), BitsFromWire(precision.rotary_bits())};
+  if (request.path() == v1::SCORE_PATH_DECODE) {
+    options.path = ScorePath::kDecode;
+  } else if (request.path() != v1::SCORE_PATH_PREFILL &&
+             request.path() != v1::SCORE_PATH_UNSPECIFIED) {
+    return absl::InvalidArgumentError(absl::StrCat("path is ", request.path()));
+  }
+  TANDEM_RETURN_IF_ERROR(ValidateScoreOptions(options));
+  return options;
+}
+
+}  // namespace
+
+absl::StatusOr<GroupRegistry::Ask> AskFromWire(const v1::GenerateGroupRequest& request) {
+  if (!request.has_sampling()) return absl::InvalidArgumentError("sampling is missing");
+  if (request.num_completions() < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_completions is ", request.num_completions(), ", must be at least 1"));
+  }
+  if (request.prompt_token_ids().empty()) {
+    return absl::InvalidArgumentError("prompt_token_ids is empty");
+  }
+  TANDEM_RETURN_IF_ERROR(CheckRunId(request.run_id()));
+  GroupRegistry::Ask ask;
+  ask.run_id = request.run_id();
+  ask.group_id = request.group_id();
+  ask.fingerprint = FingerprintOf(request);
+  ask.request.prompt.assign(request.prompt_token_ids().begin(), request.prompt_token_ids().end());
+  ask.request.num_completions = request.num_completions();
+  ask.request.sampling = SamplingFromWire(request.sampling());
+  ask.request.priority = request.priority();
+  TANDEM_RETURN_IF_ERROR(ValidateSampling(ask.request.sampling));
+  TANDEM_RETURN_IF_ERROR(CheckLargestCompletion(ask.request.sampling));
+  const float penalty = request.sampling().repetition_penalty();
+  if (penalty != 0 && penalty != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.repetition_penalty is ", penalty,
+                     ": it is not supported, since log-probs under it "
+                     "depend on ids in a way the trainer does not re-score; leave it out"));
+  }
+  if (!v1::Delivery_IsValid(request.delivery())) {
+    return absl::InvalidArgumentError(absl::StrCat("delivery is ", request.delivery()));
+  }
+  const uint64_t hash = HashTokenIds(ask.request.prompt);
+  if (request.prompt_hash() != 0 && request.prompt_hash() != hash) {
+    return absl::InvalidArgumentError(absl::StrCat("prompt_hash is ", request.prompt_hash(),
+                                                   " but the ids hash to ", hash,
+                                                   ": the prompt changed on the way"));
+  }
+  if (request.has_admission_batch()) {
+    ask.batch = AdmissionBatches::BatchRef{request.run_id(), request.admission_batch().batch_id(),
+                                           request.admission_batch().num_groups()};
+  }
+  return ask;
+}
+
+void CompletionToWire(const FinishedCompletion& completion, const SamplingParams& sampling,
+                      v1::Completion* wire) {
+  wire->set_index(completion.index);
+  wire->mutable_token_ids()->Add(completion.token_ids.begin(), completion.token_ids.end());
+  wire->mutable_behaviour_logprobs()->Add(completion.behaviour_logprobs.begin(),
+                                          completion.behaviour_logprobs.end());
+  wire->mutable_raw_logprobs()->Add(completion.raw_logprobs.begin(), completion.raw_logprobs.end());
+  wire->mutable_entropies()->Add(completion.entropies.begin(), completion.entropies.end());
+  wire->mutable_logprob_second_moments()->Add(completion.logprob_second_moments.begin(),
+                                              completion.logprob_second_moments.end());
+  wire->mutable_decode_batch_sizes()->Add(completion.decode_batch_sizes.begin(),
+                                          completion.decode_batch_sizes.end());
+  for (const bool cached : completion.prefix_cached) wire->add_prefix_cached(cached);
+  wire->mutable_kept_mass()->Add(completion.kept_mass.begin(), completion.kept_mass.end());
+  for (const PackedSupport& support : completion.support) {
+    v1::TokenSupport* const one = wire->add_support();
+    if (sampling.packed_support) {
+      one->set_packed(support.bytes());
+    } else {
+      const std::vector<int32_t> ids = support.ids();
+      one->mutable_ids()->Add(ids.begin(), ids.end());
+    }
+  }
+  for (const std::vector<TopLogprob>& top : completion.top) {
+    v1::TopLogprobs* one = wire->add_top_logprobs();
+    for (const TopLogprob& entry : top) {
+      one->add_ids(entry.id);
+      one->add_logprobs(entry.logprob);
+    }
+  }
+  for (const VersionSpan& span : completion.version_spans) {
+    v1::VersionSpan* one = wire->add_version_spans();
+    one->set_weight_version(span.version.value);
+    one->set_num_tokens(span.num_tokens);
+  }
+  wire->set_finish_reason(ReasonToWire(completion.finish_reason));
+  wire->set_text(completion.text);
+  wire->set_decode_ms(completion.decode_seconds * 1e3);
+  wire->set_longest_gap_ms(completion.longest_gap_seconds * 1e3);
+  wire->set_token_hash(
+      HashTokenIds(completion.hashed_ids.empty() ? completion.token_ids : completion.hashed_ids));
+  wire->set_seed(sampling.seed);
+  wire->set_greedy(sampling.temperature == 0);
+}
+
+absl::Status CheckMessage(const FinishedCompletion& completion, const SamplingParams& sampling) {
+  int64_t bytes = static_cast<int64_t>(completion.token_ids.size()) *
+                      (kWireBytesOfToken + sampling.top_logprobs * kWireBytesOfTopLogprob) +
+                  static_cast<int64_t>(completion.text.size());
+  int64_t of_support = 0;
+  for (const PackedSupport& support : completion.support) {
+    // Ids are varints: of a large vocabulary most have 3 bytes.
+    of_support += sampling.packed_support ? static_cast<int64_t>(support.bytes().size())
+                                          : 3 * support.num_ids();
+    of_support += 8;  // tags and lengths
+  }
+  if (bytes + of_support <= rpc::kMaxMessageBytes) return absl::OkStatus();
+  return rpc::Refused(
+      absl::StatusCode::kResourceExhausted, rpc::Refusal::kTooLarge,
+      absl::StrCat("completion ", completion.index, " of ", completion.token_ids.size(),
+                   " tokens takes ", bytes + of_support, " bytes, ", of_support,
+                   " of them for supports; a message has at most ", rpc::kMaxMessageBytes,
+                   sampling.packed_support
+                       ? ": ask for fewer tokens, or filters that leave fewer ids"
+                       : ": ask for sampling.packed_support, or for fewer tokens"));
+}
+
+void SummaryToWire(const GroupSummary& summary, v1::GroupDone* wire) {
+  wire->set_num_completions(summary.num_completions);
+  wire->set_num_prompt_tokens_cached(summary.num_prompt_tokens_cached);
+  wire->set_queue_ms(summary.queue_ms);
+  wire->set_prefill_ms(summary.prefill_ms);
+  wire->set_decode_ms(summary.decode_ms);
+  wire->set_incomplete(summary.incomplete);
+}
+
+absl::StatusOr<ScoreQuestion> ScoreFromWire(const v1::ScoreRequest& request, int64_t vocab_size,
+                                            int64_t max_context_tokens) {
+  if (request.sequences().empty()) return absl::InvalidArgumentError("no sequences");
+  ScoreQuestion question;
+  TANDEM_ASSIGN_OR_RETURN(question.options, ScoreOptionsFromWire(request));
+  int64_t total = 0;
+  for (int i = 0; i < request.sequences_size(); ++i) {
+    const auto& ids = request.sequences(i).token_ids();
+    total += ids.size();
+    if (ids.size() < 2 || ids.size() > max_context_tokens) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "sequence ", i, " has ", ids.size(), " ids, must be in [2, ", max_context_tokens, "]"));
+    }
+    if (total > kMaxScoreTokens) {
+      return rpc::Refused(
+          absl::StatusCode::kInvalidArgument, rpc::Refusal::kTooLarge,
+          absl::StrCat("more than ", kMaxScoreTokens, " ids in one call: split it"));
+    }
+    const int32_t prompt = request.sequences(i).num_prompt_tokens();
+    if (prompt < 0 || prompt >= ids.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("num_prompt_tokens of sequence ", i, " is ",
+                                                     prompt, ", must be in [0, ", ids.size() - 1,
+                                                     "]"));
+    }
+    for (const int32_t id : ids) {
+      if (id < 0 || id >= vocab_size) {
+        return absl::InvalidArgumentError(absl::StrCat("sequence ", i, " has id ", id,
+                                                       " outside the vocabulary of ", vocab_size));
+      }
+    }
+    question.sequences.push_back({{ids.begin(), ids.end()}, prompt});
+    const uint64_t hash = request.sequences(i).token_hash();
+    if (hash != 0 && hash != HashTokenIds(question.sequences.back().ids)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("token_hash of sequence ", i, " differs: the ids changed on the way"));
+    }
+  }
+  return question;
+}
+
+void ScoreToWire(const SequenceScore& score, v1::SequenceScore* wire) {
+  wire->mutable_logprobs()->Add(score.logprobs.begin(), score.logprobs.end());
+  wire->mutable_raw_logprobs()->Add(score.raw_logprobs.begin(), score.raw_logprobs.end());
+  wire->mutable_entropies()->Add(score.entropies.begin(), score.entropies.end());
+  wire->mutable_logprob_second_moments()->Add(score.logprob_second_moments.begin(),
+                                              score.logprob_second_moments.end());
+  wire->mutable_squared_probs()->Add(score.squared_probs.begin(), score.squared_probs.end());
+  wire->mutable_kept_mass()->Add(score.kept_mass.begin(), score.kept_mass.end());
+  wire->mutable_margins()->Add(score.margins.begin(), score.margins.end());
+  wire->mutable_ranks()->Add(score.ranks.begin(), score.ranks.end());
+}
+
+}  // namespace tandem::rollout

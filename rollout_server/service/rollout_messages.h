@@ -1,0 +1,59 @@
+// Conversions between proto/rollout.proto and the server's plain structs: the one place where a
+// request's fields are checked before anything is started (arrows 1 and 2-3). Pure functions.
+#ifndef TANDEM_ROLLOUT_SERVER_SERVICE_ROLLOUT_MESSAGES_H_
+#define TANDEM_ROLLOUT_SERVER_SERVICE_ROLLOUT_MESSAGES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "rollout_server/groups/group_call.h"
+#include "rollout_server/groups/group_registry.h"
+
+namespace tandem::rollout::v1 {
+class Completion;
+class GenerateGroupRequest;
+class GroupDone;
+class ScoreRequest;
+class SequenceScore;
+}  // namespace tandem::rollout::v1
+
+namespace tandem::rollout {
+
+//   INVALID_ARGUMENT  sampling is missing or out of range; num_completions < 1; an empty prompt;
+//                     prompt_hash is not the prompt's; TOO_LARGE (common/rpc/refusal.h): the
+//                     longest completion that is asked for would not fit into a message
+absl::StatusOr<GroupRegistry::Ask> AskFromWire(const v1::GenerateGroupRequest& request);
+
+// `sampling` gives the seed and whether the draw was greedy.
+void CompletionToWire(const FinishedCompletion& completion, const SamplingParams& sampling,
+                      v1::Completion* wire);
+
+// Would the completion fit into a message?
+//   RESOURCE_EXHAUSTED  TOO_LARGE (common/rpc/refusal.h)
+absl::Status CheckMessage(const FinishedCompletion& completion, const SamplingParams& sampling);
+
+void SummaryToWire(const GroupSummary& summary, v1::GroupDone* wire);
+
+struct ScoreQuestion {
+  std::vector<ScoreSequence> sequences;
+  ScoreOptions options;
+};
+
+//   INVALID_ARGUMENT  no sequences; ValidateScoreOptions; an unknown path; a sequence of fewer than
+//   2 ids,
+//                     over the context, with num_prompt_tokens outside its ids or an id outside the
+//                     vocabulary, or whose token_hash differs (its index is named); more than
+//                     kMaxScoreTokens in all
+absl::StatusOr<ScoreQuestion> ScoreFromWire(const v1::ScoreRequest& request, int64_t vocab_size,
+                                            int64_t max_context_tokens);
+
+void ScoreToWire(const SequenceScore& score, v1::SequenceScore* wire);
+
+// Of one Score call, which is computed in slices: this bounds its memory and its answer.
+inline constexpr int64_t kMaxScoreTokens = 65536;
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_SERVICE_ROLLOUT_MESSAGES_H_

@@ -1,0 +1,60 @@
+#include "rollout_server/service/server_history.h"
+
+#include <nlohmann/json.hpp>
+
+namespace tandem::rollout {
+
+using nlohmann::ordered_json;
+
+void ServerHistory::Started(std::string_view in_flight, const DigestMap& digests) {
+  if (history_ == nullptr) return;
+  history_->Write({{"event", "started"},
+                   {"in_flight", std::string(in_flight)},
+                   {"version", 0},
+                   {"digest", CombinedDigest(digests)}});
+}
+
+void ServerHistory::Listens(const std::string& address) {
+  if (history_ == nullptr) return;
+  history_->Write({{"event", "listens"}, {"address", address}});
+}
+
+void ServerHistory::Drew(const std::string& run_id, int64_t group_id,
+                         const FinishedCompletion& completion) {
+  if (history_ == nullptr) return;
+  ordered_json event = {{"event", "drawn"},
+                        {"run_id", run_id},
+                        {"group_id", group_id},
+                        {"index", completion.index},
+                        {"tokens", completion.token_ids.size()},
+                        {"spans", ordered_json::array()},
+                        {"stopped_early", completion.finish_reason == FinishReason::kStoppedEarly}};
+  for (const VersionSpan& span : completion.version_spans) {
+    event["spans"].push_back({span.version.value, span.num_tokens});
+  }
+  if (completion.found_kv) {
+    event["found_kv"] = {{"of_install", completion.found_kv->of_install},
+                         {"at_install", completion.found_kv->at_install}};
+  }
+  history_->Write(event);
+}
+
+void ServerHistory::Installed(WeightVersion version) {
+  if (history_ == nullptr) return;
+  history_->Write({{"event", "installed"}, {"version", version.value}});
+}
+
+void ServerHistory::EpochBegan(const std::string& run_id, int64_t epoch) {
+  if (history_ == nullptr) return;
+  history_->Write({{"event", "epoch"}, {"run_id", run_id}, {"epoch", epoch}});
+}
+
+void ServerHistory::Committed(int64_t epoch, WeightVersion version, const DigestMap& digests) {
+  if (history_ == nullptr) return;
+  history_->Write({{"event", "committed"},
+                   {"epoch", epoch},
+                   {"version", version.value},
+                   {"digest", CombinedDigest(digests)}});
+}
+
+}  // namespace tandem::rollout

@@ -1,0 +1,210 @@
+#include "rollout_server/service/server_metrics.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+
+namespace tandem::rollout {
+namespace {
+
+constexpr double kWindowSeconds = 1;
+const std::vector<double> kCallBounds = {0.01, 0.05, 0.1, 0.25, 0.5, 1,   2.5,
+                                         5,    10,   30,  60,   120, 300, 600};
+const std::vector<double> kTokenBounds = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
+                                          0.05,   0.1,   0.25,   0.5,   1,    2.5};
+
+// What calls and commits end with here; others are counted too, from their first on.
+constexpr absl::StatusCode kCallOutcomes[] = {absl::StatusCode::kOk,
+                                              absl::StatusCode::kCancelled,
+                                              absl::StatusCode::kAborted,
+                                              absl::StatusCode::kDeadlineExceeded,
+                                              absl::StatusCode::kUnavailable,
+                                              absl::StatusCode::kResourceExhausted,
+                                              absl::StatusCode::kInternal,
+                                              absl::StatusCode::kDataLoss,
+                                              absl::StatusCode::kFailedPrecondition,
+                                              absl::StatusCode::kInvalidArgument};
+constexpr absl::StatusCode kCommitFailures[] = {absl::StatusCode::kDataLoss,
+                                                absl::StatusCode::kFailedPrecondition,
+                                                absl::StatusCode::kInternal};
+
+std::string Label(absl::StatusCode code) {
+  return absl::AsciiStrToLower(absl::StatusCodeToString(code));
+}
+
+Counter* Calls(MetricsRegistry* registry, absl::StatusCode code) {
+  return registry->GetCounter("tandem_requests_total", "GenerateGroup calls by how they ended.",
+                              {{"outcome", Label(code)}});
+}
+
+Counter* FailedGroups(MetricsRegistry* registry, GroupFailure cause) {
+  return registry->GetCounter("tandem_groups_failed_total",
+                              "Groups that ended by themselves while the server went on.",
+                              {{"cause", std::string(GroupFailureName(cause))}});
+}
+
+Counter* CommitFailures(MetricsRegistry* registry, absl::StatusCode code) {
+  return registry->GetCounter("tandem_weight_update_failures_total",
+                              "Weight commits refused or failed.", {{"reason", Label(code)}});
+}
+
+}  // namespace
+
+ServerMetrics::ServerMetrics(MetricsRegistry* registry, const MachineLimits& limits)
+    : registry_(registry),
+      limits_(limits),
+      sampled_tokens_(registry->GetCounter("tandem_sampled_tokens_total", "Tokens sampled.")),
+      prompt_tokens_(registry->GetCounter("tandem_prompt_tokens_total",
+                                          "Prompt tokens computed; once for a group.")),
+      groups_queued_(registry->GetGauge("tandem_groups_queued", "Groups that wait.")),
+      groups_running_(registry->GetGauge("tandem_groups_running", "Groups being sampled.")),
+      kv_used_(
+          registry->GetGauge("tandem_kv_used_tokens", "Tokens that groups hold in the KV cache.")),
+      kv_capacity_(
+          registry->GetGauge("tandem_kv_capacity_tokens", "Tokens the KV cache has room for.")),
+      live_version_(
+          registry->GetGauge("tandem_live_weight_version", "Version of the weights that serve.")),
+      commits_(registry->GetCounter("tandem_weight_commits_total", "Weight commits.")),
+      commit_pause_(registry->GetGauge("tandem_weight_commit_pause_seconds",
+                                       "How long the last commit held back decode steps.")),
+      commit_seconds_(registry->GetHistogram("tandem_weight_commit_seconds",
+                                             "Verifying, packing and installing a push.",
+                                             {0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30})),
+      preemptions_(registry->GetCounter("tandem_preemptions_total",
+                                        "Sequences that lost their KV for want of room.")),
+      prefix_hits_(registry->GetCounter("tandem_prefix_hit_blocks_total",
+                                        "Blocks of KV found in the prefix index.")),
+      prefix_misses_(registry->GetCounter("tandem_prefix_miss_blocks_total",
+                                          "Blocks of KV looked for and not there.")),
+      prefix_evictions_(registry->GetCounter("tandem_prefix_evicted_blocks_total",
+                                             "Findable blocks whose place was taken.")),
+      step_seconds_(registry->GetCounter("tandem_step_seconds_total", "Time in engine steps.")),
+      step_bytes_(registry->GetCounter("tandem_step_bytes_total",
+                                       "Bytes that steps had to read at least.")),
+      step_flops_(registry->GetCounter("tandem_step_flops_total",
+                                       "Operations that steps had to make at least.")),
+      limit_share_(registry->GetGauge("tandem_step_limit_share",
+                                      "Least possible over measured time of the last second of "
+                                      "steps; 1 is the machine's limit.")),
+      call_seconds_(registry->GetHistogram("tandem_request_duration_seconds",
+                                           "GenerateGroup calls from arrival to end.",
+                                           kCallBounds)),
+      queue_seconds_(registry->GetHistogram("tandem_queue_seconds",
+                                            "Groups from arrival until the engine took them up.",
+                                            kCallBounds)),
+      first_token_seconds_(registry->GetHistogram("tandem_time_to_first_token_seconds",
+                                                  "Groups from arrival to their first token.",
+                                                  kCallBounds)),
+      inter_token_seconds_(registry->GetHistogram(
+          "tandem_inter_token_seconds",
+          "Mean time between two tokens of a group's longest completion.", kTokenBounds)),
+      spanning_tokens_(
+          registry->GetCounter("tandem_tokens_spanning_versions_total",
+                               "Tokens of completions that more than one weight version drew.")),
+      group_memory_(registry->GetGauge("tandem_group_memory_bytes",
+                                       "What groups hold beside the KV cache; "
+                                       "server.memory_bytes is the most.")),
+      commit_time_(registry->GetGauge("tandem_weight_commit_timestamp_seconds",
+                                      "When weights were last committed, in seconds since 1970.")),
+      owned_(registry->GetGauge("tandem_owned", "1 while a run owns this server.")),
+      paused_(registry->GetGauge("tandem_paused", "1 while the engine is paused.")),
+      draining_(registry->GetGauge("tandem_draining", "1 from SIGTERM on.")),
+      ready_(registry->GetGauge("tandem_ready", "1 while /readyz says yes.")),
+      engine_silent_(registry->GetGauge(
+          "tandem_engine_silent_seconds",
+          "How long the engine has not moved although it has work; /livez compares it.")) {
+  for (const absl::StatusCode code : kCallOutcomes) Calls(registry, code);
+  for (const absl::StatusCode code : kCommitFailures) CommitFailures(registry, code);
+  for (size_t cause = 0; cause < kNumGroupFailures; ++cause) {
+    groups_failed_[cause] = FailedGroups(registry, static_cast<GroupFailure>(cause));
+  }
+  registry
+      ->GetGauge("tandem_limit_read_bytes_per_second",
+                 "Memory bandwidth, measured when the model was loaded.")
+      ->Set(limits.read_bytes_per_second);
+  registry
+      ->GetGauge("tandem_limit_flops_per_second", "Operations, measured when the model was loaded.")
+      ->Set(std::max(limits.flops_per_second, limits.bf16_flops_per_second));
+}
+
+void ServerMetrics::AddSince(Counter* counter, uint64_t now, uint64_t* seen) {
+  counter->Add(static_cast<double>(now - *seen));
+  *seen = now;
+}
+
+void ServerMetrics::AddRoofline(const EngineStats& stats) {
+  step_seconds_->Add(stats.step_seconds - seen_.step_seconds);
+  step_bytes_->Add(stats.step_bytes - seen_.step_bytes);
+  step_flops_->Add(stats.step_flops - seen_.step_flops);
+  const double seconds = stats.step_seconds - window_.step_seconds;
+  if (seconds < kWindowSeconds || limits_.flops_per_second <= 0) return;
+  limit_share_->Set(RooflineSeconds(limits_, stats.step_bytes - window_.step_bytes,
+                                    stats.step_flops - window_.step_flops) /
+                    seconds);
+  window_ = stats;
+}
+
+void ServerMetrics::OnStats(const EngineStats& stats) {
+  AddRoofline(stats);
+  AddSince(sampled_tokens_, stats.num_tokens_sampled, &seen_.num_tokens_sampled);
+  AddSince(prompt_tokens_, stats.num_prompt_tokens_computed, &seen_.num_prompt_tokens_computed);
+  AddSince(preemptions_, stats.num_preemptions, &seen_.num_preemptions);
+  for (size_t cause = 0; cause < kNumGroupFailures; ++cause) {
+    AddSince(groups_failed_[cause], stats.num_groups_failed[cause],
+             &seen_.num_groups_failed[cause]);
+  }
+  AddSince(prefix_hits_, stats.num_prefix_hits, &seen_.num_prefix_hits);
+  AddSince(prefix_misses_, stats.num_prefix_misses, &seen_.num_prefix_misses);
+  AddSince(prefix_evictions_, stats.num_prefix_evictions, &seen_.num_prefix_evictions);
+  seen_ = stats;
+  kv_used_->Set(static_cast<double>(stats.kv_used_tokens));
+  kv_capacity_->Set(static_cast<double>(stats.kv_capacity_tokens));
+}
+
+void ServerMetrics::OnGroup(const GroupReport& report) {
+  queue_seconds_->Observe(report.started - report.arrived);
+  first_token_seconds_->Observe(report.decoding - report.arrived);
+  if (report.longest_tokens > 1) inter_token_seconds_->Observe(SecondsBetweenTokens(report));
+  spanning_tokens_->Add(static_cast<double>(report.num_spanning_tokens));
+}
+
+void ServerMetrics::OnCall(const absl::Status& status, double seconds) {
+  Calls(registry_, status.code())->Add();
+  call_seconds_->Observe(seconds);
+}
+
+void ServerMetrics::OnState(const State& state) {
+  owned_->Set(state.owned);
+  paused_->Set(state.paused);
+  draining_->Set(state.draining);
+  ready_->Set(state.ready);
+  engine_silent_->Set(state.engine_silent_seconds);
+  live_version_->Set(static_cast<double>(state.live_version));
+  groups_queued_->Set(static_cast<double>(state.groups.queued));
+  groups_running_->Set(static_cast<double>(state.groups.running));
+  group_memory_->Set(static_cast<double>(state.group_memory_bytes));
+}
+
+void ServerMetrics::OnRejected(const absl::Status& status) {
+  registry_
+      ->GetCounter("tandem_rejections_total", "Calls refused, by status code.",
+                   {{"reason", absl::StatusCodeToString(status.code())}})
+      ->Add();
+}
+
+void ServerMetrics::OnCommit(const WeightReceiver::CommitReport& report) {
+  commits_->Add();
+  commit_seconds_->Observe(report.verify_seconds + report.pack_seconds + report.pause_seconds);
+  commit_pause_->Set(report.pause_seconds);
+  commit_time_->Set(
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
+}
+
+void ServerMetrics::OnCommitFailed(const absl::Status& status) {
+  CommitFailures(registry_, status.code())->Add();
+}
+
+}  // namespace tandem::rollout

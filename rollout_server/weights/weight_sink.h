@@ -1,0 +1,38 @@
+// WeightSink: what WeightReceiver needs of the engine; EngineThread is it, tests keep tensors in
+// memory.
+#ifndef TANDEM_ROLLOUT_SERVER_WEIGHTS_WEIGHT_SINK_H_
+#define TANDEM_ROLLOUT_SERVER_WEIGHTS_WEIGHT_SINK_H_
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/weight_version.h"
+#include "common/weights/host_tensor.h"
+#include "rollout_server/engine/engine.h"
+
+namespace tandem::rollout {
+
+class WeightSink {
+ public:
+  virtual ~WeightSink() = default;
+
+  // Packs a full, verified set (in the order the receiver was given) beside the decode steps.
+  virtual absl::StatusOr<std::unique_ptr<StagedWeights>> Stage(std::vector<HostTensor> tensors) = 0;
+
+  // As Engine's: the memory in which weights may arrive without host memory, none where they may
+  // not; and the place of the next ones there, which this sink outlives.
+  virtual std::optional<Device> arrival_memory() const = 0;
+  virtual absl::StatusOr<std::unique_ptr<ArrivingWeights>> Arrive() = 0;
+
+  // Serves from `staged` from the next step on; waits until that is so. Returns for how many
+  // seconds no step could run.
+  //   UNAVAILABLE  the engine has stopped; nothing changed
+  virtual absl::StatusOr<double> Install(std::unique_ptr<StagedWeights> staged,
+                                         WeightVersion version) = 0;
+};
+
+}  // namespace tandem::rollout
+
+#endif  // TANDEM_ROLLOUT_SERVER_WEIGHTS_WEIGHT_SINK_H_

@@ -1,0 +1,44 @@
+// TokenLines: tokens written as probabilities, for tests of what is computed from a TokenRecord.
+#ifndef TANDEM_TESTS_COMMON_DRIFT_TOKEN_LINES_H_
+#define TANDEM_TESTS_COMMON_DRIFT_TOKEN_LINES_H_
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "common/capture/token_record.h"
+
+namespace tandem::offpolicy {
+
+struct TokenLines {
+  std::vector<float> behaviour, proximal, entropies, second_moments, advantages;
+  std::vector<int32_t> sequence, position, version_lag, group, length;
+  std::vector<uint8_t> mask;
+
+  // Entropy 1 and second moment 1.5: a variance of 0.5. `of`: the completion; completions are their
+  // own groups unless `group` is set afterwards.
+  void Add(double mu, double pi, float advantage = 1, int32_t of = 0, bool masked_in = true) {
+    behaviour.push_back(static_cast<float>(std::log(mu)));
+    proximal.push_back(static_cast<float>(std::log(pi)));
+    entropies.push_back(1.0f);
+    second_moments.push_back(1.5f);
+    advantages.push_back(advantage);
+    sequence.push_back(of);
+    version_lag.push_back(0);
+    mask.push_back(masked_in);
+    for (auto next = static_cast<int32_t>(length.size()); next <= of; ++next) {
+      length.push_back(0);
+      group.push_back(next);
+    }
+    position.push_back(length[static_cast<size_t>(of)]++);
+  }
+
+  TokenRecord view() const {
+    return {behaviour, proximal,    entropies, second_moments, advantages, sequence,
+            position,  version_lag, mask,      group,          length};
+  }
+};
+
+}  // namespace tandem::offpolicy
+
+#endif  // TANDEM_TESTS_COMMON_DRIFT_TOKEN_LINES_H_

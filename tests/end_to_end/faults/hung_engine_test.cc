@@ -1,0 +1,53 @@
+// A rollout server whose engine alone hangs, and the trainer's client: its gRPC threads answer
+// GetInfo, so by its weights it is ready. The engine is scripted; the server, its clock apart, the
+// client and the wire between them are real.
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/rollout_server/server_fixture.h"
+#include "trainer/rollouts/rollout_client.h"
+
+namespace tandem {
+namespace {
+
+using ::tandem::testing::IsOk;
+
+class HungEngineTest : public rollout::testing::ServerTest {
+ protected:
+  // The next finished group, if there is one in a moment. What a trainer does meanwhile: it brings
+  // weights to servers that answer, which then are ready.
+  std::optional<trainer::FinishedGroup> Next() {
+    for (const int server : client_->Behind(std::chrono::milliseconds(0))) {
+      client_->MarkReady(server, 0, 0);
+    }
+    auto group = client_->Next(std::chrono::milliseconds(5));
+    EXPECT_THAT(group, IsOk());
+    return *std::move(group);
+  }
+
+  std::unique_ptr<trainer::RolloutClient> client_;
+};
+
+TEST_F(HungEngineTest, AServerWhoseEngineHangsGetsNoGroupsUntilItMoves) {
+  client_ = std::make_unique<trainer::RolloutClient>(
+      std::vector<std::string>{server_->address()}, "run",
+      trainer::RolloutClientOptions{
+          .groups_in_flight = 1, .call_timeout_seconds = 2, .max_attempts = 1000});
+  client_->Submit(Request(1));
+  while (client_->num_hung() == 0) ASSERT_FALSE(Next().has_value());
+  EXPECT_EQ(client_->TakeEvents().back().kind, "server_hung");
+  EXPECT_TRUE(client_->Behind(std::chrono::milliseconds(0)).empty()) << "it is pushed no weights";
+  EXPECT_FALSE(client_->IsReady(0));
+  WaitForInfo([](const auto& info) { return info.num_groups_queued() == 0; });  // nobody asks it
+  gate_.Open();
+  std::optional<trainer::FinishedGroup> group;
+  while (!group) group = Next();
+  EXPECT_THAT(group->status, IsOk());
+  EXPECT_EQ(group->completions.size(), 2u);
+  EXPECT_EQ(client_->num_hung(), 0);
+}
+
+}  // namespace
+}  // namespace tandem

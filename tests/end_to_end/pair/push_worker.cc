@@ -1,0 +1,128 @@
+// The trainer's side of weight pushes as a process of its own, for push_faults_test.py.
+//
+//   push_worker MODEL TRANSPORT DELTA DEADLINE_SECONDS SECRET ADDRESS...
+//
+// MODEL is the directory that the servers serve in bf16, SECRET what makes it the same run as the
+// process before. Commands on standard input, a JSON line
+// for each on standard output:
+//   claim I        takes server I over; it gets the versions from the next push on
+//   push V         sends version V (the same weights for the same V) to who is claimed; who fails
+//   is out verify         proof of delivery of those end            gives all back
+#include <unistd.h>
+
+#include <cstring>
+#include <iostream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "common/model/model_config.h"
+#include "common/model/safetensors.h"
+#include "common/tensor/nearest_cast.h"
+#include "nlohmann/json.hpp"
+#include "trainer/weight_push/weight_publisher.h"
+
+namespace tandem {
+namespace {
+
+using nlohmann::json;
+
+std::vector<HostTensor> ReadBf16(const std::string& directory) {
+  const auto config = ReadModelConfig(directory);
+  auto file = ReadModelTensors(directory);
+  if (!config.ok() || !file.ok()) return {};
+  const auto tensors = MatchModelTensors(*config, *std::move(file));
+  std::vector<HostTensor> weights;
+  if (!tensors.ok()) return weights;
+  for (const HostTensor& tensor : *tensors) {
+    auto cast = CastNearest(tensor, DType::kBF16);
+    if (cast.ok()) weights.push_back(*std::move(cast));
+  }
+  return weights;
+}
+
+// The model's weights with every 37th element, from one that the version says, moved by a unit.
+std::vector<HostTensor> WeightsOf(const std::vector<HostTensor>& model, int64_t version) {
+  std::vector<HostTensor> weights = model;
+  for (HostTensor& tensor : weights) {
+    auto bytes = std::shared_ptr<std::byte[]>(new std::byte[tensor.bytes.size()]);
+    std::memcpy(bytes.get(), tensor.bytes.data(), tensor.bytes.size());
+    for (int64_t e = version % 37; e < tensor.spec.num_elements(); e += 37) {
+      bytes[static_cast<size_t>(e * 2)] ^= std::byte{1};
+    }
+    tensor = {tensor.spec, {bytes.get(), tensor.bytes.size()}, bytes};
+  }
+  return weights;
+}
+
+class Worker {
+ public:
+  Worker(const std::vector<std::string>& addresses, const trainer::WeightPublisherOptions& options,
+         std::vector<HostTensor> model)
+      : publisher_(addresses, "run", options), model_(std::move(model)) {}
+
+  json Do(const std::string& what, int64_t number) {
+    if (what == "claim") return Claim(static_cast<int>(number));
+    if (what == "push") return Push(number);
+    json answer;
+    for (const int server : claimed_) {
+      answer[std::to_string(server)] = publisher_.Verify(server).ToString();
+    }
+    return answer;
+  }
+
+ private:
+  json Claim(int server) {
+    const absl::Status status = publisher_.Claim(server);
+    if (status.ok()) claimed_.insert(server);
+    return status.ToString();
+  }
+
+  json Push(int64_t version) {
+    const absl::Status set = publisher_.SetWeights({version}, WeightsOf(model_, version));
+    if (!set.ok()) return set.ToString();
+    json answer = json::object();
+    for (const trainer::ServerPush& push : publisher_.Publish({claimed_.begin(), claimed_.end()})) {
+      answer[std::to_string(push.server)] = {{"status", push.status.ToString()},
+                                             {"over_group", push.over_group},
+                                             {"is_delta", push.is_delta},
+                                             {"seconds", push.seconds}};
+      if (!push.status.ok()) claimed_.erase(push.server);
+    }
+    return answer;
+  }
+
+  trainer::WeightPublisher publisher_;
+  const std::vector<HostTensor> model_;
+  std::set<int> claimed_;
+};
+
+int Run(int argc, char** argv) {
+  if (argc < 7) return 2;
+  trainer::WeightPublisherOptions options;
+  options.transport = std::string(argv[2]) == "stream" ? trainer::PushTransport::kStream
+                                                       : trainer::PushTransport::kCollective;
+  options.delta = std::string(argv[3]) == "delta";
+  options.group.bucket_bytes = 1 << 20;  // many: a kill in mid-push finds some sent and some not
+  if (!absl::SimpleAtod(argv[4], &options.group.deadline_seconds)) return 2;
+  options.timeout_seconds = options.group.deadline_seconds;
+  options.caller.UseSecret(argv[5]);
+  std::vector<HostTensor> model = ReadBf16(argv[1]);
+  if (model.empty()) return 3;
+  Worker worker({argv + 6, argv + argc}, options, std::move(model));
+  std::cout << "ready" << std::endl;
+  for (std::string line; std::getline(std::cin, line) && line != "end";) {
+    const std::vector<std::string> words = absl::StrSplit(line, ' ');
+    int64_t number = 0;
+    if (words.size() > 1 && !absl::SimpleAtoi(words[1], &number)) return 2;
+    std::cout << worker.Do(words[0], number).dump() << std::endl;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace tandem
+
+int main(int argc, char** argv) { return tandem::Run(argc, argv); }

@@ -1,0 +1,11 @@
+// The trainer's device, on the CPU with emulated kernels: takes the place of
+// trainer/policy/cuda/current_device.cc.
+#include "trainer/policy/cuda/launch.h"
+
+namespace tandem::trainer {
+
+at::Device CurrentDevice() { return at::kCPU; }
+
+tandem::cuda::Stream CurrentStream() { return nullptr; }
+
+}  // namespace tandem::trainer

@@ -1,0 +1,19 @@
+// What tests set of the device that emulated_device_ops.cc stands for.
+#ifndef TANDEM_TESTS_SUPPORT_DEVICE_EMULATED_DEVICE_OPS_H_
+#define TANDEM_TESTS_SUPPORT_DEVICE_EMULATED_DEVICE_OPS_H_
+
+#include <cstdint>
+
+#include "rollout_server/engine/cuda/device_ops.h"
+
+namespace tandem::rollout::cuda {
+
+struct EmulatedDevice {
+  DeviceMemory memory = {int64_t{16} << 30, int64_t{16} << 30};
+  int64_t graphs_left = int64_t{1} << 40;  // then there is no memory for another one
+};
+EmulatedDevice& emulated_device();  // of the process
+
+}  // namespace tandem::rollout::cuda
+
+#endif  // TANDEM_TESTS_SUPPORT_DEVICE_EMULATED_DEVICE_OPS_H_

@@ -1,0 +1,72 @@
+#include "trainer/experience/advantages.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace tandem::trainer {
+namespace {
+
+double Mean(std::span<const double> values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+}  // namespace
+
+void BindOptions(OptionBinder& binder, AdvantageOptions& options) {
+  binder.Choice("kind", &options.kind,
+                {{"group_norm", AdvantageKind::kGroupNorm},
+                 {"mean_only", AdvantageKind::kMeanOnly},
+                 {"leave_one_out", AdvantageKind::kLeaveOneOut}},
+                "(R - mean) / (std + eps), R - mean, or R - mean of the other members");
+  binder.Choice("std", &options.std_convention,
+                {{"sample", StdConvention::kSample}, {"population", StdConvention::kPopulation}},
+                "divide the squared deviations by G - 1 or by G");
+  binder.Number("eps", &options.eps, {.min = 0}, "", "added to the standard deviation");
+  binder.Flag(
+      "drop_zero_variance", &options.drop_zero_variance,
+      "leave groups of equal rewards out of the batch; rewards and lengths are measured over "
+      "them either way");
+}
+
+double StandardDeviation(std::span<const double> values, StdConvention convention) {
+  if (values.size() < 2) return 0;
+  const double mean = Mean(values);
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  const double n = static_cast<double>(values.size());
+  return std::sqrt(squares / (convention == StdConvention::kSample ? n - 1 : n));
+}
+
+bool AllEqual(std::span<const double> rewards) {
+  return std::ranges::adjacent_find(rewards, std::ranges::not_equal_to()) == rewards.end();
+}
+
+std::vector<float> ComputeAdvantages(std::span<const double> rewards,
+                                     const AdvantageOptions& options) {
+  std::vector<float> advantages(rewards.size(), 0.0f);
+  if (AllEqual(rewards)) return advantages;
+  const double n = static_cast<double>(rewards.size());
+  const double mean = Mean(rewards);
+  const double std = StandardDeviation(rewards, options.std_convention);
+  for (size_t i = 0; i < rewards.size(); ++i) {
+    double advantage = rewards[i] - mean;
+    if (options.kind == AdvantageKind::kGroupNorm) advantage /= std + options.eps;
+    // R - (sum - R) / (n - 1) = (R - mean) * n / (n - 1)
+    if (options.kind == AdvantageKind::kLeaveOneOut) advantage *= n / (n - 1);
+    advantages[i] = static_cast<float>(advantage);
+  }
+  return advantages;
+}
+
+std::vector<float> ChargedAdvantages(std::span<const double> rewards, std::span<const double> costs,
+                                     const AdvantageOptions& options) {
+  std::vector<float> advantages = ComputeAdvantages(rewards, options);
+  AdvantageOptions centring = options;
+  if (options.kind == AdvantageKind::kGroupNorm) centring.kind = AdvantageKind::kMeanOnly;
+  const std::vector<float> charges = ComputeAdvantages(costs, centring);
+  for (size_t i = 0; i < advantages.size(); ++i) advantages[i] -= charges[i];
+  return advantages;
+}
+
+}  // namespace tandem::trainer

@@ -1,0 +1,50 @@
+// Advantages: how much better than its group a completion was (arrow 3). Pure functions, used by
+// score_group.cc after masked members were taken out. Rewards are plain numbers: no gradient can
+// flow.
+#ifndef TANDEM_TRAINER_EXPERIENCE_ADVANTAGES_H_
+#define TANDEM_TRAINER_EXPERIENCE_ADVANTAGES_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/options/options.h"
+
+namespace tandem::trainer {
+
+enum class AdvantageKind { kGroupNorm, kMeanOnly, kLeaveOneOut };
+enum class StdConvention { kSample, kPopulation };
+
+struct AdvantageOptions {
+  AdvantageKind kind = AdvantageKind::kGroupNorm;
+  StdConvention std_convention = StdConvention::kSample;
+  double eps = 1e-4;
+  bool drop_zero_variance = false;
+};
+void BindOptions(OptionBinder& binder, AdvantageOptions& options);
+
+// Standard deviation by `convention`: sqrt(sum (x - mean)^2 / (n - 1)) for a sample, / n for a
+// population. 0 for fewer than two values.
+double StandardDeviation(std::span<const double> values, StdConvention convention);
+
+// True when no two rewards differ (also for none or one).
+bool AllEqual(std::span<const double> rewards);
+
+// One number per reward of the members that count:
+//   group_norm     (R - mean) / (std + eps)
+//   mean_only      R - mean
+//   leave_one_out  R - mean of the others
+// Exactly 0 for all when all rewards are equal, and for a single member.
+std::vector<float> ComputeAdvantages(std::span<const double> rewards,
+                                     const AdvantageOptions& options);
+
+// The same with costs[i] taken off member i (kl_reward.h): the rewards are normalised first, and
+// the costs are centred as `kind` centres rewards, on the mean of the group or of the others, but
+// never divided by a deviation. So a cost counts as it is given, also where all rewards are equal;
+// with group_norm it is in units of the rewards' deviation. Exactly 0 for a single member.
+std::vector<float> ChargedAdvantages(std::span<const double> rewards, std::span<const double> costs,
+                                     const AdvantageOptions& options);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_EXPERIENCE_ADVANTAGES_H_

@@ -1,0 +1,34 @@
+// CheckCompletion: what must hold of a completion that came over the wire (arrows 2-3) before
+// anything is computed from it. Pure. Used by rollout_client.cc.
+#ifndef TANDEM_TRAINER_EXPERIENCE_GROUP_CHECK_H_
+#define TANDEM_TRAINER_EXPERIENCE_GROUP_CHECK_H_
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/rollout.pb.h"
+
+namespace tandem::trainer {
+
+// DATA_LOSS, naming the group, the completion and the numbers, when:
+//   it is empty or longer than asked; a per-token array is not as long as token_ids; version spans
+//   do not add up, are empty, fall, or are older than asked; token_hash is not the hash of
+//   token_ids (they were changed or made anew on the way); the index is out of range; no finish
+//   reason is given.
+absl::Status CheckCompletion(const rollout::v1::GenerateGroupRequest& request,
+                             const rollout::v1::Completion& completion);
+
+// Every index 0..num_completions-1 once. DATA_LOSS otherwise. Sorts by index.
+absl::Status CheckGroup(const rollout::v1::GenerateGroupRequest& request,
+                        std::vector<rollout::v1::Completion>* completions);
+
+// DATA_LOSS when a token is labelled with a version that was never published: `newest` is the last.
+absl::Status CheckNoneNewer(const std::vector<rollout::v1::Completion>& completions,
+                            int64_t newest);
+
+// The completion was cut before the model ended it: at max_new_tokens, or by a request.
+bool IsTruncated(const rollout::v1::Completion& completion);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_EXPERIENCE_GROUP_CHECK_H_

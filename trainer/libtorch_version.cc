@@ -1,9 +1,0 @@
-#include "trainer/libtorch_version.h"
-
-#include <torch/version.h>
-
-namespace tandem::trainer {
-
-const char* LibTorchVersion() { return TORCH_VERSION; }
-
-}  // namespace tandem::trainer

@@ -1,0 +1,34 @@
+#include "trainer/loss/correction_tensors.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "trainer/loss/tensor_numbers.h"
+
+namespace tandem::trainer {
+absl::StatusOr<offpolicy::Correction> CorrectMicrobatch(
+    const Microbatch& micro, const at::Tensor& proximal,
+    const offpolicy::CorrectionOptions& options) {
+  const std::vector<double> proximal_logprobs = ToDoubles(proximal);
+  const std::vector<double> behaviour(micro.behaviour_logprobs.begin(),
+                                      micro.behaviour_logprobs.end());
+  const std::vector<double> advantages(micro.advantages.begin(), micro.advantages.end());
+  const std::vector<int64_t> completion(micro.completion.begin(), micro.completion.end());
+  return offpolicy::ComputeCorrection({.proximal_logprobs = proximal_logprobs,
+                                       .behaviour_logprobs = behaviour,
+                                       .mask = micro.loss_mask,
+                                       .completion = completion,
+                                       .advantages = advantages},
+                                      options);
+}
+
+CorrectionTensors MakeTensors(const offpolicy::Correction& correction) {
+  at::Tensor kept = at::empty({static_cast<int64_t>(correction.kept.size())}, at::kBool);
+  std::ranges::transform(correction.kept, kept.data_ptr<bool>(),
+                         [](uint8_t value) { return value != 0; });
+  return {ToFloatTensor(correction.weight), kept, ToFloatTensor(correction.centre_logprobs)};
+}
+
+}  // namespace tandem::trainer

@@ -1,0 +1,63 @@
+// PolicyLoss: the scalar whose gradient changes the weights (arrow 7). Element t of every tensor is
+// about token t given those before.
+//
+//   L = sum_t scale_t (policy_t + kl_coefficient KL_t) / denominator
+//
+// The policy term, its value and its slope are common/offpolicy/policy_objective.h; here they
+// become a tensor with that value and that gradient. `scale` and `denominator` are of the whole
+// minibatch (common/offpolicy/loss_scales.h), never of a microbatch or rank: a mean of means weighs
+// tokens by where they happened to stand. The division is left to the optimizer.
+#ifndef TANDEM_TRAINER_LOSS_POLICY_LOSS_H_
+#define TANDEM_TRAINER_LOSS_POLICY_LOSS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "trainer/loss/policy_loss_options.h"
+
+namespace tandem::trainer {
+
+// exp(clamp(target - proximal, -20, 20)): the exponent stays where float32 has values.
+at::Tensor PolicyRatio(const at::Tensor& target_logprobs, const at::Tensor& proximal_logprobs);
+
+// The estimator named in the options, exponent clamped as above. With kl_ratio_weighted it is
+// multiplied by rho = w r, through which k1 and k3 are differentiated and k2 is not: then all three
+// have the gradient of KL(target || reference) on tokens the behaviour policy drew.
+at::Tensor ReferenceKl(const at::Tensor& target_logprobs, const at::Tensor& reference_logprobs,
+                       const at::Tensor& rho, const PolicyLossOptions& options);
+
+// All [T] float32 but `kept` (bool) and `completion` (int64). Only target_logprobs may carry a
+// gradient.
+struct LossInputs {
+  at::Tensor target_logprobs;
+  at::Tensor proximal_logprobs;  // of the correction: what the loss is centred on; finite
+  at::Tensor weight;             // of the correction
+  at::Tensor advantages;
+  at::Tensor reference_logprobs;                    // undefined without a reference
+  at::Tensor kept;                                  // tokens in the loss
+  at::Tensor completion;                            // numbers the completion of each token
+  at::Tensor scale;                                 // of LossScales
+  std::optional<double> second_moment_cutoff = {};  // of the minibatch, for loss.kind m2po
+};
+
+// Sums over the kept tokens, before the division. Scalars, [] float32 or float64; only `total`
+// carries a gradient.
+struct LossSums {
+  at::Tensor total;  // policy + kl_coefficient * kl: what backward() is called on
+  at::Tensor policy, kl;
+  at::Tensor ratio_sum, ratio_max;
+  at::Tensor k1, k2, k3;  // of target against reference, unscaled; 0 without
+  // Tokens where that bound decided the loss (offpolicy::Objective).
+  int64_t clip_low = 0, clip_high = 0, dual_clip = 0;
+};
+LossSums SumPolicyLoss(const LossInputs& inputs, const PolicyLossOptions& options);
+
+// The part of these tokens in the cutoff of a minibatch of several microbatches (loss.kind m2po).
+void AppendSecondMoments(const LossInputs& inputs, std::vector<double>& squares);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_LOSS_POLICY_LOSS_H_

@@ -1,0 +1,33 @@
+// PolicyLossOptions: knobs of arrow 7. Apart from policy_loss.h so that option trees stay free of
+// LibTorch.
+#ifndef TANDEM_TRAINER_LOSS_POLICY_LOSS_OPTIONS_H_
+#define TANDEM_TRAINER_LOSS_POLICY_LOSS_OPTIONS_H_
+
+#include "common/options/options.h"
+#include "common/offpolicy/objective_options.h"
+
+namespace tandem::trainer {
+
+// Estimators of KL(target || reference) from tokens the target drew; d = log target - log
+// reference.
+//   k1 = d, k2 = d^2 / 2, k3 = e^-d - 1 + d
+// As a loss on tokens the target itself drew their expected gradients are 0 (k1), that of the
+// reverse KL (k2), and that of the forward KL (k3). Taken off the reward, k1 alone has the gradient
+// of the reverse KL (kl_reward.h). kAuto is k3 in the loss and k1 in the reward.
+enum class KlEstimator { kAuto, kK1, kK2, kK3 };
+
+// Where that KL is charged: as a term of the loss, or taken off the reward (kl_reward.h).
+enum class KlPlace { kLoss, kReward };
+
+struct PolicyLossOptions {
+  offpolicy::ObjectiveOptions objective;  // the policy term, and what all is divided by
+  double kl_coefficient = 0;              // of the KL to the frozen reference; 0: off
+  KlPlace kl_place = KlPlace::kLoss;
+  KlEstimator kl_estimator = KlEstimator::kAuto;
+  bool kl_ratio_weighted = false;  // times target / behaviour: see ReferenceKl
+};
+void BindOptions(OptionBinder& binder, PolicyLossOptions& options);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_LOSS_POLICY_LOSS_OPTIONS_H_

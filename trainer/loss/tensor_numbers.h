@@ -1,0 +1,20 @@
+// [T] tensors as numbers on the host and back: arrows 6 and 7 compute on numbers.
+#ifndef TANDEM_TRAINER_LOSS_TENSOR_NUMBERS_H_
+#define TANDEM_TRAINER_LOSS_TENSOR_NUMBERS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <span>
+#include <vector>
+
+namespace tandem::trainer {
+
+// `x` [T] of any floating type. What comes out has no gradient.
+std::vector<double> ToDoubles(const at::Tensor& x);
+
+// [T] float32.
+at::Tensor ToFloatTensor(std::span<const double> values);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_LOSS_TENSOR_NUMBERS_H_

@@ -1,0 +1,59 @@
+// Alerts: named conditions of a train step that mean trouble, each with the seeds of a diagnosis.
+// Pure. Used by trainer.cc, which logs them, writes them as events and may stop the run.
+#ifndef TANDEM_TRAINER_METRICS_ALERTS_H_
+#define TANDEM_TRAINER_METRICS_ALERTS_H_
+
+#include <string>
+#include <vector>
+
+#include "common/options/options.h"
+#include "common/statistics/cluster_bootstrap.h"
+#include "common/offpolicy/objective_options.h"
+#include "trainer/metrics/metrics_line.h"
+
+namespace tandem::trainer {
+
+struct AlertOptions {
+  double drift_guard = 0.1;    // 0: off
+  double delivery_factor = 4;  // 0: off
+  double ratio_guard = 0.05;
+  double clip_share_max = 0.3;
+  double kl_budget = 0;  // 0: off
+  bool stop_on_kl = false;
+  double reward_std_min = 1e-3;
+  double entropy_min = 0.02;
+  double changed_share_min = 1e-4;
+  double arrived_share_min = 0.5;
+};
+void BindOptions(OptionBinder& binder, AlertOptions& options);
+
+struct Alert {
+  std::string name;
+  offpolicy::Interval measured;  // bounds NaN for a number without an interval
+  double threshold = 0;
+  std::string diagnosis;
+  bool stops_run = false;
+};
+
+// Has the number passed the threshold, as far as it is known? The bound on the threshold's other
+// side decides, so that noise raises nothing; the value, where there is no interval. False for NaN.
+bool IsAbove(const offpolicy::Interval& measured, double threshold);
+bool IsBelow(const offpolicy::Interval& measured, double threshold);
+
+// What the loss compares, on which the meaning of its ratio and of its clip depends.
+struct LossKind {
+  bool bypass = false;  // correction.mode: the ratio is target / behaviour, not target / proximal
+  offpolicy::ObjectiveKind objective = offpolicy::ObjectiveKind::kClip;
+};
+
+// Looks at a step's numbers by their names in metrics.jsonl; a number that is not there raises
+// nothing.
+std::vector<Alert> CheckAlerts(const MetricsLine& line, const AlertOptions& options,
+                               const LossKind& loss = {});
+
+// "drift_guard is 0.2 [0.15, 0.26], threshold 0.1"
+std::string Describe(const Alert& alert);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_METRICS_ALERTS_H_

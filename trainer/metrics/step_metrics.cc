@@ -1,0 +1,172 @@
+#include "trainer/metrics/step_metrics.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "trainer/experience/advantages.h"
+#include "trainer/experience/group_check.h"
+#include "trainer/rewards/rewards.h"
+
+namespace tandem::trainer {
+namespace {
+
+using experience::v1::ScoredCompletion;
+using experience::v1::ScoredGroup;
+
+double Mean(const std::vector<double>& values) {
+  if (values.empty()) return 0;
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+double Share(int64_t count, size_t of) {
+  return of == 0 ? 0 : static_cast<double>(count) / static_cast<double>(of);
+}
+
+bool HasTrained(const ScoredGroup& group) {
+  return std::ranges::any_of(group.completions(),
+                             [](const ScoredCompletion& member) { return !member.masked(); });
+}
+
+// Of the completions that have a reward: a reward program that failed gave none, which is not 0. A
+// group without any is not counted.
+void AddRewards(const GroupViews& groups, MetricsLine* line) {
+  std::vector<double> rewards, group_stds;
+  std::map<std::string, std::vector<double>> parts;
+  int64_t passed = 0, zero_variance = 0;
+  for (const ScoredGroup& group : groups) {
+    std::vector<double> of_group;
+    bool correct = false;
+    for (const ScoredCompletion& member : group.completions()) {
+      if (IsRewardFailure(member.drop_reason())) continue;
+      of_group.push_back(member.reward());
+      correct |= member.correct();
+      for (const auto& [name, value] : member.reward_parts()) parts[name].push_back(value);
+    }
+    if (of_group.empty()) continue;
+    passed += correct;
+    zero_variance += group.zero_variance() && HasTrained(group);
+    group_stds.push_back(StandardDeviation(of_group, StdConvention::kSample));
+    rewards.insert(rewards.end(), of_group.begin(), of_group.end());
+  }
+  line->Add("reward/mean", Mean(rewards));
+  line->Add("reward/std", StandardDeviation(rewards, StdConvention::kSample));
+  line->Add("reward/pass_at_k", Share(passed, group_stds.size()));
+  line->Add("reward/group_std_mean", Mean(group_stds));
+  line->Add("reward/zero_variance_share", Share(zero_variance, group_stds.size()));
+  for (const auto& [name, values] : parts) line->Add("reward/part/" + name, Mean(values));
+}
+
+void AddLengths(const GroupViews& groups, MetricsLine* line) {
+  std::vector<double> lengths;
+  int64_t truncated = 0;
+  for (const ScoredGroup& group : groups) {
+    for (const ScoredCompletion& member : group.completions()) {
+      lengths.push_back(member.completion().token_ids_size());
+      truncated += IsTruncated(member.completion());
+    }
+  }
+  line->Add("length/mean", Mean(lengths));
+  line->Add("length/min", lengths.empty() ? 0 : *std::ranges::min_element(lengths));
+  line->Add("length/max", lengths.empty() ? 0 : *std::ranges::max_element(lengths));
+  line->Add("length/truncated_share", Share(truncated, lengths.size()));
+}
+
+void AddStaleness(const std::vector<ScoredGroup>& groups, WeightVersion version,
+                  MetricsLine* line) {
+  const std::map<int64_t, int64_t> tokens = TokensByStaleness(groups, version);
+  double sum = 0;
+  int64_t count = 0, oldest = 0;
+  for (const auto& [staleness, num_tokens] : tokens) {
+    sum += static_cast<double>(staleness) * static_cast<double>(num_tokens);
+    count += num_tokens;
+    oldest = std::max(oldest, staleness);
+  }
+  line->Add("staleness/mean", count == 0 ? 0 : sum / static_cast<double>(count));
+  line->AddCount("staleness/max", oldest);
+  line->AddObject("staleness/histogram", tokens);
+}
+
+}  // namespace
+
+void AddGroupMetrics(const StepExperience& step, WeightVersion version, MetricsLine* line) {
+  const GroupViews sampled = SampledGroups(step);
+  AddRewards(sampled, line);
+  AddLengths(sampled, line);
+  AddStaleness(step.groups, version, line);
+}
+
+void AddAdvantageMetrics(const std::vector<ScoredGroup>& groups, MetricsLine* line) {
+  std::vector<double> advantages;
+  for (const ScoredGroup& group : groups) {
+    for (const ScoredCompletion& member : group.completions()) {
+      if (!member.masked()) advantages.push_back(member.advantage());
+    }
+  }
+  const double std = StandardDeviation(advantages, StdConvention::kPopulation);
+  line->Add("advantage/mean", Mean(advantages));
+  line->Add("advantage/var", std * std);
+}
+
+void TakeTrainedAdvantages(const std::map<int64_t, std::vector<std::vector<float>>>& trained,
+                           std::vector<ScoredGroup>* groups) {
+  for (ScoredGroup& group : *groups) {
+    const auto found = trained.find(group.group_id());
+    if (found == trained.end()) continue;
+    const size_t known =
+        std::min<size_t>(found->second.size(), static_cast<size_t>(group.completions_size()));
+    for (size_t i = 0; i < known; ++i) {
+      const std::vector<float>& tokens = found->second[i];
+      if (tokens.empty()) continue;
+      group.mutable_completions(static_cast<int>(i))
+          ->set_advantage(static_cast<float>(Mean({tokens.begin(), tokens.end()})));
+    }
+  }
+}
+
+void AddDropMetrics(const std::vector<ScoredGroup>& groups,
+                    const std::vector<DroppedGroup>& dropped, MetricsLine* line) {
+  std::map<std::string, int64_t> reasons;
+  for (const DroppedGroup& group : dropped) ++reasons["group_" + group.reason];
+  for (const auto& [reason, count] : MaskedCompletions(groups)) {
+    reasons["completion_" + reason] += count;
+  }
+  for (const auto& [reason, count] : reasons) line->AddCount("drops/" + reason, count);
+}
+
+std::map<std::string, int64_t> MaskedCompletions(const std::vector<ScoredGroup>& groups) {
+  std::map<std::string, int64_t> reasons;
+  for (const ScoredGroup& group : groups) {
+    for (const ScoredCompletion& member : group.completions()) {
+      if (!member.masked()) continue;
+      // "reward_failed: gsm8k: ..." counts as reward_failed.
+      ++reasons[member.drop_reason().substr(0, member.drop_reason().find(':'))];
+    }
+  }
+  return reasons;
+}
+
+std::map<int64_t, int64_t> TokensByStaleness(const std::vector<ScoredGroup>& groups,
+                                             WeightVersion version) {
+  std::map<int64_t, int64_t> tokens;
+  for (const ScoredGroup& group : groups) {
+    for (const ScoredCompletion& member : group.completions()) {
+      for (const auto& span : member.completion().version_spans()) {
+        tokens[version.value - span.weight_version()] += span.num_tokens();
+      }
+    }
+  }
+  return tokens;
+}
+
+int64_t CountTokens(const GroupViews& groups) {
+  int64_t tokens = 0;
+  for (const ScoredGroup& group : groups) {
+    for (const ScoredCompletion& member : group.completions()) {
+      tokens += member.completion().token_ids_size();
+    }
+  }
+  return tokens;
+}
+
+}  // namespace tandem::trainer

@@ -1,0 +1,46 @@
+// Numbers of a train step that need no tensors: rewards, advantages, lengths, staleness, drops, in
+// the names of metrics.jsonl (docs/run_directory.md). Pure. Used by trainer.cc.
+#ifndef TANDEM_TRAINER_METRICS_STEP_METRICS_H_
+#define TANDEM_TRAINER_METRICS_STEP_METRICS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/base/weight_version.h"
+#include "proto/experience.pb.h"
+#include "trainer/experience/experience_buffer.h"
+#include "trainer/metrics/metrics_line.h"
+
+namespace tandem::trainer {
+
+// reward/ and length/ over every completion that was sampled and scored, also of dropped groups;
+// staleness/ over the groups that are trained.
+void AddGroupMetrics(const StepExperience& step, WeightVersion version, MetricsLine* line);
+
+// advantage/ over the completions that are not masked.
+void AddAdvantageMetrics(const std::vector<experience::v1::ScoredGroup>& groups, MetricsLine* line);
+
+// Gives every completion that `trained` knows the mean of its tokens' advantages there. `trained`:
+// group id -> per completion, in the order of the group, per token.
+void TakeTrainedAdvantages(const std::map<int64_t, std::vector<std::vector<float>>>& trained,
+                           std::vector<experience::v1::ScoredGroup>* groups);
+
+// drops/<reason> for each reason that `dropped` groups and masked completions have.
+void AddDropMetrics(const std::vector<experience::v1::ScoredGroup>& groups,
+                    const std::vector<DroppedGroup>& dropped, MetricsLine* line);
+
+// Completions of these groups that are masked, by reason.
+std::map<std::string, int64_t> MaskedCompletions(
+    const std::vector<experience::v1::ScoredGroup>& groups);
+
+// Trained-at less sampled-at version -> tokens of these groups.
+std::map<int64_t, int64_t> TokensByStaleness(const std::vector<experience::v1::ScoredGroup>& groups,
+                                             WeightVersion version);
+
+int64_t CountTokens(const GroupViews& groups);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_METRICS_STEP_METRICS_H_

@@ -1,0 +1,114 @@
+// StepReport: every number of one train step that comes out of arrows 4 to 8, under the names of
+// metrics.jsonl (docs/metrics.md). Plain values; made by TrainStep, read by the trainer's loop.
+#ifndef TANDEM_TRAINER_METRICS_STEP_REPORT_H_
+#define TANDEM_TRAINER_METRICS_STEP_REPORT_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/drift/drift_metrics.h"
+#include "common/drift/drift_splits.h"
+
+namespace tandem::trainer {
+
+// 20 counts over w in [0, 4), bins of 0.2; the last one takes everything above.
+using WeightHistogram = std::array<int64_t, 20>;
+
+// What the correction did to some of the trained tokens.
+struct KeptShare {
+  int64_t num_trained = 0, num_kept = 0;
+  double weight_sum = 0;  // of the kept ones
+};
+
+// Completions by their trained tokens: at most 64, 512, 4096, and more.
+inline constexpr std::array<int64_t, 3> kLengthEdges = {64, 512, 4096};
+
+// Sums over kept tokens of one pass over the batch; weights before batch normalisation.
+struct CorrectionNumbers {
+  double weight_sum = 0, raw_weight_sum = 0, max_weight = 0;
+  int64_t num_kept = 0, num_capped = 0, num_rejected = 0, num_nonfinite = 0;
+  WeightHistogram hist_raw = {}, hist_truncated = {};
+  KeptShare positive, negative;  // advantage > 0, < 0
+  std::array<KeptShare, kLengthEdges.size() + 1> by_length;
+
+  void Add(double raw_weight, double weight);
+  // A trained token of a completion of `length` of them; `weight` is read when it is kept.
+  void AddShare(double advantage, int64_t length, bool kept, double weight);
+};
+
+// Sums over the tokens of all updates.
+struct LossNumbers {
+  double policy = 0, kl = 0, total = 0;  // means over updates, each after its division
+  double ratio_sum = 0, ratio_max = 0;
+  double clip_low = 0, clip_high = 0, dual_clip = 0;
+  double entropy_sum = 0;
+  double k1 = 0, k2 = 0, k3 = 0;  // sums; only with a reference policy
+  bool has_reference = false;
+  int64_t num_tokens = 0;   // in the loss, counted once per update
+  double denominator = 0;   // mean over updates
+  int64_t num_updates = 0;  // tried
+};
+
+struct OptimizerNumbers {
+  double learning_rate = 0, grad_norm = 0;  // of the last update
+  bool grad_clipped = false;
+  int64_t skipped_updates = 0;
+  int64_t state_bytes = 0;  // of moments that this rank holds
+};
+
+// Of a device's allocator during a step, in bytes: handed out, and taken from the device, at most.
+struct DevicePeaks {
+  int64_t allocated = 0, reserved = 0;
+};
+
+// Bytes of parameters that this rank holds from step to step; moments: OptimizerNumbers.
+struct HeldMemory {
+  int64_t masters = 0, gradients = 0, reference = 0;
+  std::optional<DevicePeaks> device;  // where they lie on one; filled in by the learner
+};
+
+struct StepTimes {
+  double pack_s = 0, proximal_s = 0, update_s = 0;
+  double gradient_sum_wait_s = 0;  // of update_s: for other ranks, after the own backward passes
+};
+
+struct StepReport {
+  // Not empty: no update had a finite loss and gradient; the weights are as they were.
+  std::string skip_reason;
+  offpolicy::DriftMetrics drift;
+  std::vector<std::pair<offpolicy::SplitBy, std::vector<offpolicy::DriftBucket>>> drift_splits;
+  std::vector<std::pair<std::string, double>>
+      peer_metrics;  // drift under the names of other systems
+  CorrectionNumbers correction;
+  LossNumbers loss;
+  OptimizerNumbers optimizer;
+  HeldMemory memory;
+  double advantage_mean = 0, advantage_var = 0;  // over trained completions
+  double kl_penalty = 0;  // kl_place reward: cost of a completion before centring, mean
+  StepTimes times;
+  int64_t num_tokens = 0;      // trained, once each
+  int64_t num_row_tokens = 0;  // in packed rows, prompts included
+  // [group in the span][completion][token]; empty for masked completions.
+  std::vector<std::vector<std::vector<float>>> proximal_logprobs;
+  // The same of the advantages in the loss: with kl_place reward those after the charge.
+  std::vector<std::vector<std::vector<float>>> advantages;
+};
+
+// Of the peak on the device, what is not held from step to step: activations, casts and, of sharded
+// parameters, what is gathered. 0 without a device.
+int64_t TransientBytes(const StepReport& report);
+
+// ("correction/mean_weight", value) ...: everything but histograms and advantage/, in a fixed
+// order.
+std::vector<std::pair<std::string, double>> NamedNumbers(const StepReport& report);
+
+// ("drift/by_position", {"0-10%": {"tokens": 9, "mean_delta": [value, low, high], ...}, ...}) ...
+std::vector<std::pair<std::string, std::string>> NamedDocuments(const StepReport& report);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_METRICS_STEP_REPORT_H_

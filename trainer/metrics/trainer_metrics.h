@@ -1,0 +1,89 @@
+// TrainerMetrics: the numbers a trainer shows on /metrics (docs/metrics.md): counters of what the
+// run does, histograms of steps and staleness, and the last step's numbers of metrics.jsonl that
+// dashboards and alerts read. Used by trainer.cc from its thread.
+#ifndef TANDEM_TRAINER_METRICS_TRAINER_METRICS_H_
+#define TANDEM_TRAINER_METRICS_TRAINER_METRICS_H_
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "common/observe/metrics.h"
+#include "common/base/weight_version.h"
+#include "trainer/experience/experience_buffer.h"
+#include "trainer/metrics/metrics_line.h"
+
+namespace tandem::trainer {
+
+// A key of metrics.jsonl as a gauge: NAME of the last step that has KEY, times `scale`. Below `low`
+// and above `high` it is worth a look. They are the one place of these thresholds: the alert rules
+// under deploy/ and the pages that state them are held to it by a test.
+struct ShownNumber {
+  std::string_view key, name, help;
+  double scale = 1;
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
+};
+std::span<const ShownNumber> ShownNumbers();
+
+// The gauge's help on /metrics: `help`, and the bounds where there are some.
+std::string HelpOf(const ShownNumber& shown);
+
+class TrainerMetrics {
+ public:
+  // What the loop knows at any time; read between two groups.
+  struct Queues {
+    int64_t groups_in_flight = 0;  // asked for and not finished
+    int64_t groups_waiting = 0;    // finished and not trained on yet
+    int64_t servers = 0, servers_ready = 0;
+    int64_t servers_hung = 0;  // of those not ready
+    double idle_seconds = 0;   // in all, with no group asked for
+    int64_t retries = 0;       // of group calls
+  };
+
+  // `registry` must outlive it. `completions_per_group`: what one dropped group costs.
+  TrainerMetrics(MetricsRegistry* registry, int64_t planned_steps, int64_t completions_per_group);
+
+  void OnQueues(const Queues& queues);
+  void OnWait(double seconds);  // for rollouts
+  void OnEvent(std::string_view kind);
+  void OnAlert(const std::string& name);
+  // What a train step took: dropped and masked completions, and how old the tokens of the others
+  // are.
+  void OnTaken(const StepExperience& step, WeightVersion version);
+  // A whole step. `num_trained`: tokens.
+  void OnStep(const MetricsLine& line, int64_t num_trained, int64_t num_sampled);
+  void SetVersion(WeightVersion version);
+
+ private:
+  void AddDropped(const std::string& reason, int64_t completions);
+
+  MetricsRegistry* const registry_;
+  const int64_t completions_per_group_;
+  Gauge* const step_;
+  Gauge* const last_step_time_;
+  Gauge* const checkpoint_time_;
+  Gauge* const in_flight_;
+  Gauge* const queue_depth_;
+  Gauge* const servers_ready_;
+  Gauge* const servers_not_ready_;
+  Gauge* const servers_hung_;
+  Gauge* const wait_ratio_;
+  Gauge* const blocked_ratio_;
+  Counter* const wait_seconds_;
+  Counter* const blocked_seconds_;
+  Counter* const retries_;
+  Counter* const tokens_trained_;
+  Counter* const tokens_sampled_;
+  Counter* const samples_;
+  HistogramMetric* const staleness_;
+  std::map<std::string, HistogramMetric*> phases_;
+  double blocked_at_step_ = 0;  // blocked seconds when the last step ended
+};
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_METRICS_TRAINER_METRICS_H_

@@ -1,0 +1,194 @@
+#include "trainer/optimizer/placed_policy.h"
+
+#include <ATen/ops/sub.h>
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/tensor/host_tensor_conversion.h"
+#include "common/tensor/torch_status.h"
+
+namespace tandem::trainer {
+PlacedPolicy::PlacedPolicy(std::unique_ptr<Policy> policy, const RankGroups& groups,
+                           const BucketOptions& options)
+    : policy_(std::move(policy)),
+      buckets_(&policy_->parameters(), policy_->stages(), groups, options) {
+  policy_->Watch({[this](Pass pass, size_t stage) { buckets_.BeginStage(pass, stage); },
+                  [this](Pass pass, size_t stage) { buckets_.EndStage(pass, stage); },
+                  buckets_.sharded()});
+}
+
+absl::StatusOr<std::unique_ptr<PlacedPolicy>> PlacedPolicy::Create(
+    const ModelConfig& config, ComputeDType dtype, bool trainable, Numerics numerics, Device device,
+    const RankGroups& groups, const BucketOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Policy> policy,
+                          Policy::CreateUnfilled(config, dtype, trainable, numerics, device));
+  return CatchTorch("memory of parameters", [&] {
+    return std::unique_ptr<PlacedPolicy>(new PlacedPolicy(std::move(policy), groups, options));
+  });
+}
+
+absl::StatusOr<TokenScores> PlacedPolicy::Score(const PackedRow& row, double temperature,
+                                                bool with_gradient) {
+  absl::StatusOr<TokenScores> scores = policy_->Score(row, temperature, with_gradient);
+  if (!buckets_.failure().ok()) return buckets_.failure();
+  return scores;
+}
+
+absl::Status PlacedPolicy::Accompany(Pass pass) {
+  if (buckets_.sharded()) {
+    TANDEM_RETURN_IF_ERROR(CatchTorch("pass without a row", [&] { policy_->Accompany(pass); }));
+  }
+  return buckets_.failure();
+}
+
+absl::Status PlacedPolicy::Fill(std::span<const TensorSource> tensors) {
+  TANDEM_CHECK(tensors.size() == policy_->parameters().size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(const HostTensor tensor, tensors[i].read());
+    TANDEM_ASSIGN_OR_RETURN(const at::Tensor whole, AsMaster(tensor));
+    TANDEM_CHECK(whole.numel() == policy_->parameters()[i].master.numel());
+    TANDEM_RETURN_IF_ERROR(CatchTorch("masters", [&] { buckets_.Load(i, whole); }));
+  }
+  policy_->WeightsChanged();
+  return absl::OkStatus();
+}
+
+absl::Status PlacedPolicy::Restore(std::span<const TensorSource> saved) {
+  std::map<std::string, const TensorSource*> by_name;
+  for (const TensorSource& source : saved) by_name[source.spec.name] = &source;
+  std::vector<TensorSource> in_order;
+  for (const TensorSpec& spec : ModelTensors(policy_->config(), DType::kF32)) {
+    const auto found = by_name.find(spec.name);
+    if (found == by_name.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("saved master ", spec.name, " is missing"));
+    }
+    const TensorSource& source = *found->second;
+    if (source.spec != spec) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("saved master ", source.spec.ToString(), " must be ", spec.ToString()));
+    }
+    in_order.push_back(source);
+  }
+  return Fill(in_order);
+}
+
+absl::Status PlacedPolicy::FillOwn(std::span<const HostTensor> own) {
+  const std::vector<at::Tensor> masters = buckets_.OwnMasters();
+  TANDEM_CHECK(own.size() == masters.size());
+  for (size_t i = 0; i < own.size(); ++i) {
+    TANDEM_CHECK(own[i].bytes.size() == masters[i].nbytes());
+    TANDEM_ASSIGN_OR_RETURN(const at::Tensor values, ViewAsTensor(own[i]));
+    TANDEM_RETURN_IF_ERROR(CatchTorch("masters", [&] { masters[i].copy_(values.view(-1)); }));
+  }
+  policy_->WeightsChanged();
+  return buckets_.ShareMasters();
+}
+
+absl::StatusOr<std::vector<TensorPart>> PlacedPolicy::OwnMasters() const {
+  const std::vector<at::Tensor> masters = buckets_.OwnMasters();
+  std::vector<TensorPart> parts;
+  for (size_t i = 0; i < masters.size(); ++i) {
+    const Slice& slice = buckets_.own_slices()[i];
+    TANDEM_ASSIGN_OR_RETURN(HostTensor values,
+                            ToHostTensor(policy_->parameters()[slice.parameter].name, masters[i]));
+    parts.push_back({std::move(values), slice.begin});
+  }
+  return parts;
+}
+
+absl::StatusOr<std::vector<TensorPart>> PlacedPolicy::HeldMasters() const {
+  if (buckets_.sharded()) return OwnMasters();
+  std::vector<TensorPart> parts;
+  for (const NamedParameter& parameter : policy_->parameters()) {
+    TANDEM_ASSIGN_OR_RETURN(HostTensor whole, ToHostTensor(parameter.name, parameter.master));
+    parts.push_back({std::move(whole), 0});
+  }
+  return parts;
+}
+
+absl::StatusOr<std::vector<TensorPart>> PlacedPolicy::CopyOwnMasters() const {
+  const std::vector<at::Tensor> masters = buckets_.OwnMasters();
+  std::vector<TensorPart> copies;
+  for (size_t i = 0; i < masters.size(); ++i) {
+    const Slice& slice = buckets_.own_slices()[i];
+    TANDEM_ASSIGN_OR_RETURN(HostTensor values,
+                            ToHostTensor(policy_->parameters()[slice.parameter].name,
+                                         masters[i].is_cpu() ? masters[i].clone() : masters[i]));
+    copies.push_back({std::move(values), slice.begin});
+  }
+  return copies;
+}
+
+std::vector<TensorSource> PlacedPolicy::Masters() const {
+  std::vector<TensorSource> sources;
+  for (size_t i = 0; i < policy_->parameters().size(); ++i) {
+    const NamedParameter& parameter = policy_->parameters()[i];
+    const TensorSpec spec = {parameter.name, DType::kF32, parameter.master.sizes().vec()};
+    sources.push_back({spec, [this, i, spec]() -> absl::StatusOr<HostTensor> {
+                         if (!buckets_.sharded())
+                           return ToHostTensor(spec.name, policy_->parameters()[i].master);
+                         std::vector<at::Tensor> own;
+                         const std::vector<at::Tensor> all = buckets_.OwnMasters();
+                         for (size_t s = 0; s < all.size(); ++s) {
+                           if (buckets_.own_slices()[s].parameter == i) own.push_back(all[s]);
+                         }
+                         return Collect(i, spec, own);
+                       }});
+  }
+  return sources;
+}
+
+absl::StatusOr<double> PlacedPolicy::SquaredDistance(std::span<const HostTensor> tensors) const {
+  if (tensors.size() != policy_->parameters().size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(tensors.size(), " tensors, the policy has ", policy_->parameters().size()));
+  }
+  const std::vector<at::Tensor> own = buckets_.OwnMasters();
+  double squares = 0;
+  for (size_t i = 0; i < own.size(); ++i) {
+    const Slice& slice = buckets_.own_slices()[i];
+    TANDEM_ASSIGN_OR_RETURN(const at::Tensor other, AsMaster(tensors[slice.parameter]));
+    TANDEM_RETURN_IF_ERROR(CatchTorch("distance of weights", [&] {
+      const at::Tensor step =
+          at::sub(own[i].cpu(), other.view(-1).narrow(0, slice.begin, slice.num_elements));
+      squares += step.square().sum(at::kDouble).item<double>();
+    }));
+  }
+  return squares;
+}
+
+std::vector<TensorSource> PlacedPolicy::Gathered(std::vector<HostTensor> own, DType dtype) const {
+  const auto slices = std::make_shared<const std::vector<HostTensor>>(std::move(own));
+  std::vector<TensorSource> sources;
+  for (size_t i = 0; i < policy_->parameters().size(); ++i) {
+    const NamedParameter& parameter = policy_->parameters()[i];
+    const TensorSpec spec = {parameter.name, dtype, parameter.master.sizes().vec()};
+    sources.push_back({spec, [this, slices, i, spec]() -> absl::StatusOr<HostTensor> {
+                         std::vector<at::Tensor> of_parameter;
+                         for (size_t s = 0; s < slices->size(); ++s) {
+                           if (buckets_.own_slices()[s].parameter != i) continue;
+                           TANDEM_ASSIGN_OR_RETURN(of_parameter.emplace_back(),
+                                                   ViewAsTensor((*slices)[s]));
+                         }
+                         return Collect(i, spec, of_parameter);
+                       }});
+  }
+  return sources;
+}
+
+absl::StatusOr<HostTensor> PlacedPolicy::Collect(size_t parameter, const TensorSpec& spec,
+                                                 const std::vector<at::Tensor>& own) const {
+  TANDEM_ASSIGN_OR_RETURN(const at::ScalarType type, ToScalarType(spec.dtype));
+  TANDEM_ASSIGN_OR_RETURN(const at::Tensor whole, buckets_.Collect(parameter, own, type));
+  if (!whole.defined()) return HostTensor{spec, {}, nullptr};
+  TANDEM_ASSIGN_OR_RETURN(HostTensor tensor, ToHostTensor(spec.name, whole));
+  tensor.spec = spec;
+  return tensor;
+}
+
+}  // namespace tandem::trainer

@@ -1,0 +1,203 @@
+#include "trainer/policy/cpu/exact_ops.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "common/model/forward_kernels.h"
+#include "common/tensor/instruction_set.h"
+#include "trainer/policy/cpu/attention_kernel.h"
+
+namespace tandem::trainer {
+namespace {
+
+constexpr int64_t kRowBlock = 48;       // rows multiplied by one tile of weights at a time
+constexpr int64_t kTokensTogether = 8;  // of a segment, attended at once
+constexpr int64_t kBlock = kKvBlockTokens;
+
+template <typename T>
+PackedMatrix PackRows(const at::Tensor& weight) {
+  const auto* data = static_cast<const T*>(weight.const_data_ptr());
+  std::vector<const T*> rows;
+  for (int64_t o = 0; o < weight.size(0); ++o) rows.push_back(data + o * weight.size(1));
+  return PackedMatrix(std::span<const T* const>(rows), weight.size(1));
+}
+
+// Keys and values of one prompt with its completions under one KV head, in blocks.
+template <typename Kv>
+class PartCache {
+ public:
+  explicit PartCache(int64_t head_dim) : head_dim_(head_dim), padded_(PaddedHeadDim(head_dim)) {}
+
+  void Clear() { num_blocks_ = 0; }
+  int32_t Add() {
+    ++num_blocks_;
+    const size_t keys = static_cast<size_t>(num_blocks_ * head_dim_ * kBlock);
+    const size_t values = static_cast<size_t>(num_blocks_ * padded_ * kBlock);
+    if (keys_.size() < keys) keys_.resize(2 * keys);
+    if (values_.size() < values) values_.resize(2 * values);
+    return static_cast<int32_t>(num_blocks_ - 1);
+  }
+  KvLayer<Kv> layer() {
+    KvLayer<Kv> layer;
+    layer.keys = keys_.data();
+    layer.values = values_.data();
+    layer.key_block_stride = head_dim_ * kBlock;
+    layer.value_block_stride = padded_ * kBlock;
+    return layer;
+  }
+
+ private:
+  const int64_t head_dim_, padded_;
+  int64_t num_blocks_ = 0;
+  std::vector<Kv> keys_, values_;
+};
+
+struct AttentionInputs {
+  const float* q = nullptr;
+  float *k = nullptr, *v = nullptr;
+  float *out = nullptr, *lse = nullptr;
+  HeadCounts heads;
+};
+
+// One prompt with its completions under one KV head, as the engine lays them out: full prompt
+// blocks are shared, and every completion has a copy of the prompt's last, partial block.
+template <typename Kv>
+void AttendPart(std::span<const Segment> part, int64_t kv_head, const AttentionInputs& in,
+                PartCache<Kv>& cache) {
+  const ForwardKernels& kernels = ForwardKernelsFor(ActiveInstructionSet());
+  const int64_t d = in.heads.head_dim, group = in.heads.num_heads / in.heads.num_kv_heads;
+  const int64_t q_stride = in.heads.num_heads * d, kv_stride = in.heads.num_kv_heads * d;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(d));
+  const auto store = [&](int64_t row, int32_t block, int64_t slot) {
+    const KvLayer<Kv> layer = cache.layer();
+    const float *key = in.k + row * kv_stride + kv_head * d,
+                *value = in.v + row * kv_stride + kv_head * d;
+    if constexpr (sizeof(Kv) == 2) {
+      kernels.write_kv_bf16(key, value, d, slot, layer.KeysOf(block, 0), layer.ValuesOf(block, 0));
+    } else {
+      kernels.write_kv_fp32(key, value, d, slot, layer.KeysOf(block, 0), layer.ValuesOf(block, 0));
+    }
+  };
+  std::vector<float> queries(kTokensTogether * group * d), scratch;
+  const Segment& prompt = part.front();
+  const int64_t prompt_size = prompt.end - prompt.begin, full = prompt_size / kBlock;
+  std::vector<int32_t> prompt_blocks;
+  cache.Clear();
+  for (const Segment& segment : part) {
+    const bool is_prompt = &segment == &prompt;
+    const int64_t first_position = is_prompt ? 0 : prompt_size;
+    const int64_t end_position = first_position + segment.end - segment.begin;
+    std::vector<int32_t> blocks;
+    if (!is_prompt) blocks.assign(prompt_blocks.begin(), prompt_blocks.begin() + full);
+    while (static_cast<int64_t>(blocks.size()) * kBlock < end_position)
+      blocks.push_back(cache.Add());
+    for (int64_t p = is_prompt ? 0 : full * kBlock; p < end_position; ++p) {
+      const int64_t row =
+          p < first_position ? prompt.begin + p : segment.begin + p - first_position;
+      store(row, blocks[p / kBlock], p % kBlock);
+    }
+    if (is_prompt) prompt_blocks = blocks;
+
+    scratch.resize(std::max<size_t>(scratch.size(), AttentionScratch(end_position)));
+    for (int64_t p = first_position; p < end_position; p += kTokensTogether) {
+      const int64_t row = segment.begin + p - first_position;
+      AttentionTask<Kv> task;
+      task.num_tokens = std::min(kTokensTogether, end_position - p);
+      for (int64_t t = 0; t < task.num_tokens; ++t) {
+        const float* from = in.q + (row + t) * q_stride + kv_head * group * d;
+        for (int64_t i = 0; i < group * d; ++i) queries[t * group * d + i] = from[i] * scale;
+      }
+      task.queries = queries.data();
+      task.query_stride = group * d;
+      task.num_heads = group;
+      task.head_dim = d;
+      task.first_position = p;
+      task.layer = cache.layer();
+      task.blocks = blocks.data();
+      task.out = in.out + row * q_stride + kv_head * group * d;
+      task.out_stride = q_stride;
+      task.lse = in.lse + row * in.heads.num_heads + kv_head * group;
+      task.lse_stride = in.heads.num_heads;
+      if constexpr (sizeof(Kv) == 2) {
+        kernels.attend_bf16(task, scratch.data());
+      } else {
+        kernels.attend_fp32(task, scratch.data());
+      }
+    }
+  }
+}
+
+}  // namespace
+
+PackedMatrix PackWeight(const at::Tensor& weight) {
+  const at::Tensor dense = weight.contiguous();
+  return dense.scalar_type() == at::kBFloat16 ? PackRows<uint16_t>(dense) : PackRows<float>(dense);
+}
+
+at::Tensor ExactProduct(const PackedMatrix& weight, const at::Tensor& x, bool round_inputs) {
+  constexpr int64_t kTile = PackedMatrix::kTileColumns;
+  const InstructionSet set = ActiveInstructionSet();
+  const int64_t rows = x.size(0), depth = weight.depth(), columns = weight.columns();
+  const OperandType type = round_inputs ? RoundedOperandType(set) : OperandType::kFp32;
+  const at::Tensor operand =
+      at::empty({rows, depth}, type == OperandType::kBf16 ? at::kBFloat16 : at::kFloat);
+  const float* from = x.const_data_ptr<float>();
+  char* operand_data = static_cast<char*>(operand.data_ptr());
+  const int64_t row_bytes = depth * OperandBytes(type);
+  at::parallel_for(0, rows, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      StoreOperand(set, from + r * depth, depth, round_inputs, type, operand_data + r * row_bytes);
+    }
+  });
+  at::Tensor out = at::empty({rows, columns}, at::kFloat);
+  float* to = out.data_ptr<float>();
+  at::parallel_for(0, weight.num_tiles(), 1, [&](int64_t begin, int64_t end) {
+    float values[kRowBlock * kTile];
+    for (int64_t tile = begin; tile < end; ++tile) {
+      const int64_t first = tile * kTile, width = std::min(kTile, columns - first);
+      for (int64_t row = 0; row < rows; row += kRowBlock) {
+        const int64_t count = std::min(kRowBlock, rows - row);
+        weight.MultiplyTile(set, tile, {type, operand_data + row * row_bytes, depth}, count, values,
+                            kTile);
+        for (int64_t r = 0; r < count; ++r) {
+          std::copy_n(values + r * kTile, width, to + (row + r) * columns + first);
+        }
+      }
+    }
+  });
+  return out;
+}
+
+Attention ExactAttention(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
+                         std::span<const Segment> segments, const HeadCounts& heads, bool bf16_kv) {
+  Attention result{at::empty_like(q), at::empty({q.size(0), heads.num_heads}, q.options())};
+  const AttentionInputs in{q.data_ptr<float>(),          k.data_ptr<float>(),
+                           v.data_ptr<float>(),          result.out.data_ptr<float>(),
+                           result.lse.data_ptr<float>(), heads};
+  const auto parts = SplitByPrompt(segments);
+  const int64_t tasks = static_cast<int64_t>(parts.size()) * heads.num_kv_heads;
+  at::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
+    PartCache<uint16_t> bf16(heads.head_dim);
+    PartCache<float> fp32(heads.head_dim);
+    for (int64_t i = begin; i < end; ++i) {
+      const auto part = parts[i / heads.num_kv_heads];
+      if (bf16_kv) {
+        AttendPart(part, i % heads.num_kv_heads, in, bf16);
+      } else {
+        AttendPart(part, i % heads.num_kv_heads, in, fp32);
+      }
+    }
+  });
+  if (bf16_kv) {
+    k = k.to(at::kBFloat16).to(at::kFloat);
+    v = v.to(at::kBFloat16).to(at::kFloat);
+  }
+  return result;
+}
+
+}  // namespace tandem::trainer

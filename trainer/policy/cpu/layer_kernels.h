@@ -1,0 +1,24 @@
+// Elementwise kernels of a decoder layer over a range of rows, fp32, forward and backward: root
+// mean square norm, rotary embedding, SwiGLU. layer_ops runs them in parallel. Free of LibTorch.
+#ifndef TANDEM_TRAINER_POLICY_CPU_LAYER_KERNELS_H_
+#define TANDEM_TRAINER_POLICY_CPU_LAYER_KERNELS_H_
+
+#include <cstdint>
+
+namespace tandem::trainer {
+
+// x_grad[r] (+)= rstd (weight * out_grad - x rstd^2 mean(weight * out_grad * x)).
+void RmsNormRowsBackward(const float* out_grad, const float* x, const float* weight,
+                         const float* rstd, int64_t rows, int64_t width, bool accumulate,
+                         float* x_grad);
+
+// weight_grad[c] += sum over rows of out_grad * x * rstd, for columns [begin, end).
+void RmsNormWeightGrad(const float* out_grad, const float* x, const float* rstd, int64_t rows,
+                       int64_t width, int64_t begin, int64_t end, float* weight_grad);
+
+// gate and up become their gradients.
+void SwiGluBackward(const float* out_grad, int64_t count, float* gate, float* up);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_POLICY_CPU_LAYER_KERNELS_H_

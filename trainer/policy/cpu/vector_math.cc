@@ -1,0 +1,93 @@
+#include "trainer/policy/cpu/vector_math.h"
+
+#include <algorithm>
+
+namespace tandem::trainer {
+namespace {
+
+typedef float Vec16 __attribute__((vector_size(64)));
+typedef float Vec16Unaligned __attribute__((vector_size(64), aligned(4), may_alias));
+
+#define TANDEM_INLINE __attribute__((always_inline)) inline
+
+struct Operands {
+  int64_t k;
+  const float* a;
+  int64_t a_row, a_col;
+  const float* b;
+  int64_t ldb;
+  float* c;
+  int64_t ldc;
+  bool accumulate;
+};
+
+// A tile of kRows x (16 * kVecs) sums that stay in registers over the whole inner dimension.
+template <int kRows, int kVecs>
+TANDEM_INLINE void Tile(const Operands& o, int64_t row, int64_t column) {
+  Vec16 sums[kRows][kVecs];
+  float* c = o.c + row * o.ldc + column;
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) {
+      sums[r][v] = o.accumulate
+                       ? Vec16(*reinterpret_cast<const Vec16Unaligned*>(c + r * o.ldc + 16 * v))
+                       : Vec16{};
+    }
+  }
+  const float* a = o.a + row * o.a_row;
+  const float* b = o.b + column;
+  for (int64_t l = 0; l < o.k; ++l, b += o.ldb) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) {
+      const Vec16 bv = *reinterpret_cast<const Vec16Unaligned*>(b + 16 * v);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) sums[r][v] += a[r * o.a_row + l * o.a_col] * bv;
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) {
+      *reinterpret_cast<Vec16Unaligned*>(c + r * o.ldc + 16 * v) = sums[r][v];
+    }
+  }
+}
+
+template <int kVecs>
+TANDEM_INLINE void ColumnPanel(const Operands& o, int64_t m, int64_t column) {
+  int64_t row = 0;
+  for (; row + 6 <= m; row += 6) Tile<6, kVecs>(o, row, column);
+  for (; row + 2 <= m; row += 2) Tile<2, kVecs>(o, row, column);
+  for (; row < m; ++row) Tile<1, kVecs>(o, row, column);
+}
+
+// The last columns, fewer than 16.
+TANDEM_INLINE void ColumnTail(const Operands& o, int64_t m, int64_t begin, int64_t end) {
+  for (int64_t row = 0; row < m; ++row) {
+    float sums[16] = {};
+    const int64_t count = end - begin;
+    float* c = o.c + row * o.ldc + begin;
+    if (o.accumulate) std::copy(c, c + count, sums);
+    for (int64_t l = 0; l < o.k; ++l) {
+      const float av = o.a[row * o.a_row + l * o.a_col];
+      const float* b = o.b + l * o.ldb + begin;
+      for (int64_t j = 0; j < count; ++j) sums[j] += av * b[j];
+    }
+    std::copy(sums, sums + count, c);
+  }
+}
+
+}  // namespace
+
+TANDEM_VECTOR_CLONES
+void SmallMatmul(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_row, int64_t a_col,
+                 const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate) {
+  const Operands operands{k, a, a_row, a_col, b, ldb, c, ldc, accumulate};
+  int64_t column = 0;
+  for (; column + 32 <= n; column += 32) ColumnPanel<2>(operands, m, column);
+  for (; column + 16 <= n; column += 16) ColumnPanel<1>(operands, m, column);
+  if (column < n) ColumnTail(operands, m, column, n);
+}
+
+}  // namespace tandem::trainer

@@ -1,0 +1,148 @@
+// Kernels of the trainer's forward and backward on a CUDA device (arrows 5 and 7), and of the cast
+// before a push (arrow 9): what layer_kernels.h, cpu_layer_ops.h and weight_cast.h compute on
+// the CPU. Values are stored in fp32 or bf16 as each array's Element says; all arithmetic is fp32
+// or wider.
+//
+// Raw device pointers, contiguous, of any alignment that the element has; where rows are multiples
+// of 8 elements at addresses of 16 bytes they are loaded 16 bytes at a time. A call puts its
+// kernels on the stream and returns; what went wrong is KernelError's. No atomics: a sum's order is
+// fixed by the sizes of its arrays, so equal inputs give equal bits; that of a row by the row's own
+// length, so it has the same bits alone and in company, and whatever its address. Fewer than 2^31
+// rows. Free of LibTorch and of CUDA headers. Thread-safe.
+#ifndef TANDEM_TRAINER_POLICY_CUDA_TRAINING_KERNELS_H_
+#define TANDEM_TRAINER_POLICY_CUDA_TRAINING_KERNELS_H_
+
+#include <cstdint>
+
+#include "common/cuda/kernels.h"
+
+namespace tandem::trainer::cuda {
+
+using tandem::cuda::Element;
+using tandem::cuda::ElementBytes;
+using tandem::cuda::KernelError;
+using tandem::cuda::Stream;
+
+inline constexpr int64_t kMaxNormWidth = 16384;
+
+// value = x rstd weight with rstd = 1 / sqrt(mean(x^2) + eps), row by row: a hidden state [T, E],
+// or the heads of queries and keys [T * H, D].
+struct Norm {
+  const void* x = nullptr;        // [T, W]
+  const float* weight = nullptr;  // [W]
+  float eps = 0;
+  int64_t rows = 0, width = 0;  // T, W; W <= kMaxNormWidth
+  void* value = nullptr;        // [T, W]; may be x where the elements agree
+  float* rstd = nullptr;        // [T]
+  Element x_element = Element::kFp32, value_element = Element::kFp32;
+};
+void RunNorm(const Norm& task, Stream stream);
+
+// x_grad (+)= rstd (weight value_grad - x rstd^2 mean(weight value_grad x)), and weight_grad += the
+// sum over rows of value_grad x rstd: by fixed blocks of rows, those in order.
+struct NormBackward {
+  const void* value_grad = nullptr;  // [T, W]
+  const void* x = nullptr;           // [T, W]
+  const float* weight = nullptr;     // [W]
+  const float* rstd = nullptr;       // [T]
+  int64_t rows = 0, width = 0;
+  bool accumulate = false;       // x_grad += instead of =
+  void* x_grad = nullptr;        // [T, W]; may be value_grad or x where the elements agree
+  float* weight_grad = nullptr;  // [W], or null: that of a frozen weight
+  float* scratch = nullptr;      // NormScratch floats, or null without weight_grad
+  Element value_grad_element = Element::kFp32, x_element = Element::kFp32;
+  Element x_grad_element = Element::kFp32;
+};
+int64_t NormScratch(int64_t rows, int64_t width);
+void RunNormBackward(const NormBackward& task, Stream stream);
+
+// Rotates every head: element i pairs with i + D / 2, as ForwardKernels::rotate.
+struct Rotary {
+  const void* in = nullptr;       // [T, H * D]
+  const float* cosine = nullptr;  // [T, D / 2]
+  const float* sine = nullptr;
+  int64_t rows = 0, heads = 0, head_dim = 0;  // T, H, D; D even
+  bool backward = false;                      // by the opposite angles: gradients
+  void* out = nullptr;                        // [T, H * D]; may be `in` where the elements agree
+  Element in_element = Element::kFp32, out_element = Element::kFp32;
+};
+void RunRotary(const Rotary& task, Stream stream);
+
+// out = gate sigmoid(gate) up, element by element.
+struct SwiGlu {
+  const void* gate = nullptr;  // [n]
+  const void* up = nullptr;    // [n]
+  int64_t count = 0;           // n
+  void* out = nullptr;         // [n]
+  Element in_element = Element::kFp32, out_element = Element::kFp32;
+};
+void RunSwiGlu(const SwiGlu& task, Stream stream);
+
+struct SwiGluBackward {
+  const void* out_grad = nullptr;  // [n]
+  void* gate = nullptr;            // [n], becomes its gradient
+  void* up = nullptr;              // [n], becomes its gradient
+  int64_t count = 0;
+  Element out_grad_element = Element::kFp32, in_element = Element::kFp32;
+};
+void RunSwiGluBackward(const SwiGluBackward& task, Stream stream);
+
+// Rows of logits and what the softmax of each is over. V <= 2^20.
+struct LogitRows {
+  const float* logits = nullptr;    // [R, V]; -inf has probability 0
+  const int64_t* tokens = nullptr;  // [R] the one chosen, of the row's support
+  int64_t rows = 0, vocabulary = 0;
+  float inverse_temperature = 1;
+  // Row r's support is support_ids[support_offsets[r]] .. [support_offsets[r + 1]], rising; no
+  // elements: all ids. Offsets null: all, everywhere.
+  const int64_t* support_offsets = nullptr;  // [R + 1]
+  const int32_t* support_ids = nullptr;
+};
+
+// In one pass over the logits, each read once: y = (logit - largest) inverse_temperature, e^y and
+// e^y y summed in fp32 by 16, those in fp64; log p = y_token - log(sum). A NaN or +inf among the
+// logits, or nothing but -inf, gives a NaN log-prob.
+struct TokenLogprobs {
+  LogitRows of;
+  float* logprobs = nullptr;   // [R]
+  float* entropies = nullptr;  // [R]
+  float* lse = nullptr;        // [R] log of the sum of e^(logit inverse_temperature)
+};
+void RunTokenLogprobs(const TokenLogprobs& task, Stream stream);
+
+// The same numbers by the passes and in the order of DrawTokens
+// (rollout_server/engine/cuda/draw/draw_kernel.h): given the logits a token was drawn from, logprobs and
+// entropies have the bits of the draw's behaviour_logprob and entropy, on the device model and in
+// the build that drew it. inverse_temperature is 1.0f / the draw's temperature in float, 1 of a
+// greedy draw. A row without a support is of a draw without filters and without forbidden ids, or
+// a greedy one; a support is that of a draw with filters, all of it, whatever was forbidden. A
+// draw with forbidden ids and no filters has no support, and cannot be had. Reads the logits
+// twice; a NaN or +inf anywhere in the row makes all three NaN, as the draw refuses it.
+void RunExactLogprobs(const TokenLogprobs& task, Stream stream);
+
+// logits_grad[r, v] = logprobs_grad[r] inverse_temperature ([v = token] - p_v), 0 outside the
+// support.
+struct TokenLogprobsBackward {
+  LogitRows of;
+  const float* lse = nullptr;            // [R] as RunTokenLogprobs gave it
+  const float* logprobs_grad = nullptr;  // [R]
+  void* logits_grad = nullptr;           // [R, V]; may be the logits where it is fp32
+  Element element = Element::kFp32;
+};
+void RunTokenLogprobsBackward(const TokenLogprobsBackward& task, Stream stream);
+
+// Masters in bf16, bit for bit as common/tensor/bf16_rounding.h has them: DitherBf16(masters[i],
+// name_hash, first + i), or NearestBf16.
+struct WeightCast {
+  const float* masters = nullptr;  // [n]
+  int64_t count = 0;
+  bool dither = false;
+  uint64_t name_hash = 0;   // DitherNameHash of the tensor's name
+  int64_t first = 0;        // element of the tensor that masters[0] is
+  uint16_t* out = nullptr;  // [n]
+};
+void RunWeightCast(const WeightCast& task, Stream stream);
+
+}  // namespace tandem::trainer::cuda
+
+#endif  // TANDEM_TRAINER_POLICY_CUDA_TRAINING_KERNELS_H_

@@ -1,0 +1,78 @@
+// Decoder: the transformer between token ids and final hidden states, forward and hand-written
+// backward over one packed row. What Policy holds; written in LayerOps. Gradients are added to the
+// `*_grad` tensors. Use from one thread.
+#ifndef TANDEM_TRAINER_POLICY_DECODER_H_
+#define TANDEM_TRAINER_POLICY_DECODER_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "common/model/model_config.h"
+#include "trainer/policy/layer_ops.h"
+#include "trainer/experience/packed_rows.h"
+
+namespace tandem::trainer {
+
+struct DecoderLayer {
+  NormLayer input_norm, post_attention_norm;
+  LinearLayer q_proj, k_proj, v_proj, o_proj;
+  NormLayer q_norm, k_norm;  // undefined weights unless the model has them
+  LinearLayer gate_proj, up_proj, down_proj;
+};
+
+struct DecoderWeights {
+  ModelConfig config;
+  std::vector<float> inverse_frequencies;  // [D / 2]
+  at::Tensor embedding, embedding_grad;    // [V, E] float32
+  std::vector<DecoderLayer> layers;
+  NormLayer final_norm;
+  LinearLayer head;  // [V, E]; the embedding's when tied
+};
+
+// What the backward pass of one layer needs. Values that are cheap to make again (norms' outputs,
+// SwiGLU's) are made again.
+struct LayerTape {
+  at::Tensor input, input_rstd;             // [T, E], [T]
+  at::Tensor q_raw, k_raw, q_rstd, k_rstd;  // before q/k norm; undefined without
+  at::Tensor q, k, v;                       // [T, H * D], [T, KV * D]; after the rotary embedding
+  Attention attention;
+  at::Tensor middle, middle_rstd;  // [T, E] after attention's residual
+  at::Tensor gate, up;             // [T, intermediate]
+};
+
+// What every layer reads of a row, made once.
+struct RowTables {
+  RotaryTable rotary;
+  std::shared_ptr<const AttentionPlan> attention;
+};
+
+struct DecoderTape {
+  RowTables tables;
+  // Only `input` is kept of a layer, and the backward pass makes the rest of it again.
+  bool inputs_only = false;
+  std::vector<LayerTape> layers;
+};
+
+inline constexpr int64_t kEmbedding = -1;
+
+// Called before and after what reads the weights of a layer, or those of the embedding.
+struct LayerWatch {
+  std::function<void(int64_t layer)> begin, end;
+};
+
+// Hidden states before the final norm, [T, E]. Fills `tape` unless it is null.
+at::Tensor DecoderForward(const LayerOps& ops, const DecoderWeights& weights, const PackedRow& row,
+                          DecoderTape* tape, const LayerWatch& watch);
+
+// Adds the gradients of every weight but the final norm and head. `hidden_grad` [T, E] is consumed,
+// and so is the tape, layer by layer from the last to the first.
+void DecoderBackward(const LayerOps& ops, const DecoderWeights& weights, const PackedRow& row,
+                     DecoderTape& tape, at::Tensor hidden_grad, const LayerWatch& watch);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_POLICY_DECODER_H_

@@ -1,0 +1,12 @@
+// The version of LibTorch, for the run card. In a file of its own: LibTorch and protobuf never
+// meet.
+#ifndef TANDEM_TRAINER_POLICY_LIBTORCH_VERSION_H_
+#define TANDEM_TRAINER_POLICY_LIBTORCH_VERSION_H_
+
+namespace tandem::trainer {
+
+const char* LibTorchVersion();  // "2.11.0"
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_POLICY_LIBTORCH_VERSION_H_

@@ -1,0 +1,513 @@
+#include "trainer/policy/policy.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/tensor/host_tensor_conversion.h"
+#include "common/tensor/linear.h"
+#include "common/tensor/torch_status.h"
+#include "trainer/policy/chunked_logprobs.h"
+#include "trainer/policy/cpu/cpu_layer_ops.h"
+#include "trainer/policy/cuda/device_layer_ops.h"
+#include "trainer/policy/decoder.h"
+#include "trainer/policy/cpu/exact_ops.h"
+#include "trainer/policy/tensor_memory.h"
+
+namespace tandem::trainer {
+namespace {
+
+// 400 MB of a row's logits, between its forward and backward pass.
+constexpr int64_t kMaxKeptLogits = 100'000'000;
+
+// A row's activations are freed and allocated anew each time. Left alone, glibc gives such memory
+// back and the kernel clears it again, which costs 7 % of a forward and backward pass. For the
+// whole process.
+void KeepFreedMemory() {
+#ifdef __GLIBC__
+  static const bool once = [] {
+    mallopt(M_MMAP_MAX, 0);
+    return mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max()) != 0;
+  }();
+  static_cast<void>(once);
+#endif
+}
+
+// Tokens whose log-probs are wanted, and the rows that predict them.
+struct Targets {
+  std::vector<int64_t> positions;  // where they stand in the row
+  std::vector<int64_t> sources;    // the row that predicts each
+  std::vector<int64_t> tokens;
+  std::vector<SupportView> support;  // of each, or no elements
+};
+
+absl::StatusOr<Targets> FindTargets(const PackedRow& row, int64_t vocabulary) {
+  Targets targets;
+  for (int64_t t = 0; t < row.num_tokens(); ++t) {
+    if (row.token_ids[t] < 0 || row.token_ids[t] >= vocabulary) {
+      return absl::InvalidArgumentError(absl::StrCat("token ", t, " of the row has id ",
+                                                     row.token_ids[t], "; the model has ",
+                                                     vocabulary, " tokens"));
+    }
+    if (!row.is_target[t]) continue;
+    if (row.source[t] < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("token ", t, " of the row is a target, and nothing comes before it"));
+    }
+    targets.positions.push_back(t);
+    targets.sources.push_back(row.source[t]);
+    targets.tokens.push_back(row.token_ids[t]);
+    if (!row.support.empty()) targets.support.push_back(row.support[t]);
+  }
+  return targets;
+}
+
+// On the host, wherever the values are.
+at::Tensor SpreadOverRow(const at::Tensor& values, const std::vector<int64_t>& positions,
+                         int64_t num_tokens) {
+  at::Tensor result = at::zeros({num_tokens});
+  const at::Tensor on_host = values.cpu();
+  const float* from = on_host.const_data_ptr<float>();
+  float* to = result.data_ptr<float>();
+  for (size_t i = 0; i < positions.size(); ++i) to[positions[i]] = from[i];
+  return result;
+}
+
+// What the kernels of a device take.
+absl::Status CheckSizes(const ModelConfig& config, ComputeDType dtype, bool exact) {
+  const bool flash = dtype == ComputeDType::kBf16 || exact;
+  if (flash && (config.head_dim % 8 != 0 || config.head_dim > 256)) {
+    return absl::UnimplementedError(absl::StrCat(
+        "trainer.device cuda in bf16 or with numerics exact, and heads of ", config.head_dim,
+        " elements: its attention takes multiples of 8 up to 256; use dtype fp32 or device cpu"));
+  }
+  if (exact && (config.hidden_size % 8 != 0 || config.intermediate_size % 8 != 0)) {
+    return absl::UnimplementedError(
+        absl::StrCat("trainer.device cuda with numerics exact and linear layers of ",
+                     config.hidden_size, " and ", config.intermediate_size,
+                     " inputs: its products take multiples of 8; use device cpu"));
+  }
+  if (config.hidden_size > cuda::kMaxNormWidth) {
+    return absl::UnimplementedError(absl::StrCat("trainer.device cuda with a hidden size of ",
+                                                 config.hidden_size, ": the norm kernels take ",
+                                                 cuda::kMaxNormWidth, " at most"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<LayerOps>> MakeOps(const ModelConfig& config, ComputeDType dtype,
+                                                  Numerics numerics, Device device) {
+  const bool exact = numerics == Numerics::kExact;
+  if (device == Device::kCpu) {
+    if (exact) return std::make_unique<ExactCpuLayerOps>(dtype == ComputeDType::kBf16);
+    return std::make_unique<CpuLayerOps>();
+  }
+  TANDEM_RETURN_IF_ERROR(CheckSizes(config, dtype, exact));
+  return MakeDeviceLayerOps(dtype, exact);
+}
+
+// Everything one scored row keeps for its backward pass.
+struct ScoreTape {
+  PackedRow row;
+  Targets targets;
+  double temperature = 1;
+  DecoderTape decoder;
+  at::Tensor final_hidden;  // [R, E] rows that predict targets, before the final norm
+  Normed final_normed;
+  ChosenLogprobs chosen;
+};
+
+// The whole backward pass as one node of the graph. Gradients go straight into the masters' grad
+// tensors (they add up over rows without a second copy), so the node has no outgoing edges.
+class ScoreNode : public torch::autograd::Node {
+ public:
+  using Backward = std::function<void(ScoreTape&, const at::Tensor&)>;
+  ScoreNode(std::unique_ptr<ScoreTape> tape, Backward backward)
+      : tape_(std::move(tape)), backward_(std::move(backward)) {}
+
+  std::string name() const override { return "PolicyScoreBackward"; }
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override {
+    TORCH_CHECK(tape_ != nullptr, "the log-probs of a row can be differentiated only once");
+    if (grads[0].defined()) {
+      const at::NoGradGuard no_grad;
+      backward_(*tape_, grads[0].contiguous());
+    }
+    tape_.reset();
+    return {};
+  }
+
+  void release_variables() override { tape_.reset(); }
+
+ private:
+  std::unique_ptr<ScoreTape> tape_;
+  Backward backward_;
+};
+
+}  // namespace
+
+struct Policy::Impl {
+  // Where a parameter is used: the tensor the decoder reads and the gradient it adds to.
+  struct Use {
+    size_t parameter;
+    at::Tensor* weight;
+    at::Tensor* grad;
+    LinearLayer* linear;  // set for a linear layer's weight
+    bool is_head;         // whose product is fp32 whatever the compute dtype
+    size_t stage;         // of a pass that reads the weight and adds to the gradient
+  };
+
+  ModelConfig config;
+  std::unique_ptr<LayerOps> ops;
+  Device device = Device::kCpu;
+  ComputeDType dtype = ComputeDType::kFp32;
+  bool trainable = false;
+  Numerics numerics = Numerics::kFast;
+  Rounding rounding = Rounding::kNearest;  // of the weights as servers have them
+  std::vector<NamedParameter> parameters;
+  DecoderWeights weights;
+  std::vector<Use> uses;
+  size_t binding_stage = 0;
+  std::vector<std::vector<size_t>> stages;   // [stage] its parameters
+  std::vector<std::vector<size_t>> uses_of;  // [stage] its uses
+  std::vector<bool> is_current;              // [stage] the weights of its uses are the masters'
+  PassWatch watch;
+  bool checkpoint_activations = false;
+
+  absl::Status Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad,
+                    LinearLayer* linear = nullptr, bool is_head = false);
+  absl::Status BindLinear(const std::string& name, bool has_bias, LinearLayer& layer);
+  absl::Status BindLayer(int64_t index, DecoderLayer& layer);
+  absl::Status BindAll();
+  void FindStages();
+  void BeginStage(Pass pass, size_t stage);
+  void EndStage(Pass pass, size_t stage);
+  LayerWatch Layers(Pass pass);
+  void RefreshWeight(const Use& use);
+  void RefreshWeightOnDevice(const Use& use);
+  at::Tensor AsPushed(const NamedParameter& parameter) const {
+    return ops->CastToBf16(parameter.name, parameter.master.detach(), rounding);
+  }
+  void PrepareGrads();
+  std::unique_ptr<ScoreTape> Forward(const PackedRow& row, Targets targets, double temperature,
+                                     bool with_gradient);
+  void Backward(ScoreTape& tape, const at::Tensor& logprobs_grad);
+  void AttachBackward(std::unique_ptr<ScoreTape> tape, at::Tensor& logprobs);
+};
+
+absl::Status Policy::Impl::Bind(const std::string& name, at::Tensor& weight, at::Tensor& grad,
+                                LinearLayer* linear, bool is_head) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].name != name) continue;
+    uses.push_back({i, &weight, &grad, linear, is_head, binding_stage});
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("the model has no tensor ", name));
+}
+
+absl::Status Policy::Impl::BindLinear(const std::string& name, bool has_bias, LinearLayer& layer) {
+  TANDEM_RETURN_IF_ERROR(
+      Bind(absl::StrCat(name, ".weight"), layer.weight, layer.weight_grad, &layer));
+  if (!has_bias) return absl::OkStatus();
+  return Bind(absl::StrCat(name, ".bias"), layer.bias, layer.bias_grad);
+}
+
+absl::Status Policy::Impl::BindLayer(int64_t index, DecoderLayer& layer) {
+  const std::string prefix = absl::StrCat("model.layers.", index, ".");
+  const auto norm = [&](const char* name, NormLayer& target) {
+    return Bind(absl::StrCat(prefix, name, ".weight"), target.weight, target.weight_grad);
+  };
+  const auto linear = [&](const char* name, bool has_bias, LinearLayer& target) {
+    return BindLinear(prefix + name, has_bias, target);
+  };
+  TANDEM_RETURN_IF_ERROR(norm("input_layernorm", layer.input_norm));
+  TANDEM_RETURN_IF_ERROR(linear("self_attn.q_proj", config.attention_qkv_bias, layer.q_proj));
+  TANDEM_RETURN_IF_ERROR(linear("self_attn.k_proj", config.attention_qkv_bias, layer.k_proj));
+  TANDEM_RETURN_IF_ERROR(linear("self_attn.v_proj", config.attention_qkv_bias, layer.v_proj));
+  TANDEM_RETURN_IF_ERROR(linear("self_attn.o_proj", config.attention_o_bias, layer.o_proj));
+  if (config.qk_norm) {
+    TANDEM_RETURN_IF_ERROR(norm("self_attn.q_norm", layer.q_norm));
+    TANDEM_RETURN_IF_ERROR(norm("self_attn.k_norm", layer.k_norm));
+  }
+  TANDEM_RETURN_IF_ERROR(norm("post_attention_layernorm", layer.post_attention_norm));
+  TANDEM_RETURN_IF_ERROR(linear("mlp.gate_proj", config.mlp_bias, layer.gate_proj));
+  TANDEM_RETURN_IF_ERROR(linear("mlp.up_proj", config.mlp_bias, layer.up_proj));
+  return linear("mlp.down_proj", config.mlp_bias, layer.down_proj);
+}
+
+absl::Status Policy::Impl::BindAll() {
+  const std::string embedding = "model.embed_tokens.weight";
+  binding_stage = static_cast<size_t>(config.num_layers) + 1;
+  TANDEM_RETURN_IF_ERROR(Bind(embedding, weights.embedding, weights.embedding_grad));
+  weights.layers.resize(static_cast<size_t>(config.num_layers));
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    binding_stage = static_cast<size_t>(config.num_layers - i);
+    TANDEM_RETURN_IF_ERROR(BindLayer(i, weights.layers[static_cast<size_t>(i)]));
+  }
+  binding_stage = 0;
+  TANDEM_RETURN_IF_ERROR(
+      Bind("model.norm.weight", weights.final_norm.weight, weights.final_norm.weight_grad));
+  weights.final_norm.in_fp32 = true;
+  return Bind(config.tie_word_embeddings ? embedding : "lm_head.weight", weights.head.weight,
+              weights.head.weight_grad, &weights.head, /*is_head=*/true);
+}
+
+void Policy::Impl::FindStages() {
+  const auto count = static_cast<size_t>(config.num_layers + 2);
+  stages.resize(count);
+  uses_of.resize(count);
+  is_current.resize(count, false);
+  for (size_t i = 0; i < uses.size(); ++i) {
+    stages[uses[i].stage].push_back(uses[i].parameter);
+    uses_of[uses[i].stage].push_back(i);
+  }
+}
+
+// Casts and packed weights are made here, once per weight change.
+void Policy::Impl::BeginStage(Pass pass, size_t stage) {
+  if (watch.begin) watch.begin(pass, stage);
+  if (is_current[stage]) return;
+  for (const size_t use : uses_of[stage]) RefreshWeight(uses[use]);
+  is_current[stage] = true;
+}
+
+void Policy::Impl::EndStage(Pass pass, size_t stage) {
+  if (watch.masters_come_and_go) {
+    for (const size_t use : uses_of[stage]) {
+      *uses[use].weight = at::Tensor();
+      if (uses[use].linear == nullptr) continue;
+      uses[use].linear->exact.reset();
+      uses[use].linear->backward_weight.reset();
+    }
+    is_current[stage] = false;
+  }
+  if (watch.end) watch.end(pass, stage);
+}
+
+LayerWatch Policy::Impl::Layers(Pass pass) {
+  const auto stage = [this](int64_t layer) {
+    return static_cast<size_t>(config.num_layers - layer);  // after the layers: kEmbedding
+  };
+  return {[=, this](int64_t layer) { BeginStage(pass, stage(layer)); },
+          [=, this](int64_t layer) { EndStage(pass, stage(layer)); }};
+}
+
+// The embedding, norms and biases are read in fp32; for kExact, with the values that a server has.
+void Policy::Impl::RefreshWeightOnDevice(const Use& use) {
+  const NamedParameter& parameter = parameters[use.parameter];
+  const at::Tensor master = parameter.master.detach();
+  if (dtype == ComputeDType::kFp32) {
+    *use.weight = master;
+    return;
+  }
+  const bool exact = numerics == Numerics::kExact;
+  if (use.linear == nullptr && !exact) {
+    *use.weight = master;
+    return;
+  }
+  const at::Tensor cast = exact ? AsPushed(parameter) : master.to(at::kBFloat16);
+  *use.weight = use.linear != nullptr ? cast : cast.to(at::kFloat);
+}
+
+// The head's logits are fp32; its gradients are made like those of other layers.
+void Policy::Impl::RefreshWeight(const Use& use) {
+  if (device == Device::kCuda) return RefreshWeightOnDevice(use);
+  if (use.is_head && trainable && dtype == ComputeDType::kBf16 && HasFastBf16()) {
+    use.linear->backward_weight = parameters[use.parameter].master.detach().to(at::kBFloat16);
+  }
+  const NamedParameter& parameter = parameters[use.parameter];
+  const at::Tensor master = parameter.master.detach();
+  const bool exact = numerics == Numerics::kExact;
+  const bool in_bf16 = dtype == ComputeDType::kBf16 && use.linear != nullptr && !use.is_head;
+  if (dtype == ComputeDType::kFp32 || (!exact && !in_bf16)) {
+    *use.weight = master;
+    if (exact && use.linear != nullptr) {
+      use.linear->exact = std::make_shared<const PackedMatrix>(PackWeight(master));
+    }
+    return;
+  }
+  const at::Tensor cast = exact ? AsPushed(parameter) : master.to(at::kBFloat16);
+  if (exact && use.linear != nullptr) {
+    use.linear->exact = std::make_shared<const PackedMatrix>(PackWeight(cast));
+    use.linear->exact_rounds_inputs = !use.is_head;
+  }
+  if (in_bf16) use.linear->round_inputs = !HasFastBf16();
+  *use.weight = in_bf16 && HasFastBf16() ? cast : cast.to(at::kFloat);
+}
+
+void Policy::Impl::PrepareGrads() {
+  for (const NamedParameter& parameter : parameters) {
+    at::Tensor& grad = parameter.master.mutable_grad();
+    if (!grad.defined()) grad = at::zeros_like(parameter.master);
+  }
+  for (const Use& use : uses) *use.grad = parameters[use.parameter].master.grad();
+}
+
+std::unique_ptr<ScoreTape> Policy::Impl::Forward(const PackedRow& row, Targets targets,
+                                                 double temperature, bool with_gradient) {
+  auto tape = std::make_unique<ScoreTape>();
+  tape->targets = std::move(targets);
+  tape->temperature = temperature;
+  if (with_gradient) tape->row = row;
+  tape->decoder.inputs_only = checkpoint_activations;
+  const at::Tensor hidden = DecoderForward(
+      *ops, weights, row, with_gradient ? &tape->decoder : nullptr, Layers(Pass::kForward));
+  BeginStage(Pass::kForward, 0);
+  tape->final_hidden = ops->TakeRows(hidden, tape->targets.sources);
+  tape->final_normed = ops->RmsNorm(weights.final_norm, tape->final_hidden, config.rms_norm_eps);
+  tape->chosen =
+      ChosenTokenLogprobs(*ops, tape->final_normed.value, weights.head, tape->targets.tokens,
+                          temperature, with_gradient ? kMaxKeptLogits : 0, tape->targets.support);
+  EndStage(Pass::kForward, 0);
+  return tape;
+}
+
+void Policy::Impl::Backward(ScoreTape& tape, const at::Tensor& logprobs_grad) {
+  PrepareGrads();
+  at::Tensor target_grad = at::empty({tape.chosen.logprobs.numel()});
+  const float* from = logprobs_grad.const_data_ptr<float>();
+  float* to = target_grad.data_ptr<float>();
+  for (size_t i = 0; i < tape.targets.positions.size(); ++i) {
+    to[i] = from[tape.targets.positions[i]];
+  }
+  BeginStage(Pass::kBackward, 0);
+  const at::Tensor normed_grad = ChosenTokenLogprobsBackward(
+      *ops, tape.final_normed.value, weights.head, tape.targets.tokens, tape.temperature,
+      tape.chosen, target_grad.to(ops->device()), tape.targets.support);
+  at::Tensor final_grad;
+  ops->RmsNormBackward(weights.final_norm, tape.final_hidden, tape.final_normed.rstd, normed_grad,
+                       final_grad);
+  EndStage(Pass::kBackward, 0);
+  DecoderBackward(*ops, weights, tape.row, tape.decoder,
+                  ops->SpreadRows(final_grad, tape.targets.sources, tape.row.num_tokens()),
+                  Layers(Pass::kBackward));
+}
+
+void Policy::Impl::AttachBackward(std::unique_ptr<ScoreTape> tape, at::Tensor& logprobs) {
+  const std::shared_ptr<ScoreNode> node(
+      new ScoreNode(std::move(tape),
+                    [this](ScoreTape& t, const at::Tensor& grad) { Backward(t, grad); }),
+      torch::autograd::deleteNode);
+  node->add_input_metadata(logprobs);
+  torch::autograd::impl::set_gradient_edge(logprobs, {node, 0});
+}
+
+absl::StatusOr<at::Tensor> AsMaster(const HostTensor& tensor) {
+  TANDEM_ASSIGN_OR_RETURN(const at::Tensor view, ViewAsTensor(tensor));
+  if (!view.is_floating_point()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(tensor.spec.ToString(), ": a parameter must have a float dtype"));
+  }
+  return view.to(at::kFloat).contiguous();
+}
+
+Policy::Policy(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Policy::~Policy() = default;
+
+absl::StatusOr<std::unique_ptr<Policy>> Policy::CreateUnfilled(const ModelConfig& config,
+                                                               ComputeDType dtype, bool trainable,
+                                                               Numerics numerics, Device device) {
+  return CatchTorch("policy", [&]() -> absl::StatusOr<std::unique_ptr<Policy>> {
+    if (trainable && device == Device::kCpu) KeepFreedMemory();
+    auto impl = std::make_unique<Impl>();
+    TANDEM_ASSIGN_OR_RETURN(impl->ops, MakeOps(config, dtype, numerics, device));
+    impl->device = device;
+    impl->config = config;
+    impl->dtype = dtype;
+    impl->trainable = trainable;
+    impl->numerics = numerics;
+    impl->weights.config = config;
+    impl->weights.inverse_frequencies = RotaryInverseFrequencies(config);
+    for (const TensorSpec& spec : ModelTensors(config, DType::kF32)) {
+      at::Tensor master =
+          at::empty(spec.shape, at::TensorOptions(at::kFloat).device(impl->ops->device()));
+      SetStored(master, false);
+      master.requires_grad_(trainable);
+      impl->parameters.push_back({spec.name, std::move(master)});
+    }
+    TANDEM_RETURN_IF_ERROR(impl->BindAll());
+    impl->FindStages();
+    return std::unique_ptr<Policy>(new Policy(std::move(impl)));
+  });
+}
+
+absl::StatusOr<std::unique_ptr<Policy>> Policy::Create(const ModelConfig& config,
+                                                       const std::vector<HostTensor>& tensors,
+                                                       ComputeDType dtype, bool trainable,
+                                                       Numerics numerics, Device device) {
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Policy> policy,
+                          CreateUnfilled(config, dtype, trainable, numerics, device));
+  const std::vector<NamedParameter>& parameters = policy->parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (i >= tensors.size() || tensors[i].spec.name != parameters[i].name) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor ", i, " of the model must be ", parameters[i].name));
+    }
+    TANDEM_ASSIGN_OR_RETURN(const at::Tensor values, AsMaster(tensors[i]));
+    TANDEM_CHECK(values.sizes() == parameters[i].master.sizes());
+    const at::NoGradGuard no_grad;
+    SetStored(parameters[i].master, true);
+    parameters[i].master.copy_(values);
+  }
+  return policy;
+}
+
+absl::StatusOr<TokenScores> Policy::Score(const PackedRow& row, double temperature,
+                                          bool with_gradient) {
+  TANDEM_CHECK(temperature > 0);
+  TANDEM_CHECK(!with_gradient || impl_->trainable);
+  TANDEM_ASSIGN_OR_RETURN(Targets targets, FindTargets(row, impl_->config.vocab_size));
+  const int64_t num_tokens = row.num_tokens();
+  return CatchTorch(absl::StrCat("scoring a row of ", num_tokens, " tokens"), [&] {
+    const at::NoGradGuard no_grad;
+    if (targets.positions.empty()) {
+      return TokenScores{at::zeros({num_tokens}), at::zeros({num_tokens})};
+    }
+    std::unique_ptr<ScoreTape> tape =
+        impl_->Forward(row, std::move(targets), temperature, with_gradient);
+    TokenScores scores{SpreadOverRow(tape->chosen.logprobs, tape->targets.positions, num_tokens),
+                       SpreadOverRow(tape->chosen.entropies, tape->targets.positions, num_tokens)};
+    if (with_gradient) impl_->AttachBackward(std::move(tape), scores.logprobs);
+    return scores;
+  });
+}
+
+void Policy::WeightsChanged(Rounding rounding) {
+  impl_->rounding = rounding;
+  impl_->is_current.assign(impl_->is_current.size(), false);
+}
+
+void Policy::CheckpointActivations(bool checkpoint) { impl_->checkpoint_activations = checkpoint; }
+
+void Policy::Watch(PassWatch watch) { impl_->watch = std::move(watch); }
+
+void Policy::Accompany(Pass pass) {
+  const size_t count = impl_->stages.size();
+  for (size_t i = 0; i < count; ++i) {
+    const size_t stage = pass == Pass::kForward ? count - 1 - i : i;
+    if (impl_->watch.begin) impl_->watch.begin(pass, stage);
+    if (impl_->watch.end) impl_->watch.end(pass, stage);
+  }
+}
+
+const std::vector<std::vector<size_t>>& Policy::stages() const { return impl_->stages; }
+
+const std::vector<NamedParameter>& Policy::parameters() const { return impl_->parameters; }
+
+const ModelConfig& Policy::config() const { return impl_->config; }
+
+}  // namespace tandem::trainer

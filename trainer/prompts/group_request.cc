@@ -1,0 +1,38 @@
+#include "trainer/prompts/group_request.h"
+
+#include "common/weights/digest.h"
+#include "common/base/stable_hash.h"
+
+namespace tandem::trainer {
+
+rollout::v1::SamplingParams MakeSampling(const TrainSamplingOptions& options) {
+  rollout::v1::SamplingParams sampling;
+  sampling.set_temperature(static_cast<float>(options.temperature));
+  sampling.set_top_k(static_cast<int32_t>(options.top_k));
+  sampling.set_top_p(static_cast<float>(options.top_p));
+  sampling.set_min_p(static_cast<float>(options.min_p));
+  sampling.set_max_new_tokens(static_cast<int32_t>(options.max_new_tokens));
+  return sampling;
+}
+
+rollout::v1::GenerateGroupRequest MakeGroupRequest(const RunSampling& run,
+                                                   const experience::v1::Prompt& prompt,
+                                                   int64_t group_id, int64_t min_weight_version) {
+  rollout::v1::GenerateGroupRequest request;
+  request.set_run_id(run.run_id);
+  request.set_group_id(group_id);
+  *request.mutable_prompt_token_ids() = prompt.token_ids();
+  request.set_prompt_hash(
+      HashTokenIds({prompt.token_ids().data(), static_cast<size_t>(prompt.token_ids_size())}));
+  request.set_num_completions(static_cast<int32_t>(run.completions_per_prompt));
+  request.set_min_weight_version(min_weight_version);
+  rollout::v1::SamplingParams* const sampling = request.mutable_sampling();
+  *sampling = MakeSampling(run.options);
+  sampling->set_return_support(true);
+  sampling->set_packed_support(true);
+  sampling->set_seed(
+      StableHash({static_cast<uint64_t>(run.seed), static_cast<uint64_t>(group_id)}));
+  return request;
+}
+
+}  // namespace tandem::trainer

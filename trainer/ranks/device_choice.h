@@ -1,0 +1,31 @@
+// Which device a rank of the trainer computes on. Used by run_trainer.cc before anything is opened.
+#ifndef TANDEM_TRAINER_RANKS_DEVICE_CHOICE_H_
+#define TANDEM_TRAINER_RANKS_DEVICE_CHOICE_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/model/device.h"
+
+namespace tandem::trainer {
+
+// kCuda: the device of the rank's number on this machine becomes this thread's current one. Nothing
+// for kCpu.
+//   UNIMPLEMENTED        this build has no CUDA
+//   FAILED_PRECONDITION  CheckDeviceCount; the device cannot be used
+absl::Status ChooseDevice(Device device, int local_rank);
+
+// Whether ranks with numbers up to `local_rank` have their devices; takes none of them.
+// Errors: those of ChooseDevice.
+absl::Status CheckDevice(Device device, int local_rank);
+
+// What this rank's kernels are made for, as a server names its own: "avx512", "cuda NVIDIA H100".
+std::string KernelsOf(Device device);
+
+// Each rank of a machine has a device of its own.
+//   FAILED_PRECONDITION  this one has none
+absl::Status CheckDeviceCount(int num_devices, int local_rank);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_RANKS_DEVICE_CHOICE_H_

@@ -1,0 +1,16 @@
+#include "trainer/ranks/cuda_device.h"
+
+namespace tandem::trainer {
+
+absl::StatusOr<int> CountCudaDevices() {
+  return absl::UnimplementedError("this build has no CUDA: build the cuda preset (docs/cuda.md)");
+}
+
+absl::Status UseCudaDevice(int) { return CountCudaDevices().status(); }
+
+std::string CudaDeviceName() { return {}; }
+CudaPeaks PeakCudaMemory() { return {}; }
+void ResetPeakCudaMemory() {}
+int64_t TotalCudaMemory() { return 0; }
+
+}  // namespace tandem::trainer

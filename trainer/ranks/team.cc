@@ -1,0 +1,189 @@
+#include "trainer/ranks/team.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/files/file_system.h"
+#include "common/base/log.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "common/comm/group.h"
+#include "common/rendezvous/rendezvous.h"
+#include "common/rendezvous/steady_time.h"
+#include "common/weights/digest.h"
+#include "trainer/ranks/rank_orders.h"
+#include "common/base/run_error.h"
+
+namespace tandem::trainer {
+namespace {
+
+absl::Status Lost(absl::Status status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)
+             ? WithExitCode(std::move(status), ExitCode::kRankLost)
+             : status;
+}
+
+absl::Status CheckConfiguration(const comm::Rendezvous& met, const comm::RankEnvironment& self,
+                                const std::string& resolved_config) {
+  const std::string digest =
+      Digest128(std::as_bytes(std::span(resolved_config.data(), resolved_config.size())));
+  if (self.rank == 0) return met.store.Set("configuration", digest);
+  TANDEM_ASSIGN_OR_RETURN(const std::string of_rank_0,
+                          met.store.Get("configuration", absl::Seconds(30)));
+  if (of_rank_0 == digest) return absl::OkStatus();
+  return WithExitCode(
+      absl::InvalidArgumentError(absl::StrCat(
+          "rank ", self.rank, " (", met.members[static_cast<size_t>(self.rank)],
+          ") has another configuration than rank 0 (", met.members[0],
+          "): give all ranks the same run file and flags (trainer --dry-run prints what is read)")),
+      ExitCode::kUsage);
+}
+
+constexpr char kEnded[] = "ended";
+std::string HeardBy(int rank) { return absl::StrCat("ended/heard/", rank); }
+
+}  // namespace
+
+struct Team::Members {
+  ~Members() {
+    if (!listener.joinable()) return;
+    {
+      MutexLock lock(&mu);
+      ending = true;
+      changed.NotifyAll();
+    }
+    listener.join();
+  }
+
+  int rank = 0;
+  std::optional<comm::Rendezvous> met;
+  std::shared_ptr<comm::Collective> group;
+  std::shared_ptr<comm::Collective> parameter_group;  // null: `group`
+  int size = 1;
+  absl::Duration patience;
+  bool shard_parameters = false;
+
+  std::thread listener;  // to stops of others
+  Mutex mu;
+  CondVar changed;
+  bool ending ABSL_GUARDED_BY(mu) = false;
+
+  Ranks ranks() const { return {rank, size, group.get(), met->store, patience, shard_parameters}; }
+};
+
+Team::Team(std::unique_ptr<Members> members) : members_(std::move(members)) {}
+Team::~Team() = default;
+
+absl::StatusOr<std::unique_ptr<Team>> Team::Join(const comm::RankEnvironment& self,
+                                                 const RankOptions& options, Device device,
+                                                 const std::string& run_name,
+                                                 const std::string& resolved_config) {
+  auto members = std::make_unique<Members>();
+  members->rank = self.rank;
+  members->patience = absl::Seconds(options.silence_seconds);
+  members->shard_parameters = options.shard_parameters;
+  if (self.world_size == 1) return std::unique_ptr<Team>(new Team(std::move(members)));
+  auto met = comm::Meet({.self = self,
+                         .job = run_name,
+                         .deadline = absl::Seconds(options.meet_seconds),
+                         .warn = [](const std::string& text) { log::Warning(text); }});
+  if (!met.ok()) return WithExitCode(met.status(), ExitCode::kRankLost);
+  members->met = *std::move(met);
+  TANDEM_RETURN_IF_ERROR(Lost(CheckConfiguration(*members->met, self, resolved_config)));
+  const auto join = [&](comm::Backend backend, const std::string& name) {
+    return comm::JoinGroup(
+        backend, members->met->store,
+        {.name = name,
+         .rank = self.rank,
+         .members = members->met->members,
+         .deadline = absl::Seconds(options.deadline_seconds),
+         .lag = {absl::Seconds(options.lag_seconds), [](const std::string& text) {
+                   log::Warning("ranks wait", {{"reason", text}});
+                 }}});
+  };
+  auto group = join(comm::Backend::kGloo, "train");
+  if (!group.ok()) return Lost(group.status());
+  members->group = *std::move(group);
+  if (device == Device::kCuda) {
+    auto of_parameters = join(comm::Backend::kNccl, "parameters");
+    if (!of_parameters.ok()) {
+      return WithExitCode(Lost(of_parameters.status()), ExitCode::kBadModelOrData);
+    }
+    members->parameter_group = *std::move(of_parameters);
+  }
+  members->size = self.world_size;
+  return std::unique_ptr<Team>(new Team(std::move(members)));
+}
+
+int Team::rank() const { return members_->rank; }
+int Team::size() const { return members_->size; }
+RankGroups Team::groups() const {
+  return {.values = members_->group.get(), .parameters = members_->parameter_group.get()};
+}
+
+std::unique_ptr<Learner> Team::Lead(std::unique_ptr<Learner> own) const {
+  return alone() ? std::move(own) : LeadRanks(std::move(own), members_->ranks());
+}
+
+void Team::RecordFlight(const std::string& directory) const {
+  if (alone()) return;
+  const std::string path = absl::StrCat(directory, "/flight_rank_", rank(), ".json");
+  absl::Status written = MakeDirectories(directory);
+  written.Update(WriteFileAtomically(path, comm::FlightRecord()));
+  log::Error(written.ok() ? "a rank was lost; the flight record has the last operations"
+                          : "the flight record could not be written",
+             {{"path", path}, {"reason", written.ToString()}});
+}
+
+void Team::TakeStopsOfOthers(StopSignal* stop) {
+  if (alone()) return;
+  members_->listener = std::thread([members = members_.get(), stop] {
+    constexpr std::chrono::milliseconds kEach(500);
+    for (;;) {
+      {
+        const auto until = std::chrono::steady_clock::now() + kEach;
+        MutexLock lock(&members->mu);
+        while (!members->ending && members->changed.WaitUntil(&members->mu, until)) {
+        }
+        if (members->ending) return;
+      }
+      const absl::StatusOr<bool> asked = StopAsked(members->ranks());
+      if (!asked.ok()) return;
+      if (*asked) {
+        log::Info("another rank was asked to stop: all do");
+        return stop->Request();
+      }
+    }
+  });
+}
+
+void Team::End(ExitCode code) const {
+  if (alone()) return;
+  const comm::Store& store = members_->met->store;
+  if (!store.Set(kEnded, absl::StrCat(ToInt(code))).ok()) return;
+  const absl::Time until = comm::SteadyNow() + absl::Seconds(2);
+  for (int rank = 1; rank < size(); ++rank) {
+    const absl::Duration left = std::max(until - comm::SteadyNow(), absl::ZeroDuration());
+    store.Get(HeardBy(rank), left).status().IgnoreError();
+  }
+}
+
+absl::Status Team::Follow(Learner& own, const StopSignal& stop, Heartbeat& heartbeat) const {
+  TANDEM_RETURN_IF_ERROR(Lost(FollowOrders(own, members_->ranks(), stop, heartbeat)));
+  const comm::Store& store = members_->met->store;
+  const absl::StatusOr<std::string> ended = store.Get(kEnded, absl::Seconds(15));
+  int code = ToInt(ExitCodeOfSignal(stop.signal()));
+  if (ended.ok() && absl::SimpleAtoi(*ended, &code)) {
+    store.Set(HeardBy(rank()), "").IgnoreError();
+  }
+  if (code == ToInt(ExitCode::kOk)) return absl::OkStatus();
+  return WithExitCode(absl::CancelledError(absl::StrCat("rank 0 ended with exit code ", code)),
+                      static_cast<ExitCode>(code));
+}
+
+}  // namespace tandem::trainer

@@ -1,0 +1,594 @@
+#include "trainer/rollouts/rollout_client.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <bit>
+#include <deque>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/caller_channel.h"
+#include "proto/rollout.grpc.pb.h"
+#include "trainer/rollouts/call_end.h"
+#include "trainer/experience/group_check.h"
+#include "trainer/rollouts/hung_engine.h"
+
+namespace tandem::trainer {
+namespace {
+
+using rollout::v1::GenerateGroupRequest;
+using rollout::v1::GenerateGroupResponse;
+using rollout::v1::GetInfoResponse;
+using rollout::v1::RolloutService;
+using std::chrono::steady_clock;
+
+constexpr double kProbeTimeoutSeconds = 5;
+
+enum class State { kLost, kBehind, kReady };
+
+struct Task {
+  GenerateGroupRequest request;
+  int server = kAnyServer;
+  int64_t num_attempts = 0;  // without those that a busy server turned away
+  int64_t num_refusals = 0;  // by busy servers
+  TraceParent trace;
+};
+
+struct Server {
+  Server(const std::string& address, const rpc::Caller& caller) : channel(address, caller) {}
+
+  const std::string& address() const { return channel.address(); }
+
+  rpc::CallerChannel channel;
+  State state = State::kLost;
+  bool was_ready = false;
+  bool is_retired = false;
+  bool is_hung = false;  // lost, and answers, but its engine does not move
+  std::string last_error = "not reached yet";
+  double retry_seconds = 0;
+  // It answers and cannot be used: another's claim holds, pushes fail. Waits double until it is
+  // used.
+  double refusal_seconds = 0;
+  steady_clock::time_point probe_at;
+  std::optional<GetInfoResponse> info;
+  // Admission batches by their ids: the last that was asked for here, and the last that the server
+  // does not know any more, because it started over since.
+  int64_t asked_batch = -1, forgotten_batch = -1;
+  int64_t ready_epoch = -1, ready_version = -1;
+};
+
+steady_clock::time_point After(double seconds) {
+  return steady_clock::now() +
+         std::chrono::duration_cast<steady_clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+void SetDeadline(grpc::ClientContext& context, double seconds) {
+  context.set_deadline(std::chrono::system_clock::now() +
+                       std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000)));
+}
+
+}  // namespace
+
+struct RolloutClient::Impl {
+  void Work(int index, bool probes);
+  absl::Status Judge(const std::string& address, const GetInfoResponse& info) const;
+  double NextWait(double seconds) const;  // after one of `seconds`; 0: there was none
+  void Probe(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void Readmit(int index, const GetInfoResponse& info) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void RunTask(int index, Task task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  absl::Status Call(Server& server, const Task& task, FinishedGroup* group, CallEnd* end);
+  void Settle(int index, Task task, FinishedGroup group, const CallEnd& end)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void Lose(int index, const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  absl::Status CheckHealth() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  std::string Missing() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  Server& At(int index) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    return *servers[static_cast<size_t>(index)];
+  }
+  std::optional<Task> TakeTask(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+
+  RolloutClientOptions options;
+  Accept accept;
+  DrawnHook drawn;
+  std::string run_id;
+
+  mutable Mutex mu;
+  CondVar changed;  // anything below
+  // Only grows; the channel of a server is its own for good.
+  std::vector<std::unique_ptr<Server>> servers ABSL_GUARDED_BY(mu);
+  std::vector<std::thread> threads ABSL_GUARDED_BY(mu);
+  bool stopping ABSL_GUARDED_BY(mu) = false;
+  int64_t cancel_round ABSL_GUARDED_BY(mu) = 0;
+  absl::Status fatal ABSL_GUARDED_BY(mu);
+  std::deque<Task> queue ABSL_GUARDED_BY(mu);
+  std::deque<FinishedGroup> finished ABSL_GUARDED_BY(mu);
+  std::set<grpc::ClientContext*> in_flight ABSL_GUARDED_BY(mu);
+  std::vector<ServerEvent> events ABSL_GUARDED_BY(mu);
+  int64_t num_retries ABSL_GUARDED_BY(mu) = 0;
+  bool any_came ABSL_GUARDED_BY(mu) = false;
+  int64_t num_outstanding ABSL_GUARDED_BY(mu) = 0;
+  double idle_since ABSL_GUARDED_BY(mu) = MonotonicSeconds();  // while there is none of those
+  double idle_seconds ABSL_GUARDED_BY(mu) = 0;                 // before
+  double none_ready_since ABSL_GUARDED_BY(mu) = MonotonicSeconds();
+  double next_warning_seconds ABSL_GUARDED_BY(mu) = 2;
+};
+
+void BindOptions(OptionBinder& binder, RolloutClientOptions& options) {
+  binder.Integer("groups_in_flight", &options.groups_in_flight, {.min = 1, .max = 256}, "groups",
+                 "asked for at one time, per server");
+  binder.Number("call_timeout_seconds", &options.call_timeout_seconds,
+                {.min = 0, .exclusive_min = true}, "s", "deadline of one group");
+  binder.Number("server_patience_seconds", &options.server_patience_seconds,
+                {.min = 0, .exclusive_min = true}, "s",
+                "without any usable server, the run ends after this long (exit code 4)");
+  binder.Number(
+      "start_patience_seconds", &options.start_patience_seconds, {.min = 0}, "s",
+      "the same at the start, before the first server came: on a cluster they may still be "
+      "scheduled, fetched and loaded; 0: server_patience_seconds");
+  binder.Number("retry_initial_seconds", &options.retry_initial_seconds,
+                {.min = 0, .exclusive_min = true}, "s",
+                "first wait before a lost server is probed");
+  binder.Number("retry_max_seconds", &options.retry_max_seconds, {.min = 0, .exclusive_min = true},
+                "s", "longest wait between probes (each doubles)");
+  binder.Integer("max_attempts", &options.max_attempts, {.min = 1}, "calls",
+                 "of one group, after which it is dropped and counted");
+  binder.Flag(
+      "allow_incomplete_groups", &options.allow_incomplete_groups,
+      "take groups that were stopped early by request; their cut completions count as truncated");
+}
+
+RolloutClient::RolloutClient(const std::vector<std::string>& addresses, const std::string& run_id,
+                             const RolloutClientOptions& options, Accept accept, DrawnHook drawn)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->options = options;
+  impl_->accept = std::move(accept);
+  impl_->drawn = std::move(drawn);
+  impl_->run_id = run_id;
+  for (const std::string& address : addresses) AddServer(address);
+}
+
+RolloutClient::~RolloutClient() {
+  std::vector<std::thread> threads;
+  {
+    MutexLock lock(&impl_->mu);
+    impl_->stopping = true;
+    impl_->queue.clear();
+    for (grpc::ClientContext* context : impl_->in_flight) context->TryCancel();
+    impl_->changed.NotifyAll();
+    threads = std::exchange(impl_->threads, {});
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+int RolloutClient::AddServer(const std::string& address) {
+  MutexLock lock(&impl_->mu);
+  const auto known = std::ranges::find(impl_->servers, address,
+                                       [](const auto& server) { return server->address(); });
+  const int index = static_cast<int>(known - impl_->servers.begin());
+  if (known != impl_->servers.end()) {
+    (*known)->is_retired = false;
+    impl_->changed.NotifyAll();
+    return index;
+  }
+  impl_->servers.push_back(std::make_unique<Server>(address, impl_->options.caller));
+  for (int64_t worker = 0; worker < impl_->options.groups_in_flight; ++worker) {
+    impl_->threads.emplace_back([this, index, worker] { impl_->Work(index, worker == 0); });
+  }
+  return index;
+}
+
+void RolloutClient::Retire(int server) {
+  MutexLock lock(&impl_->mu);
+  Server& retired = impl_->At(server);
+  if (retired.is_retired) return;
+  retired.is_retired = true;
+  impl_->events.push_back(
+      {"server_retired", retired.address(), "trainer.servers names it no more"});
+  impl_->changed.NotifyAll();
+}
+
+void RolloutClient::Impl::Work(int index, bool probes) {
+  MutexLock lock(&mu);
+  while (!stopping) {
+    const Server& server = At(index);
+    if (server.state == State::kLost && !server.is_retired && probes) {
+      Probe(index);
+    } else if (std::optional<Task> task = TakeTask(index)) {
+      RunTask(index, *std::move(task));
+    } else {
+      changed.Wait(&mu);
+    }
+  }
+}
+
+std::optional<Task> RolloutClient::Impl::TakeTask(int index) {
+  if (At(index).state != State::kReady) return std::nullopt;
+  for (auto it = queue.begin(); it != queue.end(); ++it) {
+    if (it->server != kAnyServer && it->server != index) continue;
+    Task task = std::move(*it);
+    queue.erase(it);
+    return task;
+  }
+  return std::nullopt;
+}
+
+// Can this run use the server at all? Nothing that waiting would change.
+absl::Status RolloutClient::Impl::Judge(const std::string& address,
+                                        const GetInfoResponse& info) const {
+  const std::string who = absl::StrCat("rollout server ", address);
+  if (!info.owner_run_id().empty() && info.owner_run_id() != run_id) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(who, " belongs to run '", info.owner_run_id(),
+                     "': stop that run, wait for its lease to end, or name another server"));
+  }
+  const double most = static_cast<double>(info.max_deadline_ms()) / 1e3;
+  if (most > 0 && options.call_timeout_seconds > most) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        who, " takes deadlines of at most ", most, " s (server.max_deadline_seconds), and ",
+        "trainer.client.call_timeout_seconds is ", options.call_timeout_seconds));
+  }
+  const absl::Status accepted = accept ? accept(info) : absl::OkStatus();
+  if (accepted.ok()) return accepted;
+  return absl::Status(accepted.code(), absl::StrCat(who, ": ", accepted.message()));
+}
+
+double RolloutClient::Impl::NextWait(double seconds) const {
+  return std::min(std::max(options.retry_initial_seconds, 2 * seconds), options.retry_max_seconds);
+}
+
+// Asks a lost server for its state, then waits if it still is lost.
+void RolloutClient::Impl::Probe(int index) {
+  Server& server = At(index);
+  if (steady_clock::now() < server.probe_at) {
+    changed.WaitUntil(&mu, server.probe_at);
+    return;
+  }
+  GetInfoResponse info;
+  mu.Unlock();
+  grpc::ClientContext context;
+  SetDeadline(context, kProbeTimeoutSeconds);
+  const auto channel = server.channel.current();
+  const grpc::Status status = RolloutService::NewStub(channel)->GetInfo(&context, {}, &info);
+  server.channel.Ended(channel, status);
+  const bool answers = status.ok() && !info.draining();
+  const absl::Status usable = answers ? Judge(server.address(), info) : absl::OkStatus();
+  mu.Lock();
+  if (stopping || server.state != State::kLost) return;
+  if (!usable.ok()) fatal = usable;
+  const std::string hung = answers ? WhyHung(info, options.call_timeout_seconds) : "";
+  const bool was_hung = std::exchange(server.is_hung, !hung.empty());
+  if (server.is_hung && !was_hung) events.push_back({"server_hung", server.address(), hung});
+  if (answers && !server.is_hung) return Readmit(index, info);
+  server.last_error = !hung.empty() ? hung : status.ok() ? "is draining" : status.error_message();
+  server.retry_seconds = NextWait(server.retry_seconds);
+  if (!fatal.ok() || server.is_hung != was_hung) changed.NotifyAll();
+  const auto until = After(server.retry_seconds);
+  while (!stopping && changed.WaitUntil(&mu, until)) {
+  }
+}
+
+// A lost server answers again.
+void RolloutClient::Impl::Readmit(int index, const GetInfoResponse& info) {
+  Server& server = At(index);
+  const bool proven = server.ready_version == info.live_weight_version() &&
+                      server.ready_epoch == info.weight_epoch() && info.owner_run_id() == run_id;
+  // A server forgets its admission batches when it ends, and when a run claims it anew.
+  if (info.owner_run_id() != run_id) server.forgotten_batch = server.asked_batch;
+  server.info = info;
+  server.state = proven ? State::kReady : State::kBehind;
+  server.retry_seconds = 0;
+  events.push_back({server.was_ready ? "server_back" : "server_ready", server.address(),
+                    absl::StrCat("weight version ", info.live_weight_version())});
+  changed.NotifyAll();
+}
+
+void RolloutClient::Impl::RunTask(int index, Task task) {
+  Server& server = At(index);
+  const int64_t round = cancel_round;
+  ++task.num_attempts;
+  if (task.num_attempts > 1) ++num_retries;
+  // A held-back batch whose other groups are done already would wait for them in vain. What is
+  // drawn does not depend on company, as far as numerics promise (docs/completion.md).
+  const int64_t batch = task.request.admission_batch().batch_id();
+  server.asked_batch = std::max(server.asked_batch, batch);
+  if (batch <= server.forgotten_batch || task.num_attempts > 3) {
+    task.request.clear_admission_batch();
+  }
+  FinishedGroup group;
+  group.group_id = task.request.group_id();
+  group.server = index;
+  CallEnd end;
+  mu.Unlock();
+  group.status = Call(server, task, &group, &end);
+  if (drawn && group.status.ok()) drawn(task.request, &group);
+  mu.Lock();
+  if (stopping || round != cancel_round) return;
+  Settle(index, std::move(task), std::move(group), end);
+  if (end.is_busy()) {
+    const auto until = After(std::max(end.retry_after_seconds, options.retry_initial_seconds));
+    while (!stopping && changed.WaitUntil(&mu, until)) {
+    }
+  }
+}
+
+absl::Status RolloutClient::Impl::Call(Server& server, const Task& task, FinishedGroup* group,
+                                       CallEnd* end) {
+  const GenerateGroupRequest& request = task.request;
+  grpc::ClientContext context;
+  ScopedSpan span(task.trace, "ask_for_group", SpanKind::kClient);
+  span.Set("tandem.group_id", request.group_id());
+  span.Set("server.address", server.address());
+  span.Set("tandem.attempt", task.num_attempts);
+  if (task.trace.tracer != nullptr) context.AddMetadata(kTraceparent, span.traceparent());
+  SetDeadline(context, options.call_timeout_seconds);
+  server.channel.Identify(&context);
+  {
+    MutexLock lock(&mu);
+    if (stopping) return absl::CancelledError("stopping");
+    in_flight.insert(&context);
+  }
+  const auto channel = server.channel.current();
+  const auto stub = RolloutService::NewStub(channel);
+  const auto reader = stub->GenerateGroup(&context, request);
+  GenerateGroupResponse response;
+  absl::Status checked;
+  bool done = false;
+  while (reader->Read(&response)) {
+    if (response.has_completion() && checked.ok()) {
+      checked = CheckCompletion(request, response.completion());
+      group->completions.push_back(std::move(*response.mutable_completion()));
+    } else if (response.has_done()) {
+      group->done = response.done();
+      done = true;
+    }
+  }
+  const grpc::Status status = reader->Finish();
+  server.channel.Ended(channel, status);
+  span.SetError(status.error_message());
+  {
+    MutexLock lock(&mu);
+    in_flight.erase(&context);
+  }
+  *end = EndOf(context, status);
+  TANDEM_RETURN_IF_ERROR(end->status);
+  TANDEM_RETURN_IF_ERROR(checked);
+  if (!done) return absl::DataLossError("the stream ended without GroupDone");
+  if (group->done.incomplete() && !options.allow_incomplete_groups) {
+    return absl::DataLossError(
+        absl::StrCat("group ", request.group_id(),
+                     " was stopped early by a request "
+                     "(trainer.client.allow_incomplete_groups takes such groups)"));
+  }
+  return CheckGroup(request, &group->completions);
+}
+
+// Decides what becomes of a call that ended.
+void RolloutClient::Impl::Settle(int index, Task task, FinishedGroup group, const CallEnd& end) {
+  if (end.is_busy()) {
+    --task.num_attempts;
+    ++task.num_refusals;
+  }
+  if (group.status.ok() || IsImpossible(group.status) ||
+      task.num_attempts >= options.max_attempts) {
+    if (!group.status.ok()) group.completions.clear();
+    finished.push_back(std::move(group));
+    if (--num_outstanding == 0) idle_since = MonotonicSeconds();
+    changed.NotifyAll();
+    return;
+  }
+  // A busy server may turn a group away for minutes: each time would fill the log.
+  if (!end.is_busy() || std::has_single_bit(static_cast<uint64_t>(task.num_refusals))) {
+    log::Warning("a group is asked for again", {{"group_id", group.group_id},
+                                                {"attempt", task.num_attempts},
+                                                {"refusals", task.num_refusals},
+                                                {"server", At(index).address()},
+                                                {"reason", std::string(group.status.message())}});
+  }
+  if (!end.is_busy() && !ServerIsFine(group.status)) Lose(index, group.status.ToString());
+  queue.push_front(std::move(task));
+  changed.NotifyAll();
+}
+
+void RolloutClient::Impl::Lose(int index, const std::string& reason) {
+  Server& server = At(index);
+  server.last_error = reason;
+  if (server.state == State::kLost) return;
+  server.was_ready = true;
+  server.state = State::kLost;
+  events.push_back({"server_lost", server.address(), reason});
+  changed.NotifyAll();
+}
+
+absl::Status RolloutClient::Impl::CheckHealth() {
+  if (!fatal.ok()) return fatal;
+  const double now = MonotonicSeconds();
+  const bool usable = std::ranges::any_of(
+      servers, [](const auto& server) { return server->state != State::kLost; });
+  if (usable) {
+    any_came = true;
+    none_ready_since = now;
+    next_warning_seconds = 2;
+    return absl::OkStatus();
+  }
+  std::string errors = Missing();
+  if (errors.empty()) errors = "trainer.servers names none now";
+  const double waited = now - none_ready_since;
+  const double patience = any_came ? options.server_patience_seconds : options.start_patience();
+  if (waited >= patience) {
+    return absl::UnavailableError(
+        absl::StrCat("no rollout server for ", static_cast<int64_t>(waited), " s (client.",
+                     any_came || options.start_patience_seconds == 0 ? "server" : "start",
+                     "_patience_seconds): ", errors));
+  }
+  if (waited >= next_warning_seconds) {
+    log::Warning("no rollout server answers; waiting",
+                 {{"waited_s", waited}, {"patience_s", patience}, {"errors", errors}});
+    next_warning_seconds *= 2;
+  }
+  return absl::OkStatus();
+}
+
+std::string RolloutClient::Impl::Missing() const {
+  std::string errors;
+  for (const auto& server : servers) {
+    if (server->is_retired || server->state != State::kLost) continue;
+    absl::StrAppend(&errors, errors.empty() ? "" : "; ", server->address(), ": ",
+                    server->last_error);
+  }
+  return errors;
+}
+
+void RolloutClient::Submit(GenerateGroupRequest request, int server, const TraceParent& trace) {
+  MutexLock lock(&impl_->mu);
+  if (impl_->num_outstanding++ == 0) impl_->idle_seconds += MonotonicSeconds() - impl_->idle_since;
+  impl_->queue.push_back({.request = std::move(request), .server = server, .trace = trace});
+  impl_->changed.NotifyAll();
+}
+
+absl::StatusOr<std::optional<FinishedGroup>> RolloutClient::Next(
+    std::chrono::milliseconds timeout) {
+  const auto deadline = steady_clock::now() + timeout;
+  MutexLock lock(&impl_->mu);
+  for (;;) {
+    if (!impl_->finished.empty()) {
+      FinishedGroup group = std::move(impl_->finished.front());
+      impl_->finished.pop_front();
+      return group;
+    }
+    TANDEM_RETURN_IF_ERROR(impl_->CheckHealth());
+    if (!impl_->changed.WaitUntil(&impl_->mu, deadline)) {
+      if (impl_->finished.empty()) return std::nullopt;
+    }
+  }
+}
+
+std::vector<int> RolloutClient::Behind(std::chrono::milliseconds timeout) {
+  const auto deadline = steady_clock::now() + timeout;
+  MutexLock lock(&impl_->mu);
+  for (;;) {
+    std::vector<int> behind;
+    for (size_t i = 0; i < impl_->servers.size(); ++i) {
+      if (impl_->servers[i]->state == State::kBehind) behind.push_back(static_cast<int>(i));
+    }
+    if (!behind.empty() || timeout.count() == 0) return behind;
+    if (!impl_->changed.WaitUntil(&impl_->mu, deadline)) return behind;
+  }
+}
+
+void RolloutClient::MarkReady(int server, int64_t epoch, int64_t version) {
+  MutexLock lock(&impl_->mu);
+  Server& marked = impl_->At(server);
+  marked.ready_epoch = epoch;
+  marked.ready_version = version;
+  marked.refusal_seconds = 0;
+  if (marked.state == State::kBehind) marked.state = State::kReady;
+  impl_->changed.NotifyAll();
+}
+
+void RolloutClient::MarkLost(int server, const std::string& reason) {
+  MutexLock lock(&impl_->mu);
+  Server& marked = impl_->At(server);
+  if (marked.state == State::kBehind) {
+    marked.refusal_seconds = impl_->NextWait(marked.refusal_seconds);
+    marked.probe_at = After(marked.refusal_seconds);
+  }
+  marked.ready_version = -1;
+  impl_->Lose(server, reason);
+}
+
+void RolloutClient::Doubt(int server, const std::string& reason) {
+  MutexLock lock(&impl_->mu);
+  impl_->Lose(server, reason);
+}
+
+void RolloutClient::ExpireProofs() {
+  MutexLock lock(&impl_->mu);
+  for (const auto& server : impl_->servers) server->ready_version = -1;
+}
+
+absl::Status RolloutClient::Health() {
+  MutexLock lock(&impl_->mu);
+  return impl_->CheckHealth();
+}
+
+bool RolloutClient::IsReady(int server) const {
+  MutexLock lock(&impl_->mu);
+  return impl_->At(server).state == State::kReady;
+}
+
+const std::string& RolloutClient::address(int server) const {
+  MutexLock lock(&impl_->mu);
+  return impl_->At(server).address();
+}
+
+int RolloutClient::num_servers() const {
+  MutexLock lock(&impl_->mu);
+  return static_cast<int>(impl_->servers.size());
+}
+
+bool RolloutClient::IsRetired(int server) const {
+  MutexLock lock(&impl_->mu);
+  return impl_->At(server).is_retired;
+}
+
+bool RolloutClient::IsLost(int server) const {
+  MutexLock lock(&impl_->mu);
+  return impl_->At(server).state == State::kLost;
+}
+
+int64_t RolloutClient::num_hung() const {
+  MutexLock lock(&impl_->mu);
+  return std::ranges::count_if(impl_->servers, [](const auto& server) {
+    return server->is_hung && server->state == State::kLost && !server->is_retired;
+  });
+}
+
+std::string RolloutClient::Missing() const {
+  MutexLock lock(&impl_->mu);
+  return impl_->Missing();
+}
+
+std::optional<GetInfoResponse> RolloutClient::info(int server) const {
+  MutexLock lock(&impl_->mu);
+  return impl_->At(server).info;
+}
+
+std::vector<ServerEvent> RolloutClient::TakeEvents() {
+  MutexLock lock(&impl_->mu);
+  return std::exchange(impl_->events, {});
+}
+
+int64_t RolloutClient::num_retries() const {
+  MutexLock lock(&impl_->mu);
+  return impl_->num_retries;
+}
+
+int64_t RolloutClient::num_outstanding() const {
+  MutexLock lock(&impl_->mu);
+  return impl_->num_outstanding;
+}
+
+double RolloutClient::IdleSeconds() const {
+  MutexLock lock(&impl_->mu);
+  return impl_->idle_seconds +
+         (impl_->num_outstanding == 0 ? MonotonicSeconds() - impl_->idle_since : 0);
+}
+
+void RolloutClient::CancelAll() {
+  MutexLock lock(&impl_->mu);
+  if (std::exchange(impl_->num_outstanding, 0) > 0) impl_->idle_since = MonotonicSeconds();
+  ++impl_->cancel_round;
+  impl_->queue.clear();
+  impl_->finished.clear();
+  for (grpc::ClientContext* context : impl_->in_flight) context->TryCancel();
+  impl_->changed.NotifyAll();
+}
+
+}  // namespace tandem::trainer

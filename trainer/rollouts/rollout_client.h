@@ -1,0 +1,154 @@
+// RolloutClient: asks rollout servers for groups and hands the finished ones back (arrows 1-3).
+// Many servers, several groups in flight at each, every call with a deadline. A call that fails is
+// made again: at the same server it joins the running group, at another it starts anew with the
+// same seed. A call that a busy server turned away (common/rpc/refusal.h) waits as long as it says
+// and is made again without end: that is no failure, of the server or of the group. One that is too
+// large is given up at once.
+//
+// A server is `lost` (a call failed), then reachable but `behind` (its weights are not proven),
+// then `ready`. Groups go to ready servers only. The trainer pushes weights to those that are
+// behind and calls MarkReady; a lost server that comes back with the weights it was marked with is
+// ready at once. A server that answers while its engine hangs stays lost until the engine moves:
+// what it says about its weights is true and of no use.
+//
+// Servers may be added and retired while it runs (server_roster.h); the number of a server stays
+// its own.
+//
+// Used by trainer.cc and evaluation.cc. Thread-safe. Threads: groups_in_flight per server.
+#ifndef TANDEM_TRAINER_ROLLOUTS_ROLLOUT_CLIENT_H_
+#define TANDEM_TRAINER_ROLLOUTS_ROLLOUT_CLIENT_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/options/options.h"
+#include "common/observe/tracer.h"
+#include "common/rpc/credentials.h"
+#include "proto/rollout.pb.h"
+#include "trainer/rollouts/server_scorer.h"
+
+namespace tandem::trainer {
+
+struct RolloutClientOptions {
+  int64_t groups_in_flight = 8;         // per server
+  double call_timeout_seconds = 300;    // one GenerateGroup
+  double server_patience_seconds = 60;  // without any server that is ready
+  double start_patience_seconds = 0;  // the same before the first came; 0: server_patience_seconds
+
+  double start_patience() const {
+    return start_patience_seconds > 0 ? start_patience_seconds : server_patience_seconds;
+  }
+  double retry_initial_seconds = 0.1;
+  double retry_max_seconds = 1;
+  int64_t max_attempts = 8;              // of one group
+  bool allow_incomplete_groups = false;  // whose completions a request cut short
+  rpc::Caller caller;                    // no knob: from trainer.tls
+};
+void BindOptions(OptionBinder& binder, RolloutClientOptions& options);
+
+// Any server may run the group.
+inline constexpr int kAnyServer = -1;
+
+struct FinishedGroup {
+  int64_t group_id = 0;
+  absl::Status status;  // not OK: given up after max_attempts, or impossible, or too large
+  std::vector<rollout::v1::Completion> completions;  // by index, checked (group_check.h)
+  rollout::v1::GroupDone done;
+  int server = kAnyServer;
+  std::optional<ScoredByServer> replay;  // what DrawnHook made of it
+};
+
+struct ServerEvent {
+  std::string kind;  // server_retired, server_lost, server_hung, server_back, server_ready
+  std::string address;
+  std::string message;
+};
+
+class RolloutClient {
+ public:
+  // Starts the threads; all servers begin as lost and are probed at once. A server that `accept`
+  // refuses ends the run with that error. Called without a lock, from several threads.
+  using Accept = std::function<absl::Status(const rollout::v1::GetInfoResponse&)>;
+  // `drawn` sees each group that was drawn, on the thread that asked for it and right after, before
+  // Next gives it out.
+  using DrawnHook = std::function<void(const rollout::v1::GenerateGroupRequest&, FinishedGroup*)>;
+  RolloutClient(const std::vector<std::string>& addresses, const std::string& run_id,
+                const RolloutClientOptions& options, Accept accept = {}, DrawnHook drawn = {});
+  ~RolloutClient();  // cancels what is in flight and joins
+  RolloutClient(const RolloutClient&) = delete;
+  RolloutClient& operator=(const RolloutClient&) = delete;
+
+  // One more server, lost until it answers; its number. One that was retired and is named again
+  // keeps its own.
+  int AddServer(const std::string& address);
+
+  // `server` is no longer part of the run: groups that run there go on, and once it is lost nobody
+  // asks for it.
+  void Retire(int server);
+
+  // Queues a group. With `server`, only that one may run it (deterministic runs). Each call made
+  // for it is a span under `trace`, and names itself to the server. Admission batches are submitted
+  // in the order of their ids; a group of one that was begun at a server that started over since is
+  // asked for without it.
+  void Submit(rollout::v1::GenerateGroupRequest request, int server = kAnyServer,
+              const TraceParent& trace = {});
+
+  // The next finished group, or none within `timeout`.
+  //   UNAVAILABLE          no server was ready for server_patience_seconds, or none came for
+  //                        start_patience_seconds (last error of each)
+  //   FAILED_PRECONDITION  another run owns a server
+  absl::StatusOr<std::optional<FinishedGroup>> Next(std::chrono::milliseconds timeout);
+
+  // Servers that answer but whose weights are not proven. Waits up to `timeout` for the first.
+  std::vector<int> Behind(std::chrono::milliseconds timeout);
+
+  // The trainer proved that `server` runs `version` of `epoch`.
+  void MarkReady(int server, int64_t epoch, int64_t version);
+  void MarkLost(int server, const std::string& reason);
+
+  // A call of somebody else to `server` failed in a way that is no fault of the call
+  // (call_end.h): it is lost until it answers. What proved its weights proves them still.
+  void Doubt(int server, const std::string& reason);
+
+  // A new version is about to be pushed: what a lost server ran is no proof any more.
+  void ExpireProofs();
+
+  // Ready or not, waiting time left included: the errors of Next, or OK.
+  absl::Status Health();
+
+  bool IsReady(int server) const;
+  const std::string& address(int server) const;
+  int num_servers() const;  // retired ones included
+  bool IsRetired(int server) const;
+  bool IsLost(int server) const;
+  int64_t num_hung() const;  // lost ones that answer while their engines do not move
+  // "ADDRESS: last error" of those that are lost and not retired; empty when none is.
+  std::string Missing() const;
+
+  // As of the last answer of each server; empty before the first.
+  std::optional<rollout::v1::GetInfoResponse> info(int server) const;
+
+  std::vector<ServerEvent> TakeEvents();
+  int64_t num_retries() const;
+
+  int64_t num_outstanding() const;  // groups submitted and not finished
+  double IdleSeconds() const;       // in all, with none of them
+
+  // Drops queued groups and cancels those in flight; their results never come.
+  void CancelAll();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_ROLLOUTS_ROLLOUT_CLIENT_H_

@@ -1,0 +1,33 @@
+#include "trainer/rollouts/server_numerics.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem::trainer {
+
+absl::Status CheckServerNumerics(const rollout::v1::GetInfoResponse& info, Numerics numerics,
+                                 ComputeDType dtype, const std::string& kernels) {
+  if (numerics != Numerics::kExact) return absl::OkStatus();
+  if (info.numerics() != NumericsName(Numerics::kExact)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("it runs with numerics '", info.numerics(),
+                     "', the trainer with exact: set server.engine.numerics=exact"));
+  }
+  const std::string own_dtype = dtype == ComputeDType::kBf16 ? "bf16" : "fp32";
+  if (info.dtype() != own_dtype) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "it computes in ", info.dtype(), ", the trainer in ", own_dtype,
+        ": numerics exact needs trainer.dtype and server.engine.dtype to be the same"));
+  }
+  if (info.instruction_set() != kernels) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("its kernels use ", info.instruction_set(), ", the trainer's ", kernels,
+                     ": numerics exact needs the same; set TANDEM_INSTRUCTION_SET to the lesser "
+                     "one on both sides, or "
+                     "server.engine.device and trainer.device to the same kind of device"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tandem::trainer

@@ -1,0 +1,234 @@
+#include "trainer/run/checkpoint.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/files/file_system.h"
+#include "common/base/status_macros.h"
+#include "common/model/safetensors.h"
+#include "common/weights/digest.h"
+#include "nlohmann/json.hpp"
+
+namespace tandem::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr char kWeights[] = "model.safetensors";
+constexpr char kOptimizer[] = "optimizer.safetensors";
+constexpr char kState[] = "state.json";
+constexpr char kManifest[] = "manifest.json";
+constexpr int kSchema = 1;
+
+// Files of a model directory that a checkpoint carries along.
+constexpr const char* kModelFiles[] = {"config.json",         "generation_config.json",
+                                       "tokenizer.json",      "tokenizer_config.json",
+                                       "chat_template.jinja", "special_tokens_map.json"};
+
+absl::StatusOr<json> DigestFile(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(const auto file, MappedFile::Open(path));
+  return json{{"bytes", file->bytes().size()}, {"xxh3_128", Digest128(file->bytes())}};
+}
+
+std::string StateJson(const Checkpoint& checkpoint) {
+  const json state = {{"schema", kSchema},
+                      {"step", checkpoint.step},
+                      {"next_group_step", checkpoint.next_group_step},
+                      {"run_id", checkpoint.run_id},
+                      {"seed", checkpoint.order.seed},
+                      {"prompts_per_step", checkpoint.order.prompts_per_step},
+                      {"prompts_digest", checkpoint.order.prompts_digest},
+                      {"model_config_digest", checkpoint.identity.model_config_digest},
+                      {"tokenizer_hash", checkpoint.identity.tokenizer_hash},
+                      {"start_digest", checkpoint.identity.start_digest},
+                      {"num_updates", checkpoint.learner.num_updates}};
+  return state.dump(1) + "\n";
+}
+
+absl::Status WriteFiles(const std::string& path, const Checkpoint& checkpoint,
+                        const std::string& model_directory) {
+  std::vector<std::string> names = {kWeights, kOptimizer, kState};
+  TANDEM_RETURN_IF_ERROR(WriteSafetensors(path + "/" + kWeights, checkpoint.learner.weights));
+  TANDEM_RETURN_IF_ERROR(WriteSafetensors(path + "/" + kOptimizer, checkpoint.learner.optimizer));
+  TANDEM_RETURN_IF_ERROR(WriteFileAtomically(path + "/" + kState, StateJson(checkpoint)));
+  for (const char* const name : kModelFiles) {
+    if (!fs::exists(model_directory + "/" + name)) continue;
+    TANDEM_ASSIGN_OR_RETURN(const std::string contents, ReadFile(model_directory + "/" + name));
+    TANDEM_RETURN_IF_ERROR(WriteFileAtomically(path + "/" + name, contents));
+    names.push_back(name);
+  }
+  json files = json::object();
+  for (const std::string& name : names) {
+    TANDEM_ASSIGN_OR_RETURN(files[name], DigestFile(path + "/" + name));
+  }
+  const json manifest = {{"schema", kSchema}, {"step", checkpoint.step}, {"files", files}};
+  return WriteFileAtomically(path + "/" + kManifest, manifest.dump(1) + "\n");
+}
+
+// Steps of the checkpoints in `directory`, newest first.
+std::vector<int64_t> StepsIn(const std::string& directory) {
+  std::vector<int64_t> steps;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename().string();
+    int64_t step = 0;
+    if (name.rfind("step_", 0) != 0) continue;
+    const auto parsed = std::from_chars(name.data() + 5, name.data() + name.size(), step);
+    if (parsed.ec == std::errc() && parsed.ptr == name.data() + name.size()) steps.push_back(step);
+  }
+  std::ranges::sort(steps, std::greater());
+  return steps;
+}
+
+std::string PathOf(const std::string& directory, int64_t step) {
+  return absl::StrCat(directory, "/step_", step);
+}
+
+// Also what a writer that died left unfinished: nobody else writes here.
+void RemoveStale(const std::string& directory, int64_t keep) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    if (entry.path().extension() == ".tmp") fs::remove_all(entry.path(), error);
+  }
+  const std::vector<int64_t> steps = StepsIn(directory);
+  for (size_t i = static_cast<size_t>(keep); i < steps.size(); ++i) {
+    fs::remove_all(PathOf(directory, steps[i]), error);
+  }
+}
+
+absl::StatusOr<json> ReadJson(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string contents, ReadFile(path));
+  json parsed = json::parse(contents, nullptr, /*allow_exceptions=*/false);
+  if (parsed.is_object() && parsed.value("schema", 0) == kSchema) return parsed;
+  return absl::DataLossError(absl::StrCat(path, " is not JSON of schema ", kSchema));
+}
+
+absl::Status VerifyFiles(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(const json manifest, ReadJson(path + "/" + kManifest));
+  const json files = manifest.value("files", json::object());
+  for (const char* const name : {kWeights, kOptimizer, kState}) {
+    if (!files.contains(name)) {
+      return absl::DataLossError(absl::StrCat(path, ": the manifest lacks ", name));
+    }
+  }
+  for (const auto& [name, want] : files.items()) {
+    const auto got = DigestFile(path + "/" + name);
+    if (!got.ok()) return absl::DataLossError(got.status().message());
+    if (*got != want) {
+      return absl::DataLossError(
+          absl::StrCat(path, "/", name, " is ", got->dump(), ", the manifest says ", want.dump()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckIdentity(const std::string& path, const CheckpointIdentity& was,
+                           const CheckpointIdentity& now) {
+  const auto check = [&](const char* what, const std::string& a, const std::string& b) {
+    if (a == b) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(path, " was made with another ", what,
+                                                      " (digest ", a, ", now ", b,
+                                                      "): name the model it was made with"));
+  };
+  TANDEM_RETURN_IF_ERROR(
+      check("model configuration", was.model_config_digest, now.model_config_digest));
+  TANDEM_RETURN_IF_ERROR(check("tokenizer", was.tokenizer_hash, now.tokenizer_hash));
+  if (was.start_digest.empty() || now.start_digest.empty()) return absl::OkStatus();
+  return check("set of starting weights, which are the reference policy,", was.start_digest,
+               now.start_digest);
+}
+
+// Keeps only what went wrong: not whether the file system said "not there" or "damaged".
+absl::Status AsDataLoss(const absl::Status& status) {
+  return status.ok() ? status : absl::DataLossError(status.message());
+}
+
+}  // namespace
+
+absl::Status CheckSameOrder(const DrawOrder& was, const DrawOrder& now) {
+  const auto differs = [](const char* what, const auto& a, const auto& b) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the run was started with ", what, " ", a, ", not ", b,
+        ": which prompts come next depends on it. To go on from its weights in another "
+        "way, start another run with the checkpoint as trainer.model"));
+  };
+  if (was.seed != now.seed) return differs("trainer.seed", was.seed, now.seed);
+  if (was.prompts_per_step != now.prompts_per_step) {
+    return differs("trainer.prompts_per_step", was.prompts_per_step, now.prompts_per_step);
+  }
+  if (was.prompts_digest == now.prompts_digest) return absl::OkStatus();
+  return differs("the prompts (trainer.data) of digest", was.prompts_digest, now.prompts_digest);
+}
+
+absl::Status SaveCheckpoint(const std::string& directory, const Checkpoint& checkpoint,
+                            const std::string& model_directory, int64_t keep) {
+  // One of the same step that was there holds the same weights, or was damaged.
+  TANDEM_RETURN_IF_ERROR(WriteDirectoryAtomically(
+      PathOf(directory, checkpoint.step), [&](const std::string& temporary) {
+        return WriteFiles(temporary, checkpoint, model_directory);
+      }));
+  TANDEM_RETURN_IF_ERROR(
+      WriteFileAtomically(directory + "/LATEST", absl::StrCat("step_", checkpoint.step, "\n")));
+  RemoveStale(directory, keep);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Checkpoint> LoadCheckpoint(const std::string& path,
+                                          const CheckpointIdentity& identity) {
+  TANDEM_RETURN_IF_ERROR(AsDataLoss(VerifyFiles(path)));
+  TANDEM_ASSIGN_OR_RETURN(const json state, ReadJson(path + "/" + kState));
+  Checkpoint checkpoint;
+  checkpoint.step = state.value("step", int64_t{-1});
+  checkpoint.next_group_step = state.value("next_group_step", int64_t{-1});
+  checkpoint.run_id = state.value("run_id", "");
+  checkpoint.order = {state.value("seed", uint64_t{0}),
+                      state.value("prompts_per_step", int64_t{-1}),
+                      state.value("prompts_digest", "")};
+  checkpoint.identity = {state.value("model_config_digest", ""), state.value("tokenizer_hash", ""),
+                         state.value("start_digest", "")};
+  checkpoint.learner.num_updates = state.value("num_updates", int64_t{-1});
+  if (checkpoint.step < 0 || checkpoint.next_group_step < 0 || checkpoint.learner.num_updates < 0 ||
+      checkpoint.order.prompts_per_step < 0) {
+    return absl::DataLossError(absl::StrCat(path, "/", kState, " lacks a field"));
+  }
+  TANDEM_RETURN_IF_ERROR(CheckIdentity(path, checkpoint.identity, identity));
+  auto weights = ReadSafetensors(path + "/" + kWeights);
+  TANDEM_RETURN_IF_ERROR(AsDataLoss(weights.status()));
+  auto optimizer = ReadSafetensors(path + "/" + kOptimizer);
+  TANDEM_RETURN_IF_ERROR(AsDataLoss(optimizer.status()));
+  for (HostTensor& tensor : weights->tensors) {
+    checkpoint.learner.weights.push_back(Present(std::move(tensor)));
+  }
+  for (HostTensor& tensor : optimizer->tensors) {
+    checkpoint.learner.optimizer.push_back(Present(std::move(tensor)));
+  }
+  return checkpoint;
+}
+
+absl::StatusOr<LoadedCheckpoint> LoadLatestCheckpoint(const std::string& directory,
+                                                      const CheckpointIdentity& identity) {
+  TANDEM_RETURN_IF_ERROR(RecoverDirectories(directory));
+  const std::vector<int64_t> steps = StepsIn(directory);
+  // A step newer than LATEST is whole too if its digests say so: the writer died between the two.
+  LoadedCheckpoint loaded;
+  for (const int64_t step : steps) {
+    auto checkpoint = LoadCheckpoint(PathOf(directory, step), identity);
+    if (checkpoint.ok()) {
+      loaded.checkpoint = *std::move(checkpoint);
+      return loaded;
+    }
+    if (checkpoint.status().code() != absl::StatusCode::kDataLoss) return checkpoint.status();
+    loaded.refused.push_back(std::string(checkpoint.status().message()));
+  }
+  if (steps.empty()) return absl::NotFoundError(absl::StrCat("no checkpoint in ", directory));
+  return absl::DataLossError(absl::StrCat(
+      "no checkpoint in ", directory, " is whole (", absl::StrJoin(loaded.refused, "; "),
+      "): bring one back, or move the run away and start anew"));
+}
+
+}  // namespace tandem::trainer

@@ -1,0 +1,77 @@
+// Checkpoints of a run: step_N directories that are there whole or not at all. Written to a
+// temporary directory, every file synced, a manifest with digests last in it, then renamed, then
+// LATEST. Each is also a Hugging Face directory (config and tokenizer files are copied in). Used by
+// trainer.cc.
+#ifndef TANDEM_TRAINER_RUN_CHECKPOINT_H_
+#define TANDEM_TRAINER_RUN_CHECKPOINT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "trainer/ranks/learner.h"
+
+namespace tandem::trainer {
+
+// What must be the same for a run to go on.
+struct CheckpointIdentity {
+  std::string model_config_digest;  // of config.json
+  std::string tokenizer_hash;
+  // CombinedDigest of the tensors of trainer.model, which are the reference policy and what
+  // distances are measured from; empty: unknown, as in checkpoints from before it was written.
+  std::string start_digest;
+};
+
+// What decides which prompts the groups of a step are of. It too must be the same: the trained
+// frontier is a number of steps.
+struct DrawOrder {
+  uint64_t seed = 0;
+  int64_t prompts_per_step = 0;
+  std::string prompts_digest;  // PromptSource::digest
+};
+
+// In what `now` differs from `was`, and what to do; OK: in nothing.
+//   INVALID_ARGUMENT  names the knob and both values
+absl::Status CheckSameOrder(const DrawOrder& was, const DrawOrder& now);
+
+struct Checkpoint {
+  int64_t step = 0;             // weight version
+  int64_t next_group_step = 0;  // the trained frontier: the first step whose groups are untrained
+  std::string run_id;
+  DrawOrder order;
+  CheckpointIdentity identity;
+  LearnerState learner;
+};
+
+// Writes DIRECTORY/step_N and LATEST, then removes all but the newest `keep`. A checkpoint of this
+// step that is there already is replaced. `model_directory` gives config and tokenizer files.
+//   RESOURCE_EXHAUSTED, PERMISSION_DENIED, UNAVAILABLE  it could not be written; those there before
+//   stand
+absl::Status SaveCheckpoint(const std::string& directory, const Checkpoint& checkpoint,
+                            const std::string& model_directory, int64_t keep);
+
+// Reads and verifies DIRECTORY/step_N.
+//   DATA_LOSS            a file is missing, short or has another digest (named)
+//   FAILED_PRECONDITION  made from another model, other weights of trainer.model or another
+//                        tokenizer (the difference is named)
+absl::StatusOr<Checkpoint> LoadCheckpoint(const std::string& path,
+                                          const CheckpointIdentity& identity);
+
+struct LoadedCheckpoint {
+  Checkpoint checkpoint;
+  std::vector<std::string> refused;  // newer ones that were damaged, with why
+};
+
+// The newest checkpoint that is whole, whatever LATEST says. First it gives a checkpoint its name
+// back whose replacement a crash interrupted, so only the run that owns `directory` may call this.
+//   NOT_FOUND  none is there
+//   DATA_LOSS  all are damaged (each named)
+//   FAILED_PRECONDITION as above
+absl::StatusOr<LoadedCheckpoint> LoadLatestCheckpoint(const std::string& directory,
+                                                      const CheckpointIdentity& identity);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_RUN_CHECKPOINT_H_

@@ -1,0 +1,172 @@
+#include "trainer/run/evaluation.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/weights/digest.h"
+#include "trainer/experience/group_check.h"
+#include "common/base/stable_hash.h"
+
+namespace tandem::trainer {
+namespace {
+
+using experience::v1::Prompt;
+
+// Group ids of evaluations lie far above those of training, apart for each step and kind.
+constexpr int64_t kFirstId = int64_t{1} << 44;
+constexpr int64_t kIdsPerKind = int64_t{1} << 20;
+
+int64_t FirstId(int64_t step, bool sampled) {
+  return kFirstId + (2 * step + (sampled ? 1 : 0)) * kIdsPerKind;
+}
+
+rollout::v1::GenerateGroupRequest RequestFor(const Prompt& prompt, int64_t group_id,
+                                             int64_t num_completions, bool sampled,
+                                             const EvaluationContext& context) {
+  rollout::v1::GenerateGroupRequest request;
+  request.set_run_id(context.run_id);
+  request.set_group_id(group_id);
+  *request.mutable_prompt_token_ids() = prompt.token_ids();
+  request.set_prompt_hash(
+      HashTokenIds({prompt.token_ids().data(), static_cast<size_t>(prompt.token_ids_size())}));
+  request.set_num_completions(static_cast<int32_t>(num_completions));
+  request.set_min_weight_version(context.version);
+  rollout::v1::SamplingParams* const sampling = request.mutable_sampling();
+  if (sampled) *sampling = context.sampling;
+  sampling->set_max_new_tokens(context.sampling.max_new_tokens());
+  sampling->set_seed(StableHash({context.seed, static_cast<uint64_t>(group_id)}));
+  return request;
+}
+
+std::vector<Reward> Score(const Prompt& prompt, const FinishedGroup& group,
+                          RewardFunction& rewards) {
+  std::vector<RewardInput> inputs;
+  for (const rollout::v1::Completion& completion : group.completions) {
+    inputs.push_back({.text = completion.text(),
+                      .answer = prompt.answer(),
+                      .prompt = prompt.text(),
+                      .source_json = prompt.source_json(),
+                      .num_tokens = completion.token_ids_size(),
+                      .truncated = IsTruncated(completion)});
+  }
+  return rewards.Score(inputs);
+}
+
+// Sums over the prompts of one kind.
+struct Tally {
+  int64_t answered = 0, failed = 0;
+  double reward = 0;     // of the first completion that has one
+  int64_t correct = 0;   // prompts with a correct completion
+  absl::Status failure;  // of the last prompt that was not answered
+};
+
+absl::Status NoneAnswered(const Tally& tally, size_t num_prompts, const char* how) {
+  const auto code = tally.failure.code() == absl::StatusCode::kInvalidArgument
+                        ? absl::StatusCode::kInvalidArgument
+                        : absl::StatusCode::kInternal;
+  return {code, absl::StrCat("none of ", num_prompts, " held-out prompts was answered ", how,
+                             "; the last: ", tally.failure.message())};
+}
+
+absl::StatusOr<Tally> Ask(std::span<const Prompt> prompts, bool sampled, int64_t k,
+                          const EvaluationContext& context, RolloutClient& client,
+                          RewardFunction& rewards, const StopSignal& stop) {
+  const int64_t first = FirstId(context.step, sampled);
+  const int64_t count = static_cast<int64_t>(prompts.size());
+  for (int64_t i = 0; i < count; ++i) {
+    client.Submit(RequestFor(prompts[static_cast<size_t>(i)], first + i, k, sampled, context));
+  }
+  Tally tally;
+  for (int64_t waiting = count; waiting > 0;) {
+    if (stop.Requested()) return absl::CancelledError("stopped during an evaluation");
+    TANDEM_RETURN_IF_ERROR(context.tick());
+    TANDEM_ASSIGN_OR_RETURN(std::optional<FinishedGroup> group,
+                            client.Next(std::chrono::milliseconds(200)));
+    if (!group.has_value()) continue;
+    const int64_t index = group->group_id - first;
+    if (index < 0 || index >= count) {
+      TANDEM_RETURN_IF_ERROR(context.other(*std::move(group)));
+      continue;
+    }
+    --waiting;
+    if (!group->status.ok()) {
+      log::Warning("an evaluation prompt failed",
+                   {{"group_id", group->group_id}, {"reason", group->status.ToString()}});
+      tally.failure = group->status;
+      ++tally.failed;
+      continue;
+    }
+    std::vector<Reward> scored = Score(prompts[static_cast<size_t>(index)], *group, rewards);
+    std::string failure;
+    std::erase_if(scored, [&](const Reward& reward) {
+      const bool failed = IsRewardFailure(reward.mask_reason);
+      if (failed) failure = reward.mask_reason;
+      return failed;
+    });
+    if (scored.empty()) {
+      log::Warning("an evaluation prompt failed",
+                   {{"group_id", group->group_id}, {"reason", failure}});
+      tally.failure = absl::InternalError(failure);
+      ++tally.failed;
+      continue;
+    }
+    ++tally.answered;
+    tally.reward += scored.front().value;
+    tally.correct += std::ranges::any_of(scored, &Reward::correct);
+  }
+  return tally;
+}
+
+}  // namespace
+
+bool IsEvaluationGroup(int64_t group_id) { return group_id >= kFirstId; }
+
+void BindOptions(OptionBinder& binder, EvaluationOptions& options) {
+  binder.Integer("every", &options.every, {.min = 0}, "steps",
+                 "evaluate on held-out prompts; 0: only at start and end");
+  binder.Flag("at_start", &options.at_start, "evaluate before the first train step");
+  binder.Flag("at_end", &options.at_end, "evaluate after the last train step");
+  binder.Integer("num_prompts", &options.num_prompts, {.min = 0}, "prompts",
+                 "the first so many of the held-out file; 0: all");
+  binder.Integer("pass_at_k", &options.pass_at_k, {.min = 0, .max = 1024}, "completions",
+                 "also sample so many per prompt and report pass@k; 0: greedy only");
+  binder.Integer("max_new_tokens", &options.max_new_tokens, {.min = 0}, "tokens",
+                 "0: as in training");
+}
+
+absl::StatusOr<EvaluationResult> Evaluate(std::span<const Prompt> prompts,
+                                          const EvaluationOptions& options,
+                                          const EvaluationContext& context, RolloutClient& client,
+                                          RewardFunction& rewards, const StopSignal& stop) {
+  const auto wanted = static_cast<size_t>(options.num_prompts);
+  if (wanted > 0 && wanted < prompts.size()) prompts = prompts.first(wanted);
+  EvaluationResult result;
+  TANDEM_ASSIGN_OR_RETURN(const Tally greedy,
+                          Ask(prompts, false, 1, context, client, rewards, stop));
+  result.num_prompts = greedy.answered;
+  result.num_failed = greedy.failed;
+  if (greedy.answered == 0) {
+    result.none_answered = NoneAnswered(greedy, prompts.size(), "at temperature 0");
+    return result;
+  }
+  const double answered = static_cast<double>(greedy.answered);
+  result.greedy = greedy.reward / answered;
+  result.greedy_share_correct = static_cast<double>(greedy.correct) / answered;
+  if (options.pass_at_k == 0) return result;
+  TANDEM_ASSIGN_OR_RETURN(const Tally sampled,
+                          Ask(prompts, true, options.pass_at_k, context, client, rewards, stop));
+  result.num_failed_at_k = sampled.failed;
+  if (sampled.answered == 0) {
+    result.none_answered = NoneAnswered(sampled, prompts.size(), "for pass@k");
+    return result;
+  }
+  result.k = options.pass_at_k;
+  result.pass_at_k = static_cast<double>(sampled.correct) / static_cast<double>(sampled.answered);
+  return result;
+}
+
+}  // namespace tandem::trainer

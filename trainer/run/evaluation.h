@@ -1,0 +1,68 @@
+// Evaluation: how good the policy is on held-out prompts, through the same rollout servers: greedy,
+// and sampled pass@k by option. Used by trainer.cc between train steps.
+#ifndef TANDEM_TRAINER_RUN_EVALUATION_H_
+#define TANDEM_TRAINER_RUN_EVALUATION_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/options/options.h"
+#include "common/process/stop_signal.h"
+#include "proto/experience.pb.h"
+#include "trainer/rewards/rewards.h"
+#include "trainer/rollouts/rollout_client.h"
+
+namespace tandem::trainer {
+
+struct EvaluationOptions {
+  int64_t every = 0;  // train steps; 0: only at start and end
+  bool at_start = true;
+  bool at_end = true;
+  int64_t num_prompts = 0;     // the first so many of the file; 0: all
+  int64_t pass_at_k = 0;       // samples per prompt; 0: greedy only
+  int64_t max_new_tokens = 0;  // 0: as in training
+};
+void BindOptions(OptionBinder& binder, EvaluationOptions& options);
+
+// Ids of evaluation groups lie apart from those of training.
+bool IsEvaluationGroup(int64_t group_id);
+
+struct EvaluationResult {
+  int64_t num_prompts = 0;          // that were answered
+  int64_t num_failed = 0;           // the server or the reward gave up: in none of the means
+  double greedy = 0;                // mean reward
+  double greedy_share_correct = 0;  // share with a correct completion (Reward::correct)
+  double pass_at_k = 0;             // share of prompts with a correct one among k
+  int64_t num_failed_at_k = 0;      // as num_failed, of the sampled ones
+  int64_t k = 0;                    // 0: not sampled, or none was answered
+  // Why there are no numbers: no prompt was answered, greedily or, where those are there, sampled.
+  // A share of 0 prompts is not 0. INVALID_ARGUMENT: the last of them was refused as such.
+  absl::Status none_answered;
+};
+
+struct EvaluationContext {
+  std::string run_id;
+  uint64_t seed = 0;
+  int64_t step = 0;     // of the run: evaluations of different steps ask for different groups
+  int64_t version = 0;  // weights to evaluate: the newest that servers were given
+  // As in training: pass@k samples draw by it, filters included; greedy ones have its length alone.
+  rollout::v1::SamplingParams sampling;
+  std::function<absl::Status()> tick;                // called while waiting: keeps servers in sync
+  std::function<absl::Status(FinishedGroup)> other;  // gets groups that are not of this evaluation
+};
+
+// Asks for the first options.num_prompts prompts and waits for all. OK also where none was
+// answered: then the result says so.
+//   CANCELLED  a stop was requested
+//   any error of RolloutClient::Next, `tick` and `other`
+absl::StatusOr<EvaluationResult> Evaluate(std::span<const experience::v1::Prompt> prompts,
+                                          const EvaluationOptions& options,
+                                          const EvaluationContext& context, RolloutClient& client,
+                                          RewardFunction& rewards, const StopSignal& stop);
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_RUN_EVALUATION_H_

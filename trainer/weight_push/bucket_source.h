@@ -1,0 +1,32 @@
+// BucketSource: where the buckets of a push come from at the trainer: copied together in host
+// memory, or cast from the masters in memory of a device (cuda/device_cast.h). PushGroup sends what
+// it makes. Free of LibTorch.
+#ifndef TANDEM_TRAINER_WEIGHT_PUSH_BUCKET_SOURCE_H_
+#define TANDEM_TRAINER_WEIGHT_PUSH_BUCKET_SOURCE_H_
+
+#include <cstddef>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "common/model/device.h"
+#include "common/weights/wire_buckets.h"
+
+namespace tandem::trainer {
+
+// Not thread-safe: the thread that sends uses it.
+class BucketSource {
+ public:
+  virtual ~BucketSource() = default;
+
+  virtual Device memory() const = 0;  // whose the bytes lie in
+
+  // The bytes of `bucket`, in room `place`, 0 or 1: there until that room is filled again. In
+  // memory of a device they are there for what is put on this thread's current stream after the
+  // call.
+  //   any error of reading the tensors;  INTERNAL  the device failed, or has no memory for a room
+  virtual absl::StatusOr<std::span<std::byte>> Fill(size_t place, const Bucket& bucket) = 0;
+};
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_WEIGHT_PUSH_BUCKET_SOURCE_H_

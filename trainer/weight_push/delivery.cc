@@ -1,0 +1,175 @@
+#include "trainer/weight_push/delivery.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/json_number.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+
+namespace tandem::trainer {
+
+using std::chrono::milliseconds;
+
+namespace {
+
+const char* TransportOf(const ServerPush& push) {
+  if (push.skipped) return "none";
+  return push.over_group ? "collective" : "stream";
+}
+
+}  // namespace
+
+absl::Status Delivery::WaitForServers(double patience_seconds, bool need_all,
+                                      const StopSignal& stop, const std::function<void()>& tick) {
+  const double start = MonotonicSeconds();
+  double next_warning = 5;
+  for (;;) {
+    tick();
+    const int answering = static_cast<int>(client_->Behind(milliseconds(50)).size());
+    TANDEM_RETURN_IF_ERROR(client_->Health());
+    const std::string missing = client_->Missing();
+    if (answering > 0 && missing.empty()) return ForwardEvents();
+    if (stop.Requested()) return absl::OkStatus();
+    const double waited = MonotonicSeconds() - start;
+    if (waited > patience_seconds && answering > 0) {
+      if (!need_all) return ForwardEvents();
+      return absl::UnavailableError(
+          absl::StrCat("only ", answering, " rollout servers answer after ", patience_seconds,
+                       " s, and a deterministic run needs ", "all of them: ", missing));
+    }
+    if (waited > next_warning && answering > 0) {
+      next_warning *= 2;
+      log::Warning("waiting for the other rollout servers", {{"waited_s", waited},
+                                                             {"patience_s", patience_seconds},
+                                                             {"answering", answering},
+                                                             {"missing", missing}});
+    }
+    stop.WaitFor(milliseconds(50));
+  }
+}
+
+absl::StatusOr<DType> Delivery::ServerDType() {
+  absl::Status failed = absl::UnavailableError("no rollout server answers");
+  for (const int server : client_->Behind(milliseconds(0))) {
+    absl::StatusOr<DType> dtype = publisher_->ServerDType(server);
+    if (dtype.ok()) return dtype;
+    failed = std::move(dtype).status();
+  }
+  return failed;
+}
+
+absl::Status Delivery::ClaimBehind(std::vector<int>* claimed) {
+  for (const int server : client_->Behind(milliseconds(0))) {
+    const absl::Status status = publisher_->Claim(server);
+    if (status.code() == absl::StatusCode::kFailedPrecondition) return status;
+    if (status.ok()) {
+      claimed->push_back(server);
+    } else {
+      client_->MarkLost(server, status.ToString());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Delivery::Settle(const ServerPush& push, PushTotals* totals) {
+  const std::string& address = client_->address(push.server);
+  const int64_t version = publisher_->version().value;
+  if (!push.status.ok()) {
+    client_->MarkLost(push.server, push.status.ToString());
+    return events_("push_failed", push.status.ToString(),
+                   {{"version", absl::StrCat(version)}, {"server", JsonText(address)}});
+  }
+  client_->MarkReady(push.server, push.live_epoch, version);
+  totals->bytes += push.bytes;
+  if (!push.skipped) totals->dense_bytes += publisher_->num_bytes();
+  totals->seconds = std::max(totals->seconds, push.seconds);
+  totals->pause_ms = std::max(totals->pause_ms, push.pause_ms);
+  return events_("push_committed",
+                 push.skipped ? "the server had these weights already" : "weights delivered",
+                 {{"version", absl::StrCat(version)},
+                  {"epoch", absl::StrCat(push.live_epoch)},
+                  {"server", JsonText(address)},
+                  {"digest", JsonText(push.digest)},
+                  {"bytes", absl::StrCat(push.bytes)},
+                  {"transport", JsonText(TransportOf(push))},
+                  {"on_device", push.on_device ? "true" : "false"},
+                  {"form", JsonText(push.skipped    ? "none"
+                                    : push.is_delta ? "delta"
+                                                    : "dense")},
+                  {"changed_share", JsonNumber(cast_.changed_share)},
+                  {"lost_norm", JsonNumber(cast_.lost_norm)},
+                  {"arrived_share", JsonNumber(cast_.arrived_share)}});
+}
+
+absl::StatusOr<PushTotals> Delivery::Publish(WeightVersion version, CastWeights cast) {
+  held_.push_back({version, std::move(cast)});
+  if (published_ && static_cast<int64_t>(held_.size()) <= hold_back_) return PushTotals{};
+  HeldWeights due = std::move(held_.front());
+  held_.pop_front();
+  published_ = true;
+  cast_ = due.cast.numbers;
+  client_->ExpireProofs();
+  // Masters on a device are still those of this version where none was held back.
+  if (!held_.empty()) due.cast.on_device.reset();
+  TANDEM_RETURN_IF_ERROR(publisher_->SetWeights(due.version, std::move(due.cast.tensors),
+                                                std::move(due.cast.on_device)));
+  std::vector<int> servers;
+  TANDEM_RETURN_IF_ERROR(ClaimBehind(&servers));
+  for (int i = 0; i < client_->num_servers(); ++i) {
+    if (client_->IsReady(i)) servers.push_back(i);
+  }
+  PushTotals totals;
+  for (const ServerPush& push : publisher_->Publish(servers)) {
+    TANDEM_RETURN_IF_ERROR(Settle(push, &totals));
+  }
+  return totals;
+}
+
+absl::Status Delivery::Sync() {
+  TANDEM_RETURN_IF_ERROR(ForwardEvents());
+  std::vector<int> claimed;
+  TANDEM_RETURN_IF_ERROR(ClaimBehind(&claimed));
+  PushTotals totals;
+  for (const int server : claimed) {
+    TANDEM_RETURN_IF_ERROR(Settle(publisher_->PushTo(server), &totals));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Delivery::Verify() {
+  for (int i = 0; i < client_->num_servers(); ++i) {
+    if (!client_->IsReady(i)) continue;
+    const absl::Status status = publisher_->Verify(i);
+    if (status.code() == absl::StatusCode::kDataLoss) return status;
+    if (!status.ok()) client_->MarkLost(i, status.ToString());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Delivery::ForwardEvents() {
+  for (const ServerEvent& event : client_->TakeEvents()) {
+    log::Info(event.kind, {{"server", event.address}, {"reason", event.message}});
+    TANDEM_RETURN_IF_ERROR(events_(event.kind, absl::StrCat(event.address, ": ", event.message),
+                                   {{"server", JsonText(event.address)}}));
+  }
+  return absl::OkStatus();
+}
+
+void AddPushNumbers(WeightVersion version, const CastNumbers& cast, const PushTotals& totals,
+                    MetricsLine* line) {
+  line->AddCount("push/version", version.value);
+  line->AddCount("push/bytes", totals.bytes);
+  line->AddCount("push/dense_bytes", totals.dense_bytes);
+  line->Add("push/seconds", totals.seconds);
+  line->Add("push/pause_ms", totals.pause_ms);
+  line->Add("push/changed_share", cast.changed_share);
+  line->Add("push/lost_norm", cast.lost_norm);
+  line->Add("push/update_norm", cast.update_norm);
+  line->Add("push/arrived_share", cast.arrived_share);
+}
+
+}  // namespace tandem::trainer

@@ -1,0 +1,92 @@
+// WeightCaster: fp32 masters in the dtype of the servers, and what the cast did to the update
+// (first half of arrow 9). Free of LibTorch in its header. Used by the trainer's learner before
+// each push.
+//
+// Rounding to bfloat16: common/tensor/bf16_rounding.h.
+// Use from one thread. Memory: a copy of the masters and of the last cast.
+#ifndef TANDEM_TRAINER_WEIGHT_PUSH_WEIGHT_CAST_H_
+#define TANDEM_TRAINER_WEIGHT_PUSH_WEIGHT_CAST_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/options/options.h"
+#include "common/model/tensor_source.h"
+#include "common/weights/host_tensor.h"
+#include "trainer/weight_push/bucket_source.h"
+
+namespace tandem::trainer {
+
+enum class Rounding { kNearest, kDither };
+std::string_view RoundingName(Rounding rounding);  // "nearest", "dither"
+
+struct WeightCastOptions {
+  Rounding rounding = Rounding::kDither;
+};
+void BindOptions(OptionBinder& binder, WeightCastOptions& options);
+
+// Masters [count] of a tensor from element `first` on, as a push sends them to a bf16 server.
+// Parallel.
+void CastToBf16(std::string_view name, int64_t first, const float* masters, int64_t count,
+                Rounding rounding, uint16_t* out);
+
+// What a cast did to an update u = masters - masters at the cast before, of which the servers see
+// s = cast - cast before. Of the first cast everything is new: 1, 0, 0, 1.
+struct CastNumbers {
+  double changed_share = 1;  // elements whose bytes differ
+  double update_norm = 0;    // ||u||
+  double lost_norm = 0;      // ||u - s||: with dither mostly noise that averages out over elements
+  // <s, u> / <u, u>: 1 when the update arrives whole on average or is 0, 0 when it is swallowed.
+  double arrived_share = 1;
+};
+
+// What CastNumbers are made of: adds up over tensors, and over ranks that cast slices of them.
+struct CastSums {
+  double num_elements = 0, changed = 0;  // 0 elements: a first cast
+  double update = 0, lost = 0, arrived = 0;
+
+  std::vector<double*> all() { return {&num_elements, &changed, &update, &lost, &arrived}; }
+  CastNumbers Numbers() const;
+};
+
+// Part of a tensor, or all of it.
+struct TensorPart {
+  HostTensor values;  // of the tensor's name; [num_elements] where it is a part
+  int64_t first = 0;  // element of the tensor
+};
+
+struct CastParts {
+  std::vector<HostTensor> tensors;  // names, shapes and order of the masters; own memory
+  CastSums sums;
+};
+
+// A version as servers get it.
+struct CastWeights {
+  std::vector<TensorSource> tensors;  // names, shapes and order of the masters
+  // The same bytes made on the device that the masters lie on, until they change; null: they do not
+  // lie on one, or not whole.
+  std::shared_ptr<BucketSource> on_device;
+  Rounding rounding = Rounding::kNearest;  // of a cast to kBF16
+  CastNumbers numbers;
+};
+
+class WeightCaster {
+ public:
+  // Casts F32 `masters` to kF32 (a copy) or kBF16, and remembers both for the next call's sums. The
+  // nearest cast is what a server makes of a directory at load; version 0 is made by it.
+  //   INVALID_ARGUMENT  another dtype, or other tensors than the call before
+  absl::StatusOr<CastParts> Cast(std::span<const TensorPart> masters, DType dtype,
+                                 Rounding rounding);
+
+ private:
+  std::vector<std::vector<float>> last_masters_;
+  std::vector<HostTensor> last_cast_;
+};
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_WEIGHT_PUSH_WEIGHT_CAST_H_
