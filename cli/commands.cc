@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "common/options/command_line.h"
-#include "common/base/exit_codes.h"
 #include "cli/former_flags.h"
-#include "cli/tools/library_versions.h"
 #include "cli/io/subcommand.h"
+#include "cli/tools/library_versions.h"
+#include "common/base/exit_codes.h"
+#include "common/options/command_line.h"
 
 namespace tandem::cli {
 namespace {

@@ -2,8 +2,8 @@
 #include <string>
 #include <vector>
 
-#include "common/process/passive_threads.h"
 #include "cli/io/subcommand.h"
+#include "common/process/passive_threads.h"
 
 int main(int argc, char** argv) {
   tandem::EnsurePassiveThreads(argc, argv);

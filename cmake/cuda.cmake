@@ -1,6 +1,6 @@
 # The CUDA half of LibTorch, and nvcc. Nothing of it is looked for unless TANDEM_CUDA is on: the cuda preset.
 # torch::cuda carries c10_cuda, torch_cuda, the CUDA run time and NCCL, all out of wheels; a target that
-# names it links torch::cpu too. Kernels (.cu) are compiled by nvcc through tandem_cuda_objects: with
+# names it links torch::cpu too. Kernels (.cu) are compiled by nvcc through tandem_cuda_library: with
 # CMake's own CUDA language, its compiler check wants the layout of an installed toolkit, not of wheels.
 option(TANDEM_CUDA "Build the CUDA path: deploy/setup/install.sh --cuda first" OFF)
 if(NOT TANDEM_CUDA)
@@ -54,11 +54,14 @@ foreach(architecture IN LISTS TANDEM_CUDA_ARCHITECTURES)
 endforeach()
 list(APPEND TANDEM_NVCC_FLAGS -gencode arch=compute_${TANDEM_CUDA_PTX},code=compute_${TANDEM_CUDA_PTX})
 
-# tandem_cuda_objects(OUT_VARIABLE file.cu ...): compiles each and puts the object files' names into the variable.
-function(tandem_cuda_objects out)
+# tandem_cuda_library(NAME <name> SRCS file.cu ... [DEPS ...]): tandem::<name> of kernels.
+function(tandem_cuda_library)
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "" "NAME" "SRCS;DEPS")
   set(objects "")
-  foreach(source IN LISTS ARGN)
+  foreach(source IN LISTS ARG_SRCS)
     set(object ${CMAKE_CURRENT_BINARY_DIR}/${source}.o)
+    get_filename_component(folder ${object} DIRECTORY)
+    file(MAKE_DIRECTORY ${folder})
     add_custom_command(
       OUTPUT ${object}
       COMMAND ${CCACHE} ${TANDEM_CUDA_TOOLKIT}/bin/nvcc ${TANDEM_NVCC_FLAGS} -MD -MF ${object}.d
@@ -68,5 +71,7 @@ function(tandem_cuda_objects out)
     list(APPEND objects ${object})
   endforeach()
   set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
-  set(${out} ${objects} PARENT_SCOPE)
+  tandem_library(NAME ${ARG_NAME} SRCS ${objects} DEPS ${ARG_DEPS})
+  set_target_properties(tandem_${ARG_NAME} PROPERTIES LINKER_LANGUAGE CXX)
+  target_link_libraries(tandem_${ARG_NAME} PRIVATE torch::cudart)
 endfunction()

@@ -1,4 +1,4 @@
-# tandem_library / tandem_binary / tandem_test: every target of the project is declared through
+# tandem_library / tandem_binary / tandem_tests: every target of the project is declared through
 # these, so that warnings, includes and labels are the same everywhere.
 
 set(TANDEM_SANITIZER "" CACHE STRING "address (with undefined), thread, fuzzer (clang), or empty")
@@ -6,7 +6,8 @@ option(TANDEM_WERROR "Warnings are errors" ON)
 
 find_program(CCACHE ccache)
 if(CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  # What ccache needs to be told before it keeps what was compiled with a precompiled header.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
 endif()
 
 add_library(tandem_flags INTERFACE)
@@ -31,7 +32,8 @@ elseif(TANDEM_SANITIZER STREQUAL "thread")
   target_link_options(tandem_flags INTERFACE -fsanitize=thread)
 endif()
 target_include_directories(tandem_flags INTERFACE ${PROJECT_SOURCE_DIR})
-target_link_options(tandem_flags INTERFACE -Wl,-z,relro,-z,now)
+# --as-needed: a program loads the shared libraries that its own code calls, and not all that stand behind its DEPS.
+target_link_options(tandem_flags INTERFACE -Wl,-z,relro,-z,now -Wl,--as-needed)
 
 # What programs are made of, and not tests: calls of libc with a known size are checked. Not under sanitizers,
 # which check more, and not without optimisation, where it does nothing.
@@ -40,30 +42,63 @@ if(TANDEM_SANITIZER STREQUAL "")
   set(TANDEM_FORTIFY $<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE> $<$<NOT:$<CONFIG:Debug>>:-D_FORTIFY_SOURCE=2>)
 endif()
 
-# tandem_library(NAME <name> [HDRS ...] [SRCS ...] [DEPS ...] [TORCH] [CUDA])
-# Makes tandem::<name>. Includes are from the top folder ("trainer/loss/policy_loss.h"). DEPS lists every
-# library whose headers the target includes. TORCH links LibTorch, PRIVATE and behind -idirafter
-# (its include directory carries foreign protobuf and fmt headers). CUDA links its CUDA half too.
+# Code in which no time is spent when it runs compiles in two thirds of the time.
+set(TANDEM_LIGHT_OPTIMISATION $<$<NOT:$<CONFIG:Debug>>:-O1>)
+
+# tandem_sources(OUT [FOLDERS ...] [EXCEPT ...] [SRCS ...]): the .cc files of the folders (not of folders in them) without
+# those named after EXCEPT, and SRCS.
+function(tandem_sources out)
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "" "FOLDERS;EXCEPT;SRCS")
+  set(found "")
+  foreach(folder IN LISTS ARG_FOLDERS)
+    cmake_path(ABSOLUTE_PATH folder NORMALIZE OUTPUT_VARIABLE folder)
+    file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} ${folder}/*.cc)
+    list(APPEND found ${sources})
+  endforeach()
+  foreach(source IN LISTS ARG_EXCEPT)
+    if(NOT source IN_LIST found)
+      message(FATAL_ERROR "${CMAKE_CURRENT_SOURCE_DIR}: EXCEPT ${source}: no such file in ${ARG_FOLDERS}")
+    endif()
+    list(REMOVE_ITEM found ${source})
+  endforeach()
+  set(${out} ${found} ${ARG_SRCS} PARENT_SCOPE)
+endfunction()
+
+# tandem_library(NAME <name> [FOLDERS ...] [EXCEPT ...] [SRCS ...] [DEPS ...] [TORCH] [CUDA] [LIGHT] [PRECOMPILE ...])
+# Makes tandem::<name>: a folder or a few that lie beside each other, or the part of a folder that another library must
+# not load. Includes are from the top folder ("trainer/loss/policy_loss.h"), and which folder may include which is the
+# business of tests/structure/include_rules_test.py: DEPS is what is linked, and carries include directories of
+# libraries of others. TORCH links LibTorch, PRIVATE and behind -idirafter (its include directory carries foreign
+# protobuf and fmt headers). CUDA links its CUDA half too. LIGHT: no time is spent in it. PRECOMPILE: headers of
+# libraries of others that most of its files include.
 function(tandem_library)
-  cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH;CUDA" "NAME" "HDRS;SRCS;DEPS")
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH;CUDA;LIGHT" "NAME" "FOLDERS;EXCEPT;SRCS;DEPS;PRECOMPILE")
   if(ARG_UNPARSED_ARGUMENTS OR NOT ARG_NAME)
     message(FATAL_ERROR "tandem_library(${ARG_NAME}): ${ARG_UNPARSED_ARGUMENTS}")
   endif()
-  if(ARG_SRCS)
-    add_library(tandem_${ARG_NAME} STATIC ${ARG_SRCS} ${ARG_HDRS})
-    target_link_libraries(tandem_${ARG_NAME} PUBLIC tandem_flags ${ARG_DEPS})
-    target_compile_options(tandem_${ARG_NAME} PRIVATE ${TANDEM_FORTIFY})
-    if(ARG_TORCH)
-      target_link_libraries(tandem_${ARG_NAME} PRIVATE torch::cpu)
-    endif()
-    if(ARG_CUDA)
-      target_link_libraries(tandem_${ARG_NAME} PRIVATE torch::cuda)
-    endif()
-  else()
-    add_library(tandem_${ARG_NAME} INTERFACE ${ARG_HDRS})
-    target_link_libraries(tandem_${ARG_NAME} INTERFACE tandem_flags ${ARG_DEPS})
+  tandem_sources(sources FOLDERS ${ARG_FOLDERS} EXCEPT ${ARG_EXCEPT} SRCS ${ARG_SRCS})
+  add_library(tandem_${ARG_NAME} STATIC ${sources})
+  target_link_libraries(tandem_${ARG_NAME} PUBLIC tandem_flags ${ARG_DEPS})
+  target_compile_options(tandem_${ARG_NAME} PRIVATE ${TANDEM_FORTIFY})
+  if(ARG_TORCH)
+    target_link_libraries(tandem_${ARG_NAME} PRIVATE torch::cpu)
   endif()
+  if(ARG_CUDA)
+    target_link_libraries(tandem_${ARG_NAME} PRIVATE torch::cuda)
+  endif()
+  if(ARG_LIGHT)
+    target_compile_options(tandem_${ARG_NAME} PRIVATE ${TANDEM_LIGHT_OPTIMISATION})
+  endif()
+  tandem_precompile(tandem_${ARG_NAME} ${ARG_PRECOMPILE})
   add_library(tandem::${ARG_NAME} ALIAS tandem_${ARG_NAME})
+endfunction()
+
+# tandem_precompile(TARGET header ...): without -fpch-preprocess, ccache keeps nothing of a target that has one.
+function(tandem_precompile target)
+  if(ARGN)
+    target_precompile_headers(${target} PRIVATE ${ARGN})
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+  endif()
 endfunction()
 
 # What is built without naming tests: `cmake --build ... --target tandem_binaries`.
@@ -84,19 +119,37 @@ function(tandem_binary)
   add_dependencies(tandem_binaries ${ARG_NAME})
 endfunction()
 
-# After so long a test hangs. Far more than any takes, so that a machine that is busy fails none.
-set(TANDEM_TEST_SECONDS 900)
+# tandem_test_driver(NAME <name> SRCS ... DEPS ... [TORCH]): a program that Python tests start, in build/<preset>/tests.
+function(tandem_test_driver)
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH" "NAME" "SRCS;DEPS")
+  add_executable(${ARG_NAME} ${ARG_SRCS})
+  target_link_libraries(${ARG_NAME} PRIVATE tandem_flags ${ARG_DEPS})
+  target_compile_options(${ARG_NAME} PRIVATE ${TANDEM_LIGHT_OPTIMISATION})
+  if(ARG_TORCH)
+    target_link_libraries(${ARG_NAME} PRIVATE torch::cpu)
+  endif()
+  set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+endfunction()
 
-# tandem_test(NAME <name> SRCS ... DEPS ... [TORCH] [CUDA] [WHOLE] [LABELS ...] [TIMEOUT s])
-# One executable per test file. Each TEST is its own ctest case, found when ctest runs; with TORCH or
-# WHOLE the executable is one case: a process that loads LibTorch takes half a second to start, so
-# say WHOLE for every test whose DEPS link it. With TORCH the test file itself may include LibTorch.
+# After so long a test hangs. A test that needs more says so by tandem_test_timeout.
+set(TANDEM_TEST_SECONDS 60)
+# A run of a test under a sanitizer, or beside another that keeps both cores, takes a few times as long.
+if(NOT TANDEM_SANITIZER STREQUAL "")
+  set(TANDEM_TEST_SECONDS 240)
+endif()
+
+# tandem_tests(NAME <name> [FOLDERS ...] [EXCEPT ...] [SRCS ...] [DEPS ...] [TORCH] [CUDA] [WHOLE] [LABELS ...]
+#              [VARIANT word] [TIMEOUT s] [PRECOMPILE ...])
+# One program of the test files of one kind. Each TEST is its own ctest case, found when ctest runs; with WHOLE each
+# file is one, named as the file (x_test, and x_word_test with a VARIANT): where a process of its own for each TEST costs more than the test (LibTorch takes
+# half a second to load, a model is written once a file). With TORCH, which implies WHOLE, the files may include LibTorch.
 # Labels: cpu (default; `make test`), full (only `make check-full`), gpu. asan or tsan beside cpu adds
-# the test to that sanitizer run of .ci/run (tsan: only what links neither LibTorch nor gRPC).
-function(tandem_test)
-  cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH;CUDA;WHOLE" "NAME;TIMEOUT" "SRCS;DEPS;LABELS")
+# the tests to that sanitizer run of .ci/run (tsan: only what links neither LibTorch nor gRPC).
+function(tandem_tests)
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH;CUDA;WHOLE" "NAME;VARIANT;TIMEOUT"
+                        "FOLDERS;EXCEPT;SRCS;DEPS;LABELS;PRECOMPILE")
   if(ARG_UNPARSED_ARGUMENTS OR NOT ARG_NAME)
-    message(FATAL_ERROR "tandem_test(${ARG_NAME}): ${ARG_UNPARSED_ARGUMENTS}")
+    message(FATAL_ERROR "tandem_tests(${ARG_NAME}): ${ARG_UNPARSED_ARGUMENTS}")
   endif()
   if(NOT ARG_LABELS)
     set(ARG_LABELS cpu)
@@ -104,17 +157,20 @@ function(tandem_test)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT ${TANDEM_TEST_SECONDS})
   endif()
-  add_executable(${ARG_NAME} ${ARG_SRCS})
-  target_link_libraries(${ARG_NAME} PRIVATE tandem_flags ${ARG_DEPS} GTest::gmock GTest::gmock_main)
+  tandem_sources(sources FOLDERS ${ARG_FOLDERS} EXCEPT ${ARG_EXCEPT} SRCS ${ARG_SRCS})
+  add_executable(${ARG_NAME} ${sources})
+  target_link_libraries(${ARG_NAME} PRIVATE tandem_flags ${ARG_DEPS} tandem::test_support GTest::gmock)
   target_compile_definitions(${ARG_NAME} PRIVATE
     TANDEM_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TANDEM_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
     TANDEM_PYTHON="${TANDEM_VENV}/bin/python")
+  target_compile_options(${ARG_NAME} PRIVATE ${TANDEM_LIGHT_OPTIMISATION})
   if(ARG_TORCH)
     target_link_libraries(${ARG_NAME} PRIVATE torch::cpu)
   endif()
   if(ARG_CUDA)
     target_link_libraries(${ARG_NAME} PRIVATE torch::cuda)
   endif()
+  tandem_precompile(${ARG_NAME} <gmock/gmock.h> <gtest/gtest.h> ${ARG_PRECOMPILE})
   set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   foreach(sanitizer IN ITEMS asan tsan)
     if(sanitizer IN_LIST ARG_LABELS)
@@ -124,17 +180,39 @@ function(tandem_test)
   # One label such as cpu+asan: gtest_discover_tests cannot pass a list on. ctest -L asan finds it.
   string(JOIN "+" labels ${ARG_LABELS})
   if(ARG_TORCH OR ARG_WHOLE)
-    add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})
-    set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT}
-                         ENVIRONMENT "OMP_WAIT_POLICY=passive;GOMP_SPINCOUNT=0")
+    foreach(source IN LISTS sources)
+      if(source MATCHES "([^/]*)_test\\.cc$")
+        set(file ${CMAKE_MATCH_1})
+        string(JOIN "_" case ${file} ${ARG_VARIANT} test)
+        tandem_test_case(NAME ${case} PROGRAM ${ARG_NAME} FILE ${file}_test.cc LABELS ${labels})
+        tandem_test_timeout(${ARG_TIMEOUT} ${case})
+      endif()
+    endforeach()
   else()
     gtest_discover_tests(${ARG_NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
                          PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT})
   endif()
 endfunction()
 
+# tandem_test_case(NAME <case> PROGRAM <name of tandem_tests> FILE <file>_test.cc [LABELS ...] [ENVIRONMENT ...]): the
+# tests of one file as one ctest case, here once more in another environment, say.
+function(tandem_test_case)
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "" "NAME;PROGRAM;FILE" "LABELS;ENVIRONMENT")
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS cpu)
+  endif()
+  add_test(NAME ${ARG_NAME} COMMAND ${ARG_PROGRAM} --tests_of=${ARG_FILE})
+  set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${TANDEM_TEST_SECONDS}
+                       ENVIRONMENT "OMP_WAIT_POLICY=passive;GOMP_SPINCOUNT=0;${ARG_ENVIRONMENT}")
+endfunction()
+
+# tandem_test_timeout(SECONDS case ...): ctest cases that take longer than TANDEM_TEST_SECONDS allow.
+function(tandem_test_timeout seconds)
+  set_tests_properties(${ARGN} PROPERTIES TIMEOUT ${seconds})
+endfunction()
+
 # tandem_python_test(NAME <name> SCRIPT <file> [LABELS ...] [TIMEOUT s]): a pytest file run with the
-# project's venv, one ctest case. TANDEM_BIN and TANDEM_SOURCE tell it where things are.
+# project's venv, one ctest case. TANDEM_BIN, TANDEM_TESTS and TANDEM_SOURCE tell it where things are.
 function(tandem_python_test)
   cmake_parse_arguments(PARSE_ARGV 0 ARG "" "NAME;SCRIPT;TIMEOUT" "LABELS")
   if(NOT ARG_LABELS)
@@ -147,5 +225,5 @@ function(tandem_python_test)
            COMMAND ${TANDEM_VENV}/bin/python -m pytest -q -x -p no:cacheprovider
                    ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_SCRIPT})
   set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
-    ENVIRONMENT "TANDEM_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};TANDEM_SOURCE=${PROJECT_SOURCE_DIR};PYTHONDONTWRITEBYTECODE=1;OMP_WAIT_POLICY=passive")
+    ENVIRONMENT "TANDEM_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};TANDEM_TESTS=${PROJECT_BINARY_DIR}/tests;TANDEM_SOURCE=${PROJECT_SOURCE_DIR};PYTHONDONTWRITEBYTECODE=1;OMP_WAIT_POLICY=passive")
 endfunction()

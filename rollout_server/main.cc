@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/options/command_line.h"
 #include "common/base/exit_codes.h"
-#include "common/options/options.h"
 #include "common/base/printable.h"
 #include "common/base/version.h"
+#include "common/options/command_line.h"
+#include "common/options/options.h"
 #include "rollout_server/run_server.h"
 
 namespace tandem::rollout {

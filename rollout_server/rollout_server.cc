@@ -9,11 +9,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/files/file_system.h"
 #include "common/base/log.h"
-#include "common/rendezvous/loopback.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
+#include "common/files/file_system.h"
+#include "common/rendezvous/loopback.h"
 #include "common/rpc/caller_channel.h"
 #include "common/rpc/credentials.h"
 #include "rollout_server/service/injection_alarm.h"

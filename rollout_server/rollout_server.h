@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
-#include "common/process/stop_signal.h"
 #include "common/observe/observation.h"
+#include "common/process/stop_signal.h"
 #include "rollout_server/groups/model_engine.h"
 #include "rollout_server/server_options.h"
 

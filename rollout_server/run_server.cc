@@ -4,12 +4,12 @@
 #include <string>
 #include <utility>
 
-#include "common/process/end_while_loading.h"
 #include "common/base/exit_codes.h"
 #include "common/base/log.h"
 #include "common/base/printable.h"
-#include "common/process/stop_signal.h"
 #include "common/observe/observation.h"
+#include "common/process/end_while_loading.h"
+#include "common/process/stop_signal.h"
 #include "common/rpc/credentials.h"
 #include "rollout_server/groups/model_engine.h"
 #include "rollout_server/rollout_server.h"

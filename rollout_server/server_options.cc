@@ -5,9 +5,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "common/rendezvous/loopback.h"
 #include "common/base/status_macros.h"
 #include "common/observe/observe_server.h"
+#include "common/rendezvous/loopback.h"
 #include "rollout_server/engine/schedule/kv_block_pool.h"
 
 namespace tandem::rollout {

@@ -5,10 +5,10 @@
 
 #include <cstdint>
 
-#include "common/options/options.h"
 #include "common/model/compute_dtype.h"
 #include "common/model/device.h"
 #include "common/model/numerics.h"
+#include "common/options/options.h"
 #include "trainer/train_step_options.h"
 #include "trainer/weight_push/weight_cast.h"
 

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
-#include "common/options/command_line.h"
 #include "common/base/exit_codes.h"
-#include "common/process/passive_threads.h"
 #include "common/base/printable.h"
 #include "common/base/version.h"
+#include "common/options/command_line.h"
+#include "common/process/passive_threads.h"
 #include "trainer/run_trainer.h"
 
 namespace tandem::trainer {

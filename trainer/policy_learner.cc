@@ -7,16 +7,16 @@
 
 #include "common/base/check.h"
 #include "common/base/log.h"
-#include "common/process/peak_memory.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics_self_test.h"
 #include "common/model/safetensors.h"
+#include "common/process/peak_memory.h"
 #include "common/tensor/instruction_set.h"
 #include "common/weights/digest.h"
+#include "trainer/policy/libtorch_version.h"
 #include "trainer/ranks/cuda_device.h"
 #include "trainer/ranks/device_choice.h"
-#include "trainer/policy/libtorch_version.h"
 #include "trainer/train_step.h"
 
 namespace tandem::trainer {

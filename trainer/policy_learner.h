@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "trainer/experience/advantages.h"
-#include "trainer/ranks/learner.h"
 #include "trainer/learner_options.h"
+#include "trainer/ranks/learner.h"
 #include "trainer/ranks/rank_groups.h"
 
 namespace tandem::trainer {

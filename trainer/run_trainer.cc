@@ -8,16 +8,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/process/end_while_loading.h"
 #include "common/base/exit_codes.h"
 #include "common/base/printable.h"
+#include "common/base/run_error.h"
 #include "common/files/shared_memory.h"
+#include "common/process/end_while_loading.h"
 #include "common/process/stop_signal.h"
 #include "common/rendezvous/rank_environment.h"
 #include "common/rpc/credentials.h"
-#include "trainer/ranks/device_choice.h"
 #include "trainer/policy_learner.h"
-#include "common/base/run_error.h"
+#include "trainer/ranks/device_choice.h"
 #include "trainer/ranks/team.h"
 
 namespace tandem::trainer {

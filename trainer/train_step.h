@@ -40,10 +40,10 @@
 #include "common/model/tensor_source.h"
 #include "common/weights/host_tensor.h"
 #include "trainer/experience/advantages.h"
-#include "trainer/optimizer/bucket_plan.h"
 #include "trainer/experience/experience_batch.h"
 #include "trainer/experience/group_logprobs.h"
 #include "trainer/metrics/step_report.h"
+#include "trainer/optimizer/bucket_plan.h"
 #include "trainer/train_step_options.h"
 #include "trainer/weight_push/weight_cast.h"
 

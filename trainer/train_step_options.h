@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/options/options.h"
 #include "common/offpolicy/correction_options.h"
-#include "trainer/optimizer/optimizer_options.h"
+#include "common/options/options.h"
 #include "trainer/loss/policy_loss_options.h"
+#include "trainer/optimizer/optimizer_options.h"
 
 namespace tandem::trainer {
 

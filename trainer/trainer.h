@@ -12,12 +12,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/process/stop_signal.h"
 #include "common/observe/observation.h"
-#include "trainer/ranks/learner.h"
-#include "trainer/run/run_directory.h"
-#include "trainer/rollouts/server_lookup.h"
+#include "common/process/stop_signal.h"
 #include "trainer/metrics/trainer_health.h"
+#include "trainer/ranks/learner.h"
+#include "trainer/rollouts/server_lookup.h"
+#include "trainer/run/run_directory.h"
 #include "trainer/trainer_options.h"
 
 namespace tandem::trainer {

@@ -8,11 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
-#include "common/files/file_system.h"
 #include "common/base/log.h"
-#include "common/base/status_macros.h"
-#include "trainer/rollouts/call_end.h"
 #include "common/base/run_error.h"
+#include "common/base/status_macros.h"
+#include "common/files/file_system.h"
+#include "trainer/rollouts/call_end.h"
 #include "trainer/trainer_impl.h"
 
 namespace tandem::trainer {

@@ -5,15 +5,15 @@
 #include <memory>
 #include <string>
 
-#include "common/options/command_line.h"
-#include "common/base/status_macros.h"
+#include "cli/bench/push_bench.h"
 #include "cli/io/json_flags.h"
 #include "cli/io/json_lines.h"
-#include "cli/run_file/launch_options.h"
 #include "cli/io/live_line.h"
-#include "cli/model/model_input.h"
-#include "cli/bench/push_bench.h"
 #include "cli/io/subcommand.h"
+#include "cli/model/model_input.h"
+#include "cli/run_file/launch_options.h"
+#include "common/base/status_macros.h"
+#include "common/options/command_line.h"
 
 namespace tandem::cli {
 namespace {

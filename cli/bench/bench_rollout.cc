@@ -9,16 +9,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/clock.h"
-#include "common/options/command_line.h"
-#include "common/base/status_macros.h"
 #include "cli/bench/bench.h"
 #include "cli/io/json_flags.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/live_line.h"
+#include "cli/io/subcommand.h"
 #include "cli/model/model_input.h"
 #include "cli/model/numerics_option.h"
-#include "cli/io/subcommand.h"
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
+#include "common/options/command_line.h"
 #include "rollout_server/engine/engine.h"
 
 namespace tandem::cli {

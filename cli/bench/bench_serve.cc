@@ -5,14 +5,14 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/options/command_line.h"
-#include "common/base/exit_codes.h"
-#include "cli/security/caller_flags.h"
+#include "cli/bench/serve_load.h"
 #include "cli/io/json_flags.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/live_line.h"
-#include "cli/bench/serve_load.h"
 #include "cli/io/subcommand.h"
+#include "cli/security/caller_flags.h"
+#include "common/base/exit_codes.h"
+#include "common/options/command_line.h"
 
 namespace tandem::cli {
 namespace {

@@ -10,15 +10,15 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/options/command_line.h"
-#include "common/base/exit_codes.h"
-#include "common/base/status_macros.h"
 #include "cli/io/json_flags.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/live_line.h"
+#include "cli/io/subcommand.h"
 #include "cli/simulate/run_check.h"
 #include "cli/simulate/sweep.h"
-#include "cli/io/subcommand.h"
+#include "common/base/exit_codes.h"
+#include "common/base/status_macros.h"
+#include "common/options/command_line.h"
 
 namespace tandem::cli {
 namespace {

@@ -6,15 +6,15 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/options/command_line.h"
-#include "common/base/status_macros.h"
 #include "cli/bench/bench.h"
+#include "cli/bench/train_bench.h"
 #include "cli/io/json_flags.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/live_line.h"
-#include "cli/model/model_input.h"
 #include "cli/io/subcommand.h"
-#include "cli/bench/train_bench.h"
+#include "cli/model/model_input.h"
+#include "common/base/status_macros.h"
+#include "common/options/command_line.h"
 
 namespace tandem::cli {
 namespace {

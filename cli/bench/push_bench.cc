@@ -15,13 +15,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cli/bench/serve_load.h"
+#include "cli/run/local_servers.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
 #include "common/tensor/nearest_cast.h"
-#include "cli/run/local_servers.h"
-#include "cli/bench/serve_load.h"
 #include "trainer/weight_push/weight_publisher.h"
 
 namespace tandem::cli {

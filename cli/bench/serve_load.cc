@@ -13,10 +13,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cli/io/server_call.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
-#include "cli/io/server_call.h"
 #include "nlohmann/json.hpp"
 #include "proto/rollout.grpc.pb.h"
 

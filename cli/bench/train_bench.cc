@@ -7,15 +7,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/files/file_system.h"
-#include "common/base/status_macros.h"
-#include "common/process/thread_team.h"
-#include "common/model/model_config.h"
-#include "common/tokenizer/tokenizer.h"
 #include "cli/bench/bench.h"
-#include "cli/model/fresh_model.h"
 #include "cli/io/json_lines.h"
+#include "cli/model/fresh_model.h"
 #include "cli/run/local_run.h"
+#include "common/base/status_macros.h"
+#include "common/files/file_system.h"
+#include "common/model/model_config.h"
+#include "common/process/thread_team.h"
+#include "common/tokenizer/tokenizer.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::cli {

@@ -1,8 +1,8 @@
 // tandem render: a run file as what a cluster's scheduler takes. One child per scheduler.
 #include <CLI/CLI.hpp>
 
-#include "common/options/command_line.h"
 #include "cli/io/subcommand.h"
+#include "common/options/command_line.h"
 
 namespace tandem::cli {
 

@@ -7,15 +7,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/options/command_line.h"
-#include "common/base/exit_codes.h"
-#include "common/files/file_system.h"
-#include "common/base/status_macros.h"
-#include "cli/io/json_lines.h"
 #include "cli/cluster/render_kubernetes.h"
+#include "cli/io/json_lines.h"
+#include "cli/io/subcommand.h"
 #include "cli/run_file/run_file.h"
 #include "cli/run_file/run_file_flags.h"
-#include "cli/io/subcommand.h"
+#include "common/base/exit_codes.h"
+#include "common/base/status_macros.h"
+#include "common/files/file_system.h"
+#include "common/options/command_line.h"
 
 namespace tandem::cli {
 namespace {

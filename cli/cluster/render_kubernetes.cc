@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "cli/cluster/kubernetes_files.h"
+#include "cli/io/json_lines.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
-#include "cli/io/json_lines.h"
-#include "cli/cluster/kubernetes_files.h"
 
 namespace tandem::cli {
 namespace {

@@ -9,8 +9,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "common/base/status_macros.h"
 #include "cli/cluster/slurm_script_body.h"
+#include "common/base/status_macros.h"
 
 namespace tandem::cli {
 namespace {

@@ -2,8 +2,8 @@
 // gathers them.
 #include <CLI/CLI.hpp>
 
-#include "common/options/command_line.h"
 #include "cli/io/subcommand.h"
+#include "common/options/command_line.h"
 
 namespace tandem::cli {
 

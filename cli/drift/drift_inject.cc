@@ -9,19 +9,19 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/options/command_line.h"
-#include "common/base/exit_codes.h"
-#include "common/files/file_system.h"
-#include "common/base/status_macros.h"
+#include "cli/drift/pass_line.h"
 #include "cli/io/json_flags.h"
 #include "cli/io/json_lines.h"
-#include "cli/run/local_run.h"
-#include "cli/drift/pass_line.h"
-#include "cli/run_file/run_file_flags.h"
 #include "cli/io/subcommand.h"
+#include "cli/run/local_run.h"
+#include "cli/run_file/run_file_flags.h"
+#include "common/base/exit_codes.h"
+#include "common/base/run_error.h"
+#include "common/base/status_macros.h"
+#include "common/files/file_system.h"
+#include "common/options/command_line.h"
 #include "drift_lab/ablation/attribution.h"
 #include "drift_lab/pages/attribution_text.h"
-#include "common/base/run_error.h"
 
 namespace tandem::cli {
 namespace {

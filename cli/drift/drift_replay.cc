@@ -5,17 +5,17 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/options/command_line.h"
-#include "common/base/exit_codes.h"
-#include "common/files/file_system.h"
-#include "common/base/status_macros.h"
-#include "cli/io/json_flags.h"
-#include "cli/io/json_lines.h"
 #include "cli/drift/pass_line.h"
 #include "cli/drift/run_captures.h"
+#include "cli/io/json_flags.h"
+#include "cli/io/json_lines.h"
 #include "cli/io/subcommand.h"
-#include "drift_lab/replay/replay.h"
+#include "common/base/exit_codes.h"
+#include "common/base/status_macros.h"
+#include "common/files/file_system.h"
+#include "common/options/command_line.h"
 #include "drift_lab/pages/replay_text.h"
+#include "drift_lab/replay/replay.h"
 
 namespace tandem::cli {
 namespace {

@@ -5,14 +5,14 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/options/command_line.h"
-#include "common/base/exit_codes.h"
-#include "common/files/file_system.h"
-#include "common/base/status_macros.h"
+#include "cli/drift/pass_line.h"
 #include "cli/io/json_flags.h"
 #include "cli/io/json_lines.h"
-#include "cli/drift/pass_line.h"
 #include "cli/io/subcommand.h"
+#include "common/base/exit_codes.h"
+#include "common/base/status_macros.h"
+#include "common/files/file_system.h"
+#include "common/options/command_line.h"
 #include "drift_lab/pages/why_report.h"
 
 namespace tandem::cli {

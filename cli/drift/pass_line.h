@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "common/base/clock.h"
 #include "cli/io/live_line.h"
+#include "common/base/clock.h"
 
 namespace tandem::cli {
 

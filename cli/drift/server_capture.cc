@@ -9,20 +9,20 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cli/io/server_call.h"
 #include "common/base/clock.h"
-#include "common/files/file_system.h"
 #include "common/base/mutex.h"
+#include "common/base/stable_hash.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
+#include "common/files/file_system.h"
 #include "common/model/model_config.h"
 #include "common/weights/digest.h"
-#include "cli/io/server_call.h"
 #include "proto/experience.pb.h"
 #include "proto/rollout.grpc.pb.h"
 #include "proto/weights.grpc.pb.h"
 #include "trainer/experience/group_capture.h"
 #include "trainer/experience/group_check.h"
-#include "common/base/stable_hash.h"
 
 namespace tandem::cli {
 namespace {

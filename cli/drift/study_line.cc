@@ -4,8 +4,8 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/exit_codes.h"
 #include "cli/io/json_lines.h"
+#include "common/base/exit_codes.h"
 #include "common/base/run_error.h"
 
 namespace tandem::cli {

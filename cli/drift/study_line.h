@@ -7,9 +7,9 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "cli/io/live_line.h"
 #include "common/base/clock.h"
 #include "common/process/stop_signal.h"
-#include "cli/io/live_line.h"
 
 namespace tandem::cli {
 

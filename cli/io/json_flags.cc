@@ -3,8 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
-#include "common/files/file_system.h"
 #include "common/base/status_macros.h"
+#include "common/files/file_system.h"
 
 namespace tandem::cli {
 

@@ -4,11 +4,11 @@
 #include <memory>
 #include <string>
 
-#include "common/options/command_line.h"
-#include "common/base/status_macros.h"
-#include "cli/model/export_model.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/subcommand.h"
+#include "cli/model/export_model.h"
+#include "common/base/status_macros.h"
+#include "common/options/command_line.h"
 
 namespace tandem::cli {
 namespace {

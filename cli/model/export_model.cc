@@ -10,8 +10,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "common/files/file_system.h"
 #include "common/base/status_macros.h"
+#include "common/files/file_system.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
 #include "common/tensor/bf16_rounding.h"

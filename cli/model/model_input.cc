@@ -7,9 +7,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cli/io/json_lines.h"
 #include "common/base/status_macros.h"
 #include "common/model/safetensors.h"
-#include "cli/io/json_lines.h"
 
 namespace tandem::cli {
 

@@ -9,16 +9,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/clock.h"
-#include "common/options/command_line.h"
-#include "common/base/status_macros.h"
-#include "cli/model/export_model.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/live_line.h"
+#include "cli/io/subcommand.h"
+#include "cli/model/export_model.h"
 #include "cli/model/model_input.h"
 #include "cli/model/sft_data.h"
-#include "cli/io/subcommand.h"
 #include "cli/model/supervised_training.h"
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
+#include "common/options/command_line.h"
 #include "trainer/prompts/prompt_source.h"
 
 namespace tandem::cli {

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 #include "cli/io/json_lines.h"
+#include "common/base/status_macros.h"
 #include "trainer/prompts/prompt_source.h"
 
 namespace tandem::cli {

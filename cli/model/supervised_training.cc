@@ -10,8 +10,8 @@
 #include "common/model/safetensors.h"
 #include "common/tensor/host_tensor_conversion.h"
 #include "common/tensor/torch_status.h"
-#include "trainer/optimizer/optimizer.h"
 #include "trainer/experience/packed_rows.h"
+#include "trainer/optimizer/optimizer.h"
 #include "trainer/policy/policy.h"
 
 namespace tandem::cli {

@@ -11,9 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cli/model/sft_data.h"
 #include "common/model/model_config.h"
 #include "common/weights/host_tensor.h"
-#include "cli/model/sft_data.h"
 #include "trainer/optimizer/optimizer_options.h"
 
 namespace tandem::cli {

@@ -5,11 +5,11 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "common/files/file_system.h"
-#include "common/base/status_macros.h"
 #include "cli/report/html_page.h"
 #include "cli/report/run_data.h"
 #include "cli/report/run_files.h"
+#include "common/base/status_macros.h"
+#include "common/files/file_system.h"
 
 namespace tandem::report {
 namespace {

@@ -4,10 +4,10 @@
 #include <memory>
 #include <string>
 
-#include "common/options/command_line.h"
 #include "cli/io/json_lines.h"
-#include "cli/report/report.h"
 #include "cli/io/subcommand.h"
+#include "cli/report/report.h"
+#include "common/options/command_line.h"
 
 namespace tandem::cli {
 

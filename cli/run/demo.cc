@@ -7,17 +7,17 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/options/command_line.h"
-#include "common/base/exit_codes.h"
-#include "common/files/file_system.h"
-#include "common/base/status_macros.h"
 #include "cli/io/json_lines.h"
-#include "cli/run/local_run.h"
+#include "cli/io/subcommand.h"
 #include "cli/model/numerics_option.h"
 #include "cli/model/problems.h"
+#include "cli/run/local_run.h"
 #include "cli/run_file/run_file_flags.h"
-#include "cli/io/subcommand.h"
+#include "common/base/exit_codes.h"
 #include "common/base/run_error.h"
+#include "common/base/status_macros.h"
+#include "common/files/file_system.h"
+#include "common/options/command_line.h"
 
 namespace tandem::cli {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
-#include "common/files/file_system.h"
 #include "common/base/printable.h"
+#include "common/files/file_system.h"
 
 namespace tandem::cli {
 namespace {

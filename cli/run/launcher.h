@@ -11,14 +11,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/base/exit_codes.h"
-#include "common/process/stop_signal.h"
 #include "cli/io/child_process.h"
 #include "cli/io/live_line.h"
 #include "cli/run/local_servers.h"
 #include "cli/run/local_trainer.h"
 #include "cli/run/progress_view.h"
 #include "cli/run/restarts.h"
+#include "common/base/exit_codes.h"
+#include "common/process/stop_signal.h"
 
 namespace tandem::cli {
 

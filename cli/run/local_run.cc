@@ -7,12 +7,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/files/file_system.h"
-#include "common/base/status_macros.h"
 #include "cli/report/report.h"
 #include "cli/run_file/run_inputs.h"
-#include "trainer/ranks/device_choice.h"
 #include "common/base/run_error.h"
+#include "common/base/status_macros.h"
+#include "common/files/file_system.h"
+#include "trainer/ranks/device_choice.h"
 
 namespace tandem::cli {
 namespace {

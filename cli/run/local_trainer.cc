@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/clock.h"
 #include "cli/run/node_ranks.h"
+#include "common/base/clock.h"
 
 namespace tandem::cli {
 namespace {

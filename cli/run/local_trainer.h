@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/base/exit_codes.h"
 #include "cli/io/child_process.h"
+#include "common/base/exit_codes.h"
 
 namespace tandem::cli {
 

@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/printable.h"
 #include "cli/io/live_line.h"
+#include "common/base/printable.h"
 
 namespace tandem::cli {
 namespace {

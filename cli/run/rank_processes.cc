@@ -13,9 +13,9 @@
 #include "absl/strings/str_split.h"
 #include "common/base/clock.h"
 #include "common/base/exit_codes.h"
-#include "common/files/file_system.h"
 #include "common/base/printable.h"
 #include "common/base/status_macros.h"
+#include "common/files/file_system.h"
 
 namespace tandem::cli {
 namespace {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/process/stop_signal.h"
 #include "cli/io/child_process.h"
 #include "cli/run/node_ranks.h"
+#include "common/process/stop_signal.h"
 
 namespace tandem::cli {
 

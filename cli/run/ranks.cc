@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/options/command_line.h"
+#include "cli/io/json_lines.h"
+#include "cli/io/live_line.h"
+#include "cli/io/subcommand.h"
+#include "cli/run/rank_processes.h"
+#include "cli/run_file/launch_options.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
-#include "cli/io/json_lines.h"
-#include "cli/run_file/launch_options.h"
-#include "cli/io/live_line.h"
-#include "cli/run/rank_processes.h"
-#include "cli/io/subcommand.h"
+#include "common/options/command_line.h"
 
 namespace tandem::cli {
 namespace {

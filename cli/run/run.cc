@@ -5,15 +5,15 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/options/command_line.h"
-#include "common/base/exit_codes.h"
 #include "cli/io/json_lines.h"
-#include "cli/run/local_run.h"
+#include "cli/io/subcommand.h"
 #include "cli/model/numerics_option.h"
+#include "cli/run/local_run.h"
 #include "cli/run_file/run_file.h"
 #include "cli/run_file/run_file_flags.h"
-#include "cli/io/subcommand.h"
+#include "common/base/exit_codes.h"
 #include "common/base/run_error.h"
+#include "common/options/command_line.h"
 
 namespace tandem::cli {
 namespace {

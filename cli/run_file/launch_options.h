@@ -7,9 +7,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/options/options.h"
 #include "cli/run_file/kubernetes_options.h"
 #include "cli/run_file/slurm_options.h"
+#include "common/options/options.h"
 
 namespace tandem::cli {
 

@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "common/options/command_line.h"
-#include "common/base/exit_codes.h"
-#include "cli/run_file/launch_options.h"
 #include "cli/io/subcommand.h"
+#include "cli/run_file/launch_options.h"
+#include "common/base/exit_codes.h"
+#include "common/options/command_line.h"
 
 namespace tandem::cli {
 namespace {

@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/options/options.h"
-#include "common/base/status_macros.h"
 #include "cli/run_file/yaml_changes.h"
+#include "common/base/status_macros.h"
+#include "common/options/options.h"
 
 namespace tandem::cli {
 

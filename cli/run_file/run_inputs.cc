@@ -9,11 +9,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cli/model/model_input.h"
+#include "common/base/run_error.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_config.h"
 #include "common/tokenizer/tokenizer.h"
-#include "cli/model/model_input.h"
-#include "common/base/run_error.h"
 #include "trainer/prompts/run_prompts.h"
 
 namespace tandem::cli {

@@ -4,10 +4,10 @@
 #include <memory>
 #include <string>
 
-#include "common/options/command_line.h"
-#include "cli/security/development_identities.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/subcommand.h"
+#include "cli/security/development_identities.h"
+#include "common/options/command_line.h"
 
 namespace tandem::cli {
 namespace {

@@ -9,12 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "cli/security/certificate_authority.h"
+#include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 #include "common/files/private_file.h"
-#include "common/base/status_macros.h"
 #include "common/rpc/roles.h"
 #include "common/rpc/tls_directory.h"
-#include "cli/security/certificate_authority.h"
 
 namespace tandem::cli {
 namespace {

@@ -6,10 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
-#include "common/files/file_system.h"
 #include "common/base/json_number.h"
-#include "common/options/nearest_name.h"
 #include "common/base/status_macros.h"
+#include "common/files/file_system.h"
+#include "common/options/nearest_name.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::simulate {

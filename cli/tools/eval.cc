@@ -10,18 +10,18 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "common/options/command_line.h"
-#include "common/base/json_number.h"
-#include "common/base/status_macros.h"
-#include "common/model/model_config.h"
-#include "cli/tools/generate.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/live_line.h"
-#include "cli/model/model_input.h"
 #include "cli/io/subcommand.h"
+#include "cli/model/model_input.h"
+#include "cli/tools/generate.h"
+#include "common/base/json_number.h"
+#include "common/base/run_error.h"
+#include "common/base/status_macros.h"
+#include "common/model/model_config.h"
+#include "common/options/command_line.h"
 #include "trainer/prompts/prompt_source.h"
 #include "trainer/rewards/rewards.h"
-#include "common/base/run_error.h"
 
 namespace tandem::cli {
 namespace {

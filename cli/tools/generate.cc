@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/options/command_line.h"
-#include "common/base/status_macros.h"
 #include "cli/io/json_lines.h"
+#include "cli/io/subcommand.h"
 #include "cli/model/model_input.h"
 #include "cli/model/numerics_option.h"
-#include "cli/io/subcommand.h"
+#include "common/base/status_macros.h"
+#include "common/options/command_line.h"
 
 namespace tandem::cli {
 namespace {

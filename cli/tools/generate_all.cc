@@ -2,8 +2,8 @@
 #include <utility>
 #include <variant>
 
-#include "common/base/status_macros.h"
 #include "cli/tools/generate.h"
+#include "common/base/status_macros.h"
 
 namespace tandem::cli {
 namespace {

@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/options/command_line.h"
-#include "common/base/status_macros.h"
 #include "cli/io/json_lines.h"
+#include "cli/io/subcommand.h"
 #include "cli/model/model_input.h"
 #include "cli/model/numerics_option.h"
-#include "cli/io/subcommand.h"
 #include "cli/tools/trainer_scorer.h"
+#include "common/base/status_macros.h"
+#include "common/options/command_line.h"
 #include "rollout_server/engine/engine.h"
 
 namespace tandem::cli {

@@ -4,12 +4,12 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/options/command_line.h"
-#include "common/base/status_macros.h"
-#include "common/tokenizer/tokenizer.h"
 #include "cli/io/json_lines.h"
-#include "cli/model/model_input.h"
 #include "cli/io/subcommand.h"
+#include "cli/model/model_input.h"
+#include "common/base/status_macros.h"
+#include "common/options/command_line.h"
+#include "common/tokenizer/tokenizer.h"
 
 namespace tandem::cli {
 namespace {

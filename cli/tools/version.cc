@@ -4,11 +4,11 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/options/command_line.h"
+#include "cli/io/subcommand.h"
+#include "cli/tools/library_versions.h"
 #include "common/base/version.h"
 #include "common/comm/group.h"
-#include "cli/tools/library_versions.h"
-#include "cli/io/subcommand.h"
+#include "common/options/command_line.h"
 
 namespace tandem::cli {
 

@@ -13,14 +13,14 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/options/command_line.h"
-#include "common/base/exit_codes.h"
-#include "common/base/status_macros.h"
-#include "common/process/stop_signal.h"
 #include "cli/io/child_process.h"
-#include "cli/watch/http_get.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/subcommand.h"
+#include "cli/watch/http_get.h"
+#include "common/base/exit_codes.h"
+#include "common/base/status_macros.h"
+#include "common/options/command_line.h"
+#include "common/process/stop_signal.h"
 
 namespace tandem::cli {
 namespace {

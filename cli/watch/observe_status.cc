@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "common/base/status_macros.h"
 #include "cli/watch/http_get.h"
+#include "common/base/status_macros.h"
 
 namespace tandem::cli {
 namespace {

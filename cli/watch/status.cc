@@ -10,17 +10,17 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/options/command_line.h"
-#include "common/base/exit_codes.h"
-#include "common/files/file_system.h"
-#include "common/base/status_macros.h"
-#include "cli/security/caller_flags.h"
 #include "cli/io/child_process.h"
-#include "cli/watch/http_get.h"
 #include "cli/io/json_lines.h"
+#include "cli/io/subcommand.h"
+#include "cli/security/caller_flags.h"
+#include "cli/watch/http_get.h"
 #include "cli/watch/observe_status.h"
 #include "cli/watch/server_status.h"
-#include "cli/io/subcommand.h"
+#include "common/base/exit_codes.h"
+#include "common/base/status_macros.h"
+#include "common/files/file_system.h"
+#include "common/options/command_line.h"
 
 namespace tandem::cli {
 namespace {

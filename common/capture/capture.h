@@ -15,8 +15,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/model/token_support.h"
 #include "common/capture/token_record.h"
+#include "common/model/token_support.h"
 #include "common/weights/digest.h"
 
 namespace tandem::offpolicy {

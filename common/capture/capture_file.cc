@@ -9,12 +9,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/files/file_system.h"
 #include "common/base/json_number.h"
 #include "common/base/status_macros.h"
+#include "common/capture/capture.h"
+#include "common/files/file_system.h"
 #include "common/model/safetensors.h"
 #include "common/model/token_support.h"
-#include "common/capture/capture.h"
 #include "common/weights/digest.h"
 
 namespace tandem::offpolicy {

@@ -37,9 +37,7 @@ absl::Status RankTeam::Reduce(std::span<double> values, Reduction reduction) {
   return absl::OkStatus();
 }
 
-absl::Status RankTeam::Sum(std::span<double> values) {
-  return Reduce(values, Reduction::kSum);
-}
+absl::Status RankTeam::Sum(std::span<double> values) { return Reduce(values, Reduction::kSum); }
 
 // A sum with zeros leaves each rank's number as it is.
 absl::StatusOr<double> RankTeam::SumInOrder(double own) {
@@ -51,8 +49,6 @@ absl::StatusOr<double> RankTeam::SumInOrder(double own) {
   return sum;
 }
 
-absl::Status RankTeam::Max(std::span<double> values) {
-  return Reduce(values, Reduction::kMax);
-}
+absl::Status RankTeam::Max(std::span<double> values) { return Reduce(values, Reduction::kMax); }
 
 }  // namespace tandem::comm

@@ -15,8 +15,8 @@
 #include <string_view>
 #include <vector>
 
-#include "common/statistics/cluster_bootstrap.h"
 #include "common/capture/token_record.h"
+#include "common/statistics/cluster_bootstrap.h"
 
 namespace tandem::offpolicy {
 

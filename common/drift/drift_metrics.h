@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "common/statistics/cluster_bootstrap.h"
-#include "common/drift/drift_sums.h"
-#include "common/statistics/quantile_sketch.h"
 #include "common/capture/token_record.h"
+#include "common/drift/drift_sums.h"
+#include "common/statistics/cluster_bootstrap.h"
+#include "common/statistics/quantile_sketch.h"
 
 namespace tandem::offpolicy {
 

@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "common/statistics/cluster_bootstrap.h"
-#include "common/drift/drift_sums.h"
 #include "common/capture/token_record.h"
+#include "common/drift/drift_sums.h"
+#include "common/statistics/cluster_bootstrap.h"
 
 namespace tandem::offpolicy {
 

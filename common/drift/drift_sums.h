@@ -12,8 +12,8 @@
 #include <span>
 #include <vector>
 
-#include "common/statistics/cluster_bootstrap.h"
 #include "common/capture/token_record.h"
+#include "common/statistics/cluster_bootstrap.h"
 
 namespace tandem::offpolicy {
 

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/offpolicy/correction_options.h"
 #include "common/capture/token_record.h"
+#include "common/offpolicy/correction_options.h"
 
 namespace tandem::offpolicy {
 

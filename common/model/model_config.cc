@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "common/files/file_system.h"
 #include "common/base/printable.h"
 #include "common/base/status_macros.h"
+#include "common/files/file_system.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem {

@@ -13,8 +13,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "common/files/file_system.h"
 #include "common/base/mutex.h"
+#include "common/files/file_system.h"
 
 namespace tandem {
 

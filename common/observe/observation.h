@@ -7,8 +7,8 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "common/observe/metrics.h"
 #include "common/observe/health.h"
+#include "common/observe/metrics.h"
 #include "common/observe/observe_server.h"
 #include "common/observe/process_metrics.h"
 

@@ -19,8 +19,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/observe/metrics.h"
 #include "common/observe/health.h"
+#include "common/observe/metrics.h"
 
 namespace tandem {
 

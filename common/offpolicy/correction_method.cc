@@ -5,9 +5,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/options/options.h"
 #include "common/base/status_macros.h"
 #include "common/offpolicy/loss_scales.h"
+#include "common/options/options.h"
 
 namespace tandem::offpolicy {
 namespace {

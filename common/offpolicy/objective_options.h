@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "common/options/options.h"
 #include "common/offpolicy/correction_options.h"
+#include "common/options/options.h"
 
 namespace tandem::offpolicy {
 

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "common/base/exit_codes.h"
-#include "common/options/nearest_name.h"
 #include "common/base/printable.h"
+#include "common/options/nearest_name.h"
 
 namespace tandem {
 namespace {

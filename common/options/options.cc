@@ -10,10 +10,10 @@
 
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"
+#include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 #include "common/options/nearest_name.h"
 #include "common/options/options_text.h"
-#include "common/base/status_macros.h"
 
 namespace tandem {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "common/rendezvous/loopback.h"
 #include "common/base/status_macros.h"
+#include "common/rendezvous/loopback.h"
 #include "common/rendezvous/steady_time.h"
 
 namespace tandem::comm {

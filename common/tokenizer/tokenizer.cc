@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/files/file_system.h"
 #include "common/base/status_macros.h"
+#include "common/files/file_system.h"
 #include "common/tokenizer/ffi/tandem_tokenizer.h"
 #include "common/weights/digest.h"
 

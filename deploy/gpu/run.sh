@@ -20,15 +20,9 @@ BEGAN=$(date +%s)
 QUICK_SECONDS=480
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 PART_BYTES=$((56 * 1024 * 1024))
-TESTS=(row_kernels_gpu_test matmul_kernel_gpu_test paged_attention_gpu_test draw_kernel_gpu_test
-       norm_kernels_gpu_test activation_kernels_gpu_test logprob_kernels_gpu_test
-       exact_logprob_kernel_gpu_test cast_kernel_gpu_test word_sums_kernel_gpu_test
-       cuda_engine_gpu_test cuda_hostile_gpu_test cuda_invariance_gpu_test fused_update_gpu_test optimizer_gpu_test
-       layer_ops_gpu_test chunked_logprobs_gpu_test policy_gpu_test train_step_device_gpu_test
-       exact_device_gpu_test device_push_gpu_test
-       collective_worker)
-KERNEL_TESTS=("${TESTS[@]:0:10}")
-ENGINE_TESTS=("${TESTS[@]:10:${#TESTS[@]}-11}")
+KERNEL_TESTS=(common_kernel_gpu_tests engine_kernel_gpu_tests trainer_kernel_gpu_tests)
+ENGINE_TESTS=(engine_gpu_tests trainer_gpu_tests parity_gpu_tests)
+TESTS=("${KERNEL_TESTS[@]}" "${ENGINE_TESTS[@]}" collective_worker)
 # Of the quick pass: seconds at most, the step, and what it calls. The rest of QUICK_SECONDS is for unpacking.
 QUICK_PLAN=(
   "10|every library is found|libraries_are_found"
@@ -71,7 +65,7 @@ bundle() {  # bundle OUT
   foreign_libraries "$stage"/bin/* | xargs -I{} cp -L {} "$stage/lib/"
   strip "$stage"/bin/*
   cp -r tests/bench/peers "$stage/tests/bench/"
-  cp tests/common/comm/collective_test.py "$stage/tests/"
+  cp --parents tests/pytest.ini tests/common/comm/collective_test.py tests/support/python/free_ports.py "$stage/"
   cp -r deploy/gpu "$stage/deploy/"
   mkdir -p "$stage/tests/testdata"
   cp -r tests/testdata/qwen2-tokenizer tests/testdata/smollm2-tokenizer "$stage/tests/testdata/"
@@ -128,7 +122,7 @@ run_tests() {  # the tests look for their data where they were built
     [[ $test == collective_worker ]] || step "$test" "bin/$test" --gtest_brief=1
   done
   step "collectives over NCCL, one rank" env TEST_BACKEND=nccl TANDEM_CUDA=ON TANDEM_TESTS="$PWD/bin" \
-    "$PYTHON" -m pytest -q -x -p no:cacheprovider -k one_rank tests/collective_test.py
+    "$PYTHON" -m pytest -q -x -p no:cacheprovider -k one_rank tests/common/comm/collective_test.py
 }
 
 some_tests() {  # some_tests TEST...: four at a time; the output of those that fail

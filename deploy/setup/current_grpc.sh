@@ -24,8 +24,7 @@ PACKAGES=(
 )
 PROGRAMS=(rollout_server trainer tandem)
 TESTS=(
-  access_test caller_channel_test caller_secret_test caller_test health_test limits_test rollout_server_test rotation_test
-  weight_service_test rollout_client_test server_scorer_test weight_publisher_test weight_push_test
+  common_tests rollout_server_tests trainer_tests trainer_loop_tests end_to_end_tests
 )
 PAIR_TESTS=(
   tests/end_to_end/pair/pair_test.py tests/end_to_end/pair/push_test.py tests/end_to_end/faults/security_test.py
@@ -160,7 +159,7 @@ make_root
 build "${targets[@]}"
 
 mkdir -p "$LOGS"
-# As tandem_test and tandem_python_test of cmake/tandem_targets.cmake run them.
+# As tandem_tests and tandem_python_test of cmake/tandem_targets.cmake run them.
 export OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=0 PYTHONDONTWRITEBYTECODE=1
 export TANDEM_SOURCE=$TREE TANDEM_BIN=$BUILD/bin TANDEM_TESTS=$BUILD/tests
 cd "$TREE"

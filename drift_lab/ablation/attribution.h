@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/drift/additive_split.h"
 #include "common/capture/capture.h"
+#include "common/drift/additive_split.h"
 #include "common/drift/drift_metrics.h"
 #include "common/drift/drift_splits.h"
-#include "drift_lab/recompute/comparability.h"
 #include "drift_lab/ablation/ladder.h"
 #include "drift_lab/ablation/part_shares.h"
 #include "drift_lab/ablation/verdict.h"
+#include "drift_lab/recompute/comparability.h"
 
 namespace tandem::drift {
 

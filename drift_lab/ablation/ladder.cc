@@ -12,8 +12,8 @@
 #include "common/base/status_macros.h"
 #include "common/model/numerics.h"
 #include "common/tensor/instruction_set.h"
-#include "drift_lab/hypotheses/record_replay.h"
 #include "drift_lab/ablation/shapley.h"
+#include "drift_lab/hypotheses/record_replay.h"
 #include "drift_lab/recompute/trainer_forward.h"
 
 namespace tandem::drift {

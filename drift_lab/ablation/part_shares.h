@@ -23,8 +23,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/statistics/cluster_bootstrap.h"
 #include "common/capture/token_record.h"
+#include "common/statistics/cluster_bootstrap.h"
 #include "drift_lab/ablation/ladder.h"
 
 namespace tandem::drift {

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "common/statistics/cluster_bootstrap.h"
+#include "drift_lab/ablation/verdict.h"
 #include "drift_lab/calibration/subject.h"
 #include "drift_lab/hypotheses/part.h"
-#include "drift_lab/ablation/verdict.h"
 
 namespace tandem::drift {
 

@@ -9,10 +9,10 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "common/files/file_system.h"
 #include "common/base/random_normal.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
+#include "common/files/file_system.h"
 #include "common/model/safetensors.h"
 #include "common/tensor/instruction_set.h"
 #include "common/weights/digest.h"

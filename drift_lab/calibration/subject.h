@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/model/model_config.h"
 #include "common/capture/capture.h"
+#include "common/model/model_config.h"
 #include "common/weights/host_tensor.h"
 #include "rollout_server/engine/engine.h"
 #include "rollout_server/faults/engine_faults.h"

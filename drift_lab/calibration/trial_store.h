@@ -11,8 +11,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/files/file_system.h"
 #include "common/base/mutex.h"
+#include "common/files/file_system.h"
 #include "drift_lab/calibration/trial.h"
 
 namespace tandem::drift {

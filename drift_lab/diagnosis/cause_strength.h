@@ -5,8 +5,8 @@
 #include <span>
 
 #include "common/capture/capture.h"
-#include "drift_lab/hypotheses/hypothesis_search.h"
 #include "drift_lab/diagnosis/record_diagnosis.h"
+#include "drift_lab/hypotheses/hypothesis_search.h"
 
 namespace tandem::drift {
 

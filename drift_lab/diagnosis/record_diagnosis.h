@@ -14,11 +14,11 @@
 #include "absl/status/statusor.h"
 #include "common/capture/capture.h"
 #include "common/statistics/cluster_bootstrap.h"
-#include "drift_lab/hypotheses/hypothesis_search.h"
 #include "drift_lab/diagnosis/noise_fit.h"
+#include "drift_lab/diagnosis/record_shift.h"
+#include "drift_lab/hypotheses/hypothesis_search.h"
 #include "drift_lab/hypotheses/part.h"
 #include "drift_lab/hypotheses/record_replay.h"
-#include "drift_lab/diagnosis/record_shift.h"
 
 namespace tandem::drift {
 

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "common/model/site_precision.h"
 #include "drift_lab/hypotheses/part.h"
 #include "rollout_server/engine/sampling/score_options.h"
-#include "common/model/site_precision.h"
 
 namespace tandem::drift {
 

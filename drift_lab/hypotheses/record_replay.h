@@ -19,9 +19,9 @@
 
 #include "absl/status/statusor.h"
 #include "common/capture/capture.h"
+#include "drift_lab/hypotheses/record_hypothesis.h"
 #include "drift_lab/recompute/capture_weights.h"
 #include "drift_lab/recompute/engine_forward.h"
-#include "drift_lab/hypotheses/record_hypothesis.h"
 
 namespace tandem::drift {
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "common/base/status_macros.h"
-#include "drift_lab/hypotheses/hypothesis_families.h"
 #include "common/statistics/least_squares.h"
+#include "drift_lab/hypotheses/hypothesis_families.h"
 
 namespace tandem::drift {
 namespace {

@@ -1,7 +1,7 @@
 // AttributionPage: the data of the HTML page of an attribution: its JSON, and what only a page
 // shows: curves over positions, the tokens themselves and the worst of them in context. Pure but
 // for the decoding of ids, which is the caller's. Drawn by
-// deploy/tandem/report/page/attribution*.js.
+// cli/report/page/attribution*.js.
 #ifndef TANDEM_DRIFT_LAB_PAGES_ATTRIBUTION_PAGE_H_
 #define TANDEM_DRIFT_LAB_PAGES_ATTRIBUTION_PAGE_H_
 

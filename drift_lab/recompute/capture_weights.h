@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/model/model_config.h"
 #include "common/capture/capture.h"
+#include "common/model/model_config.h"
 #include "common/weights/host_tensor.h"
 #include "trainer/weight_push/weight_cast.h"
 

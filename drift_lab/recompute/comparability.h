@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "common/model/model_config.h"
 #include "common/capture/capture.h"
+#include "common/model/model_config.h"
 
 namespace tandem::drift {
 

@@ -5,8 +5,8 @@
 #include <span>
 
 #include "absl/strings/str_cat.h"
-#include "common/files/file_system.h"
 #include "common/base/status_macros.h"
+#include "common/files/file_system.h"
 #include "common/weights/digest.h"
 
 namespace tandem::drift {

@@ -10,10 +10,10 @@
 #include "common/base/status_macros.h"
 #include "common/model/model_config.h"
 #include "drift_lab/recompute/capture_weights.h"
-#include "drift_lab/replay/coefficient_basis.h"
-#include "drift_lab/replay/gradient_gram.h"
 #include "drift_lab/recompute/trainer_forward.h"
 #include "drift_lab/recompute/weights_gate.h"
+#include "drift_lab/replay/coefficient_basis.h"
+#include "drift_lab/replay/gradient_gram.h"
 
 namespace tandem::drift {
 namespace {

@@ -27,8 +27,8 @@
 #include <string>
 #include <vector>
 
-#include "common/statistics/cluster_bootstrap.h"
 #include "common/offpolicy/correction_method.h"
+#include "common/statistics/cluster_bootstrap.h"
 #include "drift_lab/replay/gradient_gram.h"
 #include "drift_lab/replay/replay_methods.h"
 

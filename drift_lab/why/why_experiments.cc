@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/files/file_system.h"
 #include "common/base/status_macros.h"
+#include "common/files/file_system.h"
 #include "common/model/model_config.h"
-#include "drift_lab/recompute/capture_weights.h"
 #include "common/statistics/least_squares.h"
+#include "drift_lab/recompute/capture_weights.h"
 #include "drift_lab/recompute/trainer_forward.h"
 
 namespace tandem::drift {

@@ -19,20 +19,20 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/options/options.h"
 #include "common/base/weight_version.h"
 #include "common/model/compute_dtype.h"
 #include "common/model/device.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"
+#include "common/options/options.h"
 #include "common/tensor/machine_limits.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/weights/host_tensor.h"
-#include "rollout_server/faults/engine_faults.h"
-#include "rollout_server/engine/schedule/group.h"
+#include "rollout_server/engine/forward/staged_weights.h"
 #include "rollout_server/engine/sampling/score_options.h"
 #include "rollout_server/engine/sampling/score_run.h"
-#include "rollout_server/engine/forward/staged_weights.h"
+#include "rollout_server/engine/schedule/group.h"
+#include "rollout_server/faults/engine_faults.h"
 
 namespace tandem::rollout {
 

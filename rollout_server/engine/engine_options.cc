@@ -1,7 +1,7 @@
 #include <string_view>
 
-#include "common/options/options.h"
 #include "common/model/numerics.h"
+#include "common/options/options.h"
 #include "rollout_server/engine/engine.h"
 
 namespace tandem::rollout {

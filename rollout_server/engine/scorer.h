@@ -10,10 +10,10 @@
 #include "absl/status/status.h"
 #include "common/base/weight_version.h"
 #include "common/model/model_config.h"
-#include "rollout_server/engine/schedule/scheduler.h"
+#include "rollout_server/engine/forward/token_runner.h"
 #include "rollout_server/engine/sampling/score_options.h"
 #include "rollout_server/engine/sampling/score_run.h"
-#include "rollout_server/engine/forward/token_runner.h"
+#include "rollout_server/engine/schedule/scheduler.h"
 
 namespace tandem::rollout {
 

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/options/options.h"
 #include "common/model/model_config.h"
 #include "common/model/site_precision.h"
+#include "common/options/options.h"
 
 namespace tandem::rollout {
 

@@ -6,8 +6,8 @@
 
 #include "absl/status/status.h"
 #include "common/tokenizer/tokenizer.h"
-#include "rollout_server/faults/engine_faults.h"
 #include "rollout_server/engine/schedule/group.h"
+#include "rollout_server/faults/engine_faults.h"
 
 namespace tandem::rollout {
 

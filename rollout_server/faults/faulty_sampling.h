@@ -7,9 +7,9 @@
 #include <span>
 
 #include "absl/status/statusor.h"
-#include "rollout_server/faults/engine_faults.h"
-#include "rollout_server/engine/schedule/group.h"
 #include "rollout_server/engine/sampling/sampler.h"
+#include "rollout_server/engine/schedule/group.h"
+#include "rollout_server/faults/engine_faults.h"
 
 namespace tandem::rollout {
 

@@ -12,9 +12,9 @@
 #include "common/model/compute_dtype.h"
 #include "common/model/model_config.h"
 #include "common/weights/host_tensor.h"
-#include "rollout_server/faults/engine_faults.h"
 #include "rollout_server/engine/forward/model_weights.h"
 #include "rollout_server/engine/forward/staged_weights.h"
+#include "rollout_server/faults/engine_faults.h"
 
 namespace tandem::rollout {
 

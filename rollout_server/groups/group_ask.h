@@ -8,8 +8,8 @@
 #include <string>
 
 #include "common/observe/tracer.h"
-#include "rollout_server/groups/admission_batches.h"
 #include "rollout_server/engine/schedule/group.h"
+#include "rollout_server/groups/admission_batches.h"
 
 namespace tandem::rollout {
 

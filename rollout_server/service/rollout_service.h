@@ -12,10 +12,10 @@
 #include "rollout_server/groups/engine_thread.h"
 #include "rollout_server/groups/group_registry.h"
 #include "rollout_server/groups/ownership.h"
-#include "rollout_server/weights/push_seat.h"
 #include "rollout_server/groups/served_model.h"
 #include "rollout_server/service/server_history.h"
 #include "rollout_server/service/server_metrics.h"
+#include "rollout_server/weights/push_seat.h"
 #include "rollout_server/weights/weight_receiver.h"
 
 namespace grpc {

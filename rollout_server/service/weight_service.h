@@ -6,8 +6,8 @@
 
 #include <memory>
 
-#include "rollout_server/service/rollout_service.h"
 #include "rollout_server/groups/worker_thread.h"
+#include "rollout_server/service/rollout_service.h"
 
 namespace tandem::rollout {
 

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/process/passive_threads.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
+#include "common/process/passive_threads.h"
 #include "tests/support/rank_threads.h"
 #include "trainer/experience/packed_rows.h"
 #include "trainer/optimizer/parameter_buckets.h"

@@ -19,7 +19,7 @@ import time
 import torch
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "support" / "python")]
 import machine_limits  # noqa: E402
 import rollout_client  # noqa: E402
 

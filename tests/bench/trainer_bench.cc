@@ -17,10 +17,10 @@
 #include <string>
 #include <vector>
 
-#include "common/process/passive_threads.h"
-#include "common/process/peak_memory.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
+#include "common/process/passive_threads.h"
+#include "common/process/peak_memory.h"
 #include "trainer/experience/packed_rows.h"
 #include "trainer/policy/policy.h"
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
-#include "common/options/command_line.h"
 #include "cli/io/subcommand.h"
+#include "common/options/command_line.h"
 
 namespace tandem::cli {
 namespace {

@@ -35,8 +35,9 @@ def bundle(folder, programs):
     stage = folder / "stage"
     for part in ("bin", "results", "deploy/gpu", "tests"):
         (stage / part).mkdir(parents=True)
-    tests = re.search(r"^TESTS=\((.*?)\)", SCRIPT.read_text(), re.M | re.S)[1].split()
-    for name in [*tests, "tandem", "rollout_server", "trainer"]:
+    tests = [name for names in ("KERNEL_TESTS", "ENGINE_TESTS")
+             for name in re.search(rf"^{names}=\((.*?)\)", SCRIPT.read_text(), re.M | re.S)[1].split()]
+    for name in [*tests, "collective_worker", "tandem", "rollout_server", "trainer"]:
         program = stage / "bin" / name
         program.write_text(programs.get(name, f"#!/bin/bash\necho {name} ran: $*\n"))
         program.chmod(0o755)
@@ -75,15 +76,15 @@ def test_the_quick_pass_leaves_one_page_with_every_step_and_what_it_printed(tmp_
         assert f"| {name} | passed |" in page, page
     assert "tandem ran: bench train --device cuda --model models/0.5b" in page
     assert "tandem ran: bench push --device cuda" in page
-    assert "10 programs, failed: none" in page
+    assert "3 programs, failed: none" in page
 
 
 def test_a_kernel_that_fails_is_named_on_the_page_and_the_pass_goes_on(tmp_path):
-    ran, files, results = run_quick(tmp_path, {"matmul_kernel_gpu_test": "#!/bin/bash\necho row 3 is off\nexit 1\n"})
+    ran, files, results = run_quick(tmp_path, {"common_kernel_gpu_tests": "#!/bin/bash\necho row 3 is off\nexit 1\n"})
     assert ran.returncode == 1
     page = (results / files[0]).read_text()
     assert "| kernels agree with the CPU | FAILED (1) |" in page
-    assert "failed: matmul_kernel_gpu_test" in page and "row 3 is off" in page
+    assert "failed: common_kernel_gpu_tests" in page and "row 3 is off" in page
     assert "| push benchmark | passed |" in page
 
 

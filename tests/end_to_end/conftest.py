@@ -1,13 +1,10 @@
 """Every end-to-end test records the history of the runs and servers that it starts through small_run and rollout_client,
 and is checked at its end: a test that passes over a broken guarantee fails here."""
 import os
-import pathlib
-import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-import check_history  # noqa: E402
+import check_history
 
 HISTORY = "TANDEM_TEST_HISTORY"  # where rollout_client.Server and small_run.write_config have processes record
 

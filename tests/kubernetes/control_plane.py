@@ -19,20 +19,18 @@ import json
 import os
 import pathlib
 import subprocess
-import sys
 import time
 import urllib.request
 
 import yaml
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-from api_client import ApiClient, ApiError  # noqa: E402
-from free_ports import free_ports  # noqa: E402
-from local_storage import LocalStorage  # noqa: E402
-from metrics_api import MetricsApi  # noqa: E402
-from node_agent import NodeAgent  # noqa: E402
-from pod_spec import Image  # noqa: E402, F401: for users of this module
-from waiting import wait_until  # noqa: E402
+from api_client import ApiClient, ApiError
+from free_ports import free_ports
+from local_storage import LocalStorage
+from metrics_api import MetricsApi
+from node_agent import NodeAgent
+from pod_spec import Image  # noqa: F401: for users of this module
+from waiting import wait_until
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 KUBERNETES = SOURCE / ".deps" / "kubernetes"

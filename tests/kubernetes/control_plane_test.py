@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from control_plane import ApiError, Cluster, Image  # noqa: E402
+from control_plane import ApiError, Cluster, Image
 
 # Prints a line and waits for SIGTERM, then says so, takes `linger` seconds and ends with `code`.
 SERVER = """

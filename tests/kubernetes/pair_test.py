@@ -6,14 +6,11 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 
 import pytest
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "end_to_end"), str(HERE.parent / "support")]
-from control_plane import Cluster, tandem_image  # noqa: E402
-import small_run  # noqa: E402
+from control_plane import Cluster, tandem_image
+import small_run
 
 BIN = pathlib.Path(os.environ["TANDEM_BIN"])
 LONG = 100000  # steps: more than a test waits for

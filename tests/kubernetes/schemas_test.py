@@ -1,13 +1,10 @@
 """The schema checks of manifests see what the API server would refuse, and nothing in what others wrote and it takes."""
 import copy
-import pathlib
-import sys
 
 import pytest
 import yaml
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-import schemas  # noqa: E402
+import schemas
 
 JOB_SET = yaml.safe_load("""
 apiVersion: jobset.x-k8s.io/v1alpha2

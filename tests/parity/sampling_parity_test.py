@@ -1,8 +1,5 @@
 """What the rollout server draws from, against the processors of transformers' generate, token by token: the ids that
 are left, their mass, and the log-prob of the drawn one among them."""
-import os
-import pathlib
-import sys
 
 import pytest
 import torch
@@ -10,8 +7,7 @@ import transformers
 
 from make_models import make_model
 
-sys.path.insert(0, str(pathlib.Path(os.environ["TANDEM_SOURCE"]) / "tests" / "support"))
-from rollout_client import Server, load_stubs  # noqa: E402
+from rollout_client import Server, load_stubs
 
 rollout, rollout_grpc, _, _ = load_stubs()
 

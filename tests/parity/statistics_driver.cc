@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "common/statistics/cluster_bootstrap.h"
-#include "common/offpolicy/correction_method.h"
 #include "common/drift/drift_metrics.h"
-#include "common/statistics/pareto_tail.h"
 #include "common/drift/peer_metrics.h"
+#include "common/offpolicy/correction_method.h"
+#include "common/statistics/cluster_bootstrap.h"
+#include "common/statistics/pareto_tail.h"
 #include "common/statistics/quantile_sketch.h"
 
 namespace tandem::offpolicy {

@@ -152,9 +152,7 @@ class AccessTest : public ::testing::Test {
     return answered ? grpc::Status::OK : status;
   }
 
-  cli::CertifiedKey SignedFor(const std::string& role) {
-    return *authority_.Sign(RequestOf(role));
-  }
+  cli::CertifiedKey SignedFor(const std::string& role) { return *authority_.Sign(RequestOf(role)); }
 
   void ExpectNoConnection(const std::string& who,
                           const std::optional<cli::CertifiedKey>& identity) {

@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "common/rpc/credentials.h"
 #include "cli/security/development_identities.h"
+#include "common/rpc/credentials.h"
 #include "proto/rollout.grpc.pb.h"
 #include "rollout_server/rollout_server.h"
 #include "tests/rollout_server/scripted_engine.h"
@@ -114,8 +114,7 @@ class RotationTest : public ::testing::Test {
   ~RotationTest() override { gate_.Open(); }
 
   // Any TLS client, to look at the server from outside.
-  std::shared_ptr<grpc::Channel> Connect(const cli::CertifiedKey& own,
-                                         const std::string& trusted) {
+  std::shared_ptr<grpc::Channel> Connect(const cli::CertifiedKey& own, const std::string& trusted) {
     grpc::ChannelArguments arguments;
     arguments.SetSslTargetNameOverride("localhost");
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -127,7 +126,7 @@ class RotationTest : public ::testing::Test {
   std::string ServedCertificate() {
     grpc::ClientContext context;
     const cli::CertifiedKey viewer = {Contents(out_ + "/viewer/tls.crt"),
-                                        Contents(out_ + "/viewer/tls.key")};
+                                      Contents(out_ + "/viewer/tls.key")};
     CheckHealth(Connect(viewer, Contents(out_ + "/viewer/ca.crt")), &context);
     if (!context.auth_context()) return "";
     const auto found = context.auth_context()->FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);

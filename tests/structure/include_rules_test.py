@@ -9,7 +9,7 @@ MAY_INCLUDE = {
     "rollout_server": {"rollout_server", "common", "proto"},
     "trainer": {"trainer", "common", "proto"},
     "drift_lab": {"drift_lab", "rollout_server", "trainer", "common", "proto"},
-    "deploy": {"deploy", "drift_lab", "rollout_server", "trainer", "common", "proto"},
+    "cli": {"cli", "drift_lab", "rollout_server", "trainer", "common", "proto"},
 }
 # The conversion points, where wire messages become tensors.
 BOTH_SIDES = {"rollout_server/service/weight_service.cc", "trainer/experience/experience_batch.cc",

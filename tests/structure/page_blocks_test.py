@@ -1,12 +1,10 @@
 """Every block of the pages says whether it is there to be pasted: tests/support/python/page_blocks.py has the names."""
 import os
 import pathlib
-import sys
 
 SOURCE = pathlib.Path(os.environ["TANDEM_SOURCE"])
-sys.path.insert(0, str(SOURCE / "tests" / "support"))
 
-import page_blocks  # noqa: E402
+import page_blocks
 
 KNOWN = {"sh", "console", "text", "", "yaml", "json", "python", "cpp", "proto", "ini"}
 

@@ -4,7 +4,7 @@ import pathlib
 import re
 
 ROOT = pathlib.Path(os.environ.get("TANDEM_SOURCE", pathlib.Path(__file__).resolve().parents[2]))
-ROOMS = ["common", "rollout_server", "trainer", "drift_lab", "deploy"]
+ROOMS = ["common", "rollout_server", "trainer", "drift_lab", "cli"]
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
 
 

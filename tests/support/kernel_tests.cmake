@@ -1,32 +1,22 @@
-# Tests of kernels run twice, of one source: on the CPU, thread by thread, everywhere; on the GPU in the cuda preset.
-
-# tandem_emulated_kernels(NAME <name> SRCS file.cu ... DEPS ...): the kernels compiled for the CPU (cuda_emulator.h).
-function(tandem_emulated_kernels)
-  cmake_parse_arguments(PARSE_ARGV 0 ARG "" "NAME" "SRCS;DEPS")
-  set_source_files_properties(${ARG_SRCS} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS
-    "-include;${PROJECT_SOURCE_DIR}/tests/support/cuda_emulator.h;-Wno-unknown-pragmas")
-  tandem_library(NAME ${ARG_NAME} SRCS ${ARG_SRCS} DEPS tandem::cuda_emulator ${ARG_DEPS})
-endfunction()
-
-# tandem_kernel_test(SRCS <test>_test.cc ... EMULATED lib ... DEVICE lib ... DEPS ... [TORCH]): <test>_emulated_test over
-# the libraries of EMULATED, once with threads in rising and once in falling order, and in the cuda preset
-# <test>_gpu_test over those of DEVICE.
-function(tandem_kernel_test)
-  cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH" "" "SRCS;EMULATED;DEVICE;DEPS")
+# tandem_kernel_tests(NAME <area> SRCS <x>_test.cc ... DEPS ... DEVICE lib ... [TORCH]): tests of kernels run twice, of one
+# source: on the CPU everywhere, once with threads in rising (<x>_emulated_test) and once in falling order
+# (<x>_emulated_falling), and in the cuda preset on the GPU, over the libraries of DEVICE (<x>_gpu_test).
+function(tandem_kernel_tests)
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH" "NAME" "SRCS;DEVICE;DEPS")
   set(torch "")
   if(ARG_TORCH)
     set(torch TORCH)
   endif()
+  tandem_tests(NAME ${ARG_NAME}_kernel_tests VARIANT emulated SRCS ${ARG_SRCS} WHOLE ${torch}
+               DEPS ${ARG_DEPS} tandem::emulated_kernels)
   foreach(source IN LISTS ARG_SRCS)
-    string(REPLACE _test.cc "" test ${source})
-    tandem_test(NAME ${test}_emulated_test SRCS ${source} WHOLE ${torch} DEPS ${ARG_DEPS} ${ARG_EMULATED})
-    add_test(NAME ${test}_emulated_falling COMMAND ${test}_emulated_test)
-    set_tests_properties(${test}_emulated_falling PROPERTIES LABELS cpu TIMEOUT 300
-                         ENVIRONMENT "EMULATED_ORDER=falling")
-    if(TANDEM_CUDA)
-      tandem_test(NAME ${test}_gpu_test SRCS ${source} WHOLE ${torch} LABELS gpu DEPS ${ARG_DEPS} ${ARG_DEVICE})
-      target_link_libraries(${test}_gpu_test PRIVATE torch::cudart)
-      target_compile_definitions(${test}_gpu_test PRIVATE TANDEM_ON_GPU)
-    endif()
+    string(REGEX REPLACE "^(.*/)?([^/]*)_test\\.cc$" "\\2" test ${source})
+    tandem_test_case(NAME ${test}_emulated_falling PROGRAM ${ARG_NAME}_kernel_tests FILE ${test}_test.cc
+                     ENVIRONMENT EMULATED_ORDER=falling)
   endforeach()
+  if(TANDEM_CUDA)
+    tandem_tests(NAME ${ARG_NAME}_kernel_gpu_tests VARIANT gpu SRCS ${ARG_SRCS} WHOLE ${torch} LABELS gpu
+                 DEPS ${ARG_DEPS} ${ARG_DEVICE} torch::cudart)
+    target_compile_definitions(${ARG_NAME}_kernel_gpu_tests PRIVATE TANDEM_ON_GPU)
+  endif()
 endfunction()

@@ -10,8 +10,8 @@
 #include <memory>
 #include <string>
 
-#include "common/base/mutex.h"
 #include "cli/security/certificate_authority.h"
+#include "common/base/mutex.h"
 #include "proto/rollout.grpc.pb.h"
 
 namespace tandem::testing {

@@ -15,11 +15,11 @@
 #include <string>
 #include <vector>
 
-#include "common/options/options.h"
-#include "common/process/passive_threads.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
+#include "common/options/options.h"
+#include "common/process/passive_threads.h"
 #include "proto/experience.pb.h"
 #include "trainer/train_step.h"
 

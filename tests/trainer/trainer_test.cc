@@ -12,6 +12,7 @@
 #include <sstream>
 #include <string>
 
+#include "common/base/run_error.h"
 #include "common/files/file_system.h"
 #include "common/rpc/caller_secret.h"
 #include "common/rpc/refusal.h"
@@ -20,7 +21,6 @@
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 #include "tests/trainer/trainer_fixture.h"
-#include "common/base/run_error.h"
 #include "trainer/run/run_owner.h"
 
 namespace tandem::trainer {

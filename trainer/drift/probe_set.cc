@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/files/file_system.h"
 #include "common/base/status_macros.h"
+#include "common/files/file_system.h"
 #include "common/weights/digest.h"
 #include "nlohmann/json.hpp"
 

@@ -3,8 +3,8 @@
 #ifndef TANDEM_TRAINER_LOSS_POLICY_LOSS_OPTIONS_H_
 #define TANDEM_TRAINER_LOSS_POLICY_LOSS_OPTIONS_H_
 
-#include "common/options/options.h"
 #include "common/offpolicy/objective_options.h"
+#include "common/options/options.h"
 
 namespace tandem::trainer {
 

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/comm/rank_team.h"
 #include "common/offpolicy/correction.h"
 #include "trainer/experience/experience_batch.h"
 #include "trainer/loss/policy_loss.h"
-#include "common/comm/rank_team.h"
 #include "trainer/metrics/step_report.h"
 
 namespace tandem::trainer {

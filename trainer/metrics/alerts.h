@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "common/offpolicy/objective_options.h"
 #include "common/options/options.h"
 #include "common/statistics/cluster_bootstrap.h"
-#include "common/offpolicy/objective_options.h"
 #include "trainer/metrics/metrics_line.h"
 
 namespace tandem::trainer {

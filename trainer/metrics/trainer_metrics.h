@@ -11,8 +11,8 @@
 #include <string>
 #include <string_view>
 
-#include "common/observe/metrics.h"
 #include "common/base/weight_version.h"
+#include "common/observe/metrics.h"
 #include "trainer/experience/experience_buffer.h"
 #include "trainer/metrics/metrics_line.h"
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "common/model/model_config.h"
-#include "trainer/policy/layer_ops.h"
 #include "trainer/experience/packed_rows.h"
+#include "trainer/policy/layer_ops.h"
 
 namespace tandem::trainer {
 

@@ -23,9 +23,9 @@
 #include "common/tensor/torch_status.h"
 #include "trainer/policy/chunked_logprobs.h"
 #include "trainer/policy/cpu/cpu_layer_ops.h"
+#include "trainer/policy/cpu/exact_ops.h"
 #include "trainer/policy/cuda/device_layer_ops.h"
 #include "trainer/policy/decoder.h"
-#include "trainer/policy/cpu/exact_ops.h"
 #include "trainer/policy/tensor_memory.h"
 
 namespace tandem::trainer {

@@ -1,7 +1,7 @@
 #include "trainer/prompts/group_request.h"
 
-#include "common/weights/digest.h"
 #include "common/base/stable_hash.h"
+#include "common/weights/digest.h"
 
 namespace tandem::trainer {
 

@@ -7,11 +7,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/files/file_system.h"
+#include "common/base/stable_hash.h"
 #include "common/base/status_macros.h"
+#include "common/files/file_system.h"
 #include "common/weights/digest.h"
 #include "nlohmann/json.hpp"
-#include "common/base/stable_hash.h"
 
 namespace tandem::trainer {
 namespace {

@@ -17,10 +17,10 @@
 #include "absl/strings/str_split.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"
+#include "common/base/run_error.h"
 #include "common/base/status_macros.h"
 #include "common/comm/group.h"
 #include "proto/experience.pb.h"
-#include "common/base/run_error.h"
 
 namespace tandem::trainer {
 namespace {

@@ -12,9 +12,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/observe/heartbeat.h"
 #include "common/process/stop_signal.h"
 #include "common/rendezvous/store.h"
-#include "common/observe/heartbeat.h"
 #include "trainer/ranks/learner.h"
 
 namespace tandem::comm {

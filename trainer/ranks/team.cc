@@ -8,16 +8,16 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "common/files/file_system.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"
+#include "common/base/run_error.h"
 #include "common/base/status_macros.h"
 #include "common/comm/group.h"
+#include "common/files/file_system.h"
 #include "common/rendezvous/rendezvous.h"
 #include "common/rendezvous/steady_time.h"
 #include "common/weights/digest.h"
 #include "trainer/ranks/rank_orders.h"
-#include "common/base/run_error.h"
 
 namespace tandem::trainer {
 namespace {

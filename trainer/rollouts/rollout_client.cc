@@ -16,8 +16,8 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/caller_channel.h"
 #include "proto/rollout.grpc.pb.h"
-#include "trainer/rollouts/call_end.h"
 #include "trainer/experience/group_check.h"
+#include "trainer/rollouts/call_end.h"
 #include "trainer/rollouts/hung_engine.h"
 
 namespace tandem::trainer {

@@ -28,8 +28,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/options/options.h"
 #include "common/observe/tracer.h"
+#include "common/options/options.h"
 #include "common/rpc/credentials.h"
 #include "proto/rollout.pb.h"
 #include "trainer/rollouts/server_scorer.h"

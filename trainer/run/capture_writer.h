@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/options/options.h"
-#include "common/model/tensor_source.h"
 #include "common/capture/capture.h"
+#include "common/model/tensor_source.h"
+#include "common/options/options.h"
 #include "proto/experience.pb.h"
-#include "trainer/experience/group_capture.h"
 #include "trainer/drift/recent_weights.h"
+#include "trainer/experience/group_capture.h"
 
 namespace tandem::trainer {
 

@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "absl/strings/ascii.h"
-#include "common/files/file_system.h"
 #include "common/base/version.h"
+#include "common/files/file_system.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::trainer {

@@ -5,10 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/files/file_system.h"
 #include "common/base/log.h"
-#include "common/files/private_file.h"
 #include "common/base/status_macros.h"
+#include "common/files/file_system.h"
+#include "common/files/private_file.h"
 #include "common/rpc/caller_secret.h"
 
 namespace tandem::trainer {

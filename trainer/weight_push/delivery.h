@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/process/stop_signal.h"
 #include "common/base/weight_version.h"
+#include "common/process/stop_signal.h"
 #include "trainer/metrics/metrics_line.h"
 #include "trainer/rollouts/rollout_client.h"
 #include "trainer/weight_push/weight_cast.h"

@@ -8,11 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
-#include "common/rendezvous/loopback.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/comm/group.h"
 #include "common/comm/push_seats.h"
+#include "common/rendezvous/loopback.h"
 #include "common/rendezvous/rendezvous.h"
 #include "common/weights/wire_buckets.h"
 

@@ -12,8 +12,8 @@
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
-#include "common/process/thread_team.h"
 #include "common/comm/group.h"
+#include "common/process/thread_team.h"
 #include "common/weights/word_sums.h"
 #include "trainer/weight_push/weight_remote.h"
 

@@ -14,8 +14,8 @@
 #include "common/model/compute_dtype.h"
 #include "common/model/model_config.h"
 #include "rollout_server/engine/cuda/cuda_weights.h"
-#include "rollout_server/engine/schedule/scheduler.h"
 #include "rollout_server/engine/forward/staged_weights.h"
+#include "rollout_server/engine/schedule/scheduler.h"
 
 namespace tandem::rollout {
 

@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "common/base/status_macros.h"
-#include "rollout_server/engine/cuda/step/decode_step.h"
 #include "rollout_server/engine/cuda/device_ops.h"
+#include "rollout_server/engine/cuda/step/decode_step.h"
 
 namespace tandem::rollout::cuda {
 namespace {

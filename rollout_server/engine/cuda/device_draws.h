@@ -10,8 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "rollout_server/engine/cuda/draw/draw_kernel.h"
-#include "rollout_server/engine/sampling/sampler.h"
 #include "rollout_server/engine/forward/token_runner.h"
+#include "rollout_server/engine/sampling/sampler.h"
 
 namespace tandem::rollout::cuda {
 

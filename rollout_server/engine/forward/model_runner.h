@@ -15,9 +15,9 @@
 #include <span>
 #include <vector>
 
-#include "common/process/thread_team.h"
 #include "common/model/forward_kernels.h"
 #include "common/model/model_config.h"
+#include "common/process/thread_team.h"
 #include "common/tensor/aligned_buffer.h"
 #include "common/tensor/instruction_set.h"
 #include "rollout_server/engine/forward/model_weights.h"

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "rollout_server/engine/forward/token_runner.h"
 #include "rollout_server/engine/schedule/scheduler.h"
 #include "rollout_server/engine/schedule/sequence.h"
-#include "rollout_server/engine/forward/token_runner.h"
 
 namespace tandem::rollout {
 

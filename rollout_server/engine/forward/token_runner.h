@@ -17,13 +17,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/model/device.h"
+#include "common/model/site_precision.h"
 #include "common/tensor/machine_limits.h"
 #include "common/weights/host_tensor.h"
-#include "rollout_server/engine/sampling/sampler.h"
-#include "rollout_server/engine/schedule/scheduler.h"
-#include "rollout_server/engine/sampling/score_options.h"
-#include "common/model/site_precision.h"
 #include "rollout_server/engine/forward/staged_weights.h"
+#include "rollout_server/engine/sampling/sampler.h"
+#include "rollout_server/engine/sampling/score_options.h"
+#include "rollout_server/engine/schedule/scheduler.h"
 #include "rollout_server/engine/schedule/stop_ids.h"
 
 namespace tandem::rollout {

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "rollout_server/engine/schedule/group.h"
 #include "rollout_server/engine/sampling/score_options.h"
+#include "rollout_server/engine/schedule/group.h"
 
 namespace tandem::rollout {
 

@@ -12,8 +12,7 @@ import time
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
-from free_ports import free_port  # noqa: E402
+from free_ports import free_port
 
 BACKEND = os.environ.get("TEST_BACKEND", "gloo")
 # The conformance suite: these tests run over every backend, as many ranks as there are devices. ctest picks

@@ -1,11 +1,9 @@
 """A trainer whose ranks Open MPI starts."""
 import subprocess
-import sys
 
 import small_run
 
-sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
-from rollout_client import Server  # noqa: E402
+from rollout_client import Server
 
 
 def test_mpirun_starts_the_ranks_of_a_trainer(tmp_path):

@@ -5,16 +5,14 @@ import pty
 import re
 import signal
 import subprocess
-import sys
 
 import pytest
 
 import small_run
 
-sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
-from free_ports import free_port  # noqa: E402
-from rollout_client import Server  # noqa: E402
-from waiting import wait_until  # noqa: E402
+from free_ports import free_port
+from rollout_client import Server
+from waiting import wait_until
 
 TANDEM = str(small_run.TANDEM)
 

@@ -12,10 +12,9 @@ from safetensors.numpy import load_file
 
 import small_run
 
-sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
-from free_ports import free_port  # noqa: E402
-from rollout_client import Server  # noqa: E402
-from waiting import wait_until  # noqa: E402
+from free_ports import free_port
+from rollout_client import Server
+from waiting import wait_until
 
 RANK_LOST = 10
 

@@ -7,15 +7,13 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 
 import pytest
 
 import small_run
 
-sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
-from one_node_slurm import OneNodeSlurm  # noqa: E402
-from waiting import wait_until  # noqa: E402
+from one_node_slurm import OneNodeSlurm
+from waiting import wait_until
 
 ON_A_CPU = {"cpus_per_rank": 1, "cpus_per_server": 1}
 OPEN = "server.insecure_plaintext_open_to_the_network=true"

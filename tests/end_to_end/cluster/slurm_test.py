@@ -1,14 +1,12 @@
 """A trainer whose ranks srun starts, in a real Slurm of one node."""
 import shlex
-import sys
 
 import pytest
 
 import small_run
 
-sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
-from one_node_slurm import OneNodeSlurm  # noqa: E402
-from rollout_client import Server  # noqa: E402
+from one_node_slurm import OneNodeSlurm
+from rollout_client import Server
 
 def quote(path):
     """For a shell: folders may have spaces in their names."""

@@ -1,13 +1,11 @@
 """`tandem drift capture`: a capture from a live server alone, honest or with a fault in it."""
 import json
 import subprocess
-import sys
 
 import pytest
 import small_run
 
-sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
-from rollout_client import Server  # noqa: E402
+from rollout_client import Server
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,12 @@ import pathlib
 import shutil
 import signal
 import subprocess
-import sys
 
 import pytest
 import small_run
 
-sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
-from rollout_client import history_arguments  # noqa: E402
-from waiting import wait_until  # noqa: E402
+from rollout_client import history_arguments
+from waiting import wait_until
 
 BIN = pathlib.Path(os.environ["TANDEM_BIN"])
 SERVER, TRAINER, TANDEM = BIN / "rollout_server", BIN / "trainer", BIN / "tandem"

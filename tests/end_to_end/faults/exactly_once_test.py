@@ -4,15 +4,13 @@ import json
 import os
 import random
 import subprocess
-import sys
 
 import pytest
 
 import small_run
 
-sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
-from rollout_client import BIN, Server  # noqa: E402
-from waiting import wait_until  # noqa: E402
+from rollout_client import BIN, Server
+from waiting import wait_until
 
 STEPS, KILLS, PROMPTS = 30, 6, 4
 

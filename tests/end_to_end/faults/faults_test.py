@@ -2,7 +2,6 @@
 middle of long completions under each policy for groups in flight."""
 import random
 import signal
-import sys
 import threading
 
 import grpc
@@ -11,9 +10,8 @@ import pytest
 
 import small_run
 
-sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
-from rollout_client import Server, load_stubs  # noqa: E402
-from weight_pusher import WeightPusher, tensor_bytes  # noqa: E402
+from rollout_client import Server, load_stubs
+from weight_pusher import WeightPusher, tensor_bytes
 
 rollout, rollout_grpc, weights, weights_grpc = load_stubs()
 PROMPT = [5, 6, 7, 8]

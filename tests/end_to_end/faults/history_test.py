@@ -2,14 +2,12 @@
 and in those of real processes with a fault injected."""
 import copy
 import json
-import sys
 
 import pytest
 
 import small_run
 
-sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
-import check_history  # noqa: E402
+import check_history
 
 SERVER = "127.0.0.1:5001"
 

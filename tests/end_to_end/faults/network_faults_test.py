@@ -2,16 +2,14 @@
 import contextlib
 import signal
 import subprocess
-import sys
 
 import pytest
 
 import small_run
 
-sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
-from rollout_client import BIN, Server  # noqa: E402
-from tcp_proxy import TcpProxy  # noqa: E402
-from waiting import wait_until  # noqa: E402
+from rollout_client import BIN, Server
+from tcp_proxy import TcpProxy
+from waiting import wait_until
 
 
 @pytest.fixture(scope="module")

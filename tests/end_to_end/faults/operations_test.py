@@ -3,7 +3,6 @@ files; and the server's section of a run file."""
 import json
 import signal
 import subprocess
-import sys
 
 import grpc
 import pytest
@@ -13,11 +12,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import small_run
 
-sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
-from free_ports import free_address  # noqa: E402
-from observe import scrape  # noqa: E402
-from rollout_client import Server, load_stubs  # noqa: E402
-from waiting import wait_until  # noqa: E402
+from free_ports import free_address
+from observe import scrape
+from rollout_client import Server, load_stubs
+from waiting import wait_until
 
 rollout, rollout_grpc, _, _ = load_stubs()
 SERVICES = ["tandem.rollout.v1.RolloutService", "tandem.weights.v1.WeightService"]

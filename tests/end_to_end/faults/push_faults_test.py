@@ -7,7 +7,6 @@ import pathlib
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 
@@ -15,10 +14,9 @@ import pytest
 
 import small_run
 
-sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
-from rollout_client import Server, load_stubs  # noqa: E402
-from waiting import wait_until  # noqa: E402
-from weight_pusher import tensor_bytes  # noqa: E402
+from rollout_client import Server, load_stubs
+from waiting import wait_until
+from weight_pusher import tensor_bytes
 
 _, _, weights_pb, weights_grpc = load_stubs()
 WORKER = pathlib.Path(os.environ["TANDEM_TESTS"]) / "push_worker"

@@ -5,14 +5,12 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 
 import pytest
 
 import small_run
 
-sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
-from waiting import wait_until  # noqa: E402
+from waiting import wait_until
 
 TERMINATED, CHILD_DIED = 143, 9
 

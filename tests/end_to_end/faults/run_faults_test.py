@@ -13,11 +13,10 @@ import pytest
 
 import small_run
 
-sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
-from rollout_client import BIN, Server, history_arguments, load_stubs  # noqa: E402
-from stopped_thread import StoppedThread  # noqa: E402
-from tcp_proxy import TcpProxy  # noqa: E402
-from waiting import wait_until  # noqa: E402
+from rollout_client import BIN, Server, history_arguments, load_stubs
+from stopped_thread import StoppedThread
+from tcp_proxy import TcpProxy
+from waiting import wait_until
 
 SUPPORT = small_run.SOURCE / "tests" / "support"
 rollout, rollout_grpc, _, _ = load_stubs()

@@ -12,11 +12,10 @@ import pytest
 
 import small_run
 
-sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
-from free_ports import free_ports  # noqa: E402
-from listening_ports import listening  # noqa: E402
-from rollout_client import BIN, Server, load_stubs, tls_credentials  # noqa: E402
-from waiting import wait_until  # noqa: E402
+from free_ports import free_ports
+from listening_ports import listening
+from rollout_client import BIN, Server, load_stubs, tls_credentials
+from waiting import wait_until
 
 rollout, rollout_grpc, weights, weights_grpc = load_stubs()
 ROLES = ["rollout", "trainer", "client", "viewer"]

@@ -7,7 +7,6 @@ import collections
 import contextlib
 import os
 import random
-import sys
 import threading
 import time
 
@@ -17,10 +16,9 @@ import pytest
 
 import small_run
 
-sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
-from rollout_client import Server, load_stubs  # noqa: E402
-from waiting import wait_until  # noqa: E402
-from weight_pusher import WeightPusher, tensor_bytes  # noqa: E402
+from rollout_client import Server, load_stubs
+from waiting import wait_until
+from weight_pusher import WeightPusher, tensor_bytes
 
 rollout, rollout_grpc, weights, weights_grpc = load_stubs()
 SECONDS = float(os.environ.get("TANDEM_SOAK_SECONDS", "5"))

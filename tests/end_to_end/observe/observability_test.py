@@ -5,17 +5,15 @@ import json
 import os
 import re
 import subprocess
-import sys
 import urllib.parse
 
 import pytest
 
 import small_run
 
-sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
-from free_ports import free_address, free_ports  # noqa: E402
-from observe import families, get, parse  # noqa: E402
-from waiting import wait_until  # noqa: E402
+from free_ports import free_address, free_ports
+from observe import families, get, parse
+from waiting import wait_until
 
 PROMETHEUS = os.environ["TANDEM_PROMETHEUS"]
 PROMTOOL = os.environ["TANDEM_PROMTOOL"]

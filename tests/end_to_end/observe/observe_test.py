@@ -4,19 +4,17 @@ import http.server
 import os
 import signal
 import subprocess
-import sys
 import threading
 
 import pytest
 
 import small_run
 
-sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
-from free_ports import free_address  # noqa: E402
-from observe import get, scrape  # noqa: E402
-from rollout_client import BIN, Server, load_stubs  # noqa: E402
-from stopped_thread import StoppedThread  # noqa: E402
-from waiting import wait_until  # noqa: E402
+from free_ports import free_address
+from observe import get, scrape
+from rollout_client import BIN, Server, load_stubs
+from stopped_thread import StoppedThread
+from waiting import wait_until
 
 rollout, rollout_grpc, weights, weights_grpc = load_stubs()
 

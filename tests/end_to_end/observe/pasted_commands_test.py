@@ -9,16 +9,14 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 
 import pytest
 import small_run
 
 SOURCE = small_run.SOURCE
-sys.path.insert(0, str(SOURCE / "tests" / "support"))
 
-import free_ports  # noqa: E402
-import page_blocks  # noqa: E402
+import free_ports
+import page_blocks
 
 BIN = pathlib.Path(os.environ["TANDEM_BIN"])
 PAGES = [page for page in page_blocks.pages(SOURCE)

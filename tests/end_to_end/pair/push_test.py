@@ -8,10 +8,9 @@ import pytest
 from grpc_tools import protoc
 
 SOURCE = os.environ["TANDEM_SOURCE"]
-sys.path.insert(0, os.path.join(SOURCE, "tests", "support"))
-from rollout_client import as_caller  # noqa: E402
-from rollout_client import history_arguments  # noqa: E402
-from weight_pusher import WeightPusher, tensor_bytes  # noqa: E402
+from rollout_client import as_caller
+from rollout_client import history_arguments
+from weight_pusher import WeightPusher, tensor_bytes
 
 SERVER = os.path.join(os.environ["TANDEM_BIN"], "rollout_server")
 

@@ -3,14 +3,12 @@ how each of them is set."""
 import array
 import concurrent.futures
 import contextlib
-import sys
 
 import pytest
 
 import small_run
 
-sys.path.insert(0, str(small_run.SOURCE / "tests" / "support"))
-from rollout_client import Server, load_stubs  # noqa: E402
+from rollout_client import Server, load_stubs
 
 rollout, rollout_grpc, _, _ = load_stubs()
 NUM_GROUPS, MEMBERS = 12, 6

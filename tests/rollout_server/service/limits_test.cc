@@ -8,11 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/refusal.h"
-#include "rollout_server/service/call_deadline.h"
 #include "rollout_server/engine/schedule/group.h"
 #include "rollout_server/groups/ownership.h"
-#include "rollout_server/service/rollout_messages.h"
 #include "rollout_server/groups/worker_thread.h"
+#include "rollout_server/service/call_deadline.h"
+#include "rollout_server/service/rollout_messages.h"
 #include "tests/rollout_server/server_fixture.h"
 #include "tests/support/health_call.h"
 #include "tests/support/wait_until.h"

@@ -13,8 +13,8 @@
 #include "tests/trainer/test_devices.h"
 #include "trainer/policy/cpu/attention_kernel.h"
 #include "trainer/policy/cpu/cpu_layer_ops.h"
-#include "trainer/policy/cuda/device_layer_ops.h"
 #include "trainer/policy/cpu/vector_math.h"
+#include "trainer/policy/cuda/device_layer_ops.h"
 
 namespace tandem::trainer {
 namespace {

@@ -6,10 +6,10 @@
 #include <filesystem>
 #include <limits>
 
+#include "common/base/run_error.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
-#include "common/base/run_error.h"
 
 namespace tandem::trainer {
 namespace {

@@ -10,8 +10,8 @@
 #include <span>
 
 #include "common/tensor/packed_matrix.h"
-#include "trainer/policy/layer_ops.h"
 #include "trainer/experience/packed_rows.h"
+#include "trainer/policy/layer_ops.h"
 
 namespace tandem::trainer {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "common/weights/host_tensor.h"
-#include "trainer/weight_push/bucket_source.h"
 #include "trainer/policy/policy.h"
+#include "trainer/weight_push/bucket_source.h"
 #include "trainer/weight_push/weight_cast.h"
 
 namespace tandem::trainer {

@@ -4,8 +4,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "rollout_server/engine/cuda/step/decode_step.h"
 #include "rollout_server/engine/cuda/draw/draw_kernel.h"
+#include "rollout_server/engine/cuda/step/decode_step.h"
 #include "rollout_server/engine/cuda/step/step_inputs.h"
 #include "rollout_server/engine/schedule/kv_block_pool.h"
 

@@ -3,8 +3,8 @@
 
 #include "common/model/forward_kernels.h"
 #include "tests/trainer/policy/cuda/element_array.h"
-#include "trainer/policy/cuda/training_kernels.h"
 #include "trainer/policy/cpu/layer_kernels.h"
+#include "trainer/policy/cuda/training_kernels.h"
 
 namespace tandem::trainer::cuda {
 namespace {

@@ -7,8 +7,8 @@
 #include <limits>
 #include <span>
 
-#include "rollout_server/engine/cuda/step/decode_step.h"
 #include "rollout_server/engine/cuda/draw/draw_kernel.h"
+#include "rollout_server/engine/cuda/step/decode_step.h"
 #include "rollout_server/engine/sampling/sampler.h"
 #include "tests/support/device/device_memory.h"
 #include "tests/trainer/policy/cuda/element_array.h"
