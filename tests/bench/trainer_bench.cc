@@ -20,6 +20,7 @@
 #include "common/model/compute_dtype.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
+#include "common/process/freed_memory.h"
 #include "common/process/passive_threads.h"
 #include "common/process/peak_memory.h"
 #include "trainer/experience/packed_rows.h"
@@ -120,6 +121,7 @@ int Run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   tandem::EnsurePassiveThreads(argc, argv);
+  tandem::KeepFreedMemory();
   if (argc != 6 && argc != 8) {
     std::fprintf(
         stderr,
