@@ -6,8 +6,7 @@ option(TANDEM_WERROR "Warnings are errors" ON)
 
 find_program(CCACHE ccache)
 if(CCACHE)
-  # What ccache needs to be told before it keeps what was compiled with a precompiled header.
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
 add_library(tandem_flags INTERFACE)
@@ -42,9 +41,22 @@ if(TANDEM_SANITIZER STREQUAL "")
   set(TANDEM_FORTIFY $<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE> $<$<NOT:$<CONFIG:Debug>>:-D_FORTIFY_SOURCE=2>)
 endif()
 
-# Code in which no time is spent when it runs compiles in two thirds of the time. -Warray-bounds has the false positive
-# of -Wrestrict there.
-set(TANDEM_LIGHT_OPTIMISATION $<$<NOT:$<CONFIG:Debug>>:-O1> $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds>)
+# Code in which no time is spent when it runs compiles in two thirds of the time. -Warray-bounds and -Wstringop-overflow
+# have the false positive of -Wrestrict there.
+set(TANDEM_LIGHT_OPTIMISATION $<$<NOT:$<CONFIG:Debug>>:-O1>
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds> $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>)
+
+# Six files of a target compile as one: what takes the time is the headers and templates of libraries of others, which
+# they share. So no two files of a target may have one name for two things, anonymous namespaces included. The dev preset
+# compiles each by itself, and finds a file that lives on the includes of its neighbour.
+option(TANDEM_UNITY "Compile files of a target together" ON)
+function(tandem_unity target)
+  if(TANDEM_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+    # A class whose members are of an anonymous namespace is one of a .cc file all the same.
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  endif()
+endfunction()
 
 # tandem_sources(OUT [FOLDERS ...] [EXCEPT ...] [SRCS ...]): the .cc files of the folders (not of folders in them) without
 # those named after EXCEPT, and SRCS.
@@ -65,15 +77,15 @@ function(tandem_sources out)
   set(${out} ${found} ${ARG_SRCS} PARENT_SCOPE)
 endfunction()
 
-# tandem_library(NAME <name> [FOLDERS ...] [EXCEPT ...] [SRCS ...] [DEPS ...] [TORCH] [CUDA] [LIGHT] [PRECOMPILE ...])
+# tandem_library(NAME <name> [FOLDERS ...] [EXCEPT ...] [SRCS ...] [DEPS ...] [TORCH] [CUDA] [LIGHT] [APART])
 # Makes tandem::<name>: a folder or a few that lie beside each other, or the part of a folder that another library must
 # not load. Includes are from the top folder ("trainer/loss/policy_loss.h"), and which folder may include which is the
 # business of tests/structure/include_rules_test.py: DEPS is what is linked, and carries include directories of
 # libraries of others. TORCH links LibTorch, PRIVATE and behind -idirafter (its include directory carries foreign
-# protobuf and fmt headers). CUDA links its CUDA half too. LIGHT: no time is spent in it. PRECOMPILE: headers of
-# libraries of others that most of its files include.
+# protobuf and fmt headers). CUDA links its CUDA half too. LIGHT: no time is spent in it. APART: its files are
+# compiled each by itself, so that what a kernel inlines, and so its bits, do not depend on its neighbours.
 function(tandem_library)
-  cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH;CUDA;LIGHT" "NAME" "FOLDERS;EXCEPT;SRCS;DEPS;PRECOMPILE")
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH;CUDA;LIGHT;APART" "NAME" "FOLDERS;EXCEPT;SRCS;DEPS")
   if(ARG_UNPARSED_ARGUMENTS OR NOT ARG_NAME)
     message(FATAL_ERROR "tandem_library(${ARG_NAME}): ${ARG_UNPARSED_ARGUMENTS}")
   endif()
@@ -90,16 +102,10 @@ function(tandem_library)
   if(ARG_LIGHT)
     target_compile_options(tandem_${ARG_NAME} PRIVATE ${TANDEM_LIGHT_OPTIMISATION})
   endif()
-  tandem_precompile(tandem_${ARG_NAME} ${ARG_PRECOMPILE})
-  add_library(tandem::${ARG_NAME} ALIAS tandem_${ARG_NAME})
-endfunction()
-
-# tandem_precompile(TARGET header ...): without -fpch-preprocess, ccache keeps nothing of a target that has one.
-function(tandem_precompile target)
-  if(ARGN)
-    target_precompile_headers(${target} PRIVATE ${ARGN})
-    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+  if(NOT ARG_APART)
+    tandem_unity(tandem_${ARG_NAME})
   endif()
+  add_library(tandem::${ARG_NAME} ALIAS tandem_${ARG_NAME})
 endfunction()
 
 # What is built without naming tests: `cmake --build ... --target tandem_binaries`.
@@ -139,16 +145,16 @@ if(NOT TANDEM_SANITIZER STREQUAL "")
   set(TANDEM_TEST_SECONDS 240)
 endif()
 
-# tandem_tests(NAME <name> [FOLDERS ...] [EXCEPT ...] [SRCS ...] [DEPS ...] [TORCH] [CUDA] [WHOLE] [LABELS ...]
-#              [VARIANT word] [TIMEOUT s] [PRECOMPILE ...])
+# tandem_tests(NAME <name> [FOLDERS ...] [EXCEPT ...] [SRCS ...] [DEPS ...] [TORCH] [CUDA] [WHOLE] [APART] [LABELS ...]
+#              [VARIANT word] [TIMEOUT s])
 # One program of the test files of one kind. Each TEST is its own ctest case, found when ctest runs; with WHOLE each
 # file is one, named as the file (x_test, and x_word_test with a VARIANT): where a process of its own for each TEST costs more than the test (LibTorch takes
 # half a second to load, a model is written once a file). With TORCH, which implies WHOLE, the files may include LibTorch.
 # Labels: cpu (default; `make test`), full (only `make check-full`), gpu. asan or tsan beside cpu adds
 # the tests to that sanitizer run of .ci/run (tsan: only what links neither LibTorch nor gRPC).
 function(tandem_tests)
-  cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH;CUDA;WHOLE" "NAME;VARIANT;TIMEOUT"
-                        "FOLDERS;EXCEPT;SRCS;DEPS;LABELS;PRECOMPILE")
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "TORCH;CUDA;WHOLE;APART" "NAME;VARIANT;TIMEOUT"
+                        "FOLDERS;EXCEPT;SRCS;DEPS;LABELS")
   if(ARG_UNPARSED_ARGUMENTS OR NOT ARG_NAME)
     message(FATAL_ERROR "tandem_tests(${ARG_NAME}): ${ARG_UNPARSED_ARGUMENTS}")
   endif()
@@ -171,7 +177,9 @@ function(tandem_tests)
   if(ARG_CUDA)
     target_link_libraries(${ARG_NAME} PRIVATE torch::cuda)
   endif()
-  tandem_precompile(${ARG_NAME} <gmock/gmock.h> <gtest/gtest.h> ${ARG_PRECOMPILE})
+  if(NOT ARG_APART)
+    tandem_unity(${ARG_NAME})
+  endif()
   set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   foreach(sanitizer IN ITEMS asan tsan)
     if(sanitizer IN_LIST ARG_LABELS)

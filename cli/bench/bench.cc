@@ -158,6 +158,10 @@ absl::StatusOr<PeerCommand> FindPeer(const std::string& name_or_path, const std:
                    device == "cpu" ? "" : absl::StrCat(" --device ", device))};
 }
 
+std::string CheckPeer(const std::string& name) {
+  return std::string(FindPeer(name, "", "", 0).status().message());
+}
+
 absl::StatusOr<nlohmann::json> RunPeerCommand(const PeerCommand& peer,
                                               const std::string& arguments) {
   const std::string command = peer.command + arguments;

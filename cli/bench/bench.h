@@ -51,6 +51,8 @@ struct PeerCommand {
 absl::StatusOr<PeerCommand> FindPeer(const std::string& name_or_path, const std::string& model,
                                      const std::string& dtype, int64_t threads,
                                      const std::string& device = "cpu");
+// Why `name` is no peer, or nothing: a check of an option, so that a wrong name is found before anything is run.
+std::string CheckPeer(const std::string& name);
 
 // Runs the peer with more arguments (shell-quoted, a space first); the JSON object it printed.
 //   INTERNAL  it failed, or printed something else

@@ -185,9 +185,6 @@ absl::Status Bench(const BenchFlags& flags) {
 std::string CheckCase(const std::string& name) {
   return std::string(ParseCase(name, 1, 2).status().message());
 }
-std::string CheckPeer(const std::string& name) {
-  return std::string(FindPeer(name, "", "", 0).status().message());
-}
 
 }  // namespace
 

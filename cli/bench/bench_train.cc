@@ -33,11 +33,6 @@ absl::Status Train(const TrainBench& bench, const JsonFlags& json) {
   return PrintResult(json, ToText(bench, *result), ToJson(bench, *result));
 }
 
-// A wrong name is a wrong command line, before anything is run.
-std::string CheckPeer(const std::string& name) {
-  return std::string(FindPeer(name, "", "", 0).status().message());
-}
-
 }  // namespace
 
 void AddBenchTrainCommand(CLI::App& bench, Action& chosen) {

@@ -15,8 +15,6 @@ std::vector<double> Of(const PushRow& row, double PushTimes::*field) {
   return values;
 }
 
-double Median(const std::vector<double>& values) { return Quantile(values, 0.5); }
-
 const char* FormOf(const PushRow& row) { return row.is_delta ? "delta" : "dense"; }
 
 std::string GapText(const std::vector<double>& gaps) {

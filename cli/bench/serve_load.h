@@ -56,6 +56,7 @@ bool AnyServed(const ServeResult& result);
 
 // Nearest rank: the least value that at least q of them do not exceed; 0 of nothing.
 double Quantile(std::vector<double> values, double q);
+inline double Median(const std::vector<double>& values) { return Quantile(values, 0.5); }
 
 // Throughput, answers by code, and p50 / p90 / p99 / largest of each time. Pure.
 std::string ToText(const ServeLoad& load, const ServeResult& result);

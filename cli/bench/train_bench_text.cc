@@ -13,8 +13,6 @@ std::vector<double> Of(const TrainResult& result, double TrainStepTimes::*field)
   return values;
 }
 
-double Median(const std::vector<double>& values) { return Quantile(values, 0.5); }
-
 double MeanTokens(const TrainResult& result, int64_t TrainStepTimes::*field) {
   double sum = 0;
   for (const TrainStepTimes& step : result.steps) sum += static_cast<double>(step.*field);

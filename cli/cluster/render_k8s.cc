@@ -20,13 +20,13 @@
 namespace tandem::cli {
 namespace {
 
-struct RenderFlags {
+struct KubernetesFlags {
   std::string config;
   std::vector<std::string> sets;
   std::string out;
 };
 
-absl::Status WriteKubernetes(const RenderFlags& flags) {
+absl::Status WriteKubernetes(const KubernetesFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(const auto plain, RunFile::Load(flags.config, flags.sets));
   std::vector<std::string> sets = flags.sets;
   sets.push_back(absl::StrCat("server.drain_seconds=", GraceOf(*plain).drain));
@@ -61,7 +61,7 @@ absl::Status WriteKubernetes(const RenderFlags& flags) {
 }  // namespace
 
 void AddRenderKubernetesCommand(CLI::App& render, Action& chosen) {
-  auto flags = std::make_shared<RenderFlags>();
+  auto flags = std::make_shared<KubernetesFlags>();
   CLI::App* sub = render.add_subcommand("k8s", "A folder for `kubectl apply -k`");
   AddConfigArgument(sub, flags->config, "run file");
   AddRunSetFlag(sub, flags->sets);

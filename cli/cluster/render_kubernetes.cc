@@ -22,8 +22,6 @@ constexpr int64_t kSpareSeconds = 30;
 constexpr char kJobSetPod[] = "/spec/replicatedJobs/%d/template/spec/template/spec";
 constexpr char kPod[] = "/spec/template/spec";
 
-absl::Status Bad(const std::string& message) { return absl::InvalidArgumentError(message); }
-
 // A JSON string is one of YAML too.
 std::string Quote(const std::string& text) { return TextToJson(text); }
 
@@ -57,9 +55,10 @@ absl::Status CheckPaths(const RunFile& file) {
       {"trainer.probe.file", trainer.probe.file}, {"trainer.run.out", trainer.out}};
   for (const auto& [knob, path] : paths) {
     if (!path.starts_with('/') || path.starts_with("/workspace/")) continue;
-    return Bad(absl::StrCat(knob, " is ", path, ", a path of this machine: pods see the volume ",
-                            file.launch().kubernetes.claim,
-                            " at /workspace; put it there and name it by its path on the volume"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(knob, " is ", path, ", a path of this machine: pods see the volume ",
+                     file.launch().kubernetes.claim,
+                     " at /workspace; put it there and name it by its path on the volume"));
   }
   return absl::OkStatus();
 }
@@ -78,7 +77,7 @@ absl::StatusOr<Plan> MakePlan(const RunFile& file) {
   }
   if (file.trainer().learner.device == Device::kCuda) plan.gpus_per_trainer = plan.ranks_per_pod;
   if (file.trainer().deterministic && plan.overlay != KubernetesOverlay::kJobSet) {
-    return Bad(
+    return absl::InvalidArgumentError(
         absl::StrCat("trainer.deterministic needs the same servers from start to end, and overlay ",
                      OverlayName(plan.overlay), " finds them by name: use overlay jobset"));
   }
@@ -310,7 +309,7 @@ absl::StatusOr<std::string> KubernetesName(const RunFile& file) {
   });
   if (name.empty() || !plain || !absl::ascii_islower(static_cast<unsigned char>(name.front())) ||
       name.back() == '-' || name.size() > kLongestName) {
-    return Bad(absl::StrCat(
+    return absl::InvalidArgumentError(absl::StrCat(
         given.empty() ? "trainer.run.name" : "launch.kubernetes.name", " '", name,
         "' cannot be part of the names of objects: set launch.kubernetes.name to at most ",
         kLongestName, " lower case letters, digits and '-', a letter first"));

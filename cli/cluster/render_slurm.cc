@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct RenderFlags {
+struct SlurmFlags {
   std::string config;
   std::vector<std::string> sets;
   std::string out;
@@ -50,7 +50,7 @@ void Warn(const RunFile& file, const SlurmLayout& layout) {
   }
 }
 
-absl::StatusOr<std::string> Render(const RenderFlags& flags) {
+absl::StatusOr<std::string> Render(const SlurmFlags& flags) {
   TANDEM_ASSIGN_OR_RETURN(auto file, RunFile::Load(flags.config, flags.sets));
   SlurmJob job;
   TANDEM_ASSIGN_OR_RETURN(
@@ -84,7 +84,7 @@ absl::Status WriteScript(const std::string& path, const std::string& script) {
   return absl::OkStatus();
 }
 
-int RenderSlurm(const RenderFlags& flags) {
+int RenderSlurm(const SlurmFlags& flags) {
   const absl::StatusOr<std::string> script = Render(flags);
   absl::Status status = script.status();
   if (script.ok() && !flags.out.empty()) {
@@ -105,7 +105,7 @@ int RenderSlurm(const RenderFlags& flags) {
 }  // namespace
 
 void AddRenderSlurmCommand(CLI::App& render, Action& chosen) {
-  auto flags = std::make_shared<RenderFlags>();
+  auto flags = std::make_shared<SlurmFlags>();
   CLI::App* sub = render.add_subcommand("slurm", "One sbatch script that runs servers and trainer");
   AddConfigArgument(sub, flags->config, "run file; section launch.slurm says what to ask for");
   AddRunSetFlag(sub, flags->sets);

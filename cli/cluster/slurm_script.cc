@@ -18,8 +18,6 @@ namespace {
 // From the end of the trainer to the end of the job: `scontrol requeue` and the last lines.
 constexpr int64_t kRequeueSeconds = 30;
 
-absl::Status Bad(const std::string& message) { return absl::InvalidArgumentError(message); }
-
 bool IsPlain(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
@@ -42,15 +40,16 @@ class Sbatch {
   void AddValue(const char* option, const char* knob, const std::string& value) {
     if (value.empty()) return;
     if (!IsPlain(value)) {
-      problem_.Update(Bad(absl::StrCat("launch.slurm.", knob, " is '", value,
-                                       "': only letters, digits and _-.,:+@/ are passed on")));
+      problem_.Update(absl::InvalidArgumentError(
+          absl::StrCat("launch.slurm.", knob, " is '", value,
+                       "': only letters, digits and _-.,:+@/ are passed on")));
     }
     Add(absl::StrCat(option, "=", value));
   }
   void AddLine(const std::string& line) {
     if (!absl::StartsWith(line, "-") || line.find_first_of("\n\r") != std::string::npos) {
-      problem_.Update(Bad(absl::StrCat("launch.slurm.sbatch: '", line,
-                                       "' is not an option of sbatch, like --constraint=h100")));
+      problem_.Update(absl::InvalidArgumentError(absl::StrCat(
+          "launch.slurm.sbatch: '", line, "' is not an option of sbatch, like --constraint=h100")));
     }
     Add(line);
   }
@@ -77,8 +76,9 @@ absl::StatusOr<std::string> SbatchLines(const SlurmJob& job) {
   sbatch.Add("--ntasks-per-node=1");
   sbatch.Add(absl::StrCat("--cpus-per-task=", job.layout.cpus_per_node));
   if (!IsPlain(slurm.gpu_type)) {
-    return Bad(absl::StrCat("launch.slurm.gpu_type is '", slurm.gpu_type,
-                            "': only letters, digits and _-.,:+@/ are passed on"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("launch.slurm.gpu_type is '", slurm.gpu_type,
+                     "': only letters, digits and _-.,:+@/ are passed on"));
   }
   if (job.layout.gpus_per_node > 0) sbatch.Add(Gres(slurm, job.layout.gpus_per_node));
   sbatch.AddValue("--mem", "memory", slurm.memory);
@@ -181,7 +181,8 @@ absl::StatusOr<std::string> SetupLines(const SlurmOptions& slurm) {
   std::string lines;
   for (const std::string& line : slurm.setup) {
     if (line.find_first_of("\n\r") != std::string::npos) {
-      return Bad(absl::StrCat("launch.slurm.setup: '", line, "' is more than one line"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("launch.slurm.setup: '", line, "' is more than one line"));
     }
     absl::StrAppend(&lines, line, "\n");
   }
@@ -200,8 +201,9 @@ absl::StatusOr<SlurmLayout> PlanSlurmLayout(const LaunchOptions& launch, bool se
   layout.gpus_per_server =
       launch.gpus_per_server > 0 ? launch.gpus_per_server : (server_on_gpu ? 1 : 0);
   if (slurm.server_nodes > launch.num_servers) {
-    return Bad(absl::StrCat("launch.slurm.server_nodes ", slurm.server_nodes, " for ",
-                            launch.num_servers, " servers: a node would have none"));
+    return absl::InvalidArgumentError(absl::StrCat("launch.slurm.server_nodes ", slurm.server_nodes,
+                                                   " for ", launch.num_servers,
+                                                   " servers: a node would have none"));
   }
   const bool shared = slurm.server_nodes == 0;
   const int64_t server_nodes = shared ? layout.rank_nodes : slurm.server_nodes;

@@ -30,8 +30,8 @@ namespace {
 using experience::v1::ScoredGroup;
 using RolloutStub = rollout::v1::RolloutService::Stub;
 
-constexpr int kMaxMessageBytes = 256 << 20;
-constexpr double kInfoSeconds = 10;
+constexpr int kMaxCaptureBytes = 256 << 20;
+constexpr double kCaptureInfoSeconds = 10;
 
 rollout::v1::GenerateGroupRequest MakeRequest(const CaptureRequest& request, size_t g) {
   rollout::v1::GenerateGroupRequest group;
@@ -114,8 +114,8 @@ absl::StatusOr<ServerFacts> AskFacts(const std::shared_ptr<grpc::Channel>& chann
                                      RolloutStub& stub, const CaptureRequest& request) {
   ServerFacts facts;
   grpc::ClientContext info, weights;
-  rpc::SetDeadline(info, absl::Seconds(kInfoSeconds));
-  rpc::SetDeadline(weights, absl::Seconds(kInfoSeconds));
+  rpc::SetDeadline(info, absl::Seconds(kCaptureInfoSeconds));
+  rpc::SetDeadline(weights, absl::Seconds(kCaptureInfoSeconds));
   TANDEM_RETURN_IF_ERROR(rpc::FromGrpc(stub.GetInfo(&info, {}, &facts.info), request.address));
   TANDEM_RETURN_IF_ERROR(rpc::FromGrpc(
       weights::v1::WeightService::NewStub(channel)->GetWeightInfo(&weights, {}, &facts.weights),
@@ -164,7 +164,7 @@ absl::StatusOr<offpolicy::CaptureManifest> Describe(const CaptureRequest& reques
 absl::StatusOr<offpolicy::Capture> CaptureServer(const CaptureRequest& request,
                                                  const std::function<void(int64_t)>& progress) {
   grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetMaxReceiveMessageSize(kMaxCaptureBytes);
   const auto channel =
       grpc::CreateCustomChannel(request.address, request.caller.credentials(), arguments);
   const auto stub = rollout::v1::RolloutService::NewStub(channel);

@@ -18,8 +18,6 @@ namespace {
 
 using comm::EnvironmentVariables;
 
-absl::Status Bad(const std::string& message) { return absl::InvalidArgumentError(message); }
-
 bool Has(const EnvironmentVariables& variables, const char* name) {
   const auto found = variables.find(name);
   return found != variables.end() && !found->second.empty();
@@ -28,7 +26,8 @@ bool Has(const EnvironmentVariables& variables, const char* name) {
 // The flags as the variables they stand for.
 absl::Status ApplyFlags(const NodeFlags& flags, EnvironmentVariables& variables) {
   if (flags.node_rank >= 0) {
-    if (flags.nodes == 0) return Bad("--node-rank is given without --nodes: of how many?");
+    if (flags.nodes == 0)
+      return absl::InvalidArgumentError("--node-rank is given without --nodes: of how many?");
     EnvironmentVariables kept = {{"RANK", absl::StrCat(flags.node_rank)},
                                  {"WORLD_SIZE", absl::StrCat(flags.nodes)}};
     for (const char* const name :
@@ -58,8 +57,9 @@ absl::Status TakeProcessesPerPod(int per_node, EnvironmentVariables& variables) 
   if (found == variables.end()) return absl::OkStatus();
   int said = 0;
   if (absl::SimpleAtoi(found->second, &said) && said != per_node) {
-    return Bad(absl::StrCat("PET_NPROC_PER_NODE says ", said, " ranks a node, --per-node ",
-                            per_node, ": make them one number"));
+    return absl::InvalidArgumentError(absl::StrCat("PET_NPROC_PER_NODE says ", said,
+                                                   " ranks a node, --per-node ", per_node,
+                                                   ": make them one number"));
   }
   variables.erase(found);
   return absl::OkStatus();
@@ -67,7 +67,7 @@ absl::Status TakeProcessesPerPod(int per_node, EnvironmentVariables& variables) 
 
 absl::Status CheckAlone(const EnvironmentVariables& variables, const comm::RankEnvironment& env) {
   if (env.local_world_size <= 1 && env.local_rank == 0) return absl::OkStatus();
-  return Bad(
+  return absl::InvalidArgumentError(
       absl::StrCat(env.source, " started several processes on this host (",
                    Has(variables, "LOCAL_RANK") ? "LOCAL_RANK is set" : "more than one task a node",
                    "): start tandem ranks once a host, or the command without it"));
@@ -94,11 +94,11 @@ absl::StatusOr<NodeRanks> ReadNodeRanks(EnvironmentVariables variables, const No
   TANDEM_RETURN_IF_ERROR(CheckAlone(variables, env));
   if (flags.nodes > 0 && env.world_size != flags.nodes) {
     if (env.source == "none") {
-      return Bad(absl::StrCat("--nodes ", flags.nodes,
-                              ", and nothing says which of them this is: give --node-rank"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--nodes ", flags.nodes, ", and nothing says which of them this is: give --node-rank"));
     }
-    return Bad(absl::StrCat("--nodes says ", flags.nodes, " nodes, ", env.source, " says ",
-                            env.world_size));
+    return absl::InvalidArgumentError(absl::StrCat("--nodes says ", flags.nodes, " nodes, ",
+                                                   env.source, " says ", env.world_size));
   }
   NodeRanks node = {.source = flags.node_rank >= 0 ? "flags" : env.source,
                     .node = env.rank,
@@ -114,7 +114,8 @@ absl::StatusOr<NodeRanks> ReadNodeRanks(EnvironmentVariables variables, const No
     if (Has(variables, "MASTER_PORT") &&
         (!absl::SimpleAtoi(variables["MASTER_PORT"], &node.master_port) || node.master_port < 1 ||
          node.master_port > 65535)) {
-      return Bad(absl::StrCat("MASTER_PORT=", variables["MASTER_PORT"], ": want a port"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("MASTER_PORT=", variables["MASTER_PORT"], ": want a port"));
     }
   }
   return node;

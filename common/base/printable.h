@@ -18,6 +18,11 @@ std::string Printable(std::string_view text);
 // Each line of `text` by itself: a message of several lines stays so.
 std::string PrintableLines(std::string_view text);
 
+// The text up to its first line break: what a library's error says before its own stack trace.
+inline std::string FirstLine(std::string_view text) {
+  return std::string(text.substr(0, text.find('\n')));
+}
+
 }  // namespace tandem
 
 #endif  // TANDEM_COMMON_BASE_PRINTABLE_H_

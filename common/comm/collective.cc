@@ -1,4 +1,5 @@
 #include "common/comm/collective.h"
+#include "common/base/printable.h"
 
 #include <mutex>
 #include <optional>
@@ -19,8 +20,6 @@ using WorkHandle = c10::intrusive_ptr<c10d::Work>;
 // every one looks there: c10d's flight recorder (FlightRecorderDetail.hpp, all_pg_status_) has no
 // lock around that, and threads that began operations side by side crashed.
 std::mutex flight_recorder;
-
-std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 c10d::ReduceOp OpOf(Reduction reduction) {
   return reduction == Reduction::kSum ? c10d::ReduceOp::SUM : c10d::ReduceOp::MAX;

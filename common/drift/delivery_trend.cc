@@ -7,7 +7,6 @@
 namespace tandem::offpolicy {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 // Two columns of the regression are the same to this share of their squares: nothing tells them
 // apart.
 constexpr double kCollinear = 1e-6;
@@ -93,7 +92,7 @@ DeliveryTrend FitDeliveryTrend(std::span<const ProbedPush> all, std::span<const 
   std::ranges::copy_if(all, std::back_inserter(pushes), Usable);
   DeliveryTrend trend;
   trend.num_pushes = static_cast<int64_t>(pushes.size());
-  trend.undelivered.value = trend.late.value = kNaN;
+  trend.undelivered.value = trend.late.value = std::numeric_limits<double>::quiet_NaN();
   if (pushes.empty()) return trend;
   SlopeRows rows;
   if (trend.num_pushes >= kLeastPushes) rows = LeastSquares(MakeColumns(pushes));

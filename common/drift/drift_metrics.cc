@@ -11,8 +11,6 @@
 namespace tandem::offpolicy {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
 // What has to hold for a number to be worth printing.
 enum class Needs { kTokens, kTokenTail, kSequenceTail };
 
@@ -181,7 +179,8 @@ void AddSmooth(const ClusterSums& clusters, const BootstrapOptions& options,
         ((metric.needs == Needs::kTokenTail && (heavy || tally.token_weight_dominates())) ||
          (metric.needs == Needs::kSequenceTail && tally.sums.sequences > 1 &&
           tally.sequence_weight_dominates()))) {
-      number = {metric.name, {.value = kNaN}, Withheld::kHeavyTail};
+      number = {
+          metric.name, {.value = std::numeric_limits<double>::quiet_NaN()}, Withheld::kHeavyTail};
     } else if (!number.interval.known()) {
       number.withheld = Withheld::kFewClusters;
     }

@@ -14,7 +14,6 @@ namespace {
 using Values = std::vector<double>;
 using Named = std::vector<std::pair<std::string, double>>;
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kSafetyBound = 20;  // verl's, on exponents
 
 double Max(const Values& values) { return *std::ranges::max_element(values); }
@@ -23,7 +22,8 @@ double Min(const Values& values) { return *std::ranges::min_element(values); }
 // torch.std: n - 1, NaN of one value.
 double SampleStd(const Values& values) {
   const auto n = static_cast<double>(values.size());
-  return n > 1 ? std::sqrt(SquaredDeviations(values) / (n - 1)) : kNaN;
+  return n > 1 ? std::sqrt(SquaredDeviations(values) / (n - 1))
+               : std::numeric_limits<double>::quiet_NaN();
 }
 double PopulationStd(const Values& values) {
   return std::sqrt(SquaredDeviations(values) / static_cast<double>(values.size()));

@@ -1,4 +1,5 @@
 #include "common/rendezvous/store.h"
+#include "common/base/printable.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -28,8 +29,6 @@ std::chrono::milliseconds Milliseconds(absl::Duration duration) {
 std::string Place(const std::string& host, int port) { return absl::StrCat(host, ":", port); }
 
 // The first line: c10d appends a stack.
-std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
-
 // In the store where it keeps to its machine, under no prefix.
 constexpr char kOfMachine[] = "of_machine";
 

@@ -10,14 +10,14 @@ namespace {
 
 using offpolicy::Interval;
 
-std::string Number(double value) {
+std::string NumberText(double value) {
   return std::isfinite(value) ? absl::StrFormat("%.3g", value) : "-";
 }
 
 std::string WithBounds(const Interval& interval) {
-  if (!interval.known()) return Number(interval.value);
-  return absl::StrFormat("%s [%s, %s]", Number(interval.value), Number(interval.low),
-                         Number(interval.high));
+  if (!interval.known()) return NumberText(interval.value);
+  return absl::StrFormat("%s [%s, %s]", NumberText(interval.value), NumberText(interval.low),
+                         NumberText(interval.high));
 }
 
 std::string Percent(double value) {
@@ -82,8 +82,8 @@ void AppendMetrics(const Attribution& a, std::string& out) {
   }
   absl::StrAppendFormat(
       &out, "  max abs(delta) %s, largest weight %s, calibration z %s over %d tokens\n",
-      Number(a.by_sequence.Get("max_abs_delta")), Number(a.by_sequence.Get("max_weight")),
-      Number(a.by_sequence.Get("calibration_z")), a.shares.num_tokens);
+      NumberText(a.by_sequence.Get("max_abs_delta")), NumberText(a.by_sequence.Get("max_weight")),
+      NumberText(a.by_sequence.Get("calibration_z")), a.shares.num_tokens);
 }
 
 void AppendShares(const Attribution& a, std::string& out) {
@@ -102,10 +102,10 @@ void AppendShares(const Attribution& a, std::string& out) {
                         a.shares.total_mean_abs.value > kLogprobFloor ? "100" : "-",
                         a.shares.total_mean_abs.value > kLogprobFloor ? "100" : "-",
                         a.shares.total_mean_abs.value > kLogprobFloor ? "100" : "-",
-                        Number(a.shares.tail_threshold));
+                        NumberText(a.shares.tail_threshold));
   absl::StrAppendFormat(
       &out, "  company: %d completions (%d tokens) decoded alone differ by at most %s\n",
-      a.alone.num_completions, a.alone.num_tokens, Number(a.alone.max_abs));
+      a.alone.num_completions, a.alone.num_tokens, NumberText(a.alone.max_abs));
   if (a.shares.num_missing > 0) {
     absl::StrAppendFormat(&out, "  %d tokens are left out: some rung could not score them\n",
                           a.shares.num_missing);

@@ -12,18 +12,18 @@ namespace {
 
 using offpolicy::Interval;
 
-std::string Number(double value, const char* digits = "%.3g") {
+std::string Formatted(double value, const char* digits = "%.3g") {
   if (!std::isfinite(value)) return "-";
   return absl::StrFormat(*absl::ParsedFormat<'g'>::New(digits), value);
 }
 
-std::string WithBounds(const Interval& i, const char* digits) {
-  if (!i.known()) return Number(i.value, digits);
-  return absl::StrCat(Number(i.value, digits), " [", Number(i.low, digits), ", ",
-                      Number(i.high, digits), "]");
+std::string FormattedWithBounds(const Interval& i, const char* digits) {
+  if (!i.known()) return Formatted(i.value, digits);
+  return absl::StrCat(Formatted(i.value, digits), " [", Formatted(i.low, digits), ", ",
+                      Formatted(i.high, digits), "]");
 }
 
-std::string Percent(double value) {
+std::string PlainPercent(double value) {
   return std::isfinite(value) ? absl::StrFormat("%.1f", 100 * value) : "-";
 }
 
@@ -31,7 +31,7 @@ std::string Percent(double value) {
 std::string ThresholdText(const ReplayVariant& variant) {
   if (variant.null_rate == 0) return variant.threshold;
   std::vector<std::string> values = absl::StrSplit(variant.threshold, ':');
-  for (std::string& value : values) value = Number(std::atof(value.c_str()), "%.5g");
+  for (std::string& value : values) value = Formatted(std::atof(value.c_str()), "%.5g");
   return absl::StrJoin(values, ":");
 }
 
@@ -68,7 +68,7 @@ void AppendFacts(const Replay& r, std::string& out) {
                         r.num_parameters, r.num_backward_passes);
   absl::StrAppendFormat(
       &out, "proximal log-probs, scored again, differ from the trainer's record by at most %s\n",
-      Number(r.max_rescore_difference));
+      Formatted(r.max_rescore_difference));
   if (r.relative_error > 0) {
     absl::StrAppendFormat(
         &out, "gradients are sketched: norms to %.2f %%, a cosine c to %.2f %% of 1 - c^2\n",
@@ -80,7 +80,7 @@ void AppendFacts(const Replay& r, std::string& out) {
   if (!r.nulls.empty()) {
     absl::StrAppendFormat(&out, "null: %d completions, %d tokens, standard deviation of delta %s\n",
                           r.null_floor.num_completions(), r.null_floor.num_tokens(),
-                          Number(r.null_floor.noise));
+                          Formatted(r.null_floor.noise));
   }
 }
 
@@ -88,11 +88,12 @@ void AppendGradients(const Replay& r, std::string& out) {
   absl::StrAppendFormat(&out, "\n%-21s %-20s %-8s %-22s %-23s %-7s %s\n", "method", "threshold",
                         "|g|", "|g| / |g off|", "cosine to exact", "to off", "noise");
   for (const ReplayRow& row : r.numbers.rows) {
-    absl::StrAppendFormat(
-        &out, "%-21s %-20s %-8s %-22s %-23s %-7s %s\n", NameOf(row), ThresholdText(row.variant),
-        Number(row.gradient_norm), WithBounds(row.norm_ratio, "%.3g"),
-        WithBounds(row.cosine[kNumReferences - 1], "%.4g"), Number(row.cosine[0].value, "%.5g"),
-        Number(std::sqrt(row.variance_by_group) / row.gradient_norm));
+    absl::StrAppendFormat(&out, "%-21s %-20s %-8s %-22s %-23s %-7s %s\n", NameOf(row),
+                          ThresholdText(row.variant), Formatted(row.gradient_norm),
+                          FormattedWithBounds(row.norm_ratio, "%.3g"),
+                          FormattedWithBounds(row.cosine[kNumReferences - 1], "%.4g"),
+                          Formatted(row.cosine[0].value, "%.5g"),
+                          Formatted(std::sqrt(row.variance_by_group) / row.gradient_norm));
   }
   absl::StrAppend(
       &out,
@@ -110,14 +111,14 @@ void AppendTokens(const Replay& r, std::string& out) {
                         "ESS %", "eff. tok.", "kept %", "A>0 / A<0 %", "w A>0 / A<0",
                         r.nulls.empty() ? "" : " on the null %");
   for (const ReplayRow& row : r.numbers.rows) {
-    absl::StrAppendFormat(
-        &out, "%-21s %-20s %-7s %-9s %-7s %-14s %-15s%s\n", NameOf(row), ThresholdText(row.variant),
-        Percent(row.ess_fraction.value), Number(row.effective_tokens, "%.4g"),
-        Percent(row.kept.value),
-        absl::StrCat(Percent(row.kept_positive.value), " / ", Percent(row.kept_negative.value)),
-        absl::StrCat(Number(row.mean_weight_positive.value), " / ",
-                     Number(row.mean_weight_negative.value)),
-        r.nulls.empty() ? "" : absl::StrCat(" ", Percent(row.null_share)));
+    absl::StrAppendFormat(&out, "%-21s %-20s %-7s %-9s %-7s %-14s %-15s%s\n", NameOf(row),
+                          ThresholdText(row.variant), PlainPercent(row.ess_fraction.value),
+                          Formatted(row.effective_tokens, "%.4g"), PlainPercent(row.kept.value),
+                          absl::StrCat(PlainPercent(row.kept_positive.value), " / ",
+                                       PlainPercent(row.kept_negative.value)),
+                          absl::StrCat(Formatted(row.mean_weight_positive.value), " / ",
+                                       Formatted(row.mean_weight_negative.value)),
+                          r.nulls.empty() ? "" : absl::StrCat(" ", PlainPercent(row.null_share)));
   }
   if (!r.nulls.empty()) {
     absl::StrAppend(
@@ -132,7 +133,7 @@ void AppendLengths(const Replay& r, std::string& out) {
     if (row.kept.value == 1 || row.kept.value == 0) continue;
     absl::StrAppendFormat(&lines, "%-21s %-20s", NameOf(row), ThresholdText(row.variant));
     for (const LengthShare& share : row.by_length)
-      absl::StrAppendFormat(&lines, " %9s", Percent(share.kept));
+      absl::StrAppendFormat(&lines, " %9s", PlainPercent(share.kept));
     lines += "\n";
   }
   if (lines.empty()) return;

@@ -16,7 +16,8 @@ namespace {
 // Sums of so many products in fp32, the rest in fp64.
 constexpr int64_t kProductChunk = 4096;
 
-std::vector<double> Products(const std::vector<float>& sketches, int64_t count, int64_t width) {
+std::vector<double> SketchProducts(const std::vector<float>& sketches, int64_t count,
+                                   int64_t width) {
   const at::Tensor rows =
       at::from_blob(const_cast<float*>(sketches.data()), {count, width}, at::kFloat);
   at::Tensor sum = at::zeros({count, count}, at::kDouble);
@@ -56,7 +57,7 @@ absl::StatusOr<GradientGram> ComputeGradientGram(TrainerForward& forward,
     progress(static_cast<int64_t>(i) + 1);
   }
   TANDEM_RETURN_IF_ERROR(CatchTorch("inner products of gradients", [&] {
-    gram.products = Products(sketches, gram.size, sketch.width());
+    gram.products = SketchProducts(sketches, gram.size, sketch.width());
   }));
   return gram;
 }

@@ -18,7 +18,7 @@ using offpolicy::Interval;
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-double Ratio(double sum, double count) { return count > 0 ? sum / count : kNaN; }
+double QuotientOrNaN(double sum, double count) { return count > 0 ? sum / count : kNaN; }
 
 // Over tokens with A != 0.
 struct UseSums {
@@ -194,14 +194,15 @@ Statistics Evaluate(const Estimator& of, std::span<const Estimator> references,
     result[kCosine + r] = Cosine(of.with_reference[r].At(counts), square, reference_square);
     if (r > 0) continue;
     const double denominator = Total(references[r].uses, counts).denominator;
-    result[kNormRatio] = Ratio(Norm(square, use.denominator), Norm(reference_square, denominator));
+    result[kNormRatio] =
+        QuotientOrNaN(Norm(square, use.denominator), Norm(reference_square, denominator));
   }
   result[kEss] = use.all.ess_fraction();
-  result[kKept] = Ratio(use.all.kept, use.all.tokens);
-  result[kKeptPositive] = Ratio(use.positive.kept, use.positive.tokens);
-  result[kKeptNegative] = Ratio(use.negative.kept, use.negative.tokens);
-  result[kWeightPositive] = Ratio(use.positive.u, use.positive.kept);
-  result[kWeightNegative] = Ratio(use.negative.u, use.negative.kept);
+  result[kKept] = QuotientOrNaN(use.all.kept, use.all.tokens);
+  result[kKeptPositive] = QuotientOrNaN(use.positive.kept, use.positive.tokens);
+  result[kKeptNegative] = QuotientOrNaN(use.negative.kept, use.negative.tokens);
+  result[kWeightPositive] = QuotientOrNaN(use.positive.u, use.positive.kept);
+  result[kWeightNegative] = QuotientOrNaN(use.negative.u, use.negative.kept);
   return result;
 }
 
@@ -284,7 +285,7 @@ std::vector<LengthShare> ShareByLength(const ReplayBatch& batch, const VariantRe
   std::vector<LengthShare> shares;
   for (const auto& [bucket, sums] : buckets) {
     shares.push_back({offpolicy::LengthBucketLabel(bucket), static_cast<int64_t>(sums.tokens),
-                      Ratio(sums.kept, sums.tokens), Ratio(sums.u, sums.kept)});
+                      QuotientOrNaN(sums.kept, sums.tokens), QuotientOrNaN(sums.u, sums.kept)});
   }
   return shares;
 }

@@ -48,8 +48,8 @@ class Checkout:
         for name, body in STUBS.items():
             write_program(self.stubs / name, body)
         write_program(self.tree / ".deps/venv/bin/python", PYTHON)
-        (self.tree / "tests/end_to_end").mkdir(parents=True)
         for name in listed("PAIR_TESTS"):
+            (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
             (self.tree / name).touch()
 
     def run(self, *arguments, **environment):

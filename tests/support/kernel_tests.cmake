@@ -7,7 +7,7 @@ function(tandem_kernel_tests)
   if(ARG_TORCH)
     set(torch TORCH)
   endif()
-  tandem_tests(NAME ${ARG_NAME}_kernel_tests VARIANT emulated SRCS ${ARG_SRCS} WHOLE ${torch}
+  tandem_tests(NAME ${ARG_NAME}_kernel_tests VARIANT emulated SRCS ${ARG_SRCS} WHOLE APART ${torch}
                DEPS ${ARG_DEPS} tandem::emulated_kernels)
   foreach(source IN LISTS ARG_SRCS)
     string(REGEX REPLACE "^(.*/)?([^/]*)_test\\.cc$" "\\2" test ${source})
@@ -15,7 +15,7 @@ function(tandem_kernel_tests)
                      ENVIRONMENT EMULATED_ORDER=falling)
   endforeach()
   if(TANDEM_CUDA)
-    tandem_tests(NAME ${ARG_NAME}_kernel_gpu_tests VARIANT gpu SRCS ${ARG_SRCS} WHOLE ${torch} LABELS gpu
+    tandem_tests(NAME ${ARG_NAME}_kernel_gpu_tests VARIANT gpu SRCS ${ARG_SRCS} WHOLE APART ${torch} LABELS gpu
                  DEPS ${ARG_DEPS} ${ARG_DEVICE} torch::cudart)
     target_compile_definitions(${ARG_NAME}_kernel_gpu_tests PRIVATE TANDEM_ON_GPU)
   endif()

@@ -12,7 +12,7 @@ using ::tandem::testing::FailsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kInvalidScript = absl::StatusCode::kInvalidArgument;
 
 SlurmLayout Layout(const LaunchOptions& launch, bool server_on_gpu, bool trainer_on_gpu) {
   const auto layout = PlanSlurmLayout(launch, server_on_gpu, trainer_on_gpu);
@@ -58,10 +58,11 @@ TEST(SlurmLayoutTest, ServersThatShareTheNodesOfTheRanksAreSpreadOverThem) {
 TEST(SlurmLayoutTest, RanksThatDoNotFillTheirNodesAndNodesWithoutAServerAreRefused) {
   EXPECT_THAT(
       PlanSlurmLayout({.num_ranks = 6, .ranks_per_node = 4}, false, false),
-      FailsWith(kInvalid, "launch.num_ranks 6 is not a multiple of launch.ranks_per_node 4"));
+      FailsWith(kInvalidScript, "launch.num_ranks 6 is not a multiple of launch.ranks_per_node 4"));
   LaunchOptions launch = {.num_servers = 1};
   launch.slurm.server_nodes = 2;
-  EXPECT_THAT(PlanSlurmLayout(launch, false, false), FailsWith(kInvalid, "a node would have none"));
+  EXPECT_THAT(PlanSlurmLayout(launch, false, false),
+              FailsWith(kInvalidScript, "a node would have none"));
 }
 
 SlurmJob Job() {
@@ -151,18 +152,19 @@ TEST(SlurmScriptTest, EachServerHasAnObservePortOfItsOwn) {
 TEST(SlurmScriptTest, ValuesThatSlurmMightReadOtherwiseAreRefused) {
   SlurmJob job = Job();
   job.launch.slurm.account = "a b";
-  EXPECT_THAT(SlurmScript(job), FailsWith(kInvalid, "launch.slurm.account is 'a b'"));
+  EXPECT_THAT(SlurmScript(job), FailsWith(kInvalidScript, "launch.slurm.account is 'a b'"));
   job = Job();
   job.launch.slurm.gpu_type = "h100;x";
-  EXPECT_THAT(SlurmScript(job), FailsWith(kInvalid, "launch.slurm.gpu_type is 'h100;x'"));
+  EXPECT_THAT(SlurmScript(job), FailsWith(kInvalidScript, "launch.slurm.gpu_type is 'h100;x'"));
   job = Job();
   job.launch.slurm.sbatch = {"constraint=x"};
-  EXPECT_THAT(SlurmScript(job), FailsWith(kInvalid, "'constraint=x' is not an option of sbatch"));
+  EXPECT_THAT(SlurmScript(job),
+              FailsWith(kInvalidScript, "'constraint=x' is not an option of sbatch"));
   job.launch.slurm.sbatch = {"--x\nrm -r runs"};
-  EXPECT_THAT(SlurmScript(job), FailsWith(kInvalid, "is not an option"));
+  EXPECT_THAT(SlurmScript(job), FailsWith(kInvalidScript, "is not an option"));
   job = Job();
   job.launch.slurm.setup = {"a\nb"};
-  EXPECT_THAT(SlurmScript(job), FailsWith(kInvalid, "more than one line"));
+  EXPECT_THAT(SlurmScript(job), FailsWith(kInvalidScript, "more than one line"));
 }
 
 }  // namespace

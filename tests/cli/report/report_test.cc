@@ -111,7 +111,7 @@ TEST(Report, SaysThatTheDiskIsFullOrThePathCannotBeWritten) {
 
 TEST(Report, ReadsAWholeSyntheticRun) {
   const TempDir run;
-  const std::string script = std::string(TANDEM_SOURCE_DIR) + "/tests/deploy/report/make_run.py";
+  const std::string script = std::string(TANDEM_SOURCE_DIR) + "/tests/cli/report/make_run.py";
   ASSERT_EQ(
       ::tandem::testing::RunProgram({TANDEM_PYTHON, "-B", script, run.path(), "--steps", "5"}), 0);
   ASSERT_THAT(WriteReport(run.path(), ""), IsOk());

@@ -17,7 +17,7 @@ using ::tandem::testing::FailsWith;
 using ::tandem::testing::IsOk;
 using ::testing::HasSubstr;
 
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kInvalidInput = absl::StatusCode::kInvalidArgument;
 
 std::vector<int64_t> Draws(const std::string& text, uint64_t seed, int64_t count) {
   const LengthDistribution lengths = *LengthDistribution::Parse(text);
@@ -60,7 +60,7 @@ TEST(LengthDistribution, ALogNormalHasItsMeanAndTheSigmaOfItsLogarithmAndItsLimi
 TEST(LengthDistribution, OtherTextsAreRefusedWithWhatIsWanted) {
   for (const char* text : {"", "7", "fixed", "fixed:0", "fixed:1:2", "uniform:5-3", "uniform:1",
                            "lognormal:10:9:20", "lognormal:10:1", "fixed:1e99", "fixed:nan"}) {
-    EXPECT_THAT(LengthDistribution::Parse(text), FailsWith(kInvalid, "want fixed:N")) << text;
+    EXPECT_THAT(LengthDistribution::Parse(text), FailsWith(kInvalidInput, "want fixed:N")) << text;
   }
 }
 
@@ -101,16 +101,17 @@ TEST(Constants, AFileGoesOverTheBuiltInOnesAndWhatIsPrintedCanBeReadBack) {
 TEST(Constants, AFileThatMakesNoSenseIsRefusedByNameAndPlace) {
   Constants constants = ClusterConstants();
   const auto file = [&](const std::string& json) { return constants.Override(json, "c.json"); };
-  EXPECT_THAT(file("{"), FailsWith(kInvalid, "c.json: not JSON"));
-  EXPECT_THAT(file("[]"), FailsWith(kInvalid, "want an object"));
+  EXPECT_THAT(file("{"), FailsWith(kInvalidInput, "c.json: not JSON"));
+  EXPECT_THAT(file("[]"), FailsWith(kInvalidInput, "want an object"));
   EXPECT_THAT(file(R"({"train_muf":{"value":1,"source":"x"}})"),
-              FailsWith(kInvalid, "unknown constant train_muf; nearest: train_mfu"));
-  EXPECT_THAT(file(R"({"train_mfu":0.4})"), FailsWith(kInvalid, "train_mfu: no number \"value\""));
+              FailsWith(kInvalidInput, "unknown constant train_muf; nearest: train_mfu"));
+  EXPECT_THAT(file(R"({"train_mfu":0.4})"),
+              FailsWith(kInvalidInput, "train_mfu: no number \"value\""));
   EXPECT_THAT(file(R"({"train_mfu":{"value":-1,"source":"x"}})"),
-              FailsWith(kInvalid, "-1 is not positive"));
+              FailsWith(kInvalidInput, "-1 is not positive"));
   EXPECT_THAT(file(R"({"train_mfu":{"value":0,"source":"x"}})"),
-              FailsWith(kInvalid, "0 is not positive"));
-  EXPECT_THAT(file(R"({"train_mfu":{"value":0.4}})"), FailsWith(kInvalid, "no \"source\""));
+              FailsWith(kInvalidInput, "0 is not positive"));
+  EXPECT_THAT(file(R"({"train_mfu":{"value":0.4}})"), FailsWith(kInvalidInput, "no \"source\""));
 }
 
 }  // namespace

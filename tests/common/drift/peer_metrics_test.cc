@@ -43,19 +43,19 @@ std::map<std::string, double> Metrics(Peer peer, CorrectionKind kind, bool one_u
   return metrics;
 }
 
-const double kLog2 = std::log(2.0);
+const double kLogOf2 = std::log(2.0);
 
 TEST(PeerMetricsTest, VerlMeasuresTheGapBeforeAnyClamp) {
   auto m = Metrics(Peer::kVerl, CorrectionKind::kOff);
-  EXPECT_NEAR(m["rollout_corr/kl"], -kLog2 / 4, 1e-6);  // deltas 1, -1, -1, 2 times ln 2
-  EXPECT_NEAR(m["rollout_corr/k3_kl"], 7.0 / 4 - 1 - kLog2 / 4, 1e-6);  // w sum to 7
+  EXPECT_NEAR(m["rollout_corr/kl"], -kLogOf2 / 4, 1e-6);  // deltas 1, -1, -1, 2 times ln 2
+  EXPECT_NEAR(m["rollout_corr/k3_kl"], 7.0 / 4 - 1 - kLogOf2 / 4, 1e-6);  // w sum to 7
   EXPECT_NEAR(m["rollout_corr/chi2_token"], (4 + 0.25 + 0.25 + 16) / 4 - 1, 1e-5);
   EXPECT_NEAR(m["rollout_corr/chi2_seq"], (0.25 + 16) / 2 - 1, 1e-5);  // of products
   // Trainer less server, per completion: ln 2 / 3 and -2 ln 2.
-  EXPECT_NEAR(m["rollout_corr/log_ppl_diff"], -kLog2 * 5 / 6, 1e-6);
-  EXPECT_NEAR(m["rollout_corr/log_ppl_abs_diff"], kLog2 * 7 / 6, 1e-6);
-  EXPECT_NEAR(m["rollout_corr/log_ppl_diff_max"], kLog2 / 3, 1e-6);
-  EXPECT_NEAR(m["rollout_corr/log_ppl_diff_min"], -2 * kLog2, 1e-6);
+  EXPECT_NEAR(m["rollout_corr/log_ppl_diff"], -kLogOf2 * 5 / 6, 1e-6);
+  EXPECT_NEAR(m["rollout_corr/log_ppl_abs_diff"], kLogOf2 * 7 / 6, 1e-6);
+  EXPECT_NEAR(m["rollout_corr/log_ppl_diff_max"], kLogOf2 / 3, 1e-6);
+  EXPECT_NEAR(m["rollout_corr/log_ppl_diff_min"], -2 * kLogOf2, 1e-6);
   EXPECT_NEAR(m["rollout_corr/ppl_ratio"], (std::cbrt(2.0) + 0.25) / 2, 1e-6);
   EXPECT_NEAR(m["rollout_corr/rollout_ppl"], (1 / std::cbrt(0.06) + 10) / 2, 1e-4);
   EXPECT_NEAR(m["training/rollout_probs_diff_mean"], (0.2 + 0.3 + 0.25 + 0.3) / 4, 1e-6);
@@ -118,8 +118,8 @@ TEST(PeerMetricsTest, WhatAPeerDoesNotHaveIsLeftOut) {
 TEST(PeerMetricsTest, NemoRlHasTheKlOfBothDirectionsAndJensenShannonsInK3Form) {
   auto m = Metrics(Peer::kNemoRl, CorrectionKind::kTokenClip);
   EXPECT_NEAR(m["train/token_mult_prob_error"], (2 + 2 + 2 + 4) / 4.0, 1e-5);
-  EXPECT_NEAR(m["train/gen_kl_error"], 7.0 / 4 - 1 - kLog2 / 4, 1e-6);
-  EXPECT_NEAR(m["train/policy_kl_error"], (0.5 + 2 + 2 + 0.25) / 4 - 1 + kLog2 / 4, 1e-6);
+  EXPECT_NEAR(m["train/gen_kl_error"], 7.0 / 4 - 1 - kLogOf2 / 4, 1e-6);
+  EXPECT_NEAR(m["train/policy_kl_error"], (0.5 + 2 + 2 + 0.25) / 4 - 1 + kLogOf2 / 4, 1e-6);
   EXPECT_NEAR(m["train/sampling_importance_ratio"], (2 + 0.75 + 0.75 + 3) / 4, 1e-6);
   EXPECT_NEAR(m["train/is_oob_ratio"], 0.75, 1e-9);
   // Against the mean of both, a half each: x - ln x - 1 of w = 2 and of w = 1/2 is the same half.
@@ -135,8 +135,8 @@ TEST(PeerMetricsTest, NemoRlHasTheKlOfBothDirectionsAndJensenShannonsInK3Form) {
 
 TEST(PeerMetricsTest, TrlsSequenceMaskCountsRefusedCompletionsAsZero) {
   auto m = Metrics(Peer::kTrl, CorrectionKind::kSequenceMask);
-  EXPECT_NEAR(m["sampling/sampling_logp_difference/mean"], kLog2 * 5 / 4, 1e-6);
-  EXPECT_NEAR(m["sampling/sampling_logp_difference/max"], 2 * kLog2, 1e-6);
+  EXPECT_NEAR(m["sampling/sampling_logp_difference/mean"], kLogOf2 * 5 / 4, 1e-6);
+  EXPECT_NEAR(m["sampling/sampling_logp_difference/max"], 2 * kLogOf2, 1e-6);
   // Products 1/2 and 4 are both outside [0.75, 3].
   EXPECT_EQ(m["sampling/importance_sampling_ratio/max"], 0);
   auto clip = Metrics(Peer::kTrl, CorrectionKind::kSequenceClip);
@@ -149,8 +149,8 @@ TEST(PeerMetricsTest, TrlsSequenceMaskCountsRefusedCompletionsAsZero) {
 
 TEST(PeerMetricsTest, PrimeRlsMismatchIsK3OverTokens) {
   auto m = Metrics(Peer::kPrimeRl, CorrectionKind::kOff);
-  EXPECT_NEAR(m["mismatch_kl/all/mean"], 7.0 / 4 - 1 - kLog2 / 4, 1e-6);
-  EXPECT_NEAR(m["mismatch_kl/all/max"], 3 - 2 * kLog2, 1e-5);
+  EXPECT_NEAR(m["mismatch_kl/all/mean"], 7.0 / 4 - 1 - kLogOf2 / 4, 1e-6);
+  EXPECT_NEAR(m["mismatch_kl/all/max"], 3 - 2 * kLogOf2, 1e-5);
 }
 
 TEST(PeerMetricsTest, ARecordWithoutTokensHasNoNumbers) {

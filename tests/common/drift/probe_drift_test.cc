@@ -9,7 +9,7 @@
 namespace tandem::offpolicy {
 namespace {
 
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kNaNFloat = std::numeric_limits<float>::quiet_NaN();
 
 TEST(ProbeDrift, AddsUpDeltasByHand) {
   const std::vector<int32_t> completion = {0, 0, 1};
@@ -26,7 +26,7 @@ TEST(ProbeDrift, AddsUpDeltasByHand) {
 
 TEST(ProbeDrift, ServersCountByTheirSharesAndATokenOneCouldNotScoreIsLeftOut) {
   const std::vector<int32_t> completion = {0, 1};
-  const std::vector<float> trainer = {0, 0}, near = {-1, -1}, far = {-3, kNaN};
+  const std::vector<float> trainer = {0, 0}, near = {-1, -1}, far = {-3, kNaNFloat};
   const std::vector<ServerScores> servers = {{near, 0.75}, {far, 0.25}};
   const ProbeDrift drift = ComputeProbeDrift(completion, trainer, servers);
   EXPECT_EQ(drift.num_tokens, 1);
@@ -57,7 +57,7 @@ TEST(ProbeDrift, TheIntervalIsOverCompletionsNotTokens) {
 
 TEST(ProbeDrift, SquaresOfACompletionWithoutAScoreAreUnknown) {
   const std::vector<int32_t> completion = {0, 0, 1};
-  const std::vector<float> trainer = {0, 0, 0}, server = {-1, -2, kNaN};
+  const std::vector<float> trainer = {0, 0, 0}, server = {-1, -2, kNaNFloat};
   const auto squares = SquareSums(completion, 2, trainer, server);
   EXPECT_EQ(squares[0], 5);
   EXPECT_TRUE(std::isnan(squares[1]));

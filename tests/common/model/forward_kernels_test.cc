@@ -28,7 +28,7 @@ std::vector<float> Random(uint32_t seed, int64_t size) {
   return values;
 }
 
-class ForwardKernelsTest : public testing::TestWithParam<InstructionSet> {
+class ForwardKernelsTest : public ::testing::TestWithParam<InstructionSet> {
  protected:
   const ForwardKernels& kernels_ = ForwardKernelsFor(GetParam());
 };
@@ -111,7 +111,7 @@ TEST_P(ForwardKernelsTest, MachinesWithAndWithoutAvx512GiveTheSameBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sets, ForwardKernelsTest, testing::ValuesIn(SupportedInstructionSets()),
+INSTANTIATE_TEST_SUITE_P(Sets, ForwardKernelsTest, ::testing::ValuesIn(SupportedInstructionSets()),
                          [](const auto& info) {
                            return std::string(InstructionSetName(info.param));
                          });

@@ -14,7 +14,7 @@ using ::testing::ElementsAre;
 using testing::FailsWith;
 using testing::IsOk;
 
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kInvalidTensors = absl::StatusCode::kInvalidArgument;
 
 ModelConfig Small() {
   ModelConfig config;
@@ -109,19 +109,20 @@ TEST(MatchModelTensors, NamesWhatIsMissingUnknownOrOfAnotherShape) {
   tensors.push_back({.spec = {"score.weight", DType::kF32, {1}}, .bytes = {}, .owner = {}});
   tensors.push_back(tensors[0]);
   const auto matched = MatchModelTensors(Small(), tensors);
-  EXPECT_THAT(matched, FailsWith(kInvalid, "5 problem(s)"));
-  EXPECT_THAT(matched, FailsWith(kInvalid, "'model.norm.weight' is missing"));
-  EXPECT_THAT(matched, FailsWith(kInvalid, "input_layernorm.weight F32 [7] should be a float"));
-  EXPECT_THAT(matched, FailsWith(kInvalid, "q_proj.weight I32 [12, 6] should be a float"));
-  EXPECT_THAT(matched, FailsWith(kInvalid, "'score.weight' is not part of the model"));
-  EXPECT_THAT(matched, FailsWith(kInvalid, "'model.embed_tokens.weight' is given twice"));
+  EXPECT_THAT(matched, FailsWith(kInvalidTensors, "5 problem(s)"));
+  EXPECT_THAT(matched, FailsWith(kInvalidTensors, "'model.norm.weight' is missing"));
+  EXPECT_THAT(matched,
+              FailsWith(kInvalidTensors, "input_layernorm.weight F32 [7] should be a float"));
+  EXPECT_THAT(matched, FailsWith(kInvalidTensors, "q_proj.weight I32 [12, 6] should be a float"));
+  EXPECT_THAT(matched, FailsWith(kInvalidTensors, "'score.weight' is not part of the model"));
+  EXPECT_THAT(matched, FailsWith(kInvalidTensors, "'model.embed_tokens.weight' is given twice"));
 }
 
 TEST(MatchModelTensors, NeedsTheHeadOfAnUntiedModel) {
   ModelConfig untied = Small();
   untied.tie_word_embeddings = false;
   EXPECT_THAT(MatchModelTensors(untied, TensorsOf(Small())),
-              FailsWith(kInvalid, "'lm_head.weight' is missing"));
+              FailsWith(kInvalidTensors, "'lm_head.weight' is missing"));
 }
 
 void ExpectNear(const std::vector<float>& found, const std::vector<float>& expected) {

@@ -20,7 +20,7 @@ std::vector<float> RandomLogits(int64_t size) {
   return logits;
 }
 
-class TokenDistributionTest : public testing::TestWithParam<InstructionSet> {};
+class TokenDistributionTest : public ::testing::TestWithParam<InstructionSet> {};
 
 TEST_P(TokenDistributionTest, HandWorkedValuesForThreeTokens) {
   // p = 1/2, 1/4, 1/4: entropy 3/2 ln 2; second moment 1/2 (ln 2)^2 + 1/2 (2 ln 2)^2.
@@ -113,8 +113,8 @@ TEST_P(TokenDistributionTest, MachinesWithAndWithoutAvx512GiveTheSameBits) {
   EXPECT_EQ(d.second, want.second);
 }
 
-INSTANTIATE_TEST_SUITE_P(Sets, TokenDistributionTest, testing::ValuesIn(SupportedInstructionSets()),
-                         [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Sets, TokenDistributionTest,
+                         ::testing::ValuesIn(SupportedInstructionSets()), [](const auto& info) {
                            return std::string(InstructionSetName(info.param));
                          });
 

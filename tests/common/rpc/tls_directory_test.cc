@@ -21,7 +21,7 @@ using ::tandem::testing::TempDir;
 using ::tandem::testing::WriteIdentity;
 using ::tandem::testing::WriteText;
 
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kInvalidDirectory = absl::StatusCode::kInvalidArgument;
 
 class TlsDirectoryTest : public ::testing::Test {
  protected:
@@ -52,13 +52,13 @@ TEST_F(TlsDirectoryTest, AFileThatIsNotThereIsNamedWithWhatToDo) {
   WriteIdentity(path_, authority_, RequestOf("trainer"));
   for (const char* file : {"tls.crt", "tls.key", "ca.crt"}) {
     std::filesystem::rename(path_ + "/" + file, path_ + "/away");
-    EXPECT_THAT(Check(), FailsWith(kInvalid, path_ + "/" + file));
-    EXPECT_THAT(Check(), FailsWith(kInvalid, "`tandem certs`"));
+    EXPECT_THAT(Check(), FailsWith(kInvalidDirectory, path_ + "/" + file));
+    EXPECT_THAT(Check(), FailsWith(kInvalidDirectory, "`tandem certs`"));
     WriteText(path_ + "/" + file, "");
-    EXPECT_THAT(Check(), FailsWith(kInvalid, "has 0 bytes"));
+    EXPECT_THAT(Check(), FailsWith(kInvalidDirectory, "has 0 bytes"));
     WriteText(path_ + "/" + file, "no PEM at all");
-    EXPECT_THAT(Check(), FailsWith(kInvalid, path_ + "/" + file));
-    EXPECT_THAT(Check(), FailsWith(kInvalid, "PEM form"));
+    EXPECT_THAT(Check(), FailsWith(kInvalidDirectory, path_ + "/" + file));
+    EXPECT_THAT(Check(), FailsWith(kInvalidDirectory, "PEM form"));
     std::filesystem::rename(path_ + "/away", path_ + "/" + file);
   }
   EXPECT_THAT(Check(), IsOk());
@@ -67,32 +67,32 @@ TEST_F(TlsDirectoryTest, AFileThatIsNotThereIsNamedWithWhatToDo) {
 TEST_F(TlsDirectoryTest, AFileThatIsTooLargeIsNotRead) {
   WriteIdentity(path_, authority_, RequestOf("trainer"));
   WriteText(path_ + "/ca.crt", std::string((1 << 20) + 1, '\n'));
-  EXPECT_THAT(Check(), FailsWith(kInvalid, "has 1048577 bytes, must have 1 to 1048576"));
+  EXPECT_THAT(Check(), FailsWith(kInvalidDirectory, "has 1048577 bytes, must have 1 to 1048576"));
 }
 
 TEST_F(TlsDirectoryTest, AnExpiredCertificateIsNamedWithItsEnd) {
   WriteIdentity(path_, authority_, Expired(RequestOf("trainer")));
-  EXPECT_THAT(Check(), FailsWith(kInvalid, path_ + "/tls.crt: expired at 2"));
-  EXPECT_THAT(Check(), FailsWith(kInvalid, "--renew"));
+  EXPECT_THAT(Check(), FailsWith(kInvalidDirectory, path_ + "/tls.crt: expired at 2"));
+  EXPECT_THAT(Check(), FailsWith(kInvalidDirectory, "--renew"));
 }
 
 TEST_F(TlsDirectoryTest, ACertificateOfTheFutureAsksForTheClock) {
   auto request = RequestOf("trainer");
   request.not_before = absl::Now() + absl::Hours(1);
   WriteIdentity(path_, authority_, request);
-  EXPECT_THAT(Check(), FailsWith(kInvalid, "clock"));
+  EXPECT_THAT(Check(), FailsWith(kInvalidDirectory, "clock"));
 }
 
 TEST_F(TlsDirectoryTest, TheKeyMustBeThatOfTheCertificate) {
   WriteIdentity(path_, authority_, RequestOf("trainer"));
   WriteText(path_ + "/tls.key", authority_.Sign(RequestOf("trainer"))->key);
-  EXPECT_THAT(Check(), FailsWith(kInvalid, path_ + "/tls.key: not the key of tls.crt"));
+  EXPECT_THAT(Check(), FailsWith(kInvalidDirectory, path_ + "/tls.key: not the key of tls.crt"));
 }
 
 TEST_F(TlsDirectoryTest, TheCertificateMustBeOfAnAuthorityInTheBundle) {
   const auto other = MakeAuthority("another");
   WriteIdentity(path_, *other.Sign(RequestOf("trainer")), authority_.certificate());
-  EXPECT_THAT(Check(), FailsWith(kInvalid, "not signed by an authority in ca.crt"));
+  EXPECT_THAT(Check(), FailsWith(kInvalidDirectory, "not signed by an authority in ca.crt"));
   WriteText(path_ + "/ca.crt", authority_.certificate() + other.certificate());
   EXPECT_THAT(Check(), IsOk());
 }
@@ -102,7 +102,7 @@ TEST_F(TlsDirectoryTest, ACertificateForTheOtherUseIsRefused) {
   request.calls = false;
   WriteIdentity(path_, authority_, request);
   EXPECT_THAT(Check(TlsUse::kServe), IsOk());
-  EXPECT_THAT(Check(TlsUse::kCall), FailsWith(kInvalid, "clientAuth"));
+  EXPECT_THAT(Check(TlsUse::kCall), FailsWith(kInvalidDirectory, "clientAuth"));
 }
 
 TEST_F(TlsDirectoryTest, NoMessageHoldsAnyOfTheKey) {
@@ -111,7 +111,7 @@ TEST_F(TlsDirectoryTest, NoMessageHoldsAnyOfTheKey) {
   const std::string secret = leaf->key.substr(leaf->key.find('\n') + 1, 40);
   WriteText(path_ + "/tls.key", "damaged " + leaf->key.substr(30));
   EXPECT_EQ(Check().status().message().find(secret), absl::string_view::npos);
-  EXPECT_THAT(Check(), FailsWith(kInvalid, "without a passphrase"));
+  EXPECT_THAT(Check(), FailsWith(kInvalidDirectory, "without a passphrase"));
 }
 
 TEST_F(TlsDirectoryTest, SeesAKeyThatEveryoneCanRead) {
@@ -127,13 +127,13 @@ TEST(CertificateAuthorityTest, TakesNoNameThatWouldBeMoreThanAName) {
   const auto authority = MakeAuthority();
   auto request = RequestOf("rollout");
   request.dns = {"a,URI:spiffe://test/tandem/trainer"};
-  EXPECT_THAT(authority.Sign(request), FailsWith(kInvalid, "is not a DNS name"));
+  EXPECT_THAT(authority.Sign(request), FailsWith(kInvalidDirectory, "is not a DNS name"));
   request.dns = {};
   request.ips = {"127.0.0.1,DNS:x"};
-  EXPECT_THAT(authority.Sign(request), FailsWith(kInvalid, "is not an IP address"));
+  EXPECT_THAT(authority.Sign(request), FailsWith(kInvalidDirectory, "is not an IP address"));
   request.ips = {};
   request.uris = {"spiffe://a/tandem/trainer,DNS:x"};
-  EXPECT_THAT(authority.Sign(request), FailsWith(kInvalid, "is not a URI"));
+  EXPECT_THAT(authority.Sign(request), FailsWith(kInvalidDirectory, "is not a URI"));
 }
 
 TEST(BearerTokensTest, AreTheLinesOfTheFile) {
@@ -148,12 +148,12 @@ TEST(BearerTokensTest, AreTheLinesOfTheFile) {
 TEST(BearerTokensTest, AShortOrMissingTokenIsRefusedWithoutShowingIt) {
   const TempDir directory;
   const std::string path = directory / "token";
-  EXPECT_THAT(ReadTokens(path), FailsWith(kInvalid, path));
+  EXPECT_THAT(ReadTokens(path), FailsWith(kInvalidDirectory, path));
   WriteText(path, "\n \n");
-  EXPECT_THAT(ReadTokens(path), FailsWith(kInvalid, "no token"));
+  EXPECT_THAT(ReadTokens(path), FailsWith(kInvalidDirectory, "no token"));
   for (const char* bad : {"hunter2", "has a space in it!", "\x01\x02 0123456789abcdef"}) {
     WriteText(path, bad);
-    EXPECT_THAT(ReadTokens(path), FailsWith(kInvalid, "at least 16 characters")) << bad;
+    EXPECT_THAT(ReadTokens(path), FailsWith(kInvalidDirectory, "at least 16 characters")) << bad;
     EXPECT_EQ(ReadTokens(path).status().message().find(bad), absl::string_view::npos);
   }
 }

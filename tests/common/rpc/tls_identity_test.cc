@@ -25,7 +25,7 @@ using ::tandem::testing::WaitUntil;
 using ::tandem::testing::WriteIdentity;
 using ::tandem::testing::WriteText;
 
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kInvalidIdentity = absl::StatusCode::kInvalidArgument;
 
 std::string Contents(const std::string& path) {
   std::stringstream text;
@@ -99,8 +99,9 @@ TEST_F(TlsIdentityTest, IsInUseAsItStandsInTheDirectory) {
 
 TEST_F(TlsIdentityTest, ACertificateOfAnotherRoleIsRefusedByNameOfTheOption) {
   WriteIdentity(path_, authority_, RequestOf("viewer"));
-  EXPECT_THAT(Load(), FailsWith(kInvalid, "trainer.tls: " + path_ +
-                                              "/tls.crt: of role viewer, must be of trainer"));
+  EXPECT_THAT(Load(),
+              FailsWith(kInvalidIdentity,
+                        "trainer.tls: " + path_ + "/tls.crt: of role viewer, must be of trainer"));
 }
 
 TEST_F(TlsIdentityTest, TakesARenewalByItself) {

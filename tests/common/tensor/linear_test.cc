@@ -18,7 +18,7 @@ std::vector<float> Values(const at::Tensor& tensor) {
   return {flat.const_data_ptr<float>(), flat.const_data_ptr<float>() + flat.numel()};
 }
 
-class LinearTest : public testing::TestWithParam<at::ScalarType> {};
+class LinearTest : public ::testing::TestWithParam<at::ScalarType> {};
 
 // x W^T + b by hand: rows (1,2,3), (-1,.5,4); weights (1,0,2), (-1,1,1); bias (10,20).
 const std::vector<float> kProduct = {7, 4, 7, 5.5};
@@ -41,7 +41,7 @@ TEST_P(LinearTest, ManyRowsKeepTheDtypeAndTheValues) {
   EXPECT_EQ(Values(result), std::vector<float>(40 * 48, 8.0f));
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, LinearTest, testing::Values(at::kFloat, at::kBFloat16),
+INSTANTIATE_TEST_SUITE_P(Dtypes, LinearTest, ::testing::Values(at::kFloat, at::kBFloat16),
                          [](const auto& info) { return std::string(toString(info.param)); });
 
 }  // namespace

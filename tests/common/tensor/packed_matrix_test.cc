@@ -83,7 +83,7 @@ std::vector<OperandType> OperandTypes(InstructionSet set, const PackedMatrix& ma
   return types;
 }
 
-class PackedMatrixTest : public testing::TestWithParam<InstructionSet> {};
+class PackedMatrixTest : public ::testing::TestWithParam<InstructionSet> {};
 
 TEST_P(PackedMatrixTest, GivesTheProductWorkedOutByHand) {
   // Rows (1,2,3,0), (-1,.5,4,2); weights (1,0,2,1), (-1,1,1,.5).
@@ -198,7 +198,7 @@ TEST_P(PackedMatrixTest, OperandsAreRoundedToTheNearestBf16AndHalfWayToTheEvenOn
   EXPECT_EQ(bits, (std::vector<uint16_t>{0x3f80, 0x3f82}));
 }
 
-INSTANTIATE_TEST_SUITE_P(Sets, PackedMatrixTest, testing::ValuesIn(SupportedInstructionSets()),
+INSTANTIATE_TEST_SUITE_P(Sets, PackedMatrixTest, ::testing::ValuesIn(SupportedInstructionSets()),
                          [](const auto& info) {
                            return std::string(InstructionSetName(info.param));
                          });

@@ -9,7 +9,7 @@
 namespace tandem {
 namespace {
 
-std::span<const std::byte> Bytes(std::string_view text) {
+std::span<const std::byte> BytesOf(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
@@ -18,8 +18,8 @@ std::span<const std::byte> Bytes(std::string_view text) {
 TEST(WordSums, AreTheSumsOfEachWordMixedWithItsPlace) {
   EXPECT_EQ(TermsOf(0, 0), (WordSums{0xe220a8397b1dcdaf, 0x7f9fa62eb5e942b3}));
   EXPECT_EQ(WordSumsDigest({}), "0000000000000000b4d055fcf2cbbd7b");
-  EXPECT_EQ(WordSumsDigest(Bytes("AAAAAAAA")), "2748c9347c787614a22b06ab607d5408");
-  EXPECT_EQ(WordSumsDigest(Bytes("AAAAAAAABBBBBB")), "38449d49a1f792fef66408be3419a8d3");
+  EXPECT_EQ(WordSumsDigest(BytesOf("AAAAAAAA")), "2748c9347c787614a22b06ab607d5408");
+  EXPECT_EQ(WordSumsDigest(BytesOf("AAAAAAAABBBBBB")), "38449d49a1f792fef66408be3419a8d3");
 }
 
 TEST(WordSums, AreThoseOfPartsTogetherInAnyOrder) {
@@ -29,7 +29,7 @@ TEST(WordSums, AreThoseOfPartsTogetherInAnyOrder) {
     sums.first += terms.first;
     sums.second += terms.second;
   }
-  EXPECT_EQ(SumWords(Bytes(std::string_view("\7\0\0\0\0\0\0\0BBBBBBBBA", 17))), sums);
+  EXPECT_EQ(SumWords(BytesOf(std::string_view("\7\0\0\0\0\0\0\0BBBBBBBBA", 17))), sums);
 }
 
 TEST(WordSums, EveryFlippedBitShowsInBothSums) {
@@ -49,7 +49,7 @@ TEST(WordSums, WordsThatAreSwappedShiftedOrLostShow) {
   const std::string_view whole = "AAAAAAAABBBBBBBBCCCCCCCC";
   for (const std::string_view other : {"BBBBBBBBAAAAAAAACCCCCCCC", "CAAAAAAAABBBBBBBBCCCCCCC",
                                        "AAAAAAAABBBBBBBB", "AAAAAAAACCCCCCCCCCCCCCCC"}) {
-    EXPECT_NE(WordSumsDigest(Bytes(other)), WordSumsDigest(Bytes(whole))) << other;
+    EXPECT_NE(WordSumsDigest(BytesOf(other)), WordSumsDigest(BytesOf(whole))) << other;
   }
 }
 

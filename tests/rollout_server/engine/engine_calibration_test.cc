@@ -17,7 +17,7 @@
 namespace tandem::rollout {
 namespace {
 
-using testing::IsOk;
+using tandem::testing::IsOk;
 
 constexpr int64_t kGroups = 68, kMembers = 64, kNewTokens = 240;
 static_assert(kGroups * kMembers * kNewTokens > 1'000'000);
@@ -43,10 +43,11 @@ struct Stream {
 class EngineCalibrationTest : public ::testing::TestWithParam<SamplingParams> {};
 
 Stream Draw(const SamplingParams& sampling) {
-  testing::TempDir directory;
-  ModelConfig config = testing::TinyModelConfig();
+  tandem::testing::TempDir directory;
+  ModelConfig config = tandem::testing::TinyModelConfig();
   config.vocab_size = 512;
-  EXPECT_THAT(testing::WriteTinyModel(directory.path(), TANDEM_SOURCE_DIR, config, 3), IsOk());
+  EXPECT_THAT(tandem::testing::WriteTinyModel(directory.path(), TANDEM_SOURCE_DIR, config, 3),
+              IsOk());
   EngineOptions options;
   options.dtype = ComputeDType::kFp32;
   options.kv_capacity_tokens = kMembers * 256;

@@ -42,10 +42,10 @@ class EngineFixture : public ::testing::Test {
   static constexpr uint64_t kModelSeed = 11;
 
   static void SetUpTestSuite() {
-    directory_ = std::make_unique<testing::TempDir>();
-    ASSERT_THAT(testing::WriteTinyModel(directory_->path(), TANDEM_SOURCE_DIR,
-                                        testing::TinyModelConfig(), kModelSeed),
-                testing::IsOk());
+    directory_ = std::make_unique<tandem::testing::TempDir>();
+    ASSERT_THAT(tandem::testing::WriteTinyModel(directory_->path(), TANDEM_SOURCE_DIR,
+                                                tandem::testing::TinyModelConfig(), kModelSeed),
+                tandem::testing::IsOk());
   }
   static void TearDownTestSuite() { directory_.reset(); }
 
@@ -61,7 +61,7 @@ class EngineFixture : public ::testing::Test {
 
   static std::unique_ptr<Engine> Make(const EngineOptions& options) {
     auto engine = Engine::Create(directory_->path(), options);
-    EXPECT_THAT(engine, testing::IsOk());
+    EXPECT_THAT(engine, tandem::testing::IsOk());
     return engine.ok() ? *std::move(engine) : nullptr;
   }
 
@@ -97,7 +97,7 @@ class EngineFixture : public ::testing::Test {
   // One step; false after an error.
   static bool StepInto(Engine& engine, Completions& out) {
     auto events = engine.Step();
-    EXPECT_THAT(events, testing::IsOk());
+    EXPECT_THAT(events, tandem::testing::IsOk());
     if (!events.ok()) return false;
     Collect(*std::move(events), out);
     return true;
@@ -112,7 +112,8 @@ class EngineFixture : public ::testing::Test {
 
   static Completions Generate(const EngineOptions& options, std::vector<GroupRequest> groups) {
     const std::unique_ptr<Engine> engine = Make(options);
-    for (GroupRequest& group : groups) EXPECT_THAT(engine->Add(std::move(group)), testing::IsOk());
+    for (GroupRequest& group : groups)
+      EXPECT_THAT(engine->Add(std::move(group)), tandem::testing::IsOk());
     return RunToEnd(*engine);
   }
 
@@ -126,7 +127,7 @@ class EngineFixture : public ::testing::Test {
   }
 
  private:
-  inline static std::unique_ptr<testing::TempDir> directory_;
+  inline static std::unique_ptr<tandem::testing::TempDir> directory_;
 };
 
 }  // namespace tandem::rollout

@@ -12,7 +12,7 @@
 namespace tandem::rollout {
 namespace {
 
-using testing::IsOk;
+using tandem::testing::IsOk;
 
 class EngineInvarianceTest : public EngineFixture,
                              public ::testing::WithParamInterface<ComputeDType> {

@@ -11,10 +11,10 @@
 namespace tandem::rollout {
 namespace {
 
+using tandem::testing::FailsWith;
+using tandem::testing::IsOk;
 using ::testing::ElementsAre;
-using testing::FailsWith;
 using ::testing::HasSubstr;
-using testing::IsOk;
 using ::testing::Not;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
@@ -195,11 +195,12 @@ TEST_F(EngineStopsTest, MinNewTokensForbidsStopIdsBeforeThatManyTokens) {
 }
 
 TEST_F(EngineStopsTest, TheModelsEndTokenEndsACompletionUnlessIgnored) {
-  testing::TempDir directory;
-  ModelConfig config = testing::TinyModelConfig();
+  tandem::testing::TempDir directory;
+  ModelConfig config = tandem::testing::TinyModelConfig();
   config.eos_token_ids = {Free().token_ids[3]};
-  ASSERT_THAT(testing::WriteTinyModel(directory.path(), TANDEM_SOURCE_DIR, config, kModelSeed),
-              IsOk());
+  ASSERT_THAT(
+      tandem::testing::WriteTinyModel(directory.path(), TANDEM_SOURCE_DIR, config, kModelSeed),
+      IsOk());
   auto engine = *Engine::Create(directory.path(), Fp32());
   GroupRequest group = Group(4, 12, 1, 20);
   ASSERT_THAT(engine->Add(group), IsOk());

@@ -8,8 +8,8 @@
 namespace tandem::rollout {
 namespace {
 
-using testing::FailsWith;
-using testing::IsOk;
+using tandem::testing::FailsWith;
+using tandem::testing::IsOk;
 
 class EngineScoreTest : public EngineFixture {
  protected:
@@ -206,7 +206,7 @@ TEST_F(EngineScoreTest, AnInstallEndsTheScoresThatBeganBeforeIt) {
   auto run = engine->StartScore({{Prompt(200, 1)}}, {.path = ScorePath::kDecode});
   ASSERT_THAT(run, IsOk());
   ASSERT_THAT((*run)->Step(), IsOk());
-  auto staged = engine->Stage(testing::TinyModelTensors(engine->config(), 99));
+  auto staged = engine->Stage(tandem::testing::TinyModelTensors(engine->config(), 99));
   ASSERT_THAT(staged, IsOk());
   engine->Install(*std::move(staged), WeightVersion{5});
   EXPECT_THAT((*run)->Step(), FailsWith(absl::StatusCode::kAborted,
@@ -262,8 +262,8 @@ TEST_F(EngineScoreTest, SegmentsReplayAnInstallInTheMiddleOfAGroup) {
   ASSERT_THAT(engine->Add(group), IsOk());
   Completions out;
   for (int step = 0; step < 4; ++step) ASSERT_TRUE(StepInto(*engine, out));
-  auto before = engine->Stage(testing::TinyModelTensors(engine->config(), kModelSeed));
-  auto now = engine->Stage(testing::TinyModelTensors(engine->config(), 99));
+  auto before = engine->Stage(tandem::testing::TinyModelTensors(engine->config(), kModelSeed));
+  auto now = engine->Stage(tandem::testing::TinyModelTensors(engine->config(), 99));
   engine->Install(*std::move(now), WeightVersion{5});
   out = RunToEnd(*engine);
   std::vector<ScoreSequence> sequences;

@@ -8,11 +8,11 @@
 namespace tandem::rollout {
 namespace {
 
+using tandem::testing::FailsWith;
+using tandem::testing::IsOk;
 using ::testing::Each;
 using ::testing::ElementsAre;
-using testing::FailsWith;
 using ::testing::IsEmpty;
-using testing::IsOk;
 
 using EngineTest = EngineFixture;
 
@@ -210,7 +210,7 @@ class EngineInFlightTest : public EngineFixture {
     engine_ = Make(options);
     ASSERT_THAT(engine_->Add(Group(1, 20, 3, 9)), IsOk());
     for (int step = 0; step < 4; ++step) ASSERT_TRUE(StepInto(*engine_, out_));
-    auto staged = engine_->Stage(testing::TinyModelTensors(engine_->config(), 99));
+    auto staged = engine_->Stage(tandem::testing::TinyModelTensors(engine_->config(), 99));
     ASSERT_THAT(staged, IsOk());
     ended_ = engine_->Install(*std::move(staged), WeightVersion{5});
     EXPECT_EQ(engine_->live_version(), WeightVersion{5});
@@ -266,7 +266,7 @@ TEST_F(EngineInFlightTest, APromptHalfComputedAtAnInstallIsComputedAnewUnderEver
   engine_ = Make(options);
   ASSERT_THAT(engine_->Add(Group(1, 20, 3, 9)), IsOk());
   ASSERT_TRUE(StepInto(*engine_, out_));
-  auto staged = engine_->Stage(testing::TinyModelTensors(engine_->config(), 99));
+  auto staged = engine_->Stage(tandem::testing::TinyModelTensors(engine_->config(), 99));
   engine_->Install(*std::move(staged), WeightVersion{5});
   out_ = RunToEnd(*engine_);
   for (int32_t i = 0; i < 3; ++i) {
@@ -286,7 +286,7 @@ TEST_F(EngineInFlightTest, AbortEndsWhatRunsAndKeepsWhatWaits) {
   ASSERT_THAT(engine->Add(Group(2, 10, 2, 9)), IsOk());
   Completions out;
   ASSERT_TRUE(StepInto(*engine, out));
-  auto staged = engine->Stage(testing::TinyModelTensors(engine->config(), 99));
+  auto staged = engine->Stage(tandem::testing::TinyModelTensors(engine->config(), 99));
   EXPECT_THAT(engine->Install(*std::move(staged), WeightVersion{5}), ElementsAre(1));
   out = RunToEnd(*engine);
   EXPECT_FALSE(out.contains(1));
@@ -304,7 +304,7 @@ TEST_F(EngineInFlightTest, APromptAfterAnInstallFindsNothingOfTheWeightsBefore) 
   };
   run(1);
   EXPECT_TRUE(run(2).prefix_cached[0]);
-  auto staged = engine->Stage(testing::TinyModelTensors(engine->config(), 99));
+  auto staged = engine->Stage(tandem::testing::TinyModelTensors(engine->config(), 99));
   engine->Install(*std::move(staged), WeightVersion{5});
   const FinishedCompletion after = run(3);
   EXPECT_FALSE(after.prefix_cached[0]);
@@ -312,7 +312,7 @@ TEST_F(EngineInFlightTest, APromptAfterAnInstallFindsNothingOfTheWeightsBefore) 
   EngineOptions options = Fp32();
   options.prefix_cache = false;
   const auto fresh = Make(options);
-  staged = fresh->Stage(testing::TinyModelTensors(fresh->config(), 99));
+  staged = fresh->Stage(tandem::testing::TinyModelTensors(fresh->config(), 99));
   fresh->Install(*std::move(staged), WeightVersion{5});
   GroupRequest request = Group(3, 40, 1, 5);
   request.prompt = Prompt(40, 1);
@@ -327,11 +327,11 @@ TEST_F(EngineTest, InstalledWeightsAreTheOnesServed) {
   const auto engine = Make(Fp32());
   const std::vector<ScoreSequence> ids = {{Prompt(20, 3)}};
   const auto before = engine->Score(ids, {});
-  auto other = engine->Stage(testing::TinyModelTensors(engine->config(), 99));
+  auto other = engine->Stage(tandem::testing::TinyModelTensors(engine->config(), 99));
   engine->Install(*std::move(other), WeightVersion{1});
   const auto changed = engine->Score(ids, {});
   EXPECT_GT(LargestGap((*before)[0].logprobs, (*changed)[0].logprobs), 0.1);
-  auto same = engine->Stage(testing::TinyModelTensors(engine->config(), kModelSeed));
+  auto same = engine->Stage(tandem::testing::TinyModelTensors(engine->config(), kModelSeed));
   engine->Install(*std::move(same), WeightVersion{2});
   EXPECT_EQ((*engine->Score(ids, {}))[0].logprobs, (*before)[0].logprobs);
 }
@@ -340,13 +340,13 @@ TEST_F(EngineTest, StageRefusesAnotherDtype) {
   EngineOptions options = Fp32();
   options.dtype = ComputeDType::kBf16;
   const auto engine = Make(options);
-  EXPECT_THAT(engine->Stage(testing::TinyModelTensors(engine->config(), 1)),
+  EXPECT_THAT(engine->Stage(tandem::testing::TinyModelTensors(engine->config(), 1)),
               FailsWith(absl::StatusCode::kInvalidArgument, "F32"));
 }
 
 TEST_F(EngineTest, StageRefusesASetWithATensorMissing) {
   const auto engine = Make(Fp32());
-  std::vector<HostTensor> tensors = testing::TinyModelTensors(engine->config(), 1);
+  std::vector<HostTensor> tensors = tandem::testing::TinyModelTensors(engine->config(), 1);
   tensors.pop_back();
   EXPECT_FALSE(engine->Stage(tensors).ok());
 }
@@ -355,7 +355,8 @@ TEST_F(EngineTest, ServesTheTensorsOfTheFileAsVersionZero) {
   const auto engine = Make(Fp32());
   EXPECT_EQ(engine->live_version(), WeightVersion{0});
   EXPECT_EQ(engine->weight_dtype(), DType::kF32);
-  const std::vector<HostTensor> expected = testing::TinyModelTensors(engine->config(), kModelSeed);
+  const std::vector<HostTensor> expected =
+      tandem::testing::TinyModelTensors(engine->config(), kModelSeed);
   ASSERT_EQ(engine->initial_tensors().size(), expected.size());
   for (size_t i = 0; i < expected.size(); ++i) {
     EXPECT_EQ(engine->initial_tensors()[i].spec, expected[i].spec);

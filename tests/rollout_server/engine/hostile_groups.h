@@ -23,8 +23,8 @@ namespace tandem::rollout {
 class HostileGroupsFixture : public EngineFixture {
  protected:
   static void SetUpTestSuite() {
-    directory_ = std::make_unique<testing::TempDir>();
-    ASSERT_THAT(WritePoisonedModel(directory_->path(), kModelSeed), testing::IsOk());
+    directory_ = std::make_unique<tandem::testing::TempDir>();
+    ASSERT_THAT(WritePoisonedModel(directory_->path(), kModelSeed), tandem::testing::IsOk());
   }
   static void TearDownTestSuite() { directory_.reset(); }
 
@@ -39,7 +39,7 @@ class HostileGroupsFixture : public EngineFixture {
 
   static std::unique_ptr<Engine> MakePoisoned(const EngineOptions& options) {
     auto engine = Engine::Create(directory_->path(), options);
-    EXPECT_THAT(engine, testing::IsOk());
+    EXPECT_THAT(engine, tandem::testing::IsOk());
     return engine.ok() ? *std::move(engine) : nullptr;
   }
 
@@ -128,10 +128,10 @@ class HostileGroupsFixture : public EngineFixture {
     size_t next = 0;
     while (next < groups.size() || engine.HasWork()) {
       if (next < groups.size()) {
-        EXPECT_THAT(engine.Add(groups[next++]), testing::IsOk());
+        EXPECT_THAT(engine.Add(groups[next++]), tandem::testing::IsOk());
       }
       auto events = engine.Step();
-      EXPECT_THAT(events, testing::IsOk()) << "a group ended the engine";
+      EXPECT_THAT(events, tandem::testing::IsOk()) << "a group ended the engine";
       if (!events.ok()) return out;
       for (const EngineEvent& event : *events) {
         if (const auto* one = std::get_if<GroupFailed>(&event)) {
@@ -168,8 +168,8 @@ class HostileGroupsFixture : public EngineFixture {
     EXPECT_EQ(got.ended.size() + got.failed.size(), all.size());
     EXPECT_FALSE(got.failed.empty());
     for (const auto& [key, status] : got.failed) {
-      EXPECT_THAT(status, testing::FailsWith(absl::StatusCode::kDataLoss,
-                                             "the group failed (non_finite_logits)"));
+      EXPECT_THAT(status, tandem::testing::FailsWith(absl::StatusCode::kDataLoss,
+                                                     "the group failed (non_finite_logits)"));
     }
     const EngineStats stats = beside->Stats();
     EXPECT_EQ(stats.num_groups_failed[static_cast<size_t>(GroupFailure::kNonFiniteLogits)],
@@ -184,7 +184,7 @@ class HostileGroupsFixture : public EngineFixture {
     return seed;
   }
 
-  inline static std::unique_ptr<testing::TempDir> directory_;
+  inline static std::unique_ptr<tandem::testing::TempDir> directory_;
 };
 
 }  // namespace tandem::rollout

@@ -9,8 +9,8 @@
 namespace tandem::rollout {
 namespace {
 
-using testing::FailsWith;
-using testing::IsOk;
+using tandem::testing::FailsWith;
+using tandem::testing::IsOk;
 
 class HostileGroupsTest : public HostileGroupsFixture {
  protected:
@@ -124,7 +124,7 @@ TEST_F(HostileGroupsTest, AScoreOfNumbersThatAreNotFiniteFailsAloneAndNamesTheTo
 TEST_F(HostileGroupsTest, APushOfNaNFailsTheGroupsAndTheNextPushHeals) {
   const auto engine = MakePoisoned(Tight());
   const ModelConfig& config = engine->config();
-  std::vector<HostTensor> broken = testing::TinyModelTensors(config, kModelSeed);
+  std::vector<HostTensor> broken = tandem::testing::TinyModelTensors(config, kModelSeed);
   const auto values = std::make_shared<std::vector<float>>(config.hidden_size, std::nanf(""));
   for (HostTensor& tensor : broken) {
     if (tensor.spec.name == "model.norm.weight") tensor.bytes = std::as_bytes(std::span(*values));

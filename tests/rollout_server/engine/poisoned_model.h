@@ -23,7 +23,7 @@ inline constexpr int32_t kVocabulary = 300;
 inline constexpr int32_t kNan = 5, kInfinite = 6;
 
 inline std::vector<HostTensor> PoisonedTensors(const ModelConfig& config, uint64_t seed) {
-  std::vector<HostTensor> tensors = testing::TinyModelTensors(config, seed);
+  std::vector<HostTensor> tensors = tandem::testing::TinyModelTensors(config, seed);
   for (HostTensor& tensor : tensors) {
     if (tensor.spec.name != "model.embed_tokens.weight") continue;
     const auto* const floats = reinterpret_cast<const float*>(tensor.bytes.data());
@@ -40,10 +40,11 @@ inline std::vector<HostTensor> PoisonedTensors(const ModelConfig& config, uint64
 }
 
 inline absl::Status WritePoisonedModel(const std::string& directory, uint64_t seed) {
-  ModelConfig config = testing::TinyModelConfig();
+  ModelConfig config = tandem::testing::TinyModelConfig();
   config.vocab_size = kVocabulary;
   config.tie_word_embeddings = false;
-  TANDEM_RETURN_IF_ERROR(testing::WriteTinyModel(directory, TANDEM_SOURCE_DIR, config, seed));
+  TANDEM_RETURN_IF_ERROR(
+      tandem::testing::WriteTinyModel(directory, TANDEM_SOURCE_DIR, config, seed));
   return WriteSafetensors(directory + "/model.safetensors", PoisonedTensors(config, seed));
 }
 

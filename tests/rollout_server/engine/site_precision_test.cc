@@ -14,7 +14,7 @@
 namespace tandem::rollout {
 namespace {
 
-using testing::IsOk;
+using tandem::testing::IsOk;
 
 class SitePrecisionTest : public EngineFixture {
  protected:

@@ -20,8 +20,8 @@
 namespace tandem::rollout {
 namespace {
 
-using testing::FailsWith;
-using testing::IsOk;
+using tandem::testing::FailsWith;
+using tandem::testing::IsOk;
 
 constexpr int32_t kPrompt = 20, kNew = 30;
 
@@ -98,7 +98,7 @@ class EngineFaultsTest : public EngineFixture {
     return moved;
   }
   static std::vector<HostTensor> Weights(Engine& engine, uint64_t seed) {
-    return testing::TinyModelTensors(engine.config(), seed);
+    return tandem::testing::TinyModelTensors(engine.config(), seed);
   }
 };
 
@@ -467,7 +467,7 @@ TEST_F(EngineFaultsTest, RefusesDialsThatCannotAct) {
                            const std::string& message) {
     EngineFaults faults;
     turn(faults);
-    EXPECT_THAT(CheckFaults(faults, testing::TinyModelConfig()),
+    EXPECT_THAT(CheckFaults(faults, tandem::testing::TinyModelConfig()),
                 FailsWith(absl::StatusCode::kInvalidArgument, message));
   };
   refused([](EngineFaults& f) { f.undelivered_tensor = "norm"; },
@@ -477,10 +477,10 @@ TEST_F(EngineFaultsTest, RefusesDialsThatCannotAct) {
   refused([](EngineFaults& f) { f.wrong_bos = 49152; }, "wrong_bos is 49152");
   EngineOptions options = Fp32();
   options.faults.wrong_bos = 49152;
-  const auto directory = testing::TempDir();
-  ASSERT_THAT(
-      testing::WriteTinyModel(directory.path(), TANDEM_SOURCE_DIR, testing::TinyModelConfig(), 1),
-      IsOk());
+  const auto directory = tandem::testing::TempDir();
+  ASSERT_THAT(tandem::testing::WriteTinyModel(directory.path(), TANDEM_SOURCE_DIR,
+                                              tandem::testing::TinyModelConfig(), 1),
+              IsOk());
   EXPECT_THAT(Engine::Create(directory.path(), options),
               FailsWith(absl::StatusCode::kInvalidArgument, "wrong_bos"));
 }

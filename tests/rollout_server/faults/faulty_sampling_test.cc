@@ -14,7 +14,7 @@
 namespace tandem::rollout {
 namespace {
 
-using testing::IsOk;
+using tandem::testing::IsOk;
 
 // p = .4 .3 .2 .1, in another order.
 std::vector<float> Row() {

@@ -19,7 +19,7 @@ using ::tandem::testing::ScoredGroup;
 using ::tandem::testing::TempDir;
 using ::testing::ElementsAre;
 
-std::vector<ScoredGroup> Groups() {
+std::vector<ScoredGroup> ProbeGroups() {
   std::vector<ScoredGroup> groups = {GroupWithPrompt(7, {1, 2}), GroupWithPrompt(8, {3})};
   AddCompletion(groups[0], {10, 11}, 1)->set_masked(true);
   AddCompletion(groups[0], {12}, 1);
@@ -38,9 +38,9 @@ std::vector<int> FirstIds(const ProbeSet& set) {
 }
 
 TEST(ProbeSet, TakesTrainedCompletionsOfEveryGroupInTurn) {
-  EXPECT_THAT(FirstIds(ChooseProbeSet(Groups(), 1)), ElementsAre(20)) << "10 is masked";
-  EXPECT_THAT(FirstIds(ChooseProbeSet(Groups(), 3)), ElementsAre(12, 20, 22));
-  const ProbeSet all = ChooseProbeSet(Groups(), 100);
+  EXPECT_THAT(FirstIds(ChooseProbeSet(ProbeGroups(), 1)), ElementsAre(20)) << "10 is masked";
+  EXPECT_THAT(FirstIds(ChooseProbeSet(ProbeGroups(), 3)), ElementsAre(12, 20, 22));
+  const ProbeSet all = ChooseProbeSet(ProbeGroups(), 100);
   EXPECT_THAT(FirstIds(all), ElementsAre(12, 13, 20, 22));
   EXPECT_EQ(all.num_completions(), 4);
   EXPECT_THAT(all.CompletionOfTokens(), ElementsAre(0, 1, 1, 1, 2, 2, 3));
@@ -48,7 +48,7 @@ TEST(ProbeSet, TakesTrainedCompletionsOfEveryGroupInTurn) {
 
 TEST(ProbeSet, IsReadAsItWasWritten) {
   const TempDir directory;
-  const ProbeSet set = ChooseProbeSet(Groups(), 100);
+  const ProbeSet set = ChooseProbeSet(ProbeGroups(), 100);
   ASSERT_THAT(WriteProbeSet(directory / "set.jsonl", set), IsOk());
   const auto read = ReadProbeSet(directory / "set.jsonl");
   ASSERT_THAT(read, IsOk());
@@ -59,7 +59,7 @@ TEST(ProbeSet, IsReadAsItWasWritten) {
 
 TEST(ProbeSet, OneThatWasChangedIsRefused) {
   const TempDir directory;
-  ASSERT_THAT(WriteProbeSet(directory / "set.jsonl", ChooseProbeSet(Groups(), 100)), IsOk());
+  ASSERT_THAT(WriteProbeSet(directory / "set.jsonl", ChooseProbeSet(ProbeGroups(), 100)), IsOk());
   std::string text = *ReadFile(directory / "set.jsonl");
   const size_t at = text.find("22");
   ASSERT_NE(at, std::string::npos);
@@ -87,7 +87,7 @@ TEST(ProbeSet, AFileByHandNeedsNoDigestAndMistakesAreNamed) {
 }
 
 TEST(ProbeSet, IdsAndLengthsMustFitTheModel) {
-  const ProbeSet set = ChooseProbeSet(Groups(), 100);
+  const ProbeSet set = ChooseProbeSet(ProbeGroups(), 100);
   EXPECT_THAT(CheckProbeSet(set, "p", 23, 5), IsOk());
   EXPECT_THAT(CheckProbeSet(set, "p", 22, 5),
               FailsWith(absl::StatusCode::kInvalidArgument, "completion 4 has id 22"));

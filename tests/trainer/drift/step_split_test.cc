@@ -14,7 +14,7 @@ using ::tandem::testing::ScoredGroup;
 using ::testing::ElementsAre;
 
 // One completion of four tokens, two by version 3 and two by version 5; behaviour log-probs are -1.
-std::vector<ScoredGroup> Groups() {
+std::vector<ScoredGroup> SplitGroups() {
   std::vector<ScoredGroup> groups = {GroupWithPrompt(1, {9}), GroupWithPrompt(2, {9})};
   auto* completion = AddCompletion(groups[0], {1, 2, 3, 4}, 1)->mutable_completion();
   completion->clear_version_spans();
@@ -35,7 +35,7 @@ double Mean(const offpolicy::AdditiveSplit& split, offpolicy::SplitPart part) {
 }
 
 TEST(StepSplit, TakesEachTokenUnderTheVersionThatDrewIt) {
-  const auto groups = Groups();
+  const auto groups = SplitGroups();
   StepSplit split(groups, 5, /*server_casts=*/true);
   EXPECT_THAT(split.versions(), ElementsAre(3, 5));
   EXPECT_THAT(split.GroupsOf(3), ElementsAre(0));
@@ -57,7 +57,7 @@ TEST(StepSplit, TakesEachTokenUnderTheVersionThatDrewIt) {
 }
 
 TEST(StepSplit, PartsAddUpToTheDriftOfTheStep) {
-  const auto groups = Groups();
+  const auto groups = SplitGroups();
   StepSplit split(groups, 5, true);
   split.Take(StepSplit::kEngine, 3, {0}, {{{-1.1f, -0.93f, 0, 0}}});
   split.Take(StepSplit::kEngine, 5, {0, 1}, {{{0, 0, -1.7f, -2.3f}}, {{-0.31f}}});
@@ -79,7 +79,7 @@ TEST(StepSplit, PartsAddUpToTheDriftOfTheStep) {
 }
 
 TEST(StepSplit, TokensWhoseServerHasMovedOnAreCountedAsMissing) {
-  const auto groups = Groups();
+  const auto groups = SplitGroups();
   StepSplit split(groups, 5, /*server_casts=*/false);
   split.Take(StepSplit::kEngine, 5, {0, 1}, {{{-1.5f, -1.5f, -1.5f, -1.5f}}, {{-1.5f}}});
   const auto joined = split.Join({{1, {{-3, -3, -3, -3}}}, {2, {{-3}}}});
@@ -91,7 +91,7 @@ TEST(StepSplit, TokensWhoseServerHasMovedOnAreCountedAsMissing) {
 }
 
 TEST(StepSplit, MaskedCompletionsAreNoDrift) {
-  auto groups = Groups();
+  auto groups = SplitGroups();
   groups[0].mutable_completions(0)->set_masked(true);
   StepSplit split(groups, 5, false);
   EXPECT_THAT(split.versions(), ElementsAre(5));

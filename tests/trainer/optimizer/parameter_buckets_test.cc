@@ -23,7 +23,7 @@ using ::tandem::testing::OnRanks;
 
 // Three parameters of 40 elements; with buckets of 64 bytes each has one of its own, the last one
 // the first. Two ranks: 64 elements with padding, of which rank 0 owns elements 0 to 31.
-std::vector<NamedParameter> Parameters() {
+std::vector<NamedParameter> BucketParameters() {
   std::vector<NamedParameter> parameters;
   for (const char* const name : {"a", "b", "c"}) {
     parameters.push_back({name, at::ones({4, 10}).requires_grad_(true)});
@@ -71,7 +71,7 @@ bool WaitUntilDone(int64_t count) {
 TEST(ParameterBucketsTest, SumsAreMadeWhileLaterGradientsAreStillToCome) {
   const int64_t before = NumDone();
   for (const absl::Status& status : OnRanks(2, [&](comm::Collective& group) {
-         const std::vector<NamedParameter> parameters = Parameters();
+         const std::vector<NamedParameter> parameters = BucketParameters();
          ParameterBuckets buckets(&parameters, kStages, {&group}, {.bucket_bytes = 64});
          const auto own = static_cast<float>(group.rank() + 1);
          GradientOf(parameters[2]).fill_(own);
@@ -95,7 +95,7 @@ TEST(ParameterBucketsTest, SumsAreMadeWhileLaterGradientsAreStillToCome) {
 // completes none.
 TEST(ParameterBucketsTest, BucketsAreSummedInOneOrderWhateverTheOrderOfGradients) {
   for (const absl::Status& status : OnRanks(2, [](comm::Collective& group) {
-         const std::vector<NamedParameter> parameters = Parameters();
+         const std::vector<NamedParameter> parameters = BucketParameters();
          ParameterBuckets buckets(&parameters, kStages, {&group}, {.bucket_bytes = 64});
          const auto [own, other] = PlacesOf(group);
          for (int update = 1; update <= 3; ++update) {
@@ -120,7 +120,7 @@ TEST(ParameterBucketsTest, BucketsAreSummedInOneOrderWhateverTheOrderOfGradients
 TEST(ParameterBucketsTest, EveryElementOfAMasterComesFromItsOwner) {
   for (
       const absl::Status& status : OnRanks(2, [](comm::Collective& group) {
-        const std::vector<NamedParameter> parameters = Parameters();
+        const std::vector<NamedParameter> parameters = BucketParameters();
         ParameterBuckets buckets(&parameters, kStages, {&group}, {.bucket_bytes = 64});
         EXPECT_EQ(Element(parameters[1].master, 39), 1) << "what it was before";
         EXPECT_EQ(buckets.own_slices()[1], (group.rank() == 0 ? Slice{1, 0, 32} : Slice{1, 32, 8}));
@@ -138,7 +138,7 @@ TEST(ParameterBucketsTest, EveryElementOfAMasterComesFromItsOwner) {
 // Element i of the whole is i.
 TEST(ParameterBucketsTest, RankZeroCollectsWhatEachRankHasAPartOf) {
   for (const absl::Status& status : OnRanks(2, [](comm::Collective& group) {
-         const std::vector<NamedParameter> parameters = Parameters();
+         const std::vector<NamedParameter> parameters = BucketParameters();
          ParameterBuckets buckets(&parameters, kStages, {&group}, {.bucket_bytes = 64});
          const Slice& slice = buckets.own_slices()[2];
          const at::Tensor part =
@@ -156,7 +156,7 @@ TEST(ParameterBucketsTest, RankZeroCollectsWhatEachRankHasAPartOf) {
 }
 
 TEST(ParameterBucketsTest, ARankAloneKeepsItsGradientsAsTheyAreAndOwnsEverything) {
-  const std::vector<NamedParameter> parameters = Parameters();
+  const std::vector<NamedParameter> parameters = BucketParameters();
   ParameterBuckets buckets(&parameters, kStages, {}, {.bucket_bytes = 64});
   EXPECT_FALSE(GradientOf(parameters[0]).defined());
   GradientOf(parameters[0]) = at::full({4, 10}, 7.0f);

@@ -71,7 +71,7 @@ TEST(ServerScorer, AServerThatDoesNotAnswerIsNamedAndTheOthersCount) {
   EXPECT_THAT(results[1], IsOk());
 }
 
-absl::Status Refusal(rpc::Refusal refusal) {
+absl::Status RefusedBy(rpc::Refusal refusal) {
   return rpc::Refused(absl::StatusCode::kResourceExhausted, refusal, "no room");
 }
 
@@ -84,7 +84,8 @@ absl::StatusOr<ScoredByServer> ScoreOne(const FakeRolloutServer& server) {
 
 TEST(ServerScorer, ABusyServerIsAskedAgain) {
   FakeRolloutServer server;
-  server.FailNextScores({Refusal(rpc::Refusal::kQueueFull), Refusal(rpc::Refusal::kMemoryFull)});
+  server.FailNextScores(
+      {RefusedBy(rpc::Refusal::kQueueFull), RefusedBy(rpc::Refusal::kMemoryFull)});
   EXPECT_THAT(ScoreOne(server), IsOk());
   EXPECT_EQ(server.score_requests().size(), 3u);
 }
@@ -92,7 +93,7 @@ TEST(ServerScorer, ABusyServerIsAskedAgain) {
 TEST(ServerScorer, AServerThatIsBusyForLongerThanACallMayTakeIsGivenUpByName) {
   FakeRolloutServer server;
   server.set_retry_after_ms(31'000);
-  server.FailNextScores({Refusal(rpc::Refusal::kQueueFull)});
+  server.FailNextScores({RefusedBy(rpc::Refusal::kQueueFull)});
   const absl::Status status = ScoreOne(server).status();
   EXPECT_THAT(status, FailsWith(absl::StatusCode::kResourceExhausted, server.address()));
   EXPECT_EQ(rpc::RefusalOf(status), rpc::Refusal::kQueueFull);
@@ -102,7 +103,7 @@ TEST(ServerScorer, AServerThatIsBusyForLongerThanACallMayTakeIsGivenUpByName) {
 
 TEST(ServerScorer, WhatIsTooLargeIsGivenUpAtOnce) {
   FakeRolloutServer server;
-  server.FailNextScores({Refusal(rpc::Refusal::kTooLarge)});
+  server.FailNextScores({RefusedBy(rpc::Refusal::kTooLarge)});
   const absl::Status status = ScoreOne(server).status();
   EXPECT_EQ(rpc::RefusalOf(status), rpc::Refusal::kTooLarge);
   EXPECT_TRUE(IsImpossible(status));

@@ -6,8 +6,8 @@
 namespace tandem::rollout {
 namespace {
 
-using testing::FailsWith;
-using testing::IsOk;
+using tandem::testing::FailsWith;
+using tandem::testing::IsOk;
 
 // Prompts of 40 tokens: chunks long enough for the flash kernels, contexts over several blocks.
 // A vocabulary that emulated kernels draw from in little time.
@@ -16,16 +16,16 @@ class CudaEngineTest : public EngineFixture {
   static constexpr int32_t kVocabulary = 1500;
 
   static ModelConfig Config() {
-    ModelConfig config = testing::TinyModelConfig();
+    ModelConfig config = tandem::testing::TinyModelConfig();
     config.vocab_size = kVocabulary;
     return config;
   }
 
   static void SetUpTestSuite() {
-    directory_ = std::make_unique<testing::TempDir>();
-    ASSERT_THAT(
-        testing::WriteTinyModel(directory_->path(), TANDEM_SOURCE_DIR, Config(), kModelSeed),
-        IsOk());
+    directory_ = std::make_unique<tandem::testing::TempDir>();
+    ASSERT_THAT(tandem::testing::WriteTinyModel(directory_->path(), TANDEM_SOURCE_DIR, Config(),
+                                                kModelSeed),
+                IsOk());
   }
   static void TearDownTestSuite() { directory_.reset(); }
   static const std::string& directory() { return directory_->path(); }
@@ -76,8 +76,9 @@ class CudaEngineTest : public EngineFixture {
 
   static void ExpectSameScores(const ModelConfig& config, ComputeDType dtype,
                                const Tolerance& tolerance) {
-    const testing::TempDir directory;
-    ASSERT_THAT(testing::WriteTinyModel(directory.path(), TANDEM_SOURCE_DIR, config, 5), IsOk());
+    const tandem::testing::TempDir directory;
+    ASSERT_THAT(tandem::testing::WriteTinyModel(directory.path(), TANDEM_SOURCE_DIR, config, 5),
+                IsOk());
     const auto cpu = On(Device::kCpu, dtype, directory.path());
     const auto cuda = On(Device::kCuda, dtype, directory.path());
     ASSERT_TRUE(cpu && cuda);
@@ -116,7 +117,7 @@ class CudaEngineTest : public EngineFixture {
   }
 
  private:
-  inline static std::unique_ptr<testing::TempDir> directory_;
+  inline static std::unique_ptr<tandem::testing::TempDir> directory_;
 };
 
 TEST_F(CudaEngineTest, ScoresAsTheCpuDoesInFp32) {
@@ -213,7 +214,7 @@ TEST_F(CudaEngineTest, ServesNewWeightsAfterAnInstall) {
   const auto before = ScoresOf(*engine, ScorePath::kPrefill);
   for (const uint64_t seed :
        {99, 11}) {  // others, then those of the directory again, into the spare's memory
-    auto staged = engine->Stage(testing::TinyModelTensors(Config(), seed));
+    auto staged = engine->Stage(tandem::testing::TinyModelTensors(Config(), seed));
     ASSERT_THAT(staged, IsOk());
     engine->Install(*std::move(staged), WeightVersion(1));
     const auto after = ScoresOf(*engine, ScorePath::kPrefill);

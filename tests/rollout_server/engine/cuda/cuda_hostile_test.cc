@@ -6,8 +6,8 @@
 namespace tandem::rollout {
 namespace {
 
-using testing::FailsWith;
-using testing::IsOk;
+using tandem::testing::FailsWith;
+using tandem::testing::IsOk;
 
 // With graphs and without. numerics invariant: company changes no bit of a healthy group, hostile
 // company included.

@@ -12,10 +12,10 @@
 namespace tandem::rollout {
 namespace {
 
-using testing::IsOk;
+using tandem::testing::IsOk;
 
 ModelConfig SmallVocabulary() {
-  ModelConfig config = testing::TinyModelConfig();
+  ModelConfig config = tandem::testing::TinyModelConfig();
   config.vocab_size = 600;
   config.eos_token_ids = {0};
   config.max_position_embeddings = 512;
@@ -26,9 +26,9 @@ class CudaInvarianceTest : public EngineFixture,
                            public ::testing::WithParamInterface<ComputeDType> {
  protected:
   static void SetUpTestSuite() {
-    directory_ = std::make_unique<testing::TempDir>();
-    ASSERT_THAT(testing::WriteTinyModel(directory_->path(), TANDEM_SOURCE_DIR, SmallVocabulary(),
-                                        kModelSeed),
+    directory_ = std::make_unique<tandem::testing::TempDir>();
+    ASSERT_THAT(tandem::testing::WriteTinyModel(directory_->path(), TANDEM_SOURCE_DIR,
+                                                SmallVocabulary(), kModelSeed),
                 IsOk());
   }
   static void TearDownTestSuite() { directory_.reset(); }
@@ -67,7 +67,7 @@ class CudaInvarianceTest : public EngineFixture,
   // As a push brings them.
   static std::vector<HostTensor> Tensors(const Engine& engine, uint64_t seed) {
     std::vector<HostTensor> tensors;
-    for (const HostTensor& tensor : testing::TinyModelTensors(SmallVocabulary(), seed)) {
+    for (const HostTensor& tensor : tandem::testing::TinyModelTensors(SmallVocabulary(), seed)) {
       auto cast = CastNearest(tensor, engine.weight_dtype());
       EXPECT_THAT(cast, IsOk());
       if (cast.ok()) tensors.push_back(*std::move(cast));
@@ -95,7 +95,7 @@ class CudaInvarianceTest : public EngineFixture,
     return alone;
   }
 
-  inline static std::unique_ptr<testing::TempDir> directory_;
+  inline static std::unique_ptr<tandem::testing::TempDir> directory_;
 };
 
 TEST_P(CudaInvarianceTest, ACompletionDoesNotDependOnItsCompany) {

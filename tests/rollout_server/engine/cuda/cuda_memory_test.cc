@@ -8,8 +8,8 @@
 namespace tandem::rollout {
 namespace {
 
-using testing::FailsWith;
-using testing::IsOk;
+using tandem::testing::FailsWith;
+using tandem::testing::IsOk;
 
 class CudaMemoryTest : public EngineFixture {
  protected:
@@ -38,8 +38,8 @@ class CudaMemoryTest : public EngineFixture {
 };
 
 TEST_F(CudaMemoryTest, TheCacheTakesWhatTheDeviceHasLeft) {
-  const auto plan =
-      cuda::PlanMemory(testing::TinyModelConfig(), Needs(), {int64_t{4} << 30, int64_t{4} << 30});
+  const auto plan = cuda::PlanMemory(tandem::testing::TinyModelConfig(), Needs(),
+                                     {int64_t{4} << 30, int64_t{4} << 30});
   ASSERT_THAT(plan, IsOk());
   // So that 100 blocks are left.
   const int64_t block = plan->kv_bytes / plan->num_blocks;
@@ -74,7 +74,8 @@ TEST_F(CudaMemoryTest, TheFirstPushGoesIntoMemoryHeldFromTheStart) {
     const auto engine = Make(options);
     ASSERT_TRUE(engine);
     const CudaWeights later;
-    const auto staged = engine->Stage(testing::TinyModelTensors(testing::TinyModelConfig(), 5));
+    const auto staged =
+        engine->Stage(tandem::testing::TinyModelTensors(tandem::testing::TinyModelConfig(), 5));
     ASSERT_THAT(staged, IsOk());
     EXPECT_EQ(dynamic_cast<const CudaWeights&>(**staged).place < later.place, reserve);
   }
@@ -106,7 +107,9 @@ TEST_F(CudaMemoryTest, AnEngineOnTheCpuHasNoPlaceOnADeviceAndKeepsItsSpare) {
   const auto engine = Make(Fp32());
   EXPECT_FALSE(engine->arrival_memory().has_value());
   EXPECT_THAT(engine->Arrive(), FailsWith(absl::StatusCode::kUnimplemented, "no device"));
-  EXPECT_THAT(engine->Stage(testing::TinyModelTensors(testing::TinyModelConfig(), 5)), IsOk());
+  EXPECT_THAT(
+      engine->Stage(tandem::testing::TinyModelTensors(tandem::testing::TinyModelConfig(), 5)),
+      IsOk());
 }
 
 TEST_F(CudaMemoryTest, WithoutMemoryForGraphsStepsRunAsTheyCome) {

@@ -7,7 +7,7 @@
 namespace tandem::rollout {
 namespace {
 
-using testing::FailsWith;
+using tandem::testing::FailsWith;
 
 class DeviceRefusalTest : public EngineFixture {
  protected:

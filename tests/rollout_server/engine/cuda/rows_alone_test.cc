@@ -7,8 +7,8 @@
 namespace tandem::rollout::cuda {
 namespace {
 
-using testing::FailsWith;
-using testing::IsOk;
+using tandem::testing::FailsWith;
+using tandem::testing::IsOk;
 
 // Two bytes a row: its number, and what `company` gives for the call.
 template <typename Company>

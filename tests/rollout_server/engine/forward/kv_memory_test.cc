@@ -7,8 +7,8 @@
 namespace tandem::rollout {
 namespace {
 
-using testing::FailsWith;
-using testing::IsOk;
+using tandem::testing::FailsWith;
+using tandem::testing::IsOk;
 
 constexpr int64_t kMib = int64_t{1} << 20;
 

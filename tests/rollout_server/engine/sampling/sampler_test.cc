@@ -15,8 +15,8 @@
 namespace tandem::rollout {
 namespace {
 
+using tandem::testing::FailsWith;
 using ::testing::ElementsAre;
-using testing::FailsWith;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -48,7 +48,7 @@ Expected InDoubles(const std::vector<float>& logits, double temperature, int32_t
 SampledToken Sample(const std::vector<float>& logits, const SamplingParams& params, double uniform,
                     const std::vector<int32_t>& forbidden = {}) {
   const auto token = SampleToken(logits, params, forbidden, uniform);
-  EXPECT_THAT(token, testing::IsOk());
+  EXPECT_THAT(token, tandem::testing::IsOk());
   return token.ok() ? *token : SampledToken{.id = -1};
 }
 
@@ -91,7 +91,7 @@ TEST(Sampler, ReportsHandWorkedValuesForThreeTokens) {
 
 ScoredToken Scored(const std::vector<float>& logits, const ScoreOptions& options, int32_t id) {
   const auto token = ScoreToken(logits, options, id);
-  EXPECT_THAT(token, testing::IsOk());
+  EXPECT_THAT(token, tandem::testing::IsOk());
   return *token;
 }
 

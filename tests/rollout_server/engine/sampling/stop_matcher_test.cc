@@ -34,7 +34,7 @@ std::optional<size_t> Check(const std::vector<std::string>& stops, const std::ve
                             const StopMatcher::Decode& decode = DecodeSmolLm2) {
   StopMatcher matcher(decode, stops);
   const auto at = matcher.Check(ids);
-  EXPECT_THAT(at, testing::IsOk());
+  EXPECT_THAT(at, tandem::testing::IsOk());
   return at.ok() ? *at : std::nullopt;
 }
 
@@ -94,7 +94,7 @@ TEST(StopMatcher, TokenByTokenFindsWhatTheWholeTextHas) {
     for (int t = 0; t < 40; ++t) {
       ids.push_back(pieces[random() % pieces.size()]);
       const auto at = matcher.Check(ids);
-      ASSERT_THAT(at, testing::IsOk());
+      ASSERT_THAT(at, tandem::testing::IsOk());
       const std::optional<size_t> want = Check(stops, ids);
       ASSERT_EQ(*at, want) << "run " << run << " token " << t;
       if (want) {
@@ -173,7 +173,7 @@ size_t DecodedUntilTheEnd(const std::vector<std::string>& stops, const std::vect
       stops);
   for (size_t n = 1; n <= ids.size(); ++n) {
     const auto at = matcher.Check(std::span(ids).first(n));
-    EXPECT_THAT(at, testing::IsOk());
+    EXPECT_THAT(at, tandem::testing::IsOk());
     EXPECT_EQ(*at, std::nullopt) << n;
   }
   return num_decoded;

@@ -198,7 +198,7 @@ std::vector<std::string> ScenarioFiles() {
   return files;
 }
 
-class SchedulerScenario : public testing::TestWithParam<std::string> {};
+class SchedulerScenario : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(SchedulerScenario, PlansWhatTheFileSays) {
   std::ifstream file(absl::StrCat(TANDEM_SOURCE_DIR, "/tests/rollout_server/engine/scenarios/",
@@ -207,7 +207,7 @@ TEST_P(SchedulerScenario, PlansWhatTheFileSays) {
   Scenario().Play(file);
 }
 
-INSTANTIATE_TEST_SUITE_P(Files, SchedulerScenario, testing::ValuesIn(ScenarioFiles()),
+INSTANTIATE_TEST_SUITE_P(Files, SchedulerScenario, ::testing::ValuesIn(ScenarioFiles()),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -10,9 +10,9 @@
 namespace tandem::rollout::cuda {
 namespace {
 
-using testing::FailsWith;
+using tandem::testing::FailsWith;
+using tandem::testing::IsOk;
 using ::testing::HasSubstr;
-using testing::IsOk;
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 constexpr int64_t kBlockBytes =

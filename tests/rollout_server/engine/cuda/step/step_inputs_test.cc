@@ -9,7 +9,7 @@ namespace {
 using ::testing::ElementsAre;
 
 // Two decodes, then a chunk of three tokens, then a chunk of two.
-struct Example {
+struct StepExample {
   const std::vector<BlockId> first = {7, 2}, second = {5}, third = {9, 4, 1}, fourth = {3};
   const std::vector<TokenInput> inputs = {
       {.token_id = 10, .position = 17, .blocks = &first},
@@ -23,7 +23,7 @@ struct Example {
 };
 
 TEST(StepInputs, PutEachTokenIntoItsSlotAndEachSequenceIntoTheTable) {
-  const Example example;
+  const StepExample example;
   const StepInputs step = LayOut(example.inputs, 0);
   EXPECT_THAT(step.ids, ElementsAre(10, 20, 30, 31, 32, 40, 41));
   EXPECT_THAT(step.positions, ElementsAre(17, 0, 15, 16, 17, 0, 1));
@@ -42,7 +42,7 @@ TEST(StepInputs, PutEachTokenIntoItsSlotAndEachSequenceIntoTheTable) {
 }
 
 TEST(StepInputs, GiveLongRunsToFlashWithTheWholeContextBeforeThem) {
-  const Example example;
+  const StepExample example;
   const StepInputs step = LayOut(example.inputs, 2);
   ASSERT_EQ(step.ranges.size(), 2u);
   EXPECT_EQ(step.ranges[0].first, 0);
@@ -64,7 +64,7 @@ TEST(StepInputs, GiveLongRunsToFlashWithTheWholeContextBeforeThem) {
 }
 
 TEST(StepInputs, LeaveShorterRunsToPagedAttention) {
-  const Example example;
+  const StepExample example;
   const StepInputs step = LayOut(example.inputs, 3);
   ASSERT_EQ(step.ranges.size(), 3u);
   EXPECT_TRUE(step.ranges[1].flash);
@@ -77,7 +77,7 @@ TEST(StepInputs, LeaveShorterRunsToPagedAttention) {
 
 // What flash attention gathers of contexts is bounded: 18 + 2 tokens are over 19.
 TEST(StepInputs, CutFlashRunsIntoRangesOfBoundedContexts) {
-  const Example example;
+  const StepExample example;
   const StepInputs step = LayOut(example.inputs, 2, /*most_gathered=*/19);
   ASSERT_EQ(step.ranges.size(), 3u);
   EXPECT_EQ(step.ranges[1].first, 2);
