@@ -1,6 +1,6 @@
-// RandomNormal: standard normal numbers that are the same everywhere: Box and Muller's transform of
-// a generator whose output the standard fixes, which std::normal_distribution's is not.
-// Thread-compatible.
+// RandomNormal: standard normal numbers that are the same on every platform. It applies the
+// Box-Muller transform to a generator whose output the C++ standard fixes; the output of
+// std::normal_distribution is not fixed. Thread-compatible.
 #ifndef TANDEM_COMMON_BASE_RANDOM_NORMAL_H_
 #define TANDEM_COMMON_BASE_RANDOM_NORMAL_H_
 

@@ -1,5 +1,6 @@
-// StableHash: a 64-bit mix of numbers, the same on every machine and in every release: prompt order
-// and group seeds are made with it, so a run can be repeated from its seed.
+// StableHash: a 64-bit hash of numbers that is the same on every machine and in every release. The
+// order of prompts and the seeds of groups come from it, so that a run can be repeated from its
+// seed.
 #ifndef TANDEM_COMMON_BASE_STABLE_HASH_H_
 #define TANDEM_COMMON_BASE_STABLE_HASH_H_
 
@@ -8,7 +9,7 @@
 
 namespace tandem::trainer {
 
-// SplitMix64's finaliser, chained.
+// Chains the finaliser of SplitMix64 (Steele, Lea and Flood 2014).
 inline uint64_t StableHash(std::initializer_list<uint64_t> numbers) {
   uint64_t state = 0;
   for (const uint64_t number : numbers) {
