@@ -1,4 +1,4 @@
-// Backend: what a group's operations go through. Free of LibTorch.
+// Backend: the library that carries out a group's collective operations. Free of LibTorch.
 #ifndef TANDEM_COMMON_COMM_BACKEND_H_
 #define TANDEM_COMMON_COMM_BACKEND_H_
 
@@ -6,10 +6,10 @@
 
 namespace tandem::comm {
 
-// kNccl: between GPUs, one for each member, in a build of the cuda preset.
+// kNccl works between GPUs, one per member, and exists only in builds of the cuda preset.
 enum class Backend { kGloo, kNccl };
 
-// Whose memory a group's operations read and write.
+// The device whose memory the operations of a group read and write.
 constexpr Device DeviceOf(Backend backend) {
   return backend == Backend::kNccl ? Device::kCuda : Device::kCpu;
 }

@@ -1,4 +1,4 @@
-// Pending: an operation of a group that was begun.
+// Pending: an operation of a group that was started but not waited for.
 #ifndef TANDEM_COMMON_COMM_PENDING_H_
 #define TANDEM_COMMON_COMM_PENDING_H_
 
@@ -9,8 +9,8 @@
 
 namespace tandem::comm {
 
-// Its memory is not to be touched until Wait returns, and Wait must be called. Several may be under
-// way; they are waited for in the order they were begun.
+// Do not touch the operation's memory until Wait returns, and always call Wait. Several operations
+// may be in progress; wait for them in the order in which they were started.
 class Pending {
  public:
   explicit Pending(std::function<absl::Status()> wait) : wait_(std::move(wait)) {}

@@ -1,4 +1,4 @@
-// PushSeatOffer: a server's place in a push group, as the trainer offers it. Free of LibTorch and
+// PushSeatOffer: the place in a push group that the trainer offers a server. Free of LibTorch and
 // gRPC.
 #ifndef TANDEM_COMMON_COMM_PUSH_SEAT_OFFER_H_
 #define TANDEM_COMMON_COMM_PUSH_SEAT_OFFER_H_
@@ -19,12 +19,12 @@ struct PushSeatOffer {
   int64_t epoch = 0;
   int64_t membership = 0;
   Backend backend = Backend::kGloo;
-  std::string store_host;  // empty: where the server sees the offer come from
+  std::string store_host;  // empty: the address that the offer came from
   int store_port = 0;
-  int rank = 0;                                         // at least 1: 0 is the trainer
-  std::vector<std::string> members;                     // of each rank, for messages
-  absl::Duration deadline;                              // of an operation, and of meeting
-  std::shared_ptr<const std::atomic<bool>> called_off;  // by who joins: set, nobody waits on
+  int rank = 0;                                         // at least 1; rank 0 is the trainer
+  std::vector<std::string> members;                     // name of each rank, for messages
+  absl::Duration deadline;                              // of each operation, and of connecting
+  std::shared_ptr<const std::atomic<bool>> called_off;  // set: stop waiting
 };
 
 }  // namespace tandem::comm

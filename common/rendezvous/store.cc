@@ -18,7 +18,7 @@
 namespace tandem::comm {
 namespace {
 
-// Answers of a store that is up come at once.
+// A store that is up answers at once.
 constexpr absl::Duration kAnswerTime = absl::Seconds(10);
 
 std::chrono::milliseconds Milliseconds(absl::Duration duration) {
@@ -27,15 +27,15 @@ std::chrono::milliseconds Milliseconds(absl::Duration duration) {
 
 std::string Place(const std::string& host, int port) { return absl::StrCat(host, ":", port); }
 
-// The first line: c10d appends a stack.
+// The first line of an error, because c10d appends a stack trace.
 std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-// In the store where it keeps to its machine, under no prefix.
+// A key, below no prefix, that is set where the store listens on loopback only.
 constexpr char kOfMachine[] = "of_machine";
 
-// A socket that listens on `port` of 127.0.0.1, where c10d itself listens on all interfaces.
-// Negative if it cannot: c10d then tries, and says why not, or takes the store that torchrun has
-// there.
+// A socket that listens on `port` of 127.0.0.1, since c10d itself would listen on all interfaces.
+// Negative if the port cannot be had; c10d then tries by itself and reports why not, or uses the
+// store that torchrun already runs there.
 int ListenOnLoopback(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   const int on = 1;
@@ -52,7 +52,7 @@ int ListenOnLoopback(int port) {
   return fd;
 }
 
-// Throws.
+// Throws exceptions of c10d.
 std::shared_ptr<StoreConnection> Open(const std::string& host, c10d::TCPStoreOptions options,
                                       absl::Duration deadline) {
   options.waitWorkers = false;
@@ -67,7 +67,7 @@ std::shared_ptr<StoreConnection> Open(const std::string& host, c10d::TCPStoreOpt
 
 std::vector<uint8_t> Bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
-// Calls c10d, whose errors are exceptions.
+// Calls c10d and turns its exceptions into statuses.
 template <typename Call>
 auto Guarded(const StoreConnection& at, const Call& call) -> absl::StatusOr<decltype(call())> {
   try {
@@ -129,7 +129,8 @@ absl::Status Store::Set(const std::string& name, const std::string& value) const
 }
 
 absl::StatusOr<std::string> Store::Get(const std::string& name, absl::Duration deadline) const {
-  // Waiting inside c10d would hold the connection, and its timeouts look like lost connections.
+  // Polls, because waiting inside c10d would occupy the connection, and c10d's timeouts look like
+  // lost connections.
   const absl::Time end = SteadyNow() + deadline;
   for (absl::Duration pause = absl::Milliseconds(1);;
        pause = std::min(2 * pause, absl::Milliseconds(20))) {

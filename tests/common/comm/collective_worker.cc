@@ -1,7 +1,8 @@
 // One rank of a group, for collective_test.py: meets the others as its environment says, then does
 // what its arguments say, one after the other, and prints a line for each.
 //
-//   all_reduce | all_reduce_max | broadcast:ROOT | all_gather | reduce_scatter | barrier
+//   all_reduce | all_reduce_max | broadcast:ROOT | all_gather | reduce_scatter
+//   barrier      an all-reduce whose result nobody looks at
 //   bytes:ROOT | device_bytes:ROOT   of the host, and of a device
 //   start:N      N all-reduces under way at once
 //   large:MB     an all-reduce of so many megabytes
@@ -81,7 +82,7 @@ struct Worker {
 
   std::string Gather() {
     at::Tensor all = at::zeros({3 * group->size()}, Floats());
-    return Outcome(group->AllGather(Own(), all), all);
+    return Outcome(group->StartAllGather(Own(), all).Wait(), all);
   }
 
   // Bytes of the host, whatever memory the backend works in.
@@ -106,7 +107,7 @@ struct Worker {
   std::string Scatter() {
     at::Tensor all = at::arange(2 * group->size(), Floats());
     at::Tensor part = at::zeros({2}, Floats());
-    return Outcome(group->ReduceScatter(all, part), part);
+    return Outcome(group->StartReduceScatter(all, part).Wait(), part);
   }
 
   std::string StartMany(int count) {
@@ -137,7 +138,7 @@ struct Worker {
     if (what == "device_bytes") return SendDeviceBytes(number());
     if (what == "all_gather") return Gather();
     if (what == "reduce_scatter") return Scatter();
-    if (what == "barrier") return group->Barrier().ToString();
+    if (what == "barrier") return group->AllReduce(own).ToString();
     if (what == "start") return StartMany(number());
     if (what == "large") {
       at::Tensor large = at::full({number() * 250000}, 1.0f, Floats());
