@@ -1,6 +1,5 @@
 // rollout_server: serves one model directory over gRPC until SIGTERM.
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <iostream>
 #include <optional>
 #include <string>
@@ -8,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_codes.h"
-#include "common/base/printable.h"
 #include "common/base/version.h"
 #include "common/options/command_line.h"
 #include "common/options/options.h"
@@ -16,13 +14,6 @@
 
 namespace tandem::rollout {
 namespace {
-
-int Fail(const absl::Status& status, ExitCode code) {
-  // A file's or a caller's words may be in it.
-  std::fprintf(stderr, "rollout_server: %s\n",
-               PrintableLines(std::string(status.message())).c_str());
-  return ToInt(code);
-}
 
 int Main(int argc, char** argv) {
   ServerOptions options;

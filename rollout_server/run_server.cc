@@ -6,8 +6,8 @@
 
 #include "common/base/exit_codes.h"
 #include "common/base/log.h"
-#include "common/base/printable.h"
 #include "common/observe/observation.h"
+#include "common/options/command_line.h"
 #include "common/process/end_while_loading.h"
 #include "common/process/stop_signal.h"
 #include "common/rpc/credentials.h"
@@ -17,13 +17,6 @@
 namespace tandem::rollout {
 namespace {
 
-int Fail(const absl::Status& status, ExitCode code) {
-  // What a model directory or a file of certificates says may be in it.
-  std::fprintf(stderr, "rollout_server: %s\n",
-               PrintableLines(std::string(status.message())).c_str());
-  return ToInt(code);
-}
-
 absl::StatusOr<LoadedEngine> LoadUnlessStopped(const ServerOptions& options,
                                                const StopSignal& stop) {
   const EndWhileLoading end(stop, static_cast<ExitCode>(options.stopped_exit_code));
@@ -31,6 +24,11 @@ absl::StatusOr<LoadedEngine> LoadUnlessStopped(const ServerOptions& options,
 }
 
 }  // namespace
+
+int Fail(const absl::Status& status, ExitCode code) {
+  PrintFailure("rollout_server", status);
+  return ToInt(code);
+}
 
 int RunServer(ServerOptions options) {
   options.log.role = "rollout_server";

@@ -3,6 +3,8 @@
 #ifndef TANDEM_ROLLOUT_SERVER_RUN_SERVER_H_
 #define TANDEM_ROLLOUT_SERVER_RUN_SERVER_H_
 
+#include "absl/status/status.h"
+#include "common/base/exit_codes.h"
 #include "rollout_server/server_options.h"
 
 namespace tandem::rollout {
@@ -10,6 +12,9 @@ namespace tandem::rollout {
 // Says on standard error why it ended early, and on standard output where it listens. Installs the
 // signal handlers. Returns the exit code.
 int RunServer(ServerOptions options);
+
+// Says on standard error why the process ends; returns `code`, for main to return.
+int Fail(const absl::Status& status, ExitCode code);
 
 }  // namespace tandem::rollout
 

@@ -1,6 +1,5 @@
 // trainer: trains one model with groups from rollout servers until the steps are done or SIGTERM.
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <iostream>
 #include <optional>
 #include <string>
@@ -8,7 +7,6 @@
 
 #include "absl/strings/str_split.h"
 #include "common/base/exit_codes.h"
-#include "common/base/printable.h"
 #include "common/base/version.h"
 #include "common/options/command_line.h"
 #include "common/process/passive_threads.h"
@@ -16,12 +14,6 @@
 
 namespace tandem::trainer {
 namespace {
-
-int Fail(const absl::Status& status, ExitCode code) {
-  // A file's or a caller's words may be in it.
-  std::fprintf(stderr, "trainer: %s\n", PrintableLines(std::string(status.message())).c_str());
-  return ToInt(code);
-}
 
 int Main(int argc, char** argv) {
   TrainerOptions options;

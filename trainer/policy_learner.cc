@@ -1,6 +1,5 @@
 #include "trainer/policy_learner.h"
 
-#include <bit>
 #include <map>
 #include <memory>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "common/model/numerics_self_test.h"
 #include "common/model/safetensors.h"
 #include "common/process/peak_memory.h"
+#include "common/tensor/bf16_rounding.h"
 #include "common/tensor/instruction_set.h"
 #include "common/weights/digest.h"
 #include "trainer/policy/libtorch_version.h"
@@ -43,9 +43,7 @@ std::vector<HostTensor> AsBf16(const std::vector<TensorPart>& masters, Rounding 
     CastToBf16(own.spec.name, part.first, reinterpret_cast<const float*>(own.bytes.data()),
                own.spec.num_elements(), rounding, bits.data());
     float* const widened = Values(cast.emplace_back(NewTensor(own.spec)));
-    for (size_t i = 0; i < bits.size(); ++i) {
-      widened[i] = std::bit_cast<float>(static_cast<uint32_t>(bits[i]) << 16);
-    }
+    for (size_t i = 0; i < bits.size(); ++i) widened[i] = Bf16ToFloat(bits[i]);
   }
   return cast;
 }

@@ -1,7 +1,6 @@
 #include "trainer/run_trainer.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <optional>
 #include <string>
 #include <thread>
@@ -9,10 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_codes.h"
-#include "common/base/printable.h"
 #include "common/base/run_error.h"
 #include "common/files/shared_memory.h"
+#include "common/options/command_line.h"
 #include "common/process/end_while_loading.h"
+#include "common/process/freed_memory.h"
 #include "common/process/stop_signal.h"
 #include "common/rendezvous/rank_environment.h"
 #include "common/rpc/credentials.h"
@@ -22,12 +22,6 @@
 
 namespace tandem::trainer {
 namespace {
-
-int Fail(const absl::Status& status, ExitCode code) {
-  // A server's words may be in it.
-  std::fprintf(stderr, "trainer: %s\n", PrintableLines(std::string(status.message())).c_str());
-  return ToInt(code);
-}
 
 void ShowRank(const comm::RankEnvironment& self, MetricsRegistry* metrics) {
   metrics->GetGauge("tandem_trainer_rank", "Rank of this process.")->Set(self.rank);
@@ -87,6 +81,11 @@ int Follow(const TrainerOptions& options, Learner& learner, const StopSignal& st
 
 }  // namespace
 
+int Fail(const absl::Status& status, ExitCode code) {
+  PrintFailure("trainer", status);
+  return ToInt(code);
+}
+
 int RunTrainer(TrainerOptions options, TrainerContext context) {
   const auto self = comm::ReadRankEnvironment(comm::ProcessEnvironment());
   if (!self.ok()) return Fail(self.status(), ExitCode::kUsage);
@@ -123,6 +122,7 @@ int RunTrainer(TrainerOptions options, TrainerContext context) {
   const auto team = Team::Join(*self, options.ranks, options.learner.device, options.run_name,
                                context.resolved_config);
   if (!team.ok()) return Fail(team.status(), ExitCodeOf(team.status()));
+  if (options.learner.device == Device::kCpu) KeepFreedMemory();
   auto learner = CreatePolicyLearner(options.model, options.learner, options.advantage,
                                      options.sampling.temperature, options.sampling.max_new_tokens,
                                      (*team)->groups(), options.ranks.shard_parameters);

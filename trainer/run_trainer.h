@@ -3,6 +3,8 @@
 #ifndef TANDEM_TRAINER_RUN_TRAINER_H_
 #define TANDEM_TRAINER_RUN_TRAINER_H_
 
+#include "absl/status/status.h"
+#include "common/base/exit_codes.h"
 #include "trainer/trainer.h"
 #include "trainer/trainer_options.h"
 
@@ -10,6 +12,9 @@ namespace tandem::trainer {
 
 // Says on standard error why it ended early. Installs the signal handlers. Returns the exit code.
 int RunTrainer(TrainerOptions options, TrainerContext context);
+
+// Says on standard error why the process ends; returns `code`, for main to return.
+int Fail(const absl::Status& status, ExitCode code);
 
 }  // namespace tandem::trainer
 

@@ -12,6 +12,7 @@
 #include "common/base/run_error.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
+#include "trainer/metrics/step_metrics.h"
 #include "trainer/rollouts/call_end.h"
 #include "trainer/trainer_impl.h"
 
@@ -23,20 +24,6 @@ using experience::v1::ScoredGroup;
 Rounding RoundingOf(const RecentVersion& version) {
   return version.rounding == RoundingName(Rounding::kDither) ? Rounding::kDither
                                                              : Rounding::kNearest;
-}
-
-// Versions behind `version` -> trained tokens.
-std::map<int64_t, int64_t> TokensByLag(const std::vector<ScoredGroup>& groups, int64_t version) {
-  std::map<int64_t, int64_t> tokens;
-  for (const ScoredGroup& group : groups) {
-    for (const auto& member : group.completions()) {
-      if (member.masked()) continue;
-      for (const auto& span : member.completion().version_spans()) {
-        tokens[version - span.weight_version()] += span.num_tokens();
-      }
-    }
-  }
-  return tokens;
 }
 
 }  // namespace
@@ -288,7 +275,8 @@ void Trainer::Impl::SplitDrift(const StepExperience& step, const std::optional<S
                                MetricsLine* line) {
   if (split.has_value()) AddSplit(split->Join(report.proximal_logprobs), line);
   if (drift.series == nullptr || !options.probe.Due(version.value)) return;
-  drift.series->ReportVisitation(version.value, TokensByLag(step.groups, version.value), line);
+  drift.series->ReportVisitation(
+      version.value, TokensByStaleness(step.groups, version, /*trained_only=*/true), line);
 }
 
 }  // namespace tandem::trainer

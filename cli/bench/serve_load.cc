@@ -13,10 +13,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "cli/io/server_call.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/grpc_call.h"
 #include "nlohmann/json.hpp"
 #include "proto/rollout.grpc.pb.h"
 
@@ -29,7 +29,7 @@ constexpr int kMaxMessageBytes = 256 << 20;
 constexpr double kInfoSeconds = 5;
 
 std::string CodeName(const grpc::Status& status) {
-  return absl::StatusCodeToString(static_cast<absl::StatusCode>(status.error_code()));
+  return absl::StatusCodeToString(rpc::CodeOf(status));
 }
 
 // When each group is due, seconds after the start: Poisson arrivals.
@@ -68,7 +68,7 @@ ServedGroup Ask(Stub& stub, const ServeLoad& load,
                 const rollout::v1::GenerateGroupRequest& request) {
   ServedGroup group;
   grpc::ClientContext context;
-  SetDeadline(context, load.timeout_seconds);
+  rpc::SetDeadline(context, absl::Seconds(load.timeout_seconds));
   const auto reader = stub.GenerateGroup(&context, request);
   rollout::v1::GenerateGroupResponse response;
   while (reader->Read(&response)) {
@@ -194,8 +194,8 @@ absl::StatusOr<ServeResult> RunServeLoad(const ServeLoad& load,
       grpc::CreateCustomChannel(load.address, load.caller.credentials(), arguments));
   rollout::v1::GetInfoResponse info;
   grpc::ClientContext context;
-  SetDeadline(context, kInfoSeconds);
-  TANDEM_RETURN_IF_ERROR(FromGrpc(stub->GetInfo(&context, {}, &info), load.address));
+  rpc::SetDeadline(context, absl::Seconds(kInfoSeconds));
+  TANDEM_RETURN_IF_ERROR(rpc::FromGrpc(stub->GetInfo(&context, {}, &info), load.address));
   if (load.prompt_tokens + load.new_tokens > info.max_context_tokens()) {
     return absl::InvalidArgumentError(
         absl::StrCat("prompts of ", load.prompt_tokens, " and completions of ", load.new_tokens,

@@ -14,6 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 #include "common/options/command_line.h"
+#include "common/process/freed_memory.h"
 #include "drift_lab/pages/replay_text.h"
 #include "drift_lab/replay/replay.h"
 
@@ -28,6 +29,7 @@ struct ReplayFlags {
 // Exit code 3 for a capture that is not comparable, after what was found is printed.
 absl::StatusOr<int> RunCommand(const ReplayFlags& flags) {
   TANDEM_RETURN_IF_ERROR(CheckIsOneCapture(flags.options.capture));
+  KeepFreedMemory();
   absl::StatusOr<drift::Replay> replay;
   {
     PassLine line;

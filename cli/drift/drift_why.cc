@@ -13,6 +13,7 @@
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 #include "common/options/command_line.h"
+#include "common/process/freed_memory.h"
 #include "drift_lab/pages/why_report.h"
 
 namespace tandem::cli {
@@ -26,6 +27,7 @@ struct WhyFlags {
 
 // Exit code 3 for a capture that is not comparable, after what was found is printed.
 absl::StatusOr<int> RunWhyCommand(const WhyFlags& flags) {
+  KeepFreedMemory();
   absl::StatusOr<drift::WhyReport> report;
   {
     PassLine line;

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cli/io/server_call.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/stable_hash.h"
@@ -17,6 +16,7 @@
 #include "common/base/version.h"
 #include "common/files/file_system.h"
 #include "common/model/model_config.h"
+#include "common/rpc/grpc_call.h"
 #include "common/weights/digest.h"
 #include "proto/experience.pb.h"
 #include "proto/rollout.grpc.pb.h"
@@ -56,14 +56,14 @@ rollout::v1::GenerateGroupRequest MakeRequest(const CaptureRequest& request, siz
 absl::StatusOr<ScoredGroup> Sample(RolloutStub& stub, const CaptureRequest& request, size_t g) {
   const rollout::v1::GenerateGroupRequest asked = MakeRequest(request, g);
   grpc::ClientContext context;
-  SetDeadline(context, request.timeout_seconds);
+  rpc::SetDeadline(context, absl::Seconds(request.timeout_seconds));
   const auto reader = stub.GenerateGroup(&context, asked);
   std::vector<rollout::v1::Completion> completions;
   rollout::v1::GenerateGroupResponse response;
   while (reader->Read(&response)) {
     if (response.has_completion()) completions.push_back(std::move(*response.mutable_completion()));
   }
-  TANDEM_RETURN_IF_ERROR(FromGrpc(reader->Finish(), request.address));
+  TANDEM_RETURN_IF_ERROR(rpc::FromGrpc(reader->Finish(), request.address));
   for (const rollout::v1::Completion& completion : completions) {
     TANDEM_RETURN_IF_ERROR(trainer::CheckCompletion(asked, completion));
   }
@@ -114,10 +114,10 @@ absl::StatusOr<ServerFacts> AskFacts(const std::shared_ptr<grpc::Channel>& chann
                                      RolloutStub& stub, const CaptureRequest& request) {
   ServerFacts facts;
   grpc::ClientContext info, weights;
-  SetDeadline(info, kInfoSeconds);
-  SetDeadline(weights, kInfoSeconds);
-  TANDEM_RETURN_IF_ERROR(FromGrpc(stub.GetInfo(&info, {}, &facts.info), request.address));
-  TANDEM_RETURN_IF_ERROR(FromGrpc(
+  rpc::SetDeadline(info, absl::Seconds(kInfoSeconds));
+  rpc::SetDeadline(weights, absl::Seconds(kInfoSeconds));
+  TANDEM_RETURN_IF_ERROR(rpc::FromGrpc(stub.GetInfo(&info, {}, &facts.info), request.address));
+  TANDEM_RETURN_IF_ERROR(rpc::FromGrpc(
       weights::v1::WeightService::NewStub(channel)->GetWeightInfo(&weights, {}, &facts.weights),
       request.address));
   return facts;

@@ -10,6 +10,7 @@
 #include "common/base/json_number.h"
 #include "common/base/printable.h"
 #include "common/base/run_error.h"
+#include "common/options/command_line.h"
 
 namespace tandem::cli {
 
@@ -116,9 +117,7 @@ std::string TextToJson(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
-void PrintFailure(const absl::Status& status) {
-  std::fprintf(stderr, "tandem: %s\n", PrintableLines(std::string(status.message())).c_str());
-}
+void PrintFailure(const absl::Status& status) { tandem::PrintFailure("tandem", status); }
 
 void PrintLine(const std::string& text) {
   const std::string line = Printable(text);

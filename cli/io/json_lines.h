@@ -65,9 +65,7 @@ void PrintLine(const std::string& line);
 // what a flag says that only the command itself can check.
 absl::Status AsUsageError(const absl::Status& status);
 
-// Prints "tandem: MESSAGE" to standard error, as every command says what went wrong; without its
-// code, and with what would steer a terminal written out (printable.h), since a message may quote
-// a server or a file.
+// Prints "tandem: MESSAGE", as every command says what went wrong (command_line.h).
 void PrintFailure(const absl::Status& status);
 
 // PrintFailure; returns the exit code that fits a command whose

@@ -1,7 +1,5 @@
 #include "cli/model/export_model.h"
 
-#include <bit>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -15,6 +13,7 @@
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
 #include "common/tensor/bf16_rounding.h"
+#include "common/tensor/nearest_cast.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::cli {
@@ -62,41 +61,14 @@ absl::StatusOr<fs::path> WeightsDirectory(const fs::path& from) {
                    "model.safetensors; runs save when trainer checkpoints are on"));
 }
 
-float AsFloat(const std::byte* bytes, DType dtype) {
-  uint16_t half = 0;
-  float value = 0;
-  switch (dtype) {
-    case DType::kF32:
-      std::memcpy(&value, bytes, 4);
-      return value;
-    case DType::kBF16:
-      std::memcpy(&half, bytes, 2);
-      return std::bit_cast<float>(static_cast<uint32_t>(half) << 16);
-    case DType::kF16: {
-      std::memcpy(&half, bytes, 2);
-      const int exponent = (half >> 10) & 31;
-      const float mantissa = static_cast<float>(half & 1023);
-      const float sign = (half & 0x8000) != 0 ? -1.0f : 1.0f;
-      if (exponent == 31) return mantissa == 0 ? sign * INFINITY : NAN;
-      return sign * (exponent == 0 ? std::ldexp(mantissa, -24)
-                                   : std::ldexp(1024 + mantissa, exponent - 25));
-    }
-    default:
-      double wide = 0;
-      std::memcpy(&wide, bytes, 8);
-      return static_cast<float>(wide);
-  }
-}
-
 HostTensor Cast(const HostTensor& tensor, DType dtype) {
   if (tensor.spec.dtype == dtype) return tensor;
   const int64_t count = tensor.spec.num_elements();
-  const int64_t from_bytes = DTypeBytes(tensor.spec.dtype);
   const uint64_t name_hash = DitherNameHash(tensor.spec.name);
   auto buffer =
       std::make_shared<std::vector<std::byte>>(static_cast<size_t>(count * DTypeBytes(dtype)));
   for (int64_t i = 0; i < count; ++i) {
-    const float value = AsFloat(tensor.bytes.data() + i * from_bytes, tensor.spec.dtype);
+    const float value = ElementAsFloat(tensor.spec.dtype, tensor.bytes.data(), i);
     if (dtype == DType::kBF16) {
       const uint16_t half = DitherBf16(value, name_hash, static_cast<uint64_t>(i));
       std::memcpy(buffer->data() + i * 2, &half, 2);

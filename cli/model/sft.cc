@@ -19,6 +19,7 @@
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/options/command_line.h"
+#include "common/process/freed_memory.h"
 #include "trainer/prompts/prompt_source.h"
 
 namespace tandem::cli {
@@ -92,6 +93,7 @@ absl::Status Sft(SftFlags& flags) {
   const int64_t count = static_cast<int64_t>(examples.size());
   const int64_t total = (count + flags.batch - 1) / flags.batch * flags.epochs;
   flags.optimizer.decay_updates = std::max<int64_t>(1, total - flags.optimizer.warmup_updates);
+  KeepFreedMemory();
   TANDEM_ASSIGN_OR_RETURN(
       const auto training,
       SupervisedTraining::Create(flags.model, flags.dtype == "bf16", flags.optimizer));

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cli/report/drift_data.h"
+#include "common/statistics/sample_statistics.h"
 
 namespace tandem::report {
 namespace {
@@ -35,12 +37,6 @@ std::vector<double> Column(const Rows& rows, const std::string& key) {
     if (const std::optional<double> value = Number(row, key)) values.push_back(*value);
   }
   return values;
-}
-
-double Mean(const std::vector<double>& values, size_t begin, size_t end) {
-  double sum = 0;
-  for (size_t i = begin; i < end; ++i) sum += values[i];
-  return sum / static_cast<double>(end - begin);
 }
 
 double Median(std::vector<double> values) {
@@ -113,8 +109,8 @@ void PutRewards(const Rows& rows, Json* headline) {
   const std::vector<double> rewards = Column(rows, "reward/mean");
   if (!rewards.empty()) {
     const size_t count = std::min<size_t>(3, rewards.size());
-    (*headline)["reward_first"] = Mean(rewards, 0, count);
-    (*headline)["reward_last"] = Mean(rewards, rewards.size() - count, rewards.size());
+    (*headline)["reward_first"] = offpolicy::Mean(std::span(rewards).first(count));
+    (*headline)["reward_last"] = offpolicy::Mean(std::span(rewards).last(count));
     (*headline)["reward_steps"] = count;
   }
   const std::string key = Column(rows, "eval/greedy_share_correct").empty()
@@ -135,7 +131,7 @@ void PutRewards(const Rows& rows, Json* headline) {
 void PutDrift(const Rows& rows, Json* headline) {
   const std::vector<double> gaps = Column(rows, "drift/mean_abs_delta");
   if (!gaps.empty()) {
-    (*headline)["mean_abs_delta"] = Mean(gaps, 0, gaps.size());
+    (*headline)["mean_abs_delta"] = offpolicy::Mean(gaps);
     (*headline)["mean_abs_delta_last"] = gaps.back();
   }
   const std::vector<double> largest = Column(rows, "drift/max_abs_delta");

@@ -11,34 +11,15 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "common/files/file_system.h"
+#include "common/files/json_depth.h"
 
 namespace tandem::report {
 namespace {
 
-// The parser recurses; a line of brackets must not end the process.
 constexpr int kMaxDepth = 64;
 
-bool IsTooDeep(std::string_view text) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > kMaxDepth) return true;
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  return false;
-}
-
 Json Parse(std::string_view text) {
-  if (IsTooDeep(text)) return Json(Json::value_t::discarded);
+  if (NestsDeeperThan(text, kMaxDepth)) return Json(Json::value_t::discarded);
   return Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
 }
 

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <numeric>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "cli/io/live_line.h"
 #include "common/base/printable.h"
+#include "common/statistics/sample_statistics.h"
 
 namespace tandem::cli {
 namespace {
@@ -22,10 +23,6 @@ std::string TextOf(const nlohmann::json& line, const char* key) {
   return it != line.end() && it->is_string() ? Printable(it->get<std::string>()) : "";
 }
 
-double Mean(const double* begin, size_t count) {
-  return count == 0 ? 0 : std::accumulate(begin, begin + count, 0.0) / static_cast<double>(count);
-}
-
 std::string Counted(const std::map<std::string, int64_t>& counts) {
   std::string names;
   for (const auto& [name, count] : counts) {
@@ -37,12 +34,12 @@ std::string Counted(const std::map<std::string, int64_t>& counts) {
 }  // namespace
 
 double RunSummary::FirstRewards() const {
-  return Mean(rewards.data(), std::min<size_t>(3, rewards.size()));
+  return offpolicy::Mean(std::span(rewards).first(std::min<size_t>(3, rewards.size())), 0);
 }
 
 double RunSummary::LastRewards() const {
   const size_t count = std::min<size_t>(3, rewards.size());
-  return Mean(rewards.data() + rewards.size() - count, count);
+  return offpolicy::Mean(std::span(rewards).last(count), 0);
 }
 
 std::string RunSummary::AlertsLine() const {

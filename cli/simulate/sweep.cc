@@ -1,19 +1,15 @@
 #include "cli/simulate/sweep.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
+#include "common/statistics/sample_statistics.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::simulate {
 namespace {
-
-double Mean(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
 
 // What a settled step waits for longest.
 std::string Binds(const StepTimes& step, const ServerSpeed& server) {
@@ -65,7 +61,7 @@ absl::StatusOr<SplitResult> RunSplit(const ModelShape& shape, int64_t trainer_gp
   const auto tokens = static_cast<double>(out.step.sampled.tokens);
   out.tokens_per_second = tokens / period;
   out.trainer_share = out.step.alone.compute / period;
-  out.rollout_share = Mean(run.server_busy_seconds) / run.seconds;
+  out.rollout_share = offpolicy::Mean(run.server_busy_seconds) / run.seconds;
   const auto gpus = static_cast<double>(trainer_gpus + rollout_gpus);
   out.useful_share = (static_cast<double>(trainer_gpus) * out.trainer_share +
                       static_cast<double>(rollout_gpus) * out.rollout_share) /
@@ -73,7 +69,7 @@ absl::StatusOr<SplitResult> RunSplit(const ModelShape& shape, int64_t trainer_gp
   out.flops_share = (6 * shape.parameters * static_cast<double>(out.step.sampled.packed_tokens) +
                      2 * shape.parameters * tokens) /
                     (gpus * constants["device_flops"] * period);
-  out.mean_batch = Mean(run.server_mean_batch);
+  out.mean_batch = offpolicy::Mean(run.server_mean_batch);
   out.binds = Binds(out.step, plan.pair.server);
   return out;
 }

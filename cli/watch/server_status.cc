@@ -2,10 +2,10 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <chrono>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
+#include "common/rpc/grpc_call.h"
 #include "proto/rollout.grpc.pb.h"
 
 namespace tandem::cli {
@@ -15,14 +15,9 @@ absl::StatusOr<std::string> AskServer(const std::string& address, double timeout
   const auto stub =
       rollout::v1::RolloutService::NewStub(grpc::CreateChannel(address, caller.credentials()));
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() +
-                       std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000)));
+  rpc::SetDeadline(context, absl::Seconds(timeout_seconds));
   rollout::v1::GetInfoResponse info;
-  const grpc::Status status = stub->GetInfo(&context, rollout::v1::GetInfoRequest(), &info);
-  if (!status.ok()) {
-    return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                        absl::StrCat(address, ": ", status.error_message()));
-  }
+  TANDEM_RETURN_IF_ERROR(rpc::FromGrpc(stub->GetInfo(&context, {}, &info), address));
   std::string line =
       absl::StrCat(address, "  ", info.model_type(), " ", info.dtype(), " ", info.numerics(), " (",
                    info.instruction_set(), ")  version ", info.live_weight_version(), " (epoch ",

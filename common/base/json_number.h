@@ -17,6 +17,12 @@ inline std::string JsonNumber(double number) {
   return text;
 }
 
+// The same as a value of nlohmann's json or ordered_json.
+template <typename Json>
+Json JsonNumberAs(double number) {
+  return Json::parse(JsonNumber(number));
+}
+
 }  // namespace tandem
 
 #endif  // TANDEM_COMMON_BASE_JSON_NUMBER_H_

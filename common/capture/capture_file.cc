@@ -146,7 +146,7 @@ absl::Status FillColumns(const std::vector<HostTensor>& tensors, const std::stri
   return status.ok() ? PackSupports(plain, path, capture) : status;
 }
 
-json NineDigits(double value) { return json::parse(JsonNumber(value)); }
+json NineDigits(double value) { return JsonNumberAs<json>(value); }
 
 json ServersJson(const std::vector<CapturedServer>& servers) {
   json list = json::array();

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "common/statistics/sample_statistics.h"
 
 namespace tandem::offpolicy {
 namespace {
@@ -16,27 +17,16 @@ using Named = std::vector<std::pair<std::string, double>>;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kSafetyBound = 20;  // verl's, on exponents
 
-double Mean(const Values& values) {
-  double sum = 0;
-  for (const double x : values) sum += x;
-  return sum / static_cast<double>(values.size());
-}
 double Max(const Values& values) { return *std::ranges::max_element(values); }
 double Min(const Values& values) { return *std::ranges::min_element(values); }
 
-double Variance(const Values& values, double divisor) {
-  const double mean = Mean(values);
-  double sum = 0;
-  for (const double x : values) sum += (x - mean) * (x - mean);
-  return sum / divisor;
-}
 // torch.std: n - 1, NaN of one value.
 double SampleStd(const Values& values) {
   const auto n = static_cast<double>(values.size());
-  return n > 1 ? std::sqrt(Variance(values, n - 1)) : kNaN;
+  return n > 1 ? std::sqrt(SquaredDeviations(values) / (n - 1)) : kNaN;
 }
 double PopulationStd(const Values& values) {
-  return std::sqrt(Variance(values, static_cast<double>(values.size())));
+  return std::sqrt(SquaredDeviations(values) / static_cast<double>(values.size()));
 }
 
 template <typename Function>

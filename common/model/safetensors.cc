@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
+#include "common/files/json_depth.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem {
@@ -40,25 +41,6 @@ absl::Status Invalid(const std::string& path, const Parts&... parts) {
 bool LooksLikePickle(std::string_view bytes) {
   return bytes.substr(0, 4) == "PK\x03\x04" ||
          (bytes.size() > 2 && bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5);
-}
-
-bool NestsDeeperThan(std::string_view json, int limit) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < json.size(); ++i) {
-    const char c = json[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > limit) return true;
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-  return false;
 }
 
 // Parses an object and refuses what nlohmann::json would quietly accept: a key twice.

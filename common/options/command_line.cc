@@ -139,4 +139,9 @@ void AddSetFlag(CLI::App& command, std::vector<std::string>& sets, const std::st
       ->expected(1);
 }
 
+void PrintFailure(const std::string& program, const absl::Status& status) {
+  std::fprintf(stderr, "%s: %s\n", program.c_str(),
+               PrintableLines(std::string(status.message())).c_str());
+}
+
 }  // namespace tandem

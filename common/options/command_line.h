@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+
 namespace CLI {
 class App;
 }
@@ -30,6 +32,10 @@ void AddSetFlag(CLI::App& command, std::vector<std::string>& sets, const std::st
 
 // "tandem drift phase": what a user writes to get at the command.
 std::string FullName(const CLI::App& command);
+
+// "PROGRAM: message" on standard error, without the status's code. What would steer a terminal is
+// written out (printable.h), since a message may quote a file or another process.
+void PrintFailure(const std::string& program, const absl::Status& status);
 
 }  // namespace tandem
 

@@ -20,6 +20,7 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/bearer_tokens.h"
 #include "common/rpc/caller_secret.h"
+#include "common/rpc/grpc_call.h"
 
 namespace tandem::rpc {
 namespace {
@@ -29,10 +30,6 @@ namespace tls = grpc::experimental;
 constexpr unsigned kRefreshSeconds = 1;  // of files in memory
 
 std::string Text(grpc::string_ref text) { return std::string(text.data(), text.size()); }
-
-grpc::Status ToGrpc(const absl::Status& status) {
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
-}
 
 // Lets a call in, or not, before anything of it is read.
 class CallCheck : public grpc::AuthMetadataProcessor {

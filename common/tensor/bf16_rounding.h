@@ -1,6 +1,6 @@
-// fp32 -> bfloat16 bits, one element at a time: the pushes' cast, exported models, the engine's KV
-// cache. Inline and branch-free, so that loops over them vectorise; constexpr, so that kernels may
-// call them (nvcc's --expt-relaxed-constexpr). Pure; the same bits on every machine.
+// fp32 -> bfloat16 bits and back, one element at a time: the pushes' cast, exported models, the
+// engine's KV cache. Inline and branch-free, so that loops over them vectorise; constexpr, so that
+// kernels may call them (nvcc's --expt-relaxed-constexpr). Pure; the same bits on every machine.
 //
 //   nearest  to nearest, ties to even: an update below half a unit in the last place is swallowed
 //   dither   each element has a fixed threshold in [0, 1) units, from a hash of tensor name and
@@ -29,6 +29,11 @@ constexpr uint16_t CutToBf16(float value, uint32_t added) {
 
 constexpr uint16_t NearestBf16(float value) {
   return CutToBf16(value, 0x7fffu + ((std::bit_cast<uint32_t>(value) >> 16) & 1u));
+}
+
+// The float that the bits stand for; exact.
+constexpr float Bf16ToFloat(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
 // FNV-1a: written out because thresholds must be the same on every machine and library version.

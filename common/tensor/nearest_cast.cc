@@ -24,24 +24,6 @@ float HalfToFloat(uint16_t bits) {
   return std::bit_cast<float>(sign | wide_exponent << 23 | fraction << 13);
 }
 
-// Element `i` of `bytes`, which may lie at any address, as a float.
-float ElementAsFloat(DType dtype, const std::byte* bytes, int64_t i) {
-  const auto load = [&]<typename T>(T value) {
-    std::memcpy(&value, bytes + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
-    return value;
-  };
-  switch (dtype) {
-    case DType::kF32:
-      return load(float{});
-    case DType::kBF16:
-      return std::bit_cast<float>(static_cast<uint32_t>(load(uint16_t{})) << 16);
-    case DType::kF16:
-      return HalfToFloat(load(uint16_t{}));
-    default:
-      return static_cast<float>(load(double{}));
-  }
-}
-
 bool IsFloat(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16 ||
          dtype == DType::kF64;
@@ -60,6 +42,23 @@ HostTensor Cast(const HostTensor& tensor, DType dtype, const Round& round) {
 }
 
 }  // namespace
+
+float ElementAsFloat(DType dtype, const std::byte* bytes, int64_t i) {
+  const auto load = [&]<typename T>(T value) {
+    std::memcpy(&value, bytes + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
+    return value;
+  };
+  switch (dtype) {
+    case DType::kF32:
+      return load(float{});
+    case DType::kBF16:
+      return Bf16ToFloat(load(uint16_t{}));
+    case DType::kF16:
+      return HalfToFloat(load(uint16_t{}));
+    default:
+      return static_cast<float>(load(double{}));
+  }
+}
 
 absl::StatusOr<HostTensor> CastNearest(const HostTensor& tensor, DType dtype) {
   if (tensor.spec.dtype == dtype) return tensor;

@@ -247,9 +247,7 @@ TANDEM_INLINE void RoundRow(const float* row, int64_t n, OperandType type, void*
     for (int64_t i = 0; i < n; ++i) to[i] = NearestBf16(row[i]);
   } else {
     auto* to = static_cast<float*>(out);
-    for (int64_t i = 0; i < n; ++i) {
-      to[i] = std::bit_cast<float>(static_cast<uint32_t>(NearestBf16(row[i])) << 16);
-    }
+    for (int64_t i = 0; i < n; ++i) to[i] = Bf16ToFloat(NearestBf16(row[i]));
   }
 }
 
@@ -367,8 +365,7 @@ void PackedMatrix::CopyColumn(int64_t column, float* out) const {
   if (is_bf16_) {
     const auto* panel = static_cast<const uint16_t*>(Panel(column / kPanelColumns));
     for (int64_t k = 0; k < depth_; ++k) {
-      const uint32_t bits = panel[k / 2 * 32 + lane * 2 + k % 2];
-      out[k] = std::bit_cast<float>(bits << 16);
+      out[k] = Bf16ToFloat(panel[k / 2 * 32 + lane * 2 + k % 2]);
     }
   } else {
     const auto* panel = static_cast<const float*>(Panel(column / kPanelColumns));

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/base/json_number.h"
+#include "drift_lab/pages/interval_json.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::drift {
@@ -182,7 +182,6 @@ std::string Abstention(const CalibrationTables& tables) {
   return out + "\n";
 }
 
-ordered_json Number(double number) { return ordered_json::parse(JsonNumber(number)); }
 ordered_json CountJson(const Count& count) {
   return {{"successes", count.successes}, {"trials", count.trials}};
 }

@@ -25,7 +25,7 @@ std::string HeaderOf(const TrialStudy& study) {
   return json.dump() + "\n";
 }
 
-ordered_json ToJson(double number) { return ordered_json::parse(JsonNumber(number)); }
+ordered_json ToJson(double number) { return JsonNumberAs<ordered_json>(number); }
 ordered_json ToJson(const Interval& interval) {
   return {ToJson(interval.value), ToJson(interval.low), ToJson(interval.high)};
 }

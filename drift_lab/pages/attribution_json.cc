@@ -1,20 +1,13 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "common/base/json_number.h"
 #include "drift_lab/pages/attribution_text.h"
+#include "drift_lab/pages/interval_json.h"
 
 namespace tandem::drift {
 namespace {
 
 using nlohmann::ordered_json;
-using offpolicy::Interval;
-
-ordered_json Number(double value) { return ordered_json::parse(JsonNumber(value)); }
-
-ordered_json ToJson(const Interval& i) {
-  return {{"value", Number(i.value)}, {"low", Number(i.low)}, {"high", Number(i.high)}};
-}
 
 ordered_json MetricsJson(const offpolicy::DriftMetrics& metrics) {
   ordered_json json = ordered_json::object();
@@ -43,7 +36,7 @@ ordered_json SplitsJson(const Attribution& a) {
   return json;
 }
 
-ordered_json ToJson(const MeasureShare& share) {
+ordered_json ShareJson(const MeasureShare& share) {
   ordered_json json = ToJson(share.share);
   json["first"] = Number(share.first);
   json["last"] = Number(share.last);
@@ -57,9 +50,9 @@ ordered_json PartsJson(const Attribution& a) {
                     {"description", std::string(PartDescription(share.part))},
                     {"mean", ToJson(share.mean)},
                     {"mean_abs_alone", ToJson(share.mean_abs)},
-                    {"square_share", ToJson(share.shares[kSquare])},
-                    {"k3_share", ToJson(share.shares[kK3])},
-                    {"tail_share", ToJson(share.shares[kTail])}});
+                    {"square_share", ShareJson(share.shares[kSquare])},
+                    {"k3_share", ShareJson(share.shares[kK3])},
+                    {"tail_share", ShareJson(share.shares[kTail])}});
   }
   return list;
 }

@@ -1,20 +1,13 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "common/base/json_number.h"
+#include "drift_lab/pages/interval_json.h"
 #include "drift_lab/pages/replay_text.h"
 
 namespace tandem::drift {
 namespace {
 
 using nlohmann::ordered_json;
-using offpolicy::Interval;
-
-ordered_json Number(double value) { return ordered_json::parse(JsonNumber(value)); }
-
-ordered_json ToJson(const Interval& i) {
-  return {{"value", Number(i.value)}, {"low", Number(i.low)}, {"high", Number(i.high)}};
-}
 
 ordered_json RowJson(const ReplayRow& row) {
   ordered_json lengths = ordered_json::array();

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "common/base/json_number.h"
 #include "common/base/status_macros.h"
+#include "drift_lab/pages/interval_json.h"
 
 namespace tandem::drift {
 namespace {
@@ -75,8 +75,6 @@ void AppendExperiments(const Why& why, Ratio ratio, std::string& out) {
                     Wrap("-> " + e.result, kIndent, kIndent + 3), "\n");
   }
 }
-
-ordered_json Number(double value) { return ordered_json::parse(JsonNumber(value)); }
 
 ordered_json ToJson(const Experiment& e) {
   return {{"experiment", e.name},

@@ -1,7 +1,6 @@
 #include "drift_lab/recompute/capture_weights.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstring>
 #include <filesystem>
@@ -12,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/model/safetensors.h"
+#include "common/tensor/bf16_rounding.h"
 #include "common/weights/digest.h"
 
 namespace tandem::drift {
@@ -44,9 +44,7 @@ HostTensor Widen(const HostTensor& tensor) {
   std::vector<uint16_t> bits(static_cast<size_t>(tensor.spec.num_elements()));
   std::memcpy(bits.data(), tensor.bytes.data(), tensor.bytes.size());
   auto* out = Elements<float>(wide);
-  for (size_t i = 0; i < bits.size(); ++i) {
-    out[i] = std::bit_cast<float>(static_cast<uint32_t>(bits[i]) << 16);
-  }
+  for (size_t i = 0; i < bits.size(); ++i) out[i] = Bf16ToFloat(bits[i]);
   return wide;
 }
 

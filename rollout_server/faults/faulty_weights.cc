@@ -1,7 +1,6 @@
 #include "rollout_server/faults/faulty_weights.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -24,7 +23,7 @@ float Element(const HostTensor& tensor, int64_t i) {
   if constexpr (sizeof(T) == 4) {
     return value;
   } else {
-    return std::bit_cast<float>(static_cast<uint32_t>(value) << 16);
+    return Bf16ToFloat(value);
   }
 }
 

@@ -16,12 +16,12 @@
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
+#include "common/rpc/grpc_call.h"
 #include "common/rpc/refusal.h"
 #include "proto/rollout.grpc.pb.h"
 #include "rollout_server/service/call_deadline.h"
 #include "rollout_server/service/call_proof.h"
 #include "rollout_server/service/call_trace.h"
-#include "rollout_server/service/grpc_status.h"
 #include "rollout_server/service/rollout_messages.h"
 
 namespace tandem::rollout {
@@ -89,7 +89,7 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
   void OnCancel() override {
     const absl::StatusCode code = CalledOff(seconds_given_, SecondsLeft(*context_));
     MutexLock lock(&mu_);
-    FinishOnce(ToGrpc(absl::Status(code, "the caller is gone")));
+    FinishOnce(rpc::ToGrpc(absl::Status(code, "the caller is gone")));
   }
 
   void OnDone() override {
@@ -111,7 +111,7 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
 
   void FinishWith(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!finished_) NameRefusal(status, parts_, context_);
-    FinishOnce(ToGrpc(status));
+    FinishOnce(rpc::ToGrpc(status));
   }
 
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -138,8 +138,7 @@ class GenerateCall : public grpc::ServerWriteReactor<v1::GenerateGroupResponse>,
 
   void FinishOnce(const grpc::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (std::exchange(finished_, true)) return;
-    parts_.metrics->OnCall(absl::Status(static_cast<absl::StatusCode>(status.error_code()), ""),
-                           MonotonicSeconds() - began_);
+    parts_.metrics->OnCall(absl::Status(rpc::CodeOf(status), ""), MonotonicSeconds() - began_);
     Finish(status);
   }
 
@@ -190,12 +189,12 @@ class ScoreCall : public grpc::ServerUnaryReactor, public std::enable_shared_fro
   void Refuse(const absl::Status& status) {
     parts_.metrics->OnRejected(status);
     NameRefusal(status, parts_, context_);
-    Finish(ToGrpc(status));
+    Finish(rpc::ToGrpc(status));
   }
 
   void Answer(const absl::StatusOr<ScoreResult>& result) {
     if (rpc::RefusalOf(result.status()) != rpc::Refusal::kNone) return Refuse(result.status());
-    if (!result.ok()) return Finish(ToGrpc(result.status()));
+    if (!result.ok()) return Finish(rpc::ToGrpc(result.status()));
     for (const SequenceScore& score : result->scores) ScoreToWire(score, response_->add_scores());
     response_->set_weight_version(result->version.value);
     Finish(grpc::Status::OK);
@@ -244,7 +243,7 @@ class RolloutServiceImpl : public v1::RolloutService::CallbackService {
     } else {
       parts_.metrics->OnRejected(aborted.status());
     }
-    reactor->Finish(ToGrpc(aborted.status()));
+    reactor->Finish(rpc::ToGrpc(aborted.status()));
     return reactor;
   }
 

@@ -13,10 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/grpc_call.h"
 #include "proto/weights.grpc.pb.h"
 #include "rollout_server/service/call_proof.h"
 #include "rollout_server/service/call_trace.h"
-#include "rollout_server/service/grpc_status.h"
 #include "rollout_server/service/peer_host.h"
 
 namespace tandem::rollout {
@@ -88,7 +88,7 @@ class PushCall : public grpc::ServerReadReactor<wire::PushChunksRequest> {
     }
     if (const absl::Status status = Store(); !status.ok()) {
       parts_.metrics->OnRejected(status);
-      Finish(ToGrpc(status));
+      Finish(rpc::ToGrpc(status));
       return;
     }
     StartRead(&chunk_);
@@ -265,7 +265,7 @@ class WeightServiceImpl : public wire::WeightService::CallbackService {
   // Every call that is refused is counted.
   void End(grpc::ServerUnaryReactor* reactor, const absl::Status& status) {
     if (!status.ok()) parts_.metrics->OnRejected(status);
-    reactor->Finish(ToGrpc(status));
+    reactor->Finish(rpc::ToGrpc(status));
   }
 
   grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,

@@ -18,6 +18,7 @@
 #include "common/base/clock.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
+#include "common/process/freed_memory.h"
 #include "common/process/passive_threads.h"
 #include "tests/support/rank_threads.h"
 #include "trainer/experience/packed_rows.h"
@@ -108,6 +109,7 @@ int Run(const std::string& model, int num_ranks, int64_t num_tokens, int64_t rep
 
 int main(int argc, char** argv) {
   tandem::EnsurePassiveThreads(argc, argv);
+  tandem::KeepFreedMemory();
   if (argc != 5) {
     std::fprintf(stderr, "gradient_sum_bench MODEL_DIR NUM_RANKS TOKENS REPEATS\n");
     return 2;

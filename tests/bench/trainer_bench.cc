@@ -17,8 +17,10 @@
 #include <string>
 #include <vector>
 
+#include "common/model/compute_dtype.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
+#include "common/process/freed_memory.h"
 #include "common/process/passive_threads.h"
 #include "common/process/peak_memory.h"
 #include "trainer/experience/packed_rows.h"
@@ -29,7 +31,7 @@ namespace {
 
 struct Arguments {
   std::string model;
-  ComputeDType dtype = tandem::ComputeDType::kFp32;
+  tandem::ComputeDType dtype = tandem::ComputeDType::kFp32;
   bool with_exact = false, checkpointed = false;
   int64_t num_sequences = 8, tokens_each = 64, repeats = 3, prompt_tokens = 0;
 };
@@ -119,6 +121,7 @@ int Run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   tandem::EnsurePassiveThreads(argc, argv);
+  tandem::KeepFreedMemory();
   if (argc != 6 && argc != 8) {
     std::fprintf(
         stderr,
@@ -131,7 +134,7 @@ int main(int argc, char** argv) {
   const std::string dtype = argv[2];
   arguments.with_exact = dtype.find("+exact") != std::string::npos;
   arguments.checkpointed = dtype.find("+checkpointed") != std::string::npos;
-  arguments.dtype = dtype.starts_with("bf16") ? tandem::ComputeDType::kBf16 : ComputeDType::kFp32;
+  arguments.dtype = dtype.starts_with("bf16") ? tandem::ComputeDType::kBf16 : tandem::ComputeDType::kFp32;
   arguments.num_sequences = std::stoll(argv[3]);
   arguments.tokens_each = std::stoll(argv[4]);
   arguments.repeats = std::stoll(argv[5]);

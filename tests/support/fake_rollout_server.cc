@@ -7,6 +7,7 @@
 
 #include "common/base/mutex.h"
 #include "common/rpc/caller_secret.h"
+#include "common/rpc/grpc_call.h"
 #include "common/rpc/refusal.h"
 #include "common/weights/digest.h"
 #include "proto/rollout.grpc.pb.h"
@@ -20,10 +21,6 @@ using rollout::v1::GenerateGroupRequest;
 
 std::string DigestOf(const std::string& bytes) {
   return Digest128(std::as_bytes(std::span(bytes)));
-}
-
-grpc::Status ToGrpc(const absl::Status& status) {
-  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
 }
 
 // Four tokens that depend on seed and index alone; the text says which. Behind filters each is the
@@ -99,7 +96,7 @@ struct FakeRolloutServer::Impl {
     if (rpc::IsBusy(refusal)) {
       context->AddTrailingMetadata(rpc::kRetryAfterKey, std::to_string(retry_after_ms));
     }
-    return ToGrpc(failure);
+    return rpc::ToGrpc(failure);
   }
 
   std::vector<HostTensor> initial;
@@ -222,7 +219,7 @@ class FakeRolloutServer::Impl::Weights : public weights::v1::WeightService::Serv
     if (!impl_->claim_failures.empty()) {
       const absl::Status failure = impl_->claim_failures.front();
       impl_->claim_failures.pop_front();
-      return ToGrpc(failure);
+      return rpc::ToGrpc(failure);
     }
     if (!impl_->owner.empty() && impl_->owner != request->run_id()) {
       return {grpc::StatusCode::FAILED_PRECONDITION, "owned by run " + impl_->owner};
@@ -277,7 +274,7 @@ class FakeRolloutServer::Impl::Weights : public weights::v1::WeightService::Serv
     if (!impl_->commit_failures.empty()) {
       const absl::Status failure = impl_->commit_failures.front();
       impl_->commit_failures.pop_front();
-      return ToGrpc(failure);
+      return rpc::ToGrpc(failure);
     }
     for (const auto& digest : request->digests()) {
       if (DigestOf(impl_->staged[digest.name()]) != digest.xxh3_128()) {

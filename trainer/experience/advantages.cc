@@ -2,16 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+
+#include "common/statistics/sample_statistics.h"
 
 namespace tandem::trainer {
-namespace {
-
-double Mean(std::span<const double> values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
-}  // namespace
 
 void BindOptions(OptionBinder& binder, AdvantageOptions& options) {
   binder.Choice("kind", &options.kind,
@@ -31,11 +25,9 @@ void BindOptions(OptionBinder& binder, AdvantageOptions& options) {
 
 double StandardDeviation(std::span<const double> values, StdConvention convention) {
   if (values.size() < 2) return 0;
-  const double mean = Mean(values);
-  double squares = 0;
-  for (const double value : values) squares += (value - mean) * (value - mean);
   const double n = static_cast<double>(values.size());
-  return std::sqrt(squares / (convention == StdConvention::kSample ? n - 1 : n));
+  return std::sqrt(offpolicy::SquaredDeviations(values) /
+                   (convention == StdConvention::kSample ? n - 1 : n));
 }
 
 bool AllEqual(std::span<const double> rewards) {
@@ -47,7 +39,7 @@ std::vector<float> ComputeAdvantages(std::span<const double> rewards,
   std::vector<float> advantages(rewards.size(), 0.0f);
   if (AllEqual(rewards)) return advantages;
   const double n = static_cast<double>(rewards.size());
-  const double mean = Mean(rewards);
+  const double mean = offpolicy::Mean(rewards);
   const double std = StandardDeviation(rewards, options.std_convention);
   for (size_t i = 0; i < rewards.size(); ++i) {
     double advantage = rewards[i] - mean;

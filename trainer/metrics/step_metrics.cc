@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 
+#include "common/statistics/sample_statistics.h"
 #include "trainer/experience/advantages.h"
 #include "trainer/experience/group_check.h"
 #include "trainer/rewards/rewards.h"
@@ -14,10 +14,7 @@ namespace {
 using experience::v1::ScoredCompletion;
 using experience::v1::ScoredGroup;
 
-double Mean(const std::vector<double>& values) {
-  if (values.empty()) return 0;
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
+double Mean(const std::vector<double>& values) { return offpolicy::Mean(values, /*of_none=*/0); }
 
 double Share(int64_t count, size_t of) {
   return of == 0 ? 0 : static_cast<double>(count) / static_cast<double>(of);
@@ -147,10 +144,11 @@ std::map<std::string, int64_t> MaskedCompletions(const std::vector<ScoredGroup>&
 }
 
 std::map<int64_t, int64_t> TokensByStaleness(const std::vector<ScoredGroup>& groups,
-                                             WeightVersion version) {
+                                             WeightVersion version, bool trained_only) {
   std::map<int64_t, int64_t> tokens;
   for (const ScoredGroup& group : groups) {
     for (const ScoredCompletion& member : group.completions()) {
+      if (trained_only && member.masked()) continue;
       for (const auto& span : member.completion().version_spans()) {
         tokens[version.value - span.weight_version()] += span.num_tokens();
       }

@@ -35,9 +35,10 @@ void AddDropMetrics(const std::vector<experience::v1::ScoredGroup>& groups,
 std::map<std::string, int64_t> MaskedCompletions(
     const std::vector<experience::v1::ScoredGroup>& groups);
 
-// Trained-at less sampled-at version -> tokens of these groups.
+// Trained-at less sampled-at version -> tokens of these groups, or of their completions that are
+// not masked.
 std::map<int64_t, int64_t> TokensByStaleness(const std::vector<experience::v1::ScoredGroup>& groups,
-                                             WeightVersion version);
+                                             WeightVersion version, bool trained_only = false);
 
 int64_t CountTokens(const GroupViews& groups);
 

@@ -8,11 +8,8 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <malloc.h>
-
 #include <algorithm>
 #include <functional>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -33,19 +30,6 @@ namespace {
 
 // 400 MB of a row's logits, between its forward and backward pass.
 constexpr int64_t kMaxKeptLogits = 100'000'000;
-
-// A row's activations are freed and allocated anew each time. Left alone, glibc gives such memory
-// back and the kernel clears it again, which costs 7 % of a forward and backward pass. For the
-// whole process.
-void KeepFreedMemory() {
-#ifdef __GLIBC__
-  static const bool once = [] {
-    mallopt(M_MMAP_MAX, 0);
-    return mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max()) != 0;
-  }();
-  static_cast<void>(once);
-#endif
-}
 
 // Tokens whose log-probs are wanted, and the rows that predict them.
 struct Targets {
@@ -422,7 +406,6 @@ absl::StatusOr<std::unique_ptr<Policy>> Policy::CreateUnfilled(const ModelConfig
                                                                ComputeDType dtype, bool trainable,
                                                                Numerics numerics, Device device) {
   return CatchTorch("policy", [&]() -> absl::StatusOr<std::unique_ptr<Policy>> {
-    if (trainable && device == Device::kCpu) KeepFreedMemory();
     auto impl = std::make_unique<Impl>();
     TANDEM_ASSIGN_OR_RETURN(impl->ops, MakeOps(config, dtype, numerics, device));
     impl->device = device;

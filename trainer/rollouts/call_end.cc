@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/rpc/grpc_call.h"
 #include "common/rpc/refusal.h"
 
 namespace tandem::trainer {
@@ -29,7 +30,6 @@ bool CallEnd::is_busy() const {
 }
 
 CallEnd EndOf(const grpc::ClientContext& context, const grpc::Status& status) {
-  const auto code = static_cast<absl::StatusCode>(status.error_code());
   if (status.ok()) return {};
   // A current gRPC cancels a call whose answer is over the limit and loses the reason on its way.
   // Servers cancel no call that has a caller, and what a caller cancels here it looks at no more.
@@ -40,6 +40,7 @@ CallEnd EndOf(const grpc::ClientContext& context, const grpc::Status& status) {
   }
   const double ms = std::strtod(Trailing(context, rpc::kRetryAfterKey).c_str(), nullptr);
   const rpc::Refusal refusal = rpc::RefusalNamed(Trailing(context, rpc::kRefusalKey));
+  const absl::StatusCode code = rpc::CodeOf(status);
   return {refusal == rpc::Refusal::kNone ? absl::Status(code, status.error_message())
                                          : rpc::Refused(code, refusal, status.error_message()),
           std::min(std::max(0.0, ms) / 1000, kLongestRetryAfterSeconds)};

@@ -15,6 +15,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/caller_channel.h"
+#include "common/rpc/grpc_call.h"
 #include "proto/rollout.grpc.pb.h"
 #include "trainer/experience/group_check.h"
 #include "trainer/rollouts/call_end.h"
@@ -67,11 +68,6 @@ struct Server {
 steady_clock::time_point After(double seconds) {
   return steady_clock::now() +
          std::chrono::duration_cast<steady_clock::duration>(std::chrono::duration<double>(seconds));
-}
-
-void SetDeadline(grpc::ClientContext& context, double seconds) {
-  context.set_deadline(std::chrono::system_clock::now() +
-                       std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000)));
 }
 
 }  // namespace
@@ -253,7 +249,7 @@ void RolloutClient::Impl::Probe(int index) {
   GetInfoResponse info;
   mu.Unlock();
   grpc::ClientContext context;
-  SetDeadline(context, kProbeTimeoutSeconds);
+  rpc::SetDeadline(context, absl::Seconds(kProbeTimeoutSeconds));
   const auto channel = server.channel.current();
   const grpc::Status status = RolloutService::NewStub(channel)->GetInfo(&context, {}, &info);
   server.channel.Ended(channel, status);
@@ -327,7 +323,7 @@ absl::Status RolloutClient::Impl::Call(Server& server, const Task& task, Finishe
   span.Set("server.address", server.address());
   span.Set("tandem.attempt", task.num_attempts);
   if (task.trace.tracer != nullptr) context.AddMetadata(kTraceparent, span.traceparent());
-  SetDeadline(context, options.call_timeout_seconds);
+  rpc::SetDeadline(context, absl::Seconds(options.call_timeout_seconds));
   server.channel.Identify(&context);
   {
     MutexLock lock(&mu);

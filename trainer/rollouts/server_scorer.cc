@@ -12,6 +12,7 @@
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/caller_channel.h"
+#include "common/rpc/grpc_call.h"
 #include "common/rpc/refusal.h"
 #include "proto/rollout.grpc.pb.h"
 #include "trainer/rollouts/call_end.h"
@@ -99,8 +100,7 @@ struct ServerScorer::Server {
 
   CallEnd AskOnce(const ScoreRequest& request, double timeout_seconds, ScoreResponse* response) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() +
-                         std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000)));
+    rpc::SetDeadline(context, absl::Seconds(timeout_seconds));
     channel.Identify(&context);
     const auto used = channel.current();
     const grpc::Status status =

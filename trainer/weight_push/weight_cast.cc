@@ -18,10 +18,6 @@ namespace {
 
 constexpr int64_t kBlock = 1 << 15;
 
-inline float Widen(uint16_t bits) {
-  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
-}
-
 void Add(CastSums of, CastSums& sums) {
   const std::vector<double*> from = of.all(), to = sums.all();
   for (size_t i = 0; i < to.size(); ++i) *to[i] += *from[i];
@@ -48,7 +44,7 @@ void WidenBlock(const std::byte* bytes, DType dtype, int64_t first, int64_t coun
     return;
   }
   const auto* values = reinterpret_cast<const uint16_t*>(bytes) + first;
-  for (int64_t i = 0; i < count; ++i) out[i] = Widen(values[i]);
+  for (int64_t i = 0; i < count; ++i) out[i] = Bf16ToFloat(values[i]);
 }
 
 void CastBlock(const float* master, uint64_t name_hash, int64_t first, int64_t count,

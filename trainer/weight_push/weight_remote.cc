@@ -11,6 +11,7 @@
 #include "common/base/status_macros.h"
 #include "common/observe/tracer.h"
 #include "common/rpc/caller_channel.h"
+#include "common/rpc/grpc_call.h"
 #include "proto/rollout.grpc.pb.h"
 #include "proto/weights.grpc.pb.h"
 
@@ -77,7 +78,7 @@ struct WeightRemote::Impl {
   absl::Status Call(Method method, const char* what, absl::Duration deadline,
                     const Request& request, Response* response) {
     grpc::ClientContext context;
-    SetDeadline(context, deadline);
+    rpc::SetDeadline(context, deadline);
     channel.Identify(&context);
     if (const std::string trace = Traceparent(); !trace.empty()) {
       context.AddMetadata(kTraceparent, trace);
@@ -86,7 +87,7 @@ struct WeightRemote::Impl {
     const grpc::Status status =
         (Service::NewStub(used).get()->*method)(&context, request, response);
     channel.Ended(used, status);
-    return FromGrpc(status, what);
+    return rpc::FromGrpc(status, At(what));
   }
 
   std::string Traceparent() {
@@ -94,16 +95,7 @@ struct WeightRemote::Impl {
     return traceparent;
   }
 
-  static void SetDeadline(grpc::ClientContext& context, absl::Duration deadline) {
-    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(deadline));
-  }
-
-  absl::Status FromGrpc(const grpc::Status& status, const char* what) {
-    if (status.ok()) return absl::OkStatus();
-    return absl::Status(
-        static_cast<absl::StatusCode>(status.error_code()),
-        absl::StrCat(what, " at ", channel.address(), ": ", status.error_message()));
-  }
+  std::string At(const char* what) const { return absl::StrCat(what, " at ", channel.address()); }
 
   rpc::CallerChannel channel;
   const std::string run_id;
@@ -200,7 +192,7 @@ absl::Status WeightRemote::Begin(int64_t epoch, const WeightPayload& payload) {
 absl::Status WeightRemote::SendChunks(const WeightPayload& payload, int64_t chunk_bytes,
                                       int64_t* num_bytes) {
   grpc::ClientContext context;
-  Impl::SetDeadline(context, impl_->timeout);
+  rpc::SetDeadline(context, impl_->timeout);
   impl_->channel.Identify(&context);
   wire::PushChunksResponse response;
   const auto channel = impl_->channel.current();
@@ -232,7 +224,7 @@ absl::Status WeightRemote::SendChunks(const WeightPayload& payload, int64_t chun
   writer->WritesDone();
   const grpc::Status status = writer->Finish();
   impl_->channel.Ended(channel, status);
-  return impl_->FromGrpc(status, "PushChunks");
+  return rpc::FromGrpc(status, impl_->At("PushChunks"));
 }
 
 absl::StatusOr<bool> WeightRemote::JoinPushGroup(const comm::PushSeatOffer& offer) {

@@ -1,6 +1,5 @@
 #include "rollout_server/engine/forward/model_weights.h"
 
-#include <bit>
 #include <cstring>
 #include <map>
 #include <string>
@@ -8,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/tensor/bf16_rounding.h"
 
 namespace tandem::rollout {
 namespace {
@@ -36,7 +36,7 @@ class Source {
       if constexpr (sizeof(T) == 4) {
         out.push_back(data[i]);
       } else {
-        out.push_back(std::bit_cast<float>(static_cast<uint32_t>(data[i]) << 16));
+        out.push_back(Bf16ToFloat(data[i]));
       }
     }
   }

@@ -1,0 +1,29 @@
+// Mean and spread of a few numbers, added in their order, so that reports give the same bits every
+// time. Pure.
+#ifndef TANDEM_COMMON_STATISTICS_SAMPLE_STATISTICS_H_
+#define TANDEM_COMMON_STATISTICS_SAMPLE_STATISTICS_H_
+
+#include <limits>
+#include <numeric>
+#include <span>
+
+namespace tandem::offpolicy {
+
+inline double Mean(std::span<const double> values,
+                   double of_none = std::numeric_limits<double>::quiet_NaN()) {
+  if (values.empty()) return of_none;
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+// Sum of squared distances from the mean: over n the variance of a population, over n - 1 the
+// estimate from a sample.
+inline double SquaredDeviations(std::span<const double> values) {
+  const double mean = Mean(values);
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  return squares;
+}
+
+}  // namespace tandem::offpolicy
+
+#endif  // TANDEM_COMMON_STATISTICS_SAMPLE_STATISTICS_H_

@@ -1,0 +1,24 @@
+// Numbers and intervals as the lab's JSON carries them: nine significant digits, null for NaN.
+#ifndef TANDEM_DRIFT_LAB_PAGES_INTERVAL_JSON_H_
+#define TANDEM_DRIFT_LAB_PAGES_INTERVAL_JSON_H_
+
+#include <nlohmann/json.hpp>
+
+#include "common/base/json_number.h"
+#include "common/statistics/cluster_bootstrap.h"
+
+namespace tandem::drift {
+
+inline nlohmann::ordered_json Number(double value) {
+  return JsonNumberAs<nlohmann::ordered_json>(value);
+}
+
+inline nlohmann::ordered_json ToJson(const offpolicy::Interval& interval) {
+  return {{"value", Number(interval.value)},
+          {"low", Number(interval.low)},
+          {"high", Number(interval.high)}};
+}
+
+}  // namespace tandem::drift
+
+#endif  // TANDEM_DRIFT_LAB_PAGES_INTERVAL_JSON_H_
