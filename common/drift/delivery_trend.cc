@@ -8,12 +8,12 @@ namespace tandem::offpolicy {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-// Two columns of the regression are the same to this share of their squares: nothing tells them
-// apart.
+// Two columns of the regression that differ by less than this share of their squares cannot be
+// separated.
 constexpr double kCollinear = 1e-6;
 
-// Centred squares of distances in units of the last push's, so that a slope is a part of its
-// square.
+// Centred squared distances, in units of the last push's, so that a slope is a contribution to the
+// last push's square.
 struct Columns {
   std::vector<double> distance, push;
 };
@@ -44,7 +44,8 @@ Columns MakeColumns(std::span<const ProbedPush> pushes) {
   return {Centred(std::move(distance), distance_unit), Centred(std::move(push), push_unit)};
 }
 
-// Slopes are linear in the squares: row[i] is the weight of push i. Empty: cannot be told.
+// A slope is linear in the observed squares: row[i] is the weight of push i. Empty if the slope
+// cannot be determined.
 struct SlopeRows {
   std::vector<double> distance, push;
 };
@@ -62,7 +63,7 @@ SlopeRows LeastSquares(const Columns& x) {
     }
     return weights;
   };
-  if (pp < kCollinear * n) {  // pushes of one size: part of the intercept
+  if (pp < kCollinear * n) {  // all pushes have one size, which the intercept absorbs
     rows.distance = row(1 / dd, 0);
     return rows;
   }

@@ -13,10 +13,10 @@ namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// What has to hold for a number to be worth printing.
+// What must hold for a number to be meaningful.
 enum class Needs { kTokens, kTokenTail, kSequenceTail };
 
-// A metric that is a function of sums: it has an interval.
+// A metric that is a smooth function of sums, and therefore has a bootstrap interval.
 struct SmoothMetric {
   std::string_view name;
   double (DriftSums::*of)() const;
@@ -58,10 +58,10 @@ constexpr QuantileMetric kQuantiles[] = {{"abs_delta_p50", 0.5},
                                          {"abs_delta_p99", 0.99},
                                          {"abs_delta_p999", 0.999}};
 
-// Counts of each cluster by bin; all clusters share one list of bins, in rising order.
+// The histogram of each cluster. All clusters share one list of bins, in rising order.
 struct BinnedClusters {
   std::vector<int32_t> bins;
-  std::vector<std::vector<std::pair<int32_t, int32_t>>> counts;  // (place in bins, count)
+  std::vector<std::vector<std::pair<int32_t, int32_t>>> counts;  // (index into bins, count)
 };
 
 BinnedClusters BinClusters(const TokenRecord& record, ClusterBy cluster_by) {
@@ -87,7 +87,7 @@ BinnedClusters BinClusters(const TokenRecord& record, ClusterBy cluster_by) {
   return binned;
 }
 
-// The quantiles of a sample of clusters, `times` each.
+// Quantiles of a resample, in which each cluster occurs `times` times.
 class BinnedQuantiles {
  public:
   explicit BinnedQuantiles(const BinnedClusters& clusters)

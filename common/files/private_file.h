@@ -1,4 +1,4 @@
-// Files that their owner alone may read, from the first byte on: keys and secrets.
+// Files that only their owner can read, from their first byte on: keys and secrets.
 #ifndef TANDEM_COMMON_FILES_PRIVATE_FILE_H_
 #define TANDEM_COMMON_FILES_PRIVATE_FILE_H_
 
@@ -9,8 +9,8 @@
 
 namespace tandem {
 
-// Writes PATH.tmp with mode 0600, fsyncs and renames it. The file that was there stays on failure.
-//   UNAVAILABLE  it cannot be written (path and reason)
+// Writes PATH.tmp with mode 0600, fsyncs it and renames it. On failure the existing file stays.
+//   UNAVAILABLE  it cannot be written (the message has path and reason)
 absl::Status WritePrivateFile(const std::string& path, std::string_view contents);
 
 }  // namespace tandem
