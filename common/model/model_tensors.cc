@@ -1,4 +1,4 @@
-// The tensors a model has, and its rotary frequencies, out of its configuration.
+// The tensors of a model and its rotary frequencies, derived from its configuration.
 #include <cmath>
 #include <map>
 #include <numbers>
@@ -20,7 +20,7 @@ bool IsFloat(DType dtype) {
          dtype == DType::kF64;
 }
 
-// Some older checkpoints carry these; both are made anew from the configuration.
+// Tensors that some older checkpoints contain although the configuration determines them.
 bool IsDerived(const ModelConfig& config, const std::string& name) {
   return (config.tie_word_embeddings && name == kHead) ||
          absl::EndsWith(name, "rotary_emb.inv_freq");
