@@ -120,7 +120,7 @@ struct ObserveServer::Impl {
   std::atomic<int> num_pages = 0;  // pages being answered now
 };
 
-absl::Status CheckObserveAddress(const std::string& knob, const std::string& address) {
+absl::Status CheckObserveAddress(const std::string& option, const std::string& address) {
   const size_t colon = address.rfind(':');
   int port = 0;
   if (colon != std::string::npos && colon > 0 &&
@@ -130,7 +130,7 @@ absl::Status CheckObserveAddress(const std::string& knob, const std::string& add
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(knob, " is '", address, "', must be HOST:PORT (127.0.0.1:9400)"));
+      absl::StrCat(option, " is '", address, "', must be HOST:PORT (127.0.0.1:9400)"));
 }
 
 absl::StatusOr<std::unique_ptr<ObserveServer>> ObserveServer::Listen(const std::string& address,

@@ -1,5 +1,6 @@
-// AvailableMemoryBytes: what this process can still take before the kernel's out-of-memory killer
-// comes: of the machine, and of the memory cgroups (v1 or v2) it lives in.
+// AvailableMemoryBytes: how much memory this process can still allocate before the kernel's
+// out-of-memory killer ends it, given the limits of the machine and of the memory cgroups (v1 or
+// v2) of the process.
 #ifndef TANDEM_COMMON_PROCESS_AVAILABLE_MEMORY_H_
 #define TANDEM_COMMON_PROCESS_AVAILABLE_MEMORY_H_
 
@@ -9,8 +10,8 @@
 
 namespace tandem {
 
-// Files below `root`: "" is this machine. Page cache counts as free, since the kernel gives it up.
-// Nothing when neither /proc/meminfo nor a cgroup says. Thread-safe.
+// Reads files below `root`; "" is this machine. The page cache counts as free, since the kernel can
+// drop it. Returns nullopt if neither /proc/meminfo nor a cgroup tells. Thread-safe.
 std::optional<int64_t> AvailableMemoryBytes(const std::string& root = "");
 
 }  // namespace tandem

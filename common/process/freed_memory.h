@@ -1,6 +1,6 @@
-// KeepFreedMemory: for the main function of programs that train on the CPU. They free a row's
-// activations and allocate them anew for each row. Left alone, glibc gives such memory back and the
-// kernel clears it again, which costs 7 % of a forward and backward pass.
+// KeepFreedMemory: for the main function of programs that train on the CPU. They free the
+// activations of a row and allocate them again for the next one. By default, glibc returns such
+// memory to the kernel, which clears it again; that costs 7 % of a forward and backward pass.
 #ifndef TANDEM_COMMON_PROCESS_FREED_MEMORY_H_
 #define TANDEM_COMMON_PROCESS_FREED_MEMORY_H_
 
@@ -12,8 +12,8 @@
 
 namespace tandem {
 
-// From here on the whole process keeps memory that it frees, to allocate it again. Nothing
-// happens with another C library.
+// From now on the whole process keeps memory that it frees, for later allocations. Does nothing
+// with other C libraries.
 inline void KeepFreedMemory() {
 #ifdef __GLIBC__
   mallopt(M_MMAP_MAX, 0);

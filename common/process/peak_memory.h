@@ -1,4 +1,4 @@
-// The most memory this process has held. Thread-safe.
+// The peak memory of this process. Thread-safe.
 #ifndef TANDEM_COMMON_PROCESS_PEAK_MEMORY_H_
 #define TANDEM_COMMON_PROCESS_PEAK_MEMORY_H_
 
@@ -8,7 +8,8 @@
 
 namespace tandem {
 
-// Resident, since it started; shared libraries and mapped files that were touched included.
+// The peak resident size in bytes since the process started, including shared libraries and mapped
+// files that it touched.
 inline int64_t PeakMemoryBytes() {
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
