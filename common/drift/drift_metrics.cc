@@ -131,9 +131,9 @@ void AddQuantiles(const TokenRecord& record, ClusterBy cluster_by, const Bootstr
   std::vector<double> replicates[kCount], leave_one_out[kCount];
   BinnedQuantiles sample(clusters);
   if (num_clusters >= kLeastClusters) {
-    ClusterDraws draws(num_clusters, options.seed);
+    ClusterResampler resampler(num_clusters, options.seed);
     for (int64_t r = 0; r < options.replicates; ++r) {
-      const std::span<const int32_t> counts = draws.Next();
+      const std::span<const int32_t> counts = resampler.Next();
       sample.Fill([&](size_t c) { return counts[c]; });
       for (size_t k = 0; k < kCount; ++k) {
         replicates[k].push_back(sample.Quantile(kQuantiles[k].q));

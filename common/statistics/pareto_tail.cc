@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kLeastTail = 5;
 
-// mean(log(1 - b x)): minus k for the b of the true distribution.
+// mean(log(1 - b x)), which is -k for the b of the true distribution.
 double MeanLog(double b, const std::vector<double>& exceedances) {
   double sum = 0;
   for (const double x : exceedances) sum += std::log1p(-b * x);

@@ -92,11 +92,11 @@ TEST(ClusterBootstrapTest, AStatisticThatIsNotAlwaysFiniteHasNoBounds) {
 }
 
 TEST(ClusterDrawsTest, EverySampleHasAsManyClustersAsThereAre) {
-  ClusterDraws draws(13, 9);
+  ClusterResampler resampler(13, 9);
   std::vector<int> total(13);
   for (int r = 0; r < 2000; ++r) {
     int sum = 0, place = 0;
-    for (const int32_t count : draws.Next()) {
+    for (const int32_t count : resampler.Next()) {
       sum += count;
       total[static_cast<size_t>(place++)] += count;
     }
