@@ -209,31 +209,31 @@ absl::StatusOr<Caller> Caller::Load(const TlsOptions& options, Roles roles,
   return caller;
 }
 
-absl::Status Doorkeeper::Check(const TlsOptions& options) {
+absl::Status AccessControl::Check(const TlsOptions& options) {
   TANDEM_RETURN_IF_ERROR(CheckTlsOptions(options, "server"));
   return options.directory.empty() ? absl::OkStatus() : TlsIdentity::Check(options, ServerNeeds());
 }
 
-absl::StatusOr<Doorkeeper> Doorkeeper::Load(const TlsOptions& options) {
+absl::StatusOr<AccessControl> AccessControl::Load(const TlsOptions& options) {
   TANDEM_RETURN_IF_ERROR(CheckTlsOptions(options, "server"));
-  Doorkeeper keeper;
-  if (options.directory.empty()) return keeper;
-  TANDEM_ASSIGN_OR_RETURN(keeper.identity_, TlsIdentity::Load(options, ServerNeeds()));
-  tls::TlsServerCredentialsOptions how(FilesOf(*keeper.identity_));
+  AccessControl access;
+  if (options.directory.empty()) return access;
+  TANDEM_ASSIGN_OR_RETURN(access.identity_, TlsIdentity::Load(options, ServerNeeds()));
+  tls::TlsServerCredentialsOptions how(FilesOf(*access.identity_));
   how.watch_root_certs();
   how.watch_identity_key_cert_pairs();
   how.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  keeper.credentials_ = tls::TlsServerCredentials(how);
-  keeper.credentials_->SetAuthMetadataProcessor(std::make_shared<CallCheck>(keeper.identity_));
-  return keeper;
+  access.credentials_ = tls::TlsServerCredentials(how);
+  access.credentials_->SetAuthMetadataProcessor(std::make_shared<CallCheck>(access.identity_));
+  return access;
 }
 
-std::shared_ptr<grpc::ServerCredentials> Doorkeeper::credentials() const {
+std::shared_ptr<grpc::ServerCredentials> AccessControl::credentials() const {
   // Has no processor, because gRPC 1.51 ends a process that sets one on insecure credentials.
   return credentials_ == nullptr ? grpc::InsecureServerCredentials() : credentials_;
 }
 
-absl::Time Doorkeeper::valid_until() const {
+absl::Time AccessControl::valid_until() const {
   return identity_ == nullptr ? absl::InfiniteFuture() : identity_->not_after();
 }
 

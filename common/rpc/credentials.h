@@ -63,10 +63,10 @@ class Caller {
 };
 
 // How a rollout server authorises its callers.
-class Doorkeeper {
+class AccessControl {
  public:
   // As Caller::Load, with the options of section `server`.
-  static absl::StatusOr<Doorkeeper> Load(const TlsOptions& options);
+  static absl::StatusOr<AccessControl> Load(const TlsOptions& options);
 
   // The errors of Load, without doing anything.
   static absl::Status Check(const TlsOptions& options);
