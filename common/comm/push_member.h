@@ -5,15 +5,19 @@
 #ifndef TANDEM_COMMON_COMM_PUSH_MEMBER_H_
 #define TANDEM_COMMON_COMM_PUSH_MEMBER_H_
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/comm/backend.h"
 #include "common/comm/pending.h"
-#include "common/comm/push_seat_offer.h"
 
 namespace tandem::comm {
 
@@ -29,6 +33,20 @@ class PushMember {
   // Makes later operations fail at once. Operations in progress fail at their deadline at the
   // latest.
   virtual void Abort(const std::string& reason) = 0;
+};
+
+// The place in a push group that the trainer offers a server.
+struct PushSeatOffer {
+  std::string run_id;
+  int64_t epoch = 0;
+  int64_t membership = 0;
+  Backend backend = Backend::kGloo;
+  std::string store_host;  // empty: the address that the offer came from
+  int store_port = 0;
+  int rank = 0;                                         // at least 1; rank 0 is the trainer
+  std::vector<std::string> members;                     // name of each rank, for messages
+  absl::Duration deadline;                              // of each operation, and of connecting
+  std::shared_ptr<const std::atomic<bool>> called_off;  // set: stop waiting
 };
 
 // Loads the library on the first call, takes the seat, and waits for all members.

@@ -224,6 +224,24 @@ absl::Status WriteFileAtomically(const std::string& path, std::string_view conte
   return writer->Commit();
 }
 
+absl::Status WritePrivateFile(const std::string& path, std::string_view contents) {
+  const std::string temporary = path + ".tmp";
+  std::error_code ignored;
+  std::filesystem::remove(temporary, ignored);
+  const auto failed = [&](const char* what) {
+    return absl::UnavailableError(absl::StrCat(what, " ", path, ": ", std::strerror(errno)));
+  };
+  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return failed("create");
+  const bool written =
+      write(fd, contents.data(), contents.size()) == static_cast<ssize_t>(contents.size()) &&
+      fsync(fd) == 0;
+  const absl::Status status = written ? absl::OkStatus() : failed("write");
+  close(fd);
+  if (!status.ok()) return status;
+  return rename(temporary.c_str(), path.c_str()) == 0 ? absl::OkStatus() : failed("rename to");
+}
+
 absl::Status WriteDirectoryAtomically(
     const std::string& name, absl::FunctionRef<absl::Status(const std::string& directory)> fill) {
   std::string path = name;

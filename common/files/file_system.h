@@ -29,6 +29,11 @@ absl::StatusOr<std::string> ReadFile(const std::string& path);
 // file stays as it is.
 absl::Status WriteFileAtomically(const std::string& path, std::string_view contents);
 
+// Writes a file that only its owner can read, from its first byte on, for keys and secrets: writes
+// PATH.tmp with mode 0600, fsyncs it and renames it. On failure the existing file stays.
+//   UNAVAILABLE  it cannot be written (the message has path and reason)
+absl::Status WritePrivateFile(const std::string& path, std::string_view contents);
+
 // Calls `fill` to write files into the empty directory PATH.tmp, fsyncs them and moves the
 // directory to PATH, replacing an existing one. After an error, of this function or of `fill`, PATH
 // is as before and PATH.tmp is gone; if only the fsync after the rename failed, PATH is the

@@ -5,8 +5,6 @@
 #include <limits>
 #include <numeric>
 
-#include "common/options/dotted_name.h"
-
 namespace tandem {
 namespace {
 

@@ -11,7 +11,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_replace.h"
-#include "common/options/dotted_name.h"
+#include "common/options/nearest_name.h"
 #include "common/options/options.h"
 
 namespace tandem {

@@ -18,7 +18,7 @@
 #include "common/base/clock.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
-#include "common/process/freed_memory.h"
+#include "common/process/memory.h"
 #include "common/process/passive_threads.h"
 #include "tests/support/rank_threads.h"
 #include "trainer/experience/packed_rows.h"

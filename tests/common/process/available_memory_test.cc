@@ -1,4 +1,4 @@
-#include "common/process/available_memory.h"
+#include "common/process/memory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,8 +1,15 @@
-#include "common/process/available_memory.h"
+#include "common/process/memory.h"
+
+#include <sys/resource.h>
+
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include <algorithm>
 #include <fstream>
 #include <initializer_list>
+#include <limits>
 #include <sstream>
 #include <string_view>
 
@@ -89,6 +96,19 @@ std::optional<int64_t> AvailableMemoryBytes(const std::string& root) {
     }
   }
   return least;
+}
+
+int64_t PeakMemoryBytes() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+void KeepFreedMemory() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+#endif
 }
 
 }  // namespace tandem
