@@ -28,7 +28,7 @@ struct Sinks {
 
 std::shared_ptr<spdlog::logger> MakeLogger(std::vector<spdlog::sink_ptr> sinks) {
   auto logger = std::make_shared<spdlog::logger>("tandem", sinks.begin(), sinks.end());
-  logger->set_pattern("%v");  // Lines are rendered here, whole.
+  logger->set_pattern("%v");  // this file renders whole lines
   logger->set_level(spdlog::level::trace);
   logger->flush_on(spdlog::level::trace);
   return logger;

@@ -15,7 +15,7 @@ struct TokenRecord {
   // [T], parallel. The tokens of a completion are contiguous and in order.
   std::span<const float> behaviour_logprobs;
   std::span<const float> proximal_logprobs;
-  std::span<const float> entropies;               // of the sampling distribution, nats
+  std::span<const float> entropies;               // entropy of the sampling distribution, nats
   std::span<const float> logprob_second_moments;  // of the sampling distribution
   std::span<const float> advantages;
   std::span<const int32_t> sequence;     // index of the token's completion, in [0, S)

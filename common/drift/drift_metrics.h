@@ -49,7 +49,7 @@ enum class Withheld {
   kHeavyTail,    // one weight dominates, or Pareto k >= kHeavyTail with chi-square over 0.01
   kNoInterval,   // a maximum, a count or a test statistic, to which a bootstrap does not apply
 };
-std::string_view WithheldReason(Withheld withheld);  // for people
+std::string_view WithheldReason(Withheld withheld);  // as an explanation for users
 
 struct DriftNumber {
   std::string_view name;  // "k3"

@@ -30,8 +30,8 @@ struct DriftSums {
   // Sums over completions, each from all of a completion's tokens.
   double sequences = 0;
   double sequence_sum = 0, sequence_mean = 0;        // of the sum and of the mean of delta
-  double sequence_w = 0, sequence_w2 = 0;            // of e^(sum delta): the product form
-  double behaviour_logppl = 0, proximal_logppl = 0;  // of -mean log-prob
+  double sequence_w = 0, sequence_w2 = 0;            // of e^(sum delta), the product of weights
+  double behaviour_logppl = 0, proximal_logppl = 0;  // of minus the mean log-prob
 
   // Adds token t of `record`, which must be unmasked and have finite log-probs.
   void AddToken(const TokenRecord& record, size_t t);

@@ -75,7 +75,7 @@ class AppendFile {
 class AtomicFileWriter {
  public:
   static absl::StatusOr<std::unique_ptr<AtomicFileWriter>> Create(const std::string& path);
-  ~AtomicFileWriter();  // without Commit: removes the temporary file
+  ~AtomicFileWriter();  // removes the temporary file if Commit was not called
   absl::Status Write(std::span<const std::byte> bytes);
   absl::Status Commit();  // fsync, rename, fsync of the directory
 

@@ -24,7 +24,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr uint64_t kLengthBytes = 8;
-constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the safetensors package itself
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the safetensors package has the same limit
 constexpr int kMaxDepth = 8;
 constexpr char kMetadata[] = "__metadata__";
 

@@ -30,7 +30,7 @@ class Observation {
   MetricsRegistry metrics_;
   Health health_;
   ProcessMetrics process_;
-  std::unique_ptr<ObserveServer> server_;  // last: its threads read the others
+  std::unique_ptr<ObserveServer> server_;  // destroyed first, because its threads read the others
 };
 
 }  // namespace tandem

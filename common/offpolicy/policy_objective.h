@@ -44,7 +44,7 @@ struct ObjectiveInputs {
   std::span<const double> weight;           // from the correction
   std::span<const double> advantages;
   std::span<const uint8_t> kept;
-  std::span<const int64_t> completion;  // numbers the completion of each token
+  std::span<const int64_t> completion;  // index of each token's completion
   // For m2po and m2po_clip: the SecondMomentCutoff of a batch that is larger than this call.
   // Without it, the batch is this call.
   std::optional<double> second_moment_cutoff = {};

@@ -29,7 +29,7 @@
 
 namespace tandem::comm {
 
-inline constexpr int kDefaultMasterPort = 29500;  // torchrun's
+inline constexpr int kDefaultMasterPort = 29500;  // the default of torchrun
 
 struct RankEnvironment {
   std::string source = "none";  // "torchrun", "Kubeflow", "Slurm", "JobSet", "LWS", "Open MPI"

@@ -13,7 +13,7 @@
 
 namespace tandem::comm {
 
-struct StoreConnection;  // store_connection.h: c10d's side of it
+struct StoreConnection;  // in store_connection.h: the c10d objects
 
 // Who may connect to a store, and to the members of groups made over it.
 enum class Reach {

@@ -27,9 +27,8 @@ struct CertificateFacts {
 
 enum class TlsUse { kServe, kCall };
 
-// Error messages of both functions name the file and the remedy, and never the contents of a file.
-//   INVALID_ARGUMENT  a file is missing, unreadable or empty
-
+// Reads the three files. Error messages of this function and of CheckTlsFiles name the file and the
+// remedy, and never the contents of a file.
 //   INVALID_ARGUMENT  a file is missing, unreadable or empty
 absl::StatusOr<TlsFiles> ReadTlsFiles(const std::string& directory);
 

@@ -1,6 +1,5 @@
 // An exponential that the compiler can vectorise, and an attribute that compiles a kernel once per
-// instruction set. Used by the CPU kernels of the engine and of the trainer. Free of LibTorch;
-// pure.
+// instruction set. Used by the CPU kernels of the trainer. Free of LibTorch; pure.
 #ifndef TANDEM_COMMON_TENSOR_VECTOR_EXP_H_
 #define TANDEM_COMMON_TENSOR_VECTOR_EXP_H_
 
