@@ -21,8 +21,6 @@ using WorkHandle = c10::intrusive_ptr<c10d::Work>;
 // enqueues crashed.
 std::mutex flight_recorder;
 
-std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
-
 c10d::ReduceOp OpOf(Reduction reduction) {
   return reduction == Reduction::kSum ? c10d::ReduceOp::SUM : c10d::ReduceOp::MAX;
 }

@@ -67,8 +67,8 @@ Pending StartBroadcastBytes(Collective& group, std::span<std::byte> bytes, int r
 void AbortGroup(Collective& group, const std::string& reason) { group.Abort(reason); }
 
 std::string FlightRecord() {
-  std::string of_nccl = NcclFlightRecord();
-  if (!of_nccl.empty()) return of_nccl;
+  std::string nccl_record = NcclFlightRecord();
+  if (!nccl_record.empty()) return nccl_record;
   return c10d::dump_fr_trace_json(/*includeCollectives=*/true, /*onlyActive=*/false);
 }
 

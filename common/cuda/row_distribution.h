@@ -47,9 +47,9 @@ struct RowShared {
 };
 
 struct RowLargest {
-  float of_all, of_allowed;  // largest logit of all ids, and of allowed ids; -inf if none
-  int32_t id;                // id of of_allowed, the lowest on ties; the row's size if none
-  bool broken;               // a logit is NaN or +inf, or all are -inf
+  float all, allowed;  // largest logit of all ids, and of allowed ids; -inf if none
+  int32_t id;          // id of allowed, the lowest on ties; the row's size if none
+  bool broken;         // a logit is NaN or +inf, or all are -inf
 };
 
 // Calls visit(logit, id) for the ids [begin, end) of a row that belong to thread `of` of `threads`;
@@ -75,16 +75,15 @@ __device__ inline void VisitLogits(const float* logits, int begin, int end, int 
 
 // Merges the results of two disjoint parts of a row. Until SettleLargest, `broken` only covers NaN.
 __device__ inline void MergeLargest(const RowLargest& other, RowLargest& found) {
-  found.of_all = fmaxf(found.of_all, other.of_all);
+  found.all = fmaxf(found.all, other.all);
   found.broken = found.broken || other.broken;
-  if (other.of_allowed > found.of_allowed ||
-      (other.of_allowed == found.of_allowed && other.id < found.id)) {
-    found.of_allowed = other.of_allowed;
+  if (other.allowed > found.allowed || (other.allowed == found.allowed && other.id < found.id)) {
+    found.allowed = other.allowed;
     found.id = other.id;
   }
 }
 __device__ inline void SettleLargest(RowLargest& found) {
-  found.broken = found.broken || !isfinite(found.of_all);
+  found.broken = found.broken || !isfinite(found.all);
 }
 
 // The result for the ids [begin, end) of a row of `size`, returned at all threads of the block;
@@ -98,24 +97,24 @@ __device__ inline RowLargest LargestBetween(const float* logits, int size, int b
   VisitLogits(logits, begin, end, static_cast<int>(threadIdx.x), kRowThreads,
               [&](float logit, int id) {
                 broken |= isnan(logit);
-                own.of_all = fmaxf(own.of_all, logit);
+                own.all = fmaxf(own.all, logit);
                 // Ids rise, so the first of equal logits is kept.
-                if (logit > own.of_allowed && allowed(id)) {
-                  own.of_allowed = logit;
+                if (logit > own.allowed && allowed(id)) {
+                  own.allowed = logit;
                   own.id = id;
                 }
               });
   for (int step = kWarp / 2; step > 0; step /= 2) {
     broken |= __shfl_xor_sync(kAllLanes, broken, step);
-    const RowLargest other = {__shfl_xor_sync(kAllLanes, own.of_all, step),
-                              __shfl_xor_sync(kAllLanes, own.of_allowed, step),
+    const RowLargest other = {__shfl_xor_sync(kAllLanes, own.all, step),
+                              __shfl_xor_sync(kAllLanes, own.allowed, step),
                               __shfl_xor_sync(kAllLanes, own.id, step), false};
     MergeLargest(other, own);
   }
   if (threadIdx.x % kWarp == 0) {
     const unsigned warp = threadIdx.x / kWarp;
-    shared.largest[warp] = own.of_all;
-    shared.allowed_largest[warp] = own.of_allowed;
+    shared.largest[warp] = own.all;
+    shared.allowed_largest[warp] = own.allowed;
     shared.id[warp] = own.id;
     shared.broken[warp] = broken;
   }

@@ -56,10 +56,10 @@ SlopeRows LeastSquares(const Columns& x) {
   SlopeRows rows;
   if (dd <= 0) return rows;
   const double n = static_cast<double>(x.distance.size());
-  const auto row = [&](double of_distance, double of_push) {
+  const auto row = [&](double distance_factor, double push_factor) {
     std::vector<double> weights;
     for (size_t i = 0; i < x.distance.size(); ++i) {
-      weights.push_back(of_distance * x.distance[i] + of_push * x.push[i]);
+      weights.push_back(distance_factor * x.distance[i] + push_factor * x.push[i]);
     }
     return weights;
   };

@@ -27,8 +27,7 @@ struct DriftTally {
   double max_abs_delta = 0;
   double max_abs_probability_difference = 0;
   double max_abs_sequence_log_ratio = 0;  // of abs(sum delta) over completions
-  double max_w = 0,
-         max_sequence_w = 0;  // largest token weight, and largest product over a completion
+  double max_w = 0, max_sequence_w = 0;   // of token weights, of products over a completion
 
   void Merge(const DriftTally& other);
 

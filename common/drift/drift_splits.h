@@ -35,8 +35,8 @@ std::string LengthBucketLabel(int bucket);
 struct DriftBucket {
   std::string label;
   DriftSums sums;  // sums over tokens; the sums over completions stay 0
-  Interval mean_delta, mean_abs_delta, k3,
-      mean_w;  // resampling completions that have tokens in the bucket
+  // These intervals resample the completions that have tokens in the bucket.
+  Interval mean_delta, mean_abs_delta, k3, mean_w;
 };
 
 // The buckets that have tokens, in rising order.

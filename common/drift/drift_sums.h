@@ -36,7 +36,8 @@ struct DriftSums {
   // Adds token t of `record`, which must be unmasked and have finite log-probs.
   void AddToken(const TokenRecord& record, size_t t);
   // Adds one completion, given the sums over its tokens.
-  void AddSequence(const DriftSums& of_tokens, double behaviour_logprobs, double proximal_logprobs);
+  void AddSequence(const DriftSums& token_sums, double behaviour_logprobs,
+                   double proximal_logprobs);
   void Merge(const DriftSums& other);
 
   static const std::vector<double DriftSums::*>& Fields();

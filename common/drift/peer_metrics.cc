@@ -49,14 +49,14 @@ struct Batch {
   std::vector<size_t> sequence;  // [T] in [0, S); completions without a token are left out
   Values tokens, sum_delta, mean_mu, mean_pi;  // [S]
 
-  Values Broadcast(const Values& of_sequences) const {
+  Values Broadcast(const Values& sequence_values) const {
     Values broadcast;
-    for (const size_t s : sequence) broadcast.push_back(of_sequences[s]);
+    for (const size_t s : sequence) broadcast.push_back(sequence_values[s]);
     return broadcast;
   }
-  Values MeanBySequence(const Values& of_tokens) const {
+  Values MeanBySequence(const Values& token_values) const {
     Values means(tokens.size());
-    for (size_t t = 0; t < of_tokens.size(); ++t) means[sequence[t]] += of_tokens[t];
+    for (size_t t = 0; t < token_values.size(); ++t) means[sequence[t]] += token_values[t];
     for (size_t s = 0; s < means.size(); ++s) means[s] /= tokens[s];
     return means;
   }

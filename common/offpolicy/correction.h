@@ -40,8 +40,8 @@ struct CorrectionInputs {
 struct Correction {
   std::vector<double> weight;      // [T]; 0 where not kept
   std::vector<double> raw_weight;  // [T] w before bounds; 1 where not kept
-  std::vector<double>
-      centre_logprobs;  // [T] log-probs in the denominator of the loss's ratio; 0 where not kept
+  // [T] log-probs in the denominator of the loss's ratio; 0 where not kept.
+  std::vector<double> centre_logprobs;
   std::vector<uint8_t> kept;  // [T]
   int64_t num_capped = 0;     // kept tokens whose weight was moved to a bound
   int64_t num_masked = 0;     // tokens dropped by the mask of a mask kind

@@ -39,8 +39,7 @@ constexpr bool IsM2po(ObjectiveKind kind) {
 
 struct ObjectiveOptions {
   Normalisation normalisation = Normalisation::kToken;
-  int64_t constant_length =
-      0;  // length of kConstant; 0: the longest completion that may be sampled
+  int64_t constant_length = 0;  // of kConstant; 0: the longest completion that may be sampled
   ObjectiveKind kind = ObjectiveKind::kClip;
   double clip_low = 0.2;   // eps_low
   double clip_high = 0.2;  // eps_high

@@ -27,11 +27,8 @@ std::chrono::milliseconds Milliseconds(absl::Duration duration) {
 
 std::string Place(const std::string& host, int port) { return absl::StrCat(host, ":", port); }
 
-// The first line of an error, because c10d appends a stack trace.
-std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
-
 // A key, below no prefix, that is set where the store listens on loopback only.
-constexpr char kOfMachine[] = "of_machine";
+constexpr char kLoopbackOnly[] = "of_machine";
 
 // A socket that listens on `port` of 127.0.0.1, since c10d itself would listen on all interfaces.
 // Negative if the port cannot be had; c10d then tries by itself and reports why not, or uses the
@@ -89,7 +86,7 @@ absl::StatusOr<Store> Store::Host(int port, Reach reach) {
     const int own = reach == Reach::kMachine ? ListenOnLoopback(port) : -1;
     if (own >= 0) options.masterListenFd = own;
     Store store(Open("127.0.0.1", options, kAnswerTime));
-    if (reach == Reach::kMachine) TANDEM_RETURN_IF_ERROR(store.Set(kOfMachine, ""));
+    if (reach == Reach::kMachine) TANDEM_RETURN_IF_ERROR(store.Set(kLoopbackOnly, ""));
     return store;
   } catch (const std::exception& error) {
     return absl::UnavailableError(absl::StrCat(
@@ -151,7 +148,7 @@ absl::StatusOr<std::string> Store::Get(const std::string& name, absl::Duration d
 
 absl::StatusOr<Reach> Store::GetReach() const {
   return Guarded(*connection_, [&] {
-    return connection_->tcp->check({kOfMachine}) ? Reach::kMachine : Reach::kNetwork;
+    return connection_->tcp->check({kLoopbackOnly}) ? Reach::kMachine : Reach::kNetwork;
   });
 }
 

@@ -9,13 +9,15 @@
 namespace tandem::comm {
 
 struct StoreConnection {
-  c10::intrusive_ptr<c10d::Store> tcp;  // names without a prefix
-  c10::intrusive_ptr<c10d::Store>
-      prefixed;  // the same store with names below `prefix`; tcp if empty
+  c10::intrusive_ptr<c10d::Store> tcp;       // names without a prefix
+  c10::intrusive_ptr<c10d::Store> prefixed;  // names below `prefix`; tcp if that is empty
   std::string prefix;
   std::string host;
   int port = 0;
 };
+
+// The first line of an error of c10d, which appends a stack trace.
+inline std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace tandem::comm
 

@@ -53,8 +53,8 @@ class CallerChannel {
   const std::string secret_;  // the caller's secret for this server
 
   Mutex mu_;
-  std::shared_ptr<grpc::Channel> channel_
-      ABSL_GUARDED_BY(mu_);  // shared with calls; null: make one
+  // Shared with calls; null: make one.
+  std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace tandem::rpc

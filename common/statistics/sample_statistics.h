@@ -10,8 +10,8 @@
 namespace tandem::offpolicy {
 
 inline double Mean(std::span<const double> values,
-                   double of_none = std::numeric_limits<double>::quiet_NaN()) {
-  if (values.empty()) return of_none;
+                   double empty_value = std::numeric_limits<double>::quiet_NaN()) {
+  if (values.empty()) return empty_value;
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 

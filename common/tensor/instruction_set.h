@@ -15,8 +15,8 @@ namespace tandem {
 
 enum class InstructionSet { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
 
-std::string_view InstructionSetName(
-    InstructionSet set);  // "scalar", "avx2", "avx512", "avx512_bf16"
+// "scalar", "avx2", "avx512", "avx512_bf16".
+std::string_view InstructionSetName(InstructionSet set);
 std::optional<InstructionSet> ParseInstructionSet(std::string_view name);
 
 // The sets that this machine supports, kScalar first and the best last.

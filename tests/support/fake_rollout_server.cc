@@ -120,8 +120,8 @@ struct FakeRolloutServer::Impl {
   std::vector<GenerateGroupRequest> requests ABSL_GUARDED_BY(mu);
   std::string owner ABSL_GUARDED_BY(mu);
   double silent_seconds ABSL_GUARDED_BY(mu) = 0, most_silent_seconds ABSL_GUARDED_BY(mu) = 0;
-  std::map<std::string, std::set<std::string>> callers
-      ABSL_GUARDED_BY(mu);  // method -> secrets shown
+  // Method -> secrets that were shown.
+  std::map<std::string, std::set<std::string>> callers ABSL_GUARDED_BY(mu);
   int64_t version ABSL_GUARDED_BY(mu) = 0, epoch ABSL_GUARDED_BY(mu) = 0;
   int64_t live_epoch ABSL_GUARDED_BY(mu) = 0;
   int64_t num_commits ABSL_GUARDED_BY(mu) = 0, num_aborts ABSL_GUARDED_BY(mu) = 0;

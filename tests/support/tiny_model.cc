@@ -15,8 +15,8 @@ namespace tandem::testing {
 namespace {
 
 constexpr float kSpread = 0.3f;
-constexpr float kVocabularySpread =
-    0.8f;  // logits spread by about kVocabularySpread * sqrt(hidden)
+// Logits spread by about kVocabularySpread * sqrt(hidden).
+constexpr float kVocabularySpread = 0.8f;
 
 // Standard normals by the Box-Muller transform over SplitMix64, the same on every machine and with
 // every library.
