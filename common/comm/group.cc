@@ -43,6 +43,9 @@ absl::Status BroadcastBytes(Collective& group, std::span<std::byte> bytes, int r
   return StartBroadcastBytes(group, bytes, root, where).Wait();
 }
 
+// Gloo sends host memory in place. NCCL needs device memory, so host bytes go through a device
+// tensor, which the returned Pending keeps until the wait is over. The copy back to the host runs
+// in the wait, after the broadcast has finished.
 Pending StartBroadcastBytes(Collective& group, std::span<std::byte> bytes, int root, Device where) {
   if (bytes.empty()) return Pending([] { return absl::OkStatus(); });
   const auto size = static_cast<int64_t>(bytes.size());

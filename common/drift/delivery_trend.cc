@@ -50,6 +50,11 @@ struct SlopeRows {
   std::vector<double> distance, push;
 };
 
+// Ordinary least squares with an intercept: centring the columns removes the intercept, and the 2 x
+// 2 normal equations are solved in closed form. The solution is kept as weights on the observations
+// and not as numbers: the mean square of a resample is a weighted sum over its completions, so a
+// bootstrap replicate of a slope is such a sum as well, and the regression is solved once instead
+// of once per replicate.
 SlopeRows LeastSquares(const Columns& x) {
   const double dd = Dot(x.distance, x.distance), pp = Dot(x.push, x.push),
                dp = Dot(x.distance, x.push);

@@ -64,6 +64,9 @@ struct BinnedClusters {
   std::vector<std::vector<std::pair<int32_t, int32_t>>> counts;  // (index into bins, count)
 };
 
+// Quantiles are not functions of sums, so BootstrapIntervals cannot resample them. But a quantile
+// of a QuantileSketch is a function of bin counts, and these add up over clusters: each replicate
+// adds the sparse histograms of the resampled clusters and reads the quantile from the total.
 BinnedClusters BinClusters(const TokenRecord& record, ClusterBy cluster_by) {
   std::map<int32_t, std::map<int32_t, int32_t>> clusters;
   std::map<int32_t, int32_t> places;

@@ -174,7 +174,11 @@ absl::Status Recover(const std::string& path) {
   return SyncDirectoryOf(path);
 }
 
-// Moves `temporary` to `path` and removes what was there, only after the replacement is on disk.
+// Moves `temporary` to `path`, in this order: the new directory is complete and synced before it
+// gets the name; the two names are exchanged in one step, or else renamed one after the other; the
+// parent is synced; only then is the old directory removed. A crash at any point leaves a complete
+// directory at `path` or, between two renames, at the .tmp-before name, from which Recover restores
+// it.
 absl::Status Replace(const std::string& temporary, const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {

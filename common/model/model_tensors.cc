@@ -105,6 +105,11 @@ absl::StatusOr<std::vector<HostTensor>> MatchModelTensors(const ModelConfig& con
       " problem(s): ", absl::StrJoin(problems, "; "), count > kNamedProblems ? "; ..." : ""));
 }
 
+// theta^(-2 i / D), as in RoFormer (Su et al. 2021). Llama 3's scaling divides low frequencies,
+// whose wavelength exceeds the original context, by `factor`, keeps high ones, and interpolates
+// between them. Every operation is in the same precision and order as in transformers, since an
+// angle is the frequency times a position of up to 10^5, which magnifies differences in the last
+// bits.
 std::vector<float> RotaryInverseFrequencies(const ModelConfig& config) {
   const auto dim = static_cast<float>(config.head_dim);
   const Llama3RopeScaling& scaling = config.llama3_scaling;

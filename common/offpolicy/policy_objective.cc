@@ -8,6 +8,15 @@
 
 #include "common/offpolicy/correction.h"
 
+// One pass gathers sums per completion, for the objectives whose ratio is that of a whole
+// completion. A second pass computes the value and the derivative of each token. Derivatives are
+// written out instead of found by autograd, because the trainer needs the slope with respect to log
+// pi_target only, and because this makes "detached" explicit: objectives with sg() use their
+// coefficient as the slope.
+//
+// Invariant: the slope of token t is the derivative of the sum of all values, and not of value t
+// alone. The two differ for gspo, where the log-prob of one token moves the ratio of its whole
+// completion.
 namespace tandem::offpolicy {
 namespace {
 
