@@ -4,22 +4,44 @@
 #define TANDEM_COMMON_COMM_GROUP_H_
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/comm/backend.h"
-#include "common/comm/pending.h"
+#include "common/model/device.h"
 #include "common/rendezvous/roll_call.h"
 #include "common/rendezvous/store.h"
 
 namespace tandem::comm {
 
 class Collective;
+
+// The library that carries out the operations of a group. kNccl works between GPUs, one per member,
+// and exists only in builds of the cuda preset.
+enum class Backend { kGloo, kNccl };
+
+// The device whose memory the operations of a group read and write.
+constexpr Device DeviceOf(Backend backend) {
+  return backend == Backend::kNccl ? Device::kCuda : Device::kCpu;
+}
+
+// An operation of a group that was started but not waited for. Do not touch the operation's memory
+// until Wait returns, and always call Wait. Several operations may be in progress; wait for them in
+// the order in which they were started.
+class Pending {
+ public:
+  explicit Pending(std::function<absl::Status()> wait) : wait_(std::move(wait)) {}
+  absl::Status Wait() { return wait_(); }
+
+ private:
+  std::function<absl::Status()> wait_;
+};
 
 struct GroupOptions {
   std::string name;  // unique among the groups of a store

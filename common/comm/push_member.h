@@ -16,8 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/comm/backend.h"
-#include "common/comm/pending.h"
+#include "common/comm/group.h"
 
 namespace tandem::comm {
 

@@ -78,7 +78,8 @@ TANDEM_INLINE float MaxLane(Vec16 v) {
 }
 
 // e^x to about 2 units in the last place for x in [-87, 88]. Clamps x to that range, so the result
-// is never infinite. Uses the polynomial of VectorExp.
+// is never infinite. The reduction and the polynomial are those of expf in the Cephes library
+// (Moshier).
 TANDEM_INLINE Vec16 Exp16(Vec16 x) {
   x = x < -87.0f ? Splat16(-87.0f) : x;
   x = x > 88.0f ? Splat16(88.0f) : x;

@@ -1,7 +1,7 @@
 // An exponential that the compiler can vectorise, and an attribute that compiles a kernel once per
 // instruction set. Used by the CPU kernels of the trainer. Free of LibTorch; pure.
-#ifndef TANDEM_COMMON_TENSOR_VECTOR_EXP_H_
-#define TANDEM_COMMON_TENSOR_VECTOR_EXP_H_
+#ifndef TANDEM_TRAINER_POLICY_CPU_VECTOR_EXP_H_
+#define TANDEM_TRAINER_POLICY_CPU_VECTOR_EXP_H_
 
 #include <bit>
 #include <cstdint>
@@ -17,7 +17,8 @@
 namespace tandem {
 
 // e^x to about 2 units in the last place for x in [-87, 88]. Clamps x to that range, so the result
-// is never infinite.
+// is never infinite. The reduction and the polynomial are those of expf in the Cephes library
+// (Moshier).
 __attribute__((always_inline)) inline float VectorExp(float x) {
   x = x < -87.0f ? -87.0f : (x > 88.0f ? 88.0f : x);
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
@@ -35,4 +36,4 @@ __attribute__((always_inline)) inline float VectorExp(float x) {
 
 }  // namespace tandem
 
-#endif  // TANDEM_COMMON_TENSOR_VECTOR_EXP_H_
+#endif  // TANDEM_TRAINER_POLICY_CPU_VECTOR_EXP_H_
