@@ -1,5 +1,7 @@
 // TokenRecord: the completions of a train step or a capture as parallel arrays. Every drift metric,
-// interval and split is a function of a TokenRecord.
+// interval and split is a function of a TokenRecord. The behaviour policy mu is the rollout policy
+// as it sampled; the proximal policy is the trainer's at the start of the train step (the "old
+// policy" of PPO).
 //
 //   delta = log pi_proximal - log pi_behaviour,  w = e^delta
 #ifndef TANDEM_COMMON_CAPTURE_TOKEN_RECORD_H_

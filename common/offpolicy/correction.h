@@ -2,7 +2,9 @@
 // policy that the update starts from (stage 6). Pure functions over plain spans in fp64; results
 // are numbers, so nothing here carries a gradient. Used by the trainer
 // (trainer/loss/correction_tensors.h), by offline replay and by studies on toy policies.
-// docs/corrections.md has the sources and says which method to use when.
+// docs/corrections.md has the sources and says which method to use when. The behaviour policy is
+// the rollout policy mu, the proximal policy is PPO's "old policy", and the target policy is the
+// current one.
 //
 //   delta[t]  = log pi_proximal - log pi_behaviour
 //   w[t]      = exp(clamp(delta[t], -20, 20))                    token

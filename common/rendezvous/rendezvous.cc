@@ -58,12 +58,12 @@ class Patience {
   absl::Duration next_ = kFirstWarning;
 };
 
-// The store is one TCP server, at rank 0. The key "launch" names the launch it serves; all other
-// keys are below that name, so two launches never see each other's. Below it, "here/<rank>" is set
-// once by each rank to a mark of its own, which makes a second process of the same rank detectable,
-// and "go" is set once by rank 0: to an empty text when all ranks came, else to the reason. Every
-// rank returns what "go" says, so either all ranks meet or all fail with the same message. Rank 0
-// waits for "heard/<rank>" before it leaves with a failure, because the store ends with it.
+// The store is one TCP server, at rank 0. The key "launch" names the launch it serves. All keys
+// below have that name as a prefix, so two launches never see each other's. "here/<rank>" is set
+// once by each rank to a mark of its own, which makes a second process of the same rank detectable.
+// "go" is set once by rank 0: to an empty text when all ranks came, else to the reason. Every rank
+// returns what "go" says, so either all ranks meet or all fail with the same message. Rank 0 waits
+// for "heard/<rank>" before it leaves with a failure, because the store ends with it.
 class Meeting {
  public:
   explicit Meeting(const RendezvousOptions& options)

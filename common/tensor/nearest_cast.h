@@ -18,7 +18,7 @@ float ElementAsFloat(DType dtype, const std::byte* bytes, int64_t i);
 
 // Converts the tensor to `dtype` (fp32 or bf16), rounding every element to nearest even; fp64 goes
 // through fp32, as in LibTorch. A tensor that has that dtype already is returned as it is.
-//   INVALID_ARGUMENT  the tensor or `dtype` has another dtype than these
+//   INVALID_ARGUMENT  the tensor has no float dtype, or `dtype` is neither fp32 nor bf16
 absl::StatusOr<HostTensor> CastNearest(const HostTensor& tensor, DType dtype);
 
 }  // namespace tandem
