@@ -32,11 +32,11 @@ constexpr int kMaxMetadataBytes = 16 << 10;  // of one call
 constexpr int kGraceOfOldConnectionsMs = 3600 * 1000;
 
 std::unique_ptr<grpc::Server> Listen(const ServerOptions& options,
-                                     const rpc::Doorkeeper& doorkeeper,
+                                     const rpc::AccessControl& access_control,
                                      const std::vector<grpc::Service*>& services, int* port) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
-  builder.AddListeningPort(options.listen, doorkeeper.credentials(), port);
+  builder.AddListeningPort(options.listen, access_control.credentials(), port);
   builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
   // A second server on the port is an error, not half of the calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
@@ -186,11 +186,11 @@ struct RolloutServer::Impl {
 
   // For an alert before nobody can connect any more.
   void ShowCertificate() {
-    if (doorkeeper.is_plaintext()) return;
+    if (access_control.is_plaintext()) return;
     observation->metrics()
         ->GetGauge("tandem_server_certificate_expiry_timestamp_seconds",
                    "When the TLS certificate in use ends.")
-        ->Set(static_cast<double>(absl::ToUnixSeconds(doorkeeper.valid_until())));
+        ->Set(static_cast<double>(absl::ToUnixSeconds(access_control.valid_until())));
   }
 
   // Waits a moment for the engine to fail; its error if it did.
@@ -218,7 +218,7 @@ struct RolloutServer::Impl {
   const ServiceParts parts;
   const std::unique_ptr<grpc::Service> rollout_service;
   const std::unique_ptr<grpc::Service> weight_service;
-  rpc::Doorkeeper doorkeeper;
+  rpc::AccessControl access_control;
   std::string address;
   std::unique_ptr<grpc::Server> server;
 
@@ -245,8 +245,8 @@ absl::StatusOr<std::unique_ptr<RolloutServer>> RolloutServer::Create(const Serve
   }
   auto impl = std::make_unique<Impl>(options, std::move(loaded), observation, clock,
                                      std::move(tracer), std::move(history));
-  TANDEM_ASSIGN_OR_RETURN(impl->doorkeeper, rpc::Doorkeeper::Load(options.tls));
-  if (impl->doorkeeper.is_plaintext() && !IsLoopback(options.listen)) {
+  TANDEM_ASSIGN_OR_RETURN(impl->access_control, rpc::AccessControl::Load(options.tls));
+  if (impl->access_control.is_plaintext() && !IsLoopback(options.listen)) {
     log::Warning(
         "PLAINTEXT gRPC on an address others can reach: whoever reaches it can push weights",
         {{"listen", options.listen}});
@@ -255,7 +255,7 @@ absl::StatusOr<std::unique_ptr<RolloutServer>> RolloutServer::Create(const Serve
   impl->history.Started(impl->model.in_flight, impl->model.digests);
   impl->StartEngine();
   int port = 0;
-  impl->server = Listen(options, impl->doorkeeper,
+  impl->server = Listen(options, impl->access_control,
                         {impl->rollout_service.get(), impl->weight_service.get()}, &port);
   if (!impl->server || port == 0) {
     impl->engine.Stop();

@@ -21,7 +21,7 @@ namespace tandem::rollout {
 class RolloutServer {
  public:
   // Serves `loaded` at options.listen, and shows itself on `observation`, which must outlive it.
-  //   INVALID_ARGUMENT  CheckOptions; the files of options.tls (rpc::Doorkeeper)
+  //   INVALID_ARGUMENT  CheckOptions; the files of options.tls (rpc::AccessControl)
   //   ALREADY_EXISTS    the address cannot be bound: the port is in use, or not of this machine
   //   NOT_FOUND         options.reflection without gRPC's reflection library
   //   RESOURCE_EXHAUSTED  no memory for the weights of a push

@@ -33,7 +33,7 @@ int Fail(const absl::Status& status, ExitCode code) {
 int RunServer(ServerOptions options) {
   options.log.role = "rollout_server";
   absl::Status bad = CheckOptions(options);
-  bad.Update(rpc::Doorkeeper::Check(options.tls));  // before the model is loaded
+  bad.Update(rpc::AccessControl::Check(options.tls));  // before the model is loaded
   if (!bad.ok()) return Fail(bad, ExitCode::kUsage);
   if (absl::Status log = log::Configure(options.log); !log.ok()) {
     return Fail(log, ExitCode::kStorage);

@@ -10,7 +10,7 @@
 #include "common/model/model_config.h"
 #include "common/model/numerics_self_test.h"
 #include "common/model/safetensors.h"
-#include "common/process/peak_memory.h"
+#include "common/process/memory.h"
 #include "common/tensor/bf16_rounding.h"
 #include "common/tensor/instruction_set.h"
 #include "common/weights/digest.h"

@@ -12,7 +12,7 @@
 #include "common/files/shared_memory.h"
 #include "common/options/command_line.h"
 #include "common/process/end_while_loading.h"
-#include "common/process/freed_memory.h"
+#include "common/process/memory.h"
 #include "common/process/stop_signal.h"
 #include "common/rendezvous/rank_environment.h"
 #include "common/rpc/credentials.h"

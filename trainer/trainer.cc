@@ -12,7 +12,7 @@
 #include "common/base/log.h"
 #include "common/base/run_error.h"
 #include "common/base/status_macros.h"
-#include "common/process/peak_memory.h"
+#include "common/process/memory.h"
 #include "common/rendezvous/loopback.h"
 #include "common/rpc/credentials.h"
 #include "trainer/experience/group_check.h"

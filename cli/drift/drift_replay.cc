@@ -14,7 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 #include "common/options/command_line.h"
-#include "common/process/freed_memory.h"
+#include "common/process/memory.h"
 #include "drift_lab/pages/replay_text.h"
 #include "drift_lab/replay/replay.h"
 

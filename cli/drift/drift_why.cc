@@ -13,7 +13,7 @@
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 #include "common/options/command_line.h"
-#include "common/process/freed_memory.h"
+#include "common/process/memory.h"
 #include "drift_lab/pages/why_report.h"
 
 namespace tandem::cli {

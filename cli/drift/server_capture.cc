@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
-#include "common/base/stable_hash.h"
+#include "common/base/stable_random.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/files/file_system.h"
@@ -49,7 +49,7 @@ rollout::v1::GenerateGroupRequest MakeRequest(const CaptureRequest& request, siz
   sampling->set_max_new_tokens(request.sampling.max_new_tokens);
   sampling->set_return_support(true);
   sampling->set_packed_support(true);
-  sampling->set_seed(trainer::StableHash({request.seed, g}));
+  sampling->set_seed(StableHash({request.seed, g}));
   return group;
 }
 

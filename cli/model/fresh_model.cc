@@ -8,8 +8,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/random_normal.h"
 #include "common/base/run_error.h"
+#include "common/base/stable_random.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 #include "common/model/safetensors.h"

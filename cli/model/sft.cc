@@ -19,7 +19,7 @@
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/options/command_line.h"
-#include "common/process/freed_memory.h"
+#include "common/process/memory.h"
 #include "trainer/prompts/prompt_source.h"
 
 namespace tandem::cli {

@@ -12,7 +12,6 @@
 #include "cli/security/certificate_authority.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
-#include "common/files/private_file.h"
 #include "common/rpc/roles.h"
 #include "common/rpc/tls_directory.h"
 

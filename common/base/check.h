@@ -1,5 +1,6 @@
-// TANDEM_CHECK: a broken invariant of our own ends the process with file, line and condition.
-// Never for bad input: that is an absl::Status. (c10 owns the name CHECK.)
+// TANDEM_CHECK: ends the process with file, line and condition when an invariant of this code is
+// broken. Bad input is never checked with it; bad input is an absl::Status. (c10 owns the name
+// CHECK.)
 #ifndef TANDEM_COMMON_BASE_CHECK_H_
 #define TANDEM_COMMON_BASE_CHECK_H_
 

@@ -1,5 +1,6 @@
-// Clocks: seconds that only go forward, for durations, and wall time for records. A class whose
-// behaviour depends on time takes a SecondsClock in its constructor; tests give it one they turn.
+// Clocks: a monotonic clock for durations and the wall clock for records. A class whose behaviour
+// depends on time takes a SecondsClock in its constructor, so that tests can pass a clock that they
+// control.
 #ifndef TANDEM_COMMON_BASE_CLOCK_H_
 #define TANDEM_COMMON_BASE_CLOCK_H_
 
@@ -11,7 +12,8 @@
 
 namespace tandem {
 
-// Seconds since some fixed moment of this machine; never goes back. Thread-safe.
+// Seconds since a fixed but unspecified moment of this machine. The value never decreases.
+// Thread-safe.
 inline double MonotonicSeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }

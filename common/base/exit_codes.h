@@ -1,5 +1,5 @@
-// Exit codes of every program of the project (listed for users in docs/), so that a script or a
-// cluster's restart policy can tell a typing error from a lost server.
+// The exit codes of every program of the project (docs/ lists them for users). They let a script or
+// a cluster's restart policy tell a typing error from a lost server.
 #ifndef TANDEM_COMMON_BASE_EXIT_CODES_H_
 #define TANDEM_COMMON_BASE_EXIT_CODES_H_
 
@@ -14,9 +14,9 @@ enum class ExitCode : int {
   kInternal = 1,
   kUsage = 2,              // command line or configuration
   kBadModelOrData = 3,     // a model or data file is missing, damaged or unsupported
-  kServerLost = 4,         // a rollout server cannot be reached, beyond patience
+  kServerLost = 4,         // a rollout server could not be reached in the time allowed
   kServerOwned = 5,        // a rollout server belongs to another run
-  kDeliveryNotProven = 6,  // pushed weights are not what a server runs, or drift says so
+  kDeliveryNotProven = 6,  // a server does not run the weights it was pushed
   kStorage = 7,            // disk full, a file cannot be written
   kTooManySkipped = 8,     // train steps without a finite loss, too many in a row
   kChildDied = 9,          // a process the launcher started ended by itself
@@ -27,19 +27,21 @@ enum class ExitCode : int {
 
 constexpr int ToInt(ExitCode code) { return static_cast<int>(code); }
 
-// Of a process that ended because `signal` asked it to (StopSignal::signal), as a shell counts: 128
-// and the signal's number. 0 is a stop without a signal of its own.
+// The exit code of a process that ended because `signal` asked it to: 128 plus the number of the
+// signal, as in a shell. A `signal` of 0 is a stop that another process requested, and counts as
+// SIGTERM.
 constexpr ExitCode ExitCodeOfSignal(int signal) {
   return signal == SIGINT ? ExitCode::kInterrupted : ExitCode::kTerminated;
 }
 
-// Either of the two above: the process was asked to stop, and did.
+// True for the two codes of a process that was asked to stop and did.
 constexpr bool IsStop(ExitCode code) {
   return code == ExitCode::kInterrupted || code == ExitCode::kTerminated;
 }
 
-// What an error means when nothing more is known about where it came from. Programs that know (an
-// error while reading the model is kBadModelOrData whatever its code) choose themselves.
+// The exit code for an error about whose origin nothing more is known. A caller that knows the
+// origin chooses the code itself: an error while reading the model is kBadModelOrData whatever its
+// status code.
 inline ExitCode ExitCodeFor(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kOk:

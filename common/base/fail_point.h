@@ -1,9 +1,11 @@
-// FailPoint: a step at which a test may end this process as a crash would, with SIGKILL. Tests kill
-// a process at each step of a weight push and at each durable point of a checkpoint in turn.
+// FailPoint: a step at which a test can end this process with SIGKILL, as a crash would. Tests use
+// it to kill a process at every step of a weight push and at every durable point of a checkpoint in
+// turn.
 //
-// Off, and one look into the environment, unless TANDEM_FAIL_POINT is set: "SUBSTRING:N" ends the
-// process when it passes the N-th point (from 1) whose name contains SUBSTRING. The points stand at
-// steps that take milliseconds and more, never in a decode step or a kernel.
+// A fail point costs one look into the environment, and does nothing unless TANDEM_FAIL_POINT is
+// set. TANDEM_FAIL_POINT="SUBSTRING:N" ends the process when it passes the N-th point (counted from
+// 1) whose name contains SUBSTRING. Fail points are placed at steps that take milliseconds or more,
+// never in a decode step or a kernel.
 #ifndef TANDEM_COMMON_BASE_FAIL_POINT_H_
 #define TANDEM_COMMON_BASE_FAIL_POINT_H_
 

@@ -1,5 +1,6 @@
-// JsonNumber: a float as JSON files and logs of the project carry it: nine significant digits
-// (enough to give a float32 back exactly); NaN and infinities, which JSON lacks, are null.
+// JsonNumber: a number as the project's JSON files and logs print it, with nine significant digits,
+// which are enough to restore a float32 exactly. JSON has no NaN and no infinity, so both are
+// written as null.
 #ifndef TANDEM_COMMON_BASE_JSON_NUMBER_H_
 #define TANDEM_COMMON_BASE_JSON_NUMBER_H_
 

@@ -28,13 +28,13 @@ struct Sinks {
 
 std::shared_ptr<spdlog::logger> MakeLogger(std::vector<spdlog::sink_ptr> sinks) {
   auto logger = std::make_shared<spdlog::logger>("tandem", sinks.begin(), sinks.end());
-  logger->set_pattern("%v");  // Lines are rendered here, whole.
+  logger->set_pattern("%v");  // this file renders whole lines
   logger->set_level(spdlog::level::trace);
   logger->flush_on(spdlog::level::trace);
   return logger;
 }
 
-// Never destroyed: threads may log while the process ends.
+// The sinks are never destroyed, because threads may log while the process ends.
 Sinks& GlobalSinks() {
   static Sinks* const sinks =
       new Sinks{{}, MakeLogger({std::make_shared<spdlog::sinks::stderr_sink_mt>()})};
@@ -63,7 +63,7 @@ class Memory {
   int64_t newest_ = 0;
 };
 
-// Never destroyed, as the sinks.
+// Never destroyed either.
 Memory& GlobalMemory() {
   static Memory* const memory = new Memory;
   return *memory;
@@ -83,7 +83,7 @@ const char* Name(Level level) {
   return "ERROR";
 }
 
-// With quotes, control characters escaped, broken UTF-8 replaced.
+// Returns `text` with quotes, control characters escaped and invalid UTF-8 replaced.
 std::string JsonString(std::string_view text) {
   return nlohmann::json(std::string(text))
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -140,7 +140,7 @@ absl::Status Configure(const LogOptions& options) {
 void Write(Level level, std::string_view message, std::initializer_list<Field> fields) {
   const Sinks& sinks = GlobalSinks();
   if (level < sinks.options.level) return;
-  // A line stays one line, and does nothing to a terminal, whatever its values hold.
+  // Escaping keeps a record on one line and keeps its values from controlling a terminal.
   const std::string line = Printable(sinks.options.format == Format::kJson
                                          ? JsonLine(sinks.options.role, level, message, fields)
                                          : TextLine(sinks.options.role, level, message, fields));

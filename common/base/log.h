@@ -1,6 +1,6 @@
-// Structured log: a message and named values, as text or JSON lines, to stderr and optionally a
-// file. Control characters in them are written out (printable.h). spdlog stays behind this header.
-// Thread-safe. Secrets are never passed here.
+// A structured log: a message with named values, written as text or as JSON lines to stderr and
+// optionally to a file. Control characters are escaped (printable.h). spdlog is not visible to
+// callers. Thread-safe. Never pass a secret here.
 #ifndef TANDEM_COMMON_BASE_LOG_H_
 #define TANDEM_COMMON_BASE_LOG_H_
 
@@ -26,12 +26,12 @@ struct LogOptions {
   std::string role;  // "trainer", "rollout_server": in every line
 };
 
-// Call once, before threads start. Until then lines go to stderr as text at kInfo.
+// Call it once, before threads start. Until then, lines go to stderr as text from level kInfo on.
 //   UNAVAILABLE  the file cannot be opened
 absl::Status Configure(const LogOptions& options);
 
-// The newest lines of this process, whatever the options: kRememberedLines of them, each cut at
-// kRememberedLineBytes. Numbered from 1 in the order they were written.
+// The process remembers its newest lines, whatever the options: kRememberedLines of them, each cut
+// at kRememberedLineBytes. They are numbered from 1 in the order in which they were written.
 struct NumberedLine {
   int64_t number = 0;
   std::string text;
@@ -39,11 +39,12 @@ struct NumberedLine {
 inline constexpr size_t kRememberedLines = 2000;
 inline constexpr size_t kRememberedLineBytes = 4096;
 
-// At most `max_lines` of them with a number above `after`, the newest ones, oldest first. Where no
-// line has the number `after` yet, the caller followed another process: as if it were 0.
+// Returns the newest remembered lines with a number above `after`, at most `max_lines` of them,
+// oldest first. If no line has reached the number `after` yet, the caller's number comes from an
+// earlier process, and counts as 0.
 std::vector<NumberedLine> LastLines(size_t max_lines, int64_t after = 0);
 
-// One named value, rendered when constructed (numbers without quotes in JSON).
+// One named value. It is rendered on construction; in JSON, numbers have no quotes.
 struct Field {
   template <typename T>
   requires std::is_arithmetic_v<T> Field(std::string_view name, T number)

@@ -1,5 +1,6 @@
-// Mutex, MutexLock, CondVar: std::mutex with Clang's thread-safety annotations. absl::Mutex is not
-// used: Debian's Abseil is not instrumented, and TSan reports false races on it.
+// Mutex, MutexLock, CondVar: std::mutex with Clang's thread-safety annotations. The project does
+// not use absl::Mutex, because Debian's build of Abseil is not instrumented and TSan reports false
+// races on it.
 #ifndef TANDEM_COMMON_BASE_MUTEX_H_
 #define TANDEM_COMMON_BASE_MUTEX_H_
 
@@ -33,8 +34,8 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex* const mu_;
 };
 
-// Waits release `mu`, which the caller holds, and hold it again on return. Spurious wake-ups
-// happen: wait in a loop over the condition.
+// A condition variable. The caller holds `mu`; waiting releases it and takes it again before
+// returning. Spurious wake-ups happen, so wait in a loop over the condition.
 class CondVar {
  public:
   void Wait(Mutex* mu) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
@@ -43,12 +44,12 @@ class CondVar {
     lock.release();
   }
 
-  // False if `deadline` passed first.
+  // Returns false if `deadline` passed first.
   bool WaitUntil(Mutex* mu, std::chrono::steady_clock::time_point deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     std::unique_lock<std::mutex> lock(mu->mu_, std::adopt_lock);
 #ifdef __SANITIZE_THREAD__
-    // TSan of gcc 12 does not intercept the wait on the steady clock.
+    // TSan of gcc 12 does not intercept a wait on the steady clock.
     const auto left = deadline - std::chrono::steady_clock::now();
     const auto status = cv_.wait_until(
         lock, std::chrono::system_clock::now() +

@@ -11,7 +11,7 @@ namespace {
 
 struct Decoded {
   uint32_t code = 0;
-  size_t size = 0;  // bytes; 0: no UTF-8
+  size_t size = 0;  // bytes; 0: not valid UTF-8
 };
 
 Decoded DecodeFirst(std::string_view text) {
@@ -25,7 +25,8 @@ Decoded DecodeFirst(std::string_view text) {
     if ((byte & 0xC0) != 0x80) return {};
     code = (code << 6) | (byte & 0x3Fu);
   }
-  // The least code of each size: longer ways to write a character hide it from a filter.
+  // The smallest code point of each size. A longer encoding of the same character could slip past a
+  // filter.
   constexpr std::array<uint32_t, 5> kLeast = {0, 0, 0x80, 0x800, 0x10000};
   const bool is_surrogate = code >= 0xD800 && code <= 0xDFFF;
   if (code < kLeast[size] || code > 0x10FFFF || is_surrogate) return {};

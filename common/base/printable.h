@@ -1,6 +1,6 @@
-// Text from others, made fit for a terminal: what would move the cursor, change colours, hide or
-// turn around other text is written out instead. Pure. Used by the log and by what prints answers
-// of other processes.
+// Printable: makes text of unknown origin safe to print on a terminal, by escaping everything that
+// would move the cursor, change colours, or hide or reorder other text. Used by the log and by
+// programs that print answers of other processes. Pure.
 #ifndef TANDEM_COMMON_BASE_PRINTABLE_H_
 #define TANDEM_COMMON_BASE_PRINTABLE_H_
 
@@ -9,13 +9,13 @@
 
 namespace tandem {
 
-// `text` on one line: line breaks and tabs as \n, \r, \t; other control characters (C0 with ESC,
-// DEL, C1), line separators and marks of writing direction as \uXXXX; bytes that are no UTF-8 as
-// U+FFFD. Everything else, letters of any script included, as it is. Inside JSON strings the result
-// stands for the same text.
+// Returns `text` as one line. Line breaks and tabs become \n, \r and \t. Other control characters
+// (C0 including ESC, DEL, C1), line separators and direction marks become \uXXXX. Bytes that are
+// not valid UTF-8 become U+FFFD. Everything else is unchanged, letters of every script included.
+// Inside a JSON string, the result denotes the same text.
 std::string Printable(std::string_view text);
 
-// Each line of `text` by itself: a message of several lines stays so.
+// The same for each line of `text`, so that a message of several lines keeps its line breaks.
 std::string PrintableLines(std::string_view text);
 
 // The text up to its first line break: what a library's error says before its own stack trace.

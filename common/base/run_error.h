@@ -1,5 +1,5 @@
-// Errors of a run that know their exit code: the same status code can mean a bad model or a server
-// that belongs to another run, and only the place that met the error can tell.
+// Errors that carry the exit code of the run. The same status code can mean a bad model or a server
+// that belongs to another run, and only the code that met the error can tell which.
 #ifndef TANDEM_COMMON_BASE_RUN_ERROR_H_
 #define TANDEM_COMMON_BASE_RUN_ERROR_H_
 
@@ -16,7 +16,7 @@ namespace tandem::trainer {
 
 inline constexpr char kExitCodePayload[] = "tandem/exit_code";
 
-// The same error; OK stays OK. A code that is there already stays.
+// Returns `status` with `code` attached. OK stays OK, and a code that is already attached is kept.
 inline absl::Status WithExitCode(absl::Status status, ExitCode code) {
   if (!status.ok() && !status.GetPayload(kExitCodePayload).has_value()) {
     status.SetPayload(kExitCodePayload, absl::Cord(std::to_string(ToInt(code))));
@@ -24,7 +24,7 @@ inline absl::Status WithExitCode(absl::Status status, ExitCode code) {
   return status;
 }
 
-// Of a run whose last weights found no room.
+// The error of a run whose last weights could not be saved because the disk is full.
 inline absl::Status NotSaved(WeightVersion version, int64_t saved_step, const absl::Status& why) {
   return WithExitCode(
       absl::ResourceExhaustedError(absl::StrCat(

@@ -1,6 +1,6 @@
 #include "common/base/version.h"
 
-// Written at build time by cmake/git_commit.cmake, only when it changes.
+// cmake/git_commit.cmake writes this file at build time, and only when its contents change.
 #include "generated/git_commit.inc"
 
 namespace tandem {

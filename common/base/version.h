@@ -1,4 +1,4 @@
-// What this build is: for `tandem version`, run directories, captures and GetInfo.
+// Identifies this build in `tandem version`, run directories, captures and GetInfo.
 #ifndef TANDEM_COMMON_BASE_VERSION_H_
 #define TANDEM_COMMON_BASE_VERSION_H_
 
@@ -8,7 +8,8 @@ namespace tandem {
 
 std::string_view ProjectVersion();  // "0.1.0"
 
-// Abbreviated commit, with "+" when the tree had changes; "unknown" outside a git checkout.
+// The abbreviated commit, followed by "+" when the work tree had changes; "unknown" outside a git
+// checkout.
 std::string_view GitCommit();
 
 std::string_view CompilerVersion();  // "g++ 12.2.0"

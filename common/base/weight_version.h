@@ -1,4 +1,5 @@
-// WeightVersion: the count of train steps behind a set of weights; 0 is the starting checkpoint.
+// WeightVersion: the number of train steps that produced a set of weights; 0 is the starting
+// checkpoint.
 #ifndef TANDEM_COMMON_BASE_WEIGHT_VERSION_H_
 #define TANDEM_COMMON_BASE_WEIGHT_VERSION_H_
 
@@ -14,7 +15,7 @@ struct WeightVersion {
   friend auto operator<=>(const WeightVersion&, const WeightVersion&) = default;
 };
 
-// Run of consecutive tokens drawn under one version.
+// A run of consecutive tokens that were sampled under one version.
 struct VersionSpan {
   WeightVersion version;
   int32_t num_tokens = 0;  // at least 1

@@ -75,7 +75,7 @@ std::string_view PackedOf(const Capture& c, int64_t token) {
   return all.substr(begin, end - begin);
 }
 
-// A SupportView takes only bytes that are known to be good.
+// SupportView requires bytes that have been checked.
 absl::Status CheckSupports(const Capture& c) {
   std::vector<int32_t> ids;
   for (int64_t t = 0; t < c.num_tokens(); ++t) {

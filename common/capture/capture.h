@@ -1,9 +1,11 @@
-// Capture: one batch of completions with everything that is known about it, on disk: the unit of
-// study, of bug reports and of counterfactual replay. Written by the trainer (capture.every) and by
-// `tandem drift capture`; read by the drift lab. Format: docs/capture_format.md. Free of LibTorch.
+// Capture: one batch of completions with everything that is known about it, stored on disk. It is
+// the unit of study, of bug reports and of counterfactual replay. The trainer (capture.every) and
+// `tandem drift capture` write captures, and the drift lab reads them. docs/capture_format.md
+// describes the format. Free of LibTorch.
 //
-// A directory with tensors.safetensors (columns) and manifest.json (facts, and the digest of the
-// columns), which is written last: a directory without one is not a capture.
+// A capture is a directory with tensors.safetensors (the columns) and manifest.json (the facts, and
+// the digest of the columns). The manifest is written last, so a directory without one is not a
+// capture.
 #ifndef TANDEM_COMMON_CAPTURE_CAPTURE_H_
 #define TANDEM_COMMON_CAPTURE_CAPTURE_H_
 
@@ -21,10 +23,11 @@
 
 namespace tandem::offpolicy {
 
-// Written. ReadCapture reads 1 as well, which has supports as plain ids.
+// The version that WriteCapture writes. ReadCapture also reads version 1, which stores supports as
+// plain ids.
 inline constexpr int64_t kCaptureFormatVersion = 2;
 
-// How the tokens were drawn, as the request asked.
+// The sampling parameters of the request.
 struct CapturedSampling {
   float temperature = 1;
   int32_t top_k = 0;
@@ -32,24 +35,24 @@ struct CapturedSampling {
   int32_t min_new_tokens = 0, max_new_tokens = 0;
 };
 
-// A server that drew some of them, as it describes itself.
+// A server that sampled some of the tokens, as it describes itself.
 struct CapturedServer {
   std::string address, build, dtype, numerics, instruction_set, in_flight;
 };
 
-// The forward that made the proximal log-probs.
+// The trainer's forward pass that computed the proximal log-probs.
 struct CapturedTrainer {
   std::string dtype, numerics, instruction_set, library;
-  int64_t row_tokens =
-      0;  // completions of a group are packed into rows of at most so many; 0: unknown
+  int64_t row_tokens = 0;  // most tokens of a packed row; 0: unknown
 };
 
-// A version of the weights that tokens of the capture carry, or the one they were re-scored under.
+// A version of the weights: one that sampled tokens of the capture, or one that they were scored
+// again under.
 struct CapturedWeights {
   int64_t version = 0;
-  std::string rounding;  // of the cast to the servers' dtype: "nearest" or "dither"
-  DigestMap served;      // tensor -> digest of the bytes servers were proven to run; empty: unknown
-  std::string masters;   // fp32 safetensors, relative to the capture; empty: not kept
+  std::string rounding;        // how the cast to the servers' dtype rounds: "nearest" or "dither"
+  DigestMap served;            // digest of the bytes the servers verifiably ran; empty: unknown
+  std::string masters;         // path of the fp32 safetensors in the capture; empty: not kept
   std::string masters_digest;  // CombinedDigest of its tensors
 };
 
@@ -58,51 +61,51 @@ struct CaptureManifest {
   std::string source;      // "run" or "server"
   std::string tandem_version;
   std::string run_id;
-  int64_t step = 0;              // train step that was about to consume the batch
-  int64_t proximal_version = 0;  // weights the proximal log-probs are of
+  int64_t step = 0;              // the train step that was to consume the batch
+  int64_t proximal_version = 0;  // version of the weights behind proximal_logprobs
   std::string model_path, model_type, tokenizer_hash;
-  std::string model_config_digest;  // of config.json
+  std::string model_config_digest;  // digest of config.json
   CapturedSampling sampling;
   std::vector<CapturedServer> servers;
-  CapturedTrainer trainer;               // empty strings when nothing was re-scored
-  std::vector<CapturedWeights> weights;  // in order of version
-  std::vector<std::string>
-      injected;  // faults that a run asked for (drift.inject): never empty then
+  CapturedTrainer trainer;               // empty strings when nothing was scored again
+  std::vector<CapturedWeights> weights;  // sorted by version
+  std::vector<std::string> injected;     // injected faults (drift.inject); empty in a healthy run
 };
 
 enum class CapturedFinish : uint8_t { kStop = 1, kLength = 2, kStopString = 3, kStoppedEarly = 4 };
 
-// Columns. [G] groups, [S] completions in order of group, [T] tokens in order of completion.
+// The columns. Lengths: [G] groups, [S] completions sorted by group, [T] tokens sorted by
+// completion.
 struct Capture {
   CaptureManifest manifest;
 
   std::vector<int64_t> group_id;        // [G]
-  std::vector<int32_t> prompt_ids;      // all prompts, one after the other
+  std::vector<int32_t> prompt_ids;      // all prompts, concatenated
   std::vector<int64_t> prompt_offsets;  // [G + 1]
 
-  std::vector<int32_t> group;             // [S] place of the completion's group
-  std::vector<int32_t> completion_index;  // [S] in its group
+  std::vector<int32_t> group;             // [S] index of the completion's group
+  std::vector<int32_t> completion_index;  // [S] index within the group
   std::vector<int64_t> token_offsets;     // [S + 1]
   std::vector<double> reward;             // [S]
   std::vector<uint8_t> masked;            // [S] 1: not trained
   std::vector<uint8_t> finish;            // [S] CapturedFinish
-  std::vector<int64_t> token_hash;        // [S] XXH3-64 of the ids, as the server sent it
+  std::vector<int64_t> token_hash;        // [S] XXH3-64 of the ids, as received from the server
   std::vector<int64_t> seed;              // [S]
 
   std::vector<int32_t> token_ids;               // [T]
   std::vector<float> behaviour_logprobs;        // [T]
   std::vector<float> raw_logprobs;              // [T]
-  std::vector<float> proximal_logprobs;         // [T]; NaN where not re-scored
-  std::vector<float> entropies;                 // [T] of the sampling distribution
+  std::vector<float> proximal_logprobs;         // [T]; NaN where not scored again
+  std::vector<float> entropies;                 // [T] nats, of the sampling distribution
   std::vector<float> logprob_second_moments;    // [T]
-  std::vector<float> kept_mass;                 // [T]
+  std::vector<float> kept_mass;                 // [T] retained probability mass
   std::vector<float> advantages;                // [T]
-  std::vector<int64_t> weight_version;          // [T] that drew the token
+  std::vector<int64_t> weight_version;          // [T] version that sampled the token
   std::vector<int32_t> decode_batch_size;       // [T]
   std::vector<uint8_t> prefix_cached;           // [T]
-  std::vector<uint8_t> packed_support;          // ids filters left, where they left some out: bytes
-                                                // of PackedSupport, one token after the other
-  std::vector<int64_t> packed_support_offsets;  // [T + 1]; equal neighbours: all ids
+  std::vector<uint8_t> packed_support;          // PackedSupport bytes, token after token, of
+                                                // the ids that the sampling filters left
+  std::vector<int64_t> packed_support_offsets;  // [T + 1]; an empty range means all ids
 
   int64_t num_groups() const { return static_cast<int64_t>(group_id.size()); }
   int64_t num_completions() const { return static_cast<int64_t>(group.size()); }
@@ -110,10 +113,10 @@ struct Capture {
   std::span<const int32_t> prompt(int64_t group_place) const;
   std::span<const int32_t> ids(int64_t completion) const;
   SupportView support(int64_t token) const;
-  const CapturedWeights* WeightsOf(int64_t version) const;  // null when not described
+  const CapturedWeights* WeightsOf(int64_t version) const;  // null if not in the manifest
 };
 
-// The columns that a TokenRecord needs beside those of the capture.
+// The columns of a TokenRecord that are derived from those of a capture.
 struct CaptureRecord {
   std::vector<int32_t> sequence, position, version_lag, length;
   std::vector<uint8_t> mask;
@@ -121,19 +124,20 @@ struct CaptureRecord {
 CaptureRecord MakeCaptureRecord(const Capture& capture);
 TokenRecord RecordOf(const Capture& capture, const CaptureRecord& columns);
 
-// Do the columns fit together?
-//   INVALID_ARGUMENT  names the column, its length and the one it must have; offsets that fall; a
-//                     group out of range; an empty prompt or completion
+// Checks that the columns are consistent.
+//   INVALID_ARGUMENT  a column has the wrong length (the message names it, its length and the
+//                     expected one), offsets decrease, a group is out of range, or a prompt or a
+//                     completion is empty
 absl::Status CheckCapture(const Capture& capture);
 
-// Writes to PATH.tmp, fsyncs and renames; a capture that was there is replaced.
-//   INVALID_ARGUMENT  CheckCapture
-//   RESOURCE_EXHAUSTED, UNAVAILABLE  the disk (file_system.h); nothing is left behind at PATH
+// Writes to PATH.tmp, fsyncs and renames. An existing capture at `path` is replaced.
+//   INVALID_ARGUMENT  as CheckCapture
+//   RESOURCE_EXHAUSTED, UNAVAILABLE  a disk error (file_system.h); PATH is then as it was before
 absl::Status WriteCapture(const std::string& path, const Capture& capture);
 
-//   NOT_FOUND         no directory, or one without a manifest: writing it did not end
-//   INVALID_ARGUMENT  not a capture; one of another format version; CheckCapture
-//   DATA_LOSS         the columns are not those the manifest was written for (truncated or changed)
+//   NOT_FOUND         no such directory, or it has no manifest because writing it did not end
+//   INVALID_ARGUMENT  not a capture, another format version, or an error of CheckCapture
+//   DATA_LOSS         the columns do not match the manifest's digest (truncated or changed)
 absl::StatusOr<Capture> ReadCapture(const std::string& path);
 
 }  // namespace tandem::offpolicy

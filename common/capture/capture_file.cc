@@ -1,4 +1,4 @@
-// ReadCapture and WriteCapture: the columns as safetensors, the manifest as JSON.
+// ReadCapture and WriteCapture: columns are stored as safetensors, the manifest as JSON.
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -36,7 +36,7 @@ constexpr DType DTypeOf() {
   return DType::kU8;
 }
 
-// Calls visit(name, column) for every column but the supports, of a Capture or of a const one.
+// Calls visit(name, column) for every column except the supports. `C` is Capture or const Capture.
 template <typename C, typename Visit>
 void ForEachColumn(C& c, const Visit& visit) {
   visit("group_id", c.group_id);
@@ -82,7 +82,7 @@ std::vector<HostTensor> ColumnsOf(const Capture& capture) {
   return tensors;
 }
 
-// The supports of format 1: ids of every token, one after the other, and their [T + 1] ends.
+// The supports in format 1: the ids of all tokens, concatenated, and their [T + 1] offsets.
 struct PlainSupports {
   std::vector<int32_t> ids;
   std::vector<int64_t> offsets;
@@ -210,7 +210,7 @@ json ManifestJson(const Capture& capture, const std::string& columns_digest) {
           {"columns_digest", columns_digest}};
 }
 
-// nlohmann throws on a missing key or another type; ReadCapture turns that into a status.
+// nlohmann throws on a missing key or a wrong type; ReadCapture turns the exception into a status.
 CaptureManifest ParseManifest(const json& j) {
   CaptureManifest m;
   j.at("created_at").get_to(m.created_at);

@@ -1,5 +1,7 @@
-// TokenRecord: the completions of a train step or a capture as parallel arrays: what every drift
-// metric, interval and split is a function of.
+// TokenRecord: the completions of a train step or a capture as parallel arrays. Every drift metric,
+// interval and split is a function of a TokenRecord. The behaviour policy mu is the rollout policy
+// as it sampled; the proximal policy is the trainer's at the start of the train step (the "old
+// policy" of PPO).
 //
 //   delta = log pi_proximal - log pi_behaviour,  w = e^delta
 #ifndef TANDEM_COMMON_CAPTURE_TOKEN_RECORD_H_
@@ -12,18 +14,18 @@
 namespace tandem::offpolicy {
 
 struct TokenRecord {
-  // [T], in parallel; tokens of a completion stand together, in order.
+  // [T], parallel. The tokens of a completion are contiguous and in order.
   std::span<const float> behaviour_logprobs;
   std::span<const float> proximal_logprobs;
-  std::span<const float> entropies;               // of the sampling distribution, nats
+  std::span<const float> entropies;               // entropy of the sampling distribution, nats
   std::span<const float> logprob_second_moments;  // of the sampling distribution
   std::span<const float> advantages;
-  std::span<const int32_t> sequence;     // number of the token's completion, 0 .. S - 1
-  std::span<const int32_t> position;     // in its completion, from 0
-  std::span<const int32_t> version_lag;  // versions between the one that drew it and the one scored
-  std::span<const uint8_t> mask;         // 0: left out
-  // [S], of each completion.
-  std::span<const int32_t> group;   // number of its prompt's group
+  std::span<const int32_t> sequence;     // index of the token's completion, in [0, S)
+  std::span<const int32_t> position;     // in the completion, from 0
+  std::span<const int32_t> version_lag;  // scored version less the version that sampled it
+  std::span<const uint8_t> mask;         // 0: the token is left out
+  // [S], one element per completion.
+  std::span<const int32_t> group;   // index of its group
   std::span<const int32_t> length;  // tokens
 
   bool IsFinite(size_t t) const {

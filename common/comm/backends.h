@@ -1,5 +1,4 @@
-// The process groups of c10d that a Collective works on. Includes LibTorch. Errors are exceptions
-// of c10d.
+// The c10d process groups under a Collective. Includes LibTorch. Errors are exceptions of c10d.
 #ifndef TANDEM_COMMON_COMM_BACKENDS_H_
 #define TANDEM_COMMON_COMM_BACKENDS_H_
 
@@ -14,28 +13,29 @@
 
 namespace tandem::comm {
 
-// Waits for all members; a connection between every two of them, over the interface of
-// GLOO_SOCKET_IFNAME, else within a machine over loopback, else over the one that this host's name
-// resolves to.
+// Connects every pair of members and waits until all are there. Gloo uses the interface named by
+// GLOO_SOCKET_IFNAME; without that variable, it uses loopback within a machine, and otherwise the
+// interface that this host's name resolves to.
 c10::intrusive_ptr<c10d::Backend> MakeGloo(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                            int size, Reach reach,
                                            std::chrono::milliseconds deadline);
 
-// There is no device for the backend to work on.
+// Thrown when this machine has no device for the backend.
 class NoDevice : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Waits for all members. On this thread's current CUDA device; operations run on a stream of the
-// backend's own, behind what the current stream has been given, and a wait holds the caller until
-// the device has finished. c10d's watchdog aborts what passes the deadline; its flight recorder
-// keeps the operations. Throws NoDevice.
+// Waits until all members are there. The group works on this thread's current CUDA device.
+// Operations run on a stream of the backend, after what is already on the current stream, and a
+// wait blocks the caller until the device has finished. c10d's watchdog aborts operations that pass
+// the deadline, and its flight recorder keeps a record of them. Throws NoDevice.
 c10::intrusive_ptr<c10d::Backend> MakeNccl(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                            int size, const std::string& name,
                                            std::chrono::milliseconds deadline);
 
-// As FlightRecord (group.h), of NCCL's operations, which c10d records apart. Empty without NCCL.
+// Like FlightRecord (group.h), for NCCL's operations, which c10d records separately. Empty without
+// NCCL.
 std::string NcclFlightRecord();
 
 }  // namespace tandem::comm

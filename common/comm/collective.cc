@@ -16,9 +16,10 @@ namespace {
 
 using WorkHandle = c10::intrusive_ptr<c10d::Work>;
 
-// Held while an operation begins. The first of each group adds it to a table of the process, and
-// every one looks there: c10d's flight recorder (FlightRecorderDetail.hpp, all_pg_status_) has no
-// lock around that, and threads that began operations side by side crashed.
+// Held while an operation is enqueued. The first operation of each group adds the group to a table
+// of the process, and every operation reads that table: c10d's flight recorder
+// (FlightRecorderDetail.hpp, all_pg_status_) accesses it without a lock, so that concurrent
+// enqueues crashed.
 std::mutex flight_recorder;
 
 c10d::ReduceOp OpOf(Reduction reduction) {
@@ -33,12 +34,12 @@ struct Collective::Group {
         options(wanted),
         roll_call(store, options.members, options.rank, options.lag) {}
 
-  // NCCL's threads and communicator end here, quietly. Gloo's end with the object.
+  // Ends NCCL's threads and communicator without messages. Gloo's end with the object.
   ~Group() {
     try {
       if (backend && backend->getBackendName() == "nccl") backend->abort();
     } catch (const std::exception&) {
-      // What is broken already has no more to say.
+      // The group is ending; a failure to abort changes nothing.
     }
   }
 
@@ -66,7 +67,7 @@ struct Collective::Group {
     return std::chrono::milliseconds(absl::ToInt64Milliseconds(options.deadline));
   }
 
-  // "all_reduce 12 of group train (0.3 MB, 4 ranks)".
+  // For messages: "all_reduce 12 of group train (0.3 MB, 4 ranks)".
   std::string Describe(const char* operation, int64_t number, int64_t bytes) const {
     return absl::StrFormat("%s %d of group %s (%.1f MB, %d ranks)", operation, number, options.name,
                            static_cast<double>(bytes) / 1e6, options.members.size());
@@ -74,7 +75,7 @@ struct Collective::Group {
 
   absl::Status Fail(const std::string& what, int64_t number, absl::Time start,
                     const std::string& error) {
-    // What Abort broke needs no culprit.
+    // After Abort there is no culprit to look for.
     if (absl::Status why = state(); !why.ok()) return why;
     const absl::Duration took = SteadyNow() - start;
     return Break(absl::UnavailableError(
@@ -83,7 +84,10 @@ struct Collective::Group {
                         roll_call.Ask(number), FirstLine(error))));
   }
 
-  // Begins an operation; what it returns waits for it.
+  // Enqueues an operation, and returns a function that waits for it. Operations are numbered, and
+  // the roll call publishes the number of the last one this member entered. Since all members call
+  // the same operations in the same order, a member with a smaller number is behind. Several
+  // operations may be in progress, so only waiting for the last one marks this member as outside.
   template <typename Begin>
   std::function<absl::Status()> Start(const char* operation, int64_t bytes, const Begin& begin) {
     if (absl::Status why = state(); !why.ok()) {
@@ -189,28 +193,12 @@ Pending Collective::StartAllGather(at::Tensor part, at::Tensor all) {
   }));
 }
 
-absl::Status Collective::AllGather(at::Tensor part, at::Tensor all) {
-  return StartAllGather(std::move(part), std::move(all)).Wait();
-}
-
 Pending Collective::StartReduceScatter(at::Tensor all, at::Tensor part) {
   return Pending(group_->Start("reduce_scatter", static_cast<int64_t>(all.nbytes()), [&] {
     c10d::ReduceScatterOptions options;
     options.timeout = group_->deadline();
     return group_->backend->_reduce_scatter_base(part, all, options);
   }));
-}
-
-absl::Status Collective::ReduceScatter(at::Tensor all, at::Tensor part) {
-  return StartReduceScatter(std::move(all), std::move(part)).Wait();
-}
-
-absl::Status Collective::Barrier() {
-  return group_->Start("barrier", 0, [&] {
-    c10d::BarrierOptions options;
-    options.timeout = group_->deadline();
-    return group_->backend->barrier(options);
-  })();
 }
 
 void Collective::Abort(const std::string& reason) {
@@ -221,7 +209,7 @@ void Collective::Abort(const std::string& reason) {
   try {
     group_->backend->abort();
   } catch (const std::exception&) {
-    // What is broken already has no more to say.
+    // The group is already broken; a failure to abort changes nothing.
   }
 }
 

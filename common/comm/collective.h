@@ -1,9 +1,10 @@
-// Collective: operations of a fixed group of processes on tensors, over c10d: Gloo on CPUs, NCCL on
-// CUDA devices. Every member calls the same operations in the same order.
+// Collective: operations of a fixed group of processes on tensors, through c10d: Gloo on CPUs, NCCL
+// on CUDA devices. Every member must call the same operations in the same order.
 //
-// Every operation has a deadline. When one fails (a member died, hangs, lags or was cut off) the
-// group is broken for good: the error names who is to blame, as RollCall finds out, and every later
-// call returns it. Who goes on makes another group, under another name, with those that are left.
+// Every operation has a deadline. When an operation fails because a member died, hangs, lags or was
+// cut off, the group is broken for good: the error names the culprits that RollCall found, and
+// every later call returns the same error. Members that want to continue make another group under
+// another name, with the members that are left.
 #ifndef TANDEM_COMMON_COMM_COLLECTIVE_H_
 #define TANDEM_COMMON_COMM_COLLECTIVE_H_
 
@@ -24,12 +25,11 @@ namespace tandem::comm {
 
 enum class Reduction { kSum, kMax };
 
-// Of one thread at a time. Tensors are contiguous, on the backend's device, of the same shape and
-// dtype on all members.
+// Use from one thread at a time, except for Abort. Tensors are contiguous, on the backend's device,
+// and of the same shape and dtype at all members.
 class Collective {
  public:
-  // As JoinGroup (group.h), and with NCCL
-  //   FAILED_PRECONDITION  this machine has no CUDA device
+  // Errors of JoinGroup (group.h).
   static absl::StatusOr<std::unique_ptr<Collective>> Make(Backend backend, const Store& store,
                                                           const GroupOptions& options);
   ~Collective();
@@ -37,32 +37,29 @@ class Collective {
   int rank() const;
   int size() const;
   const std::string& name() const;
-  at::Device device() const;  // that tensors must be on
+  at::Device device() const;  // the device that tensors must be on
 
-  // Of all:
-  //   UNAVAILABLE  the operation failed or took longer than the deadline; the message says which
-  //                operation of which group, its number, and the culprit
-  //   ABORTED      Abort was called, here
+  // Errors of all operations:
+  //   UNAVAILABLE  the operation failed or took longer than the deadline; the message names the
+  //                operation, its number, the group and the culprits
+  //   ABORTED      this process called Abort
 
-  // `tensor` becomes the sum or the largest, element by element.
+  // Replaces `tensor` by the elementwise sum or maximum over all members.
   absl::Status AllReduce(at::Tensor tensor, Reduction reduction = Reduction::kSum);
-  // `tensor` becomes the root's.
+  // Replaces `tensor` by the root's.
   absl::Status Broadcast(at::Tensor tensor, int root);
-  // `all` [size x n] becomes each member's `part` [n], in the order of ranks.
-  absl::Status AllGather(at::Tensor part, at::Tensor all);
-  // `part` [n] becomes this rank's n elements of the sum of `all` [size x n].
-  absl::Status ReduceScatter(at::Tensor all, at::Tensor part);
-  absl::Status Barrier();
 
-  // The same, begun.
+  // Start an operation without waiting for it.
   Pending StartAllReduce(at::Tensor tensor, Reduction reduction = Reduction::kSum);
   Pending StartBroadcast(at::Tensor tensor, int root);
-  // `part` may be this rank's place in `all`.
+  // `all` [size x n] receives every member's `part` [n], in the order of ranks. `part` may alias
+  // this rank's section of `all`.
   Pending StartAllGather(at::Tensor part, at::Tensor all);
+  // `part` [n] receives this rank's section of the sum of `all` [size x n].
   Pending StartReduceScatter(at::Tensor all, at::Tensor part);
 
-  // From any thread: later operations fail at once, and those under way no later than their
-  // deadline (NCCL: soon).
+  // Makes later operations fail at once. Operations in progress fail at their deadline at the
+  // latest; with NCCL, soon. Callable from any thread.
   void Abort(const std::string& reason);
 
  private:

@@ -43,6 +43,9 @@ absl::Status BroadcastBytes(Collective& group, std::span<std::byte> bytes, int r
   return StartBroadcastBytes(group, bytes, root, where).Wait();
 }
 
+// Gloo sends host memory in place. NCCL needs device memory, so host bytes go through a device
+// tensor, which the returned Pending keeps until the wait is over. The copy back to the host runs
+// in the wait, after the broadcast has finished.
 Pending StartBroadcastBytes(Collective& group, std::span<std::byte> bytes, int root, Device where) {
   if (bytes.empty()) return Pending([] { return absl::OkStatus(); });
   const auto size = static_cast<int64_t>(bytes.size());
@@ -67,8 +70,8 @@ Pending StartBroadcastBytes(Collective& group, std::span<std::byte> bytes, int r
 void AbortGroup(Collective& group, const std::string& reason) { group.Abort(reason); }
 
 std::string FlightRecord() {
-  std::string of_nccl = NcclFlightRecord();
-  if (!of_nccl.empty()) return of_nccl;
+  std::string nccl_record = NcclFlightRecord();
+  if (!nccl_record.empty()) return nccl_record;
   return c10d::dump_fr_trace_json(/*includeCollectives=*/true, /*onlyActive=*/false);
 }
 

@@ -1,19 +1,20 @@
-// Groups of processes, for code that does not see LibTorch: what a Collective is made of, and bytes
-// from one member to all.
+// Groups of processes, for code that does not include LibTorch: how a Collective is made, and how
+// bytes are sent from one member to all.
 #ifndef TANDEM_COMMON_COMM_GROUP_H_
 #define TANDEM_COMMON_COMM_GROUP_H_
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/comm/backend.h"
-#include "common/comm/pending.h"
+#include "common/model/device.h"
 #include "common/rendezvous/roll_call.h"
 #include "common/rendezvous/store.h"
 
@@ -21,40 +22,62 @@ namespace tandem::comm {
 
 class Collective;
 
+// The library that carries out the operations of a group. kNccl works between GPUs, one per member,
+// and exists only in builds of the cuda preset.
+enum class Backend { kGloo, kNccl };
+
+// The device whose memory the operations of a group read and write.
+constexpr Device DeviceOf(Backend backend) {
+  return backend == Backend::kNccl ? Device::kCuda : Device::kCpu;
+}
+
+// An operation of a group that was started but not waited for. Do not touch the operation's memory
+// until Wait returns, and always call Wait. Several operations may be in progress; wait for them in
+// the order in which they were started.
+class Pending {
+ public:
+  explicit Pending(std::function<absl::Status()> wait) : wait_(std::move(wait)) {}
+  absl::Status Wait() { return wait_(); }
+
+ private:
+  std::function<absl::Status()> wait_;
+};
+
 struct GroupOptions {
-  std::string name;  // no two groups of a store have the same
+  std::string name;  // unique among the groups of a store
   int rank = 0;
   std::vector<std::string> members;             // "host:pid" of each rank, for messages
-  absl::Duration deadline = absl::Minutes(10);  // of an operation
+  absl::Duration deadline = absl::Minutes(10);  // of each operation
   LagWarning lag;
 };
 
-// All members call it, and wait for each other until the deadline.
-//   UNAVAILABLE          not all came (the message says who), or the store is gone
-//   UNIMPLEMENTED        this build has no NCCL
+// Makes a group. All members call it; it waits for the others until the deadline.
+//   UNAVAILABLE          not all members came (the message names them), or the store is gone
+//   UNIMPLEMENTED        NCCL in a build without it
 //   FAILED_PRECONDITION  NCCL on a machine without a CUDA device
 absl::StatusOr<std::shared_ptr<Collective>> JoinGroup(Backend backend, const Store& store,
                                                       const GroupOptions& options);
 
-// `bytes` becomes the root's; as many at all ranks, and there until the wait is over. They lie in
-// memory of `where`: the host's, from which they go over NCCL through memory of this process's
-// current device; or, over NCCL alone, that device's, from which they go as they are. What writes
-// or reads them there was put on the current stream before, or is waited for. Errors: those of the
-// collective; INTERNAL: that memory could not be had, or the device failed; INVALID_ARGUMENT:
-// memory of a device over Gloo.
+// Replaces `bytes` by the root's. Every rank passes the same number of bytes, which must stay valid
+// until the wait is over. The bytes are in the memory of `where`. Host memory goes over NCCL
+// through a buffer on this process's current device. Device memory needs NCCL and is sent in place;
+// whatever reads or writes it there must have been put on the current stream before, or be
+// finished. Errors are those of the collective, and:
+//   INTERNAL          device memory could not be allocated, or the device failed
+//   INVALID_ARGUMENT  device memory over Gloo
 absl::Status BroadcastBytes(Collective& group, std::span<std::byte> bytes, int root,
                             Device where = Device::kCpu);
 Pending StartBroadcastBytes(Collective& group, std::span<std::byte> bytes, int root,
                             Device where = Device::kCpu);
 
-// Is NCCL in this build? In the cuda preset alone.
+// True in builds of the cuda preset, which contain NCCL.
 bool HasNccl();
 
-// As Collective::Abort.
+// Same as Collective::Abort.
 void AbortGroup(Collective& group, const std::string& reason);
 
-// c10d's flight record of this process: the last 2 000 operations of all groups with sizes, states
-// and times, as JSON. Empty without any.
+// c10d's flight record of this process as JSON: the last 2 000 operations of all groups with sizes,
+// states and times. Empty if there were none.
 std::string FlightRecord();
 
 }  // namespace tandem::comm

@@ -13,7 +13,7 @@
 namespace tandem::comm {
 namespace {
 
-// Shared by the caller and the thread; whoever is last frees it.
+// Shared by the caller and the thread; the last one to finish frees it.
 struct Outcome {
   std::mutex mutex;
   std::condition_variable changed;
@@ -36,7 +36,7 @@ absl::Status RunOrLeaveBehind(const std::string& what, absl::Duration deadline,
   const auto outcome = std::make_shared<Outcome>();
   std::thread([outcome, work = std::move(work)]() mutable {
     absl::Status status = Run(work);
-    work = nullptr;  // what it owns goes before anybody is told
+    work = nullptr;  // destroys what it owns before the caller continues
     const std::lock_guard lock(outcome->mutex);
     outcome->status = std::move(status);
     outcome->changed.notify_all();

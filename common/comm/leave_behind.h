@@ -1,6 +1,6 @@
-// RunOrLeaveBehind: a deadline for a call that has none and that nobody can end from outside, such
-// as NCCL's own meeting, which waits for a member that has died in the middle of it. Free of
-// LibTorch.
+// RunOrLeaveBehind: gives a deadline to a blocking call that has none and cannot be interrupted. An
+// example is the initialisation of an NCCL communicator, which waits for a member even if that
+// member has died meanwhile. Free of LibTorch.
 #ifndef TANDEM_COMMON_COMM_LEAVE_BEHIND_H_
 #define TANDEM_COMMON_COMM_LEAVE_BEHIND_H_
 
@@ -12,11 +12,11 @@
 
 namespace tandem::comm {
 
-// Runs `work` on a thread of its own and waits for it. `work` owns all that it touches: a thread
-// that is not back at the deadline is left behind, and goes on until its call returns or the
-// process ends; what it gives then is dropped.
-//   DEADLINE_EXCEEDED  it was left behind; `what` opens the message
-//   INTERNAL           it threw; the message is the exception's
+// Runs `work` on its own thread and waits for it. A thread that has not returned at the deadline is
+// detached; it runs until its call returns or the process ends, and its result is discarded. `work`
+// must therefore own everything it touches.
+//   DEADLINE_EXCEEDED  the thread was detached; the message starts with `what`
+//   INTERNAL           `work` threw; the message is that of the exception
 absl::Status RunOrLeaveBehind(const std::string& what, absl::Duration deadline,
                               std::function<void()> work);
 

@@ -19,26 +19,26 @@ c10::intrusive_ptr<c10d::Backend> MakeNccl(const c10::intrusive_ptr<c10d::Store>
                                            int size, const std::string& name,
                                            std::chrono::milliseconds deadline) {
   if (c10::cuda::device_count() == 0) throw NoDevice("this machine has no CUDA device");
-  // Who does not come at all is found here, and can be named.
+  // A member that never came is found here, before NCCL starts, and can be named in the error.
   std::vector<std::string> present;
   for (int r = 0; r < size; ++r) present.push_back("present/" + std::to_string(r));
   store->set(present[static_cast<size_t>(rank)], std::string("1"));
   store->wait(present, deadline);
-  // 2 is CleanUpOnly: when an operation passes its deadline, or NCCL reports an error, the watchdog
-  // aborts the communicator and lets the process live, so that Wait can say who is to blame. c10d's
-  // own choice (3) ends the process.
+  // 2 is CleanUpOnly: when an operation passes its deadline or NCCL reports an error, the watchdog
+  // aborts the communicator and lets the process live, so that Wait can name the culprits. With
+  // c10d's default (3), it ends the process.
   setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2", /*overwrite=*/0);
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = deadline;
   options->group_name = name;
   auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
-  // A barrier carries no tensor that would say which device it is on.
+  // A barrier has no tensor from which c10d could tell the device.
   const at::Device device(at::kCUDA, c10::cuda::current_device());
   backend->setBoundDeviceId(device);
-  // The meeting takes place here and not in the first operation: beginning one keeps those of other
-  // groups of this process waiting. It has no deadline of its own, and a member that dies after it
-  // was present would hold the others for ever. A backend that is left behind in it is nobody
-  // else's, and ends with its thread.
+  // Connects here instead of in the first operation, because enqueueing an operation blocks those
+  // of other groups in this process (collective.cc). Connecting has no deadline of its own, and a
+  // member that dies in the middle of it would block the others forever. A backend that is
+  // abandoned during this step is used by nobody else and ends with its thread.
   const absl::Status met =
       RunOrLeaveBehind("NCCL's meeting of group " + name, absl::FromChrono(deadline),
                        [backend, device] { backend->eagerConnectSingleDevice(device); });

@@ -9,7 +9,7 @@
 namespace tandem::comm {
 namespace {
 
-// The folder of this program; empty if the system does not say.
+// The directory of this program; empty if the system does not tell.
 std::string ProgramFolder() {
   char path[4096];
   const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
@@ -20,7 +20,7 @@ std::string ProgramFolder() {
 absl::StatusOr<JoinPushGroupFunction> Load() {
   const std::string beside = ProgramFolder() + kPushMemberLibrary;
   void* library = dlopen(beside.c_str(), RTLD_NOW | RTLD_LOCAL);
-  // Where tests are built it is in a folder that is built in.
+  // Tests are not beside the library; they use the path from the build.
   if (library == nullptr) library = dlopen(TANDEM_PUSH_MEMBER_LIBRARY, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return absl::NotFoundError(absl::StrCat("a push group needs ", beside,

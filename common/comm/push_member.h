@@ -1,41 +1,60 @@
-// PushMember: a server's membership in a push group, without LibTorch: what makes it lies in a
-// shared library of its own, which a server loads when a trainer first offers it a seat. So a
-// server that gets its weights by the stream starts without LibTorch.
+// PushMember: a server's membership in a push group, without LibTorch in the header. The
+// implementation is in a shared library, which a server loads when a trainer first offers it a
+// seat. A server that receives its weights by the stream transport therefore starts without loading
+// LibTorch.
 #ifndef TANDEM_COMMON_COMM_PUSH_MEMBER_H_
 #define TANDEM_COMMON_COMM_PUSH_MEMBER_H_
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/comm/pending.h"
-#include "common/comm/push_seat_offer.h"
+#include "absl/time/time.h"
+#include "common/comm/group.h"
 
 namespace tandem::comm {
 
-// In a group. StartBroadcast: from one thread; Abort: from any.
+// A member of a group. Call StartBroadcast from one thread; Abort may be called from any thread.
 class PushMember {
  public:
   virtual ~PushMember() = default;
 
-  // `bytes`, in memory of `where`, becomes rank 0's, as StartBroadcastBytes (group.h). Errors of
-  // the collective, which name the culprit.
+  // Replaces `bytes`, in the memory of `where`, by rank 0's, as StartBroadcastBytes (group.h) does.
+  // Errors are those of the collective, which name the culprits.
   virtual Pending StartBroadcast(std::span<std::byte> bytes, Device where) = 0;
 
-  // Later operations fail at once, those under way no later than at their deadline.
+  // Makes later operations fail at once. Operations in progress fail at their deadline at the
+  // latest.
   virtual void Abort(const std::string& reason) = 0;
 };
 
-// Loads the library (once) and takes the seat. Waits for all members.
-//   NOT_FOUND    the library is not beside this program (named)
-//   ABORTED      the trainer called the group off
+// The place in a push group that the trainer offers a server.
+struct PushSeatOffer {
+  std::string run_id;
+  int64_t epoch = 0;
+  int64_t membership = 0;
+  Backend backend = Backend::kGloo;
+  std::string store_host;  // empty: the address that the offer came from
+  int store_port = 0;
+  int rank = 0;                                         // at least 1; rank 0 is the trainer
+  std::vector<std::string> members;                     // name of each rank, for messages
+  absl::Duration deadline;                              // of each operation, and of connecting
+  std::shared_ptr<const std::atomic<bool>> called_off;  // set: stop waiting
+};
+
+// Loads the library on the first call, takes the seat, and waits for all members.
+//   NOT_FOUND    the library is not beside this program (the message names the path)
+//   ABORTED      the trainer cancelled the group
 //   UNAVAILABLE  the store cannot be reached, or not all members came (named)
 absl::StatusOr<std::unique_ptr<PushMember>> JoinPushGroup(const PushSeatOffer& offer);
 
-// What the library exports under this name.
+// The function that the library exports, and its name.
 using JoinPushGroupFunction = absl::Status (*)(const PushSeatOffer& offer,
                                                std::unique_ptr<PushMember>* member);
 inline constexpr char kJoinPushGroupSymbol[] = "TandemJoinPushGroup";

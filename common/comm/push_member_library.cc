@@ -1,4 +1,4 @@
-// The shared library of push_member.h: a member over c10d.
+// The shared library behind push_member.h: a member implemented with c10d.
 #include <utility>
 
 #include "common/base/status_macros.h"

@@ -1,7 +1,9 @@
-// What the kernels share: bf16 bits, wide loads, sums in a fixed order. For .cu files alone.
+// What the kernels share: bf16 conversion, wide loads, and sums in a fixed order. Only for .cu
+// files.
 //
-// nvcc compiles them. Tests compile them for the CPU as well, with tests/support/device/cuda_emulator.h in
-// place of CUDA's headers, so they use no more of CUDA than that knows.
+// nvcc compiles these files. Tests also compile them for the CPU, with
+// tests/support/device/cuda_emulator.h in place of CUDA's headers, so they may use only what that
+// emulator provides.
 #ifndef TANDEM_COMMON_CUDA_DEVICE_H_
 #define TANDEM_COMMON_CUDA_DEVICE_H_
 
@@ -27,8 +29,8 @@ __device__ inline float Widen(uint16_t bits) {
   return __uint_as_float(static_cast<uint32_t>(bits) << 16);
 }
 
-// To nearest even; NaN stays NaN. Past the largest bf16 lies infinity, which NearestBf16 of
-// common/tensor/bf16_rounding.h, for weights, does not give.
+// Rounds to nearest, ties to even; NaN stays NaN. Values beyond the largest bf16 become infinity
+// here, but not in NearestBf16 of common/tensor/bf16_rounding.h, which rounds weights.
 __device__ inline uint16_t NearestBf16(float x) {
   const uint32_t bits = __float_as_uint(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40u);
@@ -38,7 +40,7 @@ __device__ inline uint16_t NearestBf16(float x) {
 __device__ inline void Store(float x, float* out) { *out = x; }
 __device__ inline void Store(float x, uint16_t* out) { *out = NearestBf16(x); }
 
-// Eight neighbours, at an address of 8 elements' alignment.
+// Eight consecutive elements, whose address must be a multiple of eight elements.
 struct Eight {
   float x[8];
 };
@@ -48,8 +50,8 @@ __device__ inline Eight LoadEight(const float* from) {
   return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
 }
 
-// What a thread has on its way from memory, unconverted: four registers for eight bf16, eight for
-// fp32.
+// Eight elements as loaded, not converted yet: four registers for bf16, eight for fp32. Keeping
+// loads in this form lets a thread have more of them in flight.
 struct RawBf16 {
   uint4 bits;
 };
@@ -79,7 +81,8 @@ __device__ inline Eight Widen(const RawBf16& raw) {
   return eight;
 }
 
-// Of all lanes, at all lanes, always added in the same tree.
+// The sum over all lanes of a warp, returned at every lane. The additions form the same tree every
+// time.
 template <typename T>
 __device__ inline T WarpSum(T x) {
   for (int step = kWarp / 2; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
@@ -92,8 +95,8 @@ __device__ inline float WarpMax(float x) {
   return x;
 }
 
-// Of all threads, at all threads: warps one after the other. `shared`: a T for each warp; it may be
-// used again after the next barrier.
+// The sum over all threads of a block, returned at every thread; the warps' sums are added in their
+// order. `shared` has one T per warp and may be reused after the next barrier.
 template <typename T>
 __device__ inline T BlockSum(T x, T* shared) {
   x = WarpSum(x);

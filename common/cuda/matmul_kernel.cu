@@ -1,14 +1,19 @@
-// A product whose rows do not see their company. A block of threads makes a tile of the output: it
-// goes through the inner dimension in steps, copies a step's rows of x and of the weight to shared
-// memory as fp32, and every thread adds to sums of its own, one fused multiply-add after the other.
-// So a sum's order is that of the inner dimension, whatever the tile, and tiles may follow the
-// number of rows.
+// Batch-invariant matrix product. Library products choose their tiles and split the inner dimension
+// by the shape of the whole problem, so the bits of one row can change with the number of rows (He
+// et al., "Defeating Nondeterminism in LLM Inference", Thinking Machines Lab 2025). Here the inner
+// dimension is never split.
+//
+// A thread block computes one tile of the output. It walks the inner dimension in steps of kDepth:
+// it copies the step's part of x and of the weight to shared memory as fp32, and each thread adds
+// it to its own sums, one fused multiply-add after the other. The next step is loaded into
+// registers meanwhile. Every output is therefore one chain in the order of the inner dimension,
+// whatever the tile shape, so the tile shape may be chosen by the number of rows.
 #include "common/cuda/device.h"
 
 namespace tandem::cuda {
 namespace {
 
-// A tile: kRows x kColumns outputs, kDepth of the inner dimension a step; a thread has kEachRow x
+// A tile of kRows x kColumns outputs, computed in steps of kDepth; each thread holds kEachRow x
 // kEachColumn sums.
 template <int kRows_, int kColumns_, int kDepth_, int kEachRow_, int kEachColumn_>
 struct TileShape {
@@ -16,22 +21,22 @@ struct TileShape {
   static constexpr int kEachRow = kEachRow_, kEachColumn = kEachColumn_;
   static constexpr int kThreadsDown = kRows / kEachRow, kThreadsAcross = kColumns / kEachColumn;
   static constexpr int kThreads = kThreadsDown * kThreadsAcross;
-  static constexpr int kPieces = kDepth / 8;  // of eight elements, of a row in a step
+  static constexpr int kPieces = kDepth / 8;  // loads of eight elements per row and step
   static_assert(kRows * kPieces % kThreads == 0 && kColumns * kPieces % kThreads == 0);
 };
 using FewRows = TileShape<16, 32, 64, 2, 2>;
 using ManyRows = TileShape<64, 64, 32, 4, 4>;
 constexpr int64_t kFewRows = 32;
 
-// Rows [first, first + kTileRows) of a matrix [rows, inner], a step at a time; 0 behind the last
-// row.
+// Loads rows [first, first + kTileRows) of a matrix [rows, inner], one step at a time; 0 past the
+// end.
 template <typename T, typename Shape, int kTileRows>
 class Reader {
  public:
   __device__ Reader(const void* from, int64_t first, int64_t rows, int64_t inner)
       : from_(static_cast<const T*>(from)), first_(first), rows_(rows), inner_(inner) {}
 
-  // Into registers, while the step before is multiplied.
+  // Loads a step into registers, to overlap with the multiplication of the step before.
   __device__ void Load(int64_t begin) {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
@@ -51,7 +56,7 @@ class Reader {
 
  private:
   static constexpr int kLoads = kTileRows * Shape::kPieces / Shape::kThreads;
-  // Neighbouring threads load neighbouring pieces.
+  // Adjacent threads load adjacent pieces, so that accesses coalesce.
   static __device__ int Index(int i) { return static_cast<int>(threadIdx.x) + i * Shape::kThreads; }
   static __device__ int RowOf(int i) { return Index(i) / Shape::kPieces; }
   static __device__ int PieceOf(int i) { return Index(i) % Shape::kPieces; }
@@ -61,7 +66,7 @@ class Reader {
   decltype(ZeroRaw(T{})) raw_[kLoads];
 };
 
-// Grid: tiles of columns, tiles of rows.
+// Grid: [tiles of columns, tiles of rows].
 template <typename T, typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads) MatmulKernel(Matmul task) {
   __shared__ float x[Shape::kDepth][Shape::kRows], weight[Shape::kDepth][Shape::kColumns];

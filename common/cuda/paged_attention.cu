@@ -1,12 +1,16 @@
-// Attention over blocks of KV, in chunks of a fixed length that are added up in a fixed order.
+// Attention over KV blocks ("paged attention", Kwon et al., SOSP 2023), split along the context as
+// Flash-Decoding does (Dao et al. 2023): chunks of a row are computed in parallel and combined
+// afterwards. Unlike there, the chunk length is a constant and not a function of the batch, and
+// chunks are combined in order, so that a row's bits depend on its own context alone.
 //
-// One block of threads computes the part of one chunk for one row and the query heads of one KV
-// head: scores, their softmax against the chunk's own largest, and the weighted values. kLanes
-// neighbouring threads share a token, eight elements each; all heads use what they have loaded. A
-// second kernel puts a row's parts together.
+// AttendChunk: one thread block computes one chunk of one row for the query heads of one KV head:
+// the scores, their softmax relative to the chunk's own maximum, and the weighted sum of the
+// values. kLanes adjacent threads share a token and hold eight elements of it each; all heads use
+// the same loads. AddChunks rescales the partial results to the row's maximum and adds them up (the
+// online softmax of Milakov and Gimelshein, arXiv 1805.02867).
 //
-// Rows of one group share the blocks of their prompt. They are neighbours in the grid, so that the
-// second row finds them in L2; nothing here reads them only once.
+// Rows of one group share the blocks of their prompt. They are adjacent in the grid, so that later
+// rows find the blocks in the L2 cache; nothing in this file loads them only once for all rows.
 #include <algorithm>
 
 #include "common/cuda/device.h"
@@ -20,11 +24,11 @@ constexpr int kWarps = kThreads / kWarp;
 constexpr int kChunk = static_cast<int>(kAttentionChunk);
 constexpr int kBlockTokens = static_cast<int>(kKvBlockTokens);
 
-// What a row's head has of a chunk, in scratch: [N, H, chunks, D + 2].
+// The partial result of one chunk for one row and head. Scratch is [N, H, chunks, D + 2].
 struct Part {
-  float* largest;  // of the scores
-  float* sum;      // of e^(score - largest)
-  float* values;   // [D] the values' sum with those weights
+  float* largest;  // maximum of the scores
+  float* sum;      // sum of e^(score - largest)
+  float* values;   // [D] sum of values weighted by e^(score - largest)
 };
 
 __device__ Part PartOf(const PagedAttention& task, int64_t row, int64_t head, int64_t chunk,
@@ -35,8 +39,8 @@ __device__ Part PartOf(const PagedAttention& task, int64_t row, int64_t head, in
 
 template <typename Kv, int kLanes, int kHeads>
 struct Chunk {
-  static constexpr int kTokens = kThreads / kLanes;       // side by side
-  static constexpr int kAhead = sizeof(Kv) == 2 ? 4 : 2;  // loads under way
+  static constexpr int kTokens = kThreads / kLanes;       // tokens computed at the same time
+  static constexpr int kAhead = sizeof(Kv) == 2 ? 4 : 2;  // loads in flight per thread
   struct Shared {
     float scores[kHeads][kChunk];
     float sums[kWarps][kHeads][kLanes * 8];
@@ -44,8 +48,8 @@ struct Chunk {
 
   const PagedAttention& task;
   const int64_t kv_head;
-  const int32_t* blocks;  // of the chunk
-  const int count;        // of tokens
+  const int32_t* blocks;  // block table, from the chunk's first block on
+  const int count;        // tokens in the chunk
   Shared& shared;
 
   __device__ int lane() const { return static_cast<int>(threadIdx.x) % kLanes; }
@@ -61,7 +65,8 @@ struct Chunk {
     return LoadRaw(static_cast<const Kv*>(cache) + row * task.head_dim + lane() * 8);
   }
 
-  // shared.scores[h][t] = query h . key t. All threads go round equally often: they exchange sums.
+  // shared.scores[h][t] = dot(query h, key t). All threads run the same number of iterations,
+  // because lanes exchange sums in each of them.
   __device__ void Scores(const float* queries, int heads) const {
     Eight query[kHeads];
 #pragma unroll
@@ -94,7 +99,7 @@ struct Chunk {
     }
   }
 
-  // Scores to e^(score - largest), a warp for each head.
+  // Turns scores into e^(score - largest); one warp per head.
   __device__ void Softmax(int64_t row, int64_t first_head, int heads, int64_t chunk,
                           int64_t num_chunks) const {
     const int warp_lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -119,7 +124,8 @@ struct Chunk {
     }
   }
 
-  // Weighted values: each token lane its tokens, then the lanes of a warp, then the warps in order.
+  // The weighted sum of the values: first over each thread's own tokens, then over the lanes of a
+  // warp, then over the warps, always in the same order.
   __device__ void Values(int64_t row, int64_t first_head, int heads, int64_t chunk,
                          int64_t num_chunks) const {
     Eight sum[kHeads] = {};
@@ -164,7 +170,7 @@ struct Chunk {
   }
 };
 
-// Grid: rows, KV heads x tiles of query heads, chunks.
+// Grid: [rows, KV heads x tiles of query heads, chunks].
 template <typename Kv, int kLanes, int kHeads>
 __global__ void __launch_bounds__(kThreads) AttendChunk(PagedAttention task) {
   using ChunkOf = Chunk<Kv, kLanes, kHeads>;
@@ -188,7 +194,7 @@ __global__ void __launch_bounds__(kThreads) AttendChunk(PagedAttention task) {
   part.Values(row, head, heads, chunk, num_chunks);
 }
 
-// Grid: rows, heads. Threads: elements of the head.
+// Grid: [rows, heads]. Threads: elements of the head.
 template <typename T>
 __global__ void AddChunks(PagedAttention task, int64_t num_chunks) {
   const int64_t row = blockIdx.x, head = blockIdx.y, d = task.head_dim;

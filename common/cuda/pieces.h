@@ -1,6 +1,6 @@
-// Rows in pieces of eight neighbours, one load or store each where a row's length and address allow
-// it, else element by element: the same elements to the same thread, so sums are in the same order.
-// For .cu files alone, as device.h.
+// Accesses a row in pieces of eight elements, with one load or store each where the row's length
+// and address allow it and element by element elsewhere. Each thread gets the same elements in both
+// cases, so sums have the same order. Only for .cu files, as device.h.
 #ifndef TANDEM_COMMON_CUDA_PIECES_H_
 #define TANDEM_COMMON_CUDA_PIECES_H_
 
@@ -13,8 +13,8 @@ namespace tandem::cuda {
 
 constexpr int64_t NumPieces(int64_t width) { return (width + 7) / 8; }
 
-// May rows of `width` elements, one behind the other at these addresses, be gone through by whole
-// pieces? Of fp32 and of bf16.
+// True if consecutive rows of `width` elements (fp32 or bf16) at these addresses can be accessed in
+// whole pieces.
 inline bool PiecesFit(int64_t width, std::initializer_list<const void*> rows) {
   uintptr_t all = 0;
   for (const void* const row : rows) all |= reinterpret_cast<uintptr_t>(row);
@@ -31,7 +31,8 @@ __device__ inline RawBf16 Pack(const uint16_t (&x)[8]) {
   return {uint4{words[0], words[1], words[2], words[3]}};
 }
 
-// Elements `at` .. `at` + 7 of a row of `width`, 0 behind its end. `fit`: PiecesFit.
+// Elements `at` .. `at` + 7 of a row of `width` elements, 0 past its end. `fit` is the result of
+// PiecesFit.
 template <typename T>
 __device__ inline auto LoadPiece(const T* row, int64_t at, int64_t width, bool fit) {
   if (fit) return LoadRaw(row + at);
@@ -65,7 +66,7 @@ __device__ inline void StorePiece(const Eight& piece, T* row, int64_t at, int64_
   StorePiece(x, row, at, width, fit);
 }
 
-// call(T{}) with the type that holds the element.
+// Calls call(T{}) with the C++ type that stores the element.
 template <typename Call>
 void WithElement(Element element, const Call& call) {
   if (element == Element::kBf16) {

@@ -1,14 +1,15 @@
-// The softmax of a row of logits, summed in an order that the row's length alone fixes: what the
-// engine draws from and records (draw_kernel.cu, arrow 2) and what the trainer scores again
-// (exact_logprob_kernel.cu, arrow 5). Equal logits have equal bits in both. For .cu files alone.
+// The softmax of a row of logits, with sums whose order is fixed by the row's length alone. The
+// engine samples from it (draw_kernel.cu, stage 2) and the trainer scores with it
+// (exact_logprob_kernel.cu, stage 5), so that equal logits give equal bits on both sides. Only for
+// .cu files.
 //
-// A row is cut into segments of neighbouring ids, the same for every row of a vocabulary. A warp
-// sums a whole segment; segments are then added up by one warp. So it does not matter how many
-// blocks share a row.
+// A row is cut into segments of consecutive ids, in the same way for every row of a vocabulary. One
+// warp sums a whole segment, and one warp adds up the segments. The result therefore does not
+// depend on how many thread blocks share a row.
 //
-// Each kernel compiles this code anew. A product that goes into a sum could be fused with it in one
-// of them and not in the other, so both are written as functions that are never fused (__fmul_rn
-// and its like).
+// Every kernel compiles this code separately, and the compiler might fuse a product into a sum in
+// one kernel and not in another. Sums that must agree therefore use intrinsics that are never fused
+// (__fmul_rn, __dadd_rn and so on).
 #ifndef TANDEM_COMMON_CUDA_ROW_DISTRIBUTION_H_
 #define TANDEM_COMMON_CUDA_ROW_DISTRIBUTION_H_
 
@@ -16,12 +17,13 @@
 
 namespace tandem::cuda {
 
-inline constexpr int kRowThreads = 512;  // of a block
+inline constexpr int kRowThreads = 512;  // threads per block
 inline constexpr int kRowWarps = kRowThreads / kWarp;
 inline constexpr int kMaxRowSegments = 512;
 inline constexpr float kRowInfinity = __builtin_huge_valf();
 
-// Ids of a segment: a multiple of the warp, such that kMaxRowSegments of them are enough.
+// Ids per segment: a multiple of the warp size, large enough that kMaxRowSegments segments cover
+// the row.
 __host__ __device__ inline int SegmentSize(int64_t vocabulary) {
   constexpr int64_t kLeast = 1024;
   const int64_t each = kLeast * kMaxRowSegments;
@@ -33,7 +35,7 @@ __host__ __device__ inline int NumSegments(int64_t vocabulary) {
   return static_cast<int>((vocabulary + segment - 1) / segment);
 }
 
-// Of e^y, e^y y, e^y y^2. Without initialisers: shared memory has none.
+// Sums of e^y, e^y y and e^y y^2. No default initialisers, because shared memory cannot have any.
 struct RowSums {
   double mass, first, second;
 };
@@ -45,14 +47,14 @@ struct RowShared {
 };
 
 struct RowLargest {
-  float of_all, of_allowed;  // -inf where there is none
-  int32_t id;                // of_allowed's, the lowest on ties; the row's size where there is none
-  bool broken;               // a logit is NaN or +inf, or all are -inf
+  float all, allowed;  // largest logit of all ids, and of allowed ids; -inf if none
+  int32_t id;          // id of allowed, the lowest on ties; the row's size if none
+  bool broken;         // a logit is NaN or +inf, or all are -inf
 };
 
-// Ids [begin, end) of a row; begin is a multiple of 4. Thread `of` of `threads` gets runs of four
-// neighbours, rising, by one load each where the row's address allows it and one by one elsewhere:
-// visit(logit, id).
+// Calls visit(logit, id) for the ids [begin, end) of a row that belong to thread `of` of `threads`;
+// begin is a multiple of 4. A thread gets runs of four consecutive ids in rising order, with one
+// load per run where the row's address allows it.
 template <typename Visit>
 __device__ inline void VisitLogits(const float* logits, int begin, int end, int of, int threads,
                                    const Visit& visit) {
@@ -71,22 +73,22 @@ __device__ inline void VisitLogits(const float* logits, int begin, int end, int 
   }
 }
 
-// Of two disjoint parts of a row. `broken` is of NaN alone until SettleLargest.
+// Merges the results of two disjoint parts of a row. Until SettleLargest, `broken` only covers NaN.
 __device__ inline void MergeLargest(const RowLargest& other, RowLargest& found) {
-  found.of_all = fmaxf(found.of_all, other.of_all);
+  found.all = fmaxf(found.all, other.all);
   found.broken = found.broken || other.broken;
-  if (other.of_allowed > found.of_allowed ||
-      (other.of_allowed == found.of_allowed && other.id < found.id)) {
-    found.of_allowed = other.of_allowed;
+  if (other.allowed > found.allowed || (other.allowed == found.allowed && other.id < found.id)) {
+    found.allowed = other.allowed;
     found.id = other.id;
   }
 }
 __device__ inline void SettleLargest(RowLargest& found) {
-  found.broken = found.broken || !isfinite(found.of_all);
+  found.broken = found.broken || !isfinite(found.all);
 }
 
-// Of ids [begin, end) of a row of `size`, at all threads of the block; for SettleLargest when all
-// parts are merged. `allowed(id)` is asked at a thread for rising ids, and not for all of them.
+// The result for the ids [begin, end) of a row of `size`, returned at all threads of the block;
+// call SettleLargest when all parts are merged. `allowed(id)` is called with rising ids at each
+// thread, and not for every id.
 template <typename Allowed>
 __device__ inline RowLargest LargestBetween(const float* logits, int size, int begin, int end,
                                             const Allowed& allowed, RowShared& shared) {
@@ -95,24 +97,24 @@ __device__ inline RowLargest LargestBetween(const float* logits, int size, int b
   VisitLogits(logits, begin, end, static_cast<int>(threadIdx.x), kRowThreads,
               [&](float logit, int id) {
                 broken |= isnan(logit);
-                own.of_all = fmaxf(own.of_all, logit);
-                // Ids rise, so the first of equals stays.
-                if (logit > own.of_allowed && allowed(id)) {
-                  own.of_allowed = logit;
+                own.all = fmaxf(own.all, logit);
+                // Ids rise, so the first of equal logits is kept.
+                if (logit > own.allowed && allowed(id)) {
+                  own.allowed = logit;
                   own.id = id;
                 }
               });
   for (int step = kWarp / 2; step > 0; step /= 2) {
     broken |= __shfl_xor_sync(kAllLanes, broken, step);
-    const RowLargest other = {__shfl_xor_sync(kAllLanes, own.of_all, step),
-                              __shfl_xor_sync(kAllLanes, own.of_allowed, step),
+    const RowLargest other = {__shfl_xor_sync(kAllLanes, own.all, step),
+                              __shfl_xor_sync(kAllLanes, own.allowed, step),
                               __shfl_xor_sync(kAllLanes, own.id, step), false};
     MergeLargest(other, own);
   }
   if (threadIdx.x % kWarp == 0) {
     const unsigned warp = threadIdx.x / kWarp;
-    shared.largest[warp] = own.of_all;
-    shared.allowed_largest[warp] = own.of_allowed;
+    shared.largest[warp] = own.all;
+    shared.allowed_largest[warp] = own.allowed;
     shared.id[warp] = own.id;
     shared.broken[warp] = broken;
   }
@@ -125,7 +127,8 @@ __device__ inline RowLargest LargestBetween(const float* logits, int size, int b
   return found;
 }
 
-// y = (logit - largest) inverse_temperature of a row's logits, and their terms of the sums.
+// With y = (logit - largest) * inverse_temperature, the terms of the sums and the log-prob of a
+// logit.
 struct RowScale {
   float largest, inverse_temperature;
 
@@ -134,8 +137,8 @@ struct RowScale {
                      static_cast<double>(inverse_temperature));
   }
 
-  // In fp32: over all that may be drawn. Below e^-87 a term is nothing next to the largest, which
-  // is 1.
+  // In fp32, for sums over the whole row. The largest term is 1, so terms below e^-87 do not change
+  // the sum.
   __device__ RowSums Term(float logit) const {
     const float y = __fmul_rn(logit - largest, inverse_temperature);
     if (!(y >= -87.0f)) return {};
@@ -143,14 +146,14 @@ struct RowScale {
     return {e, first, __fmul_rn(first, y)};
   }
 
-  // In fp64: over what filters left.
+  // In fp64, for sums over the ids that sampling filters left.
   __device__ RowSums WideTerm(float logit) const {
     if (!(logit > -kRowInfinity)) return {};
     const double y = Y(logit), e = exp(y), first = __dmul_rn(e, y);
     return {e, first, __dmul_rn(first, y)};
   }
 
-  // log p, with log_mass = log(sums.mass).
+  // log p, given log_mass = log(sums.mass).
   __device__ float LogProb(float logit, double log_mass) const {
     return static_cast<float>(__dadd_rn(Y(logit), -log_mass));
   }
@@ -166,8 +169,9 @@ __device__ inline void AddTerm(const RowSums& term, RowSums& sums) {
   sums.second = __dadd_rn(sums.second, term.second);
 }
 
-// Of segment `s`, at all lanes of the calling warp, which is whole: each lane its runs of four,
-// then the lanes. `term_of(logit, id)` is asked at a lane for rising ids.
+// The sums of segment `s`, returned at all lanes of the calling warp, which must be complete: first
+// over each lane's own ids, then over the lanes. `term_of(logit, id)` is called with rising ids at
+// each lane.
 template <typename TermOf>
 __device__ inline RowSums SumSegment(const float* logits, int size, int s, const TermOf& term_of) {
   const int segment = SegmentSize(size);
@@ -178,7 +182,7 @@ __device__ inline RowSums SumSegment(const float* logits, int size, int s, const
   return {WarpSum(sums.mass), WarpSum(sums.first), WarpSum(sums.second)};
 }
 
-// Of a row, from its segments' sums `of(s)`, at all lanes of the calling warp.
+// The sums of a row from those of its segments, `of(s)`, returned at all lanes of the calling warp.
 template <typename OfSegment>
 __device__ inline RowSums SumSegments(int size, const OfSegment& of) {
   const int num = NumSegments(size);

@@ -1,5 +1,7 @@
-// Embedding, norm, rotary with KV write, SwiGLU, KV gathered for LibTorch's attention, copies of
-// blocks of KV.
+// Kernels that work on one row at a time: embedding, norm, rotary embedding with the KV write,
+// SwiGLU, gathering KV for LibTorch's attention, and copies of KV blocks. One thread block or warp
+// owns a row or head, and reduces it with BlockSum or WarpSum, so that its bits do not depend on
+// the other rows.
 #include <algorithm>
 
 #include "common/cuda/device.h"
@@ -58,7 +60,7 @@ __global__ void AddNormKernel(AddNorm task) {
   }
 }
 
-// 1 / sqrt(mean of squares + eps) of a head whose lane holds `x`.
+// 1 / sqrt(mean(x^2) + eps) of a head, of which this lane holds `x`.
 __device__ float HeadRstd(const float (&x)[8], int64_t head_dim, float eps) {
   float squares = 0;
 #pragma unroll
@@ -66,8 +68,8 @@ __device__ float HeadRstd(const float (&x)[8], int64_t head_dim, float eps) {
   return 1.0f / sqrtf(WarpSum(squares) / static_cast<float>(head_dim) + eps);
 }
 
-// One warp, one head: lane l has the pairs (i, i + D / 2) of i = l, l + 32, ...: x[2 k] and x[2 k +
-// 1].
+// A head, spread over one warp: lane l holds the rotary pairs (i, i + D / 2) for i = l, l + 32,
+// ..., as x[2 k] and x[2 k + 1].
 struct Head {
   float x[8];
 };
@@ -123,7 +125,7 @@ __device__ void RotateHead(Head& head, const float* cosines, const float* sines,
 
 constexpr int kMaxHalf = 128;
 
-// Of a row's position, for all threads.
+// Fills the cosines and sines of a row's position, for all threads of the block.
 __device__ void FillAngles(int32_t position, const float* inverse_frequencies, int64_t head_dim,
                            float* cosines, float* sines) {
   for (int64_t i = threadIdx.x; i < head_dim / 2; i += blockDim.x) {
@@ -211,13 +213,13 @@ void Gather(const void* keys, const void* values, const int64_t* slots, int64_t 
                 static_cast<Kv*>(out_keys), static_cast<Kv*>(out_values));
 }
 
-// Pairs of blocks go with the launch itself, so that nothing is uploaded for them.
+// Pairs of blocks are passed as kernel arguments, so that they need no upload.
 constexpr int64_t kBlockPairs = 256;
 struct BlockPairs {
   int32_t from[kBlockPairs], to[kBlockPairs];
 };
 
-// Blocks of threads: pieces of a block of KV, layers, pairs.
+// Grid: [parts of a KV block, layers, pairs].
 __global__ void CopyBlocksKernel(uint4* cache, int64_t blocks, int64_t words, BlockPairs pairs) {
   const int64_t layer = blockIdx.y * blocks;
   const uint4* const from = cache + (layer + pairs.from[blockIdx.z]) * words;

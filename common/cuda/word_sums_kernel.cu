@@ -1,5 +1,6 @@
-// Sums of mixed words. A thread takes every so many-th word; a block adds up its threads' sums and
-// adds them to those in memory.
+// Sums of mixed words (common/weights/word_sums.h). Words are dealt to threads in turn, each block
+// adds up the sums of its threads, and blocks add theirs to memory with atomics. Integer sums
+// modulo 2^64 do not depend on the order, so the atomics do not make the result vary.
 #include "common/cuda/word_sums_kernel.h"
 
 #include "common/cuda/device.h"
@@ -9,9 +10,9 @@ namespace tandem::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kMostBlocks = 1024;  // enough to keep any device reading
+constexpr int64_t kMostBlocks = 1024;  // enough to saturate the memory of any device
 
-// Word `index` of the bytes, zeros behind their end.
+// Word `index` of the bytes, padded with zeros past their end.
 __device__ inline uint64_t LoadWord(const ByteSums& task, int64_t index, bool aligned) {
   const int64_t at = index * 8;
   const auto* const bytes = static_cast<const uint8_t*>(task.bytes);

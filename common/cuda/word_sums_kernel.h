@@ -1,5 +1,5 @@
-// The digest of common/weights/word_sums.h over memory of a CUDA device: the host's bits. Free of
-// LibTorch and of CUDA headers. Thread-safe.
+// Computes the digest of common/weights/word_sums.h over memory of a CUDA device, with the same
+// bits as on the host. Free of LibTorch and of CUDA headers. Thread-safe.
 #ifndef TANDEM_COMMON_CUDA_WORD_SUMS_KERNEL_H_
 #define TANDEM_COMMON_CUDA_WORD_SUMS_KERNEL_H_
 
@@ -9,13 +9,12 @@
 
 namespace tandem::cuda {
 
-// sums[0] and sums[1], modulo 2^64, grow by SumWords of the bytes, which may begin at any address.
-// Adds with atomics: the order of integers does not matter. Puts the kernel on the stream and
-// returns.
+// Adds SumWords of the bytes to sums[0] and sums[1], modulo 2^64. The bytes may begin at any
+// address. Enqueues the kernel on the stream and returns.
 struct ByteSums {
   const void* bytes = nullptr;
   int64_t num_bytes = 0;
-  uint64_t* sums = nullptr;  // [2], of the device
+  uint64_t* sums = nullptr;  // [2] in device memory
 };
 void RunWordSums(const ByteSums& task, Stream stream);
 

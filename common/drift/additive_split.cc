@@ -6,8 +6,8 @@
 namespace tandem::offpolicy {
 namespace {
 
-// Sums of a completion: tokens, delta, delta^2, then of each part itself, its absolute value and
-// its product with delta.
+// The sums of a completion: tokens, delta, delta^2, and then for each part its value, its absolute
+// value and its product with delta.
 constexpr size_t kTokens = 0, kDeltas = 1, kSquares = 2, kParts = 3;
 constexpr size_t kNumSums = kParts + 3 * kNumSplitParts;
 

@@ -7,12 +7,12 @@
 namespace tandem::offpolicy {
 namespace {
 
-// Two columns of the regression are the same to this share of their squares: nothing tells them
-// apart.
+// Two columns of the regression that differ by less than this share of their squares cannot be
+// separated.
 constexpr double kCollinear = 1e-6;
 
-// Centred squares of distances in units of the last push's, so that a slope is a part of its
-// square.
+// Centred squared distances, in units of the last push's, so that a slope is a contribution to the
+// last push's square.
 struct Columns {
   std::vector<double> distance, push;
 };
@@ -43,25 +43,31 @@ Columns MakeColumns(std::span<const ProbedPush> pushes) {
   return {Centred(std::move(distance), distance_unit), Centred(std::move(push), push_unit)};
 }
 
-// Slopes are linear in the squares: row[i] is the weight of push i. Empty: cannot be told.
+// A slope is linear in the observed squares: row[i] is the weight of push i. Empty if the slope
+// cannot be determined.
 struct SlopeRows {
   std::vector<double> distance, push;
 };
 
+// Ordinary least squares with an intercept: centring the columns removes the intercept, and the 2 x
+// 2 normal equations are solved in closed form. The solution is kept as weights on the observations
+// and not as numbers: the mean square of a resample is a weighted sum over its completions, so a
+// bootstrap replicate of a slope is such a sum as well, and the regression is solved once instead
+// of once per replicate.
 SlopeRows LeastSquares(const Columns& x) {
   const double dd = Dot(x.distance, x.distance), pp = Dot(x.push, x.push),
                dp = Dot(x.distance, x.push);
   SlopeRows rows;
   if (dd <= 0) return rows;
   const double n = static_cast<double>(x.distance.size());
-  const auto row = [&](double of_distance, double of_push) {
+  const auto row = [&](double distance_factor, double push_factor) {
     std::vector<double> weights;
     for (size_t i = 0; i < x.distance.size(); ++i) {
-      weights.push_back(of_distance * x.distance[i] + of_push * x.push[i]);
+      weights.push_back(distance_factor * x.distance[i] + push_factor * x.push[i]);
     }
     return weights;
   };
-  if (pp < kCollinear * n) {  // pushes of one size: part of the intercept
+  if (pp < kCollinear * n) {  // all pushes have one size, which the intercept absorbs
     rows.distance = row(1 / dd, 0);
     return rows;
   }

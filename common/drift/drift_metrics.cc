@@ -11,10 +11,10 @@
 namespace tandem::offpolicy {
 namespace {
 
-// What has to hold for a number to be worth printing.
+// What must hold for a number to be meaningful.
 enum class Needs { kTokens, kTokenTail, kSequenceTail };
 
-// A metric that is a function of sums: it has an interval.
+// A metric that is a smooth function of sums, and therefore has a bootstrap interval.
 struct SmoothMetric {
   std::string_view name;
   double (DriftSums::*of)() const;
@@ -56,12 +56,15 @@ constexpr QuantileMetric kQuantiles[] = {{"abs_delta_p50", 0.5},
                                          {"abs_delta_p99", 0.99},
                                          {"abs_delta_p999", 0.999}};
 
-// Counts of each cluster by bin; all clusters share one list of bins, in rising order.
+// The histogram of each cluster. All clusters share one list of bins, in rising order.
 struct BinnedClusters {
   std::vector<int32_t> bins;
-  std::vector<std::vector<std::pair<int32_t, int32_t>>> counts;  // (place in bins, count)
+  std::vector<std::vector<std::pair<int32_t, int32_t>>> counts;  // (index into bins, count)
 };
 
+// Quantiles are not functions of sums, so BootstrapIntervals cannot resample them. But a quantile
+// of a QuantileSketch is a function of bin counts, and these add up over clusters: each replicate
+// adds the sparse histograms of the resampled clusters and reads the quantile from the total.
 BinnedClusters BinClusters(const TokenRecord& record, ClusterBy cluster_by) {
   std::map<int32_t, std::map<int32_t, int32_t>> clusters;
   std::map<int32_t, int32_t> places;
@@ -85,7 +88,7 @@ BinnedClusters BinClusters(const TokenRecord& record, ClusterBy cluster_by) {
   return binned;
 }
 
-// The quantiles of a sample of clusters, `times` each.
+// Quantiles of a resample, in which each cluster occurs `times` times.
 class BinnedQuantiles {
  public:
   explicit BinnedQuantiles(const BinnedClusters& clusters)
@@ -129,9 +132,9 @@ void AddQuantiles(const TokenRecord& record, ClusterBy cluster_by, const Bootstr
   std::vector<double> replicates[kCount], leave_one_out[kCount];
   BinnedQuantiles sample(clusters);
   if (num_clusters >= kLeastClusters) {
-    ClusterDraws draws(num_clusters, options.seed);
+    ClusterResampler resampler(num_clusters, options.seed);
     for (int64_t r = 0; r < options.replicates; ++r) {
-      const std::span<const int32_t> counts = draws.Next();
+      const std::span<const int32_t> counts = resampler.Next();
       sample.Fill([&](size_t c) { return counts[c]; });
       for (size_t k = 0; k < kCount; ++k) {
         replicates[k].push_back(sample.Quantile(kQuantiles[k].q));

@@ -1,6 +1,7 @@
-// Drift metrics of one train step or capture: behaviour against proximal log-probs, before any
-// clamp, with intervals (drift.md section 1; formulas in docs/drift_metrics.md). The trainer's step
-// metrics and the drift lab call this and nothing else. Pure functions over plain spans.
+// Training-inference mismatch (drift) metrics of one train step or capture: behaviour against
+// proximal log-probs, before any clamp, with intervals (drift.md section 1; docs/drift_metrics.md
+// has the formulas). Used by the trainer's step metrics and by the drift lab. Pure functions over
+// plain spans.
 #ifndef TANDEM_COMMON_DRIFT_DRIFT_METRICS_H_
 #define TANDEM_COMMON_DRIFT_DRIFT_METRICS_H_
 
@@ -18,19 +19,20 @@
 
 namespace tandem::offpolicy {
 
-// What ranks merge: sums, maxima and a sketch; never a mean or a quantile.
+// The data that ranks merge: sums, maxima and a sketch, because means and quantiles cannot be
+// merged.
 struct DriftTally {
   DriftSums sums;
   QuantileSketch abs_delta;
   double max_abs_delta = 0;
   double max_abs_probability_difference = 0;
-  double max_abs_sequence_log_ratio = 0;  // of abs(sum delta)
-  double max_w = 0, max_sequence_w = 0;   // of tokens, of completions in product form
+  double max_abs_sequence_log_ratio = 0;  // of abs(sum delta) over completions
+  double max_w = 0, max_sequence_w = 0;   // of token weights, of products over a completion
 
   void Merge(const DriftTally& other);
 
-  // One weight has more than half of the sum of squares: what is made of squared weights describes
-  // that token (or completion) and nothing else.
+  // True if one weight has more than half of the sum of squares. Numbers made of squared weights
+  // then describe that token (or completion) and nothing else.
   bool token_weight_dominates() const { return max_w * max_w > 0.5 * sums.w2; }
   bool sequence_weight_dominates() const {
     return max_sequence_w * max_sequence_w > 0.5 * sums.sequence_w2;
@@ -38,19 +40,19 @@ struct DriftTally {
 };
 DriftTally TallyDrift(const TokenRecord& record);
 
-// Why a number or its interval is not given.
+// Why a number or its interval is withheld.
 enum class Withheld {
   kNothing,
   kFewClusters,  // under kLeastClusters completions or groups
-  kFewTokens,    // a quantile with fewer than 5 tokens above it
+  kFewTokens,    // a quantile with fewer than 5 tokens above it; no interval
   kHeavyTail,    // one weight dominates, or Pareto k >= kHeavyTail with chi-square over 0.01
-  kNoInterval,   // a maximum, a count or a test statistic: a bootstrap does not apply
+  kNoInterval,   // a maximum, a count or a test statistic, to which a bootstrap does not apply
 };
-std::string_view WithheldReason(Withheld withheld);  // for people
+std::string_view WithheldReason(Withheld withheld);  // as an explanation for users
 
 struct DriftNumber {
   std::string_view name;  // "k3"
-  Interval interval;      // value is NaN where a heavy tail makes it worthless
+  Interval interval;      // its value is NaN where a heavy tail makes it meaningless
   Withheld withheld = Withheld::kNothing;
 };
 
@@ -61,18 +63,19 @@ struct DriftMetrics {
   double pareto_k = 0;  // of the token weights; NaN without a tail
   std::vector<DriftNumber> numbers;
 
-  const DriftNumber& Number(
-      std::string_view name) const;  // a name of the table, or the process ends
+  // `name` must be a metric of docs/drift_metrics.md; any other name is a TANDEM_CHECK.
+  const DriftNumber& Number(std::string_view name) const;
   double Get(std::string_view name) const { return Number(name).interval.value; }
 };
 
-// Everything over the tokens of `record`; `cluster_by` says what the intervals draw again.
+// All metrics over the tokens of `record`. `cluster_by` chooses the clusters that the intervals
+// resample.
 DriftMetrics ComputeDriftMetrics(const TokenRecord& record,
                                  ClusterBy cluster_by = ClusterBy::kSequence,
                                  const BootstrapOptions& options = {});
 
-// ("drift/k3", value), and where there is an interval ("drift/k3_low", ...) and ("drift/k3_high",
-// ...), in a fixed order: the names of metrics.jsonl (docs/metrics.md).
+// ("drift/k3", value) and, where there is an interval, ("drift/k3_low", ...) and ("drift/k3_high",
+// ...), in a fixed order. These are the names in metrics.jsonl (docs/metrics.md).
 std::vector<std::pair<std::string, double>> NamedDriftMetrics(const DriftMetrics& metrics);
 
 }  // namespace tandem::offpolicy

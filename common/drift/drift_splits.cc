@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kEntropyEdges[] = {0.01, 0.1, 0.5, 1, 2, 4};
 
-// 0 for value < first, then one more for every doubling.
+// 0 for value < first, and one more for every doubling.
 int DoublingBucket(int64_t value, int64_t first) {
   int bucket = 0;
   for (int64_t edge = first; value >= edge; edge *= 2) ++bucket;

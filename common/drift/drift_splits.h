@@ -1,5 +1,5 @@
-// Drift by what a token is: conditional views of the same record, with intervals. The buckets have
-// fixed bounds, so ranks and steps can be compared and added up. Pure.
+// Drift by properties of a token: the same record, split into buckets, with intervals. The bounds
+// of the buckets are fixed, so that ranks and steps can be compared and added up. Pure.
 #ifndef TANDEM_COMMON_DRIFT_DRIFT_SPLITS_H_
 #define TANDEM_COMMON_DRIFT_DRIFT_SPLITS_H_
 
@@ -16,11 +16,11 @@
 namespace tandem::offpolicy {
 
 enum class SplitBy {
-  kLength,    // tokens of the completion: 1-15, 16-31, then doubling
-  kPosition,  // tenth of its completion the token stands in: 0-10%, ...
-  kEntropy,   // of the sampling distribution, nats: 0-0.01, 0.01-0.1, 0.1-0.5, 0.5-1, 1-2, 2-4, 4-
+  kLength,         // length of the completion in tokens: 1-15, 16-31, then doubling
+  kPosition,       // position relative to the completion's length: 0-10%, ...
+  kEntropy,        // sampling entropy, nats: 0-0.01, 0.01-0.1, 0.1-0.5, 0.5-1, 1-2, 2-4, 4-
   kVersionLag,     // 0, 1, 2, 3-4, 5-8, then doubling
-  kPlace,          // first token, last token, those between
+  kPlace,          // first token, last token, tokens in between
   kAdvantageSign,  // positive, negative, zero
 };
 inline constexpr std::array kAllSplits = {SplitBy::kLength,  SplitBy::kPosition,
@@ -28,17 +28,18 @@ inline constexpr std::array kAllSplits = {SplitBy::kLength,  SplitBy::kPosition,
                                           SplitBy::kPlace,   SplitBy::kAdvantageSign};
 std::string_view SplitName(SplitBy by);  // "length", ...
 
-// The buckets of kLength, for other tables over completions: "1-15" is 0.
+// The buckets of kLength, for other tables over completions; "1-15" is bucket 0.
 int LengthBucket(int64_t length);
 std::string LengthBucketLabel(int bucket);
 
 struct DriftBucket {
   std::string label;
-  DriftSums sums;                                   // over its tokens; nothing over completions
-  Interval mean_delta, mean_abs_delta, k3, mean_w;  // over completions that have tokens in it
+  DriftSums sums;  // sums over tokens; the sums over completions stay 0
+  // These intervals resample the completions that have tokens in the bucket.
+  Interval mean_delta, mean_abs_delta, k3, mean_w;
 };
 
-// Buckets with tokens, in rising order.
+// The buckets that have tokens, in rising order.
 std::vector<DriftBucket> SplitDrift(const TokenRecord& record, SplitBy by,
                                     const BootstrapOptions& options = {});
 

@@ -19,13 +19,13 @@ void DriftSums::AddToken(const TokenRecord& record, size_t t) {
   abs_delta += std::abs(d);
   exp_abs_delta += std::exp(std::abs(d));
   above_1e6 += std::abs(d) > 1e-6;
-  const double of_pi = std::exp(pi), of_mu = std::exp(mu);
-  p += of_pi;
-  q += of_mu;
-  pp += of_pi * of_pi;
-  qq += of_mu * of_mu;
-  pq += of_pi * of_mu;
-  abs_difference += std::abs(of_pi - of_mu);
+  const double p_proximal = std::exp(pi), p_behaviour = std::exp(mu);
+  p += p_proximal;
+  q += p_behaviour;
+  pp += p_proximal * p_proximal;
+  qq += p_behaviour * p_behaviour;
+  pq += p_proximal * p_behaviour;
+  abs_difference += std::abs(p_proximal - p_behaviour);
   const double entropy = record.entropies[t];
   const double variance = record.logprob_second_moments[t] - entropy * entropy;
   if (std::isfinite(entropy) && std::isfinite(variance)) {
@@ -44,10 +44,10 @@ void DriftSums::AddToken(const TokenRecord& record, size_t t) {
   }
 }
 
-void DriftSums::AddSequence(const DriftSums& of_tokens, double behaviour_logprobs,
+void DriftSums::AddSequence(const DriftSums& token_sums, double behaviour_logprobs,
                             double proximal_logprobs) {
-  if (of_tokens.tokens == 0) return;
-  const double n = of_tokens.tokens, sum = of_tokens.delta;
+  if (token_sums.tokens == 0) return;
+  const double n = token_sums.tokens, sum = token_sums.delta;
   const double product = std::exp(sum);
   ++sequences;
   sequence_sum += sum;

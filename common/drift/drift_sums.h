@@ -1,9 +1,9 @@
-// DriftSums: everything the drift metrics are made of, as sums that add up over tokens, completions
-// and ranks, and the metrics as functions of them. All before any clamp. Pure.
+// DriftSums: the sums that all drift metrics are functions of, and those functions. The sums add up
+// over tokens, completions and ranks, and are taken before any clamp. Pure.
 //
-// Sources of the estimators: k1, k2, k3 are Schulman's (2020), of KL(behaviour || proximal) on
-// tokens the behaviour policy drew; reverse KL, chi-square and ESS are plain importance sampling;
-// the calibration test is that of docs/drift_metrics.md.
+// Sources of the estimators: k1, k2 and k3 are Schulman's (2020), of KL(behaviour || proximal) on
+// tokens that the behaviour policy sampled. Reverse KL, chi-square and ESS are plain importance
+// sampling. docs/drift_metrics.md derives the calibration test.
 #ifndef TANDEM_COMMON_DRIFT_DRIFT_SUMS_H_
 #define TANDEM_COMMON_DRIFT_DRIFT_SUMS_H_
 
@@ -18,39 +18,41 @@
 namespace tandem::offpolicy {
 
 struct DriftSums {
-  // Over tokens.
+  // Sums over tokens.
   double tokens = 0, nonfinite = 0;
   double delta = 0, delta2 = 0, w = 0, w2 = 0, k3 = 0, w_delta = 0;
   double abs_delta = 0, exp_abs_delta = 0, above_1e6 = 0;
-  double p = 0, q = 0, pp = 0, qq = 0, pq = 0, abs_difference = 0;  // probabilities: p proximal
-  double surprise = 0, surprise_variance = 0;                       // of the sampler's calibration
+  double p = 0, q = 0, pp = 0, qq = 0, pq = 0,
+         abs_difference = 0;                   // p: proximal, q: behaviour probability
+  double surprise = 0, surprise_variance = 0;  // of the sampler's calibration test
   double positive_tokens = 0, positive_w = 0, positive_delta = 0;
   double negative_tokens = 0, negative_w = 0, negative_delta = 0;
-  // Over completions; sums are of all of a completion's tokens.
+  // Sums over completions, each from all of a completion's tokens.
   double sequences = 0;
-  double sequence_sum = 0, sequence_mean = 0;        // of sum delta and of mean delta
-  double sequence_w = 0, sequence_w2 = 0;            // of e^(sum delta): the product form
-  double behaviour_logppl = 0, proximal_logppl = 0;  // of -mean log-prob
+  double sequence_sum = 0, sequence_mean = 0;        // of the sum and of the mean of delta
+  double sequence_w = 0, sequence_w2 = 0;            // of e^(sum delta), the product of weights
+  double behaviour_logppl = 0, proximal_logppl = 0;  // of minus the mean log-prob
 
-  // Adds token t of `record`, which is neither masked nor without a finite log-prob.
+  // Adds token t of `record`, which must be unmasked and have finite log-probs.
   void AddToken(const TokenRecord& record, size_t t);
-  // Adds one completion from the sums over its tokens.
-  void AddSequence(const DriftSums& of_tokens, double behaviour_logprobs, double proximal_logprobs);
+  // Adds one completion, given the sums over its tokens.
+  void AddSequence(const DriftSums& token_sums, double behaviour_logprobs,
+                   double proximal_logprobs);
   void Merge(const DriftSums& other);
 
   static const std::vector<double DriftSums::*>& Fields();
   static DriftSums FromRow(std::span<const double> row);  // [Fields().size()]
   void AppendTo(std::vector<double>& row) const;
 
-  // Metrics; of no tokens or completions the value of equal policies.
+  // The metrics. Without tokens or completions, each has the value that equal policies give.
   double mean_delta() const { return PerToken(delta); }
   double k1() const { return -mean_delta(); }
   double k2() const { return PerToken(delta2) / 2; }
   double mean_k3() const { return PerToken(k3); }
   double reverse_kl() const { return PerToken(w_delta); }
   double mean_w() const { return tokens > 0 ? w / tokens : 1; }
-  double mean_w_stderr()
-      const;  // of tokens: right when E[w | prefix] = 1, as it is unless support is lost
+  // Standard error over tokens; valid if E[w | prefix] = 1, as it is unless support is lost.
+  double mean_w_stderr() const;
   double mean_w_z() const;  // (mean w - 1) / its standard error
   double chi2() const { return tokens > 0 ? w2 / tokens - 1 : 0; }
   double ess_fraction() const { return Ess(tokens, w, w2); }
@@ -84,12 +86,12 @@ struct DriftSums {
   }
 };
 
-// Sums of each completion [S] in order of its number; of one without a usable token all are 0, but
-// for `nonfinite`.
+// The sums of each completion, [S]. A completion without a usable token has zeros, except for
+// `nonfinite`.
 std::vector<DriftSums> SumBySequence(const TokenRecord& record);
 
-// Rows for BootstrapIntervals: the completions as clusters, or the groups they belong to. Clusters
-// without a token are left out.
+// Rows for BootstrapIntervals, with completions or groups as clusters. Clusters without a token are
+// left out.
 ClusterSums SequenceClusters(std::span<const DriftSums> sequences);
 ClusterSums GroupClusters(std::span<const DriftSums> sequences, std::span<const int32_t> group);
 

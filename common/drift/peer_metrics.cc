@@ -14,12 +14,12 @@ namespace {
 using Values = std::vector<double>;
 using Named = std::vector<std::pair<std::string, double>>;
 
-constexpr double kSafetyBound = 20;  // verl's, on exponents
+constexpr double kSafetyBound = 20;  // verl's bound on exponents
 
 double Max(const Values& values) { return *std::ranges::max_element(values); }
 double Min(const Values& values) { return *std::ranges::min_element(values); }
 
-// torch.std: n - 1, NaN of one value.
+// As torch.std: divides by n - 1, and is NaN for a single value.
 double SampleStd(const Values& values) {
   const auto n = static_cast<double>(values.size());
   return n > 1 ? std::sqrt(SquaredDeviations(values) / (n - 1))
@@ -43,20 +43,20 @@ double Share(const Values& values, const Function& is) {
 double K3(double delta) { return std::expm1(delta) - delta; }
 double SafeExp(double x) { return std::exp(std::clamp(x, -kSafetyBound, kSafetyBound)); }
 
-// The record without what is masked or not finite.
+// The tokens of a record that are neither masked nor non-finite.
 struct Batch {
   Values mu, pi, delta;          // [T]
-  std::vector<size_t> sequence;  // [T] in 0 .. S - 1, completions without a token left out
+  std::vector<size_t> sequence;  // [T] in [0, S); completions without a token are left out
   Values tokens, sum_delta, mean_mu, mean_pi;  // [S]
 
-  Values Broadcast(const Values& of_sequences) const {
+  Values Broadcast(const Values& sequence_values) const {
     Values broadcast;
-    for (const size_t s : sequence) broadcast.push_back(of_sequences[s]);
+    for (const size_t s : sequence) broadcast.push_back(sequence_values[s]);
     return broadcast;
   }
-  Values MeanBySequence(const Values& of_tokens) const {
+  Values MeanBySequence(const Values& token_values) const {
     Values means(tokens.size());
-    for (size_t t = 0; t < of_tokens.size(); ++t) means[sequence[t]] += of_tokens[t];
+    for (size_t t = 0; t < token_values.size(); ++t) means[sequence[t]] += token_values[t];
     for (size_t s = 0; s < means.size(); ++s) means[s] /= tokens[s];
     return means;
   }
@@ -86,9 +86,9 @@ Batch MakeBatch(const TokenRecord& record) {
   return batch;
 }
 
-// A correction as these systems know it: of tokens or completions, bounds, and what is outside of
-// them set to 0 or moved to the bound. Nothing where no weight is made, or one that they do not
-// have.
+// A correction in the terms of these systems: weights of tokens or completions, bounds, and values
+// outside the bounds either set to 0 or moved to the bound. Empty where the run has no weights, or
+// weights that these systems lack.
 struct Weights {
   bool sequence = false, zero_outside = false;
   double low = 0, high = 0;
@@ -126,7 +126,7 @@ void AddVerlGap(const Batch& batch, Named& named) {
   const auto add = [&](const char* name, double value) {
     named.emplace_back(absl::StrCat("rollout_corr/", name), value);
   };
-  Values gap;  // of log-perplexities: trainer less server, per completion
+  Values gap;  // log-perplexity of the trainer less the server's, per completion
   for (size_t s = 0; s < batch.tokens.size(); ++s) {
     gap.push_back(batch.mean_mu[s] - batch.mean_pi[s]);
   }
@@ -175,7 +175,7 @@ void AddVerlWeights(const Batch& batch, const Weights& weights, bool normalised,
   const auto above = [&](double w) { return w > high; };
   const auto below = [&](double w) { return w < low; };
   add("mean", Mean(applied));
-  if (weights.sequence) {  // before the bounds, unlike the mean
+  if (weights.sequence) {  // before the bounds are applied, unlike the mean
     const Values ratios = Map(batch.sum_delta, [](double x) { return std::exp(x); });
     add("max", std::exp(std::min(Max(batch.sum_delta), kSafetyBound)));
     add("min", Min(ratios));
@@ -212,13 +212,13 @@ void AddVerl(const Batch& batch, const PeerSettings& settings, Named& named) {
   AddVerlGap(batch, named);
   const std::optional<Weights> weights = WeightsOf(settings.correction);
   const bool clips_below = weights && !weights->zero_outside && weights->low > 0;
-  if (!weights || clips_below) return;  // verl has no weight that is moved up
+  if (!weights || clips_below) return;  // verl never raises a weight
   AddVerlWeights(batch, *weights, settings.correction.batch_normalise, named);
 }
 
 // NeMo-RL -----------------------------------------------------------------------------------------
 
-// exp(a) - a - 1 of both sides against their mean, half of each.
+// Half of exp(a) - a - 1 for each side, against the mean of both.
 double JensenShannon(double pi, double mu) {
   const double mixture = std::log(0.5 * std::exp(pi) + 0.5 * std::exp(mu));
   return 0.5 * K3(pi - mixture) + 0.5 * K3(mu - mixture);

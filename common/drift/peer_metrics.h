@@ -1,12 +1,13 @@
-// PeerMetrics: a step's drift under the names other systems print, each with their own formula, for
-// users who compare with dashboards they have. Only what can be computed exactly from a record; a
-// name is left out where the run's correction has no counterpart there (docs/drift_metrics.md).
-// Pure.
+// PeerMetrics: a step's drift under the metric names of other systems, with their formulas, for
+// users who compare with dashboards of those systems. It has only metrics that can be computed
+// exactly from a record, and leaves out names for which the run's correction has no counterpart in
+// that system (docs/drift_metrics.md). Pure.
 //
-// As these systems compute over one batch on one rank. Tokens are the record's: trained, with
-// finite log-probs. Sources, as of 2026-11: verl verl/trainer/ppo/rollout_corr_helper.py and
-// verl/utils/debug/metrics.py; NeMo-RL nemo_rl/algorithms/loss/loss_functions.py; TRL
-// trl/trainer/grpo_trainer.py; prime-rl src/prime_rl/trainer/rl/train.py and utils.py.
+// The values are those that the systems compute over one batch on one rank. Tokens are the
+// record's: trained, with finite log-probs. Sources, as of 2026-11: verl
+// verl/trainer/ppo/rollout_corr_helper.py and verl/utils/debug/metrics.py; NeMo-RL
+// nemo_rl/algorithms/loss/loss_functions.py; TRL trl/trainer/grpo_trainer.py; prime-rl
+// src/prime_rl/trainer/rl/train.py and utils.py.
 #ifndef TANDEM_COMMON_DRIFT_PEER_METRICS_H_
 #define TANDEM_COMMON_DRIFT_PEER_METRICS_H_
 
@@ -27,15 +28,16 @@ enum class Peer { kVerl, kNemoRl, kTrl, kPrimeRl };
 absl::StatusOr<Peer> ParsePeer(const std::string& name);
 
 struct PeerSettings {
-  // What their correction is set to: their thresholds are ours, their kind the one that does the
-  // same.
+  // The correction that the other system is assumed to use: the same thresholds, and its kind with
+  // the same effect.
   CorrectionOptions correction;
-  // One optimizer update a step: then the policy as it moves is the proximal one. prime-rl compares
-  // with the former; so does verl in bypass mode.
+  // True with one optimizer update per step; the current policy then is the proximal policy.
+  // prime-rl compares with the current policy, and so does verl in bypass mode.
   bool one_update = true;
 };
 
-// ("rollout_corr/k3_kl", value), ...; NaN where theirs is. Empty for a record without tokens.
+// ("rollout_corr/k3_kl", value), ...; NaN where the other system has NaN. Empty for a record
+// without tokens.
 std::vector<std::pair<std::string, double>> PeerMetrics(Peer peer, const TokenRecord& record,
                                                         const PeerSettings& settings);
 

@@ -1,11 +1,12 @@
-// ProbeDrift: the gap between trainer and servers on a fixed set of completions, and how the gap on
-// fresh ones splits into it and what is new about them (docs/probe_set.md). Pure.
+// ProbeDrift: the drift between trainer and servers on a fixed set of completions, and how the
+// drift on fresh completions splits into that and an effect of their being new (docs/probe_set.md).
+// Pure.
 //
 //   fresh drift = probe drift + visitation shift
 //
-// The probe's tokens are always the same, so its drift says what became of the two sides; the shift
-// says what else the fresh tokens have: the policy visits places where the sides differ more, or
-// the record is not what the servers compute.
+// The tokens of the probe are always the same, so a change of its drift is a change of the two
+// sides. The visitation shift is the rest: the policy reaches states where the sides differ more,
+// or the record is not what the servers compute.
 #ifndef TANDEM_COMMON_DRIFT_PROBE_DRIFT_H_
 #define TANDEM_COMMON_DRIFT_PROBE_DRIFT_H_
 
@@ -17,31 +18,34 @@
 
 namespace tandem::offpolicy {
 
-// Log-probs of the probe's tokens [T] by one server under one version, and the weight they have.
+// Log-probs of the probe's tokens [T] by one server under one version, and the weight of that
+// server.
 struct ServerScores {
   std::span<const float> logprobs;
   double share = 1;
 };
 
-// Of delta = trainer - server. As the drift metrics of these names; `square` is mean(delta^2).
+// Metrics of delta = trainer - server, defined as the drift metrics of the same names; `square` is
+// mean(delta^2).
 struct ProbeDrift {
   Interval k1, k3, mean_abs_delta, square;
-  int64_t num_tokens = 0;   // scored by all
-  int64_t num_missing = 0;  // without a finite log-prob of some scorer
+  int64_t num_tokens = 0;   // tokens that all scorers have
+  int64_t num_missing = 0;  // tokens for which some scorer has no finite log-prob
 };
 
-// `completion` [T]: number of each token's completion, 0 .. ; they are what intervals draw again,
-// so scores of several servers (mixed by share; shares add up to 1) stay together.
+// `completion` [T] is the index of each token's completion, from 0. The intervals resample
+// completions, so the scores of several servers stay together; they are mixed by their shares,
+// which add up to 1.
 ProbeDrift ComputeProbeDrift(std::span<const int32_t> completion, std::span<const float> trainer,
                              std::span<const ServerScores> servers,
                              const BootstrapOptions& options = {});
 
-// Sum of delta^2 of each completion [S]; NaN where a log-prob is not finite.
+// The sum of delta^2 over each completion, [S]; NaN where a log-prob is not finite.
 std::vector<double> SquareSums(std::span<const int32_t> completion, int64_t num_completions,
                                std::span<const float> trainer, std::span<const float> server);
 
-// Of a - b for independent samples: each bound moves by the distances of the two bounds behind it,
-// added in squares (MOVER; Zou and Donner 2008). Unknown when one of them is.
+// The interval of a - b for independent samples: each bound is the root of the sum of the two
+// squared distances behind it (MOVER; Zou and Donner 2008). Unknown if either interval is.
 Interval IntervalOfDifference(const Interval& a, const Interval& b);
 
 }  // namespace tandem::offpolicy

@@ -1,5 +1,5 @@
-// DirectoryLock: one process at a time writes to a directory. The kernel lets go of it when the
-// process ends, however it does.
+// DirectoryLock: lets one process at a time write to a directory. The kernel releases the lock when
+// the process ends, in whatever way.
 #ifndef TANDEM_COMMON_FILES_DIRECTORY_LOCK_H_
 #define TANDEM_COMMON_FILES_DIRECTORY_LOCK_H_
 
@@ -12,9 +12,9 @@ namespace tandem {
 
 class DirectoryLock {
  public:
-  // Of a directory that is there; tries for `patience_seconds`. On a file system without such locks
-  // (some network ones) it is had at once, and keeps nobody out.
-  //   ALREADY_EXISTS     another process, or this one, has it
+  // Locks an existing directory, retrying for `patience_seconds`. On file systems without such
+  // locks (some network file systems) it succeeds at once and excludes nobody.
+  //   ALREADY_EXISTS     another process, or this one, holds the lock
   //   PERMISSION_DENIED  the directory cannot be opened
   static absl::StatusOr<std::unique_ptr<DirectoryLock>> Take(const std::string& path,
                                                              double patience_seconds);

@@ -41,10 +41,11 @@ absl::Status ErrnoStatus(int error, const char* action, const std::string& path)
   }
 }
 
-// What TANDEM_FAIL_WRITE asks for one path. Read at each call, so that a test can switch it.
+// The failure that TANDEM_FAIL_WRITE requests for one path. It is read at each call, so that a test
+// can change it.
 struct InjectedFailure {
   int error = 0;            // 0: none
-  int64_t after_bytes = 0;  // bytes of the file that still go through
+  int64_t after_bytes = 0;  // bytes of the file that are still written
   bool on_sync = false;     // fsync fails instead of a write
   bool on_exchange = false;
 };
@@ -71,12 +72,13 @@ InjectedFailure InjectedFailureFor(const std::string& path) {
   return failure;
 }
 
-// A change of the disk is about to be made: what a crash leaves here, a reader must bear.
+// Marks a change of the disk that is about to be made. Readers must cope with the state that a
+// crash leaves here.
 void DurablePoint(const char* action, const std::string& path) {
   FailPoint(absl::StrCat("disk: ", action, " ", path));
 }
 
-// Writes all of `bytes`; `*written` counts what the file holds already and is advanced.
+// Writes all of `bytes`. `*written` is the number of bytes in the file so far, and is advanced.
 absl::Status WriteAll(int fd, std::string_view bytes, const std::string& path, int64_t* written) {
   const InjectedFailure failure = InjectedFailureFor(path);
   const bool limited = failure.error != 0 && !failure.on_sync && !failure.on_exchange;
@@ -115,7 +117,8 @@ absl::Status SyncDirectory(std::string directory) {
   const int result = ::fsync(fd);
   const int error = errno;
   ::close(fd);
-  // Some file systems have no fsync of directories (EINVAL): the rename is as durable as it gets.
+  // Some file systems do not support fsync of directories (EINVAL); the rename then is as durable
+  // as they allow.
   if (result != 0 && error != EINVAL) return ErrnoStatus(error, "fsync", directory);
   return absl::OkStatus();
 }
@@ -126,8 +129,9 @@ absl::Status SyncDirectoryOf(const std::string& path) {
 
 std::string TemporaryName(const std::string& path) { return path + ".tmp"; }
 
-// What was at a path while its replacement takes the name, where names cannot be exchanged. No
-// ".tmp": who clears up temporaries must not take it for one.
+// The suffix of the previous directory while its replacement takes the name, where names cannot be
+// exchanged. It does not end in ".tmp", so that code that removes temporary files does not delete
+// it.
 constexpr char kBefore[] = ".tmp-before";
 
 absl::Status Rename(const std::string& from, const std::string& to) {
@@ -136,8 +140,8 @@ absl::Status Rename(const std::string& from, const std::string& to) {
   return absl::OkStatus();
 }
 
-// Exchanges the names of two directories; false where the file system or the kernel has no such
-// operation.
+// Exchanges the names of two directories. Returns false where the file system or the kernel has no
+// such operation.
 absl::StatusOr<bool> Exchange(const std::string& temporary, const std::string& path) {
   DurablePoint("exchange", path);
   const InjectedFailure failure = InjectedFailureFor(path);
@@ -152,12 +156,12 @@ absl::StatusOr<bool> Exchange(const std::string& temporary, const std::string& p
 
 void Remove(const std::string& path) {
   DurablePoint("remove", path);
-  std::error_code ignored;  // what is left of it goes with the next one
+  std::error_code ignored;  // leftovers are removed with the next temporary
   std::filesystem::remove_all(path, ignored);
 }
 
-// Undoes a replacement that a crash interrupted between its two renames, or ends one that a crash
-// interrupted after both.
+// Undoes a replacement that a crash interrupted between its two renames, or completes one that a
+// crash interrupted after them.
 absl::Status Recover(const std::string& path) {
   const std::string before = path + kBefore;
   std::error_code ignored;
@@ -170,8 +174,11 @@ absl::Status Recover(const std::string& path) {
   return SyncDirectoryOf(path);
 }
 
-// Puts `temporary` at `path`, in place of what is there. What was there is removed only after its
-// replacement is on the disk.
+// Moves `temporary` to `path`, in this order: the new directory is complete and synced before it
+// gets the name; the two names are exchanged in one step, or else renamed one after the other; the
+// parent is synced; only then is the old directory removed. A crash at any point leaves a complete
+// directory at `path` or, between two renames, at the .tmp-before name, from which Recover restores
+// it.
 absl::Status Replace(const std::string& temporary, const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
@@ -221,11 +228,29 @@ absl::Status WriteFileAtomically(const std::string& path, std::string_view conte
   return writer->Commit();
 }
 
+absl::Status WritePrivateFile(const std::string& path, std::string_view contents) {
+  const std::string temporary = path + ".tmp";
+  std::error_code ignored;
+  std::filesystem::remove(temporary, ignored);
+  const auto failed = [&](const char* what) {
+    return absl::UnavailableError(absl::StrCat(what, " ", path, ": ", std::strerror(errno)));
+  };
+  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return failed("create");
+  const bool written =
+      write(fd, contents.data(), contents.size()) == static_cast<ssize_t>(contents.size()) &&
+      fsync(fd) == 0;
+  const absl::Status status = written ? absl::OkStatus() : failed("write");
+  close(fd);
+  if (!status.ok()) return status;
+  return rename(temporary.c_str(), path.c_str()) == 0 ? absl::OkStatus() : failed("rename to");
+}
+
 absl::Status WriteDirectoryAtomically(
     const std::string& name, absl::FunctionRef<absl::Status(const std::string& directory)> fill) {
   std::string path = name;
   while (path.size() > 1 && path.ends_with('/'))
-    path.pop_back();  // PATH.tmp lies beside, not below
+    path.pop_back();  // PATH.tmp must be beside the directory, not inside it
   const std::string temporary = TemporaryName(path);
   std::error_code ignored;
   TANDEM_RETURN_IF_ERROR(Recover(path));

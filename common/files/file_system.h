@@ -1,8 +1,9 @@
-// Files as the project writes them: whole or not at all. The one place that opens files for writing
-// durable state, so that tests can inject ENOSPC, short writes and failing fsyncs at one seam
-// (environment TANDEM_FAIL_WRITE="substring-of-path:errno-name:after-bytes", debug and release;
-// errno names are ENOSPC, EDQUOT, EROFS, EACCES, EINVAL and EIO; "fsync" in place of the bytes
-// makes fsync fail, "exchange" the exchange of two directories, as on file systems that have none).
+// Writes files so that they appear whole or not at all. All durable state is written through this
+// file, so that tests can inject ENOSPC, short writes and failing fsyncs in one place (environment
+// TANDEM_FAIL_WRITE="substring-of-path:errno-name:after-bytes", in debug and release builds). The
+// errno names are ENOSPC, EDQUOT, EROFS, EACCES, EINVAL and EIO. "fsync" in place of the bytes
+// makes fsync fail; "exchange" makes the exchange of two directories fail, as on file systems that
+// have no such operation.
 #ifndef TANDEM_COMMON_FILES_FILE_SYSTEM_H_
 #define TANDEM_COMMON_FILES_FILE_SYSTEM_H_
 
@@ -20,36 +21,42 @@
 
 namespace tandem {
 
-// Errors of this file: NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED (disk full, quota),
-// UNAVAILABLE (other errno); the message has path and strerror.
+// Errors of all functions here: NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED (disk full,
+// quota), UNAVAILABLE (any other errno). The message has the path and strerror's text.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
-// Writes to PATH.tmp, fsyncs, renames, fsyncs the directory. RESOURCE_EXHAUSTED on ENOSPC; the file
-// that was there stays on any failure.
+// Writes to PATH.tmp, fsyncs it, renames it and fsyncs the directory. On any failure the existing
+// file stays as it is.
 absl::Status WriteFileAtomically(const std::string& path, std::string_view contents);
 
-// Has `fill` write files into the empty directory PATH.tmp, fsyncs it and puts it at PATH, in place
-// of what was there. On an error, its own or that of `fill`, PATH is as before and PATH.tmp is
-// gone; where only the fsync after the rename failed, PATH is the whole new directory.
+// Writes a file that only its owner can read, from its first byte on, for keys and secrets: writes
+// PATH.tmp with mode 0600, fsyncs it and renames it. On failure the existing file stays.
+//   UNAVAILABLE  it cannot be written (the message has path and reason)
+absl::Status WritePrivateFile(const std::string& path, std::string_view contents);
+
+// Calls `fill` to write files into the empty directory PATH.tmp, fsyncs them and moves the
+// directory to PATH, replacing an existing one. After an error, of this function or of `fill`, PATH
+// is as before and PATH.tmp is gone; if only the fsync after the rename failed, PATH is the
+// complete new directory.
 //
-// Readers, and whoever comes after a crash, find one of the two directories, whole: the two names
-// are exchanged in one step (renameat2 with RENAME_EXCHANGE, as on ext4, xfs, btrfs and tmpfs).
-// Where the file system has no such step (NFS, Lustre, many FUSE file systems), the directory that
-// was there is called PATH.tmp-before for a moment. A reader may then find no PATH in this moment,
-// and after a crash in it RecoverDirectories gives the name back. One writer per PATH at a time.
+// At every moment, and after a crash, readers find one of the two directories, complete: the two
+// names are exchanged in one step (renameat2 with RENAME_EXCHANGE, available on ext4, xfs, btrfs
+// and tmpfs). On file systems without that step (NFS, Lustre, many FUSE file systems), the existing
+// directory is renamed to PATH.tmp-before for a moment. A reader may find no PATH during that
+// moment; if a crash falls into it, RecoverDirectories restores the name. Only one writer per PATH
+// at a time.
 absl::Status WriteDirectoryAtomically(
     const std::string& path, absl::FunctionRef<absl::Status(const std::string& directory)> fill);
 
-// Undoes for the directories in `parent` what a crash interrupted: a PATH.tmp-before becomes PATH
-// again where there is no PATH, and is removed where there is one. Call it before the first reading
-// in a process that owns `parent`, while no writer is at work there. A `parent` that is not there
-// has nothing to recover.
+// Repairs what a crash interrupted in the directories below `parent`: a PATH.tmp-before is renamed
+// to PATH if there is no PATH, and removed otherwise. A process that owns `parent` calls it before
+// it first reads there, while no writer is active. A `parent` that does not exist needs no repair.
 absl::Status RecoverDirectories(const std::string& parent);
 
 absl::Status MakeDirectories(const std::string& path);  // like mkdir -p
 
-// An append-only file (JSON lines): each Append is one write(2), flushed by the kernel.
-// Thread-compatible.
+// An append-only file of JSON lines. Each Append is one write(2), which survives the end of this
+// process. Thread-compatible.
 class AppendFile {
  public:
   static absl::StatusOr<std::unique_ptr<AppendFile>> Open(const std::string& path);
@@ -64,11 +71,11 @@ class AppendFile {
   int64_t written_ = 0;
 };
 
-// A sequential writer for large files; nothing appears at `path` before Commit.
+// A sequential writer for large files. Nothing appears at `path` before Commit.
 class AtomicFileWriter {
  public:
   static absl::StatusOr<std::unique_ptr<AtomicFileWriter>> Create(const std::string& path);
-  ~AtomicFileWriter();  // without Commit: removes the temporary file
+  ~AtomicFileWriter();  // removes the temporary file if Commit was not called
   absl::Status Write(std::span<const std::byte> bytes);
   absl::Status Commit();  // fsync, rename, fsync of the directory
 

@@ -1,5 +1,5 @@
-// NestsDeeperThan: nlohmann's parser recurses, so a file of brackets alone would end the process.
-// Asked before text from others is parsed. Pure.
+// NestsDeeperThan: guards nlohmann's recursive parser, which would overflow the stack on a file of
+// nothing but brackets. Call it before parsing untrusted text. Pure.
 #ifndef TANDEM_COMMON_FILES_JSON_DEPTH_H_
 #define TANDEM_COMMON_FILES_JSON_DEPTH_H_
 
@@ -8,7 +8,7 @@
 
 namespace tandem {
 
-// More than `limit` arrays and objects inside one another? Any text will do, JSON or not.
+// True if more than `limit` arrays and objects are nested. `json` may be any text.
 inline bool NestsDeeperThan(std::string_view json, int limit) {
   int depth = 0;
   bool in_string = false;

@@ -1,5 +1,5 @@
-// What /dev/shm holds, where NCCL moves data between the GPUs of a machine. Containers get 64 MiB
-// of it unless they are given more, and NCCL then fails with messages that do not say so.
+// The size of /dev/shm, through which NCCL moves data between the GPUs of a machine. Containers
+// have 64 MiB of it by default, and NCCL then fails with messages that do not name the cause.
 #ifndef TANDEM_COMMON_FILES_SHARED_MEMORY_H_
 #define TANDEM_COMMON_FILES_SHARED_MEMORY_H_
 
@@ -12,14 +12,14 @@ namespace tandem {
 
 inline constexpr uint64_t kEnoughSharedMemory = uint64_t{512} << 20;
 
-// Of the file system at `path`, in bytes; 0 where there is none.
+// The size in bytes of the file system at `path`; 0 if there is none.
 inline uint64_t SharedMemoryBytes(const char* path = "/dev/shm") {
   struct statvfs found = {};
   if (statvfs(path, &found) != 0) return 0;
   return uint64_t{found.f_blocks} * found.f_frsize;
 }
 
-// What to do about `bytes` for ranks that share a machine; empty when they are enough.
+// Advice for ranks that share a machine with `bytes` of shared memory; empty if they are enough.
 inline std::string SharedMemoryProblem(uint64_t bytes) {
   if (bytes >= kEnoughSharedMemory) return "";
   return "/dev/shm holds " + std::to_string(bytes >> 20) +

@@ -1,5 +1,5 @@
-// ComputeDType: what linear layers compute in, on either side: the engine (engine.h) and the policy
-// (policy.h).
+// ComputeDType: the dtype in which linear layers compute, in the engine (engine.h) and in the
+// policy (policy.h).
 #ifndef TANDEM_COMMON_MODEL_COMPUTE_DTYPE_H_
 #define TANDEM_COMMON_MODEL_COMPUTE_DTYPE_H_
 

@@ -7,12 +7,21 @@
 #include "common/tensor/bf16_rounding.h"
 #include "common/tensor/vector16.h"
 
+// Idea: every kernel is written once, on vectors of 16 floats (vector16.h), and compiled for each
+// instruction set. Attention follows the blocked layout of the KV cache: a register holds one
+// dimension of 16 keys, so scores of 16 tokens are computed without a reduction across lanes. A few
+// query rows share each key and value that is loaded, as grouped-query attention allows (Ainslie et
+// al. 2023).
+//
+// Invariant: a result depends on its own row alone, bit for bit. Scores are sums over the head's
+// dimensions in order; the weighted values of a row are a sum over its tokens in order. How many
+// rows or blocks are computed together changes which registers are used, but no sum.
 namespace tandem {
 namespace {
 
 static_assert(kKvBlockTokens == kLanes && kHeadPadding == kLanes);
 
-// Four running sums of 16 lanes, so that additions overlap.
+// Uses four running sums of 16 lanes, so that additions overlap.
 TANDEM_INLINE float SumOfSquares(const float* x, int64_t n) {
   Vec16 sums[4] = {};
   int64_t i = 0;
@@ -90,8 +99,8 @@ TANDEM_INLINE void WriteKvBody(const float* key, const float* value, int64_t d, 
   for (int64_t i = d; i < padded; ++i) row[i] = 0;
 }
 
-// Query rows that go through the cache together, and their rows of scores. Contexts never fall from
-// one row to the next.
+// Query rows that are computed together, with scratch for their scores. Contexts do not decrease
+// from one row to the next.
 struct QueryRows {
   const float* query[kAttentionRows];
   float* scores[kAttentionRows];
@@ -99,7 +108,8 @@ struct QueryRows {
   int64_t context[kAttentionRows];
 };
 
-// scores[q][16 b + j] = query q . key j of block b, for kBlocks neighbouring blocks of the table.
+// scores[q][16 b + j] = dot(query q, key j of block b), for kBlocks consecutive blocks of the block
+// table.
 template <int kQueries, int kBlocks, typename Kv>
 TANDEM_INLINE void BlockScores(const QueryRows& rows, const AttentionTask<Kv>& task,
                                int64_t block) {
@@ -130,7 +140,7 @@ struct Softmax {
   float largest = 0, sum = 0;
 };
 
-// Turns the first `n` scores into e^(score - largest), the rest of their last 16 into 0.
+// Turns the first `n` scores into e^(score - largest), and pads them with 0 to a multiple of 16.
 TANDEM_INLINE Softmax SoftmaxRow(float* scores, int64_t n) {
   const int64_t full = n / 16 * 16;
   Vec16 largest = Splat16(-std::numeric_limits<float>::infinity());
@@ -154,19 +164,19 @@ TANDEM_INLINE Softmax SoftmaxRow(float* scores, int64_t n) {
   return {max, SumLanes(sums)};
 }
 
-// out[q][16 c ..] = inverse[q] sum over tokens j < rows.context[q] of scores[q][j] value j,
-// kColumns at a time. A row reads no value behind its own context, not even to multiply it by 0:
-// that value may be NaN, and of a later token that other sequences do not share.
+// out[q][16 c ..] = inverse[q] * sum over tokens j < rows.context[q] of scores[q][j] * value j, for
+// kColumns vectors. A row does not read values past its own context, not even to multiply them by
+// 0: such a value may be NaN, of a later token that the row's sequence does not share.
 template <int kQueries, int kColumns, typename Kv>
 TANDEM_INLINE void WeightedValues(const QueryRows& rows, const AttentionTask<Kv>& task,
                                   const float* inverse, int64_t column) {
   const int64_t padded = PaddedHeadDim(task.head_dim);
-  const int64_t of_all = rows.context[0], context = rows.context[kQueries - 1];
+  const int64_t shortest = rows.context[0], context = rows.context[kQueries - 1];
   Vec16 sums[kQueries][kColumns] = {};
   for (int64_t begin = 0; begin < context; begin += kKvBlockTokens) {
     const Kv* values =
         task.layer.ValuesOf(task.blocks[begin / kKvBlockTokens], task.kv_head) + column;
-    const int64_t count = std::min(kKvBlockTokens, of_all - begin);
+    const int64_t count = std::min(kKvBlockTokens, shortest - begin);
     for (int64_t j = 0; j < count; ++j) {
       Vec16 value[kColumns];
 #pragma GCC unroll 4
@@ -200,8 +210,9 @@ TANDEM_INLINE void WeightedValues(const QueryRows& rows, const AttentionTask<Kv>
   }
 }
 
-// kQueries neighbouring query rows of the task, token by token and head by head from `first` on. A
-// query whose token comes earlier than the last one's has scores it does not use.
+// Attention for kQueries consecutive query rows from `first` on; rows are ordered by token, then by
+// head. All rows compute scores up to the last row's context, and earlier tokens ignore those past
+// their own.
 template <int kQueries, typename Kv>
 TANDEM_INLINE void AttendQueries(const AttentionTask<Kv>& task, int64_t first, float* scratch) {
   const int64_t last_context = task.first_position + (first + kQueries - 1) / task.num_heads + 1;
@@ -262,7 +273,7 @@ TANDEM_INLINE void AttendBody(const AttentionTask<Kv>& task, float* scratch) {
   }
 }
 
-// One copy of every kernel per instruction set.
+// Defines one copy of every kernel per instruction set.
 #define TANDEM_DEFINE_KERNELS(set, target)                                                       \
   target float RmsNorm##set(const float* x, const float* weight, int64_t n, float eps,           \
                             float* out) {                                                        \

@@ -39,8 +39,8 @@ constexpr std::array<DTypeSpelling, 4> kDTypes = {{{"float32", DType::kF32},
                                                    {"float16", DType::kF16},
                                                    {"float64", DType::kF64}}};
 
-// Typed fields of one JSON object. The first failure is kept in status(), and later reads return
-// their fallback, so that a caller reads all fields and asks once. A null counts as absent.
+// Reads typed fields of one JSON object. The first failure is kept in status(), and later reads
+// return their fallback, so a caller reads all fields and checks once. A null counts as absent.
 class Fields {
  public:
   Fields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
@@ -71,7 +71,7 @@ class Fields {
     return value->get<int64_t>();
   }
 
-  // A number greater than zero.
+  // A number greater than 0.
   double Positive(const char* key, std::optional<double> fallback) {
     const Json* const value = Present(key, fallback.has_value());
     if (value == nullptr) return fallback.value_or(1);
@@ -203,7 +203,8 @@ void ReadShape(Fields& fields, ModelConfig& config) {
   if (config.head_dim % 2 != 0) {
     fields.Reject("head_dim ", config.head_dim, " is odd; rotary embedding needs pairs");
   }
-  // So the input of every linear layer can be taken in pairs, as bf16 instructions do.
+  // The input of every linear layer must have an even size, because bf16 instructions take elements
+  // in pairs.
   for (const auto& [name, size] : {std::pair("hidden_size", config.hidden_size),
                                    std::pair("intermediate_size", config.intermediate_size)}) {
     if (size % 2 != 0)
@@ -285,7 +286,7 @@ int32_t TokenId(Fields& fields, const char* key, int32_t fallback, int64_t vocab
   return static_cast<int32_t>(fields.Integer(key, fallback, -1, vocab_size - 1));
 }
 
-// Adds the ids of "eos_token_id", an integer or a list, that are not there yet.
+// Adds the ids of "eos_token_id", an integer or a list, that are not in the list yet.
 void AddEosTokens(Fields& fields, ModelConfig& config) {
   const Json* const value = fields.Find("eos_token_id");
   if (value == nullptr) return;
@@ -333,7 +334,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, std::string_
       TokenId(fields, "bos_token_id", llama && !names_bos ? 1 : -1, config.vocab_size);
   config.pad_token_id = TokenId(fields, "pad_token_id", -1, config.vocab_size);
   AddEosTokens(fields, config);
-  // transformers' own default where a Llama configuration is silent.
+  // The default of transformers for a Llama configuration without the field.
   if (llama && !object.contains("eos_token_id")) config.eos_token_ids = {2};
   TANDEM_RETURN_IF_ERROR(fields.status());
   return config;
@@ -344,7 +345,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& directory) {
   const absl::StatusOr<std::string> text = ReadFile(path);
   if (absl::IsNotFound(text.status())) {
     return absl::NotFoundError(absl::StrCat(
-        Printable(path),  // on one line, whatever the directory is called
+        Printable(path),  // a directory's name may hold control characters
         " is not there; a model directory holds config.json, model.safetensors (or shards "
         "with model.safetensors.index.json), tokenizer.json and tokenizer_config.json, as "
         "transformers' save_pretrained writes them"));

@@ -1,6 +1,7 @@
-// ModelConfig: config.json of a Hugging Face directory, reduced to what a decoder of the Qwen2,
-// Qwen3 or Llama family needs. Both spellings are read (transformers 4: rope_theta, rope_scaling,
-// torch_dtype; transformers 5: rope_parameters, dtype). What is not supported is refused by name.
+// ModelConfig: the config.json of a Hugging Face directory, reduced to what a decoder of the Qwen2,
+// Qwen3 or Llama family needs. It reads the spelling of transformers 4 (rope_theta, rope_scaling,
+// torch_dtype) and that of transformers 5 (rope_parameters, dtype). Unsupported features are errors
+// that name the feature.
 #ifndef TANDEM_COMMON_MODEL_MODEL_CONFIG_H_
 #define TANDEM_COMMON_MODEL_MODEL_CONFIG_H_
 
@@ -14,7 +15,7 @@
 
 namespace tandem {
 
-// Llama 3 frequency scaling, as transformers' "llama3" rope type.
+// Llama 3 frequency scaling, the "llama3" rope type of transformers.
 struct Llama3RopeScaling {
   double factor = 1;
   double low_freq_factor = 1;
@@ -47,33 +48,34 @@ struct ModelConfig {
   DType checkpoint_dtype = DType::kF32;
 };
 
-// Parses the text of config.json. `origin` opens error messages.
-//   INVALID_ARGUMENT  bad JSON; a required field missing or of the wrong type or out of range
-//                     (named); a shape that does not divide
-//   UNIMPLEMENTED     architecture, activation, rope type, sliding window in use, quantisation, or
-//                     partial rotary that is not supported (named, with what is)
+// Parses the text of config.json. Error messages start with `origin`.
+//   INVALID_ARGUMENT  bad JSON; a required field is missing, of the wrong type or out of range
+//                     (named); sizes that do not divide
+//   UNIMPLEMENTED     an unsupported architecture, activation, rope type, sliding window,
+//                     quantisation or partial rotary embedding (named, with what is supported)
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, std::string_view origin);
 
-// Reads DIR/config.json and, if there, generation_config.json (end tokens).
-//   NOT_FOUND  no config.json: the message says what a model directory must hold
+// Reads DIR/config.json and, if present, the end tokens of generation_config.json.
+//   NOT_FOUND  no config.json; the message says what a model directory must hold
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& directory);
 
-// The config.json that gives back `config` (transformers-4 spelling, which both versions read).
+// Returns the config.json that parses to `config`, in transformers-4 spelling, which both versions
+// read.
 std::string ModelConfigToJson(const ModelConfig& config, DType dtype);
 
-// Every tensor of the model under its Hugging Face name, in a fixed order (embedding, layers
-// 0..L-1, final norm, lm_head unless tied), all of `dtype`.
+// Specs of all tensors of the model under their Hugging Face names, all of `dtype`, in a fixed
+// order: embedding, layers 0..L-1, final norm, and lm_head unless tied.
 std::vector<TensorSpec> ModelTensors(const ModelConfig& config, DType dtype);
 
-// `tensors` against ModelTensors: names the first few that are missing, unknown or of another
-// shape. Tensors may come in any order and any float dtype; a tied lm_head.weight and rotary
-// inv_freq buffers are accepted and dropped. Returns them in ModelTensors order.
-//   INVALID_ARGUMENT
+// Checks `tensors` against ModelTensors and returns them in that order. Tensors may come in any
+// order and any float dtype. A tied lm_head.weight and rotary inv_freq buffers are accepted and
+// dropped.
+//   INVALID_ARGUMENT  tensors are missing, unknown or of another shape; names the first few
 absl::StatusOr<std::vector<HostTensor>> MatchModelTensors(const ModelConfig& config,
                                                           std::vector<HostTensor> tensors);
 
 // Inverse frequencies of the rotary embedding, [head_dim / 2], with llama3 scaling applied,
-// computed in float32 as transformers does. Position p rotates pair i by angle p * inv_freq[i].
+// computed in float32 as transformers does. Position p rotates pair i by the angle p * inv_freq[i].
 std::vector<float> RotaryInverseFrequencies(const ModelConfig& config);
 
 }  // namespace tandem

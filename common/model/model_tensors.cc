@@ -1,4 +1,4 @@
-// The tensors a model has, and its rotary frequencies, out of its configuration.
+// The tensors of a model and its rotary frequencies, derived from its configuration.
 #include <cmath>
 #include <map>
 #include <numbers>
@@ -20,7 +20,7 @@ bool IsFloat(DType dtype) {
          dtype == DType::kF64;
 }
 
-// Some older checkpoints carry these; both are made anew from the configuration.
+// Tensors that some older checkpoints contain although the configuration determines them.
 bool IsDerived(const ModelConfig& config, const std::string& name) {
   return (config.tie_word_embeddings && name == kHead) ||
          absl::EndsWith(name, "rotary_emb.inv_freq");
@@ -105,6 +105,11 @@ absl::StatusOr<std::vector<HostTensor>> MatchModelTensors(const ModelConfig& con
       " problem(s): ", absl::StrJoin(problems, "; "), count > kNamedProblems ? "; ..." : ""));
 }
 
+// theta^(-2 i / D), as in RoFormer (Su et al. 2021). Llama 3's scaling divides low frequencies,
+// whose wavelength exceeds the original context, by `factor`, keeps high ones, and interpolates
+// between them. Every operation is in the same precision and order as in transformers, since an
+// angle is the frequency times a position of up to 10^5, which magnifies differences in the last
+// bits.
 std::vector<float> RotaryInverseFrequencies(const ModelConfig& config) {
   const auto dim = static_cast<float>(config.head_dim);
   const Llama3RopeScaling& scaling = config.llama3_scaling;

@@ -1,4 +1,4 @@
-// Numerics: what a run promises about the arithmetic of its two sides (docs/numerics.md).
+// Numerics: what a run guarantees about the arithmetic of its two sides (docs/numerics.md).
 #ifndef TANDEM_COMMON_MODEL_NUMERICS_H_
 #define TANDEM_COMMON_MODEL_NUMERICS_H_
 
@@ -7,9 +7,9 @@
 namespace tandem {
 
 enum class Numerics {
-  kFast,       // each side its own best kernels: the mode whose mismatch is studied
-  kInvariant,  // the engine's results depend on the sequence and the weights alone
-  kExact,      // and the trainer's forward gives the engine's bits at equal weights
+  kFast,       // each side uses its fastest kernels; their mismatch is measured
+  kInvariant,  // batch-invariant: engine results depend on sequence and weights alone
+  kExact,      // also, the trainer's forward gives the engine's bits at equal weights
 };
 
 constexpr std::string_view NumericsName(Numerics numerics) {
@@ -24,7 +24,7 @@ constexpr std::string_view NumericsName(Numerics numerics) {
   return "";
 }
 
-// Binder is OptionBinder (common/options/options.h).
+// Binder is OptionBinder (common/options/options.h); a template keeps that header out of this one.
 template <typename Binder>
 void BindNumerics(Binder& binder, Numerics* field, std::string_view help) {
   binder.template Choice<Numerics>(

@@ -17,9 +17,9 @@
 namespace tandem {
 namespace {
 
-constexpr int64_t kRows = 37;     // three tiles of 12 and a rest
-constexpr int64_t kColumns = 48;  // a tile of two panels and one of one
-constexpr int64_t kTokens = 40;   // of a sequence: blocks of 16, 16 and 8
+constexpr int64_t kRows = 37;     // three tiles of 12 and a remainder
+constexpr int64_t kColumns = 48;  // one tile of two panels and one of one panel
+constexpr int64_t kTokens = 40;   // tokens of a sequence: blocks of 16, 16 and 8
 
 std::vector<float> Normal(int64_t size, uint32_t seed) {
   std::mt19937 random(seed);

@@ -1,6 +1,6 @@
-// CheckInvariance: do the kernels keep, on this very machine, the promise behind `invariant` and
-// `exact`? Each is run on rows alone and in company, at other places in memory, and must give the
-// same bits.
+// CheckInvariance: checks that the kernels, on this machine, keep the guarantee behind `invariant`
+// and `exact`. Each kernel runs on rows by themselves and together with others, at several
+// alignments, and must give the same bits.
 #ifndef TANDEM_COMMON_MODEL_NUMERICS_SELF_TEST_H_
 #define TANDEM_COMMON_MODEL_NUMERICS_SELF_TEST_H_
 
@@ -10,8 +10,8 @@
 
 namespace tandem {
 
-// At the sizes of `config`; tens of milliseconds. Pure.
-//   FAILED_PRECONDITION  a kernel gave other bits in company (named, with the sizes)
+// Uses the sizes of `config`. Takes tens of milliseconds. Pure.
+//   FAILED_PRECONDITION  a kernel gave other bits in a batch (named, with the sizes)
 absl::Status CheckInvariance(const ModelConfig& config, InstructionSet set);
 
 }  // namespace tandem

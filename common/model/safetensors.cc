@@ -24,7 +24,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr uint64_t kLengthBytes = 8;
-constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the safetensors package itself
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the safetensors package has the same limit
 constexpr int kMaxDepth = 8;
 constexpr char kMetadata[] = "__metadata__";
 
@@ -37,18 +37,18 @@ absl::Status Invalid(const std::string& path, const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", parts...));
 }
 
-// torch.save writes a zip archive; before PyTorch 1.6 a bare pickle of protocol 2.
+// torch.save writes a zip archive; before PyTorch 1.6 it wrote a bare pickle of protocol 2.
 bool LooksLikePickle(std::string_view bytes) {
   return bytes.substr(0, 4) == "PK\x03\x04" ||
          (bytes.size() > 2 && bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5);
 }
 
-// Parses an object and refuses what nlohmann::json would quietly accept: a key twice.
+// Parses an object, and rejects repeated keys, which nlohmann::json would accept silently.
 absl::StatusOr<Json> ParseObject(const std::string& path, std::string_view text) {
   if (NestsDeeperThan(text, kMaxDepth)) {
     return Invalid(path, "the JSON nests deeper than ", kMaxDepth, " levels");
   }
-  std::vector<std::set<std::string>> keys(kMaxDepth + 2);  // of the open object at each depth
+  std::vector<std::set<std::string>> keys(kMaxDepth + 2);  // keys of the open object at each depth
   std::string repeated;
   const auto check = [&](int depth, Json::parse_event_t event, Json& value) {
     if (event == Json::parse_event_t::object_start) keys.at(depth + 1).clear();
@@ -64,7 +64,7 @@ absl::StatusOr<Json> ParseObject(const std::string& path, std::string_view text)
   return json;
 }
 
-// A list of non-negative int64, or nullopt.
+// Reads a list of non-negative int64, or returns nullopt.
 std::optional<std::vector<int64_t>> NonNegativeList(const Json& entry, const char* key) {
   const auto it = entry.find(key);
   if (it == entry.end() || !it->is_array()) return std::nullopt;
@@ -78,7 +78,8 @@ std::optional<std::vector<int64_t>> NonNegativeList(const Json& entry, const cha
   return values;
 }
 
-// Bytes of `spec`, or nullopt when they do not fit in int64 (also where a later 0 hides it).
+// The number of bytes of `spec`, or nullopt if it exceeds int64, even where a later 0 in the shape
+// hides that.
 std::optional<int64_t> CheckedBytes(const TensorSpec& spec) {
   int64_t bytes = DTypeBytes(spec.dtype);
   bool empty = false;
@@ -162,8 +163,8 @@ absl::StatusOr<std::map<std::string, std::string>> ReadMetadata(const std::strin
   return metadata;
 }
 
-// The tensor's bytes in the mapping, or a copy where the header leaves them unaligned for their
-// dtype (only other programs write such files).
+// A view of the tensor's bytes in the mapping, or a copy if they are not aligned for their dtype,
+// which happens in files of other programs only.
 HostTensor ViewTensor(Extent extent, std::span<const std::byte> data,
                       const std::shared_ptr<const MappedFile>& file) {
   const std::span<const std::byte> bytes = data.subspan(extent.begin, extent.end - extent.begin);
@@ -175,7 +176,7 @@ HostTensor ViewTensor(Extent extent, std::span<const std::byte> data,
   return {.spec = std::move(extent.spec), .bytes = *copy, .owner = copy};
 }
 
-// The header's JSON text; the data starts behind it.
+// The JSON text of the header. The data starts right after it.
 absl::StatusOr<std::string_view> HeaderText(const std::string& path,
                                             std::span<const std::byte> bytes) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -183,7 +184,7 @@ absl::StatusOr<std::string_view> HeaderText(const std::string& path,
     return Invalid(path, "is ", text.size(), " bytes long; a safetensors file has at least ",
                    kLengthBytes);
   }
-  uint64_t header_bytes = 0;  // little-endian, as this machine
+  uint64_t header_bytes = 0;  // little-endian, as is this machine
   std::memcpy(&header_bytes, text.data(), kLengthBytes);
   if (header_bytes > kMaxHeaderBytes || header_bytes > text.size() - kLengthBytes) {
     if (LooksLikePickle(text)) {
@@ -202,7 +203,7 @@ absl::StatusOr<std::string_view> HeaderText(const std::string& path,
   return header;
 }
 
-// DIRECTORY/FILE, or an error when `file` is more than a plain file name.
+// Returns DIRECTORY/FILE, or an error if `file` is more than a plain file name.
 absl::StatusOr<std::string> ShardPath(const std::string& index_path, const std::string& directory,
                                       const std::string& file) {
   if (file.empty() || file == "." || file == ".." || absl::StrContains(file, '/') ||
@@ -298,7 +299,7 @@ absl::StatusOr<std::vector<HostTensor>> ReadModelTensors(const std::string& dire
 
 namespace {
 
-// The file's first bytes: the length of its header, and the header.
+// The first bytes of the file: the length of its header, and the header.
 absl::StatusOr<std::string> MakeHeader(const std::string& path,
                                        const std::vector<const TensorSpec*>& specs,
                                        const std::map<std::string, std::string>& metadata) {

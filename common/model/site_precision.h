@@ -1,6 +1,5 @@
-// SitePrecision, KvQuantisation: how many significand bits are kept at each place where engines
-// differ in precision. A rung of the ladder, and dials of the injected faults (engine_faults.h).
-// Pure.
+// SitePrecision, KvQuantisation: how many significand bits are kept at each place where inference
+// engines differ in precision. Ablation steps and injected faults (engine_faults.h) set them. Pure.
 #ifndef TANDEM_COMMON_MODEL_SITE_PRECISION_H_
 #define TANDEM_COMMON_MODEL_SITE_PRECISION_H_
 
@@ -10,22 +9,22 @@
 
 namespace tandem::rollout {
 
-// Bits with the implicit one, kept by rounding to nearest even: 24 leaves fp32 untouched, 11 is
-// fp16 without its range, 8 is bfloat16. What the engine's dtype rounds anyway
-// (ComputeDType::kBf16: body and KV to 8) is rounded after this, so more bits than the dtype's
-// change nothing there.
+// Significand bits, the implicit one included, kept by rounding to nearest even: 24 leaves fp32
+// unchanged, 11 is fp16 without its range, 8 is bfloat16. This rounding comes before that of the
+// engine's dtype (with ComputeDType::kBf16, body and KV are rounded to 8 bits anyway), so more bits
+// than the dtype's have no effect there.
 struct SitePrecision {
-  int body_bits = kFp32SignificandBits;    // inputs of all linear layers but the head
-  int head_bits = kFp32SignificandBits;    // inputs of the head, and its logits
-  int kv_bits = kFp32SignificandBits;      // keys (rotated) and values, as they are written
+  int body_bits = kFp32SignificandBits;    // inputs of all linear layers except the head
+  int head_bits = kFp32SignificandBits;    // inputs of the head, and the logits
+  int kv_bits = kFp32SignificandBits;      // rotated keys and values, as written to the cache
   int rotary_bits = kFp32SignificandBits;  // the angle, position x inverse frequency: its error
                                            // grows with position
 
   friend bool operator==(const SitePrecision&, const SitePrecision&) = default;
 };
 
-// Keys and values at positions >= `from_position` as symmetric integers of `bits` bits, one scale
-// for each head vector: x -> s round(x / s), s = max |x| / (2^(bits - 1) - 1).
+// Quantises keys and values at positions >= `from_position` to symmetric integers of `bits` bits,
+// with one scale per head vector: x -> s round(x / s), s = max |x| / (2^(bits - 1) - 1).
 struct KvQuantisation {
   int bits = 0;  // 0: off; else at least 2
   int64_t from_position = 0;

@@ -1,5 +1,5 @@
-// TensorSource: a tensor that is there once it is read, for those too large to be held together:
-// the optimizer's state of many ranks, on its way to a file or from it. Free of LibTorch.
+// TensorSource: a tensor that is loaded on demand, for sets too large to hold at once, such as the
+// optimizer's state of many ranks on its way to or from a file. Free of LibTorch.
 #ifndef TANDEM_COMMON_MODEL_TENSOR_SOURCE_H_
 #define TANDEM_COMMON_MODEL_TENSOR_SOURCE_H_
 
@@ -13,12 +13,12 @@ namespace tandem {
 
 struct TensorSource {
   TensorSpec spec;
-  // What it gives is of `spec`. Whoever makes the source says what else must hold: who calls it, in
-  // which order, how long its bytes stay as they are.
+  // Returns a tensor of `spec`. Whoever makes the source documents who may call it, in which order,
+  // and how long the bytes stay valid.
   std::function<absl::StatusOr<HostTensor>()> read;
 };
 
-// A tensor that is there already.
+// A source for a tensor that is in memory already.
 inline TensorSource Present(HostTensor tensor) {
   TensorSpec spec = tensor.spec;
   return {std::move(spec), [tensor = std::move(tensor)] { return tensor; }};

@@ -4,6 +4,13 @@
 
 #include "common/tensor/vector16.h"
 
+// Idea: one fp32 sum over a vocabulary of 150 000 ids loses digits, and a sum in fp64 has half as
+// many lanes. Terms are therefore summed in fp32 within blocks of kDistributionBlock ids, 16 lanes
+// side by side, and the blocks' sums are added in fp64. The moments come from the same pass.
+//
+// Invariant: the order of additions depends on the vocabulary alone. Engine and trainer call the
+// same code on a row, whatever the batch, so equal logits give equal log-probs, bit for bit. The
+// block sums let the sampler find the block of its random number without another pass over the row.
 namespace tandem {
 namespace {
 
@@ -30,7 +37,7 @@ struct BlockSums {
 
 template <bool kMoments>
 TANDEM_INLINE Vec16 AddExps(Vec16 logits, float largest, float scale, BlockSums& sums) {
-  // Below e^-87 a term is nothing next to the largest, which is 1; NaN stays NaN.
+  // The largest term is 1, so terms below e^-87 do not count. NaN stays NaN.
   const Vec16 y = (logits - largest) * scale;
   const Vec16 clamped = y < -87.0f ? Splat16(-87.0f) : y;
   const Vec16 e = y < -87.0f ? Vec16{} : Exp16(clamped);
@@ -88,14 +95,14 @@ TANDEM_INLINE double SumOfSquaresBody(const float* values, int64_t n) {
   return total;
 }
 
-// Each lane keeps its two largest; those of all lanes hold the two largest of the row.
+// Each lane keeps its two largest logits; the two largest of the row are among them.
 TANDEM_INLINE LogitOrder OrderBody(const float* logits, int64_t n, float logit) {
   Vec16 largest = Splat16(kMinusInfinity), second = largest;
   Int16 above = {};
   for (int64_t i = 0; i < n; i += 16) {
     const Vec16 v =
         i + 16 <= n ? Load16(logits + i) : LoadSome16(logits + i, n - i, kMinusInfinity);
-    above -= v > logit;  // true is -1
+    above -= v > logit;  // a true comparison is -1 in each lane
     second = Max16(second, v > largest ? largest : v);
     largest = Max16(v, largest);
   }

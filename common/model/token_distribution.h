@@ -1,5 +1,5 @@
-// TokenDistribution: the softmax of one row of logits, summed in a fixed order: what the engine's
-// sampler draws from and what the trainer re-scores with, so that equal logits give equal
+// TokenDistribution: the softmax of one row of logits, with sums in a fixed order. The engine's
+// sampler samples from it and the trainer scores with it, so that equal logits give equal
 // log-probs. Free of LibTorch; pure.
 #ifndef TANDEM_COMMON_MODEL_TOKEN_DISTRIBUTION_H_
 #define TANDEM_COMMON_MODEL_TOKEN_DISTRIBUTION_H_
@@ -13,14 +13,14 @@
 
 namespace tandem {
 
-// exp(logit / temperature) of so many ids is summed in fp32, then in fp64.
+// Terms of this many ids are summed in fp32; the blocks' sums are added in fp64.
 inline constexpr int64_t kDistributionBlock = 512;
 constexpr int64_t NumDistributionBlocks(int64_t vocabulary) {
   return (vocabulary + kDistributionBlock - 1) / kDistributionBlock;
 }
 
-// The least temperature that divides logits; far smaller ones overflow, and all draw as greedy
-// does.
+// The smallest temperature that divides logits. Much smaller ones would overflow, and at this one
+// sampling is greedy in effect.
 inline constexpr float kLeastTemperature = 1e-3f;
 
 // With y = (logit - largest) * inverse_temperature: mass = sum e^y, first = sum e^y y, second = sum
@@ -31,15 +31,16 @@ struct TokenDistribution {
   double mass = 0, first = 0, second = 0;
   double log_mass = 0;
 
-  // NaN or +inf among the logits, or nothing but -inf.
+  // True if a logit is NaN or +inf, or if all are -inf.
   bool broken() const { return !std::isfinite(largest) || !std::isfinite(mass) || mass <= 0; }
 
-  // log p of an id with this logit.
+  // The log-prob of an id with this logit.
   float LogProb(float logit) const {
     return static_cast<float>((logit - largest) * static_cast<double>(inverse_temperature) -
                               log_mass);
   }
-  // log p = y - log mass, so H = log mass - E[y] and E[(log p)^2] = E[y^2] - 2 E[y] lm + lm^2.
+  // Entropy and E[(log p)^2]. Since log p = y - log mass, H = log mass - E[y], and E[(log p)^2] =
+  // E[y^2] - 2 E[y] lm + lm^2 with lm = log mass.
   float entropy() const { return static_cast<float>(std::fmax(0.0, log_mass - first / mass)); }
   float second_moment() const {
     return static_cast<float>(
@@ -47,29 +48,29 @@ struct TokenDistribution {
   }
 };
 
-// Of `logits` [V]; -inf has probability 0. `exps` [V] gets e^y, `block_mass`
-// [NumDistributionBlocks(V)] its sums; both may be null.
+// The distribution of `logits` [V]; -inf has probability 0. If not null, `exps` [V] receives e^y
+// and `block_mass` [NumDistributionBlocks(V)] the sum of each block.
 TokenDistribution DistributionOf(InstructionSet set, std::span<const float> logits,
                                  float inverse_temperature, float* exps = nullptr,
                                  double* block_mass = nullptr);
 
-// The same without the two moments, which stay 0: where a log-prob is all that is asked for.
+// The same without the two moments, which stay 0, for callers that need only log-probs.
 TokenDistribution MassOf(InstructionSet set, std::span<const float> logits,
                          float inverse_temperature, float* exps = nullptr,
                          double* block_mass = nullptr);
 
-// DistributionOf over some of the ids, `largest` being that of all of them (DistributionOf): what
-// is left when top-k, top-p or min-p have removed the others. Sums in fp64, in the order of `ids`.
+// The distribution over `ids` alone, which are what top-k, top-p or min-p left. `largest` is that
+// of all ids, as from DistributionOf. Sums are fp64, in the order of `ids`.
 TokenDistribution DistributionOver(std::span<const float> logits, std::span<const int32_t> ids,
                                    float inverse_temperature, float largest);
 
-// sum x^2 over `values` [V], in fp32 by blocks of kDistributionBlock, those in fp64.
+// The sum of x^2 over `values` [V]: fp32 within blocks of kDistributionBlock, fp64 over blocks.
 double SumOfSquares(InstructionSet set, std::span<const float> values);
 
-// How one id stands among the logits of its row.
+// The rank of one id among the logits of its row.
 struct LogitOrder {
-  float margin = 0;  // the largest less the largest of the others
-  int32_t rank = 0;  // ids with a larger logit
+  float margin = 0;  // the largest logit less the second largest
+  int32_t rank = 0;  // number of ids with a larger logit
 };
 LogitOrder OrderAt(InstructionSet set, std::span<const float> logits, int32_t id);
 

@@ -10,7 +10,7 @@ namespace {
 
 enum Coding : char { kGaps = 1, kRuns = 2, kBitmap = 3 };
 
-// Bytes of `value` as a varint.
+// The number of bytes of `value` as a varint.
 size_t VarintSize(uint32_t value) {
   size_t size = 1;
   for (; value >= 0x80; value >>= 7) ++size;
@@ -44,7 +44,7 @@ std::string BitmapOf(std::span<const int32_t> ids) {
   return bits;
 }
 
-// Reads what an encoder wrote; says no where the bytes end too early.
+// Reads the coding; the functions return false where the bytes end too early.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : bytes_(bytes) {}
@@ -80,7 +80,8 @@ absl::Status Malformed(const char* what) {
                    "server"));
 }
 
-// Appends consecutive ids, as long as they are of the vocabulary and no more than were announced.
+// Appends consecutive ids. Fails past the end of the vocabulary and beyond the number of ids that
+// was announced.
 bool AppendRun(int64_t first, int64_t length, int64_t vocabulary, size_t most,
                std::vector<int32_t>* ids) {
   if (first + length > vocabulary || ids->size() + static_cast<size_t>(length) > most) return false;

@@ -1,16 +1,16 @@
-// PackedSupport: the ids one token was drawn from when the sampler's filters left out others, in
-// few bytes. As plain ids they are up to 4 V bytes a token (0.6 MB at V = 151 936); packed they are
-// at most V / 8 and a few, and usually a byte or two an id.
+// PackedSupport: the support of one token, i.e. the ids that the sampling filters left, in few
+// bytes. As plain ids the support takes up to 4 V bytes per token (0.6 MB at V = 151 936). Packed,
+// it takes at most about V / 8 bytes, and usually one or two bytes per id.
 //
-// The trainer cannot rebuild the set from a threshold: the set is a function of the server's
-// logits, and the trainer's differ in their last bits. So the set itself travels, exactly.
+// The support itself is sent, exactly, because the trainer cannot rebuild it from a threshold: it
+// is a function of the server's logits, and the trainer's logits differ in their last bits.
 //
-// Form: a byte that names the coding, the number of ids as a varint (LEB128), then the coding that
-// is shortest for these ids:
-//   1 gaps    for each id the distance from the one before (from -1 for the first), less one
-//   2 runs    for each run of consecutive ids the distance as above, and its length less one
-//   3 bitmap  the first id, then a bit for each id from there, the lowest bit of a byte first
-// No bytes at all: nothing was left out.
+// Format: a byte that names the coding, the number of ids as a varint (LEB128), then the shortest
+// coding for these ids:
+//   1 gaps    for each id, its distance from the one before (from -1 for the first), less one
+//   2 runs    for each run of consecutive ids, that distance, and the run's length less one
+//   3 bitmap  the first id, then one bit per id from there on, lowest bit of a byte first
+// No bytes at all mean that no id was left out.
 //
 // Free of LibTorch and protobuf; pure.
 #ifndef TANDEM_COMMON_MODEL_TOKEN_SUPPORT_H_
@@ -27,14 +27,14 @@
 
 namespace tandem {
 
-// Ids are below this: more than any vocabulary has, and what unpacking may cost at most.
+// Ids are below this limit. It exceeds every vocabulary and bounds the cost of unpacking.
 inline constexpr int64_t kMostIds = int64_t{1} << 24;
 
 class PackedSupport {
  public:
   PackedSupport() = default;  // all ids
 
-  // Of rising ids in [0, kMostIds); none: all ids.
+  // Packs rising ids in [0, kMostIds). No ids mean all ids.
   explicit PackedSupport(std::span<const int32_t> rising_ids);
 
   bool empty() const { return bytes_.empty(); }
@@ -48,21 +48,20 @@ class PackedSupport {
   std::string bytes_;
 };
 
-// The ids behind the bytes of a PackedSupport that came from elsewhere, appended to `ids`.
-//   INVALID_ARGUMENT  the bytes are cut off, too long, or of no known coding; an id is not below
-//                     `vocabulary`, which is at most kMostIds. What was appended by then is
-//                     garbage.
+// Unpacks untrusted bytes of a PackedSupport and appends the ids to `ids`. `vocabulary` is at most
+// kMostIds.
+//   INVALID_ARGUMENT  the bytes are truncated, too long or of an unknown coding, or an id is not
+//                     below `vocabulary`; the ids appended so far are then garbage
 absl::Status UnpackSupport(std::string_view bytes, int64_t vocabulary, std::vector<int32_t>* ids);
 
-// A token's support where it lies: as ids, or packed. Copies nothing; what it was made from must
-// outlive it.
+// A view of a token's support, as ids or packed. It copies nothing; the source must outlive it.
 class SupportView {
  public:
   SupportView() = default;                                               // all ids
   SupportView(std::span<const int32_t> ids) : ids_(ids) {}               // NOLINT: a view
   SupportView(const std::vector<int32_t>& ids) : ids_(ids) {}            // NOLINT: a view
   SupportView(const PackedSupport& packed) : packed_(packed.bytes()) {}  // NOLINT: a view
-  static SupportView OfBytes(std::string_view checked) {                 // that UnpackSupport takes
+  static SupportView OfBytes(std::string_view checked) {  // that UnpackSupport accepts
     SupportView view;
     view.packed_ = checked;
     return view;

@@ -1,6 +1,5 @@
-// Health: what a process answers to the three probes that cluster software asks
-// (docs/observability.md). Parts of the process put their answers in as they come up and take them
-// out before they go. Thread-safe.
+// Health: a process's answers to the three probes of cluster software (docs/observability.md).
+// Parts of the process set their answers as they start and reset them before they end. Thread-safe.
 #ifndef TANDEM_COMMON_OBSERVE_HEALTH_H_
 #define TANDEM_COMMON_OBSERVE_HEALTH_H_
 
@@ -15,9 +14,9 @@
 namespace tandem {
 
 enum class Probe {
-  kStarted,  // it has come up, once and for all: nobody asks for the others before
-  kReady,    // work may be sent here now
-  kLive,     // it moves; if not, only a restart helps
+  kStarted,  // startup has finished; the other probes are not asked before
+  kReady,    // the process accepts work now
+  kLive,     // the process makes progress; if not, only a restart helps
 };
 
 struct ProbeAnswer {
@@ -27,11 +26,11 @@ struct ProbeAnswer {
 
 class Health {
  public:
-  // Until told otherwise: live, and neither started nor ready.
+  // Initially live, and neither started nor ready.
   Health();
 
-  // `answer` must not block and not call this object. When Set returns, the one before it does not
-  // run any more.
+  // `answer` must not block and must not call this object. When Set returns, the previous answer is
+  // no longer running.
   void Set(Probe probe, std::function<ProbeAnswer()> answer) ABSL_LOCKS_EXCLUDED(mu_);
   void Set(Probe probe, ProbeAnswer answer);
 

@@ -1,9 +1,9 @@
-// History: what one process did to groups and weight versions, as JSON lines (docs/history.md). An
-// independent program, tests/support/python/check_history.py, reads the files of a run's processes and
-// checks the guarantees of docs/guarantees.md on them.
+// History: a record of what one process did to groups and weight versions, as JSON lines
+// (docs/history.md). An independent program, tests/support/python/check_history.py, reads the files
+// of a run's processes and checks the guarantees of docs/guarantees.md on them.
 //
-// Used by the trainer's loop and the rollout server. A file that cannot be written loses events,
-// says so once in the log, and harms nothing else.
+// Used by the trainer's loop and the rollout server. If the file cannot be written, events are lost
+// and the log says so once; nothing else is affected.
 #ifndef TANDEM_COMMON_OBSERVE_HISTORY_H_
 #define TANDEM_COMMON_OBSERVE_HISTORY_H_
 
@@ -18,15 +18,16 @@
 
 namespace tandem {
 
-// Thread-safe: the lines are in the order of the calls.
+// Thread-safe; lines are in the order of the calls.
 class History {
  public:
-  // Makes `directory` and in it a file of this process, ROLE-PID-TIME.jsonl.
+  // Makes `directory`, and in it a file for this process, ROLE-PID-TIME.jsonl.
   //   UNAVAILABLE, PERMISSION_DENIED  the directory or the file cannot be made
   static absl::StatusOr<std::unique_ptr<History>> Open(const std::string& directory,
                                                        const std::string& role);
 
-  // One line. Each is one write(2), so that a process that is killed loses none that it wrote.
+  // Writes one line with one write(2), so that a process that is killed loses no line that it
+  // wrote.
   void Write(const nlohmann::ordered_json& event) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

@@ -76,7 +76,7 @@ struct MetricsRegistry::Impl {
   enum class Kind { kCounter, kGauge, kHistogram };
   using Key = std::pair<std::string, MetricLabels>;
 
-  // A name belongs to one kind of metric.
+  // A name belongs to a single kind of metric.
   void CheckNames(std::string_view name, const MetricLabels& labels, Kind kind) {
     TANDEM_CHECK(IsValidName(name, true));
     TANDEM_CHECK(AreValidLabels(labels));
@@ -91,7 +91,7 @@ struct MetricsRegistry::Impl {
   std::map<Key, std::unique_ptr<Gauge>> gauges ABSL_GUARDED_BY(mu);
   std::map<Key, std::unique_ptr<HistogramMetric>> histograms ABSL_GUARDED_BY(mu);
 
-  mutable Mutex updates_mu;  // held while they run; never taken inside mu
+  mutable Mutex updates_mu;  // held while updates run; never taken while mu is held
   std::vector<std::pair<const void*, std::function<void()>>> updates ABSL_GUARDED_BY(updates_mu);
 };
 

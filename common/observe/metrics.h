@@ -1,6 +1,6 @@
-// Metrics of a process: counters, gauges and histograms, rendered in Prometheus text form
-// (common/observe serves it). prometheus-cpp stays behind this header. Thread-safe; Counter and
-// Gauge live as long as the registry.
+// Metrics of a process: counters, gauges and histograms, rendered in Prometheus text format
+// (observe_server.h serves it). prometheus-cpp is not visible to callers. Thread-safe. Counters,
+// gauges and histograms live as long as the registry.
 #ifndef TANDEM_COMMON_OBSERVE_METRICS_H_
 #define TANDEM_COMMON_OBSERVE_METRICS_H_
 
@@ -32,7 +32,7 @@ class HistogramMetric {
  public:
   virtual ~HistogramMetric() = default;
   virtual void Observe(double value) = 0;
-  virtual void ObserveMany(double value, int64_t times) = 0;  // the same value, so many times
+  virtual void ObserveMany(double value, int64_t times) = 0;  // observes `value` this many times
 };
 
 using MetricLabels = std::map<std::string, std::string>;
@@ -44,7 +44,7 @@ class MetricsRegistry {
   MetricsRegistry(const MetricsRegistry&) = delete;
   MetricsRegistry& operator=(const MetricsRegistry&) = delete;
 
-  // The same name and labels give the same object. Names follow Prometheus rules ("tandem_..."): a
+  // The same name and labels give the same object. Names follow Prometheus' rules ("tandem_..."); a
   // bad name is a TANDEM_CHECK.
   Counter* GetCounter(std::string_view name, std::string_view help,
                       const MetricLabels& labels = {});
@@ -52,12 +52,13 @@ class MetricsRegistry {
   HistogramMetric* GetHistogram(std::string_view name, std::string_view help,
                                 const std::vector<double>& bounds, const MetricLabels& labels = {});
 
-  // Runs before each Render, on its thread: for numbers that are read and not counted. Must not
-  // block, and not call BeforeRender, Render or Forget. Keeps what is captured until Forget.
+  // Runs `update` before each Render, on its thread, for numbers that are read on demand. It must
+  // not block and must not call BeforeRender, Render or Forget. What it captures is kept until
+  // Forget.
   void BeforeRender(const void* owner, std::function<void()> update);
-  void Forget(const void* owner);  // afterwards none of the owner's runs
+  void Forget(const void* owner);  // afterwards, no update of this owner runs
 
-  // Everything, in Prometheus text exposition format.
+  // All metrics in Prometheus text exposition format.
   std::string Render() const;
 
  private:

@@ -1,5 +1,5 @@
-// Observation: what a process shows of itself: its metrics, its health and, once Serve is called,
-// the port where both can be read. Made first in a process and destroyed last. Thread-safe.
+// Observation: the metrics and the health of a process and, after Serve, the port at which both can
+// be read. It is made first in a process and destroyed last. Thread-safe.
 #ifndef TANDEM_COMMON_OBSERVE_OBSERVATION_H_
 #define TANDEM_COMMON_OBSERVE_OBSERVATION_H_
 
@@ -18,7 +18,8 @@ class Observation {
  public:
   explicit Observation(const std::string& role) : process_(&metrics_, role) {}
 
-  // Listens until this object is destroyed; an empty address listens nowhere. Errors: Listen's.
+  // Listens until this object is destroyed. An empty address does nothing. Errors are those of
+  // ObserveServer::Listen.
   absl::Status Serve(const std::string& address);
 
   int port() const { return server_ == nullptr ? 0 : server_->port(); }
@@ -29,7 +30,7 @@ class Observation {
   MetricsRegistry metrics_;
   Health health_;
   ProcessMetrics process_;
-  std::unique_ptr<ObserveServer> server_;  // last: its threads read the others
+  std::unique_ptr<ObserveServer> server_;  // destroyed first, because its threads read the others
 };
 
 }  // namespace tandem

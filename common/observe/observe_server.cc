@@ -42,7 +42,7 @@ const char* Reason(int code) {
   }
 }
 
-// A number of the query; `fallback` where it is not given, and below 0 where it is none.
+// A number from the query string: `fallback` if it is absent, and negative if it is not a number.
 int64_t QueryNumber(const mg_request_info& request, const char* name, int64_t fallback) {
   const std::string_view query = request.query_string == nullptr ? "" : request.query_string;
   char text[24];
@@ -98,7 +98,7 @@ struct ObserveServer::Impl {
     return code;
   }
 
-  // Returns when the client has taken it, or was cut.
+  // Returns when the client has received the answer or was cut off.
   static int Send(mg_connection* connection, const mg_request_info& request, const Answer& answer) {
     const std::string head =
         absl::StrCat("HTTP/1.1 ", answer.code, " ", Reason(answer.code),
@@ -117,10 +117,10 @@ struct ObserveServer::Impl {
   const Health* health = nullptr;
   mg_context* context = nullptr;
   int port = 0;
-  std::atomic<int> num_pages = 0;  // being answered
+  std::atomic<int> num_pages = 0;  // pages being answered now
 };
 
-absl::Status CheckObserveAddress(const std::string& knob, const std::string& address) {
+absl::Status CheckObserveAddress(const std::string& option, const std::string& address) {
   const size_t colon = address.rfind(':');
   int port = 0;
   if (colon != std::string::npos && colon > 0 &&
@@ -130,7 +130,7 @@ absl::Status CheckObserveAddress(const std::string& knob, const std::string& add
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(knob, " is '", address, "', must be HOST:PORT (127.0.0.1:9400)"));
+      absl::StrCat(option, " is '", address, "', must be HOST:PORT (127.0.0.1:9400)"));
 }
 
 absl::StatusOr<std::unique_ptr<ObserveServer>> ObserveServer::Listen(const std::string& address,

@@ -1,15 +1,16 @@
 // ObserveServer: the read-only HTTP port of a process, for probes, Prometheus and people:
 //
 //   /metrics                       Prometheus text format
-//   /startupz /readyz /livez       200 or 503, and one line that says why
-//   /logs?lines=N&after=NUMBER     the newest lines of the log, each behind its number and a space:
-//                                  at most N (200; 2000 are kept), with numbers above NUMBER
+//   /startupz /readyz /livez       200 or 503, and one line with the reason
+//   /logs?lines=N&after=NUMBER     the newest log lines, each preceded by its number and a space:
+//                                  at most N (default 200; 2000 are kept), numbered above NUMBER
 //
-// GET and HEAD, plaintext, no authentication: it changes nothing and shows no prompt, completion or
-// weight. Requests of more than 4 KiB, and clients slower than 5 s, are cut. kThreads answer, of
-// which pages of /metrics and /logs take at most kThreadsForPages, and past that are refused with
-// 503: who reads them slowly keeps no probe waiting. civetweb stays behind this header:
-// prometheus-cpp's own exposer already brings it, and it has the caps as options.
+// It accepts GET and HEAD over plaintext and without authentication, because it changes nothing and
+// shows no prompt, completion or weight. Requests over 4 KiB and clients slower than 5 s are cut
+// off. kThreads threads answer. Pages of /metrics and /logs take at most kThreadsForPages of them
+// and are refused with 503 beyond that, so that slow readers cannot block probes. civetweb is not
+// visible to callers; prometheus-cpp's exposer depends on it anyway, and it has these limits as
+// options.
 #ifndef TANDEM_COMMON_OBSERVE_OBSERVE_SERVER_H_
 #define TANDEM_COMMON_OBSERVE_OBSERVE_SERVER_H_
 
@@ -24,20 +25,21 @@
 
 namespace tandem {
 
-// HOST:PORT as the port takes it: an IPv4 address, [IPv6] or localhost, and 0 to 65535.
-//   INVALID_ARGUMENT  it is not; names `knob`
-absl::Status CheckObserveAddress(const std::string& knob, const std::string& address);
+// Checks an address of the form HOST:PORT: an IPv4 address, [IPv6] or localhost, and a port from 0
+// to 65535.
+//   INVALID_ARGUMENT  it has another form; the message names `option`
+absl::Status CheckObserveAddress(const std::string& option, const std::string& address);
 
 class ObserveServer {
  public:
-  // Listens from here on. Both must outlive it. Port 0 picks one. `patience`: with a client that
-  // sends its request, or reads its answer, slowly.
+  // Starts to listen. `metrics` and `health` must outlive the server. Port 0 picks a free port.
+  // `patience` is the time allowed to a client that sends its request or reads its answer slowly.
   //   UNAVAILABLE       the address cannot be bound (named)
-  //   INVALID_ARGUMENT  CheckObserveAddress
+  //   INVALID_ARGUMENT  as CheckObserveAddress
   static absl::StatusOr<std::unique_ptr<ObserveServer>> Listen(
       const std::string& address, const MetricsRegistry* metrics, const Health* health,
       absl::Duration patience = absl::Seconds(5));
-  ~ObserveServer();  // ends what is being answered
+  ~ObserveServer();  // cuts off answers in progress
   ObserveServer(const ObserveServer&) = delete;
   ObserveServer& operator=(const ObserveServer&) = delete;
 

@@ -15,8 +15,8 @@
 namespace tandem {
 namespace {
 
-// Fields of /proc/self/stat as proc(5) numbers them, less the two before the state: the name may
-// hold spaces.
+// Fields of /proc/self/stat, numbered as in proc(5) less the two before the state, because the name
+// may contain spaces.
 struct Stat {
   std::array<double, 53> field = {};
 };

@@ -1,5 +1,5 @@
-// ProcessMetrics: what any Prometheus client library says of its process (process_...), read from
-// /proc each time a page is made, and tandem_build_info. Linux.
+// ProcessMetrics: the process_... metrics that Prometheus client libraries report, read from /proc
+// whenever a page is rendered, and tandem_build_info. Linux only.
 #ifndef TANDEM_COMMON_OBSERVE_PROCESS_METRICS_H_
 #define TANDEM_COMMON_OBSERVE_PROCESS_METRICS_H_
 

@@ -23,7 +23,7 @@ using nlohmann::ordered_json;
 
 constexpr size_t kTraceDigits = 32, kSpanDigits = 16;
 
-// Not all zeros, which means "no id".
+// Random hex digits that are not all zeros, since zeros mean "no id".
 std::string RandomHex(size_t digits) {
   thread_local std::mt19937_64 random = [] {
     std::random_device device;
@@ -45,7 +45,7 @@ bool IsId(std::string_view text, size_t digits) {
   return IsHex(text, digits) && text.find_first_not_of('0') != std::string_view::npos;
 }
 
-// 64-bit numbers are strings in protobuf's JSON.
+// Protobuf's JSON format writes 64-bit integers as strings.
 ordered_json Value(const SpanValue& value) {
   if (const auto* number = std::get_if<int64_t>(&value)) {
     return {{"intValue", std::to_string(*number)}};

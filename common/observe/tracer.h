@@ -1,9 +1,9 @@
-// Tracer: spans of a process as OTLP JSON lines, one ExportTraceServiceRequest each, the form that
-// the OpenTelemetry Collector's otlpjsonfile receiver reads. Contexts travel between processes as
-// the W3C `traceparent` header.
+// Tracer: writes spans of a process as OTLP JSON lines, one ExportTraceServiceRequest each, the
+// format of the OpenTelemetry Collector's otlpjsonfile receiver. Contexts travel between processes
+// in the W3C `traceparent` header.
 //
-// Used by the trainer's loop and client and by the rollout server's services. A file that cannot be
-// written loses spans, says so once in the log, and harms nothing else.
+// Used by the trainer's loop and client and by the rollout server's services. If the file cannot be
+// written, spans are lost and the log says so once; nothing else is affected.
 #ifndef TANDEM_COMMON_OBSERVE_TRACER_H_
 #define TANDEM_COMMON_OBSERVE_TRACER_H_
 
@@ -20,17 +20,18 @@
 
 namespace tandem {
 
-// What names a span; both lower-case hex, 32 and 16 digits. Empty: no trace.
+// Identifies a span: lower-case hex ids of 32 and 16 digits. Empty ids mean no trace.
 struct TraceContext {
   std::string trace_id, span_id;
   bool valid() const { return !trace_id.empty(); }
 };
 
-inline constexpr char kTraceparent[] = "traceparent";  // the name of the header
+inline constexpr char kTraceparent[] = "traceparent";  // name of the header
 
 // "00-TRACE-SPAN-01"; empty for no trace.
 std::string ToTraceparent(const TraceContext& context);
-// None where it is malformed, all zeros, or of the version ff: as W3C Trace Context has it.
+// Parses a header. Returns nullopt if it is malformed, all zeros, or of version ff, as W3C Trace
+// Context requires.
 std::optional<TraceContext> ParseTraceparent(std::string_view header);
 
 int64_t UnixNanoseconds();
@@ -60,7 +61,7 @@ class Tracer {
   Tracer(const Tracer&) = delete;
   Tracer& operator=(const Tracer&) = delete;
 
-  // Fresh ids: of a child of `parent`, or of a new trace where it is none.
+  // New ids for a child of `parent`, or for a new trace if `parent` is empty.
   static TraceContext NewContext(const TraceContext& parent = {});
 
   // Writes a span that has ended.
@@ -72,14 +73,15 @@ class Tracer {
   const std::unique_ptr<Impl> impl_;
 };
 
-// A span under `context`, and who records it; without a tracer nothing is recorded.
+// A context for child spans and the tracer that records them; without a tracer, nothing is
+// recorded.
 struct TraceParent {
   Tracer* tracer = nullptr;
   TraceContext context;
 };
 
-// A span from construction to its end, a child of `parent`. Costs nothing without a tracer. Not
-// thread-safe.
+// A span that lasts from construction to destruction, a child of `parent`. It costs nothing without
+// a tracer. Not thread-safe.
 class ScopedSpan {
  public:
   ScopedSpan(const TraceParent& parent, std::string name, SpanKind kind = SpanKind::kInternal);
@@ -90,7 +92,7 @@ class ScopedSpan {
   void Set(std::string name, SpanValue value);
   void SetError(std::string_view message);  // empty: none
 
-  TraceParent parent() const { return {tracer_, span_.context}; }  // for children
+  TraceParent parent() const { return {tracer_, span_.context}; }  // for child spans
   std::string traceparent() const { return ToTraceparent(span_.context); }
 
  private:

@@ -7,6 +7,18 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
+// Two passes over the tokens. The first gathers sums per completion, because filters and the
+// sequence and geometric weights depend on all of a completion's tokens. The second decides about
+// each token in this order: not finite, rejected by a filter, dropped by a mask, kept with a
+// bounded weight.
+//
+// Invariant: every trained token is counted once. num_nonfinite and num_masked are parts of
+// num_rejected, and kept tokens plus num_rejected are the trained tokens. In modes without weights
+// the weight is exactly 1, so that it does not change the loss's bits. Completions must be whole
+// within a call; only batch_normalise can be completed later (DivideWeights).
+//
+// Sources: truncated importance sampling is Ionides (2008). docs/corrections.md names the
+// publications of the masks and filters.
 namespace tandem::offpolicy {
 namespace {
 
@@ -47,12 +59,12 @@ double ClampedExp(double exponent) {
   return std::exp(std::clamp(exponent, -kMaxLogRatio, kMaxLogRatio));
 }
 
-// What the filters and the weights of whole completions look at.
+// The sums over a completion that filters and completion-level weights use.
 struct CompletionSums {
   double delta = 0, k3 = 0;
   double smallest_delta = 0, largest_k3 = 0;
   int64_t num_tokens = 0;
-  bool weighed = false;  // counted in num_weights
+  bool weighed = false;  // already counted in num_weights
 };
 
 bool IsRefused(const CompletionSums& sums, const CorrectionOptions& options) {
@@ -74,7 +86,8 @@ struct Bounded {
   bool moved = false, dropped = false;
 };
 
-// A token that a mask spares has a ceiling all the same: else one of them could outweigh the rest.
+// A token that a mask spares still has the ceiling; otherwise a single one could outweigh the rest
+// of the batch.
 Bounded ApplyBound(double raw, bool spared, const CorrectionOptions& options) {
   const Bound bound = BoundOf(options.kind);
   const bool above = raw > options.max_weight, below = raw < options.min_weight;
@@ -84,7 +97,7 @@ Bounded ApplyBound(double raw, bool spared, const CorrectionOptions& options) {
   return {raw};
 }
 
-// One call of ComputeCorrection.
+// The state of one call of ComputeCorrection.
 struct Computation {
   const CorrectionInputs& in;
   const CorrectionOptions& options;
@@ -130,7 +143,7 @@ struct Computation {
     return bypass ? 1 : ClampedExp(Delta(t));
   }
 
-  // Token t is trained and its log-probs are finite.
+  // Decides about token t, which is trained and has finite log-probs.
   void AddToken(size_t t, Correction& result) {
     CompletionSums& sums = completions.at(in.completion[t]);
     if (filters && !IsSpared(t) && IsRefused(sums, options)) return;

@@ -12,7 +12,7 @@
 namespace tandem::offpolicy {
 namespace {
 
-// Thresholds: docs/corrections.md names who published each.
+// docs/corrections.md names the publication of each threshold.
 constexpr NamedMethod kMethods[] = {
     {"off", "correction.kind=off"},
     {"tis", "correction.kind=token_tis correction.max_weight=2"},
@@ -56,7 +56,7 @@ constexpr NamedMethod kMethods[] = {
 };
 
 absl::Status CheckLengths(const MethodInputs& in) {
-  // The correction checks the rest.
+  // ComputeCorrection checks the other lengths.
   if (in.target_logprobs.size() == in.mask.size() && in.advantages.size() == in.mask.size()) {
     return absl::OkStatus();
   }

@@ -1,6 +1,6 @@
-// Named methods of correcting for off-policy data, as settings of arrows 6 and 7, and all that one
-// of them does to a batch. Pure. For offline replay and studies on toy policies; training reads the
-// same settings from its run file.
+// Named methods of off-policy correction, as settings of stages 6 and 7, and the complete effect of
+// a method on a batch. For offline replay and studies on toy policies; training reads the same
+// settings from its run file. Pure.
 #ifndef TANDEM_COMMON_OFFPOLICY_CORRECTION_METHOD_H_
 #define TANDEM_COMMON_OFFPOLICY_CORRECTION_METHOD_H_
 
@@ -19,12 +19,13 @@ namespace tandem::offpolicy {
 
 struct NamedMethod {
   std::string_view name;
-  // "correction.kind=token_mask correction.min_weight=0.5": what differs from the defaults. Under
-  // "trainer." the same names set a run.
+  // "correction.kind=token_mask correction.min_weight=0.5": the settings that differ from the
+  // defaults. Prefixed with "trainer.", the same names configure a run.
   std::string_view settings;
 };
 
-// Every method of docs/corrections.md at the thresholds of its source, in the order of that page.
+// All methods of docs/corrections.md, with the thresholds of their sources, in the order of that
+// page.
 std::span<const NamedMethod> NamedMethods();
 
 struct MethodOptions {
@@ -32,14 +33,14 @@ struct MethodOptions {
   ObjectiveOptions objective;
 };
 
-// Reads settings as in NamedMethod, with the defaults of a run.
-//   INVALID_ARGUMENT  an unknown name, a value out of range, or CheckOptions
+// Parses settings as in NamedMethod, on top of the defaults of a run.
+//   INVALID_ARGUMENT  an unknown name, a value out of range, or an error of CheckOptions
 absl::StatusOr<MethodOptions> ParseMethod(std::string_view settings);
 
 //   NOT_FOUND  no such method; the message lists the names
 absl::StatusOr<MethodOptions> FindMethod(std::string_view name);
 
-// All [T], in parallel: the batch of one optimizer update. Sequences are whole.
+// All [T], parallel: the batch of one optimizer update, with whole completions.
 struct MethodInputs {
   std::span<const double> behaviour_logprobs, proximal_logprobs, target_logprobs;
   std::span<const double> advantages;
@@ -52,13 +53,13 @@ struct MethodResult {
   Objective objective;
   // [T]: the gradient of the loss is sum_t coefficient[t] grad log pi_target[t] / denominator.
   std::vector<double> coefficient;
-  double denominator = 0;  // 0: nothing is kept, and no update is made
+  double denominator = 0;  // 0: nothing is kept, so no update is made
 
-  // sum_t value x scale / denominator; 0 without a denominator.
+  // sum_t value * scale / denominator; 0 if the denominator is 0.
   double loss = 0;
 };
 
-//   INVALID_ARGUMENT  arrays that do not run in parallel
+//   INVALID_ARGUMENT  arrays of different lengths
 absl::StatusOr<MethodResult> EvaluateMethod(const MethodInputs& inputs,
                                             const MethodOptions& options);
 

@@ -8,7 +8,7 @@ LossScales ComputeLossScales(std::span<const uint8_t> counted, std::span<const i
                              int64_t num_completions, const ObjectiveOptions& options) {
   LossScales result;
   result.scale.assign(counted.begin(), counted.end());
-  std::map<int64_t, int64_t> tokens;  // of each completion
+  std::map<int64_t, int64_t> tokens;  // tokens of each completion
   int64_t num_tokens = 0;
   for (size_t t = 0; t < counted.size(); ++t) {
     if (!counted[t]) continue;

@@ -1,4 +1,4 @@
-// LossScales: what one token counts in the sum of a loss, and what that sum is divided by (arrow 7,
+// LossScales: the factor of each token in the sum of a loss, and the divisor of that sum (stage 7,
 // shared with offline replay). Pure.
 //
 //   kToken     scale 1,                            denominator: tokens
@@ -16,14 +16,15 @@
 namespace tandem::offpolicy {
 
 struct LossScales {
-  std::vector<double> scale;  // [T]; 0 where nothing counts; one value per completion
-  double denominator = 0;     // this call's part: parts add up over microbatches and ranks
+  std::vector<double> scale;  // [T]; 0 for tokens that do not count; else equal in a completion
+  double denominator = 0;     // of this call; sums over microbatches and ranks are meaningful
 };
 
-// `counted` [T]: the tokens that count in the divisor (kept ones, or all trained ones);
-// `completion` [T] numbers their completions, which are whole within one call. Nothing counted:
-// denominator 0 (kConstant: as ever). Whether an update is made does not hang on the denominator:
-// with no kept token there is none (train_step.h).
+// `counted` [T] marks the tokens that count in the divisor (kept ones, or all trained ones).
+// `completion` [T] is the index of each token's completion; completions are whole within one call.
+// If nothing is counted, the denominator is 0, except that kConstant's is the same as always.
+// Whether an update is made does not depend on the denominator: without a kept token there is none
+// (train_step.h).
 LossScales ComputeLossScales(std::span<const uint8_t> counted, std::span<const int64_t> completion,
                              int64_t num_completions, const ObjectiveOptions& options);
 

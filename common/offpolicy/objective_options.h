@@ -1,5 +1,5 @@
-// ObjectiveOptions: knobs of the policy term of arrow 7. Apart from policy_objective.h so that
-// option trees read them without its code.
+// ObjectiveOptions: the options of the policy term of stage 7. They are separate from
+// policy_objective.h so that option trees can include them without its code.
 #ifndef TANDEM_COMMON_OFFPOLICY_OBJECTIVE_OPTIONS_H_
 #define TANDEM_COMMON_OFFPOLICY_OBJECTIVE_OPTIONS_H_
 
@@ -11,14 +11,15 @@
 
 namespace tandem::offpolicy {
 
-// What the sum over tokens is divided by, always over the whole minibatch (loss_scales.h).
-//   kToken     trained tokens: every token counts the same, long completions count more
-//   kSequence  each completion's mean, then the mean over completions: tokens of short ones count
+// The divisor of the sum over tokens, always for the whole minibatch (loss_scales.h).
+//   kToken     the number of trained tokens; every token counts the same, so long completions count
 //              more
-//   kConstant  completions x constant_length: no length bias, and no dependence on what was sampled
+//   kSequence  the mean over each completion, then over completions; tokens of short completions
+//              count more
+//   kConstant  completions x constant_length; no length bias, and independent of what was sampled
 enum class Normalisation { kToken, kSequence, kConstant };
 
-// Formulas in policy_objective.h.
+// policy_objective.h has the formulas.
 enum class ObjectiveKind {
   kClip,
   kCispo,
@@ -26,8 +27,8 @@ enum class ObjectiveKind {
   kGspo,
   kSapo,
   kVespo,
-  kM2po,      // the paper's mask
-  kM2poClip,  // the clip of its authors' repository
+  kM2po,      // mask, as in the paper
+  kM2poClip,  // clip, as in the authors' repository
   kDppoTv,
   kDppoKl
 };
@@ -38,12 +39,12 @@ constexpr bool IsM2po(ObjectiveKind kind) {
 
 struct ObjectiveOptions {
   Normalisation normalisation = Normalisation::kToken;
-  int64_t constant_length = 0;  // L of kConstant; 0: the longest completion that may be sampled
+  int64_t constant_length = 0;  // of kConstant; 0: the longest completion that may be sampled
   ObjectiveKind kind = ObjectiveKind::kClip;
   double clip_low = 0.2;   // eps_low
   double clip_high = 0.2;  // eps_high
   double dual_clip = 0;    // c > 1; 0: off
-  double cispo_max = 5;    // on the ratio itself, not on its distance from 1
+  double cispo_max = 5;    // bound on the ratio itself, not on its distance from 1
   double gspo_clip_low = 3e-4, gspo_clip_high = 4e-4;
   double sapo_tau_positive = 1, sapo_tau_negative = 1.05;
   double vespo_k_positive = 2, vespo_lambda_positive = 3;
@@ -53,10 +54,11 @@ struct ObjectiveOptions {
 };
 void BindOptions(OptionBinder& binder, ObjectiveOptions& options);
 
-// What a single field's range cannot say; the message names fields under "loss." and "correction.".
-//   INVALID_ARGUMENT  CheckOptions of the correction; dual_clip in (0, 1], or set for another kind;
-//                     topr, vespo or the two m2po, which weigh by target / behaviour themselves, in
-//                     another mode than bypass; normalisation constant without a length
+// Checks what the range of a single field cannot express; messages name fields under "loss." and
+// "correction.".
+//   INVALID_ARGUMENT  CheckOptions of the correction; dual_clip in (0, 1], or set for another
+//                     kind; topr, vespo, m2po or m2po_clip, which weigh by target / behaviour
+//                     themselves, in a mode other than bypass; kConstant without a length
 absl::Status CheckOptions(const CorrectionOptions& correction, const ObjectiveOptions& objective);
 
 }  // namespace tandem::offpolicy

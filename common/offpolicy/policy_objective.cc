@@ -8,17 +8,26 @@
 
 #include "common/offpolicy/correction.h"
 
+// One pass gathers sums per completion, for the objectives whose ratio is that of a whole
+// completion. A second pass computes the value and the derivative of each token. Derivatives are
+// written out instead of found by autograd, because the trainer needs the slope with respect to log
+// pi_target only, and because this makes "detached" explicit: objectives with sg() use their
+// coefficient as the slope.
+//
+// Invariant: the slope of token t is the derivative of the sum of all values, and not of value t
+// alone. The two differ for gspo, where the log-prob of one token moves the ratio of its whole
+// completion.
 namespace tandem::offpolicy {
 namespace {
 
-// The reference code of DPPO (verl, dppo_tv and dppo_kl) has this ceiling on its detached ratio.
+// The ceiling on the detached ratio in DPPO's reference code (verl, dppo_tv and dppo_kl).
 constexpr double kDppoMaxRatio = 20;
 
 double LogRatio(const ObjectiveInputs& in, size_t t) {
   return in.target_logprobs[t] - in.centre_logprobs[t];
 }
 
-// exp(log_ratio) with the exponent clamped, and its derivative by log_ratio.
+// exp(log_ratio) with a clamped exponent, and its derivative by log_ratio.
 struct Ratio {
   double value, slope;
 };
@@ -27,12 +36,12 @@ Ratio ClampedRatio(double log_ratio) {
   return {value, std::abs(log_ratio) <= kMaxLogRatio ? value : 0};
 }
 
-// A token's value for w = 1 and its derivative by the logarithm of the ratio it is a function of.
+// The value of a token for w = 1, and its derivative by the logarithm of its ratio.
 struct Term {
   double value = 0, slope = 0;
 };
 
-// Which bound decided a term.
+// The bounds that were active for a term.
 struct Sides {
   bool low = false, high = false, dual = false;
 };
@@ -55,15 +64,16 @@ Term SapoTerm(const Ratio& r, double advantage, const ObjectiveOptions& options)
   return {-advantage * 4 / tau * gate, -advantage * 4 * gate * (1 - gate) * r.slope};
 }
 
-// Of Bernoulli variables with probabilities e^log_p and e^log_q.
+// KL divergence of Bernoulli variables with probabilities e^log_p and e^log_q.
 double BinaryKl(double log_p, double log_q) {
-  // abs: the rest of a probability of 1 is 0, not -0, of which the ratio below would be -infinity.
+  // abs, because the complement of a probability of 1 must be 0 and not -0, which would make the
+  // ratio below -infinity.
   const double not_p = std::abs(std::expm1(log_p)), not_q = std::abs(std::expm1(log_q));
   const double rest = not_p > 0 ? not_p * std::log(not_p / not_q) : 0;
   return std::exp(log_p) * (log_p - log_q) + rest;
 }
 
-// Whether DPPO masks the token; one side or the other by the sign of the advantage.
+// Whether DPPO masks the token, on the side that the sign of the advantage selects.
 Sides DppoMask(double target, double centre, double advantage, const ObjectiveOptions& options) {
   const double moved = std::exp(target) - std::exp(centre);
   const bool far = options.kind == ObjectiveKind::kDppoTv
@@ -90,23 +100,24 @@ bool CanClip(double log_ratio, double advantage) {
   return (advantage > 0 && log_ratio > 0) || (advantage < 0 && log_ratio < 0);
 }
 
-// m2po; `squares` are sorted.
+// The cutoff of m2po; `squares` are sorted.
 double MaskCutoff(const std::vector<double>& squares, double max_mean) {
   double sum = 0;
-  size_t kept = 0;  // means of sorted prefixes never fall: the first that is too large ends it
+  size_t kept = 0;  // means of sorted prefixes do not decrease, so stop at the first too large
   while (kept < squares.size() && sum + squares[kept] <= max_mean * static_cast<double>(kept + 1)) {
     sum += squares[kept++];
   }
   if (kept == squares.size()) return std::numeric_limits<double>::infinity();
-  while (kept > 0 && squares[kept - 1] == squares[kept]) --kept;  // equals go together
+  while (kept > 0 && squares[kept - 1] == squares[kept])
+    --kept;  // equal squares are dropped together
   return kept == 0 ? squares[0] / 2 : (squares[kept - 1] + squares[kept]) / 2;
 }
 
-// m2po_clip; `squares` are sorted. The repository rounds tau down to the next abs(log r) that
-// occurs, which clips the same tokens.
+// The cutoff of m2po_clip; `squares` are sorted. The authors' repository rounds tau down to the
+// next abs(log r) that occurs, which clips the same tokens.
 double ClipCutoff(const std::vector<double>& squares, double max_mean) {
   const double target = max_mean * static_cast<double>(squares.size());
-  double sum = 0;  // of those that stay as they are
+  double sum = 0;  // sum of the squares that are not clipped
   for (size_t k = 0; k < squares.size(); ++k) {
     const auto rest = static_cast<double>(squares.size() - k);
     if (sum + squares[k] * rest > target) return (target - sum) / rest;
@@ -115,12 +126,12 @@ double ClipCutoff(const std::vector<double>& squares, double max_mean) {
   return std::numeric_limits<double>::infinity();
 }
 
-// One call of ComputeObjective.
+// The state of one call of ComputeObjective.
 struct Computation {
   const ObjectiveInputs& in;
   const ObjectiveOptions& options;
   std::map<int64_t, CompletionSums> completions = {};
-  double cutoff = 0;  // m2po, m2po_clip
+  double cutoff = 0;  // for m2po and m2po_clip
 
   void Prepare() {
     for (size_t t = 0; t < in.kept.size(); ++t) {
@@ -136,7 +147,7 @@ struct Computation {
     cutoff = in.second_moment_cutoff.value_or(SecondMomentCutoff(std::move(squares), options));
   }
 
-  // The detached factor of A log pi_target.
+  // The detached factor in front of A log pi_target.
   double Coefficient(size_t t, const CompletionSums& sums, Sides& sides) const {
     const double advantage = in.advantages[t], r = ClampedRatio(LogRatio(in, t)).value;
     switch (options.kind) {
@@ -165,7 +176,7 @@ struct Computation {
     return {-std::exp(advantage > 0 ? tau : -tau) * advantage, 0};
   }
 
-  // Value and slope of token t, weighted.
+  // Value and derivative of token t, with its weight.
   Term WeightedTerm(size_t t, Sides& sides) const {
     const CompletionSums& sums = completions.at(in.completion[t]);
     const double a = in.advantages[t], w = in.weight[t];
@@ -186,7 +197,8 @@ struct Computation {
         const auto n = static_cast<double>(sums.num_tokens);
         term = ClippedTerm(ClampedRatio(sums.log_ratio / n), a, options.gspo_clip_low,
                            options.gspo_clip_high, 0, sides);
-        // A token moves s, and with it the values of all n, by 1 / n.
+        // The log-prob of one token moves log s by 1 / n of its change, and with it the values of
+        // all n tokens.
         return {w * term.value, sums.weight / n * term.slope};
       }
       default: {

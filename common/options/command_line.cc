@@ -13,7 +13,7 @@
 namespace tandem {
 namespace {
 
-// The command that was being read when parsing stopped.
+// The command that was being parsed when parsing stopped.
 CLI::App* DeepestCommand(CLI::App& app) {
   CLI::App* at = &app;
   while (!at->get_subcommands().empty()) at = at->get_subcommands().back();
@@ -36,8 +36,8 @@ std::vector<const CLI::App*> Children(const CLI::App& command) {
   return command.get_subcommands([](const CLI::App*) { return true; });
 }
 
-// The commands right below this one, then all others by their full names: "attribute" is also the
-// end of "tandem drift attribute".
+// Looks among the subcommands of `command` first and then among all commands by their full names:
+// "attribute" is also the last word of "tandem drift attribute".
 std::string NearestCommand(const CLI::App& command, const std::string& wrong) {
   std::vector<std::string> names;
   for (const CLI::App* child : Children(command)) names.push_back(child->get_name());
@@ -54,7 +54,7 @@ std::string NearestCommand(const CLI::App& command, const std::string& wrong) {
   return names.empty() ? "" : names.front();
 }
 
-// Why an argument that nobody takes may have been written, where that can be guessed.
+// A guess why an unknown argument was written, if there is one.
 std::string HintFor(const CLI::App& command, const std::string& extra) {
   const std::vector<std::string> flags = FlagNames(command);
   const auto has = [&](const char* flag) { return std::ranges::count(flags, flag) > 0; };
@@ -65,9 +65,9 @@ std::string HintFor(const CLI::App& command, const std::string& extra) {
   return "";
 }
 
-// CLI11 lets a flag of several values take every word up to the next flag, so that `--set a=1 b=2`
-// would be two settings and `--servers a:1 RUN` two servers. Here a flag takes one word; several
-// values are joined by commas or have the flag once each.
+// By default, a CLI11 flag with several values takes every word up to the next flag: `--set a=1
+// b=2` would be two settings and `--servers a:1 RUN` two servers. Here a flag takes one word;
+// several values are joined by commas, or the flag is repeated.
 void TakeOneWordAFlag(CLI::App& command) {
   for (CLI::Option* option : command.get_options()) {
     if (!option->get_positional()) option->allow_extra_args(false);
@@ -102,7 +102,7 @@ std::string FullName(const CLI::App& command) {
 }
 
 std::optional<int> ParseCommandLine(CLI::App& app, std::vector<std::string> arguments) {
-  std::ranges::reverse(arguments);  // the order in which CLI11 takes them
+  std::ranges::reverse(arguments);  // CLI11 takes arguments in reverse order
   TakeOneWordAFlag(app);
   try {
     app.parse(std::move(arguments));

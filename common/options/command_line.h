@@ -1,6 +1,6 @@
-// ParseCommandLine: CLI11 with this project's manners. A wrong flag or command is named together
-// with the nearest one that exists, a command that only groups others prints its help, and every
-// help ends with an example.
+// ParseCommandLine: parses command lines with CLI11 and adds this project's conventions. A message
+// about an unknown flag or command names the nearest existing one, a command that only groups
+// others prints its help, and every help ends with an example.
 #ifndef TANDEM_COMMON_OPTIONS_COMMAND_LINE_H_
 #define TANDEM_COMMON_OPTIONS_COMMAND_LINE_H_
 
@@ -16,25 +16,25 @@ class App;
 
 namespace tandem {
 
-// Parses into `app` what follows the program's name; a flag takes one word. An exit code when the
-// program is to end now: 0 after --help or --version, and after the help of a command that groups
-// others and was given none (all to standard output); 2 after a mistake (explained on standard
-// error).
+// Parses the arguments after the program's name into `app`. A flag takes one word. Returns an exit
+// code if the program is to end now: 0 after --help or --version, or after printing the help of a
+// command group that was given no command (all on standard output); 2 after a mistake, which is
+// explained on standard error.
 std::optional<int> ParseCommandLine(CLI::App& app, std::vector<std::string> arguments);
 std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv);
 
-// What the help of `command` says below its flags: `notes` (may be empty), then `example`, a whole
-// command line that this command parses.
+// Sets the text below the flags in the help of `command`: `notes` (may be empty), then `example`, a
+// complete command line that this command accepts.
 void EndHelp(CLI::App& command, const std::string& notes, const std::string& example);
 
-// --set KEY=VALUE, once for each setting. `help` says what it overrides.
+// Adds the flag --set KEY=VALUE, which may occur several times. `help` says what it overrides.
 void AddSetFlag(CLI::App& command, std::vector<std::string>& sets, const std::string& help);
 
-// "tandem drift phase": what a user writes to get at the command.
+// The words with which a user calls the command: "tandem drift phase".
 std::string FullName(const CLI::App& command);
 
-// "PROGRAM: message" on standard error, without the status's code. What would steer a terminal is
-// written out (printable.h), since a message may quote a file or another process.
+// Prints "PROGRAM: message" on standard error, without the status's code. Terminal control
+// characters are escaped (printable.h), since a message may quote a file or another process.
 void PrintFailure(const std::string& program, const absl::Status& status);
 
 }  // namespace tandem

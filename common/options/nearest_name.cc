@@ -5,15 +5,13 @@
 #include <limits>
 #include <numeric>
 
-#include "common/options/dotted_name.h"
-
 namespace tandem {
 namespace {
 
 constexpr size_t kFar = std::numeric_limits<size_t>::max();
 
-// Letters added, removed or replaced, and neighbours that changed places (optimal string
-// alignment).
+// Optimal string alignment distance: letters added, removed or replaced, and adjacent letters
+// swapped.
 size_t EditDistance(std::string_view a, std::string_view b) {
   std::vector<size_t> two_before, before(b.size() + 1), row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -31,7 +29,7 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-// kFar when too many letters differ for the one to be meant by the other.
+// kFar if too many letters differ for one name to be a misspelling of the other.
 size_t DistanceIfClose(std::string_view a, std::string_view b) {
   const size_t distance = EditDistance(a, b);
   return distance <= std::max<size_t>(1, std::max(a.size(), b.size()) / 3) ? distance : kFar;
@@ -48,7 +46,7 @@ bool EndsWithPart(std::string_view candidate, std::string_view name) {
   return before == '-' || before == '.' || before == ' ';
 }
 
-// The candidate of least distance, the first of equals; empty when all are far.
+// The candidate with the least distance (the first of equals); empty if all are far.
 std::string NearestBy(const std::vector<std::string>& candidates,
                       const std::function<size_t(const std::string&)>& distance) {
   std::string nearest;
@@ -82,7 +80,8 @@ std::string NearestDotted(std::string_view dotted, const std::vector<std::string
   const std::string same_ending = NearestBy(candidates, [&](const std::string& candidate) {
     if (EndsWithPart(candidate, dotted)) return candidate.size();
     if (LastPart(candidate) != last) return kFar;
-    // After every whole ending, and those of the same outermost section first.
+    // Ranks these after all candidates that end with the whole name, and prefers the same outermost
+    // section.
     const bool same = outermost(candidate) == outermost(dotted);
     return (same ? size_t{1} : size_t{2}) * 1000 + EditDistance(dotted, candidate);
   });

@@ -38,7 +38,8 @@ bool ParseWhole(std::string_view text, Number* number) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-// YAML's spellings of infinity; from_chars would take "nan" and "inf" without the dot.
+// Accepts YAML's spellings of infinity and no others, since from_chars would accept "nan" and "inf"
+// too.
 bool ParseNumber(std::string_view text, double* number) {
   if (text == ".inf" || text == "+.inf") {
     *number = std::numeric_limits<double>::infinity();
@@ -53,90 +54,91 @@ bool ParseNumber(std::string_view text, double* number) {
 
 }  // namespace
 
-void OptionBinder::Add(Knob knob) {
-  TANDEM_CHECK(!knob.name.empty());
-  TANDEM_CHECK(Find(knob.name) == nullptr);
-  TANDEM_CHECK(!IsSection(knob.name));
-  knobs_.push_back(std::move(knob));
+void OptionBinder::Add(Option option) {
+  TANDEM_CHECK(!option.name.empty());
+  TANDEM_CHECK(Find(option.name) == nullptr);
+  TANDEM_CHECK(!IsSection(option.name));
+  options_.push_back(std::move(option));
 }
 
 void OptionBinder::Flag(std::string_view name, bool* field, std::string_view help) {
-  Knob knob{.name = Concat(prefix_, name), .type = "flag", .help = std::string(help)};
-  knob.parse = [field](const std::string& scalar) {
+  Option option{.name = Concat(prefix_, name), .type = "flag", .help = std::string(help)};
+  option.parse = [field](const std::string& scalar) {
     if (scalar != "true" && scalar != "false") return WrongType(scalar, "true or false");
     *field = scalar == "true";
     return absl::OkStatus();
   };
-  knob.print = [field] { return std::string(*field ? "true" : "false"); };
-  Add(std::move(knob));
+  option.print = [field] { return std::string(*field ? "true" : "false"); };
+  Add(std::move(option));
 }
 
 void OptionBinder::Integer(std::string_view name, int64_t* field, NumberRange range,
                            std::string_view unit, std::string_view help) {
-  Knob knob{.name = Concat(prefix_, name),
-            .type = "integer",
-            .range = RangeText(range),
-            .unit = std::string(unit),
-            .help = std::string(help)};
-  knob.parse = [field, range](const std::string& scalar) {
+  Option option{.name = Concat(prefix_, name),
+                .type = "integer",
+                .range = RangeText(range),
+                .unit = std::string(unit),
+                .help = std::string(help)};
+  option.parse = [field, range](const std::string& scalar) {
     int64_t number = 0;
     if (!ParseWhole(scalar, &number)) return WrongType(scalar, "an integer");
     if (!IsInRange(static_cast<double>(number), range)) return OutOfRange(scalar, range);
     *field = number;
     return absl::OkStatus();
   };
-  knob.print = [field] { return std::to_string(*field); };
-  Add(std::move(knob));
+  option.print = [field] { return std::to_string(*field); };
+  Add(std::move(option));
 }
 
 void OptionBinder::Number(std::string_view name, double* field, NumberRange range,
                           std::string_view unit, std::string_view help) {
-  Knob knob{.name = Concat(prefix_, name),
-            .type = "number",
-            .range = RangeText(range),
-            .unit = std::string(unit),
-            .help = std::string(help)};
-  knob.parse = [field, range](const std::string& scalar) {
+  Option option{.name = Concat(prefix_, name),
+                .type = "number",
+                .range = RangeText(range),
+                .unit = std::string(unit),
+                .help = std::string(help)};
+  option.parse = [field, range](const std::string& scalar) {
     double number = 0;
     if (!ParseNumber(scalar, &number)) return WrongType(scalar, "a number");
     if (!IsInRange(number, range)) return OutOfRange(scalar, range);
     *field = number;
     return absl::OkStatus();
   };
-  knob.print = [field] { return NumberText(*field); };
-  Add(std::move(knob));
+  option.print = [field] { return NumberText(*field); };
+  Add(std::move(option));
 }
 
 void OptionBinder::Text(std::string_view name, std::string* field, std::string_view help) {
-  Knob knob{.name = Concat(prefix_, name), .type = "text", .help = std::string(help)};
-  knob.parse = [field](const std::string& scalar) {
+  Option option{.name = Concat(prefix_, name), .type = "text", .help = std::string(help)};
+  option.parse = [field](const std::string& scalar) {
     *field = scalar;
     return absl::OkStatus();
   };
-  knob.print = [field] { return QuotedText(*field); };
-  Add(std::move(knob));
+  option.print = [field] { return QuotedText(*field); };
+  Add(std::move(option));
 }
 
 void OptionBinder::TextList(std::string_view name, std::vector<std::string>* field,
                             std::string_view help) {
-  Knob knob{.name = Concat(prefix_, name), .type = "list of texts", .help = std::string(help)};
-  knob.parse_list = [field](const std::vector<std::string>& items) {
+  Option option{.name = Concat(prefix_, name), .type = "list of texts", .help = std::string(help)};
+  option.parse_list = [field](const std::vector<std::string>& items) {
     *field = items;
     return absl::OkStatus();
   };
-  knob.print = [field] {
+  option.print = [field] {
     std::vector<std::string> items;
     for (const std::string& item : *field) items.push_back(QuotedText(item));
     return Concat("[", absl::StrJoin(items, ", "), "]");
   };
-  Add(std::move(knob));
+  Add(std::move(option));
 }
 
 void OptionBinder::NumberMap(std::string_view name,
                              std::vector<std::pair<std::string, double>>* field,
                              std::string_view help) {
-  Knob knob{.name = Concat(prefix_, name), .type = "mapping to numbers", .help = std::string(help)};
-  knob.parse_map = [field](const std::vector<std::pair<std::string, std::string>>& entries) {
+  Option option{
+      .name = Concat(prefix_, name), .type = "mapping to numbers", .help = std::string(help)};
+  option.parse_map = [field](const std::vector<std::pair<std::string, std::string>>& entries) {
     std::vector<std::pair<std::string, double>> numbers;
     for (const auto& [key, scalar] : entries) {
       double number = 0;
@@ -148,25 +150,25 @@ void OptionBinder::NumberMap(std::string_view name,
     *field = std::move(numbers);
     return absl::OkStatus();
   };
-  knob.print = [field] {
+  option.print = [field] {
     std::vector<std::string> entries;
     for (const auto& [key, number] : *field) {
       entries.push_back(Concat(QuotedText(key), ": ", NumberText(number)));
     }
     return Concat("{", absl::StrJoin(entries, ", "), "}");
   };
-  Add(std::move(knob));
+  Add(std::move(option));
 }
 
 void OptionBinder::ChoiceByIndex(std::string_view name, std::vector<std::string> spellings,
                                  std::function<size_t()> get, std::function<void(size_t)> set,
                                  std::string_view help) {
   TANDEM_CHECK(!spellings.empty());
-  Knob knob{.name = Concat(prefix_, name),
-            .type = "choice",
-            .range = absl::StrJoin(spellings, " | "),
-            .help = std::string(help)};
-  knob.parse = [spellings, set](const std::string& scalar) {
+  Option option{.name = Concat(prefix_, name),
+                .type = "choice",
+                .range = absl::StrJoin(spellings, " | "),
+                .help = std::string(help)};
+  option.parse = [spellings, set](const std::string& scalar) {
     const auto found = std::find(spellings.begin(), spellings.end(), scalar);
     if (found == spellings.end()) {
       const std::string nearest = NearestIfClose(scalar, spellings);
@@ -177,12 +179,12 @@ void OptionBinder::ChoiceByIndex(std::string_view name, std::vector<std::string>
     set(static_cast<size_t>(found - spellings.begin()));
     return absl::OkStatus();
   };
-  knob.print = [spellings, get] {
+  option.print = [spellings, get] {
     const size_t index = get();
     TANDEM_CHECK(index < spellings.size());
     return spellings[index];
   };
-  Add(std::move(knob));
+  Add(std::move(option));
 }
 
 void OptionBinder::Section(std::string_view name, std::string_view help,
@@ -198,9 +200,9 @@ void OptionBinder::Section(std::string_view name, std::string_view help,
 
 void OptionBinder::Ignore(std::string_view name) { ignored_.push_back(Concat(prefix_, name)); }
 
-const OptionBinder::Knob* OptionBinder::Find(std::string_view dotted) const {
-  for (const Knob& knob : knobs_) {
-    if (knob.name == dotted) return &knob;
+const OptionBinder::Option* OptionBinder::Find(std::string_view dotted) const {
+  for (const Option& option : options_) {
+    if (option.name == dotted) return &option;
   }
   return nullptr;
 }
@@ -218,7 +220,7 @@ bool OptionBinder::IsIgnored(std::string_view dotted) const {
 
 std::string OptionBinder::NearestName(std::string_view dotted) const {
   std::vector<std::string> names;
-  for (const Knob& knob : knobs_) names.push_back(knob.name);
+  for (const Option& option : options_) names.push_back(option.name);
   for (const SectionHelp& section : sections_) names.push_back(section.name);
   for (const std::string& name : ignored_) names.push_back(name);
   return NearestDotted(dotted, names);
@@ -256,8 +258,8 @@ struct OptionBinder::Reader {
       }
       if (binder.IsSection(dotted)) {
         TANDEM_RETURN_IF_ERROR(ReadSection(entry.second, dotted));
-      } else if (const Knob* knob = binder.Find(dotted)) {
-        TANDEM_RETURN_IF_ERROR(ReadKnob(entry.second, *knob));
+      } else if (const Option* option = binder.Find(dotted)) {
+        TANDEM_RETURN_IF_ERROR(ReadOption(entry.second, *option));
       } else if (!binder.IsIgnored(dotted)) {
         return At(entry.first.Mark(), binder.UnknownKey(dotted));
       }
@@ -273,52 +275,52 @@ struct OptionBinder::Reader {
     return ReadMapping(node, Concat(dotted, "."));
   }
 
-  absl::Status ReadKnob(const YAML::Node& node, const Knob& knob) const {
-    if (knob.parse_list) return ReadList(node, knob);
-    if (knob.parse_map) return ReadMap(node, knob);
+  absl::Status ReadOption(const YAML::Node& node, const Option& option) const {
+    if (option.parse_list) return ReadList(node, option);
+    if (option.parse_map) return ReadMap(node, option);
     if (!node.IsScalar()) {
-      return Fail(node, Concat(knob.name, ": expected one ", knob.type,
+      return Fail(node, Concat(option.name, ": expected one ", option.type,
                                node.IsNull() ? ", found nothing" : ""));
     }
-    if (knob.type != "text" && knob.type != "choice" && node.Tag() == "!") {
-      return Fail(node, Concat(knob.name, ": expected ", knob.type == "integer" ? "an " : "a ",
-                               knob.type, ", found a text in quotes"));
+    if (option.type != "text" && option.type != "choice" && node.Tag() == "!") {
+      return Fail(node, Concat(option.name, ": expected ", option.type == "integer" ? "an " : "a ",
+                               option.type, ", found a text in quotes"));
     }
-    return At(node.Mark(), Named(knob, knob.parse(node.Scalar())));
+    return At(node.Mark(), Named(option, option.parse(node.Scalar())));
   }
 
-  absl::Status ReadList(const YAML::Node& node, const Knob& knob) const {
-    if (!node.IsSequence()) return Fail(node, Concat(knob.name, ": expected a list, [a, b]"));
+  absl::Status ReadList(const YAML::Node& node, const Option& option) const {
+    if (!node.IsSequence()) return Fail(node, Concat(option.name, ": expected a list, [a, b]"));
     std::vector<std::string> items;
     for (const auto& item : node) {
-      if (!item.IsScalar()) return Fail(item, Concat(knob.name, ": items are plain texts"));
+      if (!item.IsScalar()) return Fail(item, Concat(option.name, ": items are plain texts"));
       items.push_back(item.Scalar());
     }
-    return At(node.Mark(), Named(knob, knob.parse_list(items)));
+    return At(node.Mark(), Named(option, option.parse_list(items)));
   }
 
-  absl::Status ReadMap(const YAML::Node& node, const Knob& knob) const {
+  absl::Status ReadMap(const YAML::Node& node, const Option& option) const {
     if (!node.IsMap()) {
-      return Fail(node, Concat(knob.name, ": expected a mapping, {name: number}"));
+      return Fail(node, Concat(option.name, ": expected a mapping, {name: number}"));
     }
     std::set<std::string> seen;
     std::vector<std::pair<std::string, std::string>> entries;
     for (const auto& entry : node) {
       if (!entry.first.IsScalar() || !entry.second.IsScalar()) {
-        return Fail(entry.first, Concat(knob.name, ": entries are 'name: number'"));
+        return Fail(entry.first, Concat(option.name, ": entries are 'name: number'"));
       }
       if (!seen.insert(entry.first.Scalar()).second) {
         return Fail(entry.first,
-                    Concat("'", knob.name, ".", entry.first.Scalar(), "' is given twice"));
+                    Concat("'", option.name, ".", entry.first.Scalar(), "' is given twice"));
       }
       entries.emplace_back(entry.first.Scalar(), entry.second.Scalar());
     }
-    return At(node.Mark(), Named(knob, knob.parse_map(entries)));
+    return At(node.Mark(), Named(option, option.parse_map(entries)));
   }
 
-  static absl::Status Named(const Knob& knob, const absl::Status& status) {
+  static absl::Status Named(const Option& option, const absl::Status& status) {
     if (status.ok()) return status;
-    return absl::InvalidArgumentError(Concat(knob.name, ": ", std::string(status.message())));
+    return absl::InvalidArgumentError(Concat(option.name, ": ", std::string(status.message())));
   }
 };
 
@@ -356,8 +358,8 @@ absl::Status OptionBinder::Set(std::string_view assignment) {
   }
   const std::string dotted(assignment.substr(0, equals));
   const std::string value(assignment.substr(equals + 1));
-  const Knob* knob = Find(dotted);
-  if (knob == nullptr) {
+  const Option* option = Find(dotted);
+  if (option == nullptr) {
     if (IsIgnored(dotted)) return absl::OkStatus();
     if (IsSection(dotted)) {
       return fail(
@@ -365,9 +367,9 @@ absl::Status OptionBinder::Set(std::string_view assignment) {
     }
     return fail(UnknownKey(dotted));
   }
-  if (knob->parse) return fail(Reader::Named(*knob, knob->parse(value)));
+  if (option->parse) return fail(Reader::Named(*option, option->parse(value)));
   try {
-    return reader.ReadKnob(YAML::Load(value), *knob);
+    return reader.ReadOption(YAML::Load(value), *option);
   } catch (const YAML::Exception& error) {
     return fail(absl::InvalidArgumentError(Concat("syntax: ", error.msg)));
   }

@@ -1,15 +1,15 @@
-// OptionBinder: every knob is a field with its default in its component's Options struct, bound
-// once here to a dotted name, a unit and a help line. The binder reads YAML and `a.b=c` overrides
-// into the fields, prints the resolved configuration, and prints help.
+// OptionBinder: binds every option, a field with its default in the Options struct of a component,
+// to a dotted name, a unit and a help line, in one place. The binder reads YAML and `a.b=c`
+// overrides into the fields, and prints the resolved configuration and the help.
 //
 //   struct CorrectionOptions { double max_weight = 2.0; };
 //   void BindOptions(OptionBinder& b, CorrectionOptions& o) {
 //     b.Number("max_weight", &o.max_weight, {.min = 1}, "", "ceiling on one token's weight");
 //   }
-//   OptionBinder b;  b.Section("correction", "arrow 6", [&](OptionBinder& s) { BindOptions(s, o);
-//   });
+//   OptionBinder b;
+//   b.Section("correction", "stage 6", [&](OptionBinder& s) { BindOptions(s, o); });
 //
-// A name bound twice is a TANDEM_CHECK. Thread-compatible; fields must outlive the binder.
+// Binding a name twice is a TANDEM_CHECK. Thread-compatible; fields must outlive the binder.
 #ifndef TANDEM_COMMON_OPTIONS_OPTIONS_H_
 #define TANDEM_COMMON_OPTIONS_OPTIONS_H_
 
@@ -44,7 +44,8 @@ class OptionBinder {
   void NumberMap(std::string_view name, std::vector<std::pair<std::string, double>>* field,
                  std::string_view help);  // YAML mapping name: number, order kept
 
-  // An enum by its spellings, in help order: {{"off", Kind::kOff}, {"token_tis", Kind::kTokenTis}}.
+  // An enum with its spellings, in the order of the help: {{"off", Kind::kOff}, {"token_tis",
+  // Kind::kTokenTis}}.
   template <typename Enum>
   void Choice(std::string_view name, Enum* field, std::vector<std::pair<std::string, Enum>> choices,
               std::string_view help) {
@@ -60,35 +61,36 @@ class OptionBinder {
         [field, choices](size_t i) { *field = choices[i].second; }, help);
   }
 
-  // Binds everything `bind` adds under "name.".
+  // Binds everything that `bind` adds below "name.".
   void Section(std::string_view name, std::string_view help,
                const std::function<void(OptionBinder&)>& bind);
 
-  // Accepts and ignores a top-level section another process reads.
+  // Accepts and ignores a top-level section that another process reads.
   void Ignore(std::string_view name);
 
-  // Reads a YAML file into the fields. A file that fails leaves the fields unspecified.
+  // Reads a YAML file into the fields. After an error, the values of the fields are unspecified.
   //   NOT_FOUND         no such file
-  //   INVALID_ARGUMENT  "FILE:LINE: ..." syntax; unknown key with the nearest valid name; a name
-  //                     twice; wrong type; out of range (with the range)
+  //   INVALID_ARGUMENT  "FILE:LINE: ...": a syntax error; an unknown key, with the nearest valid
+  //                     name; a repeated key; a wrong type; a value out of range, with the range
   absl::Status LoadFile(const std::string& path);
   absl::Status LoadString(const std::string& yaml, std::string_view origin);
 
-  // "correction.max_weight=3". Errors as LoadFile, with "--set" as the place.
+  // Applies an override such as "correction.max_weight=3". Errors are those of LoadFile, with
+  // "--set" as the place.
   absl::Status Set(std::string_view assignment);
 
-  // The resolved configuration; LoadString reads it back to the same values.
+  // The resolved configuration. LoadString reads it back to the same values.
   std::string ToYaml() const;
 
-  // One line per knob: name, type, default (value now), range, unit, help.
+  // One line per option: name, type, default (the current value), range, unit, help.
   std::string Help() const;
 
-  // The same as a Markdown table per section (docs/configuration.md).
+  // The same as one Markdown table per section (docs/configuration.md).
   std::string Markdown() const;
 
  private:
   struct Reader;  // walks a YAML document
-  struct Knob {
+  struct Option {
     std::string name;  // dotted
     std::string type, range, unit, help;
     std::function<absl::Status(const std::string& scalar)> parse;  // null for lists and maps
@@ -103,15 +105,15 @@ class OptionBinder {
   void ChoiceByIndex(std::string_view name, std::vector<std::string> spellings,
                      std::function<size_t()> get, std::function<void(size_t)> set,
                      std::string_view help);
-  void Add(Knob knob);
-  const Knob* Find(std::string_view dotted) const;
+  void Add(Option option);
+  const Option* Find(std::string_view dotted) const;
   bool IsSection(std::string_view dotted) const;
   bool IsIgnored(std::string_view dotted) const;
-  std::string NearestName(std::string_view dotted) const;  // of all knobs and sections
+  std::string NearestName(std::string_view dotted) const;  // among all options and sections
   absl::Status UnknownKey(std::string_view dotted) const;
 
   std::string prefix_;
-  std::vector<Knob> knobs_;
+  std::vector<Option> options_;
   std::vector<SectionHelp> sections_;
   std::vector<std::string> ignored_;
 };

@@ -11,7 +11,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_replace.h"
-#include "common/options/dotted_name.h"
+#include "common/options/nearest_name.h"
 #include "common/options/options.h"
 
 namespace tandem {
@@ -71,13 +71,14 @@ std::string RangeText(const NumberRange& range) {
 
 std::string OptionBinder::ToYaml() const {
   std::string yaml;
-  // A section's own knobs come before its subsections; both in the order they were bound.
+  // A section's own options come before its subsections, both in the order in which they were
+  // bound.
   const std::function<void(std::string_view, size_t)> print = [&](std::string_view section,
                                                                   size_t depth) {
     const std::string indent(2 * depth, ' ');
-    for (const Knob& knob : knobs_) {
-      if (SectionOf(knob.name) != section) continue;
-      yaml += Concat(indent, LastPart(knob.name), ": ", knob.print(), "\n");
+    for (const Option& option : options_) {
+      if (SectionOf(option.name) != section) continue;
+      yaml += Concat(indent, LastPart(option.name), ": ", option.print(), "\n");
     }
     for (const SectionHelp& child : sections_) {
       if (SectionOf(child.name) != section) continue;
@@ -91,11 +92,11 @@ std::string OptionBinder::ToYaml() const {
 
 std::string OptionBinder::Help() const {
   std::string help;
-  for (const Knob& knob : knobs_) {
-    help += Concat(knob.name, "  ", knob.type, "  = ", knob.print());
-    if (!knob.range.empty()) help += Concat("  ", knob.range);
-    if (!knob.unit.empty()) help += Concat("  [", knob.unit, "]");
-    help += Concat("  ", knob.help, "\n");
+  for (const Option& option : options_) {
+    help += Concat(option.name, "  ", option.type, "  = ", option.print());
+    if (!option.range.empty()) help += Concat("  ", option.range);
+    if (!option.unit.empty()) help += Concat("  [", option.unit, "]");
+    help += Concat("  ", option.help, "\n");
   }
   return help;
 }
@@ -107,15 +108,16 @@ std::string OptionBinder::Markdown() const {
   };
   const auto table = [&](std::string_view section) {
     bool is_first = true;
-    for (const Knob& knob : knobs_) {
-      if (SectionOf(knob.name) != section) continue;
+    for (const Option& option : options_) {
+      if (SectionOf(option.name) != section) continue;
       if (is_first) {
         page += Concat("| name | type | default | range | unit | meaning |\n",
                        "|---|---|---|---|---|---|\n");
       }
       is_first = false;
-      page += Concat("| `", knob.name, "` | ", knob.type, " | `", cell(knob.print()), "` | ",
-                     cell(knob.range), " | ", cell(knob.unit), " | ", cell(knob.help), " |\n");
+      page +=
+          Concat("| `", option.name, "` | ", option.type, " | `", cell(option.print()), "` | ",
+                 cell(option.range), " | ", cell(option.unit), " | ", cell(option.help), " |\n");
     }
     if (!is_first) page += Concat("\n");
   };

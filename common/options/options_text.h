@@ -1,4 +1,4 @@
-// Texts of OptionBinder: values as YAML, ranges in words, and the nearest name to a mistyped one.
+// Texts for OptionBinder: values as YAML, and ranges in words.
 #ifndef TANDEM_COMMON_OPTIONS_OPTIONS_TEXT_H_
 #define TANDEM_COMMON_OPTIONS_OPTIONS_TEXT_H_
 
@@ -10,7 +10,7 @@
 
 namespace tandem {
 
-// The parts one after the other. (Debian's absl::StrCat does not take std::string_view.)
+// Concatenates the parts. (Debian's absl::StrCat does not accept std::string_view.)
 template <typename... Parts>
 std::string Concat(const Parts&... parts) {
   std::string whole;
@@ -21,10 +21,11 @@ std::string Concat(const Parts&... parts) {
 // The shortest decimal that reads back to the same double; infinities as YAML spells them.
 std::string NumberText(double number);
 
-// As YAML reads it back to the same bytes: plain where that is safe, else in double quotes.
+// The text such that YAML reads it back to the same bytes: plain where that is safe, else in double
+// quotes.
 std::string QuotedText(std::string_view text);
 
-// ">= 1", "> 0", "<= 5", "in [0, 1]", "in (0, 1]"; empty when everything is allowed.
+// ">= 1", "> 0", "<= 5", "in [0, 1]", "in (0, 1]"; empty if everything is allowed.
 std::string RangeText(const NumberRange& range);
 
 }  // namespace tandem

@@ -1,4 +1,4 @@
-// EndWhileLoading: a stop ends a process at once while it loads.
+// EndWhileLoading: makes a stop signal end the process at once while it loads.
 #ifndef TANDEM_COMMON_PROCESS_END_WHILE_LOADING_H_
 #define TANDEM_COMMON_PROCESS_END_WHILE_LOADING_H_
 
@@ -10,10 +10,11 @@
 
 namespace tandem {
 
-// While it lives, a stop ends the process within about 20 ms, with `code` or, without one, with the
-// exit code of the signal, and without running destructors: nothing has been written yet, nobody is
-// served, and what a load waits for (a file system that hangs, other ranks) may never come.
-// `stop` outlives it. Thread-compatible.
+// While this object lives, a stop ends the process within about 20 ms and without running
+// destructors, with `code` or else with the exit code of the signal. That is safe because nothing
+// has been written and no client is served yet, and needed because what a load waits for (a file
+// system that hangs, other ranks) may never come. `stop` must outlive this object.
+// Thread-compatible.
 class EndWhileLoading {
  public:
   explicit EndWhileLoading(const StopSignal& stop);

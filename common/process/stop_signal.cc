@@ -14,10 +14,10 @@
 namespace tandem {
 namespace {
 
-constexpr int kSignalledExit = 128;  // and the number, as a shell counts
+constexpr int kSignalledExit = 128;  // plus the signal's number, as in a shell
 
-// What a signal handler may touch: lock-free atomics and write(2). The pipe is written once and
-// never read, so that every waiter sees it readable from then on.
+// Everything that a signal handler may touch: lock-free atomics and write(2). The pipe is written
+// once and never read, so that every waiter finds it readable from then on.
 struct SignalState {
   std::atomic<int> signal{0};
   std::atomic<bool> requested{false};
@@ -80,7 +80,7 @@ bool StopSignal::WaitFor(std::chrono::milliseconds timeout) const {
     const auto left = std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now());
     if (left <= milliseconds::zero()) return false;
     pollfd readable = {.fd = state.pipe[0], .events = POLLIN, .revents = 0};
-    // At most an hour a round: poll takes an int.
+    // At most an hour per round, because poll takes an int.
     ::poll(&readable, 1, static_cast<int>(std::min(left, milliseconds(3'600'000)).count()));
   }
   return true;

@@ -3,13 +3,24 @@
 #include "common/base/check.h"
 #include "common/base/clock.h"
 
+// A centralised barrier with a phase counter (the sense-reversing barrier of Mellor-Crummey and
+// Scott 1991, counting instead of flipping), and work stealing over static ranges.
+//
+// The last member to arrive resets the cursors and the arrival count, and then increments phase_
+// with release order; the others wait with acquire order for phase_ to change. Everything written
+// in a phase is therefore visible after it, and no cursor is reset while a member still claims
+// items, because all have arrived. A claim past the end of a range only says that the range is used
+// up, so claims need no ordering. runs_ wakes the team in the same way, and stopping_ is read after
+// runs_ has changed.
+//
+// Invariant: body_ stays valid until every member has left it, because Run itself ends with Meet.
 namespace tandem {
 namespace {
 
-// Longer than most waits between phases, and short, because beside a process that keeps a core busy
-// longer spins lose more than they win (tests/bench/neighbour_bench.py).
+// Longer than most waits between phases. Longer spins lose more than they gain beside a process
+// that keeps a core busy (tests/bench/neighbour_bench.py).
 constexpr double kSpinSeconds = 20e-6;
-constexpr int kSpinsPerLook = 64;  // pauses between two looks at the clock
+constexpr int kSpinsPerLook = 64;  // pauses between two reads of the clock
 
 void Pause() {
 #if defined(__x86_64__)
@@ -39,7 +50,7 @@ void ThreadTeam::Run(absl::FunctionRef<void(Member&)> body) {
   }
   Member member(this, 0);
   body(member);
-  Meet();  // no member still reads the body
+  Meet();  // afterwards no member uses the body
 }
 
 void ThreadTeam::Serve(int index) {
@@ -66,7 +77,7 @@ void ThreadTeam::Meet() {
   phase_.notify_all();
 }
 
-// Returns the value once it differs from `seen`: spins, then sleeps.
+// Returns the value once it differs from `seen`. Spins first, then sleeps.
 uint32_t ThreadTeam::WaitForChange(std::atomic<uint32_t>& value, uint32_t seen) {
   const double start = MonotonicSeconds();
   do {

@@ -1,11 +1,11 @@
-// ThreadTeam: threads that walk through the phases of one computation together. A step of the
-// engine is a few hundred short phases (a norm, a product, an attention); starting threads for each
-// would cost more than some of them take, so a team starts once per step and meets at a barrier
-// after each phase.
+// ThreadTeam: a team of threads that walk through the phases of one computation together. An engine
+// step consists of a few hundred short phases (a norm, a product, an attention). Starting threads
+// for each phase would cost more than some phases take, so a team is woken once per step and meets
+// at a barrier after each phase.
 //
-// A member that waits spins for some microseconds and then sleeps, so a machine shared with other
-// processes loses little; items are claimed one by one, so a member that lost its core delays the
-// others by one item.
+// A member that waits spins for some microseconds and then sleeps, which keeps the cost low on a
+// machine that is shared with other processes. Items are claimed one by one, so a member that lost
+// its core delays the others by one item only.
 //
 // Use from one thread at a time. Bodies must not throw.
 #ifndef TANDEM_COMMON_PROCESS_THREAD_TEAM_H_
@@ -27,9 +27,9 @@ class ThreadTeam {
    public:
     int index() const { return index_; }  // 0 .. size - 1; 0 is the thread that called Run
 
-    // Calls item(i) once for every i in [0, n); returns when all are done, and everything they
-    // wrote is visible. Every member calls it with the same n. Each starts with its own stretch of
-    // items, from FirstOf(n) on in order, and then takes from what others have left.
+    // Calls item(i) once for every i in [0, n). Returns when all are done; everything they wrote is
+    // then visible. Every member must call it with the same n. Each member starts with its own
+    // range of items, from FirstOf(n) on and in order, and then takes items that others have left.
     template <typename Item>
     void ForEach(int64_t n, const Item& item) {
       for (int turn = 0; turn < team_->size_; ++turn) {
@@ -41,7 +41,7 @@ class ThreadTeam {
       team_->Meet();
     }
 
-    // The first item of n that this member takes.
+    // The first of n items that belongs to this member.
     int64_t FirstOf(int64_t n) const { return team_->FirstOf(index_, n); }
 
    private:
@@ -51,7 +51,7 @@ class ThreadTeam {
     const int index_;
   };
 
-  // `size` >= 1 threads, the caller of Run being one of them.
+  // `size` >= 1 threads, including the caller of Run.
   explicit ThreadTeam(int size);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
@@ -59,7 +59,7 @@ class ThreadTeam {
 
   int size() const { return size_; }
 
-  // Runs body on every thread of the team and returns when all are through.
+  // Runs `body` on every thread of the team, and returns when all have finished.
   void Run(absl::FunctionRef<void(Member&)> body);
 
  private:
@@ -69,7 +69,7 @@ class ThreadTeam {
   void Meet();
   uint32_t WaitForChange(std::atomic<uint32_t>& value, uint32_t seen);
 
-  // How many items of a member's stretch are claimed; on a cache line of its own.
+  // The number of claimed items of a member's range, on its own cache line.
   struct alignas(64) Cursor {
     std::atomic<int64_t> next{0};
   };
@@ -78,11 +78,11 @@ class ThreadTeam {
   std::vector<std::thread> threads_;
   const absl::FunctionRef<void(Member&)>* body_ = nullptr;
   bool stopping_ = false;
-  std::atomic<uint32_t> runs_{0};  // goes up when there is a body to run
+  std::atomic<uint32_t> runs_{0};  // incremented when there is a body to run
 
   std::vector<Cursor> cursors_;
-  alignas(64) std::atomic<int> num_arrived_{0};  // at the barrier
-  alignas(64) std::atomic<uint32_t> phase_{0};   // goes up when all have arrived
+  alignas(64) std::atomic<int> num_arrived_{0};  // members at the barrier
+  alignas(64) std::atomic<uint32_t> phase_{0};   // incremented when all have arrived
 };
 
 }  // namespace tandem

@@ -1,4 +1,5 @@
-// Loopback addresses: where plaintext is served without asking, and stores of one machine stay.
+// Recognises loopback addresses: servers accept plaintext there without being asked to, and stores
+// listen only there when all their users are on one machine.
 #ifndef TANDEM_COMMON_RENDEZVOUS_LOOPBACK_H_
 #define TANDEM_COMMON_RENDEZVOUS_LOOPBACK_H_
 
@@ -10,7 +11,7 @@ namespace tandem {
 inline bool IsLoopback(const std::string& address) {
   if (address.starts_with("unix:")) return true;
   const std::string host = address.substr(0, address.rfind(':'));
-  // A name such as 127.attacker.example is no number of that network.
+  // A name such as 127.attacker.example is not a numeric address.
   const bool is_number = host.find_first_not_of("0123456789.") == std::string::npos;
   return host == "localhost" || host == "[::1]" || (is_number && host.starts_with("127."));
 }

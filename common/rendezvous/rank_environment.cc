@@ -13,10 +13,11 @@ namespace tandem::comm {
 namespace {
 
 constexpr int kLargestWorld = 1 << 20;
-// Ports that Slurm's jobs get by their number: above those that systems assign by themselves.
+// Ports for Slurm jobs, derived from the job's number: above the range that systems assign by
+// themselves.
 constexpr int kFirstSlurmPort = 61000, kNumSlurmPorts = 4000;
 
-// Reads variables; the first problem is what Status() says.
+// Reads variables and remembers the first problem, which Status() returns.
 class Reader {
  public:
   explicit Reader(const EnvironmentVariables& variables) : variables_(variables) {}
@@ -30,7 +31,7 @@ class Reader {
     return Has(name) ? variables_.find(name)->second : std::move(otherwise);
   }
 
-  // In [low, high]; `otherwise` where it is not set.
+  // A number in [low, high], or `otherwise` where the variable is not set.
   int Number(const char* name, int low, int high, std::optional<int> otherwise = {}) {
     if (!Has(name)) {
       if (!otherwise) Fail(absl::StrCat(name, " is not set"));
@@ -57,7 +58,7 @@ class Reader {
   std::string problem_;
 };
 
-// MASTER_ADDR and MASTER_PORT before what the launcher implies.
+// MASTER_ADDR and MASTER_PORT take precedence over what the launcher implies.
 void ReadMaster(Reader& read, const std::string& implied_host, int implied_port,
                 RankEnvironment& out) {
   out.master_host = read.Text("MASTER_ADDR", implied_host);
@@ -96,12 +97,12 @@ void ReadSlurm(Reader& read, RankEnvironment& out) {
   }
   out.rank = read.Number("SLURM_PROCID", 0, out.world_size - 1);
   out.local_rank = read.Number("SLURM_LOCALID", 0, out.world_size - 1, 0);
-  // "4", or "4(x2),3" of several hosts: as many as the first has.
+  // "4", or "4(x2),3" for several hosts; the count of the first host is used.
   const std::string tasks = read.Text("SLURM_STEP_TASKS_PER_NODE", "1");
   if (!absl::SimpleAtoi(tasks.substr(0, tasks.find_first_of("(,")), &out.local_world_size)) {
     read.Fail(absl::StrCat("SLURM_STEP_TASKS_PER_NODE=", tasks, ": want \"4\" or \"4(x2),3\""));
   }
-  // Up to 32 bits: an interactive step is 4294967290.
+  // Step numbers use all 32 bits: an interactive step is 4294967290.
   const std::string job = read.Text("SLURM_JOB_ID", "0"), step = read.Text("SLURM_STEP_ID", "0");
   uint64_t job_number = 0, step_number = 0;
   if (!absl::SimpleAtoi(job, &job_number) || !absl::SimpleAtoi(step, &step_number)) {
@@ -142,7 +143,7 @@ void ReadOpenMpi(Reader& read, RankEnvironment& out) {
 
 struct Source {
   const char* name;
-  std::vector<const char*> needs;  // all of these: the launcher was there
+  std::vector<const char*> needs;  // set by this launcher: used if all of them are there
   void (*read)(Reader&, RankEnvironment&);
 };
 
@@ -150,7 +151,7 @@ const std::vector<Source>& Sources() {
   static const std::vector<Source> sources = {
       {"torchrun", {"RANK"}, ReadTorchrun},
       {"Kubeflow", {"PET_NODE_RANK"}, ReadKubeflow},
-      // Not in the batch script itself: there SLURM_PROCID is 0 and nobody else was started.
+      // Excludes the batch script itself, where SLURM_PROCID is 0 and no other rank was started.
       {"Slurm", {"SLURM_PROCID", "SLURM_STEP_ID"}, ReadSlurm},
       {"JobSet", {"JOB_COMPLETION_INDEX", "WORLD_SIZE"}, ReadJobSet},
       {"LWS", {"LWS_WORKER_INDEX"}, ReadLws},
@@ -158,8 +159,8 @@ const std::vector<Source>& Sources() {
   return sources;
 }
 
-// Two launchers must agree. (torchrun, which names its run, starts several ranks in what an outer
-// launcher sees as one task; it is taken at its word before this.)
+// Two launchers must agree. The exception is torchrun, which names its run: an outer launcher sees
+// several of its ranks as one task, so torchrun is trusted before this check.
 absl::Status CheckAgainst(const RankEnvironment& used, const RankEnvironment& other) {
   if (used.rank == other.rank && used.world_size == other.world_size) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
@@ -211,7 +212,7 @@ absl::StatusOr<std::string> FirstSlurmHost(const std::string& node_list) {
         absl::StrCat("node list ", node_list, ": a bracket that does not close"));
   }
   const std::string inside = node_list.substr(end + 1, close - end - 1);
-  // What follows the bracket up to the next host belongs to the name too: "rack[1-2]-gpu".
+  // The text after the bracket, up to the next host, is part of the name: "rack[1-2]-gpu".
   const size_t comma = node_list.find(',', close);
   const std::string tail = node_list.substr(
       close + 1, comma == std::string::npos ? std::string::npos : comma - close - 1);

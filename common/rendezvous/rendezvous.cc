@@ -20,13 +20,14 @@ constexpr absl::Duration kFirstWarning = absl::Seconds(5);
 constexpr absl::Duration kPoll = absl::Milliseconds(20);
 constexpr absl::Duration kRetry = absl::Milliseconds(500);
 
-// Of a launch; the restart stands last, so that a later one of the same launch is known as such.
+// The name of a launch. The restart count is last, so that a later restart of the same launch can
+// be recognised.
 struct LaunchName {
   std::string job, id;
   int restart = 0;
 
   std::string Text() const { return absl::StrCat(job, "/", id, "/", restart); }
-  // Is `other` the same launch, started again after this?
+  // True if `other` is a later restart of the same launch.
   bool IsBefore(const std::string& other) const {
     const size_t slash = other.rfind('/');
     int later = 0;
@@ -35,7 +36,7 @@ struct LaunchName {
   }
 };
 
-// Says what is waited for: after 5 s, 10 s, 20 s ...
+// Tracks the deadline, and warns about what is being waited for after 5 s, 10 s, 20 s, ...
 class Patience {
  public:
   explicit Patience(const RendezvousOptions& options) : options_(options) {}
@@ -57,6 +58,12 @@ class Patience {
   absl::Duration next_ = kFirstWarning;
 };
 
+// The store is one TCP server, at rank 0. The key "launch" names the launch it serves. All keys
+// below have that name as a prefix, so two launches never see each other's. "here/<rank>" is set
+// once by each rank to a mark of its own, which makes a second process of the same rank detectable.
+// "go" is set once by rank 0: to an empty text when all ranks came, else to the reason. Every rank
+// returns what "go" says, so either all ranks meet or all fail with the same message. Rank 0 waits
+// for "heard/<rank>" before it leaves with a failure, because the store ends with it.
 class Meeting {
  public:
   explicit Meeting(const RendezvousOptions& options)
@@ -80,8 +87,8 @@ class Meeting {
   }
 
  private:
-  // What a process leaves to say that it is here. In containers a process that was started again
-  // has the host name and the process id of the one before.
+  // The value by which a process announces itself. It includes a random number, because in a
+  // container a restarted process has the host name and process id of the one before.
   static std::string Mark() {
     return absl::StrCat(SelfName(), "#", absl::Hex(std::random_device()()));
   }
@@ -97,8 +104,9 @@ class Meeting {
     return store;
   }
 
-  // An older rank 0 may still be on its way out, of this launch too where the launcher starts ranks
-  // again one by one: its place is asked again until the deadline.
+  // Connects and announces itself, again and again until the deadline. The address may still belong
+  // to an earlier rank 0 that is shutting down, even one of this launch if the launcher restarts
+  // ranks one by one.
   absl::StatusOr<Store> Join() {
     std::string problem;
     bool is_anothers = false;
@@ -155,7 +163,7 @@ class Meeting {
     return missing;
   }
 
-  // Rank 0. What it finds out is everyone's.
+  // Rank 0: waits for the others, and decides for all.
   absl::Status WaitForAll(const Store& store) {
     for (;;) {
       TANDEM_ASSIGN_OR_RETURN(const std::vector<int> missing, Missing(store));
@@ -172,7 +180,7 @@ class Meeting {
     }
   }
 
-  // Stays until those who wait have heard it, or are gone themselves.
+  // Waits until the ranks that came have read the decision, or are gone.
   absl::Status Tell(const Store& store, const std::string& problem) const {
     TANDEM_RETURN_IF_ERROR(store.Set("go", problem));
     TANDEM_ASSIGN_OR_RETURN(const std::vector<int> missing, Missing(store));
@@ -183,7 +191,7 @@ class Meeting {
     return absl::OkStatus();
   }
 
-  // The others. Rank 0 came before them, and may wait a little longer.
+  // The other ranks. They came later than rank 0, so they wait a little longer than its deadline.
   absl::Status WaitForGo(const Store& store) {
     for (;;) {
       const auto go = store.Get("go", kFirstWarning);

@@ -1,9 +1,10 @@
-// Rendezvous: the ranks of one launch of a job find each other, and nobody else does.
+// Rendezvous: lets the ranks of one launch of a job find each other, and keeps processes of other
+// launches out.
 //
-// Rank 0 holds the store. The others come when it is up; each says its name and waits until all
-// have come. A launch is known by job, launch id and restart: a process of another launch is told
-// so and does not join, and a rank that died and was started alone does not join those who still
-// wait for the dead one.
+// Rank 0 holds the store. The other ranks connect when it is up. Each rank announces its name and
+// waits until all have come. A launch is identified by job, launch id and restart count. A process
+// of another launch gets an error that says so. A rank that died and was restarted alone does not
+// join ranks that still wait for its predecessor.
 #ifndef TANDEM_COMMON_RENDEZVOUS_RENDEZVOUS_H_
 #define TANDEM_COMMON_RENDEZVOUS_RENDEZVOUS_H_
 
@@ -20,26 +21,26 @@ namespace tandem::comm {
 
 struct RendezvousOptions {
   RankEnvironment self;
-  std::string job;  // what all ranks of a run agree on, for instance a digest of its configuration
+  std::string job;  // the same at all ranks of a run, for instance a digest of its configuration
   absl::Duration deadline = absl::Minutes(5);
-  // Told who is missing: after 5 s, then after twice as long again and again.
+  // Called with the ranks that are missing: after 5 s, and then each time the wait has doubled.
   std::function<void(const std::string&)> warn = [](const std::string&) {};
 };
 
 struct Rendezvous {
-  Store store;                       // under a prefix of this launch
+  Store store;                       // below a prefix for this launch
   std::vector<std::string> members;  // [world_size] "host:pid" of each rank
 };
 
-// All ranks call it. Waits.
-//   DEADLINE_EXCEEDED    not all came; the message names the missing ranks, or the place where
-//                        nobody listens
-//   FAILED_PRECONDITION  the place belongs to a later launch, or to another one until the deadline;
-//                        or another process has this rank
+// Blocks until all ranks have called it.
+//   DEADLINE_EXCEEDED    not all ranks came; the message names them, or the address where nobody
+//                        listens
+//   FAILED_PRECONDITION  the address belongs to a later launch, or belonged to another launch until
+//                        the deadline, or another process has this rank
 //   UNAVAILABLE          rank 0's port is taken, or rank 0 went away
 absl::StatusOr<Rendezvous> Meet(const RendezvousOptions& options);
 
-// This process in messages: "host:pid".
+// The name of this process in messages: "host:pid".
 std::string SelfName();
 
 // "rank 3", "ranks 1, 2 and 7", "ranks 1, 2, 3 and 12 more".

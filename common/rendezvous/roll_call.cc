@@ -18,7 +18,7 @@
 namespace tandem::comm {
 namespace {
 
-// Six beats: some may be late.
+// Six beats, because some may be late.
 constexpr absl::Duration kBetweenReadings = absl::Seconds(3);
 constexpr absl::Duration kLinger = absl::Seconds(5);
 constexpr int kMostFailures = 3;
@@ -103,15 +103,15 @@ struct RollCall::State {
   std::condition_variable changed;
   bool stop = false, stopped = false;
 
-  // The collective this member is inside of, as its own thread has seen it.
+  // The collective that this member is inside, as the heartbeat thread has seen it.
   struct Watched {
     int64_t sequence = 0;
     absl::Time since, read_at;
-    absl::Duration next;             // to say a word after
-    std::vector<MemberState> first;  // empty: not read yet
+    absl::Duration next;             // waiting time before the next warning
+    std::vector<MemberState> first;  // first reading; empty: not made yet
   };
 
-  // Once every beat.
+  // Called once per beat.
   void WarnOfLag(Watched& watched) const {
     if (lag.warn == nullptr || !inside) {
       watched.sequence = 0;
@@ -147,7 +147,7 @@ struct RollCall::State {
     std::unique_lock lock(mutex);
     for (int64_t beat = 1; !stop; ++beat) {
       lock.unlock();
-      // A store that is gone does not come back; whoever asks it finds out.
+      // A store that is gone does not come back. The members that use it find out by themselves.
       const bool written = store.Set(NameOf(self), Text(beat, sequence, inside)).ok();
       failures = written ? 0 : failures + 1;
       WarnOfLag(watched);
@@ -159,11 +159,15 @@ struct RollCall::State {
     changed.notify_all();
   }
 
+  // Two readings, kBetweenReadings apart, separate silent members from live ones. All members of a
+  // failed collective get here, but not at the same moment: one whose call failed early may already
+  // have ended when a late one reads, and would then be blamed for its silence. So the verdict is a
+  // key that is set once, and whoever comes later adopts it.
   std::string Ask(int64_t at) const {
     const std::string verdict = absl::StrCat("verdict/", at);
     const auto first = ReadAll(store, members.size());
     if (!first.ok()) return std::string(first.status().message());
-    // Who asked earlier may know by now.
+    // A member that asked earlier may have decided by now.
     store.Get(verdict, kBetweenReadings).status().IgnoreError();
     const auto second = ReadAll(store, members.size());
     if (!second.ok()) return std::string(second.status().message());
@@ -173,7 +177,8 @@ struct RollCall::State {
     return settled.ok() ? *settled : found;
   }
 
-  // The store may end with this process: those who are alive get to read the verdict first.
+  // Waits until all live members have read the verdict, because the store may end with this
+  // process.
   void WaitUntilHeard(int64_t at, const std::vector<MemberState>& first,
                       const std::vector<MemberState>& second) const {
     const auto name = [&](size_t rank) { return absl::StrCat("heard/", at, "/", rank); };

@@ -1,10 +1,11 @@
-// RollCall: what the members of a group are doing, as they say themselves, and which of them to
-// blame when a collective fails.
+// RollCall: heartbeats of the members of a group, used to name the members at fault when a
+// collective fails.
 //
-// Every member writes a beat, the number of its last collective and whether it is inside, twice a
-// second. Who asks reads all of them twice: a beat that stands still is a process that is dead,
-// stopped or cut off; one that moves with a smaller number is a rank that lags. Who waits long in a
-// collective is told so, and goes on waiting.
+// Twice a second, every member writes a record to the store: a counter (its beat), the number of
+// its last collective, and whether it is inside it. To find the culprits, a member reads all
+// records twice. A beat that has not moved belongs to a process that is dead, stopped or cut off. A
+// beat that moved, with a smaller collective number, belongs to a member that lags. A member that
+// waits long inside a collective gets a warning, and keeps waiting.
 #ifndef TANDEM_COMMON_RENDEZVOUS_ROLL_CALL_H_
 #define TANDEM_COMMON_RENDEZVOUS_ROLL_CALL_H_
 
@@ -21,27 +22,28 @@ namespace tandem::comm {
 
 inline constexpr absl::Duration kBeatTime = absl::Milliseconds(500);
 
-// Whom a collective waits for, when it waits longer than `after`, and then after twice as long
-// again and again: who lags or is silent. Called from a thread of the group's.
+// Warns about members that lag or are silent, when a collective has waited longer than `after`, and
+// then each time the wait has doubled. `warn` is called from a thread of the group.
 struct LagWarning {
   absl::Duration after = absl::Seconds(10);
-  std::function<void(const std::string&)> warn;  // null: nobody is told
+  std::function<void(const std::string&)> warn;  // null: no warnings
 };
 
 struct MemberState {
-  bool known = false;  // has said anything at all
+  bool known = false;  // has written a record
   int64_t beat = 0;
-  int64_t sequence = 0;  // of the last collective it began
-  bool inside = false;   // of that one
+  int64_t sequence = 0;  // number of the last collective it entered
+  bool inside = false;   // it has not left that collective
 };
 
-// The culprits among `second`, the states three beats or more after `first`, as seen from inside
-// collective `sequence`: silent members, else those that lag. Empty: none.
+// The culprits in the view of `self`, inside collective `sequence`: members that are silent between
+// the two readings `first` and `second`, which are at least three beats apart, or else members that
+// lag. Empty if there are none.
 std::string FindCulprits(const std::vector<std::string>& members,
                          const std::vector<MemberState>& first,
                          const std::vector<MemberState>& second, int self, int64_t sequence);
 
-// The same as a sentence in any case.
+// The same, as a sentence that is never empty:
 //   "rank 2 (node-b:4711) is silent: dead, stopped or cut off; it was last in collective 11"
 //   "rank 1 (node-a:12) lags: it is between collectives 10 and 11"
 //   "all members are alive and in it, or past it"
@@ -52,7 +54,8 @@ std::string NameCulprits(const std::vector<std::string>& members,
 // Thread-safe.
 class RollCall {
  public:
-  // Under a prefix of the group. Starts the thread that writes, and that calls `lag.warn`.
+  // `store` is below a prefix of the group. Starts the thread that writes the heartbeat and calls
+  // `lag.warn`.
   RollCall(Store store, std::vector<std::string> members, int self, LagWarning lag = {});
   ~RollCall();
   RollCall(const RollCall&) = delete;
@@ -61,13 +64,14 @@ class RollCall {
   void Enter(int64_t sequence);
   void Leave();
 
-  // Takes up to twelve seconds, whatever the others do. The first to ask settles it for all: a rank
-  // that asks later gets the same sentence, since by then others have left in fright. Nobody leaves
-  // before those who are alive have it, or five seconds.
+  // Names the culprits of a failure in collective `sequence`. Takes up to twelve seconds, whatever
+  // the others do. The first member to ask decides for all, and later ones get the same sentence:
+  // by the time they ask, other members may already have failed and gone silent. Returns when all
+  // live members have read the sentence, or after five seconds.
   std::string Ask(int64_t sequence) const;
 
  private:
-  struct State;  // shared with the threads: one that hangs in the store is left behind
+  struct State;  // shared with the threads, which may outlive this object
   const std::shared_ptr<State> state_;
 };
 

@@ -1,5 +1,5 @@
-// SteadyNow: the steady clock as an absl::Time, for deadlines and durations that no jump of the
-// wall clock may move. Only differences mean something.
+// SteadyNow: the steady clock as an absl::Time, for deadlines and durations that must not depend on
+// jumps of the wall clock. Only differences between its values have a meaning.
 #ifndef TANDEM_COMMON_RENDEZVOUS_STEADY_TIME_H_
 #define TANDEM_COMMON_RENDEZVOUS_STEADY_TIME_H_
 

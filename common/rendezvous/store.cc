@@ -1,5 +1,4 @@
 #include "common/rendezvous/store.h"
-#include "common/base/printable.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/printable.h"
 #include "common/base/status_macros.h"
 #include "common/rendezvous/steady_time.h"
 #include "common/rendezvous/store_connection.h"
@@ -19,7 +19,7 @@
 namespace tandem::comm {
 namespace {
 
-// Answers of a store that is up come at once.
+// A store that is up answers at once.
 constexpr absl::Duration kAnswerTime = absl::Seconds(10);
 
 std::chrono::milliseconds Milliseconds(absl::Duration duration) {
@@ -28,13 +28,12 @@ std::chrono::milliseconds Milliseconds(absl::Duration duration) {
 
 std::string Place(const std::string& host, int port) { return absl::StrCat(host, ":", port); }
 
-// The first line: c10d appends a stack.
-// In the store where it keeps to its machine, under no prefix.
-constexpr char kOfMachine[] = "of_machine";
+// A key, below no prefix, that is set where the store listens on loopback only.
+constexpr char kLoopbackOnly[] = "of_machine";
 
-// A socket that listens on `port` of 127.0.0.1, where c10d itself listens on all interfaces.
-// Negative if it cannot: c10d then tries, and says why not, or takes the store that torchrun has
-// there.
+// A socket that listens on `port` of 127.0.0.1, since c10d itself would listen on all interfaces.
+// Negative if the port cannot be had; c10d then tries by itself and reports why not, or uses the
+// store that torchrun already runs there.
 int ListenOnLoopback(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   const int on = 1;
@@ -51,7 +50,7 @@ int ListenOnLoopback(int port) {
   return fd;
 }
 
-// Throws.
+// Throws exceptions of c10d.
 std::shared_ptr<StoreConnection> Open(const std::string& host, c10d::TCPStoreOptions options,
                                       absl::Duration deadline) {
   options.waitWorkers = false;
@@ -66,7 +65,7 @@ std::shared_ptr<StoreConnection> Open(const std::string& host, c10d::TCPStoreOpt
 
 std::vector<uint8_t> Bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
-// Calls c10d, whose errors are exceptions.
+// Calls c10d and turns its exceptions into statuses.
 template <typename Call>
 auto Guarded(const StoreConnection& at, const Call& call) -> absl::StatusOr<decltype(call())> {
   try {
@@ -88,7 +87,7 @@ absl::StatusOr<Store> Store::Host(int port, Reach reach) {
     const int own = reach == Reach::kMachine ? ListenOnLoopback(port) : -1;
     if (own >= 0) options.masterListenFd = own;
     Store store(Open("127.0.0.1", options, kAnswerTime));
-    if (reach == Reach::kMachine) TANDEM_RETURN_IF_ERROR(store.Set(kOfMachine, ""));
+    if (reach == Reach::kMachine) TANDEM_RETURN_IF_ERROR(store.Set(kLoopbackOnly, ""));
     return store;
   } catch (const std::exception& error) {
     return absl::UnavailableError(absl::StrCat(
@@ -128,7 +127,8 @@ absl::Status Store::Set(const std::string& name, const std::string& value) const
 }
 
 absl::StatusOr<std::string> Store::Get(const std::string& name, absl::Duration deadline) const {
-  // Waiting inside c10d would hold the connection, and its timeouts look like lost connections.
+  // Polls, because waiting inside c10d would occupy the connection, and c10d's timeouts look like
+  // lost connections.
   const absl::Time end = SteadyNow() + deadline;
   for (absl::Duration pause = absl::Milliseconds(1);;
        pause = std::min(2 * pause, absl::Milliseconds(20))) {
@@ -149,7 +149,7 @@ absl::StatusOr<std::string> Store::Get(const std::string& name, absl::Duration d
 
 absl::StatusOr<Reach> Store::GetReach() const {
   return Guarded(*connection_, [&] {
-    return connection_->tcp->check({kOfMachine}) ? Reach::kMachine : Reach::kNetwork;
+    return connection_->tcp->check({kLoopbackOnly}) ? Reach::kMachine : Reach::kNetwork;
   });
 }
 

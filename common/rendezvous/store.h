@@ -1,5 +1,5 @@
-// Store: small texts under names that the processes of a job share while they run, held by one of
-// them (c10d's TCPStore). Where ranks meet and say what they are doing.
+// Store: a key-value store of short texts for the processes of a job, held by one of them (c10d's
+// TCPStore). Ranks meet and report their state through it.
 #ifndef TANDEM_COMMON_RENDEZVOUS_STORE_H_
 #define TANDEM_COMMON_RENDEZVOUS_STORE_H_
 
@@ -13,47 +13,47 @@
 
 namespace tandem::comm {
 
-struct StoreConnection;  // store_connection.h: c10d's side of it
+struct StoreConnection;  // in store_connection.h: the c10d objects
 
-// Who may come to a store and to the members of groups made over it.
+// Who may connect to a store, and to the members of groups made over it.
 enum class Reach {
-  kMachine,  // processes of this machine: everything listens on loopback
+  kMachine,  // processes of this machine; everything listens on loopback
   kNetwork,
 };
 
-// A copy shares the connection. Thread-safe. A holder that hangs (and is not dead) hangs its
-// callers too: who must not hang asks from a thread that it can leave behind.
+// Copies share the connection. Thread-safe. If the process that holds the store hangs without
+// dying, callers hang too; a caller that must not hang asks from a thread that it can abandon.
 class Store {
  public:
-  // Listens on `port` (0: any free one), of 127.0.0.1 or of all interfaces, and connects to itself.
-  // The store lives as long as this and its copies.
-  //   UNAVAILABLE  the port is taken or may not be used
+  // Listens on `port` (0: any free port) of 127.0.0.1 or of all interfaces, and connects to itself.
+  // The store lives as long as this object and its copies.
+  //   UNAVAILABLE  the port is taken or not permitted
   static absl::StatusOr<Store> Host(int port, Reach reach);
 
-  // Tries until `deadline` from now has passed.
+  // Retries until `deadline` from now.
   //   DEADLINE_EXCEEDED  nobody listens there
   static absl::StatusOr<Store> Connect(const std::string& host, int port, absl::Duration deadline);
 
-  // Names under `prefix`, out of everyone else's way.
+  // A view of the store in which all names are below `prefix`.
   Store Under(const std::string& prefix) const;
 
   int port() const;
 
-  // Of all of them:
+  // Errors of all methods below:
   //   UNAVAILABLE  the process that holds the store is gone
 
-  // What it was hosted with.
+  // The reach that the store was hosted with.
   absl::StatusOr<Reach> GetReach() const;
 
   absl::Status Set(const std::string& name, const std::string& value) const;
 
-  // Waits until it is set.
+  // Waits until the name is set.
   //   DEADLINE_EXCEEDED  it was not
   absl::StatusOr<std::string> Get(const std::string& name, absl::Duration deadline) const;
 
   absl::StatusOr<bool> Has(const std::string& name) const;
 
-  // Sets it if nobody has, and says what is there now.
+  // Sets the name if it is not set, and returns its value.
   absl::StatusOr<std::string> SetOnce(const std::string& name, const std::string& value) const;
 
   const StoreConnection& connection() const { return *connection_; }

@@ -1,4 +1,4 @@
-// c10d's side of a Store, for what makes process groups. Includes LibTorch.
+// The c10d objects behind a Store, for code that makes process groups. Includes LibTorch.
 #ifndef TANDEM_COMMON_RENDEZVOUS_STORE_CONNECTION_H_
 #define TANDEM_COMMON_RENDEZVOUS_STORE_CONNECTION_H_
 
@@ -9,12 +9,15 @@
 namespace tandem::comm {
 
 struct StoreConnection {
-  c10::intrusive_ptr<c10d::Store> tcp;       // names as they are in the store
-  c10::intrusive_ptr<c10d::Store> prefixed;  // tcp, or names under `prefix` of it
+  c10::intrusive_ptr<c10d::Store> tcp;       // names without a prefix
+  c10::intrusive_ptr<c10d::Store> prefixed;  // names below `prefix`; tcp if that is empty
   std::string prefix;
   std::string host;
   int port = 0;
 };
+
+// The first line of an error of c10d, which appends a stack trace.
+inline std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace tandem::comm
 

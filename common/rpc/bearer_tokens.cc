@@ -39,7 +39,7 @@ bool TokenIsRight(const std::vector<std::string>& tokens, std::string_view autho
   const std::string_view offered = authorization.substr(kScheme.size());
   bool right = false;
   for (const std::string& token : tokens) {
-    if (token.size() != offered.size()) continue;  // lengths are no secret
+    if (token.size() != offered.size()) continue;  // lengths are not secret
     right |= CRYPTO_memcmp(token.data(), offered.data(), token.size()) == 0;
   }
   return right;

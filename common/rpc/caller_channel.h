@@ -1,5 +1,5 @@
-// CallerChannel: the way of a caller to one rollout server, kept over its failures. gRPC stays
-// behind this header. Thread-safe.
+// CallerChannel: a caller's connection to one rollout server, which is replaced after failures.
+// gRPC is not visible in this header. Thread-safe.
 #ifndef TANDEM_COMMON_RPC_CALLER_CHANNEL_H_
 #define TANDEM_COMMON_RPC_CALLER_CHANNEL_H_
 
@@ -17,43 +17,44 @@ class Status;
 
 namespace tandem::rpc {
 
-// Either side asks a connection that was silent for so long whether it lives, and gives it up when
-// no answer comes: one that swallows packets is found long before the deadline of a call.
+// Each side pings a connection that was silent for this long, and gives it up if no answer comes. A
+// connection that drops packets is therefore found long before the deadline of a call.
 inline constexpr int kKeepaliveMs = 20'000;
 inline constexpr int kKeepaliveTimeoutMs = 10'000;
-// Servers bear pings down to this distance.
+// Servers accept pings at this distance or more.
 inline constexpr int kLeastPingDistanceMs = 5'000;
 
-// A gRPC channel that could not connect refuses calls at once until it has connected, and while
-// nobody waits on it gRPC 1.51 looks after it every 5 s only, which is also the deadline of an
-// attempt: a TLS handshake, of several round trips, then fails again and again with a server that
-// is up. A channel that is made anew connects while its first call waits. So none is used again
-// after a call of it found no server. Connections are not shared between CallerChannels: a push
-// does not queue behind completions.
+// A gRPC channel that failed to connect rejects calls until it has connected. While no call waits
+// on it, gRPC 1.51 retries only every 5 s, and 5 s is also the limit of an attempt; a TLS handshake
+// of several round trips then fails again and again although the server is up. A new channel
+// connects while its first call waits. So a channel is replaced as soon as one of its calls found
+// no server. CallerChannels do not share connections, so that a push does not queue behind
+// completions.
 class CallerChannel {
  public:
   CallerChannel(std::string address, Caller caller);
 
   const std::string& address() const { return address_; }
 
-  // What to make the next call on; connects with that call. With keepalives while a call waits, and
-  // room for messages of kMaxMessageBytes (refusal.h).
+  // The channel for the next call, which connects with that call. It sends keepalives while a call
+  // waits, and accepts messages up to kMaxMessageBytes (refusal.h).
   std::shared_ptr<grpc::Channel> current();
 
-  // To be done to each call before it is made: it then shows the caller's secret for this server.
+  // Adds the caller's secret for this server to a call. Do this to each call before it is made.
   void Identify(grpc::ClientContext* context) const;
 
-  // To be told how a call on `used` ended. UNAVAILABLE and DEADLINE_EXCEEDED: calls to come are
-  // made on another connection; those under way keep theirs.
+  // Reports how a call on `used` ended. After UNAVAILABLE and DEADLINE_EXCEEDED, later calls use
+  // another connection; calls in progress keep theirs.
   void Ended(const std::shared_ptr<grpc::Channel>& used, const grpc::Status& status);
 
  private:
   const std::string address_;
   const Caller caller_;
-  const std::string secret_;  // of the caller, for this server
+  const std::string secret_;  // the caller's secret for this server
 
   Mutex mu_;
-  std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mu_);  // shared with calls; null: none
+  // Shared with calls; null: make one.
+  std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace tandem::rpc

@@ -41,7 +41,7 @@ std::string SecretForServer(const std::string& secret, const std::string& addres
 }
 
 bool SecretsMatch(std::string_view one, std::string_view other) {
-  if (one.size() != other.size()) return false;  // lengths are no secret
+  if (one.size() != other.size()) return false;  // lengths are not secret
   return CRYPTO_memcmp(one.data(), other.data(), one.size()) == 0;
 }
 

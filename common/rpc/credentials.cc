@@ -27,11 +27,11 @@ namespace {
 
 namespace tls = grpc::experimental;
 
-constexpr unsigned kRefreshSeconds = 1;  // of files in memory
+constexpr unsigned kRefreshSeconds = 1;  // how often gRPC reads the files in memory
 
 std::string Text(grpc::string_ref text) { return std::string(text.data(), text.size()); }
 
-// Lets a call in, or not, before anything of it is read.
+// Authorises a call before anything of it is read.
 class CallCheck : public grpc::AuthMetadataProcessor {
  public:
   explicit CallCheck(std::shared_ptr<TlsIdentity> identity) : identity_(std::move(identity)) {}
@@ -52,7 +52,7 @@ class CallCheck : public grpc::AuthMetadataProcessor {
       Log(peer, method, allowed);
       return ToGrpc(allowed);
     }
-    // No handler sees it.
+    // Consumes the token, so that no handler sees it.
     if (offered != metadata.end()) consumed->emplace("authorization", Text(offered->second));
     return grpc::Status::OK;
   }
@@ -69,7 +69,7 @@ class CallCheck : public grpc::AuthMetadataProcessor {
                : absl::UnauthenticatedError("not a bearer token of this server");
   }
 
-  // At most one line a second: who is turned away must not be able to fill a disk.
+  // At most one line per second, so that rejected callers cannot fill the disk.
   void Log(const PeerName& peer, const std::string& method, const absl::Status& why) {
     MutexLock lock(&mu_);
     ++num_refused_;
@@ -93,7 +93,7 @@ class CallCheck : public grpc::AuthMetadataProcessor {
   int64_t num_refused_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// After a handshake with a peer of a trusted authority: is it a rollout server?
+// Checks, after a handshake with a peer of a trusted authority, that the peer is a rollout server.
 class ServerCheck : public tls::ExternalCertificateVerifier {
  public:
   explicit ServerCheck(std::shared_ptr<TlsIdentity> identity) : identity_(std::move(identity)) {}
@@ -108,16 +108,16 @@ class ServerCheck : public tls::ExternalCertificateVerifier {
                  absl::StrCat("the peer's certificate is of role ", std::string(RoleName(role)),
                               ", not of a rollout server")};
     }
-    return true;  // checked at once
+    return true;  // the check is synchronous
   }
 
   void Cancel(tls::TlsCustomVerificationCheckRequest*) override {}
 
  private:
-  const std::shared_ptr<TlsIdentity> identity_;  // so that its files outlive the credentials
+  const std::shared_ptr<TlsIdentity> identity_;  // keeps its files as long as the credentials
 };
 
-// Adds the first token to every call; gRPC does so over TLS only.
+// Adds the first token to every call. gRPC does this over TLS only.
 class TokenOfEveryCall : public grpc::MetadataCredentialsPlugin {
  public:
   explicit TokenOfEveryCall(std::shared_ptr<TlsIdentity> identity)
@@ -209,31 +209,31 @@ absl::StatusOr<Caller> Caller::Load(const TlsOptions& options, Roles roles,
   return caller;
 }
 
-absl::Status Doorkeeper::Check(const TlsOptions& options) {
+absl::Status AccessControl::Check(const TlsOptions& options) {
   TANDEM_RETURN_IF_ERROR(CheckTlsOptions(options, "server"));
   return options.directory.empty() ? absl::OkStatus() : TlsIdentity::Check(options, ServerNeeds());
 }
 
-absl::StatusOr<Doorkeeper> Doorkeeper::Load(const TlsOptions& options) {
+absl::StatusOr<AccessControl> AccessControl::Load(const TlsOptions& options) {
   TANDEM_RETURN_IF_ERROR(CheckTlsOptions(options, "server"));
-  Doorkeeper keeper;
-  if (options.directory.empty()) return keeper;
-  TANDEM_ASSIGN_OR_RETURN(keeper.identity_, TlsIdentity::Load(options, ServerNeeds()));
-  tls::TlsServerCredentialsOptions how(FilesOf(*keeper.identity_));
+  AccessControl access;
+  if (options.directory.empty()) return access;
+  TANDEM_ASSIGN_OR_RETURN(access.identity_, TlsIdentity::Load(options, ServerNeeds()));
+  tls::TlsServerCredentialsOptions how(FilesOf(*access.identity_));
   how.watch_root_certs();
   how.watch_identity_key_cert_pairs();
   how.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  keeper.credentials_ = tls::TlsServerCredentials(how);
-  keeper.credentials_->SetAuthMetadataProcessor(std::make_shared<CallCheck>(keeper.identity_));
-  return keeper;
+  access.credentials_ = tls::TlsServerCredentials(how);
+  access.credentials_->SetAuthMetadataProcessor(std::make_shared<CallCheck>(access.identity_));
+  return access;
 }
 
-std::shared_ptr<grpc::ServerCredentials> Doorkeeper::credentials() const {
-  // Without a processor: gRPC 1.51 ends the process that sets one on these.
+std::shared_ptr<grpc::ServerCredentials> AccessControl::credentials() const {
+  // Has no processor, because gRPC 1.51 ends a process that sets one on insecure credentials.
   return credentials_ == nullptr ? grpc::InsecureServerCredentials() : credentials_;
 }
 
-absl::Time Doorkeeper::valid_until() const {
+absl::Time AccessControl::valid_until() const {
   return identity_ == nullptr ? absl::InfiniteFuture() : identity_->not_after();
 }
 

@@ -1,10 +1,11 @@
-// Credentials: what every gRPC channel and listening port of the project is made with. With TLS,
-// both sides show a certificate of an authority the other trusts, a server lets a call in by the
-// role in it (roles.h) and, where it has tokens, by a bearer token, and a caller goes on only with
-// a server of role rollout: the host name is not asked, since pods come and go, but no other holder
-// of a certificate can pose as a server. Renewed files are taken while it runs (tls_identity.h).
+// Credentials: TLS for every gRPC channel and listening port of the project. With TLS, each side
+// shows a certificate whose authority the other trusts. A server authorises a call by the role in
+// the caller's certificate (roles.h) and, if it has tokens, by a bearer token. A caller continues
+// only with a server of role rollout. The host name is not checked, because pods come and go, but a
+// holder of another certificate cannot pose as a server. Renewed files are used without a restart
+// (tls_identity.h).
 //
-// gRPC stays behind this header. Thread-safe.
+// gRPC is not visible in this header. Thread-safe.
 #ifndef TANDEM_COMMON_RPC_CREDENTIALS_H_
 #define TANDEM_COMMON_RPC_CREDENTIALS_H_
 
@@ -26,18 +27,19 @@ class ServerCredentials;
 
 namespace tandem::rpc {
 
-// Who a peer is by its certificate; empty in plaintext.
+// The peer's name in its certificate; empty over plaintext.
 PeerName PeerOf(const grpc::AuthContext& context);
 
-// How a process calls rollout servers; copies are the same caller. Default: in plaintext, as
-// nobody. Each has a secret of its own (caller_secret.h), which CallerChannel shows to servers.
+// How a process calls rollout servers. Copies are the same caller. The default calls over
+// plaintext, without an identity. Each caller has a secret (caller_secret.h), which CallerChannel
+// shows to servers.
 class Caller {
  public:
   Caller();
 
-  // In plaintext without options.directory. Messages name `options_section` ("trainer.tls") or,
-  // where it is empty, the flags of a command line.
-  //   INVALID_ARGUMENT  a token without TLS; TlsIdentity::Load
+  // Plaintext if options.directory is empty. Messages name `options_section` ("trainer.tls") or, if
+  // it is empty, flags of the command line.
+  //   INVALID_ARGUMENT  a token without TLS, or an error of TlsIdentity::Load
   static absl::StatusOr<Caller> Load(const TlsOptions& options, Roles roles,
                                      const std::string& options_section);
 
@@ -48,30 +50,30 @@ class Caller {
   bool is_plaintext() const { return identity_ == nullptr; }
   std::shared_ptr<grpc::ChannelCredentials> credentials() const;
 
-  // From now on the caller with this secret: of a run that goes on in another process.
+  // Continues as the caller with this secret, for a run that goes on in another process.
   void UseSecret(std::string secret) { secret_ = std::move(secret); }
-  // What the server at `address` is shown.
+  // The secret for the server at `address`.
   std::string SecretFor(const std::string& address) const;
 
  private:
   std::string secret_;
   std::shared_ptr<TlsIdentity> identity_;  // shared with gRPC's threads
-  std::shared_ptr<grpc::ChannelCredentials>
-      credentials_;  // null: plaintext, so that gRPC starts late
+  // Null for plaintext, so that gRPC is not initialised before it is needed.
+  std::shared_ptr<grpc::ChannelCredentials> credentials_;
 };
 
-// How a rollout server lets callers in.
-class Doorkeeper {
+// How a rollout server authorises its callers.
+class AccessControl {
  public:
-  // As Caller::Load, of section `server`.
-  static absl::StatusOr<Doorkeeper> Load(const TlsOptions& options);
+  // As Caller::Load, with the options of section `server`.
+  static absl::StatusOr<AccessControl> Load(const TlsOptions& options);
 
   // The errors of Load, without doing anything.
   static absl::Status Check(const TlsOptions& options);
 
   bool is_plaintext() const { return identity_ == nullptr; }
   std::shared_ptr<grpc::ServerCredentials> credentials() const;
-  absl::Time valid_until() const;  // of the certificate in use; infinite in plaintext
+  absl::Time valid_until() const;  // end of the certificate in use; infinite over plaintext
 
  private:
   std::shared_ptr<TlsIdentity> identity_;                 // shared with gRPC's threads

@@ -1,5 +1,6 @@
-// What gRPC calls share on both of their ends: statuses as Abseil's and back (the codes are the
-// same numbers), and deadlines. Keeps gRPC's headers out of those that include this one. Pure.
+// What both sides of gRPC calls share: conversion between gRPC's and Abseil's statuses (their codes
+// are the same numbers), and deadlines. Files that include this header do not see gRPC's headers.
+// Pure.
 #ifndef TANDEM_COMMON_RPC_GRPC_CALL_H_
 #define TANDEM_COMMON_RPC_GRPC_CALL_H_
 
@@ -17,12 +18,12 @@ namespace tandem::rpc {
 
 grpc::Status ToGrpc(const absl::Status& status);
 
-// The same code; the message of an error is "WHERE: MESSAGE".
+// Converts with the same code. The message of an error becomes "WHERE: MESSAGE".
 absl::Status FromGrpc(const grpc::Status& status, const std::string& where);
 
 absl::StatusCode CodeOf(const grpc::Status& status);
 
-// The call may take so long from now on.
+// Sets the deadline of a call, counted from now.
 void SetDeadline(grpc::ClientContext& context, absl::Duration from_now);
 
 }  // namespace tandem::rpc

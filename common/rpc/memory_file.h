@@ -1,5 +1,5 @@
-// MemoryFile: a file of this process in memory, without a name in any file system; other code reads
-// it by path(). Closed on exec. Thread-compatible.
+// MemoryFile: a file in memory without a name in any file system, which other code of this process
+// reads by path(). Closed on exec. Thread-compatible.
 #ifndef TANDEM_COMMON_RPC_MEMORY_FILE_H_
 #define TANDEM_COMMON_RPC_MEMORY_FILE_H_
 
@@ -17,8 +17,9 @@ class MemoryFile {
   MemoryFile(const MemoryFile&) = delete;
   MemoryFile& operator=(const MemoryFile&) = delete;
 
-  // All at once: who opens it has the contents before or these. Its time of modification is one
-  // second later each time: readers that compare times see that it changed while they read.
+  // Replaces the contents atomically: a reader sees the contents before or after. Each time, the
+  // modification time is one second later, so that readers that compare times notice a change
+  // during their reading.
   //   UNAVAILABLE  the system gives no memory file
   absl::Status Write(const std::string& contents);
 

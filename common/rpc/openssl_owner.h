@@ -1,5 +1,5 @@
-// Owners of OpenSSL's objects: unique pointers that free them by the function of their kind. For
-// .cc files that speak to OpenSSL.
+// Owners of OpenSSL objects: unique pointers that call the right free function. For .cc files that
+// use OpenSSL.
 #ifndef TANDEM_COMMON_RPC_OPENSSL_OWNER_H_
 #define TANDEM_COMMON_RPC_OPENSSL_OWNER_H_
 

@@ -36,7 +36,7 @@ constexpr MethodRoles kTable[] = {
     {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", kReaders},
 };
 
-// The role a name stands for, kNone for any other.
+// The role with this name; kNone for any other name.
 Role RoleNamed(std::string_view name) {
   for (const Role role : kNamed) {
     if (name == RoleName(role)) return role;

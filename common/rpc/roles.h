@@ -1,5 +1,5 @@
-// Who may call what: the roles of certificate holders and the one table of every gRPC method. Used
-// by the server's auth processor and by the client's check of a server. Pure.
+// Roles of certificate holders, and the table of which role may call which gRPC method. Used by the
+// server's auth processor and by the client's check of a server. Pure.
 #ifndef TANDEM_COMMON_RPC_ROLES_H_
 #define TANDEM_COMMON_RPC_ROLES_H_
 
@@ -15,9 +15,9 @@
 namespace tandem::rpc {
 
 enum class Role : uint8_t {
-  kNone,     // a certificate of our authority without a role of this project
-  kRollout,  // a rollout server; calls nobody
-  kTrainer,  // pushes weights, owns servers, and whatever a client may
+  kNone,     // a trusted certificate without a role of this project
+  kRollout,  // a rollout server; may call nothing
+  kTrainer,  // pushes weights, owns servers, and may do what a client may
   kClient,   // samples and scores
   kViewer,   // reads states and metrics
 };
@@ -39,19 +39,20 @@ class Roles {
   unsigned bits_ = 0;
 };
 
-// What a certificate says about its holder.
+// The names in a certificate.
 struct PeerName {
   std::string common_name;
-  std::vector<std::string> uris;  // of its subject alternative names
+  std::vector<std::string> uris;  // URIs of the subject alternative names
 };
 
 // The role in a SPIFFE id, spiffe://DOMAIN/tandem/ROLE or .../tandem/ROLE/ANYTHING; without any
-// SPIFFE id, the role in a common name tandem-ROLE. A certificate with a SPIFFE id has just that
-// one URI (the SPIFFE standard): with more, or with a path that is none of ours, kNone, whatever
-// the common name says.
+// SPIFFE id, the role in a common name tandem-ROLE. The SPIFFE standard allows exactly one URI
+// beside a SPIFFE id, so a certificate with more, or with another path, has kNone, whatever its
+// common name.
 Role RoleOf(const PeerName& peer);
 
-// One word for the holder, equal for equal names: its URIs, else its common name; empty for nobody.
+// A text that identifies the holder, equal for equal names: its URIs, else its common name; empty
+// if it has neither.
 std::string IdentityOf(const PeerName& peer);
 
 struct MethodRoles {
@@ -59,11 +60,12 @@ struct MethodRoles {
   Roles roles;
 };
 
-// Every method a rollout server answers.
+// All methods of a rollout server.
 std::span<const MethodRoles> MethodTable();
 
-// May the holder call the method?
-//   PERMISSION_DENIED  its role may not, or it has none; a method that is not in the table (named)
+// Checks that the holder may call the method.
+//   PERMISSION_DENIED  the holder has no role, or its role may not call the method, or the method
+//                      is not in the table (named)
 absl::Status CheckCall(const PeerName& peer, std::string_view path);
 
 }  // namespace tandem::rpc

@@ -26,7 +26,7 @@ using Key = OwnedKey;
 using Store = std::unique_ptr<X509_STORE, FreeWith<X509_STORE_free>>;
 using StoreContext = std::unique_ptr<X509_STORE_CTX, FreeWith<X509_STORE_CTX_free>>;
 
-constexpr size_t kMaxFileBytes = 1 << 20;  // an authority bundle of thousands
+constexpr size_t kMaxFileBytes = 1 << 20;  // enough for a bundle of thousands of authorities
 
 absl::Status Bad(const std::string& path, std::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", std::string(what)));
@@ -36,7 +36,7 @@ Bio Reader(const std::string& text) {
   return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
 }
 
-// No terminal is asked for a passphrase: a server has none.
+// Never asks a terminal for a passphrase, because a server has none.
 int NoPassphrase(char*, int, int, void*) { return 0; }
 
 std::vector<Certificate> ReadCertificates(const std::string& pem) {
@@ -45,7 +45,7 @@ std::vector<Certificate> ReadCertificates(const std::string& pem) {
   while (X509* one = PEM_read_bio_X509(reader.get(), nullptr, NoPassphrase, nullptr)) {
     found.emplace_back(one);
   }
-  ERR_clear_error();  // the end of the file is an error there
+  ERR_clear_error();  // OpenSSL reports the end of the file as an error
   return found;
 }
 
@@ -75,7 +75,7 @@ PeerName NameOf(X509* certificate) {
   return name;
 }
 
-// Is `chain[0]` signed, through the others, by one of `authorities`, for this use?
+// Checks that `chain[0]` is signed, through the others, by one of `authorities`, for this use.
 absl::Status CheckChain(const std::string& directory, const std::vector<Certificate>& chain,
                         const std::vector<Certificate>& authorities, TlsUse use, absl::Time now) {
   const Store store(X509_STORE_new());

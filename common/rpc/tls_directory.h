@@ -1,6 +1,7 @@
-// TlsDirectory: the three files a process shows who it is with: tls.crt (its certificate, then any
-// intermediates), tls.key and ca.crt (the authorities it trusts; several during a rotation), all
-// PEM, named as in a Kubernetes TLS secret and by cert-manager. OpenSSL stays behind this header.
+// TlsDirectory: the three files of a process's TLS identity: tls.crt (its certificate, then any
+// intermediates), tls.key and ca.crt (the authorities it trusts; several during a rotation). They
+// are PEM files, named as in a Kubernetes TLS secret and by cert-manager. OpenSSL is not visible in
+// this header.
 #ifndef TANDEM_COMMON_RPC_TLS_DIRECTORY_H_
 #define TANDEM_COMMON_RPC_TLS_DIRECTORY_H_
 
@@ -18,7 +19,7 @@ struct TlsFiles {
   bool operator==(const TlsFiles&) const = default;
 };
 
-// Of the certificate in tls.crt.
+// Facts of the certificate in tls.crt.
 struct CertificateFacts {
   PeerName name;
   absl::Time not_before, not_after;
@@ -26,20 +27,20 @@ struct CertificateFacts {
 
 enum class TlsUse { kServe, kCall };
 
-// Errors of both name the file and what to do about it, and nothing of what a file holds.
-
+// Reads the three files. Error messages of this function and of CheckTlsFiles name the file and the
+// remedy, and never the contents of a file.
 //   INVALID_ARGUMENT  a file is missing, unreadable or empty
 absl::StatusOr<TlsFiles> ReadTlsFiles(const std::string& directory);
 
-// Would a peer that trusts the same authorities take them?
-//   INVALID_ARGUMENT  not PEM; a key with a passphrase, or of another certificate; a certificate
-//   that
-//                     has expired, is not valid yet, is not signed by ca.crt, or is not for this
-//                     use
+// Checks that a peer that trusts the same authorities would accept these files.
+//   INVALID_ARGUMENT  a file is not PEM; the key has a passphrase or belongs to another
+//                     certificate; the certificate has expired, is not valid yet, is not signed by
+//                     ca.crt, or is not for this use
 absl::StatusOr<CertificateFacts> CheckTlsFiles(const std::string& directory, const TlsFiles& files,
                                                TlsUse use, absl::Time now);
 
-// Can others than owner and group read the key? Kubernetes mounts secrets so unless told otherwise.
+// True if others than owner and group can read the key. Kubernetes mounts secrets in this way by
+// default.
 bool KeyIsOpenToOthers(const std::string& directory);
 
 }  // namespace tandem::rpc

@@ -148,7 +148,8 @@ void TlsIdentity::RefreshTokens() {
   log::Info("bearer tokens changed", {{"file", options_.token_file}, {"tokens", tokens_->size()}});
 }
 
-// Short-lived certificates are always near their end: what counts there is a renewal that is late.
+// A short-lived certificate is always close to its end, so only a renewal that is late is worth a
+// warning.
 void TlsIdentity::WarnBeforeTheEnd() {
   const absl::Time now = absl::Now();
   const absl::Duration left = facts_.not_after - now;

@@ -1,10 +1,10 @@
-// TlsIdentity: who a process is over TLS, kept fresh. A thread reads the TLS directory and the
-// token file every two seconds; a set of files that holds together replaces the one before, any
-// other is named in the log and left alone, so that a renewal caught half-way or gone wrong ends no
-// connection. gRPC reads the files in use, not the directory's: they are copies in memory, under
-// /proc/self/fd. Logs each change, and an end of validity that comes near.
+// TlsIdentity: the TLS identity of a process, kept up to date. A thread reads the TLS directory and
+// the token file every two seconds. A consistent set of files replaces the one in use; any other
+// set is reported in the log and ignored, so that an incomplete or failed renewal ends no
+// connection. gRPC reads copies of the files in use, in memory under /proc/self/fd, and not the
+// directory. Logs each change, and warns before the certificate expires.
 //
-// Thread-safe. Threads: one. Used by credentials.cc.
+// Thread-safe. Runs one thread. Used by credentials.cc.
 #ifndef TANDEM_COMMON_RPC_TLS_IDENTITY_H_
 #define TANDEM_COMMON_RPC_TLS_IDENTITY_H_
 
@@ -24,37 +24,37 @@
 
 namespace tandem::rpc {
 
-// What a process may be: its use of TLS, the roles its certificate may name, and the words for both
-// options in messages ("server.tls", "server.token_file").
+// Requirements on an identity: its use of TLS, the roles its certificate may name, and the names of
+// the two options in messages ("server.tls", "server.token_file").
 struct IdentityNeeds {
   TlsUse use = TlsUse::kCall;
   Roles roles;
   std::string tls_option, token_option;
-  bool announced = true;  // by a line in the log at the start
+  bool announced = true;  // writes a line to the log at the start
 };
 
 class TlsIdentity {
  public:
-  // With options.directory; starts the thread.
-  //   INVALID_ARGUMENT  the files (tls_directory.h), the tokens (bearer_tokens.h), or a certificate
-  //   of
-  //                     another role: the option, the file, and what to do
+  // Requires options.directory. Starts the thread.
+  //   INVALID_ARGUMENT  an error of the files (tls_directory.h) or of the tokens (bearer_tokens.h),
+  //                     or a certificate of another role. The message names the option, the file
+  //                     and the remedy
   static absl::StatusOr<std::shared_ptr<TlsIdentity>> Load(const TlsOptions& options,
                                                            const IdentityNeeds& needs);
-  // The errors of Load, without a thread or a line in the log.
+  // The errors of Load, without starting a thread or logging.
   static absl::Status Check(const TlsOptions& options, const IdentityNeeds& needs);
 
   ~TlsIdentity();
   TlsIdentity(const TlsIdentity&) = delete;
   TlsIdentity& operator=(const TlsIdentity&) = delete;
 
-  // Files to read the identity in use from, valid while this lives. Key and certificates are one
-  // file: two could be read as the key of one renewal and the certificate of another.
+  // Paths of the identity in use, valid while this object lives. Key and certificates are one file,
+  // because a reader of two files could get the key of one renewal and the certificate of another.
   std::string pair_path() const { return pair_.path(); }
   std::string authorities_path() const { return authorities_.path(); }
 
-  std::shared_ptr<const std::vector<std::string>> tokens()
-      const;  // null: none are asked for, or sent
+  // Null if no tokens are required or sent.
+  std::shared_ptr<const std::vector<std::string>> tokens() const;
   absl::Time not_after() const;
 
  private:
@@ -76,7 +76,7 @@ class TlsIdentity {
   TlsFiles files_ ABSL_GUARDED_BY(mu_);  // in use
   CertificateFacts facts_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const std::vector<std::string>> tokens_ ABSL_GUARDED_BY(mu_);
-  // One line in the log per cause, not one per look.
+  // The last problem that was logged, so that each cause gives one line.
   std::string files_complaint_ ABSL_GUARDED_BY(mu_), tokens_complaint_ ABSL_GUARDED_BY(mu_);
   absl::Time next_warning_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   std::thread watcher_;

@@ -1,4 +1,4 @@
-// TlsOptions: the two knobs of transport security, the same for servers and callers.
+// TlsOptions: the two options of transport security, the same for servers and callers.
 #ifndef TANDEM_COMMON_RPC_TLS_OPTIONS_H_
 #define TANDEM_COMMON_RPC_TLS_OPTIONS_H_
 
@@ -9,13 +9,13 @@
 
 namespace tandem::rpc {
 
-// Empty texts: plaintext, no token.
+// Empty texts mean plaintext and no token.
 struct TlsOptions {
-  std::string directory;   // of tls.crt, tls.key and ca.crt
+  std::string directory;   // directory with tls.crt, tls.key and ca.crt
   std::string token_file;  // bearer tokens, one per line
 };
 
-// `section`: of the knobs, for the message; empty: flags of a command line.
+// `section` is the options' section, for messages; empty for flags of a command line.
 //   INVALID_ARGUMENT  a token without TLS
 inline absl::Status CheckTlsOptions(const TlsOptions& options, const std::string& section) {
   if (!options.directory.empty() || options.token_file.empty()) return absl::OkStatus();

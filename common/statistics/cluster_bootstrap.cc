@@ -5,11 +5,21 @@
 
 #include "common/statistics/distributions.h"
 
+// BCa means bias-corrected and accelerated: the bounds are quantiles of the replicates, at levels
+// shifted by two corrections. The bias correction z0 is the normal quantile of the share of
+// replicates below the value. The acceleration a says how the standard error changes with the
+// parameter. The level of the bound at normal quantile z is
+//
+//   Phi(z0 + (z0 + z) / (1 - a (z0 + z)))     (Efron and Tibshirani 1993, equation 14.10)
+//
+// Hesterberg's widening replaces z by sqrt(n / (n - 1)) t_(n-1), because the bootstrap's variance
+// is that of the sample with divisor n. Replicates equal to the value count half on each side,
+// because discrete statistics often repeat it.
 namespace tandem::offpolicy {
 namespace {
 
-// splitmix64 (Steele, Lea and Flood 2014): small, the same everywhere, and good enough to pick
-// clusters.
+// SplitMix64 (Steele, Lea and Flood 2014) is small, the same on every platform, and good enough to
+// pick clusters.
 uint64_t NextRandom(uint64_t& state) {
   uint64_t z = (state += 0x9e3779b97f4a7c15ull);
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -17,7 +27,7 @@ uint64_t NextRandom(uint64_t& state) {
   return z ^ (z >> 31);
 }
 
-// Linear between order statistics of sorted values.
+// Quantile of sorted values, interpolated linearly between order statistics.
 double SortedQuantile(std::span<const double> sorted, double p) {
   const double rank = p * static_cast<double>(sorted.size() - 1);
   const auto below = static_cast<size_t>(rank);
@@ -32,7 +42,8 @@ double StandardDeviation(std::span<const double> values) {
   return std::sqrt(squares / static_cast<double>(values.size() - 1));
 }
 
-// A third of the skewness of the jackknife's influence values.
+// The acceleration, sum d^3 / (6 (sum d^2)^1.5) with d = mean - value over the jackknife (Efron and
+// Tibshirani 1993, equation 14.15).
 double Acceleration(std::span<const double> leave_one_out) {
   double mean = 0, second = 0, third = 0;
   for (const double v : leave_one_out) mean += v / static_cast<double>(leave_one_out.size());
@@ -51,10 +62,10 @@ std::vector<double> ClusterSums::Total() const {
   return total;
 }
 
-ClusterDraws::ClusterDraws(int64_t num_clusters, uint64_t seed)
+ClusterResampler::ClusterResampler(int64_t num_clusters, uint64_t seed)
     : state_(seed), counts_(static_cast<size_t>(num_clusters)) {}
 
-std::span<const int32_t> ClusterDraws::Next() {
+std::span<const int32_t> ClusterResampler::Next() {
   std::fill(counts_.begin(), counts_.end(), 0);
   for (size_t i = 0; i < counts_.size(); ++i) {
     const auto place = static_cast<unsigned __int128>(NextRandom(state_)) * counts_.size() >> 64;
@@ -82,7 +93,8 @@ Interval BcaInterval(double value, std::vector<double>& replicates,
   const auto up_to = std::ranges::upper_bound(replicates, value) - replicates.begin();
   const double share =
       static_cast<double>(below + up_to) / 2 / static_cast<double>(replicates.size());
-  // A value outside all of its replicates has no bias correction to speak of: half a replicate.
+  // If the value is outside all of its replicates, the share counts as half a replicate, so that
+  // the bias stays finite.
   const double half = 0.5 / static_cast<double>(replicates.size());
   const double bias = NormalQuantile(std::clamp(share, half, 1 - half));
   const double acceleration = Acceleration(leave_one_out);
@@ -108,9 +120,9 @@ std::vector<Interval> BootstrapIntervals(const ClusterSums& clusters,
 
   std::vector<std::vector<double>> replicates(statistics.size()), leave_one_out(statistics.size());
   std::vector<double> sums(total.size());
-  ClusterDraws draws(num_clusters, options.seed);
+  ClusterResampler resampler(num_clusters, options.seed);
   for (int64_t r = 0; r < options.replicates; ++r) {
-    const std::span<const int32_t> counts = draws.Next();
+    const std::span<const int32_t> counts = resampler.Next();
     std::fill(sums.begin(), sums.end(), 0.0);
     for (int64_t c = 0; c < num_clusters; ++c) {
       const double times = counts[static_cast<size_t>(c)];

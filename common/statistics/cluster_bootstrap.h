@@ -1,10 +1,10 @@
-// Intervals for statistics of dependent tokens: whole clusters (completions or groups) are drawn
-// again with replacement, never tokens (drift.md section 1).
+// Confidence intervals for statistics of dependent tokens: the bootstrap resamples whole clusters
+// (completions or groups) with replacement, never single tokens (drift.md section 1).
 //
 // A statistic is a function of additive sums, so a replicate costs one weighted sum over clusters.
-// The interval is BCa (Efron 1987), with the levels widened for few clusters as a t interval is
-// (Hesterberg 2015, "What teachers should know about the bootstrap", section 5.3). Pure and
-// reproducible: the draws are a function of the seed.
+// The interval is BCa (Efron 1987), with its levels widened for few clusters as those of a t
+// interval are (Hesterberg 2015, "What teachers should know about the bootstrap", section 5.3).
+// Pure and reproducible: the resamples are a function of the seed.
 #ifndef TANDEM_COMMON_STATISTICS_CLUSTER_BOOTSTRAP_H_
 #define TANDEM_COMMON_STATISTICS_CLUSTER_BOOTSTRAP_H_
 
@@ -16,7 +16,7 @@
 
 namespace tandem::offpolicy {
 
-// NaN bounds: unknown; what makes one says why.
+// NaN bounds mean that the interval is unknown; the function that makes it says why.
 struct Interval {
   double value = 0;
   double low = std::numeric_limits<double>::quiet_NaN();
@@ -24,14 +24,14 @@ struct Interval {
   double standard_error = std::numeric_limits<double>::quiet_NaN();
 
   bool known() const { return low <= high; }
-  // Does it leave `x` out? False when unknown.
+  // True if the interval is known and does not contain `x`.
   bool Excludes(double x) const { return known() && (x < low || x > high); }
 };
 
-// The fewest clusters an interval is made from: below, no bootstrap is to be believed.
+// The fewest clusters for an interval; with fewer, a bootstrap is not credible.
 inline constexpr int64_t kLeastClusters = 8;
 
-// [C, S]: S sums of each of C clusters, row after row.
+// The values of S sums for each of C clusters: [C, S], row-major.
 struct ClusterSums {
   int64_t num_sums = 0;
   std::vector<double> values;
@@ -46,7 +46,7 @@ struct ClusterSums {
   std::vector<double> Total() const;
 };
 
-// Of the sums [S] of a sample of clusters.
+// A statistic, as a function of the sums [S] over a sample of clusters.
 using Statistic = std::function<double(std::span<const double>)>;
 
 struct BootstrapOptions {
@@ -55,22 +55,23 @@ struct BootstrapOptions {
   uint64_t seed = 1;
 };
 
-// One interval per statistic, all from the same draws. Bounds stay unknown with fewer than
-// kLeastClusters clusters and where a statistic is not finite in some replicate.
+// One interval per statistic, all from the same resamples. Bounds stay unknown with fewer than
+// kLeastClusters clusters, and where a statistic is not finite in some replicate.
 std::vector<Interval> BootstrapIntervals(const ClusterSums& clusters,
                                          std::span<const Statistic> statistics,
                                          const BootstrapOptions& options = {});
 
-// The same from replicates that were made elsewhere (quantiles, fits): `replicates` [R] of the
-// statistic, `leave_one_out` [C] without each cluster in turn. Reorders `replicates`.
+// The same from replicates that the caller made (quantiles, fits): `replicates` [R] of the
+// statistic, and `leave_one_out` [C], its value without each cluster in turn. Reorders
+// `replicates`.
 Interval BcaInterval(double value, std::vector<double>& replicates,
                      std::span<const double> leave_one_out, double level);
 
-// Draws clusters: `counts[c]` is how often cluster c is in the sample. A stream of its own per
-// seed.
-class ClusterDraws {
+// Resamples clusters. Next() returns how often each cluster occurs in the next resample, [C]. The
+// sequence depends on the seed alone.
+class ClusterResampler {
  public:
-  ClusterDraws(int64_t num_clusters, uint64_t seed);
+  ClusterResampler(int64_t num_clusters, uint64_t seed);
   std::span<const int32_t> Next();
 
  private:

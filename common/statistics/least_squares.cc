@@ -13,6 +13,9 @@ bool Usable(double d, double r) { return std::isfinite(d) && std::isfinite(r); }
 
 }  // namespace
 
+// Iteratively reweighted least squares. The scale of the weights follows the median absolute error
+// of the round before, so that tokens with another cause, whose errors are large, lose their
+// influence.
 double FitSlope(const std::vector<double>& direction, const std::vector<double>& residual) {
   double slope = 0, scale = 0;
   for (int round = 0; round < kRounds; ++round) {

@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kLeastTail = 5;
 
-// mean(log(1 - b x)): minus k for the b of the true distribution.
+// mean(log(1 - b x)), which is -k for the b of the true distribution.
 double MeanLog(double b, const std::vector<double>& exceedances) {
   double sum = 0;
   for (const double x : exceedances) sum += std::log1p(-b * x);
@@ -18,6 +18,12 @@ double MeanLog(double b, const std::vector<double>& exceedances) {
 
 }  // namespace
 
+// Zhang and Stephens (2009): in their sign convention the density is (1/sigma) (1 - k x /
+// sigma)^(1/k - 1), with b = k / sigma. For a given b, the best k has a closed form, so the
+// likelihood is a function of b alone. b is estimated by its posterior mean over a grid of
+// quantiles of a prior that the largest value and the first quartile set; k follows from it. The
+// last line shrinks k towards 0.5 with the weight of ten observations, as Vehtari et al. do to
+// stabilise small samples. The returned k has the opposite sign: positive for heavy tails.
 double FitParetoShape(const std::vector<double>& exceedances) {
   const auto n = static_cast<double>(exceedances.size());
   const double quartile = exceedances[static_cast<size_t>(n / 4 + 0.5) - 1];

@@ -1,10 +1,10 @@
-// ParetoTail: how heavy the upper tail of the importance weights is: the shape k of a generalised
-// Pareto distribution fitted to the largest of them. Pure.
+// ParetoTail: how heavy the upper tail of the importance weights is, as the shape k of a
+// generalised Pareto distribution fitted to the largest weights. Pure.
 //
-// k < 0.5: the variance of the weights is finite. k >= 0.7: means of weights do not settle at any
-// sample size that is to be had, and neither ESS nor chi-square is worth printing (Vehtari,
-// Simpson, Gelman, Yao and Gabry, "Pareto smoothed importance sampling", JMLR 2024; the fit is
-// Zhang and Stephens 2009 with their weakly informative prior).
+// k < 0.5: the variance of the weights is finite. k >= 0.7: means of weights do not converge at any
+// practical sample size, and neither ESS nor chi-square is meaningful (Vehtari, Simpson, Gelman,
+// Yao and Gabry, "Pareto smoothed importance sampling", JMLR 2024). The fit is that of Zhang and
+// Stephens (2009) with the weakly informative prior of the same paper.
 #ifndef TANDEM_COMMON_STATISTICS_PARETO_TAIL_H_
 #define TANDEM_COMMON_STATISTICS_PARETO_TAIL_H_
 
@@ -14,11 +14,11 @@ namespace tandem::offpolicy {
 
 inline constexpr double kHeavyTail = 0.7;
 
-// Of positive finite weights; the tail is the largest ceil(min(N / 5, 3 sqrt N)). NaN where there
-// is no tail to fit: fewer than 5 such values, or all of them equal. Reorders `weights`.
+// The shape k of positive finite weights. The tail is the largest ceil(min(N / 5, 3 sqrt N)). NaN
+// if there is no tail to fit: fewer than 5 such values, or all equal. Reorders `weights`.
 double ParetoTailIndex(std::vector<double>& weights);
 
-// The fit alone: exceedances > 0 over some threshold, sorted, at least 5.
+// The fit alone, for at least 5 sorted exceedances > 0 over a threshold.
 double FitParetoShape(const std::vector<double>& exceedances);
 
 }  // namespace tandem::offpolicy

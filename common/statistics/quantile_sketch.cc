@@ -5,8 +5,11 @@
 namespace tandem::offpolicy {
 namespace {
 
-// Bin i holds (gamma^(i-1), gamma^i]; its representative is off by at most kRelativeError at both
-// ends.
+// Bin i holds the values in (gamma^(i-1), gamma^i], with gamma = (1 + e) / (1 - e) for a relative
+// error e. It is represented by 2 gamma^i / (gamma + 1), whose relative error is e at both ends of
+// the bin and less between them. Invariant: bins are counts and never merged or dropped, so the
+// sketch of a union is the sum of the sketches, exactly, in any order. Quantile walks the bins in
+// rising order to the one that holds the wanted rank.
 constexpr double kGamma =
     (1 + QuantileSketch::kRelativeError) / (1 - QuantileSketch::kRelativeError);
 

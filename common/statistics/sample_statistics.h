@@ -1,5 +1,5 @@
-// Mean and spread of a few numbers, added in their order, so that reports give the same bits every
-// time. Pure.
+// Mean and spread of a few numbers. They are added in order, so that reports have the same bits
+// every time. Pure.
 #ifndef TANDEM_COMMON_STATISTICS_SAMPLE_STATISTICS_H_
 #define TANDEM_COMMON_STATISTICS_SAMPLE_STATISTICS_H_
 
@@ -10,13 +10,13 @@
 namespace tandem::offpolicy {
 
 inline double Mean(std::span<const double> values,
-                   double of_none = std::numeric_limits<double>::quiet_NaN()) {
-  if (values.empty()) return of_none;
+                   double empty_value = std::numeric_limits<double>::quiet_NaN()) {
+  if (values.empty()) return empty_value;
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-// Sum of squared distances from the mean: over n the variance of a population, over n - 1 the
-// estimate from a sample.
+// The sum of squared distances from the mean. Divided by n it is the variance of a population;
+// divided by n - 1 it is the estimate from a sample.
 inline double SquaredDeviations(std::span<const double> values) {
   const double mean = Mean(values);
   double squares = 0;

@@ -1,6 +1,6 @@
-// AlignedBuffer: memory for weights, KV cache and activations: zeroed by the kernel, aligned to a
-// cache line, on huge pages when it is large (fewer address translations while weights stream by).
-// Free of LibTorch. Thread-compatible.
+// AlignedBuffer: memory for weights, KV cache and activations. It is zeroed by the kernel, aligned
+// to a cache line, and on huge pages when it is large, which saves address translations while
+// weights are streamed. Free of LibTorch. Thread-compatible.
 #ifndef TANDEM_COMMON_TENSOR_ALIGNED_BUFFER_H_
 #define TANDEM_COMMON_TENSOR_ALIGNED_BUFFER_H_
 
@@ -12,7 +12,7 @@ namespace tandem {
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
-  // Zeroes, `bytes` of them. Throws std::bad_alloc.
+  // Allocates `bytes` zero bytes. Throws std::bad_alloc.
   explicit AlignedBuffer(int64_t bytes);
   ~AlignedBuffer();
   AlignedBuffer(AlignedBuffer&& other) noexcept { *this = std::move(other); }
@@ -22,8 +22,8 @@ class AlignedBuffer {
     return *this;
   }
 
-  // Takes the memory now, where a fresh page otherwise costs some only once it is touched: who
-  // lacks it learns it here. Throws std::bad_alloc when the kernel refuses.
+  // Allocates the physical memory now. Otherwise a page is allocated when it is first touched, and
+  // a lack of memory would show only then. Throws std::bad_alloc if the kernel refuses.
   void Commit();
 
   template <typename T>

@@ -60,7 +60,7 @@ absl::StatusOr<at::Tensor> ViewAsTensor(const HostTensor& tensor) {
       std::memcpy(copy.data_ptr(), tensor.bytes.data(), tensor.bytes.size());
       return copy;
     }
-    // from_blob wants a mutable pointer; the contract forbids writing.
+    // from_blob takes a mutable pointer; the contract forbids writing through it.
     void* data = const_cast<std::byte*>(tensor.bytes.data());
     return at::from_blob(
         data, tensor.spec.shape, [owner = tensor.owner](void*) {}, at::TensorOptions(type));

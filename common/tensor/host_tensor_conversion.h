@@ -1,4 +1,4 @@
-// HostTensor <-> at::Tensor, without a copy where dtype and lifetime allow it.
+// Converts between HostTensor and at::Tensor, without a copy where dtype and lifetime allow it.
 #ifndef TANDEM_COMMON_TENSOR_HOST_TENSOR_CONVERSION_H_
 #define TANDEM_COMMON_TENSOR_HOST_TENSOR_CONVERSION_H_
 
@@ -11,15 +11,16 @@
 
 namespace tandem {
 
-//   INVALID_ARGUMENT  a dtype LibTorch has no counterpart for here
+//   INVALID_ARGUMENT  a dtype without a counterpart
 absl::StatusOr<at::ScalarType> ToScalarType(DType dtype);
 absl::StatusOr<DType> FromScalarType(at::ScalarType type);
 
-// A tensor over the same bytes; it keeps `tensor.owner` alive. Must not be written to. Bytes that
-// are not aligned for their dtype are copied.
+// A tensor over the same bytes, which keeps `tensor.owner` alive and must not be written to. Bytes
+// that are not aligned for their dtype are copied.
 absl::StatusOr<at::Tensor> ViewAsTensor(const HostTensor& tensor);
 
-// A contiguous CPU tensor as named bytes (no copy when it is both already); keeps `tensor` alive.
+// A contiguous CPU tensor as named bytes, without a copy if it already is contiguous and on the
+// CPU. Keeps `tensor` alive.
 absl::StatusOr<HostTensor> ToHostTensor(const std::string& name, const at::Tensor& tensor);
 
 }  // namespace tandem

@@ -8,8 +8,8 @@
 
 #include "common/base/exit_codes.h"
 
-// AddressSanitizer aligns stack frames to 32 bytes, and vectors of 64 then lie askew (gcc bug
-// 110027): its builds stop at AVX2, whose bits are the same.
+// AddressSanitizer aligns stack frames to 32 bytes, which misaligns 64-byte vectors (gcc bug
+// 110027). Its builds therefore stop at AVX2, whose bits are the same.
 #if defined(__SANITIZE_ADDRESS__)
 #define TANDEM_WIDE_VECTORS 0
 #else

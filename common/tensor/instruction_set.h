@@ -1,9 +1,9 @@
-// InstructionSet: which vector instructions the CPU kernels use, chosen once per process. Pure.
+// InstructionSet: the vector instructions that the CPU kernels use, chosen once per process. Pure.
 //
 // Kernels are written once, on vectors of 16 floats with a fixed order of operations, and compiled
-// for each set. kAvx2 and kAvx512 give the same bits; kScalar has no fused multiply-add, and
-// kAvx512Bf16 multiplies bf16 pairs with an instruction that rounds differently, so those two have
-// bits of their own.
+// for each set. kAvx2 and kAvx512 give the same bits. kScalar has no fused multiply-add, and
+// kAvx512Bf16 multiplies bf16 pairs with an instruction that rounds differently, so the bits of
+// these two differ from all others.
 #ifndef TANDEM_COMMON_TENSOR_INSTRUCTION_SET_H_
 #define TANDEM_COMMON_TENSOR_INSTRUCTION_SET_H_
 
@@ -15,17 +15,16 @@ namespace tandem {
 
 enum class InstructionSet { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
 
-std::string_view InstructionSetName(
-    InstructionSet set);  // "scalar", "avx2", "avx512", "avx512_bf16"
+// "scalar", "avx2", "avx512", "avx512_bf16".
+std::string_view InstructionSetName(InstructionSet set);
 std::optional<InstructionSet> ParseInstructionSet(std::string_view name);
 
-// Those this machine runs, kScalar first, the best last.
+// The sets that this machine supports, kScalar first and the best last.
 const std::vector<InstructionSet>& SupportedInstructionSets();
 
-// The one in use: the best, or a lower one named by the environment variable
-// TANDEM_INSTRUCTION_SET, to get on this machine the bits of a lesser one. An unknown or
-// unsupported name ends the process with a message, since results would silently be others than
-// asked for. Thread-safe.
+// The set in use: the best one, or a lower one that the environment variable TANDEM_INSTRUCTION_SET
+// names, to reproduce the bits of a lesser machine. An unknown or unsupported name ends the process
+// with a message, because the results would silently differ from those asked for. Thread-safe.
 InstructionSet ActiveInstructionSet();
 
 }  // namespace tandem

@@ -22,7 +22,7 @@ at::Tensor Pointwise(const at::Tensor& x, const at::Tensor& weight,
 }  // namespace
 
 bool HasFastBf16() {
-  // AMX comes only on machines that have AVX512-BF16 too.
+  // Every machine with AMX also has AVX512-BF16.
   static const bool has = __builtin_cpu_supports("avx512bf16");
   return has;
 }

@@ -17,10 +17,10 @@ namespace {
 
 constexpr int64_t kBytes = int64_t{1} << 28;
 constexpr int kTries = 5;
-constexpr int kSums = 24;  // independent ones, more than the latency of an addition
+constexpr int kSums = 24;  // independent sums, enough to hide the latency of an addition
 constexpr int64_t kRounds = 200'000;
 
-// Reads n words; the sum keeps the compiler from leaving it out.
+// Reads n words. Returning their sum keeps the compiler from dropping the reads.
 TANDEM_INLINE uint32_t ReadBody(const uint32_t* words, int64_t n) {
   Word16 sums[4] = {};
   for (int64_t i = 0; i + 64 <= n; i += 64) {
@@ -83,7 +83,7 @@ float MultiplyAdd(InstructionSet set, int64_t rounds) {
   return set == InstructionSet::kAvx2 ? MultiplyAddAvx2(rounds) : MultiplyAddAvx512(rounds);
 }
 
-// Least seconds of `work` run by every member at once.
+// The least seconds of `work`, run by all members at once.
 template <typename Work>
 double BestSeconds(ThreadTeam& team, const Work& work) {
   double best = 1e30;
@@ -101,7 +101,7 @@ MachineLimits MeasureMachineLimits(ThreadTeam& team, InstructionSet set) {
   AlignedBuffer buffer(kBytes);
   std::fill_n(buffer.as<char>(), kBytes, char{1});
   const int64_t words_each = kBytes / 4 / team.size() / 64 * 64;
-  std::vector<double> sink(team.size() * 8);  // a line for each member
+  std::vector<double> sink(team.size() * 8);  // one cache line per member
   MachineLimits limits;
   limits.read_bytes_per_second =
       static_cast<double>(words_each * 4 * team.size()) / BestSeconds(team, [&](int index) {

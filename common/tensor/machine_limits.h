@@ -1,6 +1,6 @@
-// MeasureMachineLimits: how fast this machine reads memory and multiplies at most, with so many
-// threads, right now: what benchmarks and the server's roofline metrics divide by. Free of
-// LibTorch.
+// MeasureMachineLimits: measures the most that this machine can read and multiply per second right
+// now, with a given number of threads. Benchmarks and the server's roofline metrics divide by it.
+// Free of LibTorch.
 #ifndef TANDEM_COMMON_TENSOR_MACHINE_LIMITS_H_
 #define TANDEM_COMMON_TENSOR_MACHINE_LIMITS_H_
 
@@ -10,15 +10,15 @@
 namespace tandem {
 
 struct MachineLimits {
-  double read_bytes_per_second = 0;  // of memory that no cache holds
-  double flops_per_second = 0;       // fp32 multiply-adds out of registers, two operations each
+  double read_bytes_per_second = 0;  // from memory, not from a cache
+  double flops_per_second = 0;       // fp32 multiply-adds on registers, two operations each
   double bf16_flops_per_second = 0;  // the same with bf16 instructions; 0 without them
 };
 
-// The best of several tries, about 0.3 s and 256 MiB of memory.
+// The best of several tries. Takes about 0.3 s and 256 MiB of memory.
 MachineLimits MeasureMachineLimits(ThreadTeam& team, InstructionSet set);
 
-// The least time a computation can take that reads so many bytes and makes so many operations.
+// The shortest time for a computation with this many bytes to read and operations to make.
 double RooflineSeconds(const MachineLimits& limits, double bytes, double flops);
 
 }  // namespace tandem

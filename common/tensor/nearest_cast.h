@@ -1,5 +1,6 @@
-// CastNearest: weights of a file in the dtype a server computes in, and what both it and an export
-// read the file's elements with. Free of LibTorch, so that a rollout server is. Pure; thread-safe.
+// CastNearest: converts weights of a file to the dtype in which a server computes, and reads
+// elements of such files for it and for exports. Free of LibTorch, so that rollout servers can use
+// it. Pure; thread-safe.
 #ifndef TANDEM_COMMON_TENSOR_NEAREST_CAST_H_
 #define TANDEM_COMMON_TENSOR_NEAREST_CAST_H_
 
@@ -11,13 +12,13 @@
 
 namespace tandem {
 
-// Element `i` of `bytes`, which are of a float dtype (fp64, fp32, bf16 or fp16) and may lie at any
-// address. Exact, but for fp64, which is rounded to nearest even.
+// Element `i` of `bytes`, which have a float dtype (fp64, fp32, bf16 or fp16) and any alignment.
+// Exact, except for fp64, which is rounded to nearest even.
 float ElementAsFloat(DType dtype, const std::byte* bytes, int64_t i);
 
-// The tensor in `dtype` (fp32 or bf16), every element rounded to nearest even, through fp32 from
-// fp64 as LibTorch does; the same bytes when it has that dtype already.
-//   INVALID_ARGUMENT  the tensor is not of a float dtype; `dtype` is another one
+// Converts the tensor to `dtype` (fp32 or bf16), rounding every element to nearest even; fp64 goes
+// through fp32, as in LibTorch. A tensor that has that dtype already is returned as it is.
+//   INVALID_ARGUMENT  the tensor has no float dtype, or `dtype` is neither fp32 nor bf16
 absl::StatusOr<HostTensor> CastNearest(const HostTensor& tensor, DType dtype);
 
 }  // namespace tandem

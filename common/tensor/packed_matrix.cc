@@ -11,17 +11,26 @@
 #include <immintrin.h>
 #endif
 
+// Idea: register blocking, as in GotoBLAS (Goto and van de Geijn 2008), but without blocking the
+// inner dimension. The sums of a tile, kRows x kVectors registers, stay in registers while k runs
+// over the whole depth. For each k, the kernel loads kVectors registers of weights and broadcasts
+// one input per row. A decode step has few rows, so its time is that of reading the weights: panels
+// are laid out in the order of reading, and the next tile is prefetched.
+//
+// Invariant: each lane of a sum is one output, and adds a[k] * w[k] for k = 0, 1, 2, ... The block
+// shapes (12, 8, 4, 2 or 1 rows; 1 or 2 panels) decide what is computed together, and never the
+// order of a sum. kAvx512Bf16 with bf16 operands adds pairs of k in one instruction, and therefore
+// has bits of its own.
 namespace tandem {
 namespace {
 
-// Asks for the cache line `offset` bytes behind `next`: the weights wanted after the tile at hand
-// come in while it is computed, which the hardware's prefetchers do not see coming.
+// Prefetches the cache line `offset` bytes past `next`, because hardware prefetchers do not foresee
+// the jump to the next tile.
 TANDEM_INLINE void Fetch(const char* next, int64_t offset) {
   if (next != nullptr) __builtin_prefetch(next + offset, 0, 2);
 }
 
-// out[0 .. kRows)[0 .. 16 kVectors) of one tile. A kVectors x kRows block of sums stays in
-// registers.
+// Computes out[0 .. kRows)[0 .. 16 kVectors) of one tile, with kRows x kVectors registers of sums.
 template <int kRows, int kVectors>
 TANDEM_INLINE void TileFp32(const float* x, int64_t x_stride, const float* panels, int64_t depth,
                             float* out, int64_t out_stride, const char* next) {
@@ -45,7 +54,7 @@ TANDEM_INLINE void TileFp32(const float* x, int64_t x_stride, const float* panel
   }
 }
 
-// bf16 weights times fp32 rows: a bf16 is the upper half of the float it stands for.
+// bf16 weights times fp32 rows. A bf16 is the upper half of the float it represents.
 template <int kRows, int kVectors>
 TANDEM_INLINE void TileBf16(const float* x, int64_t x_stride, const uint32_t* panels, int64_t depth,
                             float* out, int64_t out_stride, const char* next) {
@@ -105,8 +114,8 @@ struct Bf16Weights {
   static constexpr int64_t PanelWords(int64_t depth) { return (depth + 1) / 2 * 16; }
 };
 
-// All rows over kVectors neighbouring panels: as many rows at a time as registers hold. The last
-// ones fetch what comes next.
+// All rows times kVectors adjacent panels, with as many rows at a time as there are registers for.
+// The last rows prefetch what comes next.
 template <typename Kind, int kMaxRows, int kVectors>
 TANDEM_INLINE void Rows(const typename Kind::X* x, int64_t x_stride, int64_t rows,
                         const typename Kind::W* panels, int64_t depth, float* out,
@@ -161,7 +170,8 @@ using PanelsFunction = void (*)(TANDEM_PANELS_ARGUMENTS);
                                     next);                                                         \
   }
 
-// Sums per tile: 12 x 2 of 32 registers; 6 x 1 pairs of 16; 2 x 1 quadruples of 16.
+// Registers of sums per tile: 12 x 2 of 32 for AVX-512; 6 x 1 (5 x 1 for bf16) pairs of 16 for
+// AVX2; 2 x 1 quadruples of 16 for scalar code.
 TANDEM_DEFINE_PANELS(Fp32Scalar, , Fp32Weights, 2, 1)
 TANDEM_DEFINE_PANELS(Bf16Scalar, , Bf16Weights, 2, 1)
 TANDEM_DEFINE_PANELS(Fp32Avx2, TANDEM_TARGET_AVX2, Fp32Weights, 6, 1)
@@ -170,7 +180,7 @@ TANDEM_DEFINE_PANELS(Fp32Avx512, TANDEM_TARGET_AVX512, Fp32Weights, 12, 2)
 TANDEM_DEFINE_PANELS(Bf16Avx512, TANDEM_TARGET_AVX512, Bf16Weights, 12, 2)
 
 #if defined(__x86_64__)
-// bf16 weights times bf16 rows, two input features an instruction.
+// bf16 weights times bf16 rows, two input features per instruction.
 template <int kRows, int kVectors>
 TANDEM_TARGET_AVX512_BF16 TANDEM_INLINE void TilePairs(const uint32_t* x, int64_t x_stride,
                                                        const uint32_t* panels, int64_t pairs,
@@ -240,7 +250,7 @@ TANDEM_TARGET_AVX512_BF16 void PairsAvx512Bf16(TANDEM_PANELS_ARGUMENTS) {
 void PairsAvx512Bf16(TANDEM_PANELS_ARGUMENTS) { TANDEM_CHECK(false); }
 #endif
 
-// Rounds to bf16, kept as its bits or as the float they stand for.
+// Rounds to bf16 and stores the bits, or the floats they represent.
 TANDEM_INLINE void RoundRow(const float* row, int64_t n, OperandType type, void* out) {
   if (type == OperandType::kBf16) {
     auto* to = static_cast<uint16_t*>(out);
@@ -278,8 +288,8 @@ PanelsFunction FindFunction(InstructionSet set, bool bf16_weights, OperandType o
   return bf16_weights ? Bf16Avx512 : Fp32Avx512;
 }
 
-// The rows of one panel (16, or fewer in a matrix's last) into its words: 16 by 16 words at a time,
-// so that source and panel are both read and written by whole cache lines.
+// Packs the rows of one panel (16, or fewer in the last panel), 16 by 16 words at a time, so that
+// both source and panel are accessed in whole cache lines.
 template <typename T>
 void PackPanel(std::span<const T* const> rows, int64_t depth, uint32_t* panel) {
   constexpr int64_t kPerWord = 4 / sizeof(T);
@@ -288,7 +298,7 @@ void PackPanel(std::span<const T* const> rows, int64_t depth, uint32_t* panel) {
     const int64_t here = std::min(16 * kPerWord, depth - first);
     const int64_t words = (here + kPerWord - 1) / kPerWord;
     for (size_t c = 0; c < rows.size(); ++c) {
-      block[c][words - 1] = 0;  // the half behind an odd depth
+      block[c][words - 1] = 0;  // zeroes the half past an odd depth
       std::memcpy(block[c], rows[c] + first, static_cast<size_t>(here) * sizeof(T));
     }
     uint32_t* out = panel + first / kPerWord * 16;

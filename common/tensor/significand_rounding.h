@@ -1,6 +1,5 @@
-// Fewer bits of a float: what a value of a narrower format would be, the exponent kept as wide as
-// fp32's. Inline and branch-free, so that loops over it vectorise. Pure; the same bits on every
-// machine.
+// Rounds a float to fewer significand bits, while keeping the exponent range of fp32. Inline and
+// branch-free, so that loops vectorise. Pure; the same bits on every machine.
 #ifndef TANDEM_COMMON_TENSOR_SIGNIFICAND_ROUNDING_H_
 #define TANDEM_COMMON_TENSOR_SIGNIFICAND_ROUNDING_H_
 
@@ -9,12 +8,12 @@
 
 namespace tandem {
 
-inline constexpr int kFp32SignificandBits = 24;  // the implicit one counted
+inline constexpr int kFp32SignificandBits = 24;  // the implicit bit included
 inline constexpr int kLeastSignificandBits = 2;
 
-// `value` with `bits` significand bits, in [kLeastSignificandBits, kFp32SignificandBits]: to
-// nearest, ties to even. 8 gives the values of bfloat16, 11 those of fp16 inside its range. NaN and
-// infinity stay; what rounds past the largest float becomes infinite.
+// Rounds `value` to `bits` significand bits, in [kLeastSignificandBits, kFp32SignificandBits], to
+// nearest, ties to even. 8 gives the values of bfloat16, 11 those of fp16 within its range. NaN and
+// infinity are kept; a value that rounds past the largest float becomes infinite.
 inline float RoundedToBits(float value, int bits) {
   const auto word = std::bit_cast<uint32_t>(value);
   const int cut = kFp32SignificandBits - bits;

@@ -1,4 +1,4 @@
-// CatchTorch: the border where LibTorch's exceptions become absl::Status.
+// CatchTorch: turns LibTorch's exceptions into absl::Status.
 #ifndef TANDEM_COMMON_TENSOR_TORCH_STATUS_H_
 #define TANDEM_COMMON_TENSOR_TORCH_STATUS_H_
 
@@ -13,8 +13,9 @@
 
 namespace tandem {
 
-// Runs `f`; an exception becomes INTERNAL "WHAT: message". `f` returns void (-> Status), a value
-// (-> StatusOr), or a Status or StatusOr, which passes through.
+// Runs `f`; an exception becomes INTERNAL "WHAT: message". If `f` returns void the result is a
+// Status, and if it returns a value the result is a StatusOr; a Status or StatusOr is passed
+// through.
 template <typename F>
 auto CatchTorch(std::string_view what, F&& f) {
   using Result = std::invoke_result_t<F>;

@@ -1,7 +1,6 @@
-// Vec16: sixteen floats that move through a kernel together, in a fixed order, whatever registers
-// the machine has. Kernel bodies are written on it once, marked TANDEM_INLINE, and instantiated
-// inside functions marked for an instruction set (TANDEM_TARGET_*), whose code they become. Free of
-// LibTorch.
+// Vec16: a vector of 16 floats whose operations have a fixed order, whatever registers the machine
+// has. Kernel bodies are written on it once, marked TANDEM_INLINE, and instantiated inside
+// functions that are marked for an instruction set (TANDEM_TARGET_*). Free of LibTorch.
 //
 // Only for .cc files of kernels, which are compiled with -fopenmp-simd -Wno-psabi.
 #ifndef TANDEM_COMMON_TENSOR_VECTOR16_H_
@@ -39,7 +38,7 @@ inline constexpr int64_t kLanes = 16;
 
 TANDEM_INLINE Vec16 Load16(const float* p) { return *reinterpret_cast<const Vec16Unaligned*>(p); }
 
-// bf16 bits.
+// Loads bf16 bits.
 TANDEM_INLINE Vec16 Load16(const uint16_t* p) {
   const Half16 half = *reinterpret_cast<const Half16Unaligned*>(p);
   return std::bit_cast<Vec16>(__builtin_convertvector(half, Word16) << 16);
@@ -49,7 +48,7 @@ TANDEM_INLINE void Store16(float* p, Vec16 v) { *reinterpret_cast<Vec16Unaligned
 
 TANDEM_INLINE Vec16 Splat16(float x) { return x - Vec16{}; }
 
-// The first `count` of 16 floats, `rest` in the other lanes.
+// Loads the first `count` of 16 floats, and `rest` into the other lanes.
 TANDEM_INLINE Vec16 LoadSome16(const float* p, int64_t count, float rest) {
   alignas(64) float lanes[kLanes];
   for (int64_t i = 0; i < kLanes; ++i) lanes[i] = i < count ? p[i] : rest;
@@ -62,7 +61,7 @@ TANDEM_INLINE void StoreSome16(float* p, int64_t count, Vec16 v) {
 
 TANDEM_INLINE Vec16 Max16(Vec16 a, Vec16 b) { return a > b ? a : b; }
 
-// Lane sums in a fixed order: halves, quarters, pairs.
+// The sum of the lanes in a fixed order: halves, quarters, pairs.
 TANDEM_INLINE float SumLanes(Vec16 v) {
   alignas(64) float lanes[kLanes];
   Store16(lanes, v);
@@ -78,8 +77,9 @@ TANDEM_INLINE float MaxLane(Vec16 v) {
   return largest;
 }
 
-// e^x to about 2 units in the last place for x in [-87, 88]; clamped outside, so never infinite.
-// The polynomial of VectorExp.
+// e^x to about 2 units in the last place for x in [-87, 88]. Clamps x to that range, so the result
+// is never infinite. The reduction and the polynomial are those of expf in the Cephes library
+// (Moshier).
 TANDEM_INLINE Vec16 Exp16(Vec16 x) {
   x = x < -87.0f ? Splat16(-87.0f) : x;
   x = x > 88.0f ? Splat16(88.0f) : x;

@@ -12,7 +12,7 @@
 namespace tandem {
 namespace {
 
-// Owns one result of the crate.
+// Owns one result of the Rust crate.
 class Result {
  public:
   explicit Result(TandemResult result) : result_(result) {}
@@ -30,7 +30,7 @@ class Result {
     return ids;
   }
 
-  // `subject`, if any, opens the message.
+  // The message starts with `subject`, if it is not empty.
   absl::Status status(const std::string& subject = "") const {
     const std::string prefix = subject.empty() ? "" : subject + ": ";
     switch (result_.status) {
@@ -56,7 +56,7 @@ TandemBytes Borrow(std::string_view text) {
   return {.data = reinterpret_cast<const uint8_t*>(text.data()), .size = text.size()};
 }
 
-// The file's text, or "" when it is not there.
+// The text of the file, or "" if it does not exist.
 absl::StatusOr<std::string> ReadOptionalFile(const std::string& path) {
   absl::StatusOr<std::string> text = ReadFile(path);
   if (absl::IsNotFound(text.status())) return std::string();

@@ -1,5 +1,6 @@
-// Tokenizer: text <-> ids and chat templates of a Hugging Face directory, through the `tokenizers`
-// and `minijinja` crates (common/tokenizer/ffi). Immutable after Load. Thread-safe.
+// Tokenizer: converts between text and ids and renders chat templates, as a Hugging Face directory
+// defines them, through the `tokenizers` and `minijinja` crates (common/tokenizer/ffi). Immutable
+// after Load. Thread-safe.
 #ifndef TANDEM_COMMON_TOKENIZER_TOKENIZER_H_
 #define TANDEM_COMMON_TOKENIZER_TOKENIZER_H_
 
@@ -16,40 +17,40 @@ namespace tandem {
 
 class Tokenizer {
  public:
-  // Reads tokenizer.json, and tokenizer_config.json and chat_template.jinja where present (the file
-  // wins over the template in tokenizer_config.json).
+  // Reads tokenizer.json and, where present, tokenizer_config.json and chat_template.jinja, which
+  // takes precedence over the template in tokenizer_config.json.
   //   NOT_FOUND         no tokenizer.json
-  //   INVALID_ARGUMENT  a file does not parse (named)
+  //   INVALID_ARGUMENT  a file cannot be parsed (named)
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& directory);
 
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // Ids of `text`; no special tokens are added, those written in the text are recognised.
+  // The ids of `text`. No special tokens are added; those written in the text are recognised.
   //   INVALID_ARGUMENT  not UTF-8
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text) const;
 
-  // Text of `ids`, invalid UTF-8 as U+FFFD.
+  // The text of `ids`, with invalid UTF-8 as U+FFFD.
   //   INVALID_ARGUMENT  an id outside the vocabulary
   absl::StatusOr<std::string> Decode(std::span<const int32_t> ids, bool skip_special_tokens) const;
 
   // Renders the chat template over `messages_json`, a JSON array of {"role", "content", ...}.
-  //   UNIMPLEMENTED        the directory has no chat template
-  //   INVALID_ARGUMENT     empty or bad messages; the template raised; it used more than 2 million
-  //                        steps or wrote more than 4 MiB (stated)
+  //   UNIMPLEMENTED     the directory has no chat template
+  //   INVALID_ARGUMENT  the messages are empty or malformed, or the template raised an error, used
+  //                     more than 2 million steps or wrote more than 4 MiB (stated)
   absl::StatusOr<std::string> RenderChat(std::string_view messages_json,
                                          bool add_generation_prompt) const;
 
   bool has_chat_template() const;
-  int64_t vocab_size() const;                        // with added tokens
-  int32_t eos_token_id() const;                      // of tokenizer_config.json; -1: none
+  int64_t vocab_size() const;                        // added tokens included
+  int32_t eos_token_id() const;                      // from tokenizer_config.json; -1: none
   const std::string& hash() const { return hash_; }  // XXH3-128 of tokenizer.json, hex
 
-  // Trains a byte-level BPE of `vocab_size` tokens on `text` with special tokens <|endoftext|> (id
-  // 0),
-  // <|im_start|> (1), <|im_end|> (2), then the 256 bytes, digits split one by one, and returns
-  // tokenizer.json. Fewer tokens come out when the text has no more pairs to merge.
+  // Trains a byte-level BPE of `vocab_size` tokens on `text` and returns its tokenizer.json. The
+  // first ids are the special tokens <|endoftext|> (0), <|im_start|> (1) and <|im_end|> (2),
+  // followed by the 256 bytes; digits are split one by one. There are fewer tokens if the text runs
+  // out of pairs to merge.
   //   INVALID_ARGUMENT  vocab_size < 259 (3 special tokens + 256 bytes) or > 2^24; empty text; not
   //                     UTF-8
   static absl::StatusOr<std::string> TrainByteLevelBpe(std::string_view text, int64_t vocab_size);

@@ -15,7 +15,7 @@ struct DTypeRow {
   int64_t bytes;
 };
 
-// In the order of the enum.
+// In the order of the enum DType.
 constexpr std::array<DTypeRow, 10> kDTypes = {{
     {DType::kF32, "F32", 4},
     {DType::kBF16, "BF16", 2},

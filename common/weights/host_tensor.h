@@ -1,5 +1,5 @@
-// HostTensor: a named tensor as bytes on the host, in Hugging Face layout. The form weights have
-// between files, the wire and the engines; free of LibTorch.
+// HostTensor: a named tensor as bytes in host memory, in Hugging Face layout. This is the form of
+// weights between files, the wire and the engines. Free of LibTorch.
 #ifndef TANDEM_COMMON_WEIGHTS_HOST_TENSOR_H_
 #define TANDEM_COMMON_WEIGHTS_HOST_TENSOR_H_
 
@@ -19,9 +19,9 @@ enum class DType { kF32, kBF16, kF16, kF64, kI64, kI32, kI16, kI8, kU8, kBool };
 
 int64_t DTypeBytes(DType dtype);
 
-// Safetensors spelling: "F32", "BF16", ...
+// The safetensors name: "F32", "BF16", ...
 std::string_view DTypeName(DType dtype);
-//   INVALID_ARGUMENT  not a dtype this project reads
+//   INVALID_ARGUMENT  not a dtype that this project reads
 absl::StatusOr<DType> DTypeFromName(std::string_view name);
 
 struct TensorSpec {

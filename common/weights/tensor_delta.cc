@@ -9,6 +9,14 @@
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 
+// Differences are taken between bit patterns and not between values, so that adding one restores
+// the next version's bits exactly, for every dtype of that width. For values of one sign,
+// neighbouring floats have neighbouring bit patterns, so small updates give small differences,
+// which zigzag and LEB128 (as in Protocol Buffers) store in one byte.
+//
+// Invariant: every decoder visits elements in rising order, each at most once, and checks a number
+// before it uses it. CheckDelta runs the same decoder as AddDelta, without effects, so a delta that
+// passed it cannot fail half way through a tensor that is being changed in place.
 namespace tandem {
 namespace {
 
@@ -46,14 +54,14 @@ Word UnZigZag(uint64_t code) {
   return static_cast<Word>((word >> 1) ^ static_cast<Word>(-(word & 1)));
 }
 
-// Calls visit(element, difference) for every element that changed, in order, until it says false.
+// Calls visit(element, difference) for every changed element, in order, until it returns false.
 template <typename Word, typename Visit>
 void VisitChanges(const std::byte* base, const std::byte* tensor, int64_t count,
                   const Visit& visit) {
   constexpr int64_t kStride = 8 / sizeof(Word);
   for (int64_t first = 0; first < count; first += kStride) {
     const int64_t end = std::min(first + kStride, count);
-    // Most strides did not change at all.
+    // Compares eight bytes at a time, since most elements did not change.
     if (end - first == kStride &&
         Load<uint64_t>(base, first / kStride) == Load<uint64_t>(tensor, first / kStride)) {
       continue;
@@ -103,7 +111,8 @@ TensorDelta MakeSmallest(const HostTensor& base, const HostTensor& tensor) {
   const bool whole = gaps.bytes.size() < dense_bytes;
   const size_t mask_bytes = static_cast<size_t>((count + 7) / 8 + gaps.num_changed * sizeof(Word));
   if (whole && gaps.bytes.size() <= mask_bytes) return gaps;
-  // Gaps given up halfway say only that the mask has at least so many differences.
+  // If the gaps were abandoned half way, num_changed is a lower bound, and so is the size of the
+  // mask.
   if (mask_bytes < dense_bytes) {
     TensorDelta mask = MakeMask<Word>(base.bytes.data(), tensor.bytes.data(), count);
     if (mask.bytes.size() < dense_bytes) return mask;
@@ -111,7 +120,7 @@ TensorDelta MakeSmallest(const HostTensor& base, const HostTensor& tensor) {
   return {.num_changed = gaps.num_changed};
 }
 
-// Reads LEB128 numbers; `ok` turns false at one that is cut off or over 64 bits.
+// Reads LEB128 numbers; `ok` becomes false at one that is truncated or longer than 64 bits.
 struct VarintReader {
   std::span<const std::byte> bytes;
   size_t at = 0;
@@ -135,7 +144,7 @@ absl::Status Damaged(const TensorSpec& spec, const char* how) {
   return absl::DataLossError(absl::StrCat("the delta of ", spec.name, " ", how));
 }
 
-// Calls visit(element, difference) in order. Stops at what is not a delta.
+// Calls visit(element, difference) in order. Stops with an error at bytes that are not a delta.
 template <typename Word, typename Visit>
 absl::Status VisitGaps(const TensorSpec& spec, std::span<const std::byte> delta,
                        const Visit& visit) {

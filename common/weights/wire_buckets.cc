@@ -6,6 +6,10 @@
 
 namespace tandem {
 
+// A tensor is split across buckets wherever a bucket is full, and a bucket may hold parts of many
+// tensors, so that every broadcast except the last has the same size and no memory is lost to
+// padding. Invariant: the slices in order are the bytes of the tensors in order, each byte once.
+// Both sides rely on it, because a bucket on the wire has no header.
 std::vector<Bucket> PlanBuckets(std::span<const int64_t> sizes, int64_t bucket_bytes) {
   TANDEM_CHECK(bucket_bytes > 0);
   std::vector<Bucket> buckets;

@@ -1,5 +1,5 @@
-// WireBuckets: the bytes of many tensors laid end to end and cut into buckets of one size, for a
-// push over a collective: publisher and receiver make the same plan from the same sizes. Pure.
+// WireBuckets: the bytes of many tensors, concatenated and cut into buckets of one size, for a push
+// over a collective. Publisher and receiver compute the same plan from the same sizes. Pure.
 #ifndef TANDEM_COMMON_WEIGHTS_WIRE_BUCKETS_H_
 #define TANDEM_COMMON_WEIGHTS_WIRE_BUCKETS_H_
 
@@ -9,7 +9,7 @@
 
 namespace tandem {
 
-// `length` bytes of tensor `tensor` from `offset` on.
+// `length` bytes of tensor `tensor`, from `offset` on.
 struct BucketSlice {
   int32_t tensor = 0;
   int64_t offset = 0;
@@ -19,11 +19,11 @@ struct BucketSlice {
 };
 
 struct Bucket {
-  std::vector<BucketSlice> slices;  // one after the other from the bucket's first byte on
-  int64_t num_bytes = 0;            // bucket_bytes, but for the last
+  std::vector<BucketSlice> slices;  // contiguous, from the bucket's first byte on
+  int64_t num_bytes = 0;            // bucket_bytes, except for the last bucket
 };
 
-// `sizes`: bytes of each tensor, none negative; bucket_bytes > 0. No bucket is empty.
+// `sizes` has the bytes of each tensor, none negative; bucket_bytes > 0. No bucket is empty.
 std::vector<Bucket> PlanBuckets(std::span<const int64_t> sizes, int64_t bucket_bytes);
 
 }  // namespace tandem

@@ -23,7 +23,7 @@ WordSums SumWords(std::span<const std::byte> bytes) {
 }
 
 std::string WordSumsText(WordSums sums, int64_t num_bytes) {
-  // No word has place -1: its terms are free for the length.
+  // No word has index -1, so its terms are used for the length.
   const WordSums length = TermsOf(static_cast<uint64_t>(num_bytes), ~uint64_t{0});
   return absl::StrCat(absl::Hex(sums.first + length.first, absl::kZeroPad16),
                       absl::Hex(sums.second + length.second, absl::kZeroPad16));

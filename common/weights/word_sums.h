@@ -1,19 +1,21 @@
-// WordSums: a digest of bytes that a device makes as fast as it reads them, and the host with the
-// same result. It proves a push whose bytes never were in host memory at the receiver; every other
-// digest of weights is XXH3-128 (digest.h), which has to be made from the first byte to the last.
+// WordSums: a digest that a device computes as fast as it reads memory, and that the host can
+// compute too, with the same result. It proves a push whose bytes were never in the receiver's host
+// memory. All other digests of weights are XXH3-128 (digest.h), which must be computed
+// sequentially.
 //
-// The bytes are cut into words of 64 bits (little-endian, the last one filled up with zeros), each
-// word is mixed with its place, and the results are added modulo 2^64, in two sums by two mixes. A
-// sum of integers does not depend on its order: threads add theirs as they come, and any number of
-// them gives the same bits.
+// The bytes are cut into words of 64 bits (little-endian, the last one padded with zeros). Each
+// word is mixed with its index, by two mixing functions, and the results are added up in two sums
+// modulo 2^64. Sums of integers do not depend on their order, so any number of threads gives the
+// same bits.
 //
-//   found for certain      any change within one word: for a fixed place both mixes are bijections
-//   found but for 2^-128   anything else that happens by accident: words that are swapped, shifted,
-//                          lost or stale. XXH3-128 misses as rarely
-//   not found              bytes that somebody made to have these sums. Neither digest keeps
-//                          strangers out; who may push is checked elsewhere (docs/security.md)
+//   always detected           a change within one word, since for a fixed index both mixes are
+//                             bijections
+//   missed, chance 2^-128     other accidents: words that are swapped, shifted, lost or stale.
+//                             XXH3-128 misses as rarely
+//   not detected              bytes that were crafted to have these sums. Neither digest protects
+//                             against attackers; docs/security.md says who may push
 //
-// Pure; constexpr, so that kernels may call the mixes (nvcc's --expt-relaxed-constexpr).
+// Pure; constexpr, so that kernels can call the mixes (nvcc's --expt-relaxed-constexpr).
 #ifndef TANDEM_COMMON_WEIGHTS_WORD_SUMS_H_
 #define TANDEM_COMMON_WEIGHTS_WORD_SUMS_H_
 
@@ -30,14 +32,14 @@ struct WordSums {
   friend bool operator==(const WordSums&, const WordSums&) = default;
 };
 
-// splitmix64's mixing, a bijection.
+// The mixing function of SplitMix64, which is a bijection.
 constexpr uint64_t MixWord(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
   return x ^ (x >> 31);
 }
 
-// What word `index` of the bytes adds.
+// The contribution of word `index` to the sums.
 constexpr WordSums TermsOf(uint64_t word, uint64_t index) {
   return {MixWord(word + (index + 1) * 0x9e3779b97f4a7c15ull),
           MixWord(~word + (index + 1) * 0xd1342543de82ef95ull)};
@@ -45,10 +47,10 @@ constexpr WordSums TermsOf(uint64_t word, uint64_t index) {
 
 WordSums SumWords(std::span<const std::byte> bytes);
 
-// 32 lower-case hex digits: the sums, after what the number of bytes adds.
+// The sums and a contribution of the number of bytes, as 32 lower-case hex digits.
 std::string WordSumsText(WordSums sums, int64_t num_bytes);
 
-// WordSumsText of SumWords.
+// WordSumsText of SumWords of the bytes.
 std::string WordSumsDigest(std::span<const std::byte> bytes);
 
 }  // namespace tandem

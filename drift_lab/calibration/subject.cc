@@ -9,7 +9,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/random_normal.h"
+#include "common/base/stable_random.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/files/file_system.h"

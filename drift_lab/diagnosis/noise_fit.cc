@@ -188,9 +188,9 @@ void FillIntervals(const Tokens& tokens, const Mixture& fit, bool two,
     to[1].push_back(m.eta);
     to[2].push_back(m.factor);
   };
-  offpolicy::ClusterDraws draws(tokens.num_clusters, options.seed);
+  offpolicy::ClusterResampler resampler(tokens.num_clusters, options.seed);
   for (int64_t r = 0; r < options.replicates; ++r) {
-    const std::span<const int32_t> counts = draws.Next();
+    const std::span<const int32_t> counts = resampler.Next();
     add(FitMixture(
             tokens,
             [&](size_t t) { return double(counts[static_cast<size_t>(tokens.cluster[t])]); }, two),

@@ -223,9 +223,9 @@ std::vector<std::array<Interval, kNumStatistics>> Bootstrap(
   const auto draw = [&](const Estimator& of, int64_t replicates) {
     std::array<std::vector<double>, kNumStatistics> values;
     std::vector<double> counts(num_clusters);
-    offpolicy::ClusterDraws draws(static_cast<int64_t>(num_clusters), options.seed);
+    offpolicy::ClusterResampler resampler(static_cast<int64_t>(num_clusters), options.seed);
     for (int64_t r = 0; r < replicates; ++r) {
-      std::ranges::copy(draws.Next(), counts.begin());
+      std::ranges::copy(resampler.Next(), counts.begin());
       const Statistics sample = Evaluate(of, references, counts);
       for (size_t k = 0; k < kNumStatistics; ++k) values[k].push_back(sample[k]);
     }

@@ -16,7 +16,7 @@
 #include "common/base/status_macros.h"
 #include "common/model/numerics_self_test.h"
 #include "common/model/safetensors.h"
-#include "common/process/available_memory.h"
+#include "common/process/memory.h"
 #include "common/tensor/instruction_set.h"
 #include "common/tensor/nearest_cast.h"
 #include "rollout_server/engine/cuda/cuda_runner.h"

@@ -8,6 +8,7 @@
 // pass, of the wait for sums after it, and of both.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -17,7 +18,7 @@
 #include "common/base/clock.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
-#include "common/process/freed_memory.h"
+#include "common/process/memory.h"
 #include "common/process/passive_threads.h"
 #include "tests/support/rank_threads.h"
 #include "trainer/experience/packed_rows.h"
@@ -73,7 +74,7 @@ absl::Status Measure(comm::Collective& group, const std::string& model, int64_t 
   for (int64_t i = 0; i < 2 * (repeats + 1); ++i) {
     const bool during = i % 2 == 1;
     if (during) buckets.ExpectLastPass();
-    if (absl::Status met = group.Barrier(); !met.ok()) return met;
+    if (absl::Status met = group.AllReduce(at::zeros({1})); !met.ok()) return met;
     const double start = MonotonicSeconds();
     policy->Score(row, 1.0, /*with_gradient=*/true)->logprobs.sum().backward();
     const double computed = MonotonicSeconds();

@@ -20,9 +20,8 @@
 #include "common/model/compute_dtype.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
-#include "common/process/freed_memory.h"
+#include "common/process/memory.h"
 #include "common/process/passive_threads.h"
-#include "common/process/peak_memory.h"
 #include "trainer/experience/packed_rows.h"
 #include "trainer/policy/policy.h"
 
@@ -134,7 +133,8 @@ int main(int argc, char** argv) {
   const std::string dtype = argv[2];
   arguments.with_exact = dtype.find("+exact") != std::string::npos;
   arguments.checkpointed = dtype.find("+checkpointed") != std::string::npos;
-  arguments.dtype = dtype.starts_with("bf16") ? tandem::ComputeDType::kBf16 : tandem::ComputeDType::kFp32;
+  arguments.dtype =
+      dtype.starts_with("bf16") ? tandem::ComputeDType::kBf16 : tandem::ComputeDType::kFp32;
   arguments.num_sequences = std::stoll(argv[3]);
   arguments.tokens_each = std::stoll(argv[4]);
   arguments.repeats = std::stoll(argv[5]);

@@ -1,5 +1,6 @@
-// For LD_PRELOAD: the wall clock of a process, moved by what the file TANDEM_CLOCK_OFFSET holds, a
-// number of seconds (int64) that a test changes while the process runs. The steady clock stays.
+// For LD_PRELOAD: shifts the wall clock of a process by the number of seconds (int64) in the file
+// TANDEM_CLOCK_OFFSET, which a test may change while the process runs. The steady clock is not
+// affected.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>

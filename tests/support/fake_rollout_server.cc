@@ -23,8 +23,8 @@ std::string DigestOf(const std::string& bytes) {
   return Digest128(std::as_bytes(std::span(bytes)));
 }
 
-// Four tokens that depend on seed and index alone; the text says which. Behind filters each is the
-// only one of its support.
+// Four tokens that depend on seed and index alone, which the text names. With filters, each is the
+// only id of its support.
 void DefaultSample(const GenerateGroupRequest& request, Completion* completion) {
   const rollout::v1::SamplingParams& sampling = request.sampling();
   const bool filtered = sampling.top_k() > 0 || sampling.min_p() > 0 ||
@@ -84,7 +84,7 @@ struct FakeRolloutServer::Impl {
         secret == metadata.end() ? "" : std::string(secret->second.data(), secret->second.size()));
   }
 
-  // Ends the call with the first of `failures`, named as a rollout server does.
+  // Ends the call with the first of `failures`, named as by a rollout server.
   grpc::Status FailNext(std::deque<absl::Status>* failures, grpc::ServerContext* context)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     const absl::Status failure = failures->front();
@@ -120,7 +120,8 @@ struct FakeRolloutServer::Impl {
   std::vector<GenerateGroupRequest> requests ABSL_GUARDED_BY(mu);
   std::string owner ABSL_GUARDED_BY(mu);
   double silent_seconds ABSL_GUARDED_BY(mu) = 0, most_silent_seconds ABSL_GUARDED_BY(mu) = 0;
-  std::map<std::string, std::set<std::string>> callers ABSL_GUARDED_BY(mu);  // secrets by method
+  // Method -> secrets that were shown.
+  std::map<std::string, std::set<std::string>> callers ABSL_GUARDED_BY(mu);
   int64_t version ABSL_GUARDED_BY(mu) = 0, epoch ABSL_GUARDED_BY(mu) = 0;
   int64_t live_epoch ABSL_GUARDED_BY(mu) = 0;
   int64_t num_commits ABSL_GUARDED_BY(mu) = 0, num_aborts ABSL_GUARDED_BY(mu) = 0;
@@ -157,7 +158,7 @@ class FakeRolloutServer::Impl::Rollout : public rollout::v1::RolloutService::Ser
     }
     rollout::v1::GenerateGroupResponse response;
     response.set_group_id(request->group_id());
-    // Back to front: the client must not count on order.
+    // In reverse order, because the client must not rely on the order.
     for (int i = request->num_completions() - 1; i >= 0; --i) {
       response.clear_completion();
       response.mutable_completion()->set_index(i);
@@ -328,7 +329,7 @@ class FakeRolloutServer::Impl::Weights : public weights::v1::WeightService::Serv
       entry->set_name(name);
       entry->set_xxh3_128(flip && name == impl_->flipped ? DigestOf(bytes + "x") : DigestOf(bytes));
     }
-    if (flip) impl_->live[impl_->flipped] += "x";  // what a corrupted install would be
+    if (flip) impl_->live[impl_->flipped] += "x";  // as a corrupted install would report
   }
 
   Impl* const impl_;

@@ -1,6 +1,6 @@
 // FakeRolloutServer: RolloutService and WeightService in this process on a real port, without a
-// model. Answers groups from a script and keeps the weights it is pushed, with the life cycle's
-// checks, so that the trainer's client, publisher and loop can be shown every failure.
+// model. It answers groups from a script, keeps the weights it is pushed, and checks the life cycle
+// of pushes, so that tests can expose the trainer's client, publisher and loop to every failure.
 #ifndef TANDEM_TESTS_SUPPORT_FAKE_ROLLOUT_SERVER_H_
 #define TANDEM_TESTS_SUPPORT_FAKE_ROLLOUT_SERVER_H_
 
@@ -29,37 +29,37 @@ class FakeRolloutServer {
 
   const std::string& address() const;
 
-  void Stop();     // as if killed: calls in flight break
+  void Stop();     // as if killed: calls in progress break
   void Restart();  // on the same port, with the weights of the constructor and no owner
 
-  // Writes completions for a request; the default draws ids from the request's seed. Completions
-  // get version spans, hash and log-probs afterwards, if they have none.
+  // Writes the completions for a request; by default, ids come from the request's seed. Version
+  // spans, hash and log-probs are filled in afterwards if they are missing.
   using Sample =
       std::function<void(const rollout::v1::GenerateGroupRequest&, rollout::v1::Completion*)>;
   void set_sample(Sample sample);
 
-  // Score answers with this log-prob for token `t` of a completion, 0 on prompts; the default is
-  // -1.
+  // The log-prob that Score returns for token `t` of a completion, -1 by default; prompts get 0.
   using ScoreToken = std::function<float(int64_t version, int t)>;
   void set_score(ScoreToken score);
 
-  // The next calls of GenerateGroup fail so, one entry each.
+  // The next calls of GenerateGroup fail with these errors, one each.
   void FailNextGroups(std::deque<absl::Status> failures);
-  // As FailNextGroups, of Score.
+  // The same for Score.
   void FailNextScores(std::deque<absl::Status> failures);
-  // What refusals of busy servers say; at first 1.
+  // The retry-after that refusals of a busy server carry; initially 1.
   void set_retry_after_ms(int64_t ms);
-  // The next commits report a flipped digest for this tensor / drop the last chunk / fail so.
+  // The next commits report a flipped digest for this tensor, drop the last chunk, or fail with
+  // these errors.
   void FlipNextDigests(int count, const std::string& tensor);
   void FailNextCommits(std::deque<absl::Status> failures);
-  // The next claims fail so.
+  // The next claims fail with these errors.
   void FailNextClaims(std::deque<absl::Status> failures);
-  // Generation blocks until Release.
+  // Generation blocks until ReleaseGroups.
   void HoldGroups();
   void ReleaseGroups();
   void set_owner(const std::string& run_id);
-  // GetInfo says that the engine has not moved for so long, and that `most` is too long; 0: a
-  // server that does not say.
+  // GetInfo reports that the engine has made no progress for `seconds`, and that `most` is too
+  // long; 0 reports nothing.
   void set_engine_silence(double seconds, double most);
 
   std::vector<rollout::v1::GenerateGroupRequest> requests() const;
@@ -68,8 +68,8 @@ class FakeRolloutServer {
   int64_t num_aborts() const;
   int64_t live_version() const;
   std::string owner() const;
-  // Method -> the secrets that its calls showed (common/rpc/caller_secret.h); "": one showed none.
-  // Of all methods but GetInfo.
+  // The secrets that calls showed, by method (common/rpc/caller_secret.h); "" stands for a call
+  // without one. Covers all methods except GetInfo.
   std::map<std::string, std::set<std::string>> callers() const;
   std::string live_bytes(const std::string& tensor) const;
 

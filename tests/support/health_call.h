@@ -1,4 +1,4 @@
-// CheckHealth: one call of the standard health service, without the stubs gRPC does not ship.
+// CheckHealth: one call of gRPC's standard health service, whose stubs gRPC does not ship.
 #ifndef TANDEM_TESTS_SUPPORT_HEALTH_CALL_H_
 #define TANDEM_TESTS_SUPPORT_HEALTH_CALL_H_
 
@@ -10,13 +10,13 @@
 
 namespace tandem::testing {
 
-// A message without a field. A ByteBuffer as constructed is no message at all.
+// A message without fields. A default ByteBuffer is not a message.
 inline grpc::ByteBuffer EmptyMessage() {
   const grpc::Slice nothing;
   return grpc::ByteBuffer(&nothing, 1);
 }
 
-// Once the call has ended, `context` says who answered.
+// When the call has ended, `context` tells who answered.
 inline grpc::Status CheckHealth(const std::shared_ptr<grpc::Channel>& channel,
                                 grpc::ClientContext* context) {
   context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));

@@ -1,4 +1,5 @@
-// Speaks HTTP to a port of this machine byte by byte, so that tests see what is on the wire.
+// Speaks HTTP with a port of this machine at the level of bytes, so that tests see what is on the
+// wire.
 #ifndef TANDEM_TESTS_SUPPORT_HTTP_GET_H_
 #define TANDEM_TESTS_SUPPORT_HTTP_GET_H_
 
@@ -11,7 +12,7 @@
 
 namespace tandem::testing {
 
-// Sends `bytes` as they are and returns all that comes back, until the other side closes.
+// Sends `bytes` unchanged and returns everything that comes back until the other side closes.
 inline std::string HttpExchange(int port, const std::string& bytes) {
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
   const timeval patience = {.tv_sec = 30, .tv_usec = 0};

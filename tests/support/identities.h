@@ -1,4 +1,5 @@
-// Identities for tests of mutual TLS: authorities, and TLS directories they signed, good and bad.
+// Identities for tests of mutual TLS: authorities, and valid and invalid TLS directories signed by
+// them.
 #ifndef TANDEM_TESTS_SUPPORT_IDENTITIES_H_
 #define TANDEM_TESTS_SUPPORT_IDENTITIES_H_
 
@@ -19,8 +20,8 @@ inline cli::CertificateAuthority MakeAuthority(const std::string& name = "test a
   return *cli::CertificateAuthority::Make(name, now - absl::Hours(48), now + absl::Hours(48));
 }
 
-// Of a role, by its SPIFFE id; for servers and callers alike, so that nothing but the role tells
-// them apart.
+// A request for a certificate with a role, named by its SPIFFE id, for servers and callers alike,
+// so that they differ in the role only.
 inline cli::CertificateRequest RequestOf(const std::string& role) {
   const absl::Time now = absl::Now();
   return {.common_name = "tandem-" + role,
@@ -43,7 +44,7 @@ inline void WriteText(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::trunc) << text;
 }
 
-// A TLS directory of what `authority` signed, which trusts `trusted`.
+// Writes a TLS directory with a leaf that `authority` signed, which trusts `trusted`.
 inline std::string WriteIdentity(const std::string& directory, const cli::CertifiedKey& leaf,
                                  const std::string& trusted) {
   std::filesystem::create_directories(directory);

@@ -1,4 +1,4 @@
-// Ranks that are threads of this process, joined by a real store and real Gloo connections.
+// Ranks as threads of this process, connected by a real store and real Gloo connections.
 #ifndef TANDEM_TESTS_SUPPORT_RANK_THREADS_H_
 #define TANDEM_TESTS_SUPPORT_RANK_THREADS_H_
 
@@ -15,7 +15,7 @@ namespace tandem::testing {
 
 using Groups = std::vector<std::unique_ptr<comm::Collective>>;
 
-// body(thread) on each of `count` threads; what each returned, by number.
+// Runs body(thread) on each of `count` threads and returns their results, by number.
 inline std::vector<absl::Status> OnThreads(int count,
                                            const std::function<absl::Status(int)>& body) {
   std::vector<absl::Status> statuses(static_cast<size_t>(count));
@@ -27,8 +27,8 @@ inline std::vector<absl::Status> OnThreads(int count,
   return statuses;
 }
 
-// body(groups) on each of `num_ranks` threads, that are joined by `num_groups`; what each returned,
-// by rank.
+// Runs body(groups) on each of `num_ranks` threads, which share `num_groups` groups, and returns
+// their results, by rank.
 inline std::vector<absl::Status> OnRanks(int num_ranks, size_t num_groups,
                                          const std::function<absl::Status(const Groups&)>& body) {
   const auto store = comm::Store::Host(0, comm::Reach::kMachine).value();

@@ -1,4 +1,4 @@
-// Runs a program without a shell between, so that its arguments may hold spaces.
+// Runs a program without a shell, so that its arguments may contain spaces.
 #ifndef TANDEM_TESTS_SUPPORT_RUN_PROGRAM_H_
 #define TANDEM_TESTS_SUPPORT_RUN_PROGRAM_H_
 
@@ -11,7 +11,8 @@
 
 namespace tandem::testing {
 
-// Waits for its end: the exit code, or -1 when it could not start or a signal ended it.
+// Waits for the program and returns its exit code, or -1 if it could not start or a signal ended
+// it.
 inline int RunProgram(std::vector<std::string> arguments) {
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());

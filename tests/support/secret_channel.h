@@ -1,5 +1,5 @@
-// A channel whose every call shows a secret, as those of CallerChannel do: for tests that call a
-// server through stubs of their own.
+// A channel that shows a secret with every call, as CallerChannel does, for tests that call a
+// server through their own stubs.
 #ifndef TANDEM_TESTS_SUPPORT_SECRET_CHANNEL_H_
 #define TANDEM_TESTS_SUPPORT_SECRET_CHANNEL_H_
 
@@ -37,7 +37,7 @@ class ShowsASecretInEveryCall : public grpc::experimental::ClientInterceptorFact
 
   grpc::experimental::Interceptor* CreateClientInterceptor(
       grpc::experimental::ClientRpcInfo*) override {
-    return new ShowsASecret(secret_);  // gRPC's to delete
+    return new ShowsASecret(secret_);  // gRPC deletes it
   }
 
  private:

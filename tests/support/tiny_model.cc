@@ -15,10 +15,11 @@ namespace tandem::testing {
 namespace {
 
 constexpr float kSpread = 0.3f;
-constexpr float kVocabularySpread =
-    0.8f;  // logits spread by about kVocabularySpread * sqrt(hidden)
+// Logits spread by about kVocabularySpread * sqrt(hidden).
+constexpr float kVocabularySpread = 0.8f;
 
-// Standard normals by Box and Muller over SplitMix64: the same on every machine and library.
+// Standard normals by the Box-Muller transform over SplitMix64, the same on every machine and with
+// every library.
 class NormalSource {
  public:
   explicit NormalSource(uint64_t seed) : state_(seed) {}

@@ -1,5 +1,5 @@
-// WriteTinyModel: a Hugging Face directory with a small random model, for tests that need a real
-// engine or trainer and no particular weights. Free of LibTorch.
+// WriteTinyModel: writes a Hugging Face directory with a small random model, for tests that need a
+// real engine or trainer but no particular weights. Free of LibTorch.
 #ifndef TANDEM_TESTS_SUPPORT_TINY_MODEL_H_
 #define TANDEM_TESTS_SUPPORT_TINY_MODEL_H_
 
@@ -13,13 +13,13 @@
 
 namespace tandem::testing {
 
-// A Llama of 2 layers, hidden 32, 4 heads over 2, vocabulary 49152 (SmolLM2's), tied embeddings,
-// end token 2, context 256. Change fields before writing.
+// A Llama with 2 layers, hidden size 32, 4 heads, 2 KV heads, vocabulary 49152 (SmolLM2's), tied
+// embeddings, end token 2 and context 256. Change fields before writing.
 ModelConfig TinyModelConfig();
 
-// The tensors of `config` in ModelTensors order, fp32, filled from `seed` alone: norms around 1,
-// the rest around 0, wide enough that next-token distributions are peaky and a wrong forward shows
-// in the log-probs.
+// The tensors of `config` in ModelTensors order, fp32, as a function of `seed`: norms around 1 and
+// the rest around 0, wide enough that next-token distributions are peaked and a wrong forward pass
+// shows in the log-probs.
 std::vector<HostTensor> TinyModelTensors(const ModelConfig& config, uint64_t seed);
 
 // Writes config.json, model.safetensors (fp32) and the files of tests/testdata/smollm2-tokenizer

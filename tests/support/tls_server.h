@@ -1,5 +1,4 @@
-// TlsServer: a server of any holder of a key pair, which answers the health service and counts who
-// calls.
+// TlsServer: a server with any key pair, which answers the health service and counts callers.
 #ifndef TANDEM_TESTS_SUPPORT_TLS_SERVER_H_
 #define TANDEM_TESTS_SUPPORT_TLS_SERVER_H_
 
@@ -35,7 +34,7 @@ class TlsServer {
   const std::string& address() const { return address_; }
   int num_calls() const { return recorder_->calls; }
 
-  // What the last call showed, "" without any.
+  // The token that the last call showed; "" if none.
   std::string authorization() const {
     MutexLock lock(&recorder_->mu);
     return recorder_->authorization;

@@ -1,5 +1,5 @@
-// WaitUntil: a generous wait for something another process does. Asks again every millisecond, so
-// that a test ends as soon as it can and never depends on how long a machine takes.
+// WaitUntil: waits for another process, with a generous limit. It checks every millisecond, so that
+// a test ends as soon as possible and does not depend on the speed of the machine.
 #ifndef TANDEM_TESTS_SUPPORT_WAIT_UNTIL_H_
 #define TANDEM_TESTS_SUPPORT_WAIT_UNTIL_H_
 
@@ -9,7 +9,7 @@
 
 namespace tandem::testing {
 
-// True as soon as `condition()` is; false after `seconds`.
+// Returns true as soon as `condition()` is true, and false after `seconds`.
 template <typename Condition>
 bool WaitUntil(const Condition& condition, double seconds = 120) {
   const double until = MonotonicSeconds() + seconds;

@@ -14,7 +14,9 @@ namespace {
 using experience::v1::ScoredCompletion;
 using experience::v1::ScoredGroup;
 
-double Mean(const std::vector<double>& values) { return offpolicy::Mean(values, /*of_none=*/0); }
+double Mean(const std::vector<double>& values) {
+  return offpolicy::Mean(values, /*empty_value=*/0);
+}
 
 double Share(int64_t count, size_t of) {
   return of == 0 ? 0 : static_cast<double>(count) / static_cast<double>(of);

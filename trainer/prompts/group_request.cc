@@ -1,6 +1,6 @@
 #include "trainer/prompts/group_request.h"
 
-#include "common/base/stable_hash.h"
+#include "common/base/stable_random.h"
 #include "common/weights/digest.h"
 
 namespace tandem::trainer {

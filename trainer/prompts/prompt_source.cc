@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/stable_hash.h"
+#include "common/base/stable_random.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 #include "common/weights/digest.h"

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
-#include "common/base/stable_hash.h"
+#include "common/base/stable_random.h"
 #include "common/base/status_macros.h"
 #include "common/weights/digest.h"
 #include "trainer/experience/group_check.h"

@@ -8,7 +8,6 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
-#include "common/files/private_file.h"
 #include "common/rpc/caller_secret.h"
 
 namespace tandem::trainer {

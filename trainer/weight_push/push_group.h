@@ -15,7 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/comm/backend.h"
+#include "common/comm/group.h"
 #include "common/options/options.h"
 #include "common/rendezvous/store.h"
 #include "trainer/weight_push/weight_remote.h"

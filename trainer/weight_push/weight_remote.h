@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/weight_version.h"
-#include "common/comm/push_seat_offer.h"
+#include "common/comm/push_member.h"
 #include "common/model/tensor_source.h"
 #include "common/rpc/credentials.h"
 #include "common/weights/digest.h"

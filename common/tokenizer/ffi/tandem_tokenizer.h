@@ -1,6 +1,6 @@
-/* C ABI of the tokenizer crate (src/lib.rs): Hugging Face `tokenizers` and `minijinja` behind plain
- * functions. Used by common/tokenizer/tokenizer.cc only. No panic crosses: a panic inside the crate
- * comes back as TANDEM_TOKENIZER_INTERNAL. Functions on a const handle may run on many threads. */
+/* The C ABI of the tokenizer crate (src/lib.rs): Hugging Face `tokenizers` and `minijinja` behind
+ * plain functions. Used by common/tokenizer/tokenizer.cc only. A panic inside the crate is returned
+ * as TANDEM_TOKENIZER_INTERNAL. Functions on a const handle may be called from many threads. */
 #ifndef TANDEM_COMMON_TOKENIZER_FFI_TANDEM_TOKENIZER_H_
 #define TANDEM_COMMON_TOKENIZER_FFI_TANDEM_TOKENIZER_H_
 
@@ -13,7 +13,7 @@ extern "C" {
 
 typedef struct TandemTokenizer TandemTokenizer;
 
-/* Borrowed bytes of the caller; `data` may be null when `size` is 0. */
+/* Bytes that the caller owns; `data` may be null when `size` is 0. */
 typedef struct TandemBytes {
   const uint8_t* data;
   size_t size;
@@ -26,17 +26,17 @@ enum {
   TANDEM_TOKENIZER_INTERNAL = 3,    /* a panic inside the crate */
 };
 
-/* What a call gives back: on OK its result, else a UTF-8 message. Memory of the crate: hand it to
+/* The result of a call: on OK its value, else a UTF-8 message. The crate owns the memory; pass it to
  * tandem_tokenizer_free_result exactly once, whatever the status. For ids, `data` holds `size` / 4
- * native int32 at an alignment of 1. */
+ * native int32 with an alignment of 1. */
 typedef struct TandemResult {
   int32_t status;
   uint8_t* data;
   size_t size;
-  size_t capacity; /* of the crate's own buffer */
+  size_t capacity; /* of the crate's buffer */
 } TandemResult;
 
-/* Makes a tokenizer of the texts of tokenizer.json, tokenizer_config.json and chat_template.jinja;
+/* Makes a tokenizer from the texts of tokenizer.json, tokenizer_config.json and chat_template.jinja;
  * the last two may be empty. On OK *handle is set and the result is empty. */
 TandemResult tandem_tokenizer_new(TandemBytes tokenizer_json, TandemBytes config_json,
                                   TandemBytes chat_template, TandemTokenizer** handle);
@@ -53,7 +53,7 @@ int32_t tandem_tokenizer_has_chat_template(const TandemTokenizer* handle);
 int64_t tandem_tokenizer_vocab_size(const TandemTokenizer* handle);
 int32_t tandem_tokenizer_eos_token_id(const TandemTokenizer* handle); /* -1: none */
 
-/* tokenizer.json of a byte-level BPE trained on `text`. */
+/* Trains a byte-level BPE on `text` and returns its tokenizer.json. */
 TandemResult tandem_tokenizer_train(TandemBytes text, int64_t vocab_size);
 
 #ifdef __cplusplus

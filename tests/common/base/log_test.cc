@@ -55,8 +55,8 @@ TEST_F(LogTest, AValueWithALineBreakStaysOnOneLine) {
   EXPECT_THAT(Lines(), HasSubstr("text=\"a\\nb\"\n"));
 }
 
-// A server's message, a file name or a prompt can bring them; 0x9b alone is "ESC [" to some
-// terminals.
+// Such characters can come from a server's message, a file name or a prompt. Some terminals read
+// 0x9b alone as "ESC [".
 TEST_F(LogTest, NothingInALineActsOnATerminal) {
   ASSERT_THAT(Configure({.file = path(), .role = "trainer"}), IsOk());
   Info("m\x1b[2J\r\x07", {{"v", "a\x1b]0;title\x07"},

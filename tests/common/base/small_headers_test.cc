@@ -60,7 +60,7 @@ TEST(ExitCodesTest, FollowTheKindOfError) {
 TEST(ExitCodesTest, AProcessThatWasAskedToStopEndsWith128AndTheSignalsNumber) {
   EXPECT_EQ(ToInt(ExitCodeOfSignal(SIGINT)), 130);
   EXPECT_EQ(ToInt(ExitCodeOfSignal(SIGTERM)), 143);
-  // A stop that another process asked for.
+  // A stop that another process requested has no signal.
   EXPECT_EQ(ToInt(ExitCodeOfSignal(0)), 143);
   EXPECT_TRUE(IsStop(ExitCode::kInterrupted) && IsStop(ExitCode::kTerminated));
   EXPECT_FALSE(IsStop(ExitCode::kOk) || IsStop(ExitCode::kRankLost));
@@ -110,7 +110,7 @@ TEST(PassiveThreadsTest, LeavesAChosenWaitPolicyAlone) {
 }
 
 TEST(PassiveThreadsDeathTest, StartsTheProcessAnewWithItsArguments) {
-  // The new process is this test binary asked to list its tests: it does so and exits with 0.
+  // The new process is this test binary, which lists its tests and exits with 0.
   ::unsetenv("OMP_WAIT_POLICY");
   std::string name = "small_headers_test", flag = "--gtest_list_tests";
   char* argv[] = {name.data(), flag.data(), nullptr};

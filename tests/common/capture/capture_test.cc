@@ -75,7 +75,8 @@ std::vector<int32_t> IdsOf(const SupportView& support) {
   return ids;
 }
 
-// Bytes of a capture's columns: the file but for its header, which begins with its own length.
+// The number of bytes of a capture's columns: the file without its header, which begins with its
+// own length.
 int64_t ColumnBytes(const std::string& path) {
   const std::string file = *ReadFile(path + "/tensors.safetensors");
   uint64_t header = 0;
@@ -88,7 +89,8 @@ std::string DigestOf(const std::string& path) {
   return Digest128(std::as_bytes(std::span(file)));
 }
 
-// Makes the capture at `path` one of format 1, with `ids` as the supports that end at `offsets`.
+// Turns the capture at `path` into one of format 1, with `ids` as the supports, which end at
+// `offsets`.
 void ChangeToFormat1(const std::string& path, const std::vector<int32_t>& ids,
                      const std::vector<int64_t>& offsets) {
   const std::string columns = path + "/tensors.safetensors", manifest = path + "/manifest.json";
@@ -136,11 +138,11 @@ TEST(CaptureTest, ComesBackAsItWasWritten) {
             std::vector<int32_t>{3});
 }
 
-// Token 1 could be any of the ids 0 to 99 999, token 4 every other of them. As ids they took 4
-// bytes each, 600 000 in all. The first is one run: a byte for the coding, 3 for the count of 100
-// 000, 1 for the distance, 3 for the length less one. The second is a bitmap: a byte for the
-// coding, 3 for the count of 50 000, 1 for the first id, and a bit for each of 0 to 99 998, 12 500
-// bytes.
+// Token 1 could be any of the ids 0 to 99 999, token 4 every other one of them. As plain ids they
+// would take 4 bytes each, 600 000 bytes in all. Packed, the first is one run: a byte for the
+// coding, 3 for the count of 100 000, 1 for the distance, 3 for the length less one. The second is
+// a bitmap: a byte for the coding, 3 for the count of 50 000, 1 for the first id, and a bit for
+// each of 0 to 99 998, 12 500 bytes.
 TEST(CaptureTest, SupportsTakeOnDiskWhatTheyTakeOnTheWire) {
   const TempDir dir;
   Capture capture = SmallCapture();
@@ -181,7 +183,7 @@ TEST(CaptureTest, OneOfFormat1ComesBackWithItsSupports) {
 TEST(CaptureTest, SupportsThatAreNoIdsAreRefusedInBothFormats) {
   const TempDir dir;
   Capture capture = SmallCapture();
-  capture.packed_support[1] = 3;  // announces three ids and has two
+  capture.packed_support[1] = 3;  // announces three ids but has two
   EXPECT_THAT(WriteCapture(dir / "c", capture),
               FailsWith(absl::StatusCode::kInvalidArgument, "packed_support of token 2"));
   ASSERT_THAT(WriteCapture(dir / "c", SmallCapture()), IsOk());

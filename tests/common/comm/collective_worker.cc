@@ -1,18 +1,19 @@
-// One rank of a group, for collective_test.py: meets the others as its environment says, then does
-// what its arguments say, one after the other, and prints a line for each.
+// One rank of a group, for collective_test.py. It meets the other ranks as its environment says,
+// then executes its arguments in order and prints a line for each.
 //
-//   all_reduce | all_reduce_max | broadcast:ROOT | all_gather | reduce_scatter | barrier
-//   bytes:ROOT | device_bytes:ROOT   of the host, and of a device
-//   start:N      N all-reduces under way at once
-//   large:MB     an all-reduce of so many megabytes
-//   mark         prints and flushes, for tests that act now
-//   wait         until there is a line on standard input, or its end
-//   die          ends at once, without a word to the others
-//   abort        breaks the group here
-//   group:NAME:R,R,..   a new group of these ranks takes the place of the first
-//   record       prints the operations of c10d's flight record
+//   all_reduce | all_reduce_max | broadcast:ROOT | all_gather | reduce_scatter
+//   barrier      an all-reduce whose result is not checked
+//   bytes:ROOT | device_bytes:ROOT   broadcasts host memory, and device memory
+//   start:N      N all-reduces in progress at the same time
+//   large:MB     an all-reduce of this many megabytes
+//   mark         prints and flushes, for tests that act at this point
+//   wait         waits for a line or the end of standard input
+//   die          ends at once, without telling the others
+//   abort        aborts the group in this process
+//   group:NAME:R,R,..   replaces the group by a new one of these ranks
+//   record       prints the operations in c10d's flight record
 //
-// TEST_BACKEND=nccl: over NCCL, on the CUDA device of its local rank.
+// TEST_BACKEND=nccl selects NCCL, on the CUDA device of the local rank.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -81,10 +82,10 @@ struct Worker {
 
   std::string Gather() {
     at::Tensor all = at::zeros({3 * group->size()}, Floats());
-    return Outcome(group->AllGather(Own(), all), all);
+    return Outcome(group->StartAllGather(Own(), all).Wait(), all);
   }
 
-  // Bytes of the host, whatever memory the backend works in.
+  // Broadcasts host memory, whatever memory the backend uses.
   std::string SendBytes(int root) {
     std::vector<std::byte> bytes(3, static_cast<std::byte>(10 + group->rank()));
     const absl::Status status = BroadcastBytes(*group, bytes, root);
@@ -94,7 +95,7 @@ struct Worker {
     });
   }
 
-  // Bytes of a device where the backend works on one.
+  // Broadcasts memory of the device, if the backend uses one.
   std::string SendDeviceBytes(int root) {
     at::Tensor own = at::full({3}, 10 + group->rank(), Floats().dtype(at::kByte));
     const absl::Status status =
@@ -102,11 +103,11 @@ struct Worker {
     return Outcome(status, own);
   }
 
-  // Rank r gets sum over ranks of [2 r, 2 r + 1].
+  // Rank r gets the sum over ranks of [2 r, 2 r + 1].
   std::string Scatter() {
     at::Tensor all = at::arange(2 * group->size(), Floats());
     at::Tensor part = at::zeros({2}, Floats());
-    return Outcome(group->ReduceScatter(all, part), part);
+    return Outcome(group->StartReduceScatter(all, part).Wait(), part);
   }
 
   std::string StartMany(int count) {
@@ -137,7 +138,7 @@ struct Worker {
     if (what == "device_bytes") return SendDeviceBytes(number());
     if (what == "all_gather") return Gather();
     if (what == "reduce_scatter") return Scatter();
-    if (what == "barrier") return group->Barrier().ToString();
+    if (what == "barrier") return group->AllReduce(own).ToString();
     if (what == "start") return StartMany(number());
     if (what == "large") {
       at::Tensor large = at::full({number() * 250000}, 1.0f, Floats());

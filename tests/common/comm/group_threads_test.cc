@@ -1,5 +1,5 @@
-// Groups of one process that are used by several threads: a trainer sums gradients while it pushes
-// weights.
+// Groups of one process that are used by several threads at once, as when a trainer sums gradients
+// while it pushes weights.
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
@@ -15,8 +15,8 @@ namespace {
 using ::tandem::testing::IsOk;
 using ::tandem::testing::OnThreads;
 
-// c10d's table of groups takes no care of threads: without a lock around it, more than half of the
-// runs of this crashed.
+// c10d does not lock its table of groups. Without a lock around it, this test crashed in more than
+// half of its runs.
 TEST(GroupThreadsTest, ThreadsMakeGroupsAndBeginOperationsSideBySide) {
   constexpr int kThreads = 4, kGroupsOfEach = 600;
   const auto store = Store::Host(0, Reach::kMachine).value();

@@ -26,8 +26,8 @@ TEST(RunOrLeaveBehind, PassesOnWhatTheCallThrew) {
               FailsWith(absl::StatusCode::kInternal, "rank 1 closed its socket"));
 }
 
-// The call waits for somebody who does not come: the caller goes on, and what the call owns lives
-// until it is back.
+// The call waits for an event that does not come: the caller continues, and what the call owns
+// lives until it returns.
 TEST(RunOrLeaveBehind, LeavesACallBehindThatNobodyEnds) {
   struct Meeting {
     absl::Notification others_came;

@@ -1,4 +1,5 @@
-// RunMatmul over (dtype, shape) rows: the bits of a chain of fused multiply-adds, in any company.
+// RunMatmul over (dtype, shape) rows: every output has the bits of one chain of fused
+// multiply-adds, whatever the batch.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -48,8 +49,8 @@ struct Shape {
 };
 
 TYPED_TEST(MatmulKernel, AddsTheProductsOneAfterTheOther) {
-  // One tile, tiles with rests, more rows than the small tile is for; steps of the inner dimension
-  // that come out even and not.
+  // One tile, incomplete tiles, more rows than the small tile is for, and inner dimensions that are
+  // and are not multiples of a step.
   const Shape shapes[] = {{1, 8, 1},     {3, 72, 33},  {16, 64, 32}, {17, 200, 31},
                           {32, 576, 40}, {33, 72, 70}, {64, 32, 64}, {70, 104, 65}};
   for (const Shape& shape : shapes) {

@@ -1,5 +1,5 @@
-// Attention over blocks against the CPU's, over (dtype, shape) rows; and that a row does not see
-// its company.
+// Attention over KV blocks, compared with the CPU's over (dtype, shape) rows, and batch invariance:
+// a row's bits do not depend on the other rows.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ struct Shape {
   int64_t heads, kv_heads, head_dim;
 };
 
-// Sequences of these contexts, their keys and values in shuffled blocks of both layouts.
+// Sequences with these context lengths; keys and values are in shuffled blocks, in both layouts.
 template <typename Kv>
 struct Cache {
   Cache(const Shape& wanted, const std::vector<int32_t>& wanted_contexts)
@@ -109,7 +109,7 @@ struct Cache {
   std::vector<float> queries;
 };
 
-// The rows `chosen` of the cache's sequences, in one call. Out: [chosen, H D] of type T.
+// Attention for the rows `chosen` of the cache's sequences in one call: [chosen, H D] of type T.
 template <typename T, typename Kv>
 std::vector<T> OnDevice(const Cache<Kv>& cache, const std::vector<int32_t>& chosen) {
   const Shape& shape = cache.shape;

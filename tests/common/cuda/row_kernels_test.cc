@@ -1,4 +1,4 @@
-// The kernels around attention against the CPU's, over (dtype, shape) rows.
+// The kernels around attention, compared with the CPU's over (dtype, shape) rows.
 #include <gtest/gtest.h>
 
 #include "common/model/forward_kernels.h"
@@ -9,7 +9,7 @@ namespace {
 
 const ForwardKernels& Cpu() { return ForwardKernelsFor(InstructionSet::kScalar); }
 
-// What a kernel wrote as T, as floats.
+// The output of a kernel, of type T, as floats.
 template <typename T>
 constexpr Element kElementOf = sizeof(T) == 2 ? Element::kBf16 : Element::kFp32;
 
@@ -18,7 +18,7 @@ class RowKernels : public ::testing::Test {
  public:
   static constexpr Element kElement = kElementOf<T>;
 
-  // Values as a model of this dtype has them.
+  // Values as a model of this dtype stores them.
   static std::vector<T> Typed(const std::vector<float>& values) {
     if constexpr (sizeof(T) == 2) {
       return Bf16Of(values);
@@ -241,7 +241,7 @@ TYPED_TEST(RowKernels, GatherKvTakesTokensOutOfTheirBlocks) {
   EXPECT_EQ(out_values.Read(), want);
 }
 
-// 300 copies, more than go with one launch, over two layers of 700 blocks.
+// 300 copies, which need more than one launch, over two layers of 700 blocks.
 TEST(CopyBlocks, CopiesAllLayersOfEachPairAndNothingElse) {
   constexpr int64_t kLayers = 2, kBlocks = 700, kWords = 8;
   std::vector<uint32_t> cache(kLayers * kBlocks * kWords);

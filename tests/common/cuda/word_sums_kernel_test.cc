@@ -1,4 +1,4 @@
-// The digest that a device makes: the host's, bit for bit.
+// The device computes the same digest as the host, bit for bit.
 #include "common/cuda/word_sums_kernel.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ WordSums OnHost(const std::vector<uint8_t>& bytes) {
   return SumWords(std::as_bytes(std::span(bytes)));
 }
 
-// `lead`: so many bytes behind an address that loads of words take.
+// `lead` is the distance in bytes from an address that is aligned for words.
 WordSums OnDevice(std::vector<uint8_t> bytes, size_t lead = 0) {
   const auto size = static_cast<int64_t>(bytes.size());
   bytes.insert(bytes.begin(), lead, uint8_t{255});
@@ -30,7 +30,7 @@ WordSums OnDevice(std::vector<uint8_t> bytes, size_t lead = 0) {
   return {sums.Read()[0], sums.Read()[1]};
 }
 
-// None, a part of a word, blocks that are full and not, and more words than all threads together.
+// No bytes, a part of a word, full and incomplete blocks, and more words than all threads together.
 TEST(WordSumsKernel, GivesTheSumsOfTheHost) {
   for (const size_t size : {size_t{0}, size_t{1}, size_t{8}, size_t{14}, size_t{2048}, size_t{5001},
                             size_t{1024} * 256 * 8 + 4099}) {

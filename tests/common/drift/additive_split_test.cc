@@ -12,18 +12,18 @@
 namespace tandem::offpolicy {
 namespace {
 
-// Ten completions of three tokens with the same four gaps each, and the scores in between.
-struct Ladder : TokenLines {
+// Ten completions of three tokens with the same four parts each, and the scores between them.
+struct FourParts : TokenLines {
   std::vector<float> engine, cast, masters;
 
-  Ladder(float of_record, float of_engine, float of_cast, float of_staleness) {
+  FourParts(float record_part, float engine_part, float cast_part, float staleness_part) {
     for (int32_t s = 0; s < 10; ++s) {
       for (int t = 0; t < 3; ++t) {
         Add(0.5, 0.5, 1, s);
-        engine.push_back(behaviour.back() + of_record);
-        cast.push_back(engine.back() + of_engine);
-        masters.push_back(cast.back() + of_cast);
-        proximal.back() = masters.back() + of_staleness;
+        engine.push_back(behaviour.back() + record_part);
+        cast.push_back(engine.back() + engine_part);
+        masters.push_back(cast.back() + cast_part);
+        proximal.back() = masters.back() + staleness_part;
       }
     }
   }
@@ -31,8 +31,8 @@ struct Ladder : TokenLines {
 };
 
 TEST(AdditiveSplitTest, NamesTheOwnerOfEachPart) {
-  const Ladder ladder(0.125f, -0.25f, 0.5f, 1.0f);
-  const AdditiveSplit split = ComputeAdditiveSplit(ladder.view(), ladder.scores());
+  const FourParts parts(0.125f, -0.25f, 0.5f, 1.0f);
+  const AdditiveSplit split = ComputeAdditiveSplit(parts.view(), parts.scores());
   EXPECT_EQ(split.num_tokens, 30);
   const double expected[] = {0.125, -0.25, 0.5, 1.0};
   for (int i = 0; i < kNumSplitParts; ++i) {
@@ -44,42 +44,42 @@ TEST(AdditiveSplitTest, NamesTheOwnerOfEachPart) {
 }
 
 TEST(AdditiveSplitTest, PartsOfEveryTokenAddUpInFp64) {
-  Ladder ladder(0, 0, 0, 0);
+  FourParts parts(0, 0, 0, 0);
   std::mt19937 random(7);
   std::uniform_real_distribution<float> logprob(-30, 0);
   for (auto* scores :
-       {&ladder.behaviour, &ladder.engine, &ladder.cast, &ladder.masters, &ladder.proximal}) {
+       {&parts.behaviour, &parts.engine, &parts.cast, &parts.masters, &parts.proximal}) {
     for (float& value : *scores) value = logprob(random);
   }
-  for (size_t t = 0; t < ladder.engine.size(); ++t) {
+  for (size_t t = 0; t < parts.engine.size(); ++t) {
     double sum = 0;
-    for (const double part : SplitToken(ladder.view(), ladder.scores(), t)) sum += part;
-    EXPECT_NEAR(sum, ladder.view().Delta(t), 1e-12);
+    for (const double part : SplitToken(parts.view(), parts.scores(), t)) sum += part;
+    EXPECT_NEAR(sum, parts.view().Delta(t), 1e-12);
   }
-  const AdditiveSplit split = ComputeAdditiveSplit(ladder.view(), ladder.scores());
+  const AdditiveSplit split = ComputeAdditiveSplit(parts.view(), parts.scores());
   double means = 0, shares = 0, delta = 0;
   for (const SplitPartNumbers& part : split.parts) {
     means += part.mean.value;
     shares += part.square_share.value;
   }
-  for (size_t t = 0; t < ladder.engine.size(); ++t) delta += ladder.view().Delta(t) / 30;
+  for (size_t t = 0; t < parts.engine.size(); ++t) delta += parts.view().Delta(t) / 30;
   EXPECT_NEAR(means, delta, 1e-12);
   EXPECT_NEAR(shares, 1, 1e-12);
 }
 
 TEST(AdditiveSplitTest, CountsTokensThatSomeScorerCouldNotScore) {
-  Ladder ladder(0.1f, 0, 0, 0);
-  ladder.masters[4] = std::numeric_limits<float>::quiet_NaN();
-  ladder.mask[5] = 0;
-  ladder.engine[5] = std::numeric_limits<float>::quiet_NaN();
-  const AdditiveSplit split = ComputeAdditiveSplit(ladder.view(), ladder.scores());
+  FourParts parts(0.1f, 0, 0, 0);
+  parts.masters[4] = std::numeric_limits<float>::quiet_NaN();
+  parts.mask[5] = 0;
+  parts.engine[5] = std::numeric_limits<float>::quiet_NaN();
+  const AdditiveSplit split = ComputeAdditiveSplit(parts.view(), parts.scores());
   EXPECT_EQ(split.num_tokens, 28);
   EXPECT_EQ(split.num_missing, 1);
 }
 
 TEST(AdditiveSplitTest, OfEqualScorersIsZeroAndHasNoShares) {
-  const Ladder ladder(0, 0, 0, 0);
-  const AdditiveSplit split = ComputeAdditiveSplit(ladder.view(), ladder.scores());
+  const FourParts parts(0, 0, 0, 0);
+  const AdditiveSplit split = ComputeAdditiveSplit(parts.view(), parts.scores());
   for (const SplitPartNumbers& part : split.parts) {
     EXPECT_EQ(part.mean.value, 0);
     EXPECT_EQ(part.mean_abs.high, 0);

@@ -13,9 +13,9 @@ namespace {
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr int kCompletions = 10;
 
-// Pushes 0 .. n - 1 at distances 0, 1, .. with push distances that go up and down; ten completions
-// of two tokens, whose squares are `square(push)` a token, those of completion s times (1 + spread
-// (s - 4.5)).
+// Pushes 0 .. n - 1 at distances 0, 1, ... with alternating push distances. Ten completions of two
+// tokens each have squares of `square(push)` per token, times (1 + spread (s - 4.5)) for completion
+// s.
 std::vector<ProbedPush> Pushes(int n, const std::function<double(const ProbedPush&)>& square,
                                double spread = 0) {
   std::vector<ProbedPush> pushes;
@@ -54,7 +54,7 @@ TEST(DeliveryTrend, WhatGoesWithTheLastPushIsLate) {
 }
 
 TEST(DeliveryTrend, NoiseThatDoesNotGrowIsNeither) {
-  // Completions differ, and each goes up and down on its own.
+  // Completions differ, and each varies by itself.
   std::vector<ProbedPush> pushes = Pushes(12, [](const ProbedPush&) { return 0.01; });
   for (ProbedPush& push : pushes) {
     for (int s = 0; s < kCompletions; ++s) {

@@ -122,7 +122,8 @@ TEST(PeerMetricsTest, NemoRlHasTheKlOfBothDirectionsAndJensenShannonsInK3Form) {
   EXPECT_NEAR(m["train/policy_kl_error"], (0.5 + 2 + 2 + 0.25) / 4 - 1 + kLogOf2 / 4, 1e-6);
   EXPECT_NEAR(m["train/sampling_importance_ratio"], (2 + 0.75 + 0.75 + 3) / 4, 1e-6);
   EXPECT_NEAR(m["train/is_oob_ratio"], 0.75, 1e-9);
-  // Against the mean of both, a half each: x - ln x - 1 of w = 2 and of w = 1/2 is the same half.
+  // Half of each side against the mean of both; x - ln x - 1 contributes equally for w = 2 and w =
+  // 1/2.
   const auto half = [](double p, double q) {
     const double x = 2 * p / (p + q), y = 2 * q / (p + q);
     return 0.5 * (x - std::log(x) - 1) + 0.5 * (y - std::log(y) - 1);

@@ -36,7 +36,8 @@ TEST(ProbeDrift, ServersCountByTheirSharesAndATokenOneCouldNotScoreIsLeftOut) {
 }
 
 TEST(ProbeDrift, TheIntervalIsOverCompletionsNotTokens) {
-  // Tokens of a completion are copies: 8 completions of 100 tokens know as much as 8 tokens do.
+  // The tokens of a completion are copies, so 8 completions of 100 tokens carry as much information
+  // as 8 tokens.
   std::vector<int32_t> few_completion, many_completion;
   std::vector<float> few_server, many_server;
   for (int s = 0; s < 8; ++s) {

@@ -1,4 +1,4 @@
-// TokenLines: tokens written as probabilities, for tests of what is computed from a TokenRecord.
+// TokenLines: tokens given as probabilities, for tests of functions of a TokenRecord.
 #ifndef TANDEM_TESTS_COMMON_DRIFT_TOKEN_LINES_H_
 #define TANDEM_TESTS_COMMON_DRIFT_TOKEN_LINES_H_
 
@@ -15,8 +15,8 @@ struct TokenLines {
   std::vector<int32_t> sequence, position, version_lag, group, length;
   std::vector<uint8_t> mask;
 
-  // Entropy 1 and second moment 1.5: a variance of 0.5. `of`: the completion; completions are their
-  // own groups unless `group` is set afterwards.
+  // The entropy is 1 and the second moment 1.5, so the variance is 0.5. `of` is the completion.
+  // Each completion is its own group unless `group` is set afterwards.
   void Add(double mu, double pi, float advantage = 1, int32_t of = 0, bool masked_in = true) {
     behaviour.push_back(static_cast<float>(std::log(mu)));
     proximal.push_back(static_cast<float>(std::log(pi)));

@@ -124,8 +124,8 @@ TEST(FileSystemTest, MapsAFileAnEmptyFileAndNoDirectory) {
               FailsWith(absl::StatusCode::kUnavailable, "Is a directory"));
 }
 
-// What is in the directory `path`; empty: no such directory, or one that is not whole. A whole one
-// has the same text in its two files.
+// The contents of the directory `path`, or empty if it does not exist or is not whole. A whole one
+// has the same text in both of its files.
 std::string WholeContents(const std::string& path) {
   const auto first = ReadFile(path + "/first"), second = ReadFile(path + "/second");
   return first.ok() && second.ok() && *first == *second ? *first : "";
@@ -138,8 +138,8 @@ absl::Status WriteBoth(const std::string& path, const std::string& text) {
   });
 }
 
-// Has another process replace "before" by "after" at `path` and kills it before the `point`-th
-// change that it makes to the disk; true: it was killed, false: it had come to its end.
+// Lets another process replace "before" by "after" at `path`, and kills it before its `point`-th
+// change of the disk. Returns true if it was killed, and false if it had finished.
 bool ReplaceAndDieAt(int64_t point, const std::string& path, const char* fail_write) {
   const pid_t writer = fork();
   if (writer == 0) {
@@ -153,7 +153,7 @@ bool ReplaceAndDieAt(int64_t point, const std::string& path, const char* fail_wr
   return WIFSIGNALED(status);
 }
 
-// What a reader finds between two changes is what it finds after a kill before the second of them.
+// What a reader finds between two changes is what it finds after a kill before the second one.
 TEST(FileSystemTest, AReaderFindsAWholeDirectoryAtEveryPointOfItsReplacement) {
   int64_t num_points = 0, num_before = 0;
   for (bool killed = true; killed; ++num_points) {
@@ -168,15 +168,15 @@ TEST(FileSystemTest, AReaderFindsAWholeDirectoryAtEveryPointOfItsReplacement) {
     EXPECT_EQ(WholeContents(dir / "d"), "next");
     EXPECT_FALSE(std::filesystem::exists(dir / "d.tmp"));
   }
-  // Create, write, fsync, rename and the fsync of the directory for each of two files, then the
-  // fsync of the whole, the exchange, the fsync of what holds it, and the removal. The first twelve
-  // come before the exchange took place.
+  // Create, write, fsync, rename and the fsync of the directory for each of two files; then the
+  // fsync of the new directory, the exchange, the fsync of the parent, and the removal. The first
+  // twelve come before the exchange.
   EXPECT_EQ(num_points, 14 + 1);
   EXPECT_EQ(num_before, 12);
 }
 
-// On a file system that exchanges no names a crash may leave none at the path, and another process
-// gives the one before its name back.
+// On a file system that cannot exchange names, a crash may leave no directory at the path, and
+// another process restores the previous one.
 TEST(FileSystemTest, WithoutAnExchangeTheDirectoryBeforeIsRecoveredAfterACrash) {
   int64_t num_points = 0, num_missing = 0;
   for (bool killed = true; killed; ++num_points) {

@@ -1,4 +1,3 @@
-#include "common/files/private_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-// The kernels of every instruction set this machine has, against plain fp64 loops.
+// The kernels of every instruction set of this machine, compared with plain fp64 loops.
 #include "common/model/forward_kernels.h"
 
 #include <gmock/gmock.h>
@@ -76,7 +76,7 @@ TEST_P(ForwardKernelsTest, RotatePairsAnElementWithTheOneHalfAHeadAwayAndScales)
 TEST_P(ForwardKernelsTest, SwiGluGatesWithTheSigmoid) {
   for (int64_t n : {1, 16, 37}) {
     std::vector<float> gates = Random(3, n), ups = Random(4, n), out(n);
-    gates[0] = -80;  // a sigmoid of nothing
+    gates[0] = -80;  // its sigmoid is almost 0
     kernels_.swiglu(gates.data(), ups.data(), n, out.data());
     for (int64_t i = 0; i < n; ++i) {
       const double gate = gates[i], up = ups[i];
@@ -116,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(Sets, ForwardKernelsTest, ::testing::ValuesIn(Supported
                            return std::string(InstructionSetName(info.param));
                          });
 
-// A cache with two KV heads in scattered blocks, and the keys and values as they were rounded.
+// A cache with two KV heads in scattered blocks, with the keys and values after rounding.
 template <typename Kv>
 struct Cache {
   static constexpr int64_t kHeads = 2;
@@ -129,7 +129,7 @@ struct Cache {
     const int64_t used = (context + 15) / 16;
     const int64_t total = used + 3;
     for (int64_t b = 0; b < used; ++b) blocks.push_back(static_cast<int32_t>(total - 1 - b));
-    // What no token wrote may be anything: the cache starts uninitialised.
+    // Memory that no token wrote may hold anything, because the cache starts uninitialised.
     Kv nan;
     if constexpr (sizeof(Kv) == 2) {
       nan = 0x7FC0;
@@ -167,7 +167,7 @@ struct Cache {
     return out;
   }
 
-  // Attention of one query over the first `num_tokens` tokens of head `h`, in fp64; the last
+  // Attention of one query over the first `num_tokens` tokens of head `h`, in fp64. The last
   // element is the log of the sum of e^score.
   std::vector<double> Attend(const float* query, int64_t h, int64_t num_tokens) const {
     std::vector<double> p(num_tokens), out(d);
@@ -183,7 +183,8 @@ struct Cache {
     return out;
   }
 
-  // The kernel, for the last `num_tokens` tokens: out [num_tokens, num_heads, d], then lse.
+  // Runs the kernel for the last `num_tokens` tokens. Returns out [num_tokens, num_heads, d], then
+  // lse.
   std::vector<float> Run(const std::vector<float>& queries, int64_t num_tokens, int64_t num_heads,
                          int64_t kv_head) const {
     AttentionTask<Kv> task;
@@ -294,8 +295,8 @@ TYPED_TEST(AttendTest, AQueryGivesTheSameBitsInAnyCompany) {
   }
 }
 
-// A token that became NaN spoils itself and what follows it in its sequence. What stands before it
-// may be shared with sequences that do not go that way.
+// A token that became NaN affects itself and later tokens of its sequence. Earlier tokens may be
+// shared with other sequences, and must not change.
 TYPED_TEST(AttendTest, ANaNTokenChangesNoBitOfTheTokensBeforeIt) {
   const int64_t d = 24, num_heads = 3;
   const std::vector<float> nan(d, std::numeric_limits<float>::quiet_NaN());

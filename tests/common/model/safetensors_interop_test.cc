@@ -1,4 +1,4 @@
-// The safetensors Python package reads what is written here, and the other way round.
+// The safetensors Python package reads files that the project writes, and the other way round.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -17,7 +17,7 @@ namespace {
 using testing::IsOk;
 using testing::TempDir;
 
-// Runs `script` with `path` as sys.argv[1]; true when it ends without an exception.
+// Runs `script` with `path` as sys.argv[1]. True if it ends without an exception.
 bool RunPython(const TempDir& dir, const std::string& script, const std::string& path) {
   std::ofstream(dir / "script.py") << script;
   return testing::RunProgram({TANDEM_PYTHON, dir / "script.py", path}) == 0;

@@ -56,13 +56,13 @@ TEST(TokenSupportTest, NothingLeftOutIsNoBytes) {
 }
 
 TEST(TokenSupportTest, EverySetComesBackExactlyInAtMostAnEighthOfTheVocabularyAndAFewBytes) {
-  std::mt19937 draws(1);
+  std::mt19937 random(1);
   for (const int32_t vocabulary : {2, 9, 1000, 151936}) {
     for (const double share : {1e-4, 0.01, 0.1, 0.5, 0.9, 0.999, 1.0}) {
       std::vector<int32_t> ids;
       std::bernoulli_distribution kept(share);
       for (int32_t id = 0; id < vocabulary; ++id) {
-        if (kept(draws)) ids.push_back(id);
+        if (kept(random)) ids.push_back(id);
       }
       const PackedSupport packed(ids);
       EXPECT_EQ(Unpacked(packed, vocabulary), ids) << vocabulary << " x " << share;

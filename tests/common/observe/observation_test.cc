@@ -1,4 +1,4 @@
-// Observation: the port as a client sees it, over real sockets.
+// Observation: the port as a client sees it, through real sockets.
 #include "common/observe/observation.h"
 
 #include <gmock/gmock.h>
@@ -113,8 +113,8 @@ TEST_F(ObservationTest, MoreClientsThanThreadsAreAllAnswered) {
   for (const std::string& reply : replies) EXPECT_THAT(reply, StartsWith("HTTP/1.1 200 "));
 }
 
-// Asks for the log and reads no more of it than that the answer has begun: the rest does not fit
-// into what the kernel keeps for a connection.
+// Asks for the log and reads only the beginning of the answer; the rest exceeds the kernel's
+// buffers of the connection.
 class SlowReader {
  public:
   explicit SlowReader(int port) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
@@ -147,7 +147,7 @@ TEST(ObserveServerTest, SlowReadersOfTheLogKeepNoProbeWaiting) {
   const MetricsRegistry metrics;
   Health health;
   health.Set(Probe::kReady, {true, "ready"});
-  // Nobody is cut while this runs, however busy the machine is.
+  // With this patience, no client is cut off during the test, however busy the machine is.
   const auto server = ObserveServer::Listen("127.0.0.1:0", &metrics, &health, absl::Minutes(10));
   ASSERT_THAT(server, IsOk());
   const int port = (*server)->port();

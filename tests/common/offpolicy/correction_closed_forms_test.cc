@@ -1,5 +1,5 @@
-// What corrections do to log-ratios that are normally distributed, by numerical integration of the
-// library against closed forms and against the tables of docs/corrections.md.
+// The effect of corrections on normally distributed log-ratios: the library, integrated
+// numerically, against closed forms and against the tables of docs/corrections.md.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,9 +14,9 @@ namespace {
 
 double Phi(double x) { return std::erfc(-x / std::numbers::sqrt2) / 2; }
 
-// Completions of `length` tokens with the same delta in each, one per point of a grid over `mean`
-// +- 8 `deviation`: all that a filter or weight of whole completions can see of tokens with that
-// mean.
+// Completions of `length` tokens that all have the same delta, one per point of a grid over `mean`
+// +- 8 `deviation`. Filters and weights of whole completions cannot distinguish them from other
+// tokens with that mean.
 struct Grid {
   Grid(double mean, double deviation, int64_t length, int64_t points) : length(length) {
     for (int64_t i = 0; i < points; ++i) {
@@ -39,7 +39,7 @@ struct Grid {
                              options)
         .value();
   }
-  // Integral over the grid of the first token's value in each completion.
+  // The integral over the grid of the first token's value in each completion.
   template <typename T>
   double Integrate(const std::vector<T>& of_token) const {
     double sum = 0;
@@ -59,7 +59,7 @@ struct LogNormalRow {
   double s, ceiling, tis_mean, mask_mean, share_above;
 };
 
-// For the names of test cases, which would else be bytes of memory.
+// GoogleTest would otherwise print bytes of memory as the names of test cases.
 void PrintTo(const LogNormalRow& row, std::ostream* out) { *out << row.s << " to " << row.ceiling; }
 
 class LogNormalTest : public ::testing::TestWithParam<LogNormalRow> {};
@@ -115,14 +115,14 @@ TEST_P(LengthTrapTest, ProductsRefuseLongAnswersAndNarrowGatesShortOnes) {
   const auto keeps = [&](const CorrectionOptions& options) {
     return grid.Integrate(grid.Compute(options).kept);
   };
-  constexpr double kTolerance = 0.015;  // of the grid's edges, and of two digits
+  constexpr double kTolerance = 0.015;  // of the grid's edges and of the table's two digits
   EXPECT_NEAR(keeps({.kind = CorrectionKind::kSequenceMask, .min_weight = 0.5, .max_weight = 2}),
               product, kTolerance);
   EXPECT_NEAR(keeps({.kind = CorrectionKind::kOff, .geometric_min = 0.999, .geometric_max = 1.001}),
               narrow, kTolerance);
   EXPECT_NEAR(keeps({.kind = CorrectionKind::kOff, .geometric_min = 0.99, .geometric_max = 1.01}),
               wide, kTolerance);
-  // The length-aware gate at the true s refuses 0.27 % at every length.
+  // The length-aware filter at the true s rejects 0.27 % at every length.
   EXPECT_NEAR(keeps({.kind = CorrectionKind::kOff, .geometric_z = 3, .geometric_noise = s}), 0.9973,
               kTolerance);
 }

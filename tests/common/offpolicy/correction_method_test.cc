@@ -96,14 +96,14 @@ TEST(CorrectionMethodTest, NamesWhatThereIsWhenAMethodIsUnknown) {
               FailsWith(absl::StatusCode::kInvalidArgument, "bypass"));
 }
 
-// docs/corrections.md cannot name settings that are not those of the method.
+// docs/corrections.md must name the settings that a method really has.
 TEST(CorrectionMethodTest, ThePageHasEveryMethodWithItsSettings) {
   std::ifstream file(TANDEM_SOURCE_DIR "/docs/corrections.md");
   std::stringstream text;
   text << file.rdbuf();
   const std::string page = text.str();
   for (const NamedMethod& method : NamedMethods()) {
-    // As one pastes them: under the section of a run file.
+    // As users paste them, in the section of a run file.
     const std::string settings = absl::StrCat(
         "trainer.", absl::StrReplaceAll(std::string(method.settings), {{" ", " trainer."}}));
     const std::string row = absl::StrCat("| `", std::string(method.name), "` | `", settings, "` |");

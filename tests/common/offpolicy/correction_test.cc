@@ -67,7 +67,7 @@ struct KindCase {
   int64_t want_capped, want_masked;
 };
 
-// For the names of test cases, which would else be bytes of memory.
+// GoogleTest would otherwise print bytes of memory as the names of test cases.
 void PrintTo(const KindCase& c, std::ostream* out) { *out << c.name; }
 
 class CorrectionKindTest : public ::testing::TestWithParam<KindCase> {};
@@ -173,7 +173,8 @@ TEST(CorrectionTest, Bug40TheExponentIsClampedAtTwenty) {
   EXPECT_NEAR(whole.weight[0], std::exp(20), 1e-3) << "the sum is clamped, not its parts";
 }
 
-// Completion 0 has w = 4 and 1/2; completion 1 one token of w = 1. Filters refuse completions.
+// Completion 0 has w = 4 and 1/2; completion 1 has one token with w = 1. Filters reject
+// completions.
 Correction Filter(CorrectionOptions options) {
   std::vector<Token> tokens = FourAndAHalf();
   tokens.push_back({0.3, 0.3, 1});
@@ -235,7 +236,7 @@ TEST(CorrectionTest, NegativeOnlySparesTokensThatAreNotNegative) {
       {0.6, 0.1, 0, -1}, {0.6, 0.1, 1, 1}, {0.1, 0.5, 2, 0.5}, {0.1, 0.5, 3, 0}};
   const CorrectionOptions options = {
       .kind = Kind::kTokenMask, .min_weight = 0.5, .max_weight = 5, .negative_only = true};
-  // w = 6 where spared meets the ceiling; 0.2 where spared stays.
+  // w = 6 is spared but meets the ceiling; w = 0.2 is spared and kept.
   const Correction c = Compute(tokens, options);
   ExpectWeights(c, {0, 5, 0.2, 0.2});
   EXPECT_EQ(c.num_capped, 1);

@@ -1,5 +1,5 @@
-// Expectation and variance of corrections as gradient estimators, exactly: every sequence of a toy
-// policy is enumerated with the probability that the behaviour policy draws it.
+// The exact expectation and variance of corrections as gradient estimators: every sequence of a toy
+// policy is enumerated with its probability under the behaviour policy.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -55,7 +55,8 @@ TEST(EstimatorTest, TokenWeightsAreUnbiasedForOneTokenAndNotForTwo) {
   EXPECT_GT(Bias(ToyPolicy(3, 2, 0.7), unbounded), 0.01);
 }
 
-// A geometric mean is a weight of no measure: it is biased as soon as the two factors differ.
+// A geometric mean is not a density ratio of any distribution, so it is biased as soon as the two
+// factors differ.
 TEST(EstimatorTest, GeometricWeightsAreUnbiasedForOneTokenAndNotForTwo) {
   const char* unbounded = "correction.kind=geometric_tis correction.max_weight=1e9";
   EXPECT_LT(Bias(ToyPolicy(4, 1, 0.7), unbounded), kExact);
@@ -70,7 +71,8 @@ TEST(EstimatorTest, BiasFallsWithTheGap) {
   }
 }
 
-// min(W, C) loses exactly the mass above the ceiling, and a mask all of a sequence outside it.
+// min(W, C) loses exactly the mass above the ceiling; a mask loses all of a sequence outside its
+// bounds.
 TEST(EstimatorTest, CeilingAndMaskOfSequenceWeightsLoseTheMassOutside) {
   const ToyPolicy policy(3, 2, 0.7);
   Gradient truncated = policy.ExactGradient(), masked = truncated;
@@ -126,8 +128,9 @@ TEST(EstimatorTest, ProductWeightsHaveMoreVarianceThanTokenWeights) {
   EXPECT_GT(product, token);
 }
 
-// A reward that is the same for all says nothing. Uncorrected, it pulls towards the behaviour
-// policy: E_mu[grad log pi] = -grad KL(mu || pi). Token weights make it 0, prefix by prefix.
+// A reward that is the same for all sequences carries no information. Without a correction, it
+// pulls towards the behaviour policy: E_mu[grad log pi] = -grad KL(mu || pi). Token weights make it
+// 0, prefix by prefix.
 TEST(EstimatorTest, AConstantRewardMovesAnUncorrectedPolicyAndNotACorrectedOne) {
   ToyPolicy policy(3, 2, 0.7);
   for (ToySequence& s : policy.sequences) s.reward = 1;
@@ -136,8 +139,8 @@ TEST(EstimatorTest, AConstantRewardMovesAnUncorrectedPolicyAndNotACorrectedOne) 
   EXPECT_LT(Bias(policy, "correction.kind=token_tis correction.max_weight=1e9"), kExact);
 }
 
-// Advantages of +1 and -1, as likely as each other and of no relation to the tokens: centred, and
-// without anything to learn. A mask that looks at their sign moves the policy all the same.
+// Advantages of +1 and -1 are equally likely and independent of the tokens, so there is nothing to
+// learn. A mask that looks at their sign moves the policy nevertheless.
 TEST(EstimatorTest, AMaskThatLooksAtTheSignMovesThePolicyWithoutAReward) {
   const ToyPolicy policy(3, 2, 0.7);
   const auto drift = [&](std::string_view settings) {
@@ -159,7 +162,7 @@ TEST(EstimatorTest, AMaskThatLooksAtTheSignMovesThePolicyWithoutAReward) {
   EXPECT_LT(drift("correction.kind=geometric_tis"), kExact);
 }
 
-// Batches of two sequences: their weights have mean 1 in every batch, whatever was drawn.
+// Batches of two sequences: normalised weights have mean 1 in every batch, whatever was sampled.
 TEST(EstimatorTest, NormalisedWeightsHaveMeanOneInEveryBatchAndAreStillBiased) {
   const ToyPolicy policy(3, 1, 0.7);
   const MethodOptions method =
@@ -200,7 +203,7 @@ double Kl(const Logits& p, const Logits& q) {
   return kl;
 }
 
-// By finite differences: nothing of the estimators is in it.
+// By finite differences, which share no code with the estimators.
 Gradient Derivative(const Logits& at, const std::function<double(const Logits&)>& f) {
   constexpr double kStep = 1e-5;
   Gradient gradient(at.size());
@@ -248,7 +251,7 @@ Logits Moved(double by) {
   return logits;
 }
 
-// Why loss.kl_place reward takes k1 and refuses the other two (trainer/train_step_options.cc).
+// This is why loss.kl_place reward accepts k1 only (trainer/train_step_options.cc).
 TEST(EstimatorTest, AChargeOnTheRewardHasTheGradientOfTheReverseKlWithK1) {
   for (const double moved : {0.01, 0.3, 1.0}) {
     const Logits policy = Moved(moved);
@@ -269,7 +272,7 @@ TEST(EstimatorTest, AChargeOnTheRewardWithK2OrK3VanishesWhereThePoliciesAreClose
     EXPECT_NEAR(pull(0.02, k) / pull(0.01, k), 4, 0.2) << "second order";
     EXPECT_LT(pull(0.01, k), 0.02 * pull(0.01, K1));
   }
-  // What k3 does is the difference of both divergences' gradients.
+  // The effect of k3 is the difference of the gradients of both divergences.
   const Logits policy = Moved(1);
   Gradient difference =
       Derivative(policy, [](const Logits& logits) { return Kl(logits, kReference); });
@@ -296,8 +299,8 @@ TEST(EstimatorTest, ExactAscentEndsAtTheOptimumWithK1AndLeavesTheReferenceBehind
   EXPECT_GT(best_after(100, K3), 0.9999);
 }
 
-// What each method makes of a sequence of two tokens with weights w[0], w[1] and advantage a: the
-// factors of both scores, from its formula alone.
+// The factors of both scores that each method gives a sequence of two tokens with weights w[0],
+// w[1] and advantage a, computed from its formula alone.
 struct Two {
   std::array<double, 2> w, pi, mu;
   double a, product, geometric, k3_mean, k3_max;
@@ -309,7 +312,7 @@ struct FormulaCase {
   std::function<Factors(const Two&)> factors;
 };
 
-// For the names of test cases, which would else be bytes of memory.
+// GoogleTest would otherwise print bytes of memory as the names of test cases.
 void PrintTo(const FormulaCase& c, std::ostream* out) { *out << c.name; }
 
 bool In(double x, double low, double high) { return x >= low && x <= high; }
@@ -332,7 +335,7 @@ Factors Dppo(const Two& s, const std::function<bool(double pi, double mu)>& far)
   return {factor(0), factor(1)};
 }
 
-// Where a clip could act, and (log w)^2.
+// (log w)^2 of the tokens on which a clip could act.
 struct ActingSquares {
   std::array<bool, 2> acts;
   std::array<double, 2> squares;
@@ -347,7 +350,7 @@ ActingSquares SquaresOf(const Two& s) {
   return of;
 }
 
-// The two squares are kept while their mean, over those where a clip could act, is at most 0.04.
+// The squares are kept while their mean, over tokens on which a clip could act, is at most 0.04.
 Factors M2po(const Two& s) {
   const auto [acts, squares] = SquaresOf(s);
   Factors factors = s.w;
@@ -361,7 +364,7 @@ Factors M2po(const Two& s) {
 }
 
 // Where a clip could act, log w is clipped at the tau at which the mean of min((log w)^2, tau^2) is
-// 0.04; what is clipped has no slope.
+// 0.04; clipped tokens have no slope.
 Factors M2poClip(const Two& s) {
   const auto [acts, squares] = SquaresOf(s);
   double tau_squared = 0.04;
@@ -400,7 +403,7 @@ Two WithWeights(const ToySequence& s) {
 
 class FormulaTest : public ::testing::TestWithParam<FormulaCase> {};
 
-// Gaps at which wide and narrow thresholds let some sequences through and others not.
+// Gaps at which wide and narrow thresholds accept some sequences and reject others.
 TEST_P(FormulaTest, ExpectationAndVarianceAreThoseOfTheFormula) {
   const MethodOptions method = FindMethod(GetParam().name).value();
   double largest = 0;

@@ -36,7 +36,7 @@ struct ObjectiveBatch {
   }
 };
 
-// Tokens of completions of their own with ratio r to a centre of probability 0.1.
+// Tokens in completions of their own, with ratio r to a centre of probability 0.1.
 ObjectiveBatch Ratios(const std::vector<std::pair<double, double>>& ratios_and_advantages) {
   ObjectiveBatch batch;
   for (const auto& [r, advantage] : ratios_and_advantages) {
@@ -64,7 +64,7 @@ TEST(PolicyObjectiveTest, Bug08TheRatioOfEqualPoliciesIsOne) {
        {ObjectiveKind::kClip, ObjectiveKind::kSapo, ObjectiveKind::kGspo, ObjectiveKind::kM2po,
         ObjectiveKind::kCispo, ObjectiveKind::kTopr, ObjectiveKind::kVespo, ObjectiveKind::kDppoTv,
         ObjectiveKind::kDppoKl}) {
-    // On-policy every method has the slope of REINFORCE.
+    // On-policy, every method has the slope of REINFORCE.
     EXPECT_NEAR(Slope(1, 2, {.kind = kind}), -2, 1e-12) << static_cast<int>(kind);
     EXPECT_NEAR(Slope(1, -2, {.kind = kind}), 2, 1e-12) << static_cast<int>(kind);
   }
@@ -210,8 +210,8 @@ TEST(PolicyObjectiveTest, M2poDropsTheLargestMomentsUntilTheMeanIsSmall) {
   EXPECT_EQ(o.num_clip_low, 1);
 }
 
-// The same squares: capped at tau^2 their mean is the budget. 0.06: 0.01 + 0.09 + (0.18 - 0.1) has
-// tau^2 0.08 < 0.09, so both larger ones are clipped, at tau^2 = (0.18 - 0.01) / 2 = 0.085.
+// The same squares: capped at tau^2, their mean is the budget. For 0.06, 0.01 + 0.09 + (0.18 - 0.1)
+// gives tau^2 = 0.08 < 0.09, so both larger ones are clipped, at tau^2 = (0.18 - 0.01) / 2 = 0.085.
 TEST(PolicyObjectiveTest, M2poClipClipsAtTheBoundThatMakesTheCappedMeanTheBudget) {
   const ObjectiveBatch batch = FourMoments();
   const auto compute = [&](double max) {
@@ -276,8 +276,8 @@ ObjectiveBatch Probabilities(double target, double centre, double advantage) {
   return batch;
 }
 
-// By 0.2 in probability: in the advantage's way it is masked, against it not. The same ratio on a
-// rare token is a small move.
+// A move by 0.2 in probability is masked in the direction of the advantage, and not against it. The
+// same ratio is a small move for a rare token.
 TEST(PolicyObjectiveTest, DppoMasksByTheMoveInProbabilityInTheAdvantagesWay) {
   const ObjectiveOptions tv = {.kind = ObjectiveKind::kDppoTv};
   EXPECT_EQ(Probabilities(0.6, 0.4, 1).Compute(tv).slope[0], 0);
@@ -313,8 +313,8 @@ TEST(PolicyObjectiveTest, DppoMasksByTheKlOfTokenAgainstRest) {
   EXPECT_EQ(Probabilities(1, 0.5, 1).Compute(kl).slope[0], 0) << "an infinite divergence";
 }
 
-// The ratio kinds are functions of the target log-probs: the slope is their derivative. 3 tokens of
-// one completion and 2 of another, with weights that differ within a completion.
+// The ratio kinds are functions of the target log-probs, so the slope is their derivative. 3 tokens
+// of one completion and 2 of another, with weights that differ within a completion.
 class SlopeTest : public ::testing::TestWithParam<ObjectiveKind> {
  protected:
   SlopeTest() {
@@ -352,7 +352,7 @@ INSTANTIATE_TEST_SUITE_P(RatioKinds, SlopeTest,
                                            ObjectiveKind::kGspo, ObjectiveKind::kM2po,
                                            ObjectiveKind::kM2poClip));
 
-// The detached kinds are linear in log pi_target, with the slope that stands in the value.
+// The detached kinds are linear in log pi_target, with the factor in the value as their slope.
 class DetachedSlopeTest : public SlopeTest {};
 
 TEST_P(DetachedSlopeTest, IsTheFactorOfTheTargetLogprobInTheValue) {

@@ -1,6 +1,7 @@
-// A policy over sequences small enough to enumerate: a softmax of free logits for every prefix, the
-// behaviour policy beside it, and the exact gradient of the expected reward. For tests of
-// estimators: their expectation and variance are sums over all sequences, without sampling.
+// A policy over sequences that is small enough to enumerate: a softmax of free logits for every
+// prefix, a behaviour policy beside it, and the exact gradient of the expected reward. With it,
+// tests compute the expectation and variance of estimators as sums over all sequences, without
+// sampling.
 #ifndef TANDEM_TESTS_COMMON_OFFPOLICY_TOY_POLICY_H_
 #define TANDEM_TESTS_COMMON_OFFPOLICY_TOY_POLICY_H_
 
@@ -14,7 +15,7 @@
 
 namespace tandem::testing {
 
-using Gradient = std::vector<double>;  // by every logit of the policy
+using Gradient = std::vector<double>;  // one element per logit of the policy
 
 inline double Dot(const Gradient& a, const Gradient& b) {
   double sum = 0;
@@ -32,15 +33,15 @@ inline void AddTo(Gradient& sum, double factor, const Gradient& x) {
   for (size_t i = 0; i < x.size(); ++i) sum[i] += factor * x[i];
 }
 
-// One sequence; element t of each array is about its token t.
+// One sequence. Element t of each array belongs to token t.
 struct ToySequence {
   std::vector<double> log_pi, log_mu;
   std::vector<Gradient> score;  // gradient of log_pi[t]
-  double pi = 1, mu = 1;        // of the whole
+  double pi = 1, mu = 1;        // probabilities of the whole sequence
   double reward = 0;
 };
 
-// `gap` scales how far the behaviour policy's logits are from the policy's; 0: they are equal.
+// `gap` scales the distance of the behaviour policy's logits from the policy's; 0 makes them equal.
 struct ToyPolicy {
   ToyPolicy(size_t vocabulary, size_t length, double gap, unsigned seed = 5) {
     std::mt19937 random(seed);
@@ -93,15 +94,15 @@ struct ToyPolicy {
   }
 };
 
-// What an estimator does to samples of the behaviour policy.
+// The moments of an estimator over samples of the behaviour policy.
 struct Moments {
   Gradient mean;
   double variance = 0;       // trace of the covariance
   double second_moment = 0;  // mean of the squared norm
 };
 
-// The estimate of the policy gradient from one sequence: minus the gradient of the method's loss,
-// divided by the number of sequences (1), with the advantage given.
+// The estimate of the policy gradient from one sequence with the given advantage: minus the
+// gradient of the method's loss, divided by the number of sequences (1).
 inline Gradient EstimateFrom(const ToySequence& s, double advantage,
                              offpolicy::MethodOptions method) {
   method.objective.normalisation = offpolicy::Normalisation::kConstant;
@@ -121,7 +122,8 @@ inline Gradient EstimateFrom(const ToySequence& s, double advantage,
   return estimate;
 }
 
-// Over all sequences, each as often as the behaviour policy draws it; the advantage is the reward.
+// The moments over all sequences, weighted by their probability under the behaviour policy. The
+// advantage is the reward.
 inline Moments Enumerate(const ToyPolicy& policy, const offpolicy::MethodOptions& method) {
   Moments moments{.mean = Gradient(policy.sequences[0].score[0].size())};
   for (const ToySequence& s : policy.sequences) {

@@ -22,7 +22,7 @@ using ::testing::Pair;
 
 enum class Kind { kOff, kTokenTis };
 
-struct Knobs {
+struct Settings {
   std::string out = "runs";
   double max_weight = 2.0;
   Kind kind = Kind::kTokenTis;
@@ -34,21 +34,22 @@ struct Knobs {
 
 class OptionBinderTest : public ::testing::Test {
  protected:
-  OptionBinderTest() { Bind(binder_, knobs_); }
+  OptionBinderTest() { Bind(binder_, settings_); }
 
-  static void Bind(OptionBinder& binder, Knobs& knobs) {
-    binder.Text("out", &knobs.out, "where the run goes");
-    binder.Section("correction", "arrow 6", [&](OptionBinder& b) {
-      b.Number("max_weight", &knobs.max_weight, {.min = 1}, "", "ceiling on one token's weight");
-      b.Choice<Kind>("kind", &knobs.kind, {{"off", Kind::kOff}, {"token_tis", Kind::kTokenTis}},
+  static void Bind(OptionBinder& binder, Settings& settings) {
+    binder.Text("out", &settings.out, "where the run goes");
+    binder.Section("correction", "stage 6", [&](OptionBinder& b) {
+      b.Number("max_weight", &settings.max_weight, {.min = 1}, "", "ceiling on one token's weight");
+      b.Choice<Kind>("kind", &settings.kind, {{"off", Kind::kOff}, {"token_tis", Kind::kTokenTis}},
                      "which correction");
     });
     binder.Section("trainer", "the train loop", [&](OptionBinder& b) {
-      b.Integer("steps", &knobs.steps, {.min = 0, .max = 100}, "train steps", "how many | in all");
-      b.Flag("deterministic", &knobs.deterministic, "same seed, same run");
-      b.TextList("servers", &knobs.servers, "addresses");
-      b.Section("reward", "arrow 3",
-                [&](OptionBinder& r) { r.NumberMap("weights", &knobs.rewards, "by name"); });
+      b.Integer("steps", &settings.steps, {.min = 0, .max = 100}, "train steps",
+                "how many | in all");
+      b.Flag("deterministic", &settings.deterministic, "same seed, same run");
+      b.TextList("servers", &settings.servers, "addresses");
+      b.Section("reward", "stage 3",
+                [&](OptionBinder& r) { r.NumberMap("weights", &settings.rewards, "by name"); });
     });
     binder.Ignore("rollout_server");
   }
@@ -56,7 +57,7 @@ class OptionBinderTest : public ::testing::Test {
   absl::Status Load(const std::string& yaml) { return binder_.LoadString(yaml, "run.yaml"); }
 
   OptionBinder binder_;
-  Knobs knobs_;
+  Settings settings_;
 };
 
 TEST_F(OptionBinderTest, ReadsEveryKindOfKnob) {
@@ -71,19 +72,19 @@ TEST_F(OptionBinderTest, ReadsEveryKindOfKnob) {
                    "rollout_server:\n"
                    "  anything: [1, 2]\n"),
               IsOk());
-  EXPECT_EQ(knobs_.out, "a b");
-  EXPECT_EQ(knobs_.max_weight, 3.5);
-  EXPECT_EQ(knobs_.kind, Kind::kOff);
-  EXPECT_EQ(knobs_.steps, 7);
-  EXPECT_TRUE(knobs_.deterministic);
-  EXPECT_THAT(knobs_.servers, ElementsAre("h:1", "h2"));
-  EXPECT_THAT(knobs_.rewards, ElementsAre(Pair("exact", 1.0), Pair("length", -0.25)));
+  EXPECT_EQ(settings_.out, "a b");
+  EXPECT_EQ(settings_.max_weight, 3.5);
+  EXPECT_EQ(settings_.kind, Kind::kOff);
+  EXPECT_EQ(settings_.steps, 7);
+  EXPECT_TRUE(settings_.deterministic);
+  EXPECT_THAT(settings_.servers, ElementsAre("h:1", "h2"));
+  EXPECT_THAT(settings_.rewards, ElementsAre(Pair("exact", 1.0), Pair("length", -0.25)));
 }
 
 TEST_F(OptionBinderTest, KeepsDefaultsForAnEmptyFileAndAnEmptySection) {
   EXPECT_THAT(Load(""), IsOk());
   EXPECT_THAT(Load("correction:\n"), IsOk());
-  EXPECT_EQ(knobs_.max_weight, 2.0);
+  EXPECT_EQ(settings_.max_weight, 2.0);
 }
 
 TEST_F(OptionBinderTest, NamesFileLineAndNearestNameOfAnUnknownKey) {
@@ -150,9 +151,9 @@ TEST_F(OptionBinderTest, SetsOneKnobFromTheCommandLine) {
   EXPECT_THAT(binder_.Set("out=a: {b} # c"), IsOk());
   EXPECT_THAT(binder_.Set("trainer.servers=[a, b]"), IsOk());
   EXPECT_THAT(binder_.Set("rollout_server.port=1"), IsOk());
-  EXPECT_EQ(knobs_.max_weight, 3);
-  EXPECT_EQ(knobs_.out, "a: {b} # c");
-  EXPECT_THAT(knobs_.servers, ElementsAre("a", "b"));
+  EXPECT_EQ(settings_.max_weight, 3);
+  EXPECT_EQ(settings_.out, "a: {b} # c");
+  EXPECT_THAT(settings_.servers, ElementsAre("a", "b"));
 }
 
 TEST_F(OptionBinderTest, NamesTheAssignmentThatCannotBeSet) {
@@ -167,24 +168,24 @@ TEST_F(OptionBinderTest, NamesTheAssignmentThatCannotBeSet) {
 }
 
 TEST_F(OptionBinderTest, PrintsWhatItReadsBackToTheSameValues) {
-  knobs_ = {.out = "a \"b\"\n: #\x01 null",
-            .max_weight = 1.1,
-            .kind = Kind::kOff,
-            .deterministic = true,
-            .steps = 3,
-            .servers = {"", "null", "h:1", "x, y]"},
-            .rewards = {{"exact match", 0.1}, {"length", -1e-9}}};
-  Knobs copy;
+  settings_ = {.out = "a \"b\"\n: #\x01 null",
+               .max_weight = 1.1,
+               .kind = Kind::kOff,
+               .deterministic = true,
+               .steps = 3,
+               .servers = {"", "null", "h:1", "x, y]"},
+               .rewards = {{"exact match", 0.1}, {"length", -1e-9}}};
+  Settings copy;
   OptionBinder reader;
   Bind(reader, copy);
   const std::string yaml = binder_.ToYaml();
   ASSERT_THAT(reader.LoadString(yaml, "printed"), IsOk()) << yaml;
-  EXPECT_EQ(copy.out, knobs_.out);
-  EXPECT_EQ(copy.max_weight, knobs_.max_weight);
-  EXPECT_EQ(copy.kind, knobs_.kind);
-  EXPECT_EQ(copy.steps, knobs_.steps);
-  EXPECT_EQ(copy.servers, knobs_.servers);
-  EXPECT_EQ(copy.rewards, knobs_.rewards);
+  EXPECT_EQ(copy.out, settings_.out);
+  EXPECT_EQ(copy.max_weight, settings_.max_weight);
+  EXPECT_EQ(copy.kind, settings_.kind);
+  EXPECT_EQ(copy.steps, settings_.steps);
+  EXPECT_EQ(copy.servers, settings_.servers);
+  EXPECT_EQ(copy.rewards, settings_.rewards);
   EXPECT_EQ(reader.ToYaml(), yaml);
 }
 
@@ -213,7 +214,7 @@ TEST_F(OptionBinderTest, ReadsAFileAndNamesAMissingOne) {
   testing::TempDir dir;
   ASSERT_THAT(WriteFileAtomically(dir / "run.yaml", "out: here\n"), IsOk());
   EXPECT_THAT(binder_.LoadFile(dir / "run.yaml"), IsOk());
-  EXPECT_EQ(knobs_.out, "here");
+  EXPECT_EQ(settings_.out, "here");
   EXPECT_THAT(binder_.LoadFile(dir / "none.yaml"),
               FailsWith(absl::StatusCode::kNotFound, "none.yaml"));
 }

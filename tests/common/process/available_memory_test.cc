@@ -1,4 +1,4 @@
-#include "common/process/available_memory.h"
+#include "common/process/memory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -59,7 +59,8 @@ TEST_F(AvailableMemoryTest, ReadsTheFirstVersionOfCgroupsToo) {
   EXPECT_THAT(Available(), Optional(102000));
 }
 
-// In a container without a cgroup namespace the path is the host's, and the mount the container's.
+// In a container without a cgroup namespace, the path is the host's and the mount is the
+// container's.
 TEST_F(AvailableMemoryTest, TakesTheMountsOwnLimitWhereThePathIsNotToBeSeen) {
   Write("/proc/meminfo", "MemAvailable:   1000 kB\n");
   Write("/proc/self/cgroup", "4:memory:/docker/0123\n");

@@ -25,7 +25,7 @@ TEST(ThreadTeamTest, EveryItemIsDoneOnce) {
 }
 
 TEST(ThreadTeamTest, AMemberTakesWhatASlowOneLeaves) {
-  // Member 1 owns items 5 to 9 and waits in the first of them until all others are done.
+  // Member 1 owns items 5 to 9, and waits in the first of them until all others are done.
   ThreadTeam team(2);
   std::atomic<int> done = 0;
   std::vector<int> by(10);
@@ -40,7 +40,7 @@ TEST(ThreadTeamTest, AMemberTakesWhatASlowOneLeaves) {
     });
   });
   EXPECT_EQ(done.load(), 10);
-  // Unless member 0 was so fast that it took that one too.
+  // Item 5 is member 1's unless member 0 was fast enough to take it too.
   EXPECT_TRUE(by[5] == 0 || by[9] == 0);
 }
 
@@ -70,7 +70,7 @@ TEST(ThreadTeamTest, EveryMemberRunsTheBodyUnderItsOwnIndex) {
 }
 
 TEST(ThreadTeamTest, MembersThatFellAsleepComeBack) {
-  // Longer than members spin: between two runs, and while they wait for a slow one.
+  // Waits longer than members spin, between two runs and while they wait for a slow one.
   const auto be_slow = [] {
     const double until = MonotonicSeconds() + 2e-3;
     while (MonotonicSeconds() < until) std::this_thread::yield();

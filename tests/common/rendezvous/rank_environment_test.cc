@@ -29,7 +29,7 @@ void ExpectRank(const RankEnvironment& found, const char* source, int rank, int 
 
 TEST(RankEnvironmentTest, WithoutALauncherThereIsOneRank) {
   ExpectRank(Read({}), "none", 0, 1, 0, "127.0.0.1:29500");
-  // JobSet numbers the pods of single-process jobs too, and a batch script has a process id.
+  // JobSet also numbers the pods of single-process jobs, and a batch script has a SLURM_PROCID.
   ExpectRank(Read({{"JOB_COMPLETION_INDEX", "0"}}), "none", 0, 1, 0, "127.0.0.1:29500");
   ExpectRank(Read({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}), "none", 0, 1, 0,
              "127.0.0.1:29500");
@@ -137,7 +137,7 @@ TEST(RankEnvironmentTest, WhereRankZeroIsMayBeSaidBesideEveryLauncher) {
                           {"PET_MASTER_ADDR", "a"},
                           {"PET_MASTER_PORT", "1"}}),
              "Kubeflow", 1, 2, 0, "head:5000");
-  // Two hosts of Open MPI: nothing it sets says where rank 0 is.
+  // With two hosts, Open MPI sets no variable that says where rank 0 is.
   EnvironmentVariables hosts = {{"OMPI_COMM_WORLD_RANK", "1"},
                                 {"OMPI_COMM_WORLD_SIZE", "2"},
                                 {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},

@@ -1,4 +1,4 @@
-// A caller's way to a server that is not there yet, or not there any more.
+// A caller's connection to a server that is not up yet, or not any more.
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 

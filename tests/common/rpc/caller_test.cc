@@ -1,4 +1,4 @@
-// The caller's side: whom it takes for a rollout server, and whom it shows its token.
+// The caller's side: which peers it accepts as rollout servers, and to which it sends its token.
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 

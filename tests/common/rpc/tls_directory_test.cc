@@ -38,8 +38,8 @@ class TlsDirectoryTest : public ::testing::Test {
 
 TEST_F(TlsDirectoryTest, ReadsWhoTheCertificateIsAndUntilWhen) {
   auto request = RequestOf("trainer");
-  request.not_after =
-      absl::FromTimeT(absl::ToTimeT(absl::Now()) + 3600);  // X.509 has whole seconds
+  // X.509 has whole seconds.
+  request.not_after = absl::FromTimeT(absl::ToTimeT(absl::Now()) + 3600);
   WriteIdentity(path_, authority_, request);
   const auto facts = Check();
   ASSERT_THAT(facts, IsOk());

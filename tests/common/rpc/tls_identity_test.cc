@@ -64,8 +64,8 @@ class TlsIdentityTest : public ::testing::Test {
     return TlsIdentity::Load({.directory = path_, .token_file = token_file_}, needs_);
   }
 
-  // Tokens are read after the files: once the second is taken, the files as they are were looked
-  // at.
+  // Tokens are read after the files, so once the second token is in use, the files have been read
+  // too.
   void LetItLook(const TlsIdentity& identity) {
     for (const char* token : {"1111111111111111", "2222222222222222"}) {
       WriteText(token_file_, token);
@@ -155,7 +155,7 @@ TEST_F(TlsIdentityTest, WarnsOfAnEndThatIsNear) {
   WriteIdentity(path_, authority_, request);
   auto identity = Load();
   ASSERT_THAT(identity, IsOk());
-  identity->reset();  // its thread has looked once by the time it ends
+  identity->reset();  // its thread has read the files once by the time it ends
   EXPECT_NE(Log().find("expires soon"), std::string::npos);
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 const Statistic kMean = [](std::span<const double> sums) { return sums[0] / sums[1]; };
 
-// Clusters of 50 tokens whose values share an offset of their cluster.
+// Clusters of 50 tokens whose values share the offset of their cluster.
 ClusterSums SharedOffsets(int num_clusters, double offset_sd, std::mt19937& random) {
   std::normal_distribution<double> normal;
   ClusterSums clusters{.num_sums = 2};
@@ -43,8 +43,8 @@ TEST(ClusterBootstrapTest, CoversTheTruthWhenTokensOfAClusterShareTheirError) {
   EXPECT_LT(covered_as_if_independent, 400);
 }
 
-// The known weakness: 30 clusters of very unequal size and skewed values are covered 90 times in
-// 100.
+// A known weakness: for 30 clusters of very unequal size and with skewed values, the interval
+// covers 90 times in 100.
 TEST(ClusterBootstrapTest, CoversAVerySkewedRatioNineTimesInTen) {
   std::mt19937 random(5);
   std::exponential_distribution<double> exponential;
@@ -92,11 +92,11 @@ TEST(ClusterBootstrapTest, AStatisticThatIsNotAlwaysFiniteHasNoBounds) {
 }
 
 TEST(ClusterDrawsTest, EverySampleHasAsManyClustersAsThereAre) {
-  ClusterDraws draws(13, 9);
+  ClusterResampler resampler(13, 9);
   std::vector<int> total(13);
   for (int r = 0; r < 2000; ++r) {
     int sum = 0, place = 0;
-    for (const int32_t count : draws.Next()) {
+    for (const int32_t count : resampler.Next()) {
       sum += count;
       total[static_cast<size_t>(place++)] += count;
     }

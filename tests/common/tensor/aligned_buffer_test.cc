@@ -11,7 +11,7 @@
 namespace tandem {
 namespace {
 
-// Pages of the buffer that hold memory.
+// The number of the buffer's pages that are resident.
 int64_t ResidentPages(AlignedBuffer& buffer) {
   const int64_t page = sysconf(_SC_PAGESIZE);
   std::vector<unsigned char> resident(static_cast<size_t>((buffer.size() + page - 1) / page));

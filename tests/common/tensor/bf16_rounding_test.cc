@@ -10,7 +10,7 @@ namespace {
 
 float FromBits(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
-// Between 1 and 1 + 2^-7 lies one bf16 ulp.
+// The distance from 1 to the next bf16.
 constexpr float kUlp = 0x1.0p-7f;
 
 TEST(Bf16RoundingTest, NearestRoundsHalfToEven) {
@@ -44,7 +44,7 @@ TEST(Bf16RoundingTest, DitherLeavesRepresentableValuesAlone) {
 }
 
 TEST(Bf16RoundingTest, DitherKeepsItsThresholdAsAnElementMoves) {
-  // Once an element rounds up it stays up while its master rises within the ulp.
+  // Once an element rounds up, it stays up while its master rises within the ulp.
   for (uint64_t i = 0; i < 200; ++i) {
     bool was_up = false;
     for (int step = 0; step <= 64; ++step) {

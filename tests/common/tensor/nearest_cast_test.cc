@@ -1,4 +1,4 @@
-// Against LibTorch's own conversions.
+// Compared with LibTorch's own conversions.
 #include "common/tensor/nearest_cast.h"
 
 #include <ATen/ATen.h>

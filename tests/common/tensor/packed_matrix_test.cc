@@ -18,7 +18,7 @@ using Rows = std::vector<std::vector<float>>;
 
 float Rounded(float x) { return std::bit_cast<float>(static_cast<uint32_t>(NearestBf16(x)) << 16); }
 
-// Values that bf16 holds exactly, so that both kinds of matrix stand for the same numbers.
+// Values that bf16 represents exactly, so that both kinds of matrix hold the same numbers.
 Rows RandomRows(int64_t n, int64_t depth, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -35,7 +35,7 @@ PackedMatrix PackFp32(const Rows& weights) {
   return PackedMatrix(rows, static_cast<int64_t>(weights[0].size()));
 }
 
-// Packs into `matrix`, whatever it holds.
+// Packs into `matrix`, whatever its contents.
 void PackBf16(const Rows& weights, PackedMatrix* matrix) {
   std::vector<std::vector<uint16_t>> bits;
   for (const auto& row : weights) {
@@ -186,7 +186,7 @@ TEST(PackedMatrixLayoutTest, NewWeightsTakeThePlaceOfThoseBefore) {
 }
 
 TEST_P(PackedMatrixTest, OperandsAreRoundedToTheNearestBf16AndHalfWayToTheEvenOne) {
-  // 1 + 2^-8 lies half way between 1 and the next bf16 and goes to the even one, 1.
+  // 1 + 2^-8 is half way between 1 and the next bf16, and rounds to the even one, 1.
   const std::vector<float> row = {1.00390625f, 1.01171875f};
   std::vector<float> plain(2), rounded(2);
   std::vector<uint16_t> bits(2);

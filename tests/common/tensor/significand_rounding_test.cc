@@ -32,7 +32,7 @@ TEST(SignificandRounding, EightBitsAreBf16AndAllBitsAreUntouched) {
     const float bf16 = std::bit_cast<float>(static_cast<uint32_t>(NearestBf16(value)) << 16);
     ASSERT_EQ(RoundedToBits(value, 8), bf16) << value;
     ASSERT_EQ(std::bit_cast<uint32_t>(RoundedToBits(value, 24)), std::bit_cast<uint32_t>(value));
-    // On the lattice of its binade, and no farther than half a step.
+    // A multiple of the binade's step, at most half a step away.
     if (std::fpclassify(value) != FP_NORMAL) continue;
     const double step = std::ldexp(1.0, std::ilogb(value) + 1 - 12);
     ASSERT_LE(std::abs(double{RoundedToBits(value, 12)} - double{value}), step / 2);

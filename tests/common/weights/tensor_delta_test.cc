@@ -40,7 +40,8 @@ std::vector<std::byte> Copy(const HostTensor& tensor) {
   return {tensor.bytes.begin(), tensor.bytes.end()};
 }
 
-// A delta between random tensors of which `share` of the elements changed, there and back again.
+// Makes, adds and subtracts a delta between random tensors in which `share` of the elements
+// changed.
 template <typename Word>
 TensorDelta RoundTrip(int64_t count, double share, Word largest_step) {
   std::mt19937 random(17);

@@ -13,8 +13,8 @@ std::span<const std::byte> BytesOf(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-// 0xe220a8397b1dcdaf is what splitmix64 gives first from seed 0, as published; the others are the
-// formula of the header in Python's integers.
+// 0xe220a8397b1dcdaf is the first output of SplitMix64 for seed 0, as published. The other values
+// were computed by the header's formula with Python's integers.
 TEST(WordSums, AreTheSumsOfEachWordMixedWithItsPlace) {
   EXPECT_EQ(TermsOf(0, 0), (WordSums{0xe220a8397b1dcdaf, 0x7f9fa62eb5e942b3}));
   EXPECT_EQ(WordSumsDigest({}), "0000000000000000b4d055fcf2cbbd7b");
@@ -53,7 +53,7 @@ TEST(WordSums, WordsThatAreSwappedShiftedOrLostShow) {
   }
 }
 
-// The last word is filled up with zeros, so the length counts.
+// The last word is padded with zeros, so the length must count.
 TEST(WordSums, ZerosAtTheEndShow) {
   const std::vector<std::byte> eight(8), nine(9);
   EXPECT_NE(WordSumsDigest(eight), WordSumsDigest(nine));

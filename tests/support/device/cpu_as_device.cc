@@ -1,4 +1,4 @@
-// The trainer's device, on the CPU with emulated kernels: takes the place of
+// The trainer's device on the CPU, with emulated kernels. It replaces
 // trainer/policy/cuda/current_device.cc.
 #include "trainer/policy/cuda/launch.h"
 

@@ -20,20 +20,20 @@ constexpr int kWarp = 32;
 enum class Waits : uint8_t { kNot, kForBlock, kForWarp, kDone };
 
 struct Fibre {
-  ucontext_t context;  // where it begins
-  jmp_buf place;       // where it waits; a jump costs no system call, a change of context does
+  ucontext_t context;  // its start
+  jmp_buf place;       // where it waits; unlike a context switch, a jump needs no system call
   bool begun = false;
   std::unique_ptr<char[]> stack;
 };
 
 struct Block {
   std::vector<std::unique_ptr<Fibre>> fibres;
-  std::vector<Waits> waits;          // [fibres], together since each turn looks at all of them
+  std::vector<Waits> waits;          // [fibres], contiguous because each turn reads all of them
   std::vector<unsigned char> slots;  // [warps, 2, 32, kExchangeBytes]
-  std::vector<uint8_t> turns;        // [threads]: which of the two the last exchange took
+  std::vector<uint8_t> turns;        // [threads]: which of the two slots the last exchange used
   jmp_buf scheduler;
   const std::function<void()>* kernel = nullptr;
-  bool falling = false;  // the order in which threads take their turns
+  bool falling = false;  // whether threads take turns from the last one on
   int size = 0, running = 0;
 };
 Block block;
@@ -44,8 +44,8 @@ void Wait(Waits waits) {
   if (_setjmp(self.place) == 0) _longjmp(block.scheduler, 1);
 }
 
-// A fibre is one thread of all blocks, one after the other: to make it costs system calls, and a
-// test launches thousands of blocks.
+// A fibre runs one thread of every block, one block after the other. Making a fibre needs system
+// calls, and a test launches thousands of blocks.
 void RunFibre() {
   for (;;) {
     (*block.kernel)();
@@ -53,7 +53,7 @@ void RunFibre() {
   }
 }
 
-// Until it waits again or ends.
+// Runs the fibre until it waits again or ends.
 __attribute__((noinline)) void Resume(Fibre& fibre) {
   if (_setjmp(block.scheduler) != 0) return;
   if (fibre.begun) _longjmp(fibre.place, 1);
@@ -72,14 +72,14 @@ std::unique_ptr<Fibre> NewFibre() {
   return fibre;
 }
 
-// The kernel from its beginning, as thread `thread` of the block.
+// Starts the kernel from its beginning, as thread `thread` of the block.
 void Start(int thread) {
   while (block.fibres.size() <= static_cast<size_t>(thread)) block.fibres.push_back(NewFibre());
   block.waits.resize(block.fibres.size(), Waits::kDone);
   block.waits[static_cast<size_t>(thread)] = Waits::kNot;
 }
 
-// Lets the threads [begin, end) go on if all of them that have not ended wait so.
+// Resumes the threads [begin, end) if all of them that have not ended wait in this way.
 bool Release(int begin, int end, Waits waits) {
   bool any = false;
   for (int t = begin; t < end; ++t) {
@@ -94,8 +94,8 @@ bool Release(int begin, int end, Waits waits) {
   return any;
 }
 
-// The threads of the warp that begins at `first`, each as far as it may, until the warp waits for
-// the block. Did any run?
+// Runs each thread of the warp that begins at `first` as far as possible, until the warp waits for
+// the block. Returns whether any thread ran.
 bool RunWarp(int first) {
   bool ran = false;
   const int end = std::min(block.size, first + kWarp);
@@ -112,8 +112,8 @@ bool RunWarp(int first) {
   return ran;
 }
 
-// One warp after the other, as far as it comes: what a warp needs of another before a barrier is
-// not there. False when all threads have ended.
+// Runs one warp after the other as far as possible, so that data that a warp needs from another
+// before a barrier is missing here. Returns false when all threads have ended.
 bool Turn() {
   bool ran = false;
   const int warps = (block.size + kWarp - 1) / kWarp;

@@ -1,13 +1,13 @@
-// CUDA kernels on the CPU: what a .cu file needs of CUDA, so that a test can run kernels where
-// there is no GPU. Given to the compiler in front of the file (-include), which then compiles as
-// C++.
+// Runs CUDA kernels on the CPU: the part of CUDA that .cu files use, so that tests can run kernels
+// where there is no GPU. The compiler gets it in front of the file (-include), which then compiles
+// as C++.
 //
-// A block's threads are fibres of one thread of the CPU, each running until it waits for the
-// others: at a barrier, or in an exchange within its warp. Blocks run one after the other. So
-// indices, masks, barriers and the order of sums are those of the kernel; speed, memory spaces and
-// the device's own rounding of exp, log and sin are not. Threads that part at a barrier are found
-// (the process dies with a message), and most missing barriers are when a test runs with
-// EMULATED_ORDER=falling too: threads then take turns from the last one on.
+// The threads of a block are fibres of one CPU thread; each runs until it waits for others, at a
+// barrier or in an exchange within its warp. Blocks run one after the other. Indices, masks,
+// barriers and the order of sums are therefore those of the kernel; speed, memory spaces and the
+// device's own rounding of exp, log and sin are not. Threads that diverge at a barrier end the
+// process with a message. Most missing barriers are found if a test also runs with
+// EMULATED_ORDER=falling, in which threads take turns from the last one on.
 #ifndef TANDEM_TESTS_SUPPORT_DEVICE_CUDA_EMULATOR_H_
 #define TANDEM_TESTS_SUPPORT_DEVICE_CUDA_EMULATOR_H_
 
@@ -41,12 +41,12 @@ void WaitForBlock();
 void WaitForWarp();
 
 inline constexpr int kExchangeBytes = 16;
-// [32, kExchangeBytes], of this thread's warp, for its next exchange. Two take turns: a lane may
-// write for the next one while another still reads, so an exchange waits once, and no barrier hides
-// in it that the kernel did not ask for.
+// The slots [32, kExchangeBytes] of this thread's warp for its next exchange. There are two sets,
+// used in turn: a lane may write for the next exchange while another one still reads. So an
+// exchange waits once only, and does not add a barrier that the kernel does not have.
 unsigned char* NextSlots();
 
-// What lane `from(own lane)` gave; the lane's own value where that is no lane.
+// The value from lane `from(own lane)`; the lane's own value if that is not a lane.
 template <typename T, typename From>
 T Exchange(const T& value, const From& from) {
   static_assert(sizeof(T) <= kExchangeBytes);
@@ -61,7 +61,7 @@ T Exchange(const T& value, const From& from) {
   return got;
 }
 
-// Bit i is what lane i of the warp says.
+// Bit i is the argument of lane i of the warp.
 inline unsigned Ballot(bool yes) {
   unsigned char* const slots = NextSlots();
   slots[threadIdx.x % 32 * kExchangeBytes] = yes ? 1 : 0;

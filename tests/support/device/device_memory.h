@@ -1,5 +1,5 @@
-// Memory of what runs the kernels of a test: the GPU, or the CPU where they are emulated
-// (tests/support/device/cuda_emulator.h). One test source for both.
+// Memory of the device that runs the kernels of a test: the GPU, or the CPU where they are emulated
+// (tests/support/device/cuda_emulator.h), so that one test source serves both.
 #ifndef TANDEM_TESTS_SUPPORT_DEVICE_DEVICE_MEMORY_H_
 #define TANDEM_TESTS_SUPPORT_DEVICE_DEVICE_MEMORY_H_
 
@@ -25,8 +25,8 @@
 
 namespace tandem::cuda {
 
-// An array on the device. Read waits for the kernels before it. On the CPU it ends where a page
-// begins that nobody may touch, so that a kernel that runs past it is found.
+// An array on the device. Read waits for the kernels before it. On the CPU, the array ends at a
+// page that may not be accessed, so that a kernel that runs past the end is found.
 template <typename T>
 class DeviceArray {
  public:
@@ -103,10 +103,10 @@ inline std::vector<float> FloatsOf(const std::vector<uint16_t>& bits) {
 }
 inline std::vector<float> FloatsOf(const std::vector<float>& values) { return values; }
 
-// fp32 sums in another order; in bf16 a value may round to the neighbour.
+// For fp32 sums in another order; in bf16, a value may also round to its neighbour.
 constexpr double Tolerance(Element element) { return element == Element::kFp32 ? 4e-6 : 0x1p-8; }
 
-// got = want to within `tolerance` of the larger of want and the typical size `scale`.
+// Expects got = want, within `tolerance` of the larger of want and the typical size `scale`.
 inline void ExpectClose(const std::vector<float>& got, const std::vector<float>& want,
                         double tolerance, double scale = 0.05) {
   ASSERT_EQ(got.size(), want.size());

@@ -1,7 +1,7 @@
-// What the CUDA runner asks of LibTorch's CUDA half (device_ops.h), on the CPU: memory is the
-// host's, there is one stream, products are LibTorch's on the CPU, flash attention is written out,
-// and a graph is its work, done again. So a test runs the runner itself, over emulated kernels;
-// what a device records and replays is not checked.
+// The operations that the CUDA runner needs from LibTorch's CUDA half (device_ops.h), on the CPU:
+// memory is the host's, there is one stream, products are LibTorch's on the CPU, flash attention is
+// written out, and replaying a graph repeats its work. Tests can thus execute the runner itself,
+// over emulated kernels; what a real device records and replays is not tested.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>

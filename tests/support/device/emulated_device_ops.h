@@ -1,4 +1,4 @@
-// What tests set of the device that emulated_device_ops.cc stands for.
+// The settings of the device that emulated_device_ops.cc emulates.
 #ifndef TANDEM_TESTS_SUPPORT_DEVICE_EMULATED_DEVICE_OPS_H_
 #define TANDEM_TESTS_SUPPORT_DEVICE_EMULATED_DEVICE_OPS_H_
 
@@ -10,9 +10,9 @@ namespace tandem::rollout::cuda {
 
 struct EmulatedDevice {
   DeviceMemory memory = {int64_t{16} << 30, int64_t{16} << 30};
-  int64_t graphs_left = int64_t{1} << 40;  // then there is no memory for another one
+  int64_t graphs_left = int64_t{1} << 40;  // after this many, memory for graphs is exhausted
 };
-EmulatedDevice& emulated_device();  // of the process
+EmulatedDevice& emulated_device();  // one per process
 
 }  // namespace tandem::rollout::cuda
 

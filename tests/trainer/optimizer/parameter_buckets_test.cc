@@ -4,6 +4,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -304,11 +305,11 @@ TEST(ParameterBucketsTest, ParametersGoOverTheirGroupAndValuesOverTheOther) {
            if (groups[0]->rank() == 0) {
              EXPECT_TRUE(whole->equal(Counted()[1].master.detach().view(-1)));
            }
-           if (absl::Status barrier = groups[1]->Barrier(); !barrier.ok()) return barrier;
+           if (absl::Status met = groups[1]->AllReduce(at::zeros({1})); !met.ok()) return met;
            groups[0]->Abort("values");
            EXPECT_THAT(collected(), FailsWith(absl::StatusCode::kAborted, "values"));
            EXPECT_THAT(moved(), IsOk());
-           if (absl::Status barrier = groups[1]->Barrier(); !barrier.ok()) return barrier;
+           if (absl::Status met = groups[1]->AllReduce(at::zeros({1})); !met.ok()) return met;
            groups[1]->Abort("parameters");
            EXPECT_THAT(moved(), FailsWith(absl::StatusCode::kAborted, "parameters"));
            return absl::OkStatus();

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "common/tensor/vector_exp.h"
+#include "trainer/policy/cpu/vector_exp.h"
 
 namespace tandem::trainer {
 

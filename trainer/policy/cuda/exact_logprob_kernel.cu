@@ -52,12 +52,12 @@ __global__ void __launch_bounds__(kRowThreads) ExactLogprobKernel(TokenLogprobs 
   const float* logits = task.of.logits + row * task.of.vocabulary;
   const Support support = SupportOf(task.of, row);
   const RowLargest largest = LargestOf(logits, size, support, shared.row);
-  if (largest.broken || largest.of_allowed == -kRowInfinity) {
+  if (largest.broken || largest.allowed == -kRowInfinity) {
     if (threadIdx.x != 0) return;
     task.logprobs[row] = task.entropies[row] = task.lse[row] = __builtin_nanf("");
     return;
   }
-  const RowScale scale = {largest.of_allowed, task.of.inverse_temperature};
+  const RowScale scale = {largest.allowed, task.of.inverse_temperature};
   const RowSums sums = SumsOf(logits, size, support, scale, shared);
   if (threadIdx.x != 0) return;
   const double log_mass = log(sums.mass);

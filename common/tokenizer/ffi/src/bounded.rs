@@ -1,7 +1,8 @@
-//! Values that a template keeps from one round of a loop to the next (`{% set ns.x = ... %}`) stay small, so
-//! that no loop can exhaust memory or nest so deep that printing or dropping it overflows the stack.
+//! Bounds the values that a template keeps from one round of a loop to the next (`{% set ns.x = ... %}`), so
+//! that no loop can exhaust memory, or nest values so deep that printing or dropping them overflows the stack.
 //!
-//! minijinja lets any value in, a namespace in itself too. Here every such assignment goes through a filter.
+//! minijinja accepts any value there, even a namespace inside itself. Here every such assignment goes through
+//! a filter.
 
 use minijinja::machinery::{tokenize, Token, WhitespaceConfig};
 use minijinja::value::{Value, ValueKind};
@@ -51,7 +52,7 @@ pub fn with_bounded_sets(
     Ok(out)
 }
 
-/// Where the scan is.
+/// The state of the scan.
 enum Target {
     Elsewhere,
     Block,
@@ -59,7 +60,7 @@ enum Target {
     Value,
 }
 
-/// The filter: `value`, with what is computed on demand written out.
+/// The filter. Returns `value`, with lazily computed parts evaluated.
 pub fn bounded(value: Value) -> Result<Value, Error> {
     let mut size = 0;
     plain(value, 0, &mut size)

@@ -89,7 +89,7 @@ fn guard(body: impl FnOnce() -> Result<Vec<u8>, Failure>) -> TandemResult {
 }
 
 fn load(tokenizer: &str, config: &str, template: &str) -> Result<TandemTokenizer, Failure> {
-    // The crate panics over some malformed files.
+    // The crate panics on some malformed files.
     let vocabulary = caught(|| Vocabulary::parse(tokenizer).map_err(|e| e.to_string()))
         .unwrap_or_else(Err)
         .map_err(|e| Failure::Invalid(format!("tokenizer.json: {e}")))?;

@@ -17,7 +17,7 @@ pub struct Vocabulary {
 impl Vocabulary {
     pub fn parse(json: &str) -> Result<Self, String> {
         let mut tokenizer: Tokenizer = json.parse().map_err(|e| format!("{e}"))?;
-        // A saved tokenizer may carry both; here ids are always those of the whole text, no more.
+        // A saved tokenizer may have truncation and padding; here the ids are always those of the whole text.
         tokenizer.with_truncation(None).map_err(|e| e.to_string())?;
         tokenizer.with_padding(None);
         let size = tokenizer.get_vocab_size(true) as i64;
@@ -43,7 +43,7 @@ impl Vocabulary {
     pub fn decode(&self, ids: &[i32], skip_special_tokens: bool) -> Result<String, Failure> {
         let mut known = Vec::with_capacity(ids.len());
         for (i, &id) in ids.iter().enumerate() {
-            // The crate drops an unknown id without a word.
+            // The crate drops an unknown id without an error.
             match u32::try_from(id) {
                 Ok(id) if self.tokenizer.id_to_token(id).is_some() => known.push(id),
                 _ => {

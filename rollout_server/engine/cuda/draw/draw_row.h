@@ -129,9 +129,9 @@ class DrawRow {
     largest_ = space_.parts[0];
     for (int p = 1; p < parts_; ++p) MergeLargest(space_.parts[p], largest_);
     SettleLargest(largest_);
-    if (largest_.broken || largest_.of_allowed == -kRowInfinity) return false;
-    raw_ = {largest_.of_all, 1.0f};
-    scale_ = greedy_ ? raw_ : RowScale{largest_.of_allowed, 1.0f / draw_.temperature};
+    if (largest_.broken || largest_.allowed == -kRowInfinity) return false;
+    raw_ = {largest_.all, 1.0f};
+    scale_ = greedy_ ? raw_ : RowScale{largest_.allowed, 1.0f / draw_.temperature};
     if (draw_.min_p > 0) least_ = log(static_cast<double>(draw_.min_p));
     return true;
   }

@@ -1,4 +1,4 @@
-#include "common/base/random_normal.h"
+#include "common/base/stable_random.h"
 
 #include <cmath>
 #include <numbers>

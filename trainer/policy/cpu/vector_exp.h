@@ -1,14 +1,13 @@
-// An exponential the compiler vectorises, and the attribute that compiles a kernel once per
-// instruction set. Used by the CPU kernels of the engine and of the trainer. Free of LibTorch;
-// pure.
-#ifndef TANDEM_COMMON_TENSOR_VECTOR_EXP_H_
-#define TANDEM_COMMON_TENSOR_VECTOR_EXP_H_
+// An exponential that the compiler can vectorise, and an attribute that compiles a kernel once per
+// instruction set. Used by the CPU kernels of the trainer. Free of LibTorch; pure.
+#ifndef TANDEM_TRAINER_POLICY_CPU_VECTOR_EXP_H_
+#define TANDEM_TRAINER_POLICY_CPU_VECTOR_EXP_H_
 
 #include <bit>
 #include <cstdint>
 
-// Compiles a function once per instruction set and picks at load time. Sanitizers start after the
-// resolvers run, so their builds get the plain version.
+// Compiles a function once per instruction set and selects one at load time. Sanitizers start after
+// the selection, so their builds use the plain version.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define TANDEM_VECTOR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
@@ -17,7 +16,9 @@
 
 namespace tandem {
 
-// e^x to about 2 units in the last place for x in [-87, 88]; clamped outside, so never infinite.
+// e^x to about 2 units in the last place for x in [-87, 88]. Clamps x to that range, so the result
+// is never infinite. The reduction and the polynomial are those of expf in the Cephes library
+// (Moshier).
 __attribute__((always_inline)) inline float VectorExp(float x) {
   x = x < -87.0f ? -87.0f : (x > 88.0f ? 88.0f : x);
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
@@ -35,4 +36,4 @@ __attribute__((always_inline)) inline float VectorExp(float x) {
 
 }  // namespace tandem
 
-#endif  // TANDEM_COMMON_TENSOR_VECTOR_EXP_H_
+#endif  // TANDEM_TRAINER_POLICY_CPU_VECTOR_EXP_H_

@@ -1,19 +1,26 @@
-#include "common/process/available_memory.h"
+#include "common/process/memory.h"
+
+#include <sys/resource.h>
+
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include <algorithm>
 #include <fstream>
 #include <initializer_list>
+#include <limits>
 #include <sstream>
 #include <string_view>
 
 namespace tandem {
 namespace {
 
-// What memory controllers of the two kinds call their files.
+// File names of the memory controllers of cgroup v1 and v2.
 struct CgroupFiles {
   const char* limit;
   const char* usage;
-  // The entries of memory.stat that count pages of files, which the kernel can drop.
+  // Entries of memory.stat for pages of files, which the kernel can drop.
   std::initializer_list<std::string_view> droppable;
 };
 const CgroupFiles kVersion1 = {
@@ -21,7 +28,7 @@ const CgroupFiles kVersion1 = {
 const CgroupFiles kVersion2 = {
     "memory.max", "memory.current", {"active_file", "inactive_file", "slab_reclaimable"}};
 
-// The whole number at the beginning of a file; nothing when there is none ("max").
+// The integer at the beginning of a file; nullopt if there is none (as in "max").
 std::optional<int64_t> NumberIn(const std::string& path) {
   std::ifstream file(path);
   int64_t number = 0;
@@ -29,7 +36,7 @@ std::optional<int64_t> NumberIn(const std::string& path) {
   return number;
 }
 
-// The numbers that follow these names, each at the beginning of a line, added up.
+// The sum of the numbers after these names, each at the beginning of a line.
 int64_t SumOf(const std::string& path, std::initializer_list<std::string_view> names) {
   std::ifstream file(path);
   int64_t sum = 0;
@@ -56,9 +63,9 @@ std::optional<int64_t> LeftIn(const std::string& cgroup, const CgroupFiles& file
   return *limit - *usage + SumOf(cgroup + "/memory.stat", files.droppable);
 }
 
-// The least that the cgroup at `path` below `mount` and those above it leave: each may have a
-// limit. Where the path is the host's and not to be seen from here, the mount itself is this
-// container's.
+// The minimum that the cgroup at `path` below `mount`, and those above it, leave: each may have a
+// limit. If the path is the host's and not visible from here, the mount itself is this container's
+// cgroup.
 void TakeLeastOfCgroups(const std::string& mount, std::string path, const CgroupFiles& files,
                         std::optional<int64_t>& least) {
   while (!path.empty() && path != "/") {
@@ -89,6 +96,19 @@ std::optional<int64_t> AvailableMemoryBytes(const std::string& root) {
     }
   }
   return least;
+}
+
+int64_t PeakMemoryBytes() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+void KeepFreedMemory() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+#endif
 }
 
 }  // namespace tandem

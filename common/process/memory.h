@@ -1,0 +1,30 @@
+// Memory of this process: how much it can still allocate, how much it has used, and whether it keeps
+// what it frees.
+#ifndef TANDEM_COMMON_PROCESS_MEMORY_H_
+#define TANDEM_COMMON_PROCESS_MEMORY_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace tandem {
+
+// How many bytes this process can still allocate before the kernel's out-of-memory killer ends it,
+// given the limits of the machine and of the memory cgroups (v1 or v2) of the process. Reads files
+// below `root`; "" is this machine. The page cache counts as free, since the kernel can drop it.
+// Returns nullopt if neither /proc/meminfo nor a cgroup tells. Thread-safe.
+std::optional<int64_t> AvailableMemoryBytes(const std::string& root = "");
+
+// The peak resident size in bytes since the process started, including shared libraries and mapped
+// files that it touched. Thread-safe.
+int64_t PeakMemoryBytes();
+
+// From now on the whole process keeps memory that it frees, for later allocations. Does nothing with
+// C libraries other than glibc. For the main function of programs that train on the CPU: they free
+// the activations of a row and allocate them again for the next one. By default, glibc returns such
+// memory to the kernel, which clears it again; that costs 7 % of a forward and backward pass.
+void KeepFreedMemory();
+
+}  // namespace tandem
+
+#endif  // TANDEM_COMMON_PROCESS_MEMORY_H_
