@@ -1,5 +1,5 @@
 // ProbeOptions, SplitOptions: which drift a run measures beside that of its steps, and how often
-// (docs/probe_set.md).
+// (docs/attribution.md).
 #ifndef TANDEM_TRAINER_DRIFT_OPTIONS_H_
 #define TANDEM_TRAINER_DRIFT_OPTIONS_H_
 
