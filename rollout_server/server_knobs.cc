@@ -68,7 +68,7 @@ void BindInjection(OptionBinder& binder, ServerOptions& o) {
   binder.Section("drift", "drift lab", [&](OptionBinder& drift) {
     drift.Section(
         "inject",
-        "faults of known size in the rollout server, all off by default (docs/injectors.md)",
+        "faults of known size in the rollout server, all off by default (docs/calibration.md)",
         [&](OptionBinder& b) { BindOptions(b, o.engine.faults); });
   });
 }

@@ -110,9 +110,9 @@ void BindOptions(OptionBinder& binder, TrainerOptions& options) {
                  [&](OptionBinder& b) { BindCheckpoint(b, options.checkpoint); });
   binder.Section("capture", "batches for the drift lab",
                  [&](OptionBinder& b) { BindOptions(b, options.capture); });
-  binder.Section("probe", "a fixed set of completions that both sides score (docs/probe_set.md)",
+  binder.Section("probe", "a fixed set of completions that both sides score (docs/attribution.md)",
                  [&](OptionBinder& b) { BindOptions(b, options.probe); });
-  binder.Section("split", "drift of a step in its additive parts (docs/probe_set.md)",
+  binder.Section("split", "drift of a step in its additive parts (docs/attribution.md)",
                  [&](OptionBinder& b) { BindOptions(b, options.split); });
   binder.Section("eval", "held-out prompts",
                  [&](OptionBinder& b) { BindOptions(b, options.eval); });

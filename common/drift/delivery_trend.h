@@ -1,5 +1,5 @@
 // DeliveryTrend: does a server run what it was pushed? A regression over the pushes of a run
-// (docs/probe_set.md). Pure.
+// (docs/attribution.md). Pure.
 //
 // At equal weights the two sides differ by rounding alone, whose size does not depend on how far
 // training went. A tensor that never arrives stays at its first value, so to first order its gap

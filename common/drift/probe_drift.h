@@ -1,5 +1,5 @@
 // ProbeDrift: the gap between trainer and servers on a fixed set of completions, and how the gap on
-// fresh ones splits into it and what is new about them (docs/probe_set.md). Pure.
+// fresh ones splits into it and what is new about them (docs/attribution.md). Pure.
 //
 //   fresh drift = probe drift + visitation shift
 //

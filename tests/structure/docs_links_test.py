@@ -4,7 +4,7 @@ import re
 from source_tree import ROOT
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def anchors(text):

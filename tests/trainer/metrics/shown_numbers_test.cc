@@ -52,7 +52,7 @@ TEST(ShownNumbersTest, AlertRulesHaveTheBoundsOfTheTable) {
 TEST(ShownNumbersTest, PagesHaveTheBoundsOfTheTable) {
   const double k3 = Number("drift/k3").high, ess = Number("drift/ess_fraction").low;
   const ShownNumber& weight = Number("drift/mean_w");
-  const std::string runbook = TextOf("docs/runbook.md"), guide = TextOf("docs/gap_guide.md");
+  const std::string runbook = TextOf("docs/runbook.md"), guide = TextOf("docs/mismatch_guide.md");
   EXPECT_THAT(runbook, HasSubstr(absl::StrCat("more than ", Number("drift/mean_abs_delta").high,
                                               " nats a token (mean abs(delta))")));
   EXPECT_THAT(runbook,
