@@ -63,9 +63,8 @@ TEST(ShownNumbersTest, PagesHaveTheBoundsOfTheTable) {
   EXPECT_EQ(k3, 1e-3) << "as the line above";
   EXPECT_THAT(guide,
               HasSubstr(absl::StrCat("| below ", ess, ". Ask whether it is before the clamp")));
-  EXPECT_THAT(
-      TextOf("docs/alerts.md"),
-      HasSubstr(absl::StrCat("`drift_guard` ", Number("drift/mean_abs_delta").high, " nats")));
+  EXPECT_THAT(runbook, HasSubstr(absl::StrCat("`drift_guard` ", Number("drift/mean_abs_delta").high,
+                                              " nats")));
 }
 
 }  // namespace
