@@ -48,7 +48,7 @@ check-full:      ## every test, the slow ones too, the cuda build, and a minute 
 	@$(MAKE) cuda
 	@$(MAKE) fuzz
 
-cuda:            ## compile and link the CUDA path into build/cuda; no GPU is needed (docs/cuda.md)
+cuda:            ## compile and link the CUDA path into build/cuda; no GPU is needed (docs/dev/cuda.md)
 	@deploy/setup/install.sh --cuda
 	@cmake --preset cuda -Wno-dev --log-level=WARNING
 	@cmake --build --preset cuda -j $(JOBS)

@@ -62,7 +62,7 @@ void BindRun(OptionBinder& binder, TrainerOptions& options) {
       "rank 0 appends spans of steps, group calls and pushes here as OTLP JSON lines; empty: off");
   binder.Text("history", &options.history,
               "directory for a record of what became of each group and weight version "
-              "(docs/history.md); empty: off");
+              "(docs/run_directory.md); empty: off");
 }
 
 // A budget that nothing is measured against would never act.

@@ -1,6 +1,6 @@
 // Capture: one batch of completions with everything that is known about it, on disk: the unit of
 // study, of bug reports and of counterfactual replay. Written by the trainer (capture.every) and by
-// `tandem drift capture`; read by the drift lab. Format: docs/capture_format.md. Free of LibTorch.
+// `tandem drift capture`; read by the drift lab. Format: docs/run_directory.md. Free of LibTorch.
 //
 // A directory with tensors.safetensors (columns) and manifest.json (facts, and the digest of the
 // columns), which is written last: a directory without one is not a capture.

@@ -1,5 +1,5 @@
 // Drift metrics of one train step or capture: behaviour against proximal log-probs, before any
-// clamp, with intervals (drift.md section 1; formulas in docs/drift_metrics.md). The trainer's step
+// clamp, with intervals (drift.md section 1; formulas in docs/metrics.md). The trainer's step
 // metrics and the drift lab call this and nothing else. Pure functions over plain spans.
 #ifndef TANDEM_COMMON_DRIFT_DRIFT_METRICS_H_
 #define TANDEM_COMMON_DRIFT_DRIFT_METRICS_H_

@@ -3,7 +3,7 @@
 //
 // Sources of the estimators: k1, k2, k3 are Schulman's (2020), of KL(behaviour || proximal) on
 // tokens the behaviour policy drew; reverse KL, chi-square and ESS are plain importance sampling;
-// the calibration test is that of docs/drift_metrics.md.
+// the calibration test is that of docs/metrics.md.
 #ifndef TANDEM_COMMON_DRIFT_DRIFT_SUMS_H_
 #define TANDEM_COMMON_DRIFT_DRIFT_SUMS_H_
 

@@ -1,6 +1,6 @@
 // PeerMetrics: a step's drift under the names other systems print, each with their own formula, for
 // users who compare with dashboards they have. Only what can be computed exactly from a record; a
-// name is left out where the run's correction has no counterpart there (docs/drift_metrics.md).
+// name is left out where the run's correction has no counterpart there (docs/metrics.md).
 // Pure.
 //
 // As these systems compute over one batch on one rank. Tokens are the record's: trained, with

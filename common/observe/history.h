@@ -1,6 +1,6 @@
-// History: what one process did to groups and weight versions, as JSON lines (docs/history.md). An
+// History: what one process did to groups and weight versions, as JSON lines (docs/run_directory.md). An
 // independent program, tests/support/python/check_history.py, reads the files of a run's processes and
-// checks the guarantees of docs/guarantees.md on them.
+// checks the guarantees of docs/dev/guarantees.md on them.
 //
 // Used by the trainer's loop and the rollout server. A file that cannot be written loses events,
 // says so once in the log, and harms nothing else.
