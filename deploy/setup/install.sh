@@ -15,7 +15,7 @@
 #       --kubectl: kubectl and the schemas of Kubernetes objects, for the tests of manifests; needs Go
 #       --kubernetes: a control plane, for the tests that run manifests; minutes of compiling the first time
 #       --container: what builds the image and its base without a daemon
-#     --docs: mkdocs and nothing else, for `make docs`: 20 MB in .deps/docs-venv
+#     --docs: mkdocs and nothing else, for `make docs`: 28 MB to download (as pip download says), 163 MB in .deps/docs-venv
 #     --pictures: what the demo needs, and Chromium with a Python environment that leads it, for `make pictures`
 #     --install: what `make install` needs too
 #     --programs: what the programs need to be built and no more, in an image's build stage
