@@ -6,6 +6,10 @@ from source_tree import ROOT, name
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SOURCE = re.compile(r'<(?:img|source)\b[^>]*?\b(?:src|srcset)="([^"]+)"')
+FOLDERS = ("cli", "common", "deploy", "docs", "drift_lab", "examples", "proto", "rollout_server", "tests", "trainer")
+NAMED_PATH = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./*-]+)`")
+NAMED_FILE = re.compile(r"`(\w+\.(?:cc|h|py|cu|cuh|proto))`")
+EXAMPLES = {"x.cc", "x_test.cc"}
 OTHERS = [ROOT / page for page in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
 PAGES = [*OTHERS, *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -55,6 +59,17 @@ def test_a_broken_link_is_found(tmp_path, monkeypatch):
 def test_links_of_every_page_lead_to_a_file_and_to_a_heading_in_it():
     broken = [line for page in PAGES for line in broken_links(page)]
     assert not broken, "\n".join(broken)
+
+
+def test_files_that_pages_name_in_code_are_there():
+    """`trainer/train_step.h`, a folder, a pattern; or the last part of a file's path alone."""
+    last_parts = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")}
+    missing = []
+    for page in PAGES:
+        text = prose(page.read_text(encoding="utf-8"))
+        missing += [f"{name(page)}: {path}" for path in NAMED_PATH.findall(text) if not any(ROOT.glob(path.rstrip("/")))]
+        missing += [f"{name(page)}: {last}" for last in NAMED_FILE.findall(text) if last not in last_parts | EXAMPLES]
+    assert not missing, "\n".join(missing)
 
 
 def test_rows_of_a_table_have_as_many_cells_as_its_head():
