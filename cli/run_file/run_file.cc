@@ -94,9 +94,9 @@ std::string RunFile::Reference() {
   return absl::StrCat(
       "# Configuration\n\n"
       "For whoever writes a run file: one YAML file with the sections below describes a run.\n"
-      "`examples/demo.yaml` is a small one. First command: `tandem run examples/demo.yaml\n"
-      "--dry-run` prints the resolved configuration, what of it differs from the defaults,\n"
-      "and what is missing.\n\n"
+      "You need a model directory and prompts; `examples/demo.yaml` is a small one. First\n"
+      "command: `tandem run examples/demo.yaml --dry-run` prints the resolved configuration,\n"
+      "what of it differs from the defaults, and what is missing.\n\n"
       "`--set NAME=VALUE` overrides the file. An unknown name, a wrong type and a value out\n"
       "of range are errors that name file, line and the nearest valid name. `tandem run\n"
       "--help-config` writes this page.\n\n",

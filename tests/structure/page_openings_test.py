@@ -33,7 +33,7 @@ def test_a_page_opens_with_whom_it_is_for_what_they_need_and_a_command(page):
     text = opening(page)
     assert text.startswith("For "), "whom is it for?"
     assert re.search(r"\bneed(s|ed)?\b", text), "what do they need?"
-    assert re.search(r"\bfirst command\b", text, re.IGNORECASE), "what do they type first?"
+    assert re.search(r"\bfirst\s+command\b", text, re.IGNORECASE), "what do they type first?"
     assert "`" in text
 
 
