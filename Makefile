@@ -9,7 +9,7 @@ BIN := build/$(PRESET)/bin
 .DEFAULT_GOAL := help
 # The set-ups of two goals are one environment; compilers run side by side inside a goal.
 .NOTPARALLEL:
-.PHONY: help setup test-setup configure build demo install test check-full cuda image fuzz bench mutants format
+.PHONY: help setup test-setup configure build demo install test check-full cuda image fuzz bench mutants docs pictures format
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\): *.*## /  make \1: /p' $(MAKEFILE_LIST)
@@ -48,7 +48,7 @@ check-full:      ## every test, the slow ones too, the cuda build, and a minute 
 	@$(MAKE) cuda
 	@$(MAKE) fuzz
 
-cuda:            ## compile and link the CUDA path into build/cuda; no GPU is needed (docs/cuda.md)
+cuda:            ## compile and link the CUDA path into build/cuda; no GPU is needed (docs/dev/cuda.md)
 	@deploy/setup/install.sh --cuda
 	@cmake --preset cuda -Wno-dev --log-level=WARNING
 	@cmake --build --preset cuda -j $(JOBS)
@@ -73,6 +73,14 @@ bench: test-setup build ## rollout and trainer beside transformers and TRL, and 
 
 mutants: test-setup configure ## put each known bug in by a patch and see its test fail
 	@.deps/venv/bin/python tests/mutants/run_mutants.py $(ARGS)
+
+docs:            ## the pages of docs/ as a site with search, into build/site
+	@deploy/setup/install.sh --docs
+	@NO_MKDOCS_2_WARNING=1 .deps/docs-venv/bin/mkdocs build --strict
+
+pictures: build  ## the pictures of README.md, of a demo run with its report and its attribution; RUN=DIR takes a run that is there
+	@deploy/setup/install.sh --pictures
+	@PATH=$(CURDIR)/$(BIN):$$PATH .deps/pictures-venv/bin/python docs/figures/report_pictures.py $(RUN)
 
 format:          ## clang-format on every C++ file
 	@git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format -i

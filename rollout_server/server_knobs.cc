@@ -22,7 +22,7 @@ void BindOptions(OptionBinder& binder, ServerOptions& o) {
   binder.Text(
       "history", &o.history,
       "directory for a record of the weights installed and the completions drawn under them "
-      "(docs/history.md); empty: off");
+      "(docs/run_directory.md); empty: off");
   binder.Text("port_file", &o.port_file, "write the bound gRPC port to this file; empty: off");
   binder.Integer("max_queued_groups", &o.max_queued_groups, {.min = 1, .max = 1e6}, "groups",
                  "groups that may wait; more are refused with a retry hint");
@@ -68,7 +68,7 @@ void BindInjection(OptionBinder& binder, ServerOptions& o) {
   binder.Section("drift", "drift lab", [&](OptionBinder& drift) {
     drift.Section(
         "inject",
-        "faults of known size in the rollout server, all off by default (docs/injectors.md)",
+        "faults of known size in the rollout server, all off by default (docs/calibration.md)",
         [&](OptionBinder& b) { BindOptions(b, o.engine.faults); });
   });
 }

@@ -1,4 +1,4 @@
-// TrainStep: one experience batch in, new weights out: arrows 4 to 8 in order (trainer/README.md).
+// TrainStep: one experience batch in, new weights out: stages 4 to 8 in order (docs/dev/tour.md).
 // Owns the policy, its optimizer and, if there is one, the frozen reference policy. Its header is
 // free of LibTorch and protobuf: the trainer's loop includes it.
 //

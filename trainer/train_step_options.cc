@@ -25,7 +25,7 @@ void BindOptions(OptionBinder& binder, TrainStepOptions& options) {
   binder.Section("metrics", "what metrics.jsonl holds beside its own names", [&](OptionBinder& b) {
     b.TextList("peer_names", &options.peer_names,
                "also report drift under the names, and by the formulas, of these systems: verl, "
-               "nemo_rl, trl, prime_rl (docs/drift_metrics.md)");
+               "nemo_rl, trl, prime_rl (docs/metrics.md)");
   });
 }
 

@@ -62,7 +62,7 @@ void BindRun(OptionBinder& binder, TrainerOptions& options) {
       "rank 0 appends spans of steps, group calls and pushes here as OTLP JSON lines; empty: off");
   binder.Text("history", &options.history,
               "directory for a record of what became of each group and weight version "
-              "(docs/history.md); empty: off");
+              "(docs/run_directory.md); empty: off");
 }
 
 // A budget that nothing is measured against would never act.
@@ -110,9 +110,9 @@ void BindOptions(OptionBinder& binder, TrainerOptions& options) {
                  [&](OptionBinder& b) { BindCheckpoint(b, options.checkpoint); });
   binder.Section("capture", "batches for the drift lab",
                  [&](OptionBinder& b) { BindOptions(b, options.capture); });
-  binder.Section("probe", "a fixed set of completions that both sides score (docs/probe_set.md)",
+  binder.Section("probe", "a fixed set of completions that both sides score (docs/attribution.md)",
                  [&](OptionBinder& b) { BindOptions(b, options.probe); });
-  binder.Section("split", "drift of a step in its additive parts (docs/probe_set.md)",
+  binder.Section("split", "drift of a step in its additive parts (docs/attribution.md)",
                  [&](OptionBinder& b) { BindOptions(b, options.split); });
   binder.Section("eval", "held-out prompts",
                  [&](OptionBinder& b) { BindOptions(b, options.eval); });

@@ -199,7 +199,7 @@ void AddBenchCommand(CLI::App& app, Action& chosen) {
   CLI::App* sub = bench->add_subcommand(
       "rollout", "The rollout engine: prefill and decode, beside the machine's limits and peers");
   sub->add_option("--model", flags->model, "Hugging Face directory")->required();
-  sub->add_option("--device", flags->device, "where the forward runs (docs/cuda.md)")
+  sub->add_option("--device", flags->device, "where the forward runs (docs/dev/cuda.md)")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   sub->add_flag("--cuda-graphs,!--no-cuda-graphs", flags->cuda_graphs,

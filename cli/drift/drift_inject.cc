@@ -99,7 +99,7 @@ void AddDriftInjectCommand(CLI::App& drift, Action& chosen) {
       ->capture_default_str();
   AddJsonFlags(sub, &flags->json);
   EndHelp(*sub,
-          "The dials: `tandem run --help-config`, section drift.inject, and docs/injectors.md.",
+          "The dials: `tandem run --help-config`, section drift.inject, and docs/calibration.md.",
           "tandem drift inject examples/demo.yaml --dial temperature=0.9 --steps 3");
   sub->callback([flags, &chosen] { chosen = [flags] { return Inject(*flags); }; });
 }

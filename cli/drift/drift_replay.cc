@@ -79,7 +79,7 @@ void AddDriftReplayCommand(CLI::App& drift, Action& chosen) {
       sub->add_option("--thresholds", options.selection.thresholds,
                       "at these, for instance 1.5,3 or, for bounds, 0.5:2,0.8:1.25; with --methods")
           ->delimiter(',');
-  sub->add_flag("--all", options.selection.all, "every listed threshold (docs/drift_replay.md)")
+  sub->add_flag("--all", options.selection.all, "every listed threshold (docs/replay.md)")
       ->excludes(thresholds);
   CLI::Option* const nulls = sub->add_option(
       "--null", options.nulls,

@@ -44,7 +44,7 @@ double RunSummary::LastRewards() const {
 
 std::string RunSummary::AlertsLine() const {
   const std::string names = Counted(alerts);
-  return names.empty() ? "" : absl::StrCat("alerts: ", names, " (see docs/alerts.md)\n");
+  return names.empty() ? "" : absl::StrCat("alerts: ", names, " (see docs/runbook.md)\n");
 }
 
 std::string RunSummary::RestartsLine() const {

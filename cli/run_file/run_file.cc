@@ -93,10 +93,13 @@ std::string RunFile::Reference() {
   const RunFile defaults(std::make_unique<Impl>());
   return absl::StrCat(
       "# Configuration\n\n"
-      "One YAML file per run; every knob of its sections, with its default. Written by\n"
-      "`tandem run --help-config`; `--set NAME=VALUE` overrides the file. An unknown name, a wrong "
-      "type\n"
-      "and a value out of range are errors that name file, line and the nearest valid name.\n\n",
+      "For whoever writes a run file: one YAML file with the sections below describes a run.\n"
+      "You need a model directory and prompts; `examples/demo.yaml` is a small one. First\n"
+      "command: `tandem run examples/demo.yaml --dry-run` prints the resolved configuration,\n"
+      "what of it differs from the defaults, and what is missing.\n\n"
+      "`--set NAME=VALUE` overrides the file. An unknown name, a wrong type and a value out\n"
+      "of range are errors that name file, line and the nearest valid name. `tandem run\n"
+      "--help-config` writes this page.\n\n",
       defaults.impl_->binder.Markdown());
 }
 

@@ -52,7 +52,7 @@ class Constants {
 // An H100 SXM cluster with InfiniBand NDR.
 Constants ClusterConstants();
 // The machine a run was made on. Its values are those of one measurement with this repository's
-// benchmarks; another machine needs its own (docs/scaling_on_paper.md).
+// benchmarks; another machine needs its own (docs/research/scaling_on_paper.md).
 Constants MachineConstants();
 
 //   NOT_FOUND         no such file

@@ -1,6 +1,6 @@
 // Capture: one batch of completions with everything that is known about it, stored on disk. It is
 // the unit of study, of bug reports and of counterfactual replay. The trainer (capture.every) and
-// `tandem drift capture` write captures, and the drift lab reads them. docs/capture_format.md
+// `tandem drift capture` write captures, and the drift lab reads them. docs/run_directory.md
 // describes the format. Free of LibTorch.
 //
 // A capture is a directory with tensors.safetensors (the columns) and manifest.json (the facts, and

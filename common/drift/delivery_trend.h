@@ -1,5 +1,5 @@
 // DeliveryTrend: tests whether a server runs the weights it was pushed, with a regression over the
-// pushes of a run (docs/probe_set.md). Pure.
+// pushes of a run (docs/attribution.md). Pure.
 //
 // At equal weights, the two sides differ by rounding alone, and the size of that difference does
 // not depend on how far training went. A tensor that never arrives keeps its first value, so to

@@ -1,5 +1,5 @@
 // Training-inference mismatch (drift) metrics of one train step or capture: behaviour against
-// proximal log-probs, before any clamp, with intervals (drift.md section 1; docs/drift_metrics.md
+// proximal log-probs, before any clamp, with intervals (drift.md section 1; docs/metrics.md
 // has the formulas). Used by the trainer's step metrics and by the drift lab. Pure functions over
 // plain spans.
 #ifndef TANDEM_COMMON_DRIFT_DRIFT_METRICS_H_
@@ -63,7 +63,7 @@ struct DriftMetrics {
   double pareto_k = 0;  // of the token weights; NaN without a tail
   std::vector<DriftNumber> numbers;
 
-  // `name` must be a metric of docs/drift_metrics.md; any other name is a TANDEM_CHECK.
+  // `name` must be a metric of docs/metrics.md; any other name is a TANDEM_CHECK.
   const DriftNumber& Number(std::string_view name) const;
   double Get(std::string_view name) const { return Number(name).interval.value; }
 };

@@ -3,7 +3,7 @@
 //
 // Sources of the estimators: k1, k2 and k3 are Schulman's (2020), of KL(behaviour || proximal) on
 // tokens that the behaviour policy sampled. Reverse KL, chi-square and ESS are plain importance
-// sampling. docs/drift_metrics.md derives the calibration test.
+// sampling. docs/metrics.md derives the calibration test.
 #ifndef TANDEM_COMMON_DRIFT_DRIFT_SUMS_H_
 #define TANDEM_COMMON_DRIFT_DRIFT_SUMS_H_
 

@@ -1,7 +1,7 @@
 // PeerMetrics: a step's drift under the metric names of other systems, with their formulas, for
 // users who compare with dashboards of those systems. It has only metrics that can be computed
 // exactly from a record, and leaves out names for which the run's correction has no counterpart in
-// that system (docs/drift_metrics.md). Pure.
+// that system (docs/metrics.md). Pure.
 //
 // The values are those that the systems compute over one batch on one rank. Tokens are the
 // record's: trained, with finite log-probs. Sources, as of 2026-11: verl

@@ -1,5 +1,5 @@
 // ProbeDrift: the drift between trainer and servers on a fixed set of completions, and how the
-// drift on fresh completions splits into that and an effect of their being new (docs/probe_set.md).
+// drift on fresh completions splits into that and an effect of their being new (docs/attribution.md).
 // Pure.
 //
 //   fresh drift = probe drift + visitation shift

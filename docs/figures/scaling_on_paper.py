@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The figures of docs/scaling_on_paper.md: runs `tandem bench simulate` and draws what it says.
+"""The figures of docs/research/scaling_on_paper.md: runs `tandem bench simulate` and draws what it says.
 
     .deps/venv/bin/python docs/figures/scaling_on_paper.py
 """

@@ -78,8 +78,8 @@ std::string Strengths(const CalibrationTables& tables) {
       "interval from the tokens; *identified* ones are found by a replay that gives the record "
       "back to the last bit, so "
       "their bounds are the values that would do so, and hold the truth or are wrong.\n\n";
-  out += Head({"injector", "dial", "strength is", "slope", "intercept", "largest relative error",
-               "95 % interval or bounds hold the truth"});
+  out += Head({"injector", "fault parameter", "strength is", "slope", "intercept",
+               "largest relative error", "95 % interval or bounds hold the truth"});
   for (const InjectorRow& row : tables.injectors) {
     if (row.kind == DialKind::kSwitch) continue;
     out += Row({absl::StrCat("`", row.name, "`"), row.dial, KindName(row.kind),
@@ -93,8 +93,8 @@ std::string Strengths(const CalibrationTables& tables) {
 
 std::string Amounts(const CalibrationTables& tables) {
   std::string out =
-      "## Size of the gap\n\nAn identified dial has no sampling error, but what it does to the "
-      "tokens has: share of captures whose "
+      "## Size of the mismatch\n\nAn identified fault parameter has no sampling error, but what it "
+      "does to the tokens has: share of captures whose "
       "95 % interval (cluster bootstrap by group) holds the mean over all captures of that "
       "injector and strength, pooled over "
       "strengths. Target: 95 % inside the exact interval of so many captures.\n\n";

@@ -11,7 +11,7 @@ namespace tandem::drift {
 // A table of at most 100 columns, with what every number is and its interval.
 std::string AttributionTable(const Attribution& attribution);
 
-// One object; NaN and unknown bounds are null. Field by field in docs/drift_attribution.md.
+// One object; NaN and unknown bounds are null. Field by field in docs/attribution.md.
 std::string AttributionJson(const Attribution& attribution);
 
 }  // namespace tandem::drift

@@ -100,7 +100,7 @@ void AppendGradients(const Replay& r, std::string& out) {
       "exact: product weights without a ceiling, the unbiased estimator; off: no correction.\n"
       "noise: standard error of g over groups, relative to |g|. Brackets: 95 % over groups; too "
       "narrow\n"
-      "where noise is near 1 (docs/drift_replay.md).\n");
+      "where noise is near 1 (docs/replay.md).\n");
   if (!r.numbers.exact_withheld.empty()) {
     absl::StrAppend(&out, "Nothing is compared with exact: ", r.numbers.exact_withheld, ".\n");
   }

@@ -30,7 +30,7 @@ absl::StatusOr<WhyReport> RunWhy(const std::string& path, AttributionOptions opt
 // 100 columns. Pure.
 std::string WhyTable(const WhyReport& report);
 
-// One object; numbers that are not known are null. Field by field in docs/drift_why.md. Pure.
+// One object; numbers that are not known are null. Field by field in docs/mismatch_guide.md. Pure.
 std::string WhyJson(const WhyReport& report);
 
 }  // namespace tandem::drift

@@ -19,7 +19,7 @@ constexpr std::string_view kGate = "correction.geometric_min:correction.geometri
 constexpr std::string_view kCeiling = "correction.max_weight";
 
 // The method's own threshold first; then half and double of it or narrower and wider bounds, and
-// what others ship (docs/drift_replay.md names them).
+// what others ship (docs/replay.md names them).
 constexpr ThresholdList kThresholds[] = {
     {"tis", kCeiling, "2 1 1.2 4 8", NullRule::kTokenCeiling},
     {"icepop", kBounds, "0.5:5 0.25:10 0.5:2 0.8:1.2", NullRule::kTokenBounds},

@@ -2,9 +2,9 @@
 //
 // A threshold is text: the values of a method's threshold settings joined by ':', as in "2" for a
 // ceiling or "0.5:5" for bounds. Methods without a setting that acts on the first update after
-// sampling have none (docs/drift_replay.md).
-#ifndef TANDEM_DRIFT_LAB_REPLAY_REPLAY_METHODS_H_
-#define TANDEM_DRIFT_LAB_REPLAY_REPLAY_METHODS_H_
+// sampling have none (docs/replay.md).
+#ifndef TANDEM_DRIFT_LAB_REPLAY_METHODS_H_
+#define TANDEM_DRIFT_LAB_REPLAY_METHODS_H_
 
 #include <span>
 #include <string>

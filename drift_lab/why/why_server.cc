@@ -97,7 +97,7 @@ const char* RepairOf(Part part) {
     case Part::kTensor:
       return "push all tensors anew and compare what is computed, not only digests: "
              "drift/delivery/* of the run "
-             "(docs/probe_set.md)";
+             "(docs/attribution.md)";
     case Part::kStalePrefix:
       return "empty the prefix cache at every commit, or switch it off";
     case Part::kShift:

@@ -6,9 +6,9 @@
 // saying what a healthy engine would say, as with a real bug. It is loud all the same:
 // DescribeFaults names every active one in the log, in GetInfo and on /metrics. Score stays honest,
 // unless it is asked for what is served: it computes with the weights, transforms and arithmetic
-// that are claimed. docs/injectors.md gives each dial's real-life counterpart and its truth.
-#ifndef TANDEM_ROLLOUT_SERVER_FAULTS_ENGINE_FAULTS_H_
-#define TANDEM_ROLLOUT_SERVER_FAULTS_ENGINE_FAULTS_H_
+// that are claimed. docs/calibration.md gives each dial's real-life counterpart and its truth.
+#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_ENGINE_FAULTS_H_
+#define TANDEM_ROLLOUT_SERVER_ENGINE_ENGINE_FAULTS_H_
 
 #include <cstdint>
 #include <string>

@@ -180,6 +180,6 @@ def test_manifests_and_pages_name_the_image_as_it_is_built():
     version = re.search(r"^project\(tandem VERSION ([0-9.]*)", (SOURCE / "CMakeLists.txt").read_text(), re.M).group(1)
     assert "tag=tandem:$version-$variant" in (SOURCE / "deploy/container/build.sh").read_text()
     assert f"newTag: {version}-cpu\n" in (SOURCE / "deploy/kubernetes/base/kustomization.yaml").read_text()
-    for page in (SOURCE / "docs").glob("*.md"):
+    for page in (SOURCE / "docs").rglob("*.md"):
         for tag in re.findall(r"(?<![\w./-])tandem:(\d[\w.-]*|latest)", page.read_text()):
             assert tag in (f"{version}-cpu", f"{version}-cuda", "VERSION-cpu"), f"{page.name}: tandem:{tag}"

@@ -8,7 +8,7 @@ import pytest
 
 TANDEM = os.path.join(os.environ["TANDEM_BIN"], "tandem")
 SOURCE = pathlib.Path(os.environ["TANDEM_SOURCE"])
-PAGES = [SOURCE / "README.md", SOURCE / "SECURITY.md", SOURCE / "CONTRIBUTING.md", *sorted((SOURCE / "docs").glob("*.md"))]
+PAGES = [SOURCE / "README.md", SOURCE / "SECURITY.md", SOURCE / "CONTRIBUTING.md", *sorted((SOURCE / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.M | re.S)
 SECTIONS = ("launch", "server", "trainer", "drift")
 ON_PATH = ("`tandem` is on `PATH` after `make install`, or in a built checkout after "

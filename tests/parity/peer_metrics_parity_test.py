@@ -1,5 +1,5 @@
 """Drift under the names of other systems against their formulas in numpy, on padded batches as they have them; and
-the table of docs/drift_metrics.md against the names that the export writes."""
+the table of docs/metrics.md against the names that the export writes."""
 import json
 import os
 import pathlib
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 DRIVER = pathlib.Path(os.environ["TANDEM_BIN"]).parent / "tests" / "statistics_driver"
-DOCS = pathlib.Path(os.environ["TANDEM_SOURCE"]) / "docs" / "drift_metrics.md"
+DOCS = pathlib.Path(os.environ["TANDEM_SOURCE"]) / "docs" / "metrics.md"
 KINDS = {"off": "", "token_tis": "max_weight=1.5", "sequence_tis": "max_weight=1.5",
          **{f"{level}_{how}": "min_weight=0.8 correction.max_weight=1.5"
             for level in ("token", "sequence") for how in ("mask", "clip")}}
@@ -180,7 +180,7 @@ def test_the_table_of_the_docs_names_what_is_exported_and_nothing_else():
 
 def test_names_of_the_table_above_are_among_those_exported():
     text = DOCS.read_text(encoding="utf-8")
-    table, section = text.split("## Names elsewhere")[1].split("### Export")
+    table, section = text.split("## Names of other systems")[1].split("### Export")
     columns = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("| `")]
     assert len(columns) >= 10
     for row in columns:

@@ -1,4 +1,4 @@
-"""docs/mutants.md is what tests/mutants/run_mutants.py --table writes: a row for each patch, under the page's own words."""
+"""docs/dev/mutants.md is what tests/mutants/run_mutants.py --table writes: a row for each patch, under the page's own words."""
 import os
 import pathlib
 import sys
@@ -10,7 +10,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "mutants"))
 
 import run_mutants  # noqa: E402
 
-PAGE = SOURCE / "docs" / "mutants.md"
+PAGE = SOURCE / "docs" / "dev" / "mutants.md"
 
 
 def test_the_page_has_a_row_for_each_patch_as_the_program_writes_it():

@@ -1,7 +1,7 @@
 // ProbeOptions, SplitOptions: which drift a run measures beside that of its steps, and how often
-// (docs/probe_set.md).
-#ifndef TANDEM_TRAINER_DRIFT_DRIFT_OPTIONS_H_
-#define TANDEM_TRAINER_DRIFT_DRIFT_OPTIONS_H_
+// (docs/attribution.md).
+#ifndef TANDEM_TRAINER_DRIFT_OPTIONS_H_
+#define TANDEM_TRAINER_DRIFT_OPTIONS_H_
 
 #include <cstdint>
 #include <string>

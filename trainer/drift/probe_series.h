@@ -1,5 +1,5 @@
 // ProbeSeries: what both sides made of the probe set, version by version, and the drift/probe/ and
-// drift/visitation/ numbers of a train step (docs/probe_set.md). Pure but for what it remembers;
+// drift/visitation/ numbers of a train step (docs/attribution.md). Pure but for what it remembers;
 // used by trainer_drift.cc.
 //
 // Scores of one version meet by version, not by time: servers that are held back are compared with

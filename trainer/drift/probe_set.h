@@ -1,8 +1,8 @@
-// ProbeSet: the completions that both sides score again and again (docs/probe_set.md): the first of
-// a run, or those of a file. Kept in the run directory, with a digest, so that a resumed run asks
-// for the same.
-#ifndef TANDEM_TRAINER_DRIFT_PROBE_SET_H_
-#define TANDEM_TRAINER_DRIFT_PROBE_SET_H_
+// ProbeSet: the completions that both sides score again and again (docs/attribution.md): the first
+// of a run, or those of a file. Kept in the run directory, with a digest, so that a resumed run
+// asks for the same.
+#ifndef TANDEM_TRAINER_PROBE_SET_H_
+#define TANDEM_TRAINER_PROBE_SET_H_
 
 #include <cstdint>
 #include <string>

@@ -3,7 +3,8 @@
 namespace tandem::trainer {
 
 absl::StatusOr<int> CountCudaDevices() {
-  return absl::UnimplementedError("this build has no CUDA: build the cuda preset (docs/cuda.md)");
+  return absl::UnimplementedError(
+      "this build has no CUDA: build the cuda preset (docs/dev/cuda.md)");
 }
 
 absl::Status UseCudaDevice(int) { return CountCudaDevices().status(); }

@@ -291,7 +291,7 @@ void RolloutClient::Impl::RunTask(int index, Task task) {
   ++task.num_attempts;
   if (task.num_attempts > 1) ++num_retries;
   // A held-back batch whose other groups are done already would wait for them in vain. What is
-  // drawn does not depend on company, as far as numerics promise (docs/completion.md).
+  // drawn does not depend on company, as far as numerics promise (docs/rollouts.md).
   const int64_t batch = task.request.admission_batch().batch_id();
   server.asked_batch = std::max(server.asked_batch, batch);
   if (batch <= server.forgotten_batch || task.num_attempts > 3) {

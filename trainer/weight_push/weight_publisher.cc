@@ -149,7 +149,7 @@ absl::Status CheckBuild(const WeightPublisherOptions& options) {
   if (!wants_nccl || comm::HasNccl()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       "trainer.push.group.backend is nccl, and this build has no CUDA: build the cuda preset "
-      "(docs/cuda.md)");
+      "(docs/dev/cuda.md)");
 }
 
 WeightPublisher::WeightPublisher(const std::vector<std::string>& addresses,

@@ -4,7 +4,7 @@
 function provenance() {
   const {about} = attribution;
   return el("footer", {}, `Written by tandem drift attribute --html. Capture ${attribution.capture}`, about.created_at ? `, made ${about.created_at}` : "", about.tandem_version ? ` by tandem ${about.tandem_version}` : "",
-    `, model ${plain(about.model)}. How to read this page: docs/drift_attribution.md.`);
+    `, model ${plain(about.model)}. How to read this page: docs/attribution.md.`);
 }
 
 function buildPage() {

@@ -50,7 +50,7 @@ function timeSection() {
   const present = timeParts.filter(([key]) => hasSeries("time/" + key));
   const staleness = Object.keys(runData.staleness).map(Number).sort((a, b) => a - b);
   const cards = [
-    present.length ? barCard("Seconds per arrow", "numbers are the arrows of trainer/README.md", steps,
+    present.length ? barCard("Seconds per arrow", "numbers are the stages of docs/dev/tour.md", steps,
       present.map(([key, label, tint]) => [label, at.map((i) => series("time/" + key)[i]), tint]), {stacked: true, x: "train step", y: "seconds"}) : null,
     present.length ? card("Share of the whole run", null, timeTable(present)) : null,
     lineCard("Throughput", null, [["throughput/sampled_tokens_per_s", "sampled", "blue"], ["throughput/trained_tokens_per_s", "trained", "orange"]], {title: "tokens/s", suggestedMin: 0}),

@@ -6,7 +6,8 @@ namespace {
 
 absl::Status NoCuda() {
   return absl::FailedPreconditionError(
-      "engine.device is cuda, and this build has no CUDA: build the cuda preset (docs/cuda.md)");
+      "engine.device is cuda, and this build has no CUDA: build the cuda preset "
+      "(docs/dev/cuda.md)");
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ enum class FinishReason { kStop, kLength, kStopString, kStoppedEarly };
 
 // KV that was found in the prefix index. Both count the installs of weights at this engine: when
 // the KV was computed, and when it was found. They are equal, or the KV is of other weights; the
-// history has both, so that a program that knows nothing of the index can tell (docs/history.md).
+// history has both, so that a program that knows nothing of the index can tell (docs/run_directory.md).
 struct FoundKv {
   uint64_t of_install = 0, at_install = 0;
   uint64_t age() const { return at_install - of_install; }

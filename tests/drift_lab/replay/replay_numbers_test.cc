@@ -186,7 +186,7 @@ TEST(ReplayNumbersTest, IntervalsCoverNineTimesInTenWhereNoiseIsHalfOfTheGradien
   EXPECT_GT(coverage.ratios_covered, 0.85 * coverage.ratios);    // 136 of 150
 }
 
-// 16 groups: noise 0.63 and 1. Too narrow where there are any; docs/drift_replay.md says so.
+// 16 groups: noise 0.63 and 1. Too narrow where there are any; docs/replay.md says so.
 TEST(ReplayNumbersTest, IntervalsAreMissingOrTooNarrowWhereNoiseIsAsLargeAsTheGradient) {
   const Coverage coverage = MeasureCoverage(16);
   EXPECT_LT(coverage.cosines, 0.8 * kStudies);  // 91: icepop keeps under 8 groups in the others

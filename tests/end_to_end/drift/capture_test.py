@@ -1,4 +1,4 @@
-"""Captures of a run, read as docs/capture_format.md says, and servers held back by exactly k versions."""
+"""Captures of a run, read as docs/run_directory.md says, and servers held back by exactly k versions."""
 import json
 import re
 
@@ -10,11 +10,11 @@ from safetensors.numpy import load_file
 
 
 def documented(name):
-    """A function of docs/capture_format.md, as it stands there."""
-    page = (small_run.SOURCE / "docs" / "capture_format.md").read_text(encoding="utf-8")
+    """A function of docs/run_directory.md, as it stands there."""
+    page = (small_run.SOURCE / "docs" / "run_directory.md").read_text(encoding="utf-8")
     code = next(code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if f"def {name}(" in code)
     names = {}
-    exec(compile(code, "docs/capture_format.md", "exec"), names)  # pylint: disable=exec-used
+    exec(compile(code, "docs/run_directory.md", "exec"), names)  # pylint: disable=exec-used
     body = code[code.index("def "):]
     assert len(body.splitlines()) <= 25
     return names[name]

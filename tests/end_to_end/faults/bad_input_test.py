@@ -1,4 +1,4 @@
-"""The rows of docs/bad_input.md through the binaries: exit code, what the message names, and that nothing is lost."""
+"""The rows of docs/dev/bad_input.md through the binaries: exit code, what the message names, and that nothing is lost."""
 import contextlib
 import json
 import os

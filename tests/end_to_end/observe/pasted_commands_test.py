@@ -141,7 +141,7 @@ def test_what_a_page_tells_to_paste_works(page, model, demo, tmp_path):
     if page != "README.md":
         shutil.copytree(demo, folder / "runs", symlinks=True)
     # The reader's own run file and prompts; a page that shows them brings its own.
-    for name, text in {**run_yaml_of("docs/drift_replay.md"), **run_yaml_of(page)}.items():
+    for name, text in {**run_yaml_of("docs/replay.md"), **run_yaml_of(page)}.items():
         text = re.sub(r'format: "[^"]*"', SOME_TEXTS, text)
         (folder / name).write_text(text, encoding="utf-8")
     small_run.write_prompts(folder / "train.jsonl", count=40)

@@ -1,5 +1,5 @@
-"""Checks the guarantees G1 to G4 (docs/guarantees.md) on the histories that the processes of a run wrote
-(docs/history.md). It shares no code with the programs that it checks.
+"""Checks the guarantees G1 to G4 (docs/dev/guarantees.md) on the histories that the processes of a run wrote
+(docs/run_directory.md). It shares no code with the programs that it checks.
 
     python check_history.py DIRECTORY...       exit code 0: nothing is wrong; 1: what is wrong, one line each;
                                                 2: there is no history to check

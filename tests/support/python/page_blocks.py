@@ -38,7 +38,7 @@ class Block:
 def pages(source):
     source = pathlib.Path(source)
     return ["README.md", "CONTRIBUTING.md"] + sorted(str(path.relative_to(source))
-                                                     for path in (source / "docs").glob("*.md"))
+                                                     for path in (source / "docs").rglob("*.md"))
 
 
 def blocks_of(source, page):

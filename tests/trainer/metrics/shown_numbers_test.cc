@@ -52,7 +52,7 @@ TEST(ShownNumbersTest, AlertRulesHaveTheBoundsOfTheTable) {
 TEST(ShownNumbersTest, PagesHaveTheBoundsOfTheTable) {
   const double k3 = Number("drift/k3").high, ess = Number("drift/ess_fraction").low;
   const ShownNumber& weight = Number("drift/mean_w");
-  const std::string runbook = TextOf("docs/runbook.md"), guide = TextOf("docs/gap_guide.md");
+  const std::string runbook = TextOf("docs/runbook.md"), guide = TextOf("docs/mismatch_guide.md");
   EXPECT_THAT(runbook, HasSubstr(absl::StrCat("more than ", Number("drift/mean_abs_delta").high,
                                               " nats a token (mean abs(delta))")));
   EXPECT_THAT(runbook,
@@ -63,9 +63,8 @@ TEST(ShownNumbersTest, PagesHaveTheBoundsOfTheTable) {
   EXPECT_EQ(k3, 1e-3) << "as the line above";
   EXPECT_THAT(guide,
               HasSubstr(absl::StrCat("| below ", ess, ". Ask whether it is before the clamp")));
-  EXPECT_THAT(
-      TextOf("docs/alerts.md"),
-      HasSubstr(absl::StrCat("`drift_guard` ", Number("drift/mean_abs_delta").high, " nats")));
+  EXPECT_THAT(runbook, HasSubstr(absl::StrCat("`drift_guard` ", Number("drift/mean_abs_delta").high,
+                                              " nats")));
 }
 
 }  // namespace

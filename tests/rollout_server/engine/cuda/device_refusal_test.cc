@@ -22,7 +22,7 @@ TEST_F(DeviceRefusalTest, NamesWhatIsMissing) {
 #ifdef TANDEM_CUDA
   const char* const missing = "this machine has no CUDA device";
 #else
-  const char* const missing = "this build has no CUDA: build the cuda preset (docs/cuda.md)";
+  const char* const missing = "this build has no CUDA: build the cuda preset (docs/dev/cuda.md)";
 #endif
   EXPECT_THAT(Engine::Create(directory(), Cuda()),
               FailsWith(absl::StatusCode::kFailedPrecondition, missing));
