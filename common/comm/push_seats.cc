@@ -11,9 +11,9 @@ namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(5);
 constexpr absl::Duration kLook = absl::Milliseconds(200);  // between two looks at called_off
-// The protocol needs three kinds of keys below seats/<group>: "seat/<rank>" is set by each server,
-// and "go" by the trainer, to an empty text when all came and to the reason otherwise. "go" is
-// written once and read by all, so either every member starts to connect or none does. That is the
+// The protocol has two kinds of keys below seats/<group>: "seat/<rank>" is set by each server, and
+// "go" by the trainer, to an empty text when all came and to the reason otherwise. "go" is written
+// once and read by all, so either every member starts to connect or none does. That is the
 // invariant this class exists for: neither c10d nor NCCL can cancel a member that already waits for
 // the others to connect.
 constexpr char kGo[] = "go";

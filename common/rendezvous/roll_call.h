@@ -61,6 +61,8 @@ class RollCall {
   RollCall(const RollCall&) = delete;
   RollCall& operator=(const RollCall&) = delete;
 
+  // Publishes, with the next beat, that this member is inside collective `sequence`, or has left
+  // it.
   void Enter(int64_t sequence);
   void Leave();
 
