@@ -91,7 +91,7 @@ TEST(ClusterBootstrapTest, AStatisticThatIsNotAlwaysFiniteHasNoBounds) {
   EXPECT_FALSE(interval.known());
 }
 
-TEST(ClusterDrawsTest, EverySampleHasAsManyClustersAsThereAre) {
+TEST(ClusterResamplerTest, EverySampleHasAsManyClustersAsThereAre) {
   ClusterResampler resampler(13, 9);
   std::vector<int> total(13);
   for (int r = 0; r < 2000; ++r) {
