@@ -17,7 +17,7 @@
 #include "common/rendezvous/rendezvous.h"
 #include "common/rendezvous/steady_time.h"
 #include "common/weights/digest.h"
-#include "trainer/ranks/rank_orders.h"
+#include "trainer/ranks/remote_learner.h"
 
 namespace tandem::trainer {
 namespace {

@@ -4,8 +4,8 @@
 //
 // An order's head (what, and how many bytes) goes through the store, which can be waited on without
 // a deadline; its bytes go through the collective.
-#ifndef TANDEM_TRAINER_RANKS_RANK_ORDERS_H_
-#define TANDEM_TRAINER_RANKS_RANK_ORDERS_H_
+#ifndef TANDEM_TRAINER_RANKS_REMOTE_LEARNER_H_
+#define TANDEM_TRAINER_RANKS_REMOTE_LEARNER_H_
 
 #include <memory>
 
@@ -49,4 +49,4 @@ absl::Status FollowOrders(Learner& own, const Ranks& ranks, const StopSignal& st
 
 }  // namespace tandem::trainer
 
-#endif  // TANDEM_TRAINER_RANKS_RANK_ORDERS_H_
+#endif  // TANDEM_TRAINER_RANKS_REMOTE_LEARNER_H_

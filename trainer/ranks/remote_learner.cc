@@ -1,4 +1,4 @@
-#include "trainer/ranks/rank_orders.h"
+#include "trainer/ranks/remote_learner.h"
 
 #include <algorithm>
 #include <chrono>
