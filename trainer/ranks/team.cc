@@ -17,6 +17,7 @@
 #include "common/rendezvous/rendezvous.h"
 #include "common/rendezvous/steady_time.h"
 #include "common/weights/digest.h"
+#include "trainer/ranks/command_follower.h"
 #include "trainer/ranks/remote_learner.h"
 
 namespace tandem::trainer {
@@ -73,7 +74,9 @@ struct Team::Members {
   CondVar changed;
   bool ending ABSL_GUARDED_BY(mu) = false;
 
-  Ranks ranks() const { return {rank, size, group.get(), met->store, patience, shard_parameters}; }
+  RankLink link() const {
+    return {rank, size, group.get(), met->store, patience, shard_parameters};
+  }
 };
 
 Team::Team(std::unique_ptr<Members> members) : members_(std::move(members)) {}
@@ -127,7 +130,7 @@ RankGroups Team::groups() const {
 }
 
 std::unique_ptr<Learner> Team::Lead(std::unique_ptr<Learner> own) const {
-  return alone() ? std::move(own) : LeadRanks(std::move(own), members_->ranks());
+  return alone() ? std::move(own) : LeadRanks(std::move(own), members_->link());
 }
 
 void Team::RecordFlight(const std::string& directory) const {
@@ -152,7 +155,7 @@ void Team::TakeStopsOfOthers(StopSignal* stop) {
         }
         if (members->ending) return;
       }
-      const absl::StatusOr<bool> asked = StopAsked(members->ranks());
+      const absl::StatusOr<bool> asked = StopAsked(members->link());
       if (!asked.ok()) return;
       if (*asked) {
         log::Info("another rank was asked to stop: all do");
@@ -174,7 +177,7 @@ void Team::End(ExitCode code) const {
 }
 
 absl::Status Team::Follow(Learner& own, const StopSignal& stop, Heartbeat& heartbeat) const {
-  TANDEM_RETURN_IF_ERROR(Lost(FollowOrders(own, members_->ranks(), stop, heartbeat)));
+  TANDEM_RETURN_IF_ERROR(Lost(FollowCommands(own, members_->link(), stop, heartbeat)));
   const comm::Store& store = members_->met->store;
   const absl::StatusOr<std::string> ended = store.Get(kEnded, absl::Seconds(15));
   int code = ToInt(ExitCodeOfSignal(stop.signal()));
