@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
-#include "common/comm/rank_team.h"
+#include "common/comm/rank_reducer.h"
 #include "common/drift/peer_metrics.h"
 #include "common/offpolicy/correction.h"
 #include "common/offpolicy/loss_scales.h"
@@ -52,17 +52,13 @@ std::span<const float> AsSpan(const at::Tensor& values) {
 struct TrainStep::Impl {
   TrainStepOptions options;
   double temperature = 1;
-  ComputeDType dtype = ComputeDType::kFp32;
-  Numerics numerics = Numerics::kFast;
-  Device device = Device::kCpu;
+  PlacedPolicyOptions placing;  // of the policy and its reference
   Rounding rounding = Rounding::kDither;
   AdvantageOptions advantage;
   double kl_in_reward = 0;  // coefficient of kl_place reward; then `options` has no KL term
   std::unique_ptr<PlacedPolicy> policy, reference;
   std::unique_ptr<AdamW> optimizer;
-  comm::RankTeam team{nullptr};
-  RankGroups ranks;
-  BucketOptions buckets;
+  comm::RankReducer reducer{nullptr};
 
   // Of the batch that is being trained, by microbatch.
   struct BatchState {
@@ -79,11 +75,13 @@ struct TrainStep::Impl {
     return PackBatch(groups, {.microbatch_tokens = options.microbatch_tokens,
                               .num_minibatches = options.num_minibatches,
                               .vocab_size = policy->policy().config().vocab_size,
-                              .num_ranks = team.size()});
+                              .num_ranks = reducer.size()});
   }
   absl::StatusOr<std::unique_ptr<PlacedPolicy>> Unfilled(const ModelConfig& config,
                                                          bool trainable) const {
-    return PlacedPolicy::Create(config, dtype, trainable, numerics, device, ranks, buckets);
+    PlacedPolicyOptions own = placing;
+    own.trainable = trainable;
+    return PlacedPolicy::Create(config, own);
   }
   absl::StatusOr<std::unique_ptr<PlacedPolicy>> Place(const ModelConfig& config,
                                                       const std::vector<HostTensor>& weights,
@@ -93,7 +91,7 @@ struct TrainStep::Impl {
                                       std::span<const experience::v1::ScoredGroup> groups);
   Minibatch ProximalRows(const ExperienceBatch& batch) const;
   bool IsOwn(size_t microbatch, const BatchState& state) const {
-    return state.rank_of[microbatch] == team.rank();
+    return state.rank_of[microbatch] == reducer.rank();
   }
   absl::Status ShareRows(const Minibatch& rows, const BatchState& state,
                          std::vector<at::Tensor>& of_rows);
@@ -135,7 +133,7 @@ Minibatch TrainStep::Impl::ProximalRows(const ExperienceBatch& batch) const {
 // The microbatches of this rank, in order, and nothing where another rank has more of them.
 std::vector<std::optional<size_t>> TrainStep::Impl::Passes(const Minibatch& rows,
                                                            const BatchState& state) const {
-  std::vector<size_t> counts(static_cast<size_t>(team.size()), 0);
+  std::vector<size_t> counts(static_cast<size_t>(reducer.size()), 0);
   std::vector<std::optional<size_t>> passes;
   for (auto m = static_cast<size_t>(rows.begin); m < static_cast<size_t>(rows.end); ++m) {
     ++counts[static_cast<size_t>(state.rank_of[m])];
@@ -169,7 +167,7 @@ absl::Status TrainStep::Impl::ShareRows(const Minibatch& rows, const BatchState&
   for (int64_t m = rows.begin; m < rows.end; ++m) {
     lengths.push_back(state.batch->microbatches[static_cast<size_t>(m)].row.num_tokens());
   }
-  return team.ShareRows(
+  return reducer.ShareRows(
       lengths, std::span(of_rows).subspan(static_cast<size_t>(rows.begin), lengths.size()));
 }
 
@@ -235,7 +233,7 @@ absl::StatusOr<MinibatchSums> TrainStep::Impl::AccumulateGradients(const Minibat
   const double computed = MonotonicSeconds();
   TANDEM_RETURN_IF_ERROR(policy->buckets().FinishGradients());
   report.times.gradient_sum_wait_s += MonotonicSeconds() - computed;
-  TANDEM_RETURN_IF_ERROR(SumOverRanks(team, sums));
+  TANDEM_RETURN_IF_ERROR(SumOverRanks(reducer, sums));
   AddTokens(sums.tokens, report.loss);
   if (!state.seen[static_cast<size_t>(mini.begin)]) {
     TANDEM_RETURN_IF_ERROR(ShareRows(mini, state, state.proximal));
@@ -320,7 +318,7 @@ absl::StatusOr<OptimizerUpdate> TrainStep::Impl::UpdateMasters(double grad_scale
   TANDEM_ASSIGN_OR_RETURN(const double own, CatchTorch("norm of gradients", [&] {
                             return optimizer->SquaredGradNorm();
                           }));
-  TANDEM_ASSIGN_OR_RETURN(const double squares, team.SumInOrder(own));
+  TANDEM_ASSIGN_OR_RETURN(const double squares, reducer.SumInOrder(own));
   TANDEM_ASSIGN_OR_RETURN(const OptimizerUpdate update, CatchTorch("optimizer", [&] {
                             return optimizer->Step(squares, grad_scale);
                           }));
@@ -366,7 +364,7 @@ void TrainStep::Impl::MeasureDrift(const BatchState& state, WeightVersion versio
   const DriftRecord record = MakeDriftRecord(*state.batch, proximal, version);
   report.drift = offpolicy::ComputeDriftMetrics(record.view());
   for (const offpolicy::SplitBy by : offpolicy::kAllSplits) {
-    report.drift_splits.emplace_back(by, offpolicy::SplitDrift(record.view(), by));
+    report.drift_splits.emplace_back(by, offpolicy::BucketDrift(record.view(), by));
   }
   const bool one_update = state.batch->minibatches.size() * options.num_epochs <= 1;
   for (const std::string& name : options.peer_names) {  // CheckOptions knows them all
@@ -412,7 +410,7 @@ absl::StatusOr<StepReport> TrainStep::Run(std::span<const experience::v1::Scored
   state.proximal.resize(batch.microbatches.size());
   state.reference.resize(batch.microbatches.size());
   state.seen.resize(batch.microbatches.size());
-  state.rank_of = AssignRanks(batch, impl_->team.size());
+  state.rank_of = AssignRanks(batch, impl_->reducer.size());
   const double packed = MonotonicSeconds();
 
   // 5. batch -> proximal log-probs, under the weights this step starts from
@@ -460,17 +458,17 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   impl->temperature = setup.temperature;
-  impl->dtype = setup.dtype;
-  impl->numerics = setup.numerics;
-  impl->device = setup.device;
+  impl->placing = {.dtype = setup.dtype,
+                   .numerics = setup.numerics,
+                   .device = setup.device,
+                   .collectives = setup.collectives,
+                   .buckets = setup.buckets};
   impl->rounding = setup.rounding;
   impl->advantage = setup.advantage;
-  impl->team = comm::RankTeam(setup.ranks);
+  impl->reducer = comm::RankReducer(setup.collectives.values);
   if (options.loss.kl_place == KlPlace::kReward) {
     impl->kl_in_reward = std::exchange(impl->options.loss.kl_coefficient, 0);
   }
-  impl->ranks = {setup.ranks, setup.parameter_ranks};
-  impl->buckets = setup.buckets;
   TANDEM_ASSIGN_OR_RETURN(impl->policy, impl->Place(setup.config, setup.weights,
                                                     /*trainable=*/true));
   impl->policy->policy().CheckpointActivations(setup.checkpoint_activations);
@@ -510,7 +508,7 @@ absl::StatusOr<GroupLogprobs> TrainStep::Impl::Score(
   TANDEM_ASSIGN_OR_RETURN(const ExperienceBatch batch, Pack(groups));
   BatchState state;
   state.batch = &batch;
-  state.rank_of = AssignRanks(batch, team.size());
+  state.rank_of = AssignRanks(batch, reducer.size());
   std::vector<at::Tensor> of_rows(batch.microbatches.size());
   TANDEM_RETURN_IF_ERROR(ScoreFrozen(frozen, AllRows(state), state, of_rows));
   TANDEM_RETURN_IF_ERROR(ShareRows(AllRows(state), state, of_rows));
@@ -538,7 +536,7 @@ absl::StatusOr<GroupLogprobs> TrainStep::ScoreUnder(
 
 absl::StatusOr<double> TrainStep::DistanceFrom(const std::vector<HostTensor>& tensors) const {
   TANDEM_ASSIGN_OR_RETURN(const double squares, impl_->policy->SquaredDistance(tensors));
-  TANDEM_ASSIGN_OR_RETURN(const double sum, impl_->team.SumInOrder(squares));
+  TANDEM_ASSIGN_OR_RETURN(const double sum, impl_->reducer.SumInOrder(squares));
   return std::sqrt(sum);
 }
 
@@ -553,7 +551,7 @@ absl::StatusOr<std::vector<TensorPart>> TrainStep::CopyOwnMasters() const {
 }
 
 std::shared_ptr<BucketSource> TrainStep::DeviceBuckets(DType dtype, Rounding rounding) const {
-  if (impl_->device == Device::kCpu || sharded()) return nullptr;
+  if (impl_->placing.device == Device::kCpu || sharded()) return nullptr;
   return MakeDeviceCast(impl_->policy->policy().parameters(), dtype, rounding);
 }
 
@@ -565,7 +563,7 @@ std::vector<TensorSource> TrainStep::Masters() const { return impl_->policy->Mas
 
 bool TrainStep::sharded() const { return impl_->policy->buckets().sharded(); }
 
-absl::Status TrainStep::SumValues(std::span<double> values) { return impl_->team.Sum(values); }
+absl::Status TrainStep::SumValues(std::span<double> values) { return impl_->reducer.Sum(values); }
 
 std::vector<TensorSource> TrainStep::OptimizerState() const {
   return impl_->optimizer->State([this](size_t parameter, const std::vector<at::Tensor>& own) {

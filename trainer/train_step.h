@@ -44,12 +44,9 @@
 #include "trainer/experience/group_logprobs.h"
 #include "trainer/metrics/step_report.h"
 #include "trainer/optimizer/bucket_plan.h"
+#include "trainer/ranks/rank_collectives.h"
 #include "trainer/train_step_options.h"
 #include "trainer/weight_push/weight_cast.h"
-
-namespace tandem::comm {
-class Collective;
-}
 
 namespace tandem::trainer {
 
@@ -67,9 +64,7 @@ struct TrainStepSetup {
   std::vector<HostTensor> reference_weights;
   // The ranks that make the step together, each with the same setup, options and groups; null:
   // alone. Must outlive the step.
-  comm::Collective* ranks = nullptr;
-  // The same ranks, for tensors on the device; null: as `ranks`.
-  comm::Collective* parameter_ranks = nullptr;
+  RankCollectives collectives;
   BucketOptions buckets;
   bool checkpoint_activations = false;  // Policy::CheckpointActivations
 };
@@ -89,7 +84,7 @@ class TrainStep {
   // were. After an error from the kernels (INTERNAL) the weights are unknown: end the process.
   //   INVALID_ARGUMENT, FAILED_PRECONDITION  of PackBatch: nothing was changed
   //   INTERNAL                               a kernel failed
-  //   UNAVAILABLE                            another rank is lost, as comm::RankTeam's collective says
+  //   UNAVAILABLE                            another rank is lost, as comm::RankReducer's collective says
   // `version` is that of the weights as they are, for how far tokens lag behind.
   absl::StatusOr<StepReport> Run(std::span<const experience::v1::ScoredGroup> groups,
                                  WeightVersion version = {});

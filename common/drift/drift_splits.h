@@ -39,8 +39,8 @@ struct DriftBucket {
 };
 
 // Buckets with tokens, in rising order.
-std::vector<DriftBucket> SplitDrift(const TokenRecord& record, SplitBy by,
-                                    const BootstrapOptions& options = {});
+std::vector<DriftBucket> BucketDrift(const TokenRecord& record, SplitBy by,
+                                     const BootstrapOptions& options = {});
 
 }  // namespace tandem::offpolicy
 

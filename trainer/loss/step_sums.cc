@@ -25,7 +25,7 @@ std::vector<float> AdvantagesOf(const ExperienceBatch& batch) {
 
 }  // namespace
 
-absl::Status SumOverRanks(comm::RankTeam& team, MinibatchSums& sums) {
+absl::Status SumOverRanks(comm::RankReducer& ranks, MinibatchSums& sums) {
   LossNumbers& of = sums.tokens;
   auto num_tokens = static_cast<double>(of.num_tokens);
   double* const places[] = {&sums.policy,  &sums.kl,     &sums.total,   &sums.denominator,
@@ -34,10 +34,10 @@ absl::Status SumOverRanks(comm::RankTeam& team, MinibatchSums& sums) {
                             &num_tokens};
   std::vector<double> values;
   for (const double* const place : places) values.push_back(*place);
-  TANDEM_RETURN_IF_ERROR(team.Sum(values));
+  TANDEM_RETURN_IF_ERROR(ranks.Sum(values));
   for (size_t i = 0; i < values.size(); ++i) *places[i] = values[i];
   of.num_tokens = static_cast<int64_t>(num_tokens);
-  return team.Max(std::span(&of.ratio_max, 1));
+  return ranks.Max(std::span(&of.ratio_max, 1));
 }
 
 void AddTokens(const LossNumbers& of, LossNumbers& numbers) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/comm/rank_team.h"
+#include "common/comm/rank_reducer.h"
 #include "common/offpolicy/correction.h"
 #include "trainer/experience/experience_batch.h"
 #include "trainer/loss/policy_loss.h"
@@ -23,8 +23,8 @@ struct MinibatchSums {
   LossNumbers tokens;  // the sums over tokens of it
 };
 
-// Sums of this rank's rows become those of all rows. Errors: those of the team's collective.
-absl::Status SumOverRanks(comm::RankTeam& team, MinibatchSums& sums);
+// Sums of this rank's rows become those of all rows. Errors: those of the collective.
+absl::Status SumOverRanks(comm::RankReducer& ranks, MinibatchSums& sums);
 
 // The sums over tokens of `of`, and the larger of the two ratio_max.
 void AddTokens(const LossNumbers& of, LossNumbers& numbers);

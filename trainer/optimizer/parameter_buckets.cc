@@ -34,9 +34,9 @@ absl::Status WaitForAll(std::vector<comm::Pending>& operations) {
   return first;
 }
 
-comm::Collective* GroupOfParameters(const RankGroups& groups) {
-  if (groups.values == nullptr || groups.values->size() == 1) return nullptr;
-  return groups.parameters == nullptr ? groups.values : groups.parameters;
+comm::Collective* ParameterCollective(const RankCollectives& collectives) {
+  if (collectives.values == nullptr || collectives.values->size() == 1) return nullptr;
+  return collectives.parameters == nullptr ? collectives.values : collectives.parameters;
 }
 
 // [stage] -> parameters that no later stage uses.
@@ -55,15 +55,15 @@ std::vector<std::vector<size_t>> CompletedBy(const std::vector<std::vector<size_
 
 ParameterBuckets::ParameterBuckets(const std::vector<NamedParameter>* parameters,
                                    const std::vector<std::vector<size_t>>& stages,
-                                   const RankGroups& groups, const BucketOptions& options)
+                                   const RankCollectives& collectives, const BucketOptions& options)
     : parameters_(parameters),
-      group_(GroupOfParameters(groups)),
-      values_(groups.values),
-      sharded_(group_ != nullptr && options.shard_parameters) {
+      collective_(ParameterCollective(collectives)),
+      values_(collectives.values),
+      sharded_(collective_ != nullptr && options.shard_parameters) {
   const at::NoGradGuard no_grad;
   std::vector<int64_t> sizes;
   for (const NamedParameter& parameter : *parameters) sizes.push_back(parameter.master.numel());
-  if (group_ == nullptr) {
+  if (collective_ == nullptr) {
     slices_.resize(1);
     for (size_t i = 0; i < sizes.size(); ++i) {
       slices_[0].push_back({i, 0, sizes[i]});
@@ -73,13 +73,13 @@ ParameterBuckets::ParameterBuckets(const std::vector<NamedParameter>* parameters
   }
   completed_ = CompletedBy(stages, sizes.size());
   bucket_of_.resize(sizes.size());
-  slices_.resize(static_cast<size_t>(group_->size()));
+  slices_.resize(static_cast<size_t>(collective_->size()));
   std::vector<BucketPlan> plans =
-      sharded_ ? PlanStageBuckets(sizes, stages, group_->size(), bucket_of_stage_)
-               : PlanBuckets(sizes, group_->size(), options.bucket_bytes / 4);
+      sharded_ ? PlanStageBuckets(sizes, stages, collective_->size(), bucket_of_stage_)
+               : PlanBuckets(sizes, collective_->size(), options.bucket_bytes / 4);
   for (BucketPlan& plan : plans) {
     for (size_t r = 0; r < slices_.size(); ++r) {
-      const auto slices = SlicesOf(plan, group_->size(), static_cast<int>(r));
+      const auto slices = SlicesOf(plan, collective_->size(), static_cast<int>(r));
       slices_[r].insert(slices_[r].end(), slices.begin(), slices.end());
     }
     const size_t count = plan.placements.size();
@@ -97,7 +97,7 @@ void ParameterBuckets::MoveInto(size_t index, bool trainable) {
   const auto whole = [&] { return sharded_ ? at::empty({size}, like) : at::zeros({size}, like); };
   bucket.masters = whole();
   if (trainable) bucket.gradients = whole();
-  const int64_t part = size / group_->size(), begin = part * group_->rank();
+  const int64_t part = size / collective_->size(), begin = part * collective_->rank();
   const auto own = [&](const at::Tensor& of_bucket) {
     return sharded_ ? at::zeros({part}, like) : OwnPart(of_bucket);
   };
@@ -124,8 +124,8 @@ void ParameterBuckets::MoveInto(size_t index, bool trainable) {
 }
 
 at::Tensor ParameterBuckets::OwnPart(const at::Tensor& of_bucket) const {
-  const int64_t part = of_bucket.numel() / group_->size();
-  return of_bucket.narrow(0, part * group_->rank(), part);
+  const int64_t part = of_bucket.numel() / collective_->size();
+  return of_bucket.narrow(0, part * collective_->rank(), part);
 }
 
 std::vector<at::Tensor> ParameterBuckets::OwnOf(at::Tensor Bucket::*parts, bool gradients) const {
@@ -133,14 +133,14 @@ std::vector<at::Tensor> ParameterBuckets::OwnOf(at::Tensor Bucket::*parts, bool 
   std::vector<at::Tensor> own;
   for (const Slice& slice : own_slices()) {
     const at::Tensor& master = (*parameters_)[slice.parameter].master;
-    if (group_ == nullptr) {
+    if (collective_ == nullptr) {
       own.push_back((gradients ? master.grad() : master.detach()).view(-1));
       continue;
     }
     const Bucket& bucket = buckets_[bucket_of_[slice.parameter]];
     const auto placed =
         std::ranges::find(bucket.plan.placements, slice.parameter, &Placement::parameter);
-    const int64_t begin = bucket.plan.num_elements / group_->size() * group_->rank();
+    const int64_t begin = bucket.plan.num_elements / collective_->size() * collective_->rank();
     own.push_back(
         (bucket.*parts).narrow(0, placed->offset + slice.begin - begin, slice.num_elements));
   }
@@ -157,7 +157,7 @@ std::vector<at::Tensor> ParameterBuckets::OwnGradients() const {
 
 int64_t ParameterBuckets::HeldBytes(bool gradients) const {
   int64_t elements = 0;
-  if (group_ == nullptr) {
+  if (collective_ == nullptr) {
     for (const NamedParameter& parameter : *parameters_) {
       const bool there = !gradients || parameter.master.grad().defined();
       if (there) elements += parameter.master.numel();
@@ -194,7 +194,7 @@ void ParameterBuckets::BeginGather(size_t index) {
     bucket.masters.zero_();
     return;
   }
-  bucket.gathering = group_->StartAllGather(bucket.own_masters, bucket.masters);
+  bucket.gathering = collective_->StartAllGather(bucket.own_masters, bucket.masters);
 }
 
 void ParameterBuckets::Gather(size_t index) {
@@ -231,7 +231,7 @@ void ParameterBuckets::BeginStage(Pass pass, size_t stage) {
 
 // The sum of one bucket is under way while the next stage is computed.
 void ParameterBuckets::EndStage(Pass pass, size_t stage) {
-  if (group_ == nullptr || pass == Pass::kForward) return;
+  if (collective_ == nullptr || pass == Pass::kForward) return;
   if (!sharded_) {
     if (last_pass_) ParametersAreComplete(stage);
     return;
@@ -241,7 +241,7 @@ void ParameterBuckets::EndStage(Pass pass, size_t stage) {
   Bucket& bucket = buckets_[index];
   if (!failed_.ok()) return SetStored(bucket, bucket.has_masters, false);
   const at::Tensor part = at::empty_like(bucket.own_gradients);
-  sum_.emplace(Sum{index, part, group_->StartReduceScatter(bucket.gradients, part)});
+  sum_.emplace(Sum{index, part, collective_->StartReduceScatter(bucket.gradients, part)});
 }
 
 void ParameterBuckets::FinishSum() {
@@ -256,7 +256,7 @@ void ParameterBuckets::FinishSum() {
 
 void ParameterBuckets::BeginNext() {
   const at::Tensor& gradients = buckets_[under_way_.size()].gradients;
-  under_way_.push_back(group_->StartReduceScatter(gradients, OwnPart(gradients)));
+  under_way_.push_back(collective_->StartReduceScatter(gradients, OwnPart(gradients)));
 }
 
 void ParameterBuckets::ParametersAreComplete(size_t stage) {
@@ -272,7 +272,7 @@ void ParameterBuckets::ParametersAreComplete(size_t stage) {
 
 absl::Status ParameterBuckets::FinishGradients() {
   last_pass_ = false;
-  if (group_ == nullptr) return absl::OkStatus();
+  if (collective_ == nullptr) return absl::OkStatus();
   if (sharded_) {
     FinishSum();
     return failed_;
@@ -281,8 +281,8 @@ absl::Status ParameterBuckets::FinishGradients() {
   TANDEM_RETURN_IF_ERROR(WaitForAll(under_way_));
   for (Bucket& bucket : buckets_) {
     bucket.num_incomplete = bucket.plan.placements.size();
-    const int64_t part = bucket.gradients.numel() / group_->size();
-    const int64_t end = part * (group_->rank() + 1);
+    const int64_t part = bucket.gradients.numel() / collective_->size();
+    const int64_t end = part * (collective_->rank() + 1);
     bucket.gradients.narrow(0, 0, end - part).zero_();
     bucket.gradients.narrow(0, end, bucket.gradients.numel() - end).zero_();
   }
@@ -296,7 +296,7 @@ absl::Status ParameterBuckets::ShareMasters() {
   }
   std::vector<comm::Pending> under_way;
   for (const Bucket& bucket : buckets_) {
-    under_way.push_back(group_->StartAllGather(OwnPart(bucket.masters), bucket.masters));
+    under_way.push_back(collective_->StartAllGather(OwnPart(bucket.masters), bucket.masters));
   }
   return WaitForAll(under_way);
 }
@@ -320,7 +320,7 @@ void ParameterBuckets::Load(size_t parameter, const at::Tensor& whole) {
 absl::StatusOr<at::Tensor> ParameterBuckets::Collect(size_t parameter,
                                                      const std::vector<at::Tensor>& own,
                                                      at::ScalarType dtype) const {
-  if (group_ == nullptr) return own.front().cpu();
+  if (collective_ == nullptr) return own.front().cpu();
   at::Tensor whole;
   if (rank() == 0) whole = at::empty({(*parameters_)[parameter].master.numel()}, dtype);
   size_t next = 0;  // of the own ones

@@ -32,20 +32,20 @@
 #include "common/comm/collective.h"
 #include "trainer/optimizer/bucket_plan.h"
 #include "trainer/policy/policy.h"
-#include "trainer/ranks/rank_groups.h"
+#include "trainer/ranks/rank_collectives.h"
 
 namespace tandem::trainer {
 
 class ParameterBuckets {
  public:
-  // Masters without memory get it. With a group of several: masters move into buckets, gradients
+  // Masters without memory get it. With several ranks: masters move into buckets, gradients
   // (of masters that require them) become zeros that lie alike, and both keep this storage;
   // sharded, it is there only while a pass needs it. To be made before the first pass. Alone:
   // nothing is moved, and nothing is ever sent. `stages`: of a backward pass, the parameters each
-  // one uses. `parameters` and the groups must outlive this object.
+  // one uses. `parameters` and the collectives must outlive this object.
   ParameterBuckets(const std::vector<NamedParameter>* parameters,
-                   const std::vector<std::vector<size_t>>& stages, const RankGroups& groups,
-                   const BucketOptions& options);
+                   const std::vector<std::vector<size_t>>& stages,
+                   const RankCollectives& collectives, const BucketOptions& options);
 
   // What this rank updates: by parameter, then by place. Alone: every parameter whole.
   const std::vector<Slice>& own_slices() const { return slices_[rank()]; }
@@ -108,7 +108,9 @@ class ParameterBuckets {
     comm::Pending under_way;
   };
 
-  size_t rank() const { return group_ == nullptr ? 0 : static_cast<size_t>(group_->rank()); }
+  size_t rank() const {
+    return collective_ == nullptr ? 0 : static_cast<size_t>(collective_->rank());
+  }
   at::Tensor OwnPart(const at::Tensor& of_bucket) const;
   std::vector<at::Tensor> OwnOf(at::Tensor Bucket::*parts, bool gradients) const;
   int64_t HeldBytes(bool gradients) const;
@@ -122,8 +124,8 @@ class ParameterBuckets {
   void SetStored(Bucket& bucket, bool masters, bool gradients);
 
   const std::vector<NamedParameter>* const parameters_;
-  comm::Collective* const group_;   // of parameters; null when alone
-  comm::Collective* const values_;  // of host tensors
+  comm::Collective* const collective_;  // of parameters; null when alone
+  comm::Collective* const values_;      // of host tensors
   const bool sharded_;
   std::vector<Bucket> buckets_;
   std::vector<size_t> bucket_of_;               // [parameter]

@@ -22,20 +22,26 @@
 #include "common/model/tensor_source.h"
 #include "trainer/optimizer/parameter_buckets.h"
 #include "trainer/policy/policy.h"
-#include "trainer/ranks/rank_groups.h"
+#include "trainer/ranks/rank_collectives.h"
 #include "trainer/weight_push/weight_cast.h"
 
 namespace tandem::trainer {
 
+struct PlacedPolicyOptions {
+  ComputeDType dtype = ComputeDType::kFp32;
+  bool trainable = true;  // false: no gradients are held
+  Numerics numerics = Numerics::kFast;
+  Device device = Device::kCpu;
+  RankCollectives collectives;
+  BucketOptions buckets;
+};
+
 class PlacedPolicy {
  public:
-  // Masters are to be filled before the first pass. `groups` must outlive this object. Errors:
-  // Policy::Create's.
+  // Masters are to be filled before the first pass. The collectives must outlive this object.
+  // Errors: those of Policy::CreateUnfilled; INTERNAL: the device has no memory for the parameters.
   static absl::StatusOr<std::unique_ptr<PlacedPolicy>> Create(const ModelConfig& config,
-                                                              ComputeDType dtype, bool trainable,
-                                                              Numerics numerics, Device device,
-                                                              const RankGroups& groups,
-                                                              const BucketOptions& options);
+                                                              const PlacedPolicyOptions& options);
 
   Policy& policy() { return *policy_; }
   ParameterBuckets& buckets() { return buckets_; }
@@ -82,7 +88,7 @@ class PlacedPolicy {
   std::vector<TensorSource> Gathered(std::vector<HostTensor> own, DType dtype) const;
 
  private:
-  PlacedPolicy(std::unique_ptr<Policy> policy, const RankGroups& groups,
+  PlacedPolicy(std::unique_ptr<Policy> policy, const RankCollectives& collectives,
                const BucketOptions& options);
   // On rank 0, of what each rank has own_slices(): `own`, on any device.
   absl::StatusOr<HostTensor> Collect(size_t parameter, const TensorSpec& spec,
