@@ -60,13 +60,13 @@ struct TrainStep::Impl {
   std::unique_ptr<AdamW> optimizer;
   comm::RankReducer reducer{nullptr};
 
-  // Of the batch that is being trained, by microbatch.
+  // The batch that is being trained. Vectors are by microbatch.
   struct BatchState {
     const ExperienceBatch* batch = nullptr;
-    std::vector<int> rank_of;           // that computes the microbatch
+    std::vector<int> rank_of;           // the rank that computes it
     std::vector<at::Tensor> proximal;   // [T] each; undefined until known
     std::vector<at::Tensor> reference;  // [T] each; undefined without a reference
-    std::vector<bool> seen;             // its correction is in the report
+    std::vector<bool> seen;             // whether the report has its correction
     double weight_divisor = 0;          // batch_normalise: mean weight of the batch; 0: not divided
     std::optional<double> second_moment_cutoff;  // m2po: of a minibatch of several microbatches
   };
@@ -86,7 +86,7 @@ struct TrainStep::Impl {
   absl::StatusOr<std::unique_ptr<PlacedPolicy>> Place(const ModelConfig& config,
                                                       const std::vector<HostTensor>& weights,
                                                       bool trainable) const;
-  absl::Status MakeOptimizer(const OptimizerOptions& of_optimizer);
+  absl::Status MakeOptimizer(const OptimizerOptions& optimizer_options);
   absl::StatusOr<GroupLogprobs> Score(PlacedPolicy& frozen,
                                       std::span<const experience::v1::ScoredGroup> groups);
   Minibatch ProximalRows(const ExperienceBatch& batch) const;
@@ -94,13 +94,13 @@ struct TrainStep::Impl {
     return state.rank_of[microbatch] == reducer.rank();
   }
   absl::Status ShareRows(const Minibatch& rows, const BatchState& state,
-                         std::vector<at::Tensor>& of_rows);
+                         std::vector<at::Tensor>& rows_logprobs);
   std::vector<std::optional<size_t>> Passes(const Minibatch& rows, const BatchState& state) const;
   Minibatch AllRows(const BatchState& state) const {
     return {0, static_cast<int64_t>(state.batch->microbatches.size())};
   }
   absl::Status ScoreFrozen(PlacedPolicy& frozen, const Minibatch& rows, const BatchState& state,
-                           std::vector<at::Tensor>& of_rows) const;
+                           std::vector<at::Tensor>& rows_logprobs) const;
   absl::Status ScoreProximal(BatchState& state);
   absl::Status PoolWeights(BatchState& state) const;
   absl::Status PoolSecondMoments(const Minibatch& mini, BatchState& state);
@@ -120,17 +120,19 @@ struct TrainStep::Impl {
               StepReport& report) const;
 };
 
-// The rows that a pass of their own must score before the first update. The first minibatch's rows
-// need none: its own pass sees the weights that the step starts from. Later minibatches see later
-// weights, so theirs are scored in every mode: also where the loss does not read them (bypass), the
-// drift metrics, captures and the additive split are of the weights that the step starts from.
+// The rows that need a pass of their own before the first update. Those of the first minibatch need
+// none, because its training pass sees the weights that the step starts from. Later minibatches see
+// later weights, so their rows are scored in every mode. That includes bypass, where the loss does
+// not read them: drift metrics, captures and the additive split are about the weights that the step
+// starts from.
 Minibatch TrainStep::Impl::ProximalRows(const ExperienceBatch& batch) const {
   const bool pooled = kl_in_reward > 0 || options.correction.batch_normalise;
   return {.begin = pooled ? 0 : batch.minibatches.front().end,
           .end = static_cast<int64_t>(batch.microbatches.size())};
 }
 
-// The microbatches of this rank, in order, and nothing where another rank has more of them.
+// The microbatches of this rank, in order, then nullopt for each that another rank has more: all
+// ranks make the same number of passes.
 std::vector<std::optional<size_t>> TrainStep::Impl::Passes(const Minibatch& rows,
                                                            const BatchState& state) const {
   std::vector<size_t> counts(static_cast<size_t>(reducer.size()), 0);
@@ -143,10 +145,10 @@ std::vector<std::optional<size_t>> TrainStep::Impl::Passes(const Minibatch& rows
   return passes;
 }
 
-// Own rows without a gradient: [T] each.
+// Scores this rank's rows without a gradient: [T] each.
 absl::Status TrainStep::Impl::ScoreFrozen(PlacedPolicy& frozen, const Minibatch& rows,
                                           const BatchState& state,
-                                          std::vector<at::Tensor>& of_rows) const {
+                                          std::vector<at::Tensor>& rows_logprobs) const {
   for (const std::optional<size_t> m : Passes(rows, state)) {
     if (!m.has_value()) {
       TANDEM_RETURN_IF_ERROR(frozen.Accompany(Pass::kForward));
@@ -155,23 +157,23 @@ absl::Status TrainStep::Impl::ScoreFrozen(PlacedPolicy& frozen, const Minibatch&
     TANDEM_ASSIGN_OR_RETURN(const TokenScores scores,
                             frozen.Score(state.batch->microbatches[*m].row, temperature,
                                          /*with_gradient=*/false));
-    of_rows[*m] = scores.logprobs;
+    rows_logprobs[*m] = scores.logprobs;
   }
   return absl::OkStatus();
 }
 
-// Rows of [rows.begin, rows.end) that other ranks computed.
+// Fetches those of [rows.begin, rows.end) that other ranks computed.
 absl::Status TrainStep::Impl::ShareRows(const Minibatch& rows, const BatchState& state,
-                                        std::vector<at::Tensor>& of_rows) {
+                                        std::vector<at::Tensor>& rows_logprobs) {
   std::vector<int64_t> lengths;
   for (int64_t m = rows.begin; m < rows.end; ++m) {
     lengths.push_back(state.batch->microbatches[static_cast<size_t>(m)].row.num_tokens());
   }
   return reducer.ShareRows(
-      lengths, std::span(of_rows).subspan(static_cast<size_t>(rows.begin), lengths.size()));
+      lengths, std::span(rows_logprobs).subspan(static_cast<size_t>(rows.begin), lengths.size()));
 }
 
-// Before the first update: later the weights are not the proximal ones any more.
+// To be called before the first update, while the weights are those of the proximal policy.
 absl::Status TrainStep::Impl::ScoreProximal(BatchState& state) {
   const Minibatch rows = ProximalRows(*state.batch);
   if (rows.begin == rows.end) return absl::OkStatus();
@@ -179,7 +181,7 @@ absl::Status TrainStep::Impl::ScoreProximal(BatchState& state) {
   return ShareRows(rows, state, state.proximal);
 }
 
-// The mean weight of the whole batch, so that it is the same for every split into microbatches.
+// Takes the mean weight over the whole batch, so that the split into microbatches changes nothing.
 absl::Status TrainStep::Impl::PoolWeights(BatchState& state) const {
   double sum = 0;
   int64_t count = 0;
@@ -192,8 +194,8 @@ absl::Status TrainStep::Impl::PoolWeights(BatchState& state) const {
   return absl::OkStatus();
 }
 
-// What m2po drops or clips depends on the target log-probs of all the minibatch: another pass,
-// unless it is one microbatch.
+// Which tokens m2po drops or clips depends on the target log-probs of the whole minibatch. So it
+// needs another pass, unless the minibatch is one microbatch.
 absl::Status TrainStep::Impl::PoolSecondMoments(const Minibatch& mini, BatchState& state) {
   const offpolicy::ObjectiveOptions& objective = options.loss.objective;
   if (!offpolicy::IsM2po(objective.kind) || mini.end - mini.begin == 1) {
@@ -246,8 +248,8 @@ absl::StatusOr<MinibatchSums> TrainStep::Impl::AccumulateGradients(const Minibat
   return sums;
 }
 
-// This rank's rows. Sums of gradients over ranks begin during the last one's backward pass; without
-// any rows, they are left to FinishGradients.
+// Trains on this rank's rows. Sums of gradients over ranks begin during the backward pass of the
+// last row; a rank without rows begins them in FinishGradients.
 absl::Status TrainStep::Impl::AccumulateMicrobatches(const Minibatch& mini, BatchState& state,
                                                      MinibatchSums& minibatch) {
   const std::vector<std::optional<size_t>> passes = Passes(mini, state);
@@ -264,14 +266,14 @@ absl::Status TrainStep::Impl::AccumulateMicrobatches(const Minibatch& mini, Batc
   return absl::OkStatus();
 }
 
-// Arrow 6 for one row, before it is divided by the batch's mean weight.
+// Stage 6 for one row, before it is divided by the batch's mean weight.
 absl::StatusOr<Correction> TrainStep::Impl::Correct(size_t index, const BatchState& state) const {
-  offpolicy::CorrectionOptions of_part = options.correction;
-  of_part.batch_normalise = false;
-  return CorrectMicrobatch(state.batch->microbatches[index], state.proximal[index], of_part);
+  offpolicy::CorrectionOptions row_options = options.correction;
+  row_options.batch_normalise = false;
+  return CorrectMicrobatch(state.batch->microbatches[index], state.proximal[index], row_options);
 }
 
-// All but the target log-probs and the scale.
+// The inputs of the loss except the target log-probs and the scale.
 LossInputs TrainStep::Impl::MakeLossInputs(size_t index, const Correction& correction,
                                            const BatchState& state) const {
   const Microbatch& micro = state.batch->microbatches[index];
@@ -285,7 +287,7 @@ LossInputs TrainStep::Impl::MakeLossInputs(size_t index, const Correction& corre
           .second_moment_cutoff = state.second_moment_cutoff};
 }
 
-// Arrows 5 to 7 for one row: its share of the loss and of the gradient, not divided yet.
+// Stages 5 to 7 for one row: adds its part of the loss and of the gradient, before the division.
 absl::Status TrainStep::Impl::AccumulateMicrobatch(size_t index, BatchState& state,
                                                    MinibatchSums& minibatch) {
   const Microbatch& micro = state.batch->microbatches[index];
@@ -313,7 +315,7 @@ absl::Status TrainStep::Impl::AccumulateMicrobatch(size_t index, BatchState& sta
   });
 }
 
-// Each rank updates its slices of the masters, by the norm of all.
+// Each rank updates its slices of the masters; the gradient norm is that of all ranks.
 absl::StatusOr<OptimizerUpdate> TrainStep::Impl::UpdateMasters(double grad_scale) {
   TANDEM_ASSIGN_OR_RETURN(const double own, CatchTorch("norm of gradients", [&] {
                             return optimizer->SquaredGradNorm();
@@ -326,7 +328,7 @@ absl::StatusOr<OptimizerUpdate> TrainStep::Impl::UpdateMasters(double grad_scale
   return update;
 }
 
-// Arrow 8, or its refusal.
+// Stage 8, unless the minibatch has no kept token or no finite loss.
 absl::Status TrainStep::Impl::Update(const MinibatchSums& sums, StepReport& report) {
   LossNumbers& loss = report.loss;
   ++loss.num_updates;
@@ -480,7 +482,7 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
   return std::unique_ptr<TrainStep>(new TrainStep(std::move(impl)));
 }
 
-absl::Status TrainStep::Impl::MakeOptimizer(const OptimizerOptions& of_optimizer) {
+absl::Status TrainStep::Impl::MakeOptimizer(const OptimizerOptions& optimizer_options) {
   const ParameterBuckets& parts = policy->buckets();
   OwnSlices own = {.slices = parts.own_slices()};
   if (parts.sharded()) {
@@ -490,7 +492,7 @@ absl::Status TrainStep::Impl::MakeOptimizer(const OptimizerOptions& of_optimizer
   }
   return CatchTorch("moments of the optimizer", [&] {
     optimizer =
-        std::make_unique<AdamW>(&policy->policy().parameters(), of_optimizer, std::move(own));
+        std::make_unique<AdamW>(&policy->policy().parameters(), optimizer_options, std::move(own));
   });
 }
 
@@ -509,12 +511,12 @@ absl::StatusOr<GroupLogprobs> TrainStep::Impl::Score(
   BatchState state;
   state.batch = &batch;
   state.rank_of = AssignRanks(batch, reducer.size());
-  std::vector<at::Tensor> of_rows(batch.microbatches.size());
-  TANDEM_RETURN_IF_ERROR(ScoreFrozen(frozen, AllRows(state), state, of_rows));
-  TANDEM_RETURN_IF_ERROR(ShareRows(AllRows(state), state, of_rows));
+  std::vector<at::Tensor> rows_logprobs(batch.microbatches.size());
+  TANDEM_RETURN_IF_ERROR(ScoreFrozen(frozen, AllRows(state), state, rows_logprobs));
+  TANDEM_RETURN_IF_ERROR(ShareRows(AllRows(state), state, rows_logprobs));
   GroupLogprobs logprobs(groups.size());
-  for (size_t m = 0; m < of_rows.size(); ++m) {
-    TakeRow(batch, batch.microbatches[m], AsSpan(of_rows[m]), logprobs);
+  for (size_t m = 0; m < rows_logprobs.size(); ++m) {
+    TakeRow(batch, batch.microbatches[m], AsSpan(rows_logprobs[m]), logprobs);
   }
   return logprobs;
 }

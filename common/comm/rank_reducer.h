@@ -1,7 +1,7 @@
 // RankReducer: reductions over data-parallel ranks during a train step. Every rank holds the whole
-// batch and computes its own rows of it; sums over rows, and the log-probs of rows that another rank
-// computed, are exchanged here. Gradients are not: trainer/optimizer/parameter_buckets.h sums them.
-// Used by train_step.cc.
+// batch and computes its own rows of it; sums over rows, and the log-probs of rows that another
+// rank computed, are exchanged here. Gradients are not: trainer/optimizer/parameter_buckets.h sums
+// them. Used by train_step.cc.
 //
 // Every rank ends with the same bits, because the collective makes each sum once and hands it to
 // all ranks. Use from one thread.
@@ -29,8 +29,8 @@ class RankReducer {
   int size() const { return collective_ == nullptr ? 1 : collective_->size(); }
   bool alone() const { return size() == 1; }
 
-  // rows[i] is [lengths[i]] float32 where this rank computed it, and undefined elsewhere; afterwards
-  // every rank has all of them. One all-reduce of all rows.
+  // rows[i] is [lengths[i]] float32 where this rank computed it, and undefined elsewhere;
+  // afterwards every rank has all of them. One all-reduce of all rows.
   absl::Status ShareRows(std::span<const int64_t> lengths, std::span<at::Tensor> rows);
 
   // Each value becomes its sum, or its largest, over the ranks.

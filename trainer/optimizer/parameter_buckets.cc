@@ -16,7 +16,7 @@
 namespace tandem::trainer {
 namespace {
 
-// The parameter's place in a bucket.
+// The parameter's elements in a bucket, in its own shape.
 at::Tensor ViewOf(const at::Tensor& bucket, const Placement& placed, const at::Tensor& like) {
   return bucket.narrow(0, placed.offset, placed.num_elements).view(like.sizes());
 }
@@ -26,7 +26,8 @@ std::vector<Slice> Sorted(std::vector<Slice> slices) {
   return slices;
 }
 
-// All are waited for, also after one failed: their memory is theirs until then.
+// Waits for all operations, also after one failed: until then they use their memory. Returns the
+// first failure.
 absl::Status WaitForAll(std::vector<comm::Pending>& operations) {
   absl::Status first = absl::OkStatus();
   for (comm::Pending& operation : operations) first.Update(operation.Wait());
@@ -39,7 +40,8 @@ comm::Collective* ParameterCollective(const RankCollectives& collectives) {
   return collectives.parameters == nullptr ? collectives.values : collectives.parameters;
 }
 
-// [stage] -> parameters that no later stage uses.
+// For each stage, the parameters that no later stage uses: their gradients are complete after it. A
+// head that is tied to the embedding is completed by the embedding's stage, the last one.
 std::vector<std::vector<size_t>> CompletedBy(const std::vector<std::vector<size_t>>& stages,
                                              size_t num_parameters) {
   std::vector<size_t> last(num_parameters, 0);
@@ -86,10 +88,12 @@ ParameterBuckets::ParameterBuckets(const std::vector<NamedParameter>* parameters
     buckets_.push_back({.plan = std::move(plan), .num_incomplete = count});
     MoveInto(buckets_.size() - 1, (*parameters)[0].master.requires_grad());
   }
-  for (std::vector<Slice>& of_rank : slices_) of_rank = Sorted(std::move(of_rank));
+  for (std::vector<Slice>& slices : slices_) slices = Sorted(std::move(slices));
 }
 
-// Views are made while the memory is there. What a sharded bucket does not keep is not touched.
+// Moves the parameters of a bucket into it: each master, and its gradient, becomes a view. A
+// sharded bucket keeps only the values of its own part, and gives its whole memory back afterwards;
+// that memory is never written here, so that a model which does not fit one rank can be placed.
 void ParameterBuckets::MoveInto(size_t index, bool trainable) {
   Bucket& bucket = buckets_[index];
   const int64_t size = bucket.plan.num_elements;
@@ -190,7 +194,7 @@ void ParameterBuckets::BeginGather(size_t index) {
   Bucket& bucket = buckets_[index];
   if (bucket.has_masters) return;
   SetStored(bucket, true, bucket.has_gradients);
-  if (!failed_.ok()) {  // the pass goes on over something
+  if (!failed_.ok()) {  // the pass goes on, over zeros
     bucket.masters.zero_();
     return;
   }
@@ -213,6 +217,8 @@ void ParameterBuckets::Release(size_t index) {
   SetStored(bucket, false, bucket.has_gradients);
 }
 
+// Sharded: gathers the bucket of this stage, begins to gather that of the next one, and releases
+// all others. A pass goes forward from the last stage to stage 0, and backward the other way.
 void ParameterBuckets::BeginStage(Pass pass, size_t stage) {
   if (!sharded_) return;
   const bool last = pass == Pass::kForward ? stage == 0 : stage + 1 == bucket_of_stage_.size();
@@ -229,7 +235,8 @@ void ParameterBuckets::BeginStage(Pass pass, size_t stage) {
   SetStored(buckets_[wanted[0]], true, true);
 }
 
-// The sum of one bucket is under way while the next stage is computed.
+// Sharded, one sum is under way while the next stage is computed. Replicated, nothing is sent
+// before the last pass, whose stages complete one bucket after another.
 void ParameterBuckets::EndStage(Pass pass, size_t stage) {
   if (collective_ == nullptr || pass == Pass::kForward) return;
   if (!sharded_) {
@@ -259,6 +266,8 @@ void ParameterBuckets::BeginNext() {
   under_way_.push_back(collective_->StartReduceScatter(gradients, OwnPart(gradients)));
 }
 
+// Buckets are summed in the order of their numbers on every rank, so a bucket that is complete
+// waits for those before it.
 void ParameterBuckets::ParametersAreComplete(size_t stage) {
   for (const size_t parameter : completed_[stage]) {
     Bucket& completed = buckets_[bucket_of_[parameter]];
@@ -323,7 +332,7 @@ absl::StatusOr<at::Tensor> ParameterBuckets::Collect(size_t parameter,
   if (collective_ == nullptr) return own.front().cpu();
   at::Tensor whole;
   if (rank() == 0) whole = at::empty({(*parameters_)[parameter].master.numel()}, dtype);
-  size_t next = 0;  // of the own ones
+  size_t next = 0;  // in `own`
   for (size_t owner = 0; owner < slices_.size(); ++owner) {
     for (const Slice& slice : slices_[owner]) {
       if (slice.parameter != parameter) continue;

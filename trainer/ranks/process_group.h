@@ -51,8 +51,8 @@ class ProcessGroup {
   // as one that `stop` received. `stop` must outlive this object.
   void TakeStopsOfOthers(StopSignal* stop);
 
-  // Rank 0, last: the other ranks end with this exit code too, so that a launcher that looks at each
-  // of them sees one outcome. Waits up to two seconds until they have heard it.
+  // Rank 0, last: the other ranks end with this exit code too, so that a launcher that looks at
+  // each of them sees one outcome. Waits up to two seconds until they have heard it.
   void End(ExitCode code) const;
 
   // The other ranks: does what rank 0 commands until the run ends. Errors carry their exit code:

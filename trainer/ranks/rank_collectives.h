@@ -1,5 +1,5 @@
-// RankCollectives: the collectives by which the ranks of one trainer exchange tensors. Both have the
-// same members under the same ranks. Free of LibTorch.
+// RankCollectives: the collectives by which the ranks of one trainer exchange tensors. Both have
+// the same members under the same ranks. Free of LibTorch.
 #ifndef TANDEM_TRAINER_RANKS_RANK_COLLECTIVES_H_
 #define TANDEM_TRAINER_RANKS_RANK_COLLECTIVES_H_
 

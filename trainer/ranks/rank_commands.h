@@ -79,8 +79,9 @@ class CommandPoller {
   int64_t num_read_ = 0;
 };
 
-// Cast and Keep make sets of tensors of which each rank holds a part. They are numbered on all ranks
-// alike, in the order of the commands, from 1; this one is what Save gives, masters and moments.
+// Cast and Keep make sets of tensors of which each rank holds a part. They are numbered on all
+// ranks alike, in the order of the commands, from 1; this one is what Save gives, masters and
+// moments.
 inline constexpr int64_t kLiveSet = 0;
 
 // The name in the store under which a rank says that it has read the end of the run.
