@@ -188,36 +188,35 @@ class PolicyLearner : public Learner {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(
-    const std::string& model_directory, const LearnerOptions& options,
-    const AdvantageOptions& advantage, double temperature, int64_t max_new_tokens,
-    const RankGroups& ranks, bool shard_parameters) {
+absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const PolicyLearnerSetup& setup) {
+  const LearnerOptions& options = setup.options;
   TrainStep::UseThreads(options.num_threads);
-  TrainStepSetup setup = {.dtype = options.dtype,
-                          .numerics = options.numerics,
-                          .device = options.device,
-                          .rounding = options.cast.rounding,
-                          .temperature = temperature,
-                          .advantage = advantage,
-                          .ranks = ranks.values,
-                          .parameter_ranks = ranks.parameters,
-                          .buckets = {.shard_parameters = shard_parameters},
-                          .checkpoint_activations = options.checkpoint_activations};
-  TANDEM_ASSIGN_OR_RETURN(setup.config, ReadModelConfig(model_directory));
-  // On a device the server checks its own kernels, which are these.
+  TrainStepSetup step_setup = {.dtype = options.dtype,
+                               .numerics = options.numerics,
+                               .device = options.device,
+                               .rounding = options.cast.rounding,
+                               .temperature = setup.temperature,
+                               .advantage = setup.advantage,
+                               .collectives = setup.collectives,
+                               .buckets = {.shard_parameters = setup.shard_parameters},
+                               .checkpoint_activations = options.checkpoint_activations};
+  TANDEM_ASSIGN_OR_RETURN(step_setup.config, ReadModelConfig(setup.model_directory));
+  // On a device the server checks its own kernels, which are the same ones.
   if (options.numerics == Numerics::kExact && options.device == Device::kCpu) {
-    TANDEM_RETURN_IF_ERROR(CheckInvariance(setup.config, ActiveInstructionSet()));
+    TANDEM_RETURN_IF_ERROR(CheckInvariance(step_setup.config, ActiveInstructionSet()));
   }
-  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadModelTensors(model_directory));
-  TANDEM_ASSIGN_OR_RETURN(setup.weights, MatchModelTensors(setup.config, std::move(tensors)));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadModelTensors(setup.model_directory));
+  TANDEM_ASSIGN_OR_RETURN(step_setup.weights,
+                          MatchModelTensors(step_setup.config, std::move(tensors)));
   TrainStepOptions step_options = options.step;
   int64_t& constant_length = step_options.loss.objective.constant_length;
-  if (constant_length == 0) constant_length = max_new_tokens;
+  if (constant_length == 0) constant_length = setup.max_new_tokens;
   if (step_options.loss.kl_coefficient > 0 || options.measure_reference_kl) {
-    setup.reference_weights = setup.weights;
+    step_setup.reference_weights = step_setup.weights;
   }
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TrainStep> step, TrainStep::Create(setup, step_options));
-  return std::make_unique<PolicyLearner>(std::move(step), options, std::move(setup.weights));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<TrainStep> step,
+                          TrainStep::Create(step_setup, step_options));
+  return std::make_unique<PolicyLearner>(std::move(step), options, std::move(step_setup.weights));
 }
 
 }  // namespace tandem::trainer

@@ -1,8 +1,9 @@
-// PolicyLearner: the Learner of a real run: Policy, TrainStep, AdamW and WeightCaster over one
-// model (arrows 4 to 8 and the cast of 9). Free of LibTorch in its header. Used by main.cc.
+// PolicyLearner: the Learner of a real run: Policy, TrainStep, AdamW and WeightCaster over one model
+// (stages 4 to 8, and the cast of stage 9). Free of LibTorch in its header. Used by run_trainer.cc.
 #ifndef TANDEM_TRAINER_POLICY_LEARNER_H_
 #define TANDEM_TRAINER_POLICY_LEARNER_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -10,20 +11,24 @@
 #include "trainer/experience/advantages.h"
 #include "trainer/learner_options.h"
 #include "trainer/ranks/learner.h"
-#include "trainer/ranks/rank_groups.h"
+#include "trainer/ranks/rank_collectives.h"
 
 namespace tandem::trainer {
 
-// Loads the model directory as fp32 masters. `advantage` is that of arrow 3, `temperature` that of
-// the trained policy, `max_new_tokens` the longest completion it may see, `ranks` who trains
-// together (must outlive the learner), with `shard_parameters` each a part of the weights. On a
-// device it is this thread's current one (ChooseDevice), and the learner reports the device's
-// memory. Errors: those of ReadModelConfig, ReadModelTensors, MatchModelTensors and
-// TrainStep::Create.
-absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(
-    const std::string& model_directory, const LearnerOptions& options,
-    const AdvantageOptions& advantage, double temperature, int64_t max_new_tokens,
-    const RankGroups& ranks = {}, bool shard_parameters = false);
+struct PolicyLearnerSetup {
+  std::string model_directory;
+  LearnerOptions options;
+  AdvantageOptions advantage;   // of stage 3, used again for KL in the reward
+  double temperature = 1;       // of the sampler: the trained policy is the tempered one
+  int64_t max_new_tokens = 0;   // the longest completion that the learner may see
+  RankCollectives collectives;  // of the ranks that train together; must outlive the learner
+  bool shard_parameters = false;
+};
+
+// Loads the model directory as fp32 masters. On a device it is this thread's current one
+// (ChooseDevice), and the learner reports the device's memory. Errors: those of ReadModelConfig,
+// ReadModelTensors, MatchModelTensors and TrainStep::Create.
+absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const PolicyLearnerSetup& setup);
 
 }  // namespace tandem::trainer
 

@@ -18,7 +18,7 @@
 #include "common/rpc/credentials.h"
 #include "trainer/policy_learner.h"
 #include "trainer/ranks/device_choice.h"
-#include "trainer/ranks/team.h"
+#include "trainer/ranks/process_group.h"
 
 namespace tandem::trainer {
 namespace {
@@ -49,13 +49,13 @@ void LogLaunch(const comm::RankEnvironment& self, Device device) {
 
 // The loop of rank 0, to its end. The other ranks hear the exit code.
 int Lead(const TrainerOptions& options, TrainerContext context, std::unique_ptr<Learner> learner,
-         StopSignal* stop, Team& team) {
+         StopSignal* stop, ProcessGroup& ranks) {
   const auto end_all = [&](ExitCode code) {
-    team.End(code);
+    ranks.End(code);
     return code;
   };
-  team.TakeStopsOfOthers(stop);
-  auto trainer = Trainer::Create(options, team.Lead(std::move(learner)), std::move(context));
+  ranks.TakeStopsOfOthers(stop);
+  auto trainer = Trainer::Create(options, ranks.Lead(std::move(learner)), std::move(context));
   if (!trainer.ok()) return Fail(trainer.status(), end_all(ExitCodeOf(trainer.status())));
   const absl::Status end = (*trainer)->Run();
   const bool cut = stop->Requested() && !(*trainer)->finished();
@@ -63,18 +63,18 @@ int Lead(const TrainerOptions& options, TrainerContext context, std::unique_ptr<
   if (end.ok()) return ToInt(end_all(cut ? ExitCodeOfSignal(stop->signal()) : ExitCode::kOk));
   if (IsStop(ExitCodeOf(end))) return Fail(end, end_all(ExitCodeOfSignal(stop->signal())));
   if (ExitCodeOf(end) == ExitCode::kRankLost) {
-    team.RecordFlight(options.out + "/" + options.run_name);
+    ranks.RecordFlight(options.out + "/" + options.run_name);
   }
   return Fail(end, end_all(ExitCodeOf(end)));
 }
 
 int Follow(const TrainerOptions& options, Learner& learner, const StopSignal& stop,
-           TrainerHealth& health, const Team& team) {
-  health.SetStarted(absl::StrCat("rank ", team.rank(), " follows rank 0"));
-  const absl::Status end = team.Follow(learner, stop, *health.heartbeat());
+           TrainerHealth& health, const ProcessGroup& ranks) {
+  health.SetStarted(absl::StrCat("rank ", ranks.rank(), " follows rank 0"));
+  const absl::Status end = ranks.Follow(learner, stop, *health.heartbeat());
   if (end.ok()) return ToInt(ExitCode::kOk);
   if (ExitCodeOf(end) == ExitCode::kRankLost) {
-    team.RecordFlight(options.out + "/" + options.run_name);
+    ranks.RecordFlight(options.out + "/" + options.run_name);
   }
   return Fail(end, ExitCodeOf(end));
 }
@@ -119,21 +119,25 @@ int RunTrainer(TrainerOptions options, TrainerContext context) {
   TrainerHealth health(observation.health(), options.liveness_seconds);
   context.observation = &observation;
   context.health = &health;
-  const auto team = Team::Join(*self, options.ranks, options.learner.device, options.run_name,
-                               context.resolved_config);
-  if (!team.ok()) return Fail(team.status(), ExitCodeOf(team.status()));
+  const auto ranks = ProcessGroup::Join(*self, options.ranks, options.learner.device,
+                                        options.run_name, context.resolved_config);
+  if (!ranks.ok()) return Fail(ranks.status(), ExitCodeOf(ranks.status()));
   if (options.learner.device == Device::kCpu) KeepFreedMemory();
-  auto learner = CreatePolicyLearner(options.model, options.learner, options.advantage,
-                                     options.sampling.temperature, options.sampling.max_new_tokens,
-                                     (*team)->groups(), options.ranks.shard_parameters);
+  auto learner = CreatePolicyLearner({.model_directory = options.model,
+                                      .options = options.learner,
+                                      .advantage = options.advantage,
+                                      .temperature = options.sampling.temperature,
+                                      .max_new_tokens = options.sampling.max_new_tokens,
+                                      .collectives = (*ranks)->collectives(),
+                                      .shard_parameters = options.ranks.shard_parameters});
   if (!learner.ok()) {
-    if ((*team)->rank() == 0) (*team)->End(ExitCode::kBadModelOrData);
+    if ((*ranks)->rank() == 0) (*ranks)->End(ExitCode::kBadModelOrData);
     return Fail(learner.status(), ExitCode::kBadModelOrData);
   }
   loading.reset();
-  return (*team)->rank() == 0
-             ? Lead(options, std::move(context), *std::move(learner), &stop, **team)
-             : Follow(options, **learner, stop, health, **team);
+  return (*ranks)->rank() == 0
+             ? Lead(options, std::move(context), *std::move(learner), &stop, **ranks)
+             : Follow(options, **learner, stop, health, **ranks);
 }
 
 }  // namespace tandem::trainer

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
-#include "common/comm/rank_team.h"
+#include "common/comm/rank_reducer.h"
 #include "common/drift/peer_metrics.h"
 #include "common/offpolicy/correction.h"
 #include "common/offpolicy/loss_scales.h"
@@ -52,25 +52,21 @@ std::span<const float> AsSpan(const at::Tensor& values) {
 struct TrainStep::Impl {
   TrainStepOptions options;
   double temperature = 1;
-  ComputeDType dtype = ComputeDType::kFp32;
-  Numerics numerics = Numerics::kFast;
-  Device device = Device::kCpu;
+  PlacedPolicyOptions placing;  // of the policy and its reference
   Rounding rounding = Rounding::kDither;
   AdvantageOptions advantage;
   double kl_in_reward = 0;  // coefficient of kl_place reward; then `options` has no KL term
   std::unique_ptr<PlacedPolicy> policy, reference;
   std::unique_ptr<AdamW> optimizer;
-  comm::RankTeam team{nullptr};
-  RankGroups ranks;
-  BucketOptions buckets;
+  comm::RankReducer reducer{nullptr};
 
-  // Of the batch that is being trained, by microbatch.
+  // The batch that is being trained. Vectors are by microbatch.
   struct BatchState {
     const ExperienceBatch* batch = nullptr;
-    std::vector<int> rank_of;           // that computes the microbatch
+    std::vector<int> rank_of;           // the rank that computes it
     std::vector<at::Tensor> proximal;   // [T] each; undefined until known
     std::vector<at::Tensor> reference;  // [T] each; undefined without a reference
-    std::vector<bool> seen;             // its correction is in the report
+    std::vector<bool> seen;             // whether the report has its correction
     double weight_divisor = 0;          // batch_normalise: mean weight of the batch; 0: not divided
     std::optional<double> second_moment_cutoff;  // m2po: of a minibatch of several microbatches
   };
@@ -79,30 +75,32 @@ struct TrainStep::Impl {
     return PackBatch(groups, {.microbatch_tokens = options.microbatch_tokens,
                               .num_minibatches = options.num_minibatches,
                               .vocab_size = policy->policy().config().vocab_size,
-                              .num_ranks = team.size()});
+                              .num_ranks = reducer.size()});
   }
   absl::StatusOr<std::unique_ptr<PlacedPolicy>> Unfilled(const ModelConfig& config,
                                                          bool trainable) const {
-    return PlacedPolicy::Create(config, dtype, trainable, numerics, device, ranks, buckets);
+    PlacedPolicyOptions own = placing;
+    own.trainable = trainable;
+    return PlacedPolicy::Create(config, own);
   }
   absl::StatusOr<std::unique_ptr<PlacedPolicy>> Place(const ModelConfig& config,
                                                       const std::vector<HostTensor>& weights,
                                                       bool trainable) const;
-  absl::Status MakeOptimizer(const OptimizerOptions& of_optimizer);
+  absl::Status MakeOptimizer(const OptimizerOptions& optimizer_options);
   absl::StatusOr<GroupLogprobs> Score(PlacedPolicy& frozen,
                                       std::span<const experience::v1::ScoredGroup> groups);
   Minibatch ProximalRows(const ExperienceBatch& batch) const;
   bool IsOwn(size_t microbatch, const BatchState& state) const {
-    return state.rank_of[microbatch] == team.rank();
+    return state.rank_of[microbatch] == reducer.rank();
   }
   absl::Status ShareRows(const Minibatch& rows, const BatchState& state,
-                         std::vector<at::Tensor>& of_rows);
+                         std::vector<at::Tensor>& rows_logprobs);
   std::vector<std::optional<size_t>> Passes(const Minibatch& rows, const BatchState& state) const;
   Minibatch AllRows(const BatchState& state) const {
     return {0, static_cast<int64_t>(state.batch->microbatches.size())};
   }
   absl::Status ScoreFrozen(PlacedPolicy& frozen, const Minibatch& rows, const BatchState& state,
-                           std::vector<at::Tensor>& of_rows) const;
+                           std::vector<at::Tensor>& rows_logprobs) const;
   absl::Status ScoreProximal(BatchState& state);
   absl::Status PoolWeights(BatchState& state) const;
   absl::Status PoolSecondMoments(const Minibatch& mini, BatchState& state);
@@ -122,20 +120,22 @@ struct TrainStep::Impl {
               StepReport& report) const;
 };
 
-// The rows that a pass of their own must score before the first update. The first minibatch's rows
-// need none: its own pass sees the weights that the step starts from. Later minibatches see later
-// weights, so theirs are scored in every mode: also where the loss does not read them (bypass), the
-// drift metrics, captures and the additive split are of the weights that the step starts from.
+// The rows that need a pass of their own before the first update. Those of the first minibatch need
+// none, because its training pass sees the weights that the step starts from. Later minibatches see
+// later weights, so their rows are scored in every mode. That includes bypass, where the loss does
+// not read them: drift metrics, captures and the additive split are about the weights that the step
+// starts from.
 Minibatch TrainStep::Impl::ProximalRows(const ExperienceBatch& batch) const {
   const bool pooled = kl_in_reward > 0 || options.correction.batch_normalise;
   return {.begin = pooled ? 0 : batch.minibatches.front().end,
           .end = static_cast<int64_t>(batch.microbatches.size())};
 }
 
-// The microbatches of this rank, in order, and nothing where another rank has more of them.
+// The microbatches of this rank, in order, then nullopt for each that another rank has more: all
+// ranks make the same number of passes.
 std::vector<std::optional<size_t>> TrainStep::Impl::Passes(const Minibatch& rows,
                                                            const BatchState& state) const {
-  std::vector<size_t> counts(static_cast<size_t>(team.size()), 0);
+  std::vector<size_t> counts(static_cast<size_t>(reducer.size()), 0);
   std::vector<std::optional<size_t>> passes;
   for (auto m = static_cast<size_t>(rows.begin); m < static_cast<size_t>(rows.end); ++m) {
     ++counts[static_cast<size_t>(state.rank_of[m])];
@@ -145,10 +145,10 @@ std::vector<std::optional<size_t>> TrainStep::Impl::Passes(const Minibatch& rows
   return passes;
 }
 
-// Own rows without a gradient: [T] each.
+// Scores this rank's rows without a gradient: [T] each.
 absl::Status TrainStep::Impl::ScoreFrozen(PlacedPolicy& frozen, const Minibatch& rows,
                                           const BatchState& state,
-                                          std::vector<at::Tensor>& of_rows) const {
+                                          std::vector<at::Tensor>& rows_logprobs) const {
   for (const std::optional<size_t> m : Passes(rows, state)) {
     if (!m.has_value()) {
       TANDEM_RETURN_IF_ERROR(frozen.Accompany(Pass::kForward));
@@ -157,23 +157,23 @@ absl::Status TrainStep::Impl::ScoreFrozen(PlacedPolicy& frozen, const Minibatch&
     TANDEM_ASSIGN_OR_RETURN(const TokenScores scores,
                             frozen.Score(state.batch->microbatches[*m].row, temperature,
                                          /*with_gradient=*/false));
-    of_rows[*m] = scores.logprobs;
+    rows_logprobs[*m] = scores.logprobs;
   }
   return absl::OkStatus();
 }
 
-// Rows of [rows.begin, rows.end) that other ranks computed.
+// Fetches those of [rows.begin, rows.end) that other ranks computed.
 absl::Status TrainStep::Impl::ShareRows(const Minibatch& rows, const BatchState& state,
-                                        std::vector<at::Tensor>& of_rows) {
+                                        std::vector<at::Tensor>& rows_logprobs) {
   std::vector<int64_t> lengths;
   for (int64_t m = rows.begin; m < rows.end; ++m) {
     lengths.push_back(state.batch->microbatches[static_cast<size_t>(m)].row.num_tokens());
   }
-  return team.ShareRows(
-      lengths, std::span(of_rows).subspan(static_cast<size_t>(rows.begin), lengths.size()));
+  return reducer.ShareRows(
+      lengths, std::span(rows_logprobs).subspan(static_cast<size_t>(rows.begin), lengths.size()));
 }
 
-// Before the first update: later the weights are not the proximal ones any more.
+// To be called before the first update, while the weights are those of the proximal policy.
 absl::Status TrainStep::Impl::ScoreProximal(BatchState& state) {
   const Minibatch rows = ProximalRows(*state.batch);
   if (rows.begin == rows.end) return absl::OkStatus();
@@ -181,7 +181,7 @@ absl::Status TrainStep::Impl::ScoreProximal(BatchState& state) {
   return ShareRows(rows, state, state.proximal);
 }
 
-// The mean weight of the whole batch, so that it is the same for every split into microbatches.
+// Takes the mean weight over the whole batch, so that the split into microbatches changes nothing.
 absl::Status TrainStep::Impl::PoolWeights(BatchState& state) const {
   double sum = 0;
   int64_t count = 0;
@@ -194,8 +194,8 @@ absl::Status TrainStep::Impl::PoolWeights(BatchState& state) const {
   return absl::OkStatus();
 }
 
-// What m2po drops or clips depends on the target log-probs of all the minibatch: another pass,
-// unless it is one microbatch.
+// Which tokens m2po drops or clips depends on the target log-probs of the whole minibatch. So it
+// needs another pass, unless the minibatch is one microbatch.
 absl::Status TrainStep::Impl::PoolSecondMoments(const Minibatch& mini, BatchState& state) {
   const offpolicy::ObjectiveOptions& objective = options.loss.objective;
   if (!offpolicy::IsM2po(objective.kind) || mini.end - mini.begin == 1) {
@@ -235,7 +235,7 @@ absl::StatusOr<MinibatchSums> TrainStep::Impl::AccumulateGradients(const Minibat
   const double computed = MonotonicSeconds();
   TANDEM_RETURN_IF_ERROR(policy->buckets().FinishGradients());
   report.times.gradient_sum_wait_s += MonotonicSeconds() - computed;
-  TANDEM_RETURN_IF_ERROR(SumOverRanks(team, sums));
+  TANDEM_RETURN_IF_ERROR(SumOverRanks(reducer, sums));
   AddTokens(sums.tokens, report.loss);
   if (!state.seen[static_cast<size_t>(mini.begin)]) {
     TANDEM_RETURN_IF_ERROR(ShareRows(mini, state, state.proximal));
@@ -248,8 +248,8 @@ absl::StatusOr<MinibatchSums> TrainStep::Impl::AccumulateGradients(const Minibat
   return sums;
 }
 
-// This rank's rows. Sums of gradients over ranks begin during the last one's backward pass; without
-// any rows, they are left to FinishGradients.
+// Trains on this rank's rows. Sums of gradients over ranks begin during the backward pass of the
+// last row; a rank without rows begins them in FinishGradients.
 absl::Status TrainStep::Impl::AccumulateMicrobatches(const Minibatch& mini, BatchState& state,
                                                      MinibatchSums& minibatch) {
   const std::vector<std::optional<size_t>> passes = Passes(mini, state);
@@ -266,14 +266,14 @@ absl::Status TrainStep::Impl::AccumulateMicrobatches(const Minibatch& mini, Batc
   return absl::OkStatus();
 }
 
-// Arrow 6 for one row, before it is divided by the batch's mean weight.
+// Stage 6 for one row, before it is divided by the batch's mean weight.
 absl::StatusOr<Correction> TrainStep::Impl::Correct(size_t index, const BatchState& state) const {
-  offpolicy::CorrectionOptions of_part = options.correction;
-  of_part.batch_normalise = false;
-  return CorrectMicrobatch(state.batch->microbatches[index], state.proximal[index], of_part);
+  offpolicy::CorrectionOptions row_options = options.correction;
+  row_options.batch_normalise = false;
+  return CorrectMicrobatch(state.batch->microbatches[index], state.proximal[index], row_options);
 }
 
-// All but the target log-probs and the scale.
+// The inputs of the loss except the target log-probs and the scale.
 LossInputs TrainStep::Impl::MakeLossInputs(size_t index, const Correction& correction,
                                            const BatchState& state) const {
   const Microbatch& micro = state.batch->microbatches[index];
@@ -287,7 +287,7 @@ LossInputs TrainStep::Impl::MakeLossInputs(size_t index, const Correction& corre
           .second_moment_cutoff = state.second_moment_cutoff};
 }
 
-// Arrows 5 to 7 for one row: its share of the loss and of the gradient, not divided yet.
+// Stages 5 to 7 for one row: adds its part of the loss and of the gradient, before the division.
 absl::Status TrainStep::Impl::AccumulateMicrobatch(size_t index, BatchState& state,
                                                    MinibatchSums& minibatch) {
   const Microbatch& micro = state.batch->microbatches[index];
@@ -315,12 +315,12 @@ absl::Status TrainStep::Impl::AccumulateMicrobatch(size_t index, BatchState& sta
   });
 }
 
-// Each rank updates its slices of the masters, by the norm of all.
+// Each rank updates its slices of the masters; the gradient norm is that of all ranks.
 absl::StatusOr<OptimizerUpdate> TrainStep::Impl::UpdateMasters(double grad_scale) {
   TANDEM_ASSIGN_OR_RETURN(const double own, CatchTorch("norm of gradients", [&] {
                             return optimizer->SquaredGradNorm();
                           }));
-  TANDEM_ASSIGN_OR_RETURN(const double squares, team.SumInOrder(own));
+  TANDEM_ASSIGN_OR_RETURN(const double squares, reducer.SumInOrder(own));
   TANDEM_ASSIGN_OR_RETURN(const OptimizerUpdate update, CatchTorch("optimizer", [&] {
                             return optimizer->Step(squares, grad_scale);
                           }));
@@ -328,7 +328,7 @@ absl::StatusOr<OptimizerUpdate> TrainStep::Impl::UpdateMasters(double grad_scale
   return update;
 }
 
-// Arrow 8, or its refusal.
+// Stage 8, unless the minibatch has no kept token or no finite loss.
 absl::Status TrainStep::Impl::Update(const MinibatchSums& sums, StepReport& report) {
   LossNumbers& loss = report.loss;
   ++loss.num_updates;
@@ -366,7 +366,7 @@ void TrainStep::Impl::MeasureDrift(const BatchState& state, WeightVersion versio
   const DriftRecord record = MakeDriftRecord(*state.batch, proximal, version);
   report.drift = offpolicy::ComputeDriftMetrics(record.view());
   for (const offpolicy::SplitBy by : offpolicy::kAllSplits) {
-    report.drift_splits.emplace_back(by, offpolicy::SplitDrift(record.view(), by));
+    report.drift_splits.emplace_back(by, offpolicy::BucketDrift(record.view(), by));
   }
   const bool one_update = state.batch->minibatches.size() * options.num_epochs <= 1;
   for (const std::string& name : options.peer_names) {  // CheckOptions knows them all
@@ -412,7 +412,7 @@ absl::StatusOr<StepReport> TrainStep::Run(std::span<const experience::v1::Scored
   state.proximal.resize(batch.microbatches.size());
   state.reference.resize(batch.microbatches.size());
   state.seen.resize(batch.microbatches.size());
-  state.rank_of = AssignRanks(batch, impl_->team.size());
+  state.rank_of = AssignRanks(batch, impl_->reducer.size());
   const double packed = MonotonicSeconds();
 
   // 5. batch -> proximal log-probs, under the weights this step starts from
@@ -460,17 +460,17 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   impl->temperature = setup.temperature;
-  impl->dtype = setup.dtype;
-  impl->numerics = setup.numerics;
-  impl->device = setup.device;
+  impl->placing = {.dtype = setup.dtype,
+                   .numerics = setup.numerics,
+                   .device = setup.device,
+                   .collectives = setup.collectives,
+                   .buckets = setup.buckets};
   impl->rounding = setup.rounding;
   impl->advantage = setup.advantage;
-  impl->team = comm::RankTeam(setup.ranks);
+  impl->reducer = comm::RankReducer(setup.collectives.values);
   if (options.loss.kl_place == KlPlace::kReward) {
     impl->kl_in_reward = std::exchange(impl->options.loss.kl_coefficient, 0);
   }
-  impl->ranks = {setup.ranks, setup.parameter_ranks};
-  impl->buckets = setup.buckets;
   TANDEM_ASSIGN_OR_RETURN(impl->policy, impl->Place(setup.config, setup.weights,
                                                     /*trainable=*/true));
   impl->policy->policy().CheckpointActivations(setup.checkpoint_activations);
@@ -482,7 +482,7 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(const TrainStepSetu
   return std::unique_ptr<TrainStep>(new TrainStep(std::move(impl)));
 }
 
-absl::Status TrainStep::Impl::MakeOptimizer(const OptimizerOptions& of_optimizer) {
+absl::Status TrainStep::Impl::MakeOptimizer(const OptimizerOptions& optimizer_options) {
   const ParameterBuckets& parts = policy->buckets();
   OwnSlices own = {.slices = parts.own_slices()};
   if (parts.sharded()) {
@@ -492,7 +492,7 @@ absl::Status TrainStep::Impl::MakeOptimizer(const OptimizerOptions& of_optimizer
   }
   return CatchTorch("moments of the optimizer", [&] {
     optimizer =
-        std::make_unique<AdamW>(&policy->policy().parameters(), of_optimizer, std::move(own));
+        std::make_unique<AdamW>(&policy->policy().parameters(), optimizer_options, std::move(own));
   });
 }
 
@@ -510,13 +510,13 @@ absl::StatusOr<GroupLogprobs> TrainStep::Impl::Score(
   TANDEM_ASSIGN_OR_RETURN(const ExperienceBatch batch, Pack(groups));
   BatchState state;
   state.batch = &batch;
-  state.rank_of = AssignRanks(batch, team.size());
-  std::vector<at::Tensor> of_rows(batch.microbatches.size());
-  TANDEM_RETURN_IF_ERROR(ScoreFrozen(frozen, AllRows(state), state, of_rows));
-  TANDEM_RETURN_IF_ERROR(ShareRows(AllRows(state), state, of_rows));
+  state.rank_of = AssignRanks(batch, reducer.size());
+  std::vector<at::Tensor> rows_logprobs(batch.microbatches.size());
+  TANDEM_RETURN_IF_ERROR(ScoreFrozen(frozen, AllRows(state), state, rows_logprobs));
+  TANDEM_RETURN_IF_ERROR(ShareRows(AllRows(state), state, rows_logprobs));
   GroupLogprobs logprobs(groups.size());
-  for (size_t m = 0; m < of_rows.size(); ++m) {
-    TakeRow(batch, batch.microbatches[m], AsSpan(of_rows[m]), logprobs);
+  for (size_t m = 0; m < rows_logprobs.size(); ++m) {
+    TakeRow(batch, batch.microbatches[m], AsSpan(rows_logprobs[m]), logprobs);
   }
   return logprobs;
 }
@@ -538,7 +538,7 @@ absl::StatusOr<GroupLogprobs> TrainStep::ScoreUnder(
 
 absl::StatusOr<double> TrainStep::DistanceFrom(const std::vector<HostTensor>& tensors) const {
   TANDEM_ASSIGN_OR_RETURN(const double squares, impl_->policy->SquaredDistance(tensors));
-  TANDEM_ASSIGN_OR_RETURN(const double sum, impl_->team.SumInOrder(squares));
+  TANDEM_ASSIGN_OR_RETURN(const double sum, impl_->reducer.SumInOrder(squares));
   return std::sqrt(sum);
 }
 
@@ -553,7 +553,7 @@ absl::StatusOr<std::vector<TensorPart>> TrainStep::CopyOwnMasters() const {
 }
 
 std::shared_ptr<BucketSource> TrainStep::DeviceBuckets(DType dtype, Rounding rounding) const {
-  if (impl_->device == Device::kCpu || sharded()) return nullptr;
+  if (impl_->placing.device == Device::kCpu || sharded()) return nullptr;
   return MakeDeviceCast(impl_->policy->policy().parameters(), dtype, rounding);
 }
 
@@ -565,7 +565,7 @@ std::vector<TensorSource> TrainStep::Masters() const { return impl_->policy->Mas
 
 bool TrainStep::sharded() const { return impl_->policy->buckets().sharded(); }
 
-absl::Status TrainStep::SumValues(std::span<double> values) { return impl_->team.Sum(values); }
+absl::Status TrainStep::SumValues(std::span<double> values) { return impl_->reducer.Sum(values); }
 
 std::vector<TensorSource> TrainStep::OptimizerState() const {
   return impl_->optimizer->State([this](size_t parameter, const std::vector<at::Tensor>& own) {

@@ -1,27 +1,28 @@
 // TrainStep: one experience batch in, new weights out: stages 4 to 8 in order (docs/dev/tour.md).
 // Owns the policy, its optimizer and, if there is one, the frozen reference policy. Its header is
-// free of LibTorch and protobuf: the trainer's loop includes it.
+// free of LibTorch and protobuf, because the trainer's loop includes it.
 //
 //   groups -> PackBatch -> [proximal pass] -> per microbatch: target log-probs, correction, loss,
 //   backward -> per minibatch: optimizer update
 //
-// The proximal policy is the target policy before the first update. Of the first minibatch its
-// log-probs are therefore the detached target ones, and no second pass is made; those of later
+// The proximal policy is the target policy before the first update. For the first minibatch its
+// log-probs are therefore the detached target ones, and no second pass is made. Those of later
 // minibatches are scored once, before the first update, in every correction mode. KL in the reward
-// and batch_normalise need all of them then. What the report calls proximal is so of the weights
-// that the step starts from.
+// and batch_normalise need those of all minibatches then. All that the report calls proximal
+// belongs to the weights that the step starts from.
 //
-// An update whose minibatch has no kept token, or no finite loss or gradient, is not made: weights,
-// moments and the optimizer's update counter (bias correction, learning rate) stay as they were.
+// An update is not made when its minibatch has no kept token, or no finite loss or gradient.
+// Weights, moments and the optimizer's count of updates (bias correction, learning rate) stay as
+// they were.
 //
-// Several ranks make a step together: each computes its share of the rows, and ends with the same
-// report and the same weights, bit for bit. The result is that of one rank, to rounding.
+// Several ranks make a step together. Each computes its share of the rows, and all end with the
+// same report and the same weights, bit for bit. The result is that of one rank, to rounding.
 //
 // Use from one thread. Memory: masters and gradients in fp32, and two moments divided by the number
-// of ranks; another copy of the weights for the reference, and for bf16 its cast; activations of
-// one microbatch. All of that lies on the device; batches, log-probs and what the methods give and
-// take are on the host. With sharded parameters all of these but the activations are divided by the
-// ranks, and two layers are there whole.
+// of ranks; another copy of the weights for the reference, and one for the cast to bf16; the
+// activations of one microbatch. All of that is on the device; batches, log-probs and the tensors
+// that methods take and return are on the host. With sharded parameters all but the activations is
+// divided by the number of ranks, and two layers are held whole.
 #ifndef TANDEM_TRAINER_TRAIN_STEP_H_
 #define TANDEM_TRAINER_TRAIN_STEP_H_
 
@@ -44,12 +45,9 @@
 #include "trainer/experience/group_logprobs.h"
 #include "trainer/metrics/step_report.h"
 #include "trainer/optimizer/bucket_plan.h"
+#include "trainer/ranks/rank_collectives.h"
 #include "trainer/train_step_options.h"
 #include "trainer/weight_push/weight_cast.h"
-
-namespace tandem::comm {
-class Collective;
-}
 
 namespace tandem::trainer {
 
@@ -57,19 +55,17 @@ struct TrainStepSetup {
   ModelConfig config;
   ComputeDType dtype = ComputeDType::kFp32;
   Numerics numerics = Numerics::kFast;
-  Device device = Device::kCpu;           // of kCuda this thread's current one
-  Rounding rounding = Rounding::kDither;  // of pushes: what kExact computes with
+  Device device = Device::kCpu;           // with kCuda, this thread's current device
+  Rounding rounding = Rounding::kDither;  // of pushes, and so of the weights of kExact
   double temperature = 1;           // of the sampler: all log-probs are of the tempered policy
-  AdvantageOptions advantage;       // of arrow 3, used again by kl_place reward
+  AdvantageOptions advantage;       // of stage 3, used again by kl_place reward
   std::vector<HostTensor> weights;  // ModelTensors order; copied
   // Weights of the frozen reference policy; empty: none. KL is measured when it is there, and
   // trained on when options.loss.kl_coefficient > 0.
   std::vector<HostTensor> reference_weights;
-  // The ranks that make the step together, each with the same setup, options and groups; null:
-  // alone. Must outlive the step.
-  comm::Collective* ranks = nullptr;
-  // The same ranks, for tensors on the device; null: as `ranks`.
-  comm::Collective* parameter_ranks = nullptr;
+  // Of the ranks that make the step together, each with the same setup, options and groups. They
+  // must outlive the step.
+  RankCollectives collectives;
   BucketOptions buckets;
   bool checkpoint_activations = false;  // Policy::CheckpointActivations
 };
@@ -85,12 +81,12 @@ class TrainStep {
   TrainStep& operator=(const TrainStep&) = delete;
 
   // Trains on `groups`. An update whose loss or gradient is not finite, or that has no token left,
-  // is skipped and counted; when all of them were, skip_reason says why and the weights are as they
-  // were. After an error from the kernels (INTERNAL) the weights are unknown: end the process.
+  // is skipped and counted; when all of them were, skip_reason says why and the weights did not
+  // change. After an error from the kernels (INTERNAL) the weights are unknown, and the process
+  // must end. `version` is that of the weights before the step, from which token lags are counted.
   //   INVALID_ARGUMENT, FAILED_PRECONDITION  of PackBatch: nothing was changed
   //   INTERNAL                               a kernel failed
-  //   UNAVAILABLE                            another rank is lost, as comm::RankTeam's collective says
-  // `version` is that of the weights as they are, for how far tokens lag behind.
+  //   UNAVAILABLE                            another rank is lost (message of the collective)
   absl::StatusOr<StepReport> Run(std::span<const experience::v1::ScoredGroup> groups,
                                  WeightVersion version = {});
 
@@ -102,8 +98,8 @@ class TrainStep {
   //   INVALID_ARGUMENT, FAILED_PRECONDITION  of PackBatch
   //   INTERNAL                               a kernel failed
   absl::StatusOr<GroupLogprobs> Score(std::span<const experience::v1::ScoredGroup> groups);
-  // The same under other masters, as OwnMasters gave them (F32, each rank its own); `rounding` is
-  // that of kExact's cast.
+  // The same under other masters, which are F32 and as OwnMasters returned them on each rank.
+  // `rounding` is that of kExact's cast.
   absl::StatusOr<GroupLogprobs> ScoreUnder(std::span<const HostTensor> own_masters,
                                            Rounding rounding,
                                            std::span<const experience::v1::ScoredGroup> groups);
@@ -111,17 +107,18 @@ class TrainStep {
   // ||masters - tensors||, over all elements; ModelTensors order, any float dtype.
   absl::StatusOr<double> DistanceFrom(const std::vector<HostTensor>& tensors) const;
 
-  // F32 masters until the next Run (on the CPU views that change with it, from a device copies):
-  // this rank's slices of them, and all that it holds (the same when sharded, else whole, in
-  // ModelTensors order). INTERNAL: the device failed.
+  // F32 masters, to be read before the next Run: on the CPU they are views that change with it,
+  // from a device they are copies. OwnMasters are those of this rank's slices; HeldMasters are all
+  // that this rank holds, which is the same when sharded, else every tensor whole, in ModelTensors
+  // order. INTERNAL: the device failed.
   absl::StatusOr<std::vector<TensorPart>> OwnMasters() const;
   absl::StatusOr<std::vector<TensorPart>> HeldMasters() const;
-  // OwnMasters in memory of their own, for good.
+  // OwnMasters as copies, which nothing changes.
   absl::StatusOr<std::vector<TensorPart>> CopyOwnMasters() const;
   bool sharded() const;
 
-  // What a push sends of the masters, made on their device from what they are then; null on the CPU
-  // and when sharded.
+  // The bytes of a push, cast on the device from the masters at the time of reading; null on the
+  // CPU and when sharded.
   std::shared_ptr<BucketSource> DeviceBuckets(DType dtype, Rounding rounding) const;
 
   // Whole tensors of `dtype`, F32 or BF16, of which each rank has slices: `own`, named and in the
@@ -141,15 +138,15 @@ class TrainStep {
   int64_t num_updates() const;
   int64_t num_parameters() const;
 
-  // Takes weights and optimizer state back: tensors are read one at a time, masters first, in
-  // ModelTensors order, then moments in the order given, each whole on every rank. Whatever number
-  // of ranks they come from. The reference stays as it is.
+  // Takes weights and optimizer state back. Tensors are read one at a time, each whole on every
+  // rank: first masters, in ModelTensors order, then moments in the order given. The number of
+  // ranks that saved them does not matter. The reference stays as it is.
   //   INVALID_ARGUMENT  a tensor is missing or of another shape or dtype (named)
-  //   any code of read  what is held is unknown
+  //   any code of read  the weights are unknown
   absl::Status Restore(const std::vector<TensorSource>& masters,
                        const std::vector<TensorSource>& optimizer_state, int64_t num_updates);
 
-  // Threads of the kernels, for the whole process; 0: one per core.
+  // Sets the number of kernel threads of the whole process; 0: one per core.
   static void UseThreads(int64_t num_threads);
 
  private:

@@ -16,11 +16,11 @@ void BindOptions(OptionBinder& binder, TrainStepOptions& options) {
       "optimizer updates per pass over a step's groups; over 1 costs a proximal pass over all "
       "but the first");
   binder.Integer("num_epochs", &options.num_epochs, {.min = 1}, "", "passes over a step's groups");
-  binder.Section("correction", "what an off-policy token counts (arrow 6)",
+  binder.Section("correction", "what an off-policy token counts (stage 6)",
                  [&](OptionBinder& b) { offpolicy::BindOptions(b, options.correction); });
-  binder.Section("loss", "the policy loss (arrow 7)",
+  binder.Section("loss", "the policy loss (stage 7)",
                  [&](OptionBinder& b) { BindOptions(b, options.loss); });
-  binder.Section("optimizer", "AdamW (arrow 8)",
+  binder.Section("optimizer", "AdamW (stage 8)",
                  [&](OptionBinder& b) { BindOptions(b, options.optimizer); });
   binder.Section("metrics", "what metrics.jsonl holds beside its own names", [&](OptionBinder& b) {
     b.TextList("peer_names", &options.peer_names,

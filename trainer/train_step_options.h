@@ -1,4 +1,4 @@
-// TrainStepOptions: knobs of arrows 4 to 8 together. Free of LibTorch, so that every reader of a
+// TrainStepOptions: options of stages 4 to 8 together. Free of LibTorch, so that every reader of a
 // run file can bind them.
 #ifndef TANDEM_TRAINER_TRAIN_STEP_OPTIONS_H_
 #define TANDEM_TRAINER_TRAIN_STEP_OPTIONS_H_

@@ -117,8 +117,8 @@ std::string_view SplitName(SplitBy by) {
   return "advantage_sign";
 }
 
-std::vector<DriftBucket> SplitDrift(const TokenRecord& record, SplitBy by,
-                                    const BootstrapOptions& options) {
+std::vector<DriftBucket> BucketDrift(const TokenRecord& record, SplitBy by,
+                                     const BootstrapOptions& options) {
   std::map<int, std::map<int32_t, DriftSums>> buckets;
   for (size_t t = 0; t < record.mask.size(); ++t) {
     if (!record.mask[t] || !record.IsFinite(t)) continue;

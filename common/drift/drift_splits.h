@@ -40,8 +40,8 @@ struct DriftBucket {
 };
 
 // The buckets that have tokens, in rising order.
-std::vector<DriftBucket> SplitDrift(const TokenRecord& record, SplitBy by,
-                                    const BootstrapOptions& options = {});
+std::vector<DriftBucket> BucketDrift(const TokenRecord& record, SplitBy by,
+                                     const BootstrapOptions& options = {});
 
 }  // namespace tandem::offpolicy
 

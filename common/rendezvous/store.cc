@@ -165,4 +165,12 @@ absl::StatusOr<std::string> Store::SetOnce(const std::string& name,
   });
 }
 
+absl::StatusOr<int64_t> Store::Add(const std::string& name, int64_t amount) const {
+  return Guarded(*connection_, [&] { return connection_->prefixed->add(name, amount); });
+}
+
+absl::Status Store::Delete(const std::string& name) const {
+  return Guarded(*connection_, [&] { return connection_->prefixed->deleteKey(name); }).status();
+}
+
 }  // namespace tandem::comm

@@ -3,6 +3,7 @@
 #ifndef TANDEM_COMMON_RENDEZVOUS_STORE_H_
 #define TANDEM_COMMON_RENDEZVOUS_STORE_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -55,6 +56,13 @@ class Store {
 
   // Sets the name if it is not set, and returns its value.
   absl::StatusOr<std::string> SetOnce(const std::string& name, const std::string& value) const;
+
+  // Adds to the counter of that name, which starts at 0, and returns what it is now. All who add to
+  // one counter get different values.
+  absl::StatusOr<int64_t> Add(const std::string& name, int64_t amount) const;
+
+  // Removes the value or counter, so that a long job leaves nothing behind. OK where it is not there.
+  absl::Status Delete(const std::string& name) const;
 
   const StoreConnection& connection() const { return *connection_; }
 

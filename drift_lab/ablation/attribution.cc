@@ -69,7 +69,7 @@ absl::StatusOr<Attribution> AttributeCapture(Capture given, const AttributionOpt
   result.by_sequence = ComputeDriftMetrics(record, offpolicy::ClusterBy::kSequence, bootstrap);
   result.by_group = ComputeDriftMetrics(record, offpolicy::ClusterBy::kGroup, bootstrap);
   for (const offpolicy::SplitBy by : offpolicy::kAllSplits) {
-    result.splits.emplace_back(by, SplitDrift(record, by, bootstrap));
+    result.splits.emplace_back(by, BucketDrift(record, by, bootstrap));
   }
   result.token_parts = SplitTokens(result.ladder);
   result.shares = ComputePartShares(record, result.token_parts, bootstrap);

@@ -27,31 +27,33 @@ inline std::vector<absl::Status> OnThreads(int count,
   return statuses;
 }
 
-// Runs body(groups) on each of `num_ranks` threads, which share `num_groups` groups, and returns
-// their results, by rank.
-inline std::vector<absl::Status> OnRanks(int num_ranks, size_t num_groups,
-                                         const std::function<absl::Status(const Groups&)>& body) {
+// Runs body(collectives) on each of `num_ranks` threads, which share `num_collectives` collectives, and
+// returns their results, by rank.
+inline std::vector<absl::Status> OnRanks(
+    int num_ranks, size_t num_collectives,
+    const std::function<absl::Status(const Collectives&)>& body) {
   const auto store = comm::Store::Host(0, comm::Reach::kMachine).value();
   return OnThreads(num_ranks, [&](int rank) -> absl::Status {
     comm::GroupOptions group{.name = "train", .rank = rank, .deadline = absl::Seconds(60)};
     for (int r = 0; r < num_ranks; ++r) group.members.push_back("thread:" + std::to_string(r));
     auto connection = comm::Store::Connect("127.0.0.1", store.port(), absl::Seconds(10));
     if (!connection.ok()) return connection.status();
-    Groups groups;
-    while (groups.size() < num_groups) {
-      auto team = comm::Collective::Make(comm::Backend::kGloo, *connection, group);
-      if (!team.ok()) return team.status();
-      groups.push_back(*std::move(team));
+    Collectives collectives;
+    while (collectives.size() < num_collectives) {
+      auto joined = comm::Collective::Make(comm::Backend::kGloo, *connection, group);
+      if (!joined.ok()) return joined.status();
+      collectives.push_back(*std::move(joined));
       group.name += "'";
     }
-    return body(groups);
+    return body(collectives);
   });
 }
 
 // The same with one group.
 inline std::vector<absl::Status> OnRanks(
     int num_ranks, const std::function<absl::Status(comm::Collective&)>& body) {
-  return OnRanks(num_ranks, 1, [&](const Groups& groups) { return body(*groups[0]); });
+  return OnRanks(num_ranks, 1,
+                 [&](const Collectives& collectives) { return body(*collectives[0]); });
 }
 
 }  // namespace tandem::testing

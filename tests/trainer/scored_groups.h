@@ -1,4 +1,4 @@
-// ScoredGroups for tests: groups as the trainer holds them after arrow 3, valid in every field.
+// ScoredGroups for tests: groups as the trainer holds them after stage 3, valid in every field.
 #ifndef TANDEM_TESTS_TRAINER_SCORED_GROUPS_H_
 #define TANDEM_TESTS_TRAINER_SCORED_GROUPS_H_
 

@@ -77,9 +77,10 @@ std::vector<RankOutcome> TrainOnRanks(int num_ranks, const TrainStepOptions& opt
                                       bool with_reference = false, bool sharded = false) {
   TrainStep::UseThreads(1);  // a rank is a thread here
   std::vector<RankOutcome> outcomes(static_cast<size_t>(num_ranks));
-  const auto train = [&](comm::Collective& team) -> absl::Status {
-    RankOutcome& out = outcomes[static_cast<size_t>(team.rank())];
-    TrainStepSetup setup{.config = ToyConfig(), .ranks = &team, .buckets = Buckets(sharded)};
+  const auto train = [&](comm::Collective& ranks) -> absl::Status {
+    RankOutcome& out = outcomes[static_cast<size_t>(ranks.rank())];
+    TrainStepSetup setup{
+        .config = ToyConfig(), .collectives = {&ranks}, .buckets = Buckets(sharded)};
     setup.weights = ToyWeights(setup.config);
     if (with_reference) setup.reference_weights = ToyWeights(setup.config);
     auto step = TrainStep::Create(setup, options);
@@ -242,9 +243,9 @@ TEST(TrainStepRanksTest, AStepThatIsNotFiniteOnOneRankIsSkippedByAllAndTheNextIs
   TrainStep::UseThreads(1);
   std::vector<std::vector<StepReport>> reports(3);
   std::vector<DigestMap> before(3), skipped(3), after(3);
-  const auto train = [&](comm::Collective& team) -> absl::Status {
-    const auto rank = static_cast<size_t>(team.rank());
-    TrainStepSetup setup{.config = ToyConfig(), .ranks = &team, .buckets = Buckets(false)};
+  const auto train = [&](comm::Collective& ranks) -> absl::Status {
+    const auto rank = static_cast<size_t>(ranks.rank());
+    TrainStepSetup setup{.config = ToyConfig(), .collectives = {&ranks}, .buckets = Buckets(false)};
     setup.weights = ToyWeights(setup.config);
     auto step = TrainStep::Create(setup, Options(40));
     if (!step.ok()) return step.status();
@@ -308,8 +309,9 @@ std::vector<TensorSource> Present(const std::vector<HostTensor>& tensors) {
 // Restores `from` on all of `num_ranks` where it is not null, makes `steps` steps and saves.
 Saved TrainAndSave(int num_ranks, int steps, const Saved* from, bool sharded = false) {
   Saved saved;
-  for (const absl::Status& status : OnRanks(num_ranks, [&](comm::Collective& team) {
-         TrainStepSetup setup{.config = ToyConfig(), .ranks = &team, .buckets = Buckets(sharded)};
+  for (const absl::Status& status : OnRanks(num_ranks, [&](comm::Collective& ranks) {
+         TrainStepSetup setup{
+             .config = ToyConfig(), .collectives = {&ranks}, .buckets = Buckets(sharded)};
          setup.weights = ToyWeights(setup.config);
          auto step = TrainStep::Create(setup, Options(40)).value();
          if (from != nullptr) {
@@ -331,7 +333,7 @@ Saved TrainAndSave(int num_ranks, int steps, const Saved* from, bool sharded = f
                std::make_shared<std::vector<std::byte>>(view->bytes.begin(), view->bytes.end());
            masters.push_back({view->spec, *copy, copy});
          }
-         if (team.rank() != 0) return read;
+         if (ranks.rank() != 0) return read;
          saved = {std::move(masters), std::move(moments), step->num_updates()};
          return read;
        })) {
@@ -368,8 +370,9 @@ TEST(TrainStepRanksTest, WhatRanksSavedThatHoldPartsIsRestoredBitForBitOnAnyNumb
 TEST(TrainStepRanksTest, ScoresAreThoseOfOneRank) {
   const auto scores_of = [](int num_ranks, bool sharded) {
     std::vector<std::pair<GroupLogprobs, GroupLogprobs>> scores(static_cast<size_t>(num_ranks));
-    for (const absl::Status& status : OnRanks(num_ranks, [&](comm::Collective& team) {
-           TrainStepSetup setup{.config = ToyConfig(), .ranks = &team, .buckets = Buckets(sharded)};
+    for (const absl::Status& status : OnRanks(num_ranks, [&](comm::Collective& ranks) {
+           TrainStepSetup setup{
+               .config = ToyConfig(), .collectives = {&ranks}, .buckets = Buckets(sharded)};
            setup.weights = ToyWeights(setup.config);
            auto step = TrainStep::Create(setup, Options(40)).value();
            const std::vector<TensorPart> copies = step->CopyOwnMasters().value();
@@ -379,7 +382,7 @@ TEST(TrainStepRanksTest, ScoresAreThoseOfOneRank) {
            auto now = step->Score(Groups(2));
            auto before = step->ScoreUnder(kept, Rounding::kNearest, Groups(2));
            if (!now.ok() || !before.ok()) return now.ok() ? before.status() : now.status();
-           scores[static_cast<size_t>(team.rank())] = {*std::move(now), *std::move(before)};
+           scores[static_cast<size_t>(ranks.rank())] = {*std::move(now), *std::move(before)};
            return absl::OkStatus();
          })) {
       EXPECT_THAT(status, IsOk());

@@ -1,5 +1,6 @@
-// CorrectionTensors: arrow 6 of one microbatch as tensors. common/offpolicy/correction.h computes
-// it; here its numbers come from a microbatch and go into the tensors of the loss.
+// CorrectionTensors: stage 6 of one microbatch. common/offpolicy/correction.h computes the
+// correction on plain numbers; this file takes them from a microbatch and turns the result into the
+// tensors that the loss reads.
 #ifndef TANDEM_TRAINER_LOSS_CORRECTION_TENSORS_H_
 #define TANDEM_TRAINER_LOSS_CORRECTION_TENSORS_H_
 
@@ -11,8 +12,8 @@
 
 namespace tandem::trainer {
 
-// `proximal` [T] float32, in the order of the row; its gradient is cut.
-//   INVALID_ARGUMENT  proximal is not of the microbatch's length
+// `proximal` [T] float32, in the order of the row; it is detached.
+//   INVALID_ARGUMENT  `proximal` has another length than the microbatch
 absl::StatusOr<offpolicy::Correction> CorrectMicrobatch(
     const Microbatch& micro, const at::Tensor& proximal,
     const offpolicy::CorrectionOptions& options);

@@ -1,19 +1,20 @@
 // KlReward: the KL to the frozen reference policy as part of the reward (loss.kl_place: reward)
-// instead of the loss. Stands between arrows 5 and 6, since it needs both policies' log-probs.
+// instead of the loss. Stands between stages 5 and 6, since it needs both policies' log-probs.
 //
 //   cost_i = kl_coefficient sum_t d_t          over the trained tokens of completion i
 //   d_t    = log pi_proximal - log pi_reference                                  (the estimator k1)
 //   A'_i   = A_i - (cost_i - mean of the group's costs)          ChargedAdvantages of advantages.h
 //
-// Only k1 will do. A policy gradient with the charge -c sum_t d_t has the expectation -c grad
-// KL(pi || reference), because E[grad log pi] = 0; with k3 it is -c (grad KL(pi || reference) -
-// grad KL(reference || pi)), which vanishes to first order where the policies are close and then
-// drives them apart, and with k2 it vanishes likewise (estimator_enumeration_test.cc).
+// Only the estimator k1 is right here. A policy gradient with the charge -c sum_t d_t has the
+// expectation -c grad KL(pi || reference), because E[grad log pi] = 0; with k3 it is -c (grad KL(pi
+// || reference) - grad KL(reference || pi)), which vanishes to first order where the policies are
+// close and then drives them apart, and with k2 it vanishes likewise
+// (estimator_enumeration_test.cc).
 //
-// The proximal policy stands in the target's place: no gradient flows through it, and the mismatch
-// between the engines does not enter the reward. The charge comes after the rewards were
-// normalised, as in OpenRLHF (verl charges before): divided by a group's deviation, its size would
-// hardly depend on the coefficient where rewards are equal.
+// The proximal policy is used in place of the target policy: no gradient flows through it, and the
+// mismatch between the engines does not enter the reward. The cost is subtracted after the rewards
+// were normalised, as OpenRLHF does (verl subtracts it before): divided by a group's deviation, its
+// size would hardly depend on the coefficient where rewards are equal.
 #ifndef TANDEM_TRAINER_LOSS_KL_REWARD_H_
 #define TANDEM_TRAINER_LOSS_KL_REWARD_H_
 

@@ -1,12 +1,13 @@
-// PolicyLoss: the scalar whose gradient changes the weights (arrow 7). Element t of every tensor is
+// PolicyLoss: the scalar whose gradient changes the weights (stage 7). Element t of every tensor is
 // about token t given those before.
 //
 //   L = sum_t scale_t (policy_t + kl_coefficient KL_t) / denominator
 //
-// The policy term, its value and its slope are common/offpolicy/policy_objective.h; here they
-// become a tensor with that value and that gradient. `scale` and `denominator` are of the whole
-// minibatch (common/offpolicy/loss_scales.h), never of a microbatch or rank: a mean of means weighs
-// tokens by where they happened to stand. The division is left to the optimizer.
+// common/offpolicy/policy_objective.h computes the value of the policy term and its slope; here
+// they become a tensor with that value and that gradient. `scale` and `denominator` belong to the
+// whole minibatch (common/offpolicy/loss_scales.h), never to a microbatch or a rank: a mean of
+// means would weigh a token by the size of the row that it was packed into. The optimizer does the
+// division.
 #ifndef TANDEM_TRAINER_LOSS_POLICY_LOSS_H_
 #define TANDEM_TRAINER_LOSS_POLICY_LOSS_H_
 
@@ -55,7 +56,8 @@ struct LossSums {
 };
 LossSums SumPolicyLoss(const LossInputs& inputs, const PolicyLossOptions& options);
 
-// The part of these tokens in the cutoff of a minibatch of several microbatches (loss.kind m2po).
+// Appends the squares by which these tokens enter the cutoff of a minibatch that has several
+// microbatches (loss.kind m2po).
 void AppendSecondMoments(const LossInputs& inputs, std::vector<double>& squares);
 
 }  // namespace tandem::trainer

@@ -1,5 +1,5 @@
-// PolicyLossOptions: knobs of arrow 7. Apart from policy_loss.h so that option trees stay free of
-// LibTorch.
+// PolicyLossOptions: options of stage 7. They stand apart from policy_loss.h so that code which
+// only reads options stays free of LibTorch.
 #ifndef TANDEM_TRAINER_LOSS_POLICY_LOSS_OPTIONS_H_
 #define TANDEM_TRAINER_LOSS_POLICY_LOSS_OPTIONS_H_
 
@@ -12,8 +12,8 @@ namespace tandem::trainer {
 // reference.
 //   k1 = d, k2 = d^2 / 2, k3 = e^-d - 1 + d
 // As a loss on tokens the target itself drew their expected gradients are 0 (k1), that of the
-// reverse KL (k2), and that of the forward KL (k3). Taken off the reward, k1 alone has the gradient
-// of the reverse KL (kl_reward.h). kAuto is k3 in the loss and k1 in the reward.
+// reverse KL (k2), and that of the forward KL (k3). Subtracted from the reward, only k1 has the
+// gradient of the reverse KL (kl_reward.h). kAuto is k3 in the loss and k1 in the reward.
 enum class KlEstimator { kAuto, kK1, kK2, kK3 };
 
 // Where that KL is charged: as a term of the loss, or taken off the reward (kl_reward.h).

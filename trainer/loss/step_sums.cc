@@ -12,7 +12,7 @@
 namespace tandem::trainer {
 namespace {
 
-// By number in batch.completions: one value for all tokens of a completion.
+// The advantage of each completion, by its number in batch.completions: all of its tokens have one.
 std::vector<float> AdvantagesOf(const ExperienceBatch& batch) {
   std::vector<float> of_completion(batch.completions.size());
   for (const Microbatch& micro : batch.microbatches) {
@@ -25,7 +25,7 @@ std::vector<float> AdvantagesOf(const ExperienceBatch& batch) {
 
 }  // namespace
 
-absl::Status SumOverRanks(comm::RankTeam& team, MinibatchSums& sums) {
+absl::Status SumOverRanks(comm::RankReducer& ranks, MinibatchSums& sums) {
   LossNumbers& of = sums.tokens;
   auto num_tokens = static_cast<double>(of.num_tokens);
   double* const places[] = {&sums.policy,  &sums.kl,     &sums.total,   &sums.denominator,
@@ -34,23 +34,23 @@ absl::Status SumOverRanks(comm::RankTeam& team, MinibatchSums& sums) {
                             &num_tokens};
   std::vector<double> values;
   for (const double* const place : places) values.push_back(*place);
-  TANDEM_RETURN_IF_ERROR(team.Sum(values));
+  TANDEM_RETURN_IF_ERROR(ranks.Sum(values));
   for (size_t i = 0; i < values.size(); ++i) *places[i] = values[i];
   of.num_tokens = static_cast<int64_t>(num_tokens);
-  return team.Max(std::span(&of.ratio_max, 1));
+  return ranks.Max(std::span(&of.ratio_max, 1));
 }
 
-void AddTokens(const LossNumbers& of, LossNumbers& numbers) {
-  numbers.ratio_sum += of.ratio_sum;
-  numbers.ratio_max = std::max(numbers.ratio_max, of.ratio_max);
-  numbers.clip_low += of.clip_low;
-  numbers.clip_high += of.clip_high;
-  numbers.dual_clip += of.dual_clip;
-  numbers.k1 += of.k1;
-  numbers.k2 += of.k2;
-  numbers.k3 += of.k3;
-  numbers.num_tokens += of.num_tokens;
-  numbers.entropy_sum += of.entropy_sum;
+void AddTokens(const LossNumbers& added, LossNumbers& numbers) {
+  numbers.ratio_sum += added.ratio_sum;
+  numbers.ratio_max = std::max(numbers.ratio_max, added.ratio_max);
+  numbers.clip_low += added.clip_low;
+  numbers.clip_high += added.clip_high;
+  numbers.dual_clip += added.dual_clip;
+  numbers.k1 += added.k1;
+  numbers.k2 += added.k2;
+  numbers.k3 += added.k3;
+  numbers.num_tokens += added.num_tokens;
+  numbers.entropy_sum += added.entropy_sum;
 }
 
 void AddCorrection(const offpolicy::Correction& correction, const Microbatch& micro,

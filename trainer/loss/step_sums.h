@@ -1,5 +1,11 @@
-// StepSums: what rows of a minibatch add up to, and what of it goes into the step's report. Used by
-// train_step.cc.
+// Sums over the rows of a minibatch, over the ranks, and from there into the report of the train
+// step. Used by train_step.cc.
+//
+// The loss of a minibatch is a ratio of two sums over its tokens, and every number of the report is
+// too. The rows are spread over microbatches and over ranks, so each of them adds to the numerator
+// and to the denominator, and the division comes once, at the end. Dividing within a row or a rank
+// and averaging the results would weigh tokens by the size of the row that they are packed into,
+// and the update would change with the number of ranks. All sums are in double.
 #ifndef TANDEM_TRAINER_LOSS_STEP_SUMS_H_
 #define TANDEM_TRAINER_LOSS_STEP_SUMS_H_
 
@@ -9,7 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/comm/rank_team.h"
+#include "common/comm/rank_reducer.h"
 #include "common/offpolicy/correction.h"
 #include "trainer/experience/experience_batch.h"
 #include "trainer/loss/policy_loss.h"
@@ -17,27 +23,27 @@
 
 namespace tandem::trainer {
 
-// What one minibatch adds up over its microbatches before the division.
+// The sums of one minibatch over its microbatches, before the division by `denominator`.
 struct MinibatchSums {
   double policy = 0, kl = 0, total = 0, denominator = 0;
-  LossNumbers tokens;  // the sums over tokens of it
+  LossNumbers tokens;  // sums over its tokens
 };
 
-// Sums of this rank's rows become those of all rows. Errors: those of the team's collective.
-absl::Status SumOverRanks(comm::RankTeam& team, MinibatchSums& sums);
+// The sums over this rank's rows become the sums over all rows. Errors: those of the collective.
+absl::Status SumOverRanks(comm::RankReducer& ranks, MinibatchSums& sums);
 
-// The sums over tokens of `of`, and the larger of the two ratio_max.
-void AddTokens(const LossNumbers& of, LossNumbers& numbers);
+// Adds the sums over tokens; ratio_max becomes the larger of the two.
+void AddTokens(const LossNumbers& added, LossNumbers& numbers);
 
-// One row's correction.
+// Adds the correction of one row.
 void AddCorrection(const offpolicy::Correction& correction, const Microbatch& micro,
                    CorrectionNumbers& numbers);
 
-// One row's loss; `kept` [T] bool, `entropies` [T] float32.
+// Adds the loss of one row; `kept` [T] bool, `entropies` [T] float32.
 void AddLoss(const LossSums& sums, const at::Tensor& kept, const at::Tensor& entropies,
              LossNumbers& numbers);
 
-// Mean and variance over the completions of the batch.
+// Adds the mean and variance of the advantages over the completions of the batch.
 void AddAdvantages(const ExperienceBatch& batch, StepReport& report);
 
 }  // namespace tandem::trainer

@@ -1,4 +1,4 @@
-// [T] tensors as numbers on the host and back: arrows 6 and 7 compute on numbers.
+// Conversions between [T] tensors and numbers on the host: stages 6 and 7 compute on numbers.
 #ifndef TANDEM_TRAINER_LOSS_TENSOR_NUMBERS_H_
 #define TANDEM_TRAINER_LOSS_TENSOR_NUMBERS_H_
 
@@ -9,7 +9,7 @@
 
 namespace tandem::trainer {
 
-// `x` [T] of any floating type. What comes out has no gradient.
+// `x` [T] of any floating type, without its gradient.
 std::vector<double> ToDoubles(const at::Tensor& x);
 
 // [T] float32.

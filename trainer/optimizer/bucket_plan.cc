@@ -37,20 +37,20 @@ std::vector<BucketPlan> PlanBuckets(std::span<const int64_t> sizes, int num_rank
 
 std::vector<BucketPlan> PlanStageBuckets(std::span<const int64_t> sizes,
                                          std::span<const std::vector<size_t>> stages, int num_ranks,
-                                         std::vector<size_t>& of_stage) {
+                                         std::vector<size_t>& stage_buckets) {
   std::vector<BucketPlan> buckets;
-  std::vector<std::optional<size_t>> of_parameter(sizes.size());
-  of_stage.clear();
+  std::vector<std::optional<size_t>> parameter_buckets(sizes.size());
+  stage_buckets.clear();
   for (const std::vector<size_t>& stage : stages) {
     size_t bucket = buckets.size();
-    for (const size_t parameter : stage) bucket = of_parameter[parameter].value_or(bucket);
+    for (const size_t parameter : stage) bucket = parameter_buckets[parameter].value_or(bucket);
     if (bucket == buckets.size()) buckets.emplace_back();
     for (const size_t parameter : stage) {
-      if (of_parameter[parameter].has_value()) continue;
-      of_parameter[parameter] = bucket;
+      if (parameter_buckets[parameter].has_value()) continue;
+      parameter_buckets[parameter] = bucket;
       Append(parameter, sizes[parameter], buckets[bucket]);
     }
-    of_stage.push_back(bucket);
+    stage_buckets.push_back(bucket);
   }
   PadForRanks(num_ranks, buckets);
   return buckets;

@@ -25,10 +25,10 @@ void FusedAdamW(const FusedTensors& tensors, const FusedCoefficients& c) {
   if (tensors.masters.empty()) return;
   const at::NoGradGuard no_grad;
   const at::TensorOptions options = tensors.masters[0].options();
-  // The kernels only read it, so that all tensors may share one count.
+  // LibTorch wants a count of updates for each tensor. The kernels only read it, so one is shared.
   const at::Tensor count = at::full({}, static_cast<double>(c.num_updates), options);
   const std::vector<at::Tensor> counts(tensors.masters.size(), count);
-  // They divide by the scale that gradients were multiplied with.
+  // The kernels divide gradients by this number, and the caller's scale is a factor.
   const at::Tensor divisor = at::full({}, 1 / c.gradient_scale, options);
   at::_fused_adamw_(tensors.masters, tensors.gradients, tensors.exp_avg, tensors.exp_avg_sq,
                     /*max_exp_avg_sqs=*/{}, counts, c.learning_rate, c.beta1, c.beta2,

@@ -1,5 +1,10 @@
-// The arithmetic of AdamW by LibTorch's own kernels, on whatever device the tensors lie. Used by
+// The arithmetic of AdamW by LibTorch's fused kernels, on whatever device the tensors lie. Used by
 // optimizer.cc where that is not the CPU.
+//
+// AdamW is Adam with the weight decay applied to the master itself and not to the gradient
+// (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019). "Fused" means that
+// one kernel reads master, gradient and both moments once and writes them once, where separate
+// operations would read and write the memory of a tensor about ten times.
 #ifndef TANDEM_TRAINER_OPTIMIZER_FUSED_UPDATE_H_
 #define TANDEM_TRAINER_OPTIMIZER_FUSED_UPDATE_H_
 
@@ -10,27 +15,30 @@
 
 namespace tandem::trainer {
 
-// Sum of the squares of all elements. Norms of the tensors are made on the device, in a fixed order
-// of sums; their squares are added up in double, in the order of the tensors. Waits for the device.
-// Memory: a number for each 65 536 elements.
+// Sum of the squares of all elements. The device computes the norm of each tensor, always in the
+// same order of sums; the squares of the norms are added in double, in the order of the tensors.
+// Waits for the device. Memory: one number for each 65 536 elements.
 double SumOfSquares(const std::vector<at::Tensor>& tensors);
 
-// Of as many elements in each of the four at every index: float32, contiguous, one device.
+// At every index the four tensors have the same number of elements. All are float32, contiguous and
+// on one device.
 struct FusedTensors {
   std::vector<at::Tensor> masters, gradients, exp_avg, exp_avg_sq;
 };
 
 struct FusedCoefficients {
   double learning_rate = 0, beta1 = 0, beta2 = 0, epsilon = 0;
-  double weight_decay = 0;    // decoupled: masters times 1 - learning_rate * weight_decay, first
-  double gradient_scale = 1;  // of what moments see; > 0
-  int64_t num_updates = 1;    // this one included: of the bias corrections
+  double weight_decay = 0;    // masters are first multiplied by 1 - learning_rate * weight_decay
+  double gradient_scale = 1;  // gradients are multiplied by it; > 0
+  int64_t num_updates = 1;    // t below, this update included
 };
 
-// Update of masters and moments; gradients are zero afterwards. With gradients g times
-// gradient_scale, m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2 and t updates:
+// Updates masters p and moments m, v; gradients are zero afterwards. With g the gradient times
+// gradient_scale, and t updates:
+//   m  = beta1 m + (1 - beta1) g
+//   v  = beta2 v + (1 - beta2) g^2
 //   p -= learning_rate / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
-// No temporaries of the tensors' size.
+// Makes no temporary tensors of their size.
 void FusedAdamW(const FusedTensors& tensors, const FusedCoefficients& coefficients);
 
 }  // namespace tandem::trainer

@@ -191,7 +191,7 @@ void AdamW::UpdateByOwnLoops(size_t slice, const FusedCoefficients& f) {
   });
 }
 
-// What decays, then what does not.
+// One call for the parameters with weight decay and one for those without.
 void AdamW::UpdateByLibTorch(FusedCoefficients c) {
   for (const bool decays : {true, false}) {
     FusedTensors tensors;

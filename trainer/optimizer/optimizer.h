@@ -1,10 +1,13 @@
-// AdamW over the policy's fp32 masters (arrow 8): gradients -> new weights. Used by train_step.cc.
+// AdamW over the policy's fp32 masters: stage 8, gradients -> new weights. Used by train_step.cc.
 //
-// One Step clips the global gradient norm and updates every parameter in one pass, or the slices of
-// them that are this rank's; the moments of others are not held. The same update as
-// torch.optim.AdamW after clip_grad_norm_. Gradients are zero afterwards. The norm is summed in a
-// fixed order: the result does not depend on the number of threads. Use from one thread. Memory:
-// two fp32 numbers per element of the slices, on the masters' device.
+// The same update as torch.optim.AdamW after clip_grad_norm_: Step clips the global norm of the
+// gradients and updates every parameter in one pass over its memory (fused_update.h has the
+// formulas). With several ranks each updates only its slices and holds moments only for them
+// (ZeRO-1); the ranks add up their squared norms before, so all of them clip alike.
+//
+// What holds: the result does not depend on the number of threads, because the norm is summed in
+// blocks of a fixed size and in a fixed order. Gradients are zero after Step. Use from one thread.
+// Memory: two fp32 numbers for each element of the slices, on the masters' device.
 #ifndef TANDEM_TRAINER_OPTIMIZER_OPTIMIZER_H_
 #define TANDEM_TRAINER_OPTIMIZER_OPTIMIZER_H_
 
@@ -26,61 +29,64 @@
 namespace tandem::trainer {
 
 struct OptimizerUpdate {
-  bool skipped = false;  // the gradient was not finite: nothing changed but the zeroed gradients
+  bool skipped = false;  // the gradient was not finite; only the gradients changed, to zero
   double grad_norm = 0;  // global, after grad_scale, before clipping
   bool clipped = false;
   double learning_rate = 0;
 };
 
-// What an optimizer updates of the parameters, and where it lies.
+// The slices of parameters that an optimizer updates, and where they lie.
 struct OwnSlices {
   std::vector<Slice> slices;  // sorted by parameter and place
-  // Sharded: masters and gradients of the slices lie apart, [num_elements] float32 each. Otherwise
-  // they are where the parameters have them, and these have no elements.
+  // True with sharded parameters: masters and gradients of the slices have memory of their own,
+  // [num_elements] float32 each. False: the slices are views of the parameters, and both vectors
+  // are empty.
   bool apart = false;
   std::vector<at::Tensor> masters, gradients;
 };
 
-// Whose loops update: our own where the masters lie on the CPU and LibTorch's elsewhere, or
-// LibTorch's. They agree to rounding.
+// kByDevice: the loops of optimizer.cc on the CPU, LibTorch's kernels elsewhere. kLibTorch:
+// LibTorch's kernels everywhere. Results agree to rounding.
 enum class UpdateLoops { kByDevice, kLibTorch };
 
 class AdamW {
  public:
-  // Updates `own`; without it every parameter whole. `parameters` must outlive this object, and all
-  // keep their storage. Throws c10::Error where the device has no memory for the moments.
+  // Updates the slices of `own`, or every parameter whole without it. `parameters` must outlive
+  // this object, and no tensor may change its storage. Throws c10::Error where the device has no
+  // memory for the moments.
   AdamW(const std::vector<NamedParameter>* parameters, const OptimizerOptions& options,
         OwnSlices own, UpdateLoops loops = UpdateLoops::kByDevice);
   AdamW(const std::vector<NamedParameter>* parameters, const OptimizerOptions& options);
 
-  // Of the next two: c10::Error where a kernel of a device failed.
+  // The next two throw c10::Error where a kernel of a device failed.
 
-  // Sum of the squares of the gradients in the slices. A parameter without a gradient counts as one
-  // of zeros.
+  // Sum of the squares of the gradients in the slices. A gradient that is not there counts as
+  // zeros.
   double SquaredGradNorm() const;
 
-  // Updates with gradients times `grad_scale` (1 / the denominator of the loss). `squared_norm`:
-  // SquaredGradNorm, summed over all ranks.
+  // Updates with the gradients times `grad_scale`, which is 1 / the denominator of the loss.
+  // `squared_norm` is SquaredGradNorm, summed over all ranks.
   OptimizerUpdate Step(double squared_norm, double grad_scale = 1);
 
-  // Of the slices, and of the parameters whole where those are there.
+  // Sets the gradients of the slices to zero, and those of whole parameters where they are held.
   void ZeroGrads();
 
-  // Given this rank's slices of a tensor that lies like `parameter`, [num_elements] float32 each,
-  // the whole of it in host memory on the rank that wants it, undefined elsewhere.
+  // Puts together a tensor of the shape of `parameter` from every rank's slices of it: `own` are
+  // this rank's, [num_elements] float32 each. Returns it in host memory on the rank that wants it,
+  // and an undefined tensor elsewhere.
   using Collect = std::function<absl::StatusOr<at::Tensor>(size_t parameter,
                                                            const std::vector<at::Tensor>& own)>;
 
   // Moments in F32: "exp_avg.<name>" and "exp_avg_sq.<name>" for every parameter, in their order.
-  // What read() gives comes from `collect`, is without bytes where that is undefined, and may
-  // change with the next Step (it does where it is a view of moments on the CPU). This object must
-  // outlive them.
+  // read() calls `collect`, and returns a tensor without bytes where that is undefined. The next
+  // Step may change what was read, because on the CPU it is a view of the moments. This object must
+  // outlive the result.
   std::vector<TensorSource> State(const Collect& collect) const;
   int64_t num_updates() const { return num_updates_; }
-  int64_t state_bytes() const;  // held here
+  int64_t state_bytes() const;  // of moments on this rank
 
-  // Takes State's tensors (in any order) and the count of updates back: reads each once, in the
-  // order given, and keeps what lies in the slices.
+  // Takes State's tensors, in any order, and the count of updates back. Reads each once, in the
+  // order given, and keeps the elements that lie in the slices.
   //   INVALID_ARGUMENT  one is missing or of another shape or dtype (named); nothing was changed
   //   any code of read
   absl::Status Restore(const std::vector<TensorSource>& state, int64_t num_updates);
@@ -91,10 +97,10 @@ class AdamW {
     bool decays = false;
   };
 
-  // Slices of the parameter: [first, second) of the own ones.
+  // The range [first, second) of own_.slices that belongs to the parameter.
   std::pair<size_t, size_t> SlicesOf(size_t parameter) const;
   at::Tensor Master(size_t slice) const;    // [num_elements]
-  at::Tensor Gradient(size_t slice) const;  // [num_elements], or undefined: none yet
+  at::Tensor Gradient(size_t slice) const;  // [num_elements], or undefined before a backward pass
   bool OwnLoops() const;
   void UpdateByOwnLoops(size_t slice, const FusedCoefficients& c);
   void UpdateByLibTorch(FusedCoefficients c);

@@ -1,5 +1,5 @@
-// OptimizerOptions: knobs of arrow 8. Apart from optimizer.h so that option trees stay free of
-// LibTorch.
+// OptimizerOptions: options of stage 8. They stand apart from optimizer.h so that code which only
+// reads options stays free of LibTorch.
 #ifndef TANDEM_TRAINER_OPTIMIZER_OPTIMIZER_OPTIONS_H_
 #define TANDEM_TRAINER_OPTIMIZER_OPTIMIZER_OPTIONS_H_
 

@@ -16,7 +16,7 @@
 namespace tandem::trainer {
 namespace {
 
-// The parameter's place in a bucket.
+// The parameter's elements in a bucket, in its own shape.
 at::Tensor ViewOf(const at::Tensor& bucket, const Placement& placed, const at::Tensor& like) {
   return bucket.narrow(0, placed.offset, placed.num_elements).view(like.sizes());
 }
@@ -26,7 +26,8 @@ std::vector<Slice> Sorted(std::vector<Slice> slices) {
   return slices;
 }
 
-// All are waited for, also after one failed: their memory is theirs until then.
+// Waits for all operations, also after one failed: until then they use their memory. Returns the
+// first failure.
 absl::Status WaitForAll(std::vector<comm::Pending>& operations) {
   absl::Status first = absl::OkStatus();
   for (comm::Pending& operation : operations) first.Update(operation.Wait());
@@ -34,12 +35,13 @@ absl::Status WaitForAll(std::vector<comm::Pending>& operations) {
   return first;
 }
 
-comm::Collective* GroupOfParameters(const RankGroups& groups) {
-  if (groups.values == nullptr || groups.values->size() == 1) return nullptr;
-  return groups.parameters == nullptr ? groups.values : groups.parameters;
+comm::Collective* ParameterCollective(const RankCollectives& collectives) {
+  if (collectives.values == nullptr || collectives.values->size() == 1) return nullptr;
+  return collectives.parameters == nullptr ? collectives.values : collectives.parameters;
 }
 
-// [stage] -> parameters that no later stage uses.
+// For each stage, the parameters that no later stage uses: their gradients are complete after it. A
+// head that is tied to the embedding is completed by the embedding's stage, the last one.
 std::vector<std::vector<size_t>> CompletedBy(const std::vector<std::vector<size_t>>& stages,
                                              size_t num_parameters) {
   std::vector<size_t> last(num_parameters, 0);
@@ -55,15 +57,15 @@ std::vector<std::vector<size_t>> CompletedBy(const std::vector<std::vector<size_
 
 ParameterBuckets::ParameterBuckets(const std::vector<NamedParameter>* parameters,
                                    const std::vector<std::vector<size_t>>& stages,
-                                   const RankGroups& groups, const BucketOptions& options)
+                                   const RankCollectives& collectives, const BucketOptions& options)
     : parameters_(parameters),
-      group_(GroupOfParameters(groups)),
-      values_(groups.values),
-      sharded_(group_ != nullptr && options.shard_parameters) {
+      collective_(ParameterCollective(collectives)),
+      values_(collectives.values),
+      sharded_(collective_ != nullptr && options.shard_parameters) {
   const at::NoGradGuard no_grad;
   std::vector<int64_t> sizes;
   for (const NamedParameter& parameter : *parameters) sizes.push_back(parameter.master.numel());
-  if (group_ == nullptr) {
+  if (collective_ == nullptr) {
     slices_.resize(1);
     for (size_t i = 0; i < sizes.size(); ++i) {
       slices_[0].push_back({i, 0, sizes[i]});
@@ -73,23 +75,25 @@ ParameterBuckets::ParameterBuckets(const std::vector<NamedParameter>* parameters
   }
   completed_ = CompletedBy(stages, sizes.size());
   bucket_of_.resize(sizes.size());
-  slices_.resize(static_cast<size_t>(group_->size()));
+  slices_.resize(static_cast<size_t>(collective_->size()));
   std::vector<BucketPlan> plans =
-      sharded_ ? PlanStageBuckets(sizes, stages, group_->size(), bucket_of_stage_)
-               : PlanBuckets(sizes, group_->size(), options.bucket_bytes / 4);
+      sharded_ ? PlanStageBuckets(sizes, stages, collective_->size(), bucket_of_stage_)
+               : PlanBuckets(sizes, collective_->size(), options.bucket_bytes / 4);
   for (BucketPlan& plan : plans) {
     for (size_t r = 0; r < slices_.size(); ++r) {
-      const auto slices = SlicesOf(plan, group_->size(), static_cast<int>(r));
+      const auto slices = SlicesOf(plan, collective_->size(), static_cast<int>(r));
       slices_[r].insert(slices_[r].end(), slices.begin(), slices.end());
     }
     const size_t count = plan.placements.size();
     buckets_.push_back({.plan = std::move(plan), .num_incomplete = count});
     MoveInto(buckets_.size() - 1, (*parameters)[0].master.requires_grad());
   }
-  for (std::vector<Slice>& of_rank : slices_) of_rank = Sorted(std::move(of_rank));
+  for (std::vector<Slice>& slices : slices_) slices = Sorted(std::move(slices));
 }
 
-// Views are made while the memory is there. What a sharded bucket does not keep is not touched.
+// Moves the parameters of a bucket into it: each master, and its gradient, becomes a view. A
+// sharded bucket keeps only the values of its own part, and gives its whole memory back afterwards;
+// that memory is never written here, so that a model which does not fit one rank can be placed.
 void ParameterBuckets::MoveInto(size_t index, bool trainable) {
   Bucket& bucket = buckets_[index];
   const int64_t size = bucket.plan.num_elements;
@@ -97,7 +101,7 @@ void ParameterBuckets::MoveInto(size_t index, bool trainable) {
   const auto whole = [&] { return sharded_ ? at::empty({size}, like) : at::zeros({size}, like); };
   bucket.masters = whole();
   if (trainable) bucket.gradients = whole();
-  const int64_t part = size / group_->size(), begin = part * group_->rank();
+  const int64_t part = size / collective_->size(), begin = part * collective_->rank();
   const auto own = [&](const at::Tensor& of_bucket) {
     return sharded_ ? at::zeros({part}, like) : OwnPart(of_bucket);
   };
@@ -124,8 +128,8 @@ void ParameterBuckets::MoveInto(size_t index, bool trainable) {
 }
 
 at::Tensor ParameterBuckets::OwnPart(const at::Tensor& of_bucket) const {
-  const int64_t part = of_bucket.numel() / group_->size();
-  return of_bucket.narrow(0, part * group_->rank(), part);
+  const int64_t part = of_bucket.numel() / collective_->size();
+  return of_bucket.narrow(0, part * collective_->rank(), part);
 }
 
 std::vector<at::Tensor> ParameterBuckets::OwnOf(at::Tensor Bucket::*parts, bool gradients) const {
@@ -133,14 +137,14 @@ std::vector<at::Tensor> ParameterBuckets::OwnOf(at::Tensor Bucket::*parts, bool 
   std::vector<at::Tensor> own;
   for (const Slice& slice : own_slices()) {
     const at::Tensor& master = (*parameters_)[slice.parameter].master;
-    if (group_ == nullptr) {
+    if (collective_ == nullptr) {
       own.push_back((gradients ? master.grad() : master.detach()).view(-1));
       continue;
     }
     const Bucket& bucket = buckets_[bucket_of_[slice.parameter]];
     const auto placed =
         std::ranges::find(bucket.plan.placements, slice.parameter, &Placement::parameter);
-    const int64_t begin = bucket.plan.num_elements / group_->size() * group_->rank();
+    const int64_t begin = bucket.plan.num_elements / collective_->size() * collective_->rank();
     own.push_back(
         (bucket.*parts).narrow(0, placed->offset + slice.begin - begin, slice.num_elements));
   }
@@ -157,7 +161,7 @@ std::vector<at::Tensor> ParameterBuckets::OwnGradients() const {
 
 int64_t ParameterBuckets::HeldBytes(bool gradients) const {
   int64_t elements = 0;
-  if (group_ == nullptr) {
+  if (collective_ == nullptr) {
     for (const NamedParameter& parameter : *parameters_) {
       const bool there = !gradients || parameter.master.grad().defined();
       if (there) elements += parameter.master.numel();
@@ -190,11 +194,11 @@ void ParameterBuckets::BeginGather(size_t index) {
   Bucket& bucket = buckets_[index];
   if (bucket.has_masters) return;
   SetStored(bucket, true, bucket.has_gradients);
-  if (!failed_.ok()) {  // the pass goes on over something
+  if (!failed_.ok()) {  // the pass goes on, over zeros
     bucket.masters.zero_();
     return;
   }
-  bucket.gathering = group_->StartAllGather(bucket.own_masters, bucket.masters);
+  bucket.gathering = collective_->StartAllGather(bucket.own_masters, bucket.masters);
 }
 
 void ParameterBuckets::Gather(size_t index) {
@@ -213,6 +217,8 @@ void ParameterBuckets::Release(size_t index) {
   SetStored(bucket, false, bucket.has_gradients);
 }
 
+// Sharded: gathers the bucket of this stage, begins to gather that of the next one, and releases
+// all others. A pass goes forward from the last stage to stage 0, and backward the other way.
 void ParameterBuckets::BeginStage(Pass pass, size_t stage) {
   if (!sharded_) return;
   const bool last = pass == Pass::kForward ? stage == 0 : stage + 1 == bucket_of_stage_.size();
@@ -229,9 +235,10 @@ void ParameterBuckets::BeginStage(Pass pass, size_t stage) {
   SetStored(buckets_[wanted[0]], true, true);
 }
 
-// The sum of one bucket is under way while the next stage is computed.
+// Sharded, one sum is under way while the next stage is computed. Replicated, nothing is sent
+// before the last pass, whose stages complete one bucket after another.
 void ParameterBuckets::EndStage(Pass pass, size_t stage) {
-  if (group_ == nullptr || pass == Pass::kForward) return;
+  if (collective_ == nullptr || pass == Pass::kForward) return;
   if (!sharded_) {
     if (last_pass_) ParametersAreComplete(stage);
     return;
@@ -241,7 +248,7 @@ void ParameterBuckets::EndStage(Pass pass, size_t stage) {
   Bucket& bucket = buckets_[index];
   if (!failed_.ok()) return SetStored(bucket, bucket.has_masters, false);
   const at::Tensor part = at::empty_like(bucket.own_gradients);
-  sum_.emplace(Sum{index, part, group_->StartReduceScatter(bucket.gradients, part)});
+  sum_.emplace(Sum{index, part, collective_->StartReduceScatter(bucket.gradients, part)});
 }
 
 void ParameterBuckets::FinishSum() {
@@ -256,9 +263,11 @@ void ParameterBuckets::FinishSum() {
 
 void ParameterBuckets::BeginNext() {
   const at::Tensor& gradients = buckets_[under_way_.size()].gradients;
-  under_way_.push_back(group_->StartReduceScatter(gradients, OwnPart(gradients)));
+  under_way_.push_back(collective_->StartReduceScatter(gradients, OwnPart(gradients)));
 }
 
+// Buckets are summed in the order of their numbers on every rank, so a bucket that is complete
+// waits for those before it.
 void ParameterBuckets::ParametersAreComplete(size_t stage) {
   for (const size_t parameter : completed_[stage]) {
     Bucket& completed = buckets_[bucket_of_[parameter]];
@@ -272,7 +281,7 @@ void ParameterBuckets::ParametersAreComplete(size_t stage) {
 
 absl::Status ParameterBuckets::FinishGradients() {
   last_pass_ = false;
-  if (group_ == nullptr) return absl::OkStatus();
+  if (collective_ == nullptr) return absl::OkStatus();
   if (sharded_) {
     FinishSum();
     return failed_;
@@ -281,8 +290,8 @@ absl::Status ParameterBuckets::FinishGradients() {
   TANDEM_RETURN_IF_ERROR(WaitForAll(under_way_));
   for (Bucket& bucket : buckets_) {
     bucket.num_incomplete = bucket.plan.placements.size();
-    const int64_t part = bucket.gradients.numel() / group_->size();
-    const int64_t end = part * (group_->rank() + 1);
+    const int64_t part = bucket.gradients.numel() / collective_->size();
+    const int64_t end = part * (collective_->rank() + 1);
     bucket.gradients.narrow(0, 0, end - part).zero_();
     bucket.gradients.narrow(0, end, bucket.gradients.numel() - end).zero_();
   }
@@ -296,7 +305,7 @@ absl::Status ParameterBuckets::ShareMasters() {
   }
   std::vector<comm::Pending> under_way;
   for (const Bucket& bucket : buckets_) {
-    under_way.push_back(group_->StartAllGather(OwnPart(bucket.masters), bucket.masters));
+    under_way.push_back(collective_->StartAllGather(OwnPart(bucket.masters), bucket.masters));
   }
   return WaitForAll(under_way);
 }
@@ -320,10 +329,10 @@ void ParameterBuckets::Load(size_t parameter, const at::Tensor& whole) {
 absl::StatusOr<at::Tensor> ParameterBuckets::Collect(size_t parameter,
                                                      const std::vector<at::Tensor>& own,
                                                      at::ScalarType dtype) const {
-  if (group_ == nullptr) return own.front().cpu();
+  if (collective_ == nullptr) return own.front().cpu();
   at::Tensor whole;
   if (rank() == 0) whole = at::empty({(*parameters_)[parameter].master.numel()}, dtype);
-  size_t next = 0;  // of the own ones
+  size_t next = 0;  // in `own`
   for (size_t owner = 0; owner < slices_.size(); ++owner) {
     for (const Slice& slice : slices_[owner]) {
       if (slice.parameter != parameter) continue;

@@ -1,22 +1,26 @@
-// ParameterBuckets: the parameters and gradients of ranks that train together, in flat buckets that
-// collectives work on in place. Used by train_step.cc.
+// ParameterBuckets: parameters and gradients of ranks that train together, in flat buckets on which
+// the collective operations work in place. Used by train_step.cc.
 //
-// Each rank owns an equal part of every bucket and updates it (ZeRO-1): gradients are summed to the
-// rank that owns them (reduce-scatter), new masters go to all (all-gather). All ranks get the same
-// masters, bit for bit: each is made once, by its owner.
+// The idea: each rank owns an equal part of every bucket (bucket_plan.h). A reduce-scatter sums the
+// gradients of a bucket and leaves each rank the sum of its part; the rank updates that part; an
+// all-gather gives the new masters to all. So each sum and each master is computed once, by its
+// owner, and all ranks hold the same bits. Optimizer state exists once over all ranks (ZeRO stage
+// 1, Rajbhandari et al., SC 2020).
 //
-//   replicated  every rank holds all masters and gradients. The sum of a bucket begins when the
-//               last gradient of it is written by the last row that this rank has in an update,
-//               while the backward pass goes on.
-//   sharded     a rank holds its parts only (ZeRO-3, as FSDP does). A bucket is what a stage of the
-//               model needs: it is gathered when a pass comes to the stage, the next one while the
-//               stage is computed, and let go after it; its gradients are summed right after a
-//               backward stage. All ranks make the same passes (Policy::Accompany).
+//   replicated  Every rank holds all masters and gradients. The sum of a bucket begins when the
+//               backward pass of this rank's last row has written the last gradient in it, while
+//               the pass goes on.
+//   sharded     A rank holds only its parts (ZeRO stage 3, as FSDP: Zhao et al., VLDB 2023). A
+//               bucket holds what one stage of the model needs. It is gathered when a pass comes to
+//               the stage, the next one while the stage is computed, and its memory is released
+//               afterwards; its gradients are summed right after a backward stage. All ranks make
+//               the same passes (Policy::Accompany).
 //
-// Operations begin in one order on all ranks, whatever their rows. Use from one thread at a time.
-// Memory: replicated, what masters and gradients had before; sharded, that divided by the ranks,
-// and at most two whole buckets of masters and two of gradients. Operations under way hold what
-// c10d copies. All of it lies where the masters lie when this is made.
+// What holds: operations begin in one order on all ranks, whatever rows a rank has. Use from one
+// thread at a time. Memory: replicated, what masters and gradients take anyway; sharded, that
+// divided by the ranks, and at most two whole buckets of masters and two of gradients. Operations
+// under way hold what c10d copies. All of it is on the device on which the masters were at the
+// start.
 #ifndef TANDEM_TRAINER_OPTIMIZER_PARAMETER_BUCKETS_H_
 #define TANDEM_TRAINER_OPTIMIZER_PARAMETER_BUCKETS_H_
 
@@ -32,62 +36,64 @@
 #include "common/comm/collective.h"
 #include "trainer/optimizer/bucket_plan.h"
 #include "trainer/policy/policy.h"
-#include "trainer/ranks/rank_groups.h"
+#include "trainer/ranks/rank_collectives.h"
 
 namespace tandem::trainer {
 
 class ParameterBuckets {
  public:
-  // Masters without memory get it. With a group of several: masters move into buckets, gradients
-  // (of masters that require them) become zeros that lie alike, and both keep this storage;
-  // sharded, it is there only while a pass needs it. To be made before the first pass. Alone:
-  // nothing is moved, and nothing is ever sent. `stages`: of a backward pass, the parameters each
-  // one uses. `parameters` and the groups must outlive this object.
+  // Gives memory to masters that have none. With several ranks masters move into buckets, masters
+  // that require gradients get gradients of zeros that are laid out alike, and both keep this
+  // storage; sharded, the storage has memory only while a pass needs it. Alone, nothing is moved
+  // and nothing is ever sent. To be made before the first pass. stages[s] are the parameters that
+  // stage s of a backward pass uses. `parameters` and the collectives must outlive this object.
   ParameterBuckets(const std::vector<NamedParameter>* parameters,
-                   const std::vector<std::vector<size_t>>& stages, const RankGroups& groups,
-                   const BucketOptions& options);
+                   const std::vector<std::vector<size_t>>& stages,
+                   const RankCollectives& collectives, const BucketOptions& options);
 
-  // What this rank updates: by parameter, then by place. Alone: every parameter whole.
+  // The slices that this rank updates, by parameter, then by place. Alone: every parameter whole.
   const std::vector<Slice>& own_slices() const { return slices_[rank()]; }
-  // The slices' masters and gradients, [num_elements] each, where they are held for good.
+  // Masters and gradients of those slices, [num_elements] each, in the memory that holds them
+  // always.
   std::vector<at::Tensor> OwnMasters() const;
   std::vector<at::Tensor> OwnGradients() const;
 
   bool sharded() const { return sharded_; }
-  // Masters and gradients that are held here for good, in bytes.
+  // Bytes of masters and gradients that this rank always holds.
   int64_t master_bytes() const { return HeldBytes(/*gradients=*/false); }
   int64_t gradient_bytes() const { return HeldBytes(/*gradients=*/true); }
-  // Whole masters and gradients of sharded buckets that were there at the same time, at most.
+  // The most bytes of whole sharded buckets that were in memory at the same time.
   int64_t peak_gathered_bytes() const { return peak_gathered_bytes_; }
 
-  // Of the methods below all ranks call the same in the same order, but for EndStage of replicated
-  // ones. Errors: those of the collective.
+  // All ranks call the methods below in the same order, except EndStage of replicated parameters.
+  // Errors: those of the collective.
 
-  // A pass comes to a stage, and leaves it. Sharded, the first failure stays in failure(), and the
-  // pass goes on with zeros for masters: to be asked for after every pass.
+  // To be called when a pass comes to a stage, and when it leaves it. Sharded, failure() keeps the
+  // first failure and the pass goes on with zeros for masters, so ask for it after every pass.
   void BeginStage(Pass pass, size_t stage);
   void EndStage(Pass pass, size_t stage);
   const absl::Status& failure() const { return failed_; }
 
-  // The next backward pass is the last one before FinishGradients on this rank. Replicated, its
-  // stages begin the sums of buckets that are complete. Not every rank need have one.
+  // Says that the next backward pass is this rank's last one before FinishGradients. Replicated,
+  // its stages begin the sums of complete buckets. A rank without rows makes no such call.
   void ExpectLastPass() { last_pass_ = true; }
 
-  // Waits for the sums of all gradients, and begins those that did not begin yet: gradients in
-  // own_slices() are now sums over the ranks, others zeros or not there. After a backward pass or
-  // without one.
+  // Begins the sums that have not begun, and waits for all of them. Afterwards gradients in
+  // own_slices() are sums over the ranks, and the others are zeros or have no memory. Also for a
+  // rank that made no backward pass.
   absl::Status FinishGradients();
 
-  // Own masters changed: every one becomes its owner's, or is gathered again when it is needed.
+  // To be called when own masters changed: every rank gets the masters of their owners, at once or,
+  // sharded, when a pass needs them.
   absl::Status ShareMasters();
 
-  // `whole`, the parameter's elements in float32 on any device, becomes its master, as far as it is
-  // held here. To be called with the same on all ranks; replicated, ShareMasters need not follow.
+  // Sets the master of a parameter to `whole`, all its elements in float32 on any device, as far as
+  // this rank holds it. All ranks pass the same; replicated, ShareMasters need not follow.
   void Load(size_t parameter, const at::Tensor& whole);
 
-  // A tensor that lies like `parameter` and of which each rank has own_slices(): `own`, in that
-  // order, each [num_elements] of one dtype, on any device. On the host: whole on rank 0,
-  // [master.numel()]; undefined elsewhere. Sends one slice at a time.
+  // Puts together a tensor of the shape of `parameter`, of which each rank has the elements in its
+  // own_slices(): `own`, in that order, each [num_elements] of `dtype`, on any device. Returns
+  // [master.numel()] on the host of rank 0, undefined elsewhere. Sends one slice at a time.
   absl::StatusOr<at::Tensor> Collect(size_t parameter, const std::vector<at::Tensor>& own,
                                      at::ScalarType dtype = at::kFloat) const;
 
@@ -108,7 +114,9 @@ class ParameterBuckets {
     comm::Pending under_way;
   };
 
-  size_t rank() const { return group_ == nullptr ? 0 : static_cast<size_t>(group_->rank()); }
+  size_t rank() const {
+    return collective_ == nullptr ? 0 : static_cast<size_t>(collective_->rank());
+  }
   at::Tensor OwnPart(const at::Tensor& of_bucket) const;
   std::vector<at::Tensor> OwnOf(at::Tensor Bucket::*parts, bool gradients) const;
   int64_t HeldBytes(bool gradients) const;
@@ -122,8 +130,8 @@ class ParameterBuckets {
   void SetStored(Bucket& bucket, bool masters, bool gradients);
 
   const std::vector<NamedParameter>* const parameters_;
-  comm::Collective* const group_;   // of parameters; null when alone
-  comm::Collective* const values_;  // of host tensors
+  comm::Collective* const collective_;  // of parameters; null when alone
+  comm::Collective* const values_;      // of host tensors
   const bool sharded_;
   std::vector<Bucket> buckets_;
   std::vector<size_t> bucket_of_;               // [parameter]

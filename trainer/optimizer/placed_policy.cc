@@ -13,22 +13,23 @@
 #include "common/tensor/torch_status.h"
 
 namespace tandem::trainer {
-PlacedPolicy::PlacedPolicy(std::unique_ptr<Policy> policy, const RankGroups& groups,
+PlacedPolicy::PlacedPolicy(std::unique_ptr<Policy> policy, const RankCollectives& collectives,
                            const BucketOptions& options)
     : policy_(std::move(policy)),
-      buckets_(&policy_->parameters(), policy_->stages(), groups, options) {
+      buckets_(&policy_->parameters(), policy_->stages(), collectives, options) {
   policy_->Watch({[this](Pass pass, size_t stage) { buckets_.BeginStage(pass, stage); },
                   [this](Pass pass, size_t stage) { buckets_.EndStage(pass, stage); },
                   buckets_.sharded()});
 }
 
 absl::StatusOr<std::unique_ptr<PlacedPolicy>> PlacedPolicy::Create(
-    const ModelConfig& config, ComputeDType dtype, bool trainable, Numerics numerics, Device device,
-    const RankGroups& groups, const BucketOptions& options) {
+    const ModelConfig& config, const PlacedPolicyOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Policy> policy,
-                          Policy::CreateUnfilled(config, dtype, trainable, numerics, device));
+                          Policy::CreateUnfilled(config, options.dtype, options.trainable,
+                                                 options.numerics, options.device));
   return CatchTorch("memory of parameters", [&] {
-    return std::unique_ptr<PlacedPolicy>(new PlacedPolicy(std::move(policy), groups, options));
+    return std::unique_ptr<PlacedPolicy>(
+        new PlacedPolicy(std::move(policy), options.collectives, options.buckets));
   });
 }
 

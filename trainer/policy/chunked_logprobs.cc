@@ -9,15 +9,16 @@
 namespace tandem::trainer {
 namespace {
 
-// The supports of a chunk of rows as plain ids: no larger than the chunk's logits.
+// The supports of a chunk of rows, unpacked to plain ids. They take no more memory than the logits
+// of the chunk.
 class ChunkSupports {
  public:
   ChunkSupports(std::span<const SupportView> support, int64_t first, int64_t rows) {
     if (support.empty()) return;
     std::vector<size_t> ends;
-    for (const SupportView& of_row :
+    for (const SupportView& view :
          support.subspan(static_cast<size_t>(first), static_cast<size_t>(rows))) {
-      of_row.AppendTo(&ids_);
+      view.AppendTo(&ids_);
       ends.push_back(ids_.size());
     }
     size_t begin = 0;
@@ -53,11 +54,11 @@ ChosenLogprobs ChosenTokenLogprobs(const LayerOps& ops, const at::Tensor& hidden
     const int64_t rows = std::min(chunk, num_rows - first);
     const at::Tensor logits = ops.Logits(head, hidden.narrow(0, first, rows));
     const ChunkSupports supports(support, first, rows);
-    const RowLogprobs of_rows =
+    const RowLogprobs scores =
         ops.Logprobs(logits, Part(tokens, first, rows), temperature, supports.rows());
-    result.logprobs.narrow(0, first, rows).copy_(of_rows.logprobs);
-    result.entropies.narrow(0, first, rows).copy_(of_rows.entropies);
-    result.lse.narrow(0, first, rows).copy_(of_rows.lse);
+    result.logprobs.narrow(0, first, rows).copy_(scores.logprobs);
+    result.entropies.narrow(0, first, rows).copy_(scores.entropies);
+    result.lse.narrow(0, first, rows).copy_(scores.lse);
     if (keep) result.kept_logits = logits;
   }
   return result;

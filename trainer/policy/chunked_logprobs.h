@@ -1,6 +1,16 @@
-// Log-probs and entropies of chosen tokens out of final hidden states, without the fp32 logits of
-// the whole batch: logits exist for a chunk of rows at a time, forward and backward. Part of the
-// policy (arrows 5 and 7); the only place with a log-softmax, always fp32.
+// Log-probs and entropies of chosen tokens from final hidden states: the end of the policy's
+// forward (stages 5 and 7), and the only place with a log-softmax, always in fp32.
+//
+// The idea: logits of a whole batch, [T, V], would be the largest tensor of a train step. One
+// number per row is wanted of them, so they are computed for a chunk of rows at a time, reduced to
+// the log-prob, the entropy and the log-sum-exp of each row, and thrown away. The backward pass
+// computes the logits of a chunk again, and with the log-sum-exp it has the softmax without another
+// reduction:
+//
+//   d logprob / d logit_v = ([v = token] - exp(logit_v / temperature - lse)) / temperature
+//
+// This costs one more product with the head. Where all logits fit below a limit they are kept, and
+// the product is saved. Liger-Kernel's fused linear cross entropy does the same on GPUs.
 #ifndef TANDEM_TRAINER_POLICY_CHUNKED_LOGPROBS_H_
 #define TANDEM_TRAINER_POLICY_CHUNKED_LOGPROBS_H_
 
@@ -22,17 +32,17 @@ struct ChosenLogprobs {
   at::Tensor kept_logits;  // [R, V] or undefined; the backward pass overwrites it
 };
 
-// log softmax(hidden head^T / temperature)[tokens] per row. hidden [R, E] float32, head's weight
-// [V, E]; at most `max_kept_logits` are kept for the backward pass, all or none: saves one of its
-// products. Row r's softmax is over support[r] where that has ids, unpacked for a chunk at a time;
-// no elements: over all, everywhere.
+// log softmax(hidden head^T / temperature)[tokens] of each row. hidden [R, E] float32, the head's
+// weight [V, E]. All logits are kept for the backward pass if they are at most `max_kept_logits`
+// numbers, else none. The softmax of row r is over support[r] where that has ids, and over the
+// whole vocabulary where it has none or `support` is empty.
 ChosenLogprobs ChosenTokenLogprobs(const LayerOps& ops, const at::Tensor& hidden,
                                    const LinearLayer& head, const std::vector<int64_t>& tokens,
                                    double temperature, int64_t max_kept_logits,
                                    std::span<const SupportView> support = {});
 
-// Gradient of `hidden` from that of the log-probs, [R]; adds that of `head` to its weight_grad.
-// Once only per result: kept logits are overwritten.
+// Returns the gradient of `hidden` for that of the log-probs, [R], and adds the head's gradient to
+// its weight_grad. At most once per result: kept logits are overwritten.
 at::Tensor ChosenTokenLogprobsBackward(const LayerOps& ops, const at::Tensor& hidden,
                                        const LinearLayer& head, const std::vector<int64_t>& tokens,
                                        double temperature, ChosenLogprobs& result,

@@ -1,9 +1,9 @@
-// LayerOps: the operations of a layer on tensors, forward and backward: what decoder.cc, policy.cc
-// and chunked_logprobs.cc are written in. One implementation for the CPU (cpu_layer_ops.h), one for
-// a GPU (cuda/device_layer_ops.h).
+// LayerOps: the operations of a layer on tensors, forward and backward. decoder.cc, policy.cc and
+// chunked_logprobs.cc are written in them. There is one implementation for the CPU
+// (cpu_layer_ops.h) and one for a GPU (cuda/device_layer_ops.h).
 //
-// Tensors are contiguous, on device(). "Activations" are what layers hand each other: float32 on
-// the CPU, on a GPU of the dtype that linear layers compute in; the residual stream is float32
+// Tensors are contiguous, on device(). "Activations" are the tensors between layers: float32 on the
+// CPU, on a GPU of the dtype that linear layers compute in; the residual stream is float32
 // everywhere. A linear layer's weight may be bfloat16: then its inputs are cast, and products are
 // summed in fp32 and rounded to bfloat16. Gradients of weights are float32 and added to what is
 // there. Deterministic. Use from one thread. Exceptions of LibTorch pass through (policy.cc turns
@@ -55,7 +55,7 @@ struct Normed {
 struct RotaryTable {
   at::Tensor cosine, sine;
   at::Tensor minus_sine;  // where kernels turn gradients back by it
-  // What they were made of, where an implementation's kernels make them again.
+  // Their inputs, for an implementation whose kernels compute the cosines and sines again.
   at::Tensor positions, inverse_frequencies;  // [T] int32, [D / 2] float32
 };
 
@@ -83,10 +83,11 @@ struct AttentionGrads {
   at::Tensor q, k, v;
 };
 
-// Row r's softmax is over support[r] where that has ids; no elements: over all, everywhere.
+// The softmax of row r is over support[r] where that has ids. No elements: every softmax is over
+// the whole vocabulary.
 using Supports = std::span<const std::span<const int32_t>>;
 
-// Of rows of logits: [R] float32 each.
+// One number for each row of logits: [R] float32 each.
 struct RowLogprobs {
   at::Tensor logprobs;  // of the rows' tokens
   at::Tensor entropies;
@@ -137,7 +138,7 @@ class LayerOps {
   virtual void SwiGluBackward(const at::Tensor& out_grad, at::Tensor& gate,
                               at::Tensor& up) const = 0;
 
-  // To be handed to Attend and AttendBackward of the same implementation.
+  // The result is for Attend and AttendBackward of the same implementation.
   virtual std::shared_ptr<const AttentionPlan> PlanAttention(
       std::span<const Segment> segments) const;
 
@@ -152,7 +153,7 @@ class LayerOps {
 
   // hidden [R, E] float32 -> logits [R, V] float32. Backward: LinearBackward.
   virtual at::Tensor Logits(const LinearLayer& head, const at::Tensor& hidden) const = 0;
-  // As many rows of logits are worth a product.
+  // The number of rows of logits to compute at a time.
   virtual int64_t logit_chunk_rows() const = 0;
   // log softmax(logits / temperature)[tokens]; always fp32.
   virtual RowLogprobs Logprobs(const at::Tensor& logits, std::span<const int64_t> tokens,

@@ -1,5 +1,5 @@
-// The version of LibTorch, for the run card. In a file of its own: LibTorch and protobuf never
-// meet.
+// The version of LibTorch, for the run card. It has a file of its own because no file includes both
+// LibTorch and protobuf.
 #ifndef TANDEM_TRAINER_POLICY_LIBTORCH_VERSION_H_
 #define TANDEM_TRAINER_POLICY_LIBTORCH_VERSION_H_
 

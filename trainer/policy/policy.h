@@ -1,10 +1,10 @@
-// Policy: the trainer's own forward of the model: differentiable, over packed rows in which a
-// group's prompt stands once. Target, proximal and reference log-probs all come from here (arrows 5
-// and 7).
+// Policy: the trainer's own forward of the model. It is differentiable, and works on packed rows in
+// which a group's prompt stands once. Target, proximal and reference log-probs are all computed
+// here (stages 5 and 7).
 //
-// Parameters are fp32 masters; with ComputeDType::kBf16 the linear layers run on a cast made once
-// per weight change; norms, attention, residual stream, logits and log-softmax stay fp32. Use from
-// one thread. Same result for any split of the same completions into rows (to rounding).
+// Parameters are fp32 masters. With ComputeDType::kBf16 the linear layers compute on a cast that is
+// made once per change of weights; norms, attention, residual stream, logits and log-softmax stay
+// fp32. The split of completions into rows changes results by rounding only. Use from one thread.
 #ifndef TANDEM_TRAINER_POLICY_POLICY_H_
 #define TANDEM_TRAINER_POLICY_POLICY_H_
 
@@ -41,23 +41,23 @@ absl::StatusOr<at::Tensor> AsMaster(const HostTensor& tensor);
 // Per-token results, on the host, [T] in the row's order; entries where the row has no target token
 // are 0.
 struct TokenScores {
-  at::Tensor
-      logprobs;  // [T] float32 of the tempered distribution; has a gradient in Score(.., true)
+  at::Tensor logprobs;   // [T] float32, tempered; has a gradient after Score(.., true)
   at::Tensor entropies;  // [T] float32, detached
 };
 
-// A pass over the model goes through its stages: forward from the embedding to the head, backward
-// from the head to the embedding. Stages are counted as backward comes to them: 0 the head and the
-// final norm, then the layers from the last, at the end the embedding.
+// A pass goes through the parts of the model, called its stages: forward from the embedding to the
+// head, backward from the head to the embedding. They are counted in the order of the backward
+// pass: 0 is the head with the final norm, then come the layers from the last to the first, and the
+// embedding is the end. (The data path has stages too; those have nothing to do with these.)
 enum class Pass { kForward, kBackward };
 
-// What is told of a pass, from the thread that makes it.
+// Calls that a pass makes, on its thread.
 struct PassWatch {
-  // Before a stage reads its parameters' masters, or writes their gradients; after it did. After a
-  // backward stage nothing more is added in this pass to the gradients of parameters that no later
-  // stage uses.
+  // `begin` is called before a stage reads its parameters' masters or writes their gradients, `end`
+  // after it did. After a backward stage the gradients of parameters that no later stage uses are
+  // complete for this pass.
   std::function<void(Pass pass, size_t stage)> begin, end;
-  // Masters are there only from begin to end: nothing that was made of them is kept.
+  // Masters have memory only from begin to end, so no cast of them may be kept.
   bool masters_come_and_go = false;
 };
 
@@ -76,8 +76,8 @@ class Policy {
                                                         ComputeDType dtype, bool trainable,
                                                         Numerics numerics = Numerics::kFast,
                                                         Device device = Device::kCpu);
-  // The same with masters that have no memory yet (tensor_memory.h): whoever gives it and fills
-  // them calls WeightsChanged.
+  // The same with masters that have no memory yet (tensor_memory.h). The caller gives it, fills
+  // them and calls WeightsChanged.
   static absl::StatusOr<std::unique_ptr<Policy>> CreateUnfilled(const ModelConfig& config,
                                                                 ComputeDType dtype, bool trainable,
                                                                 Numerics numerics,
@@ -93,7 +93,8 @@ class Policy {
   absl::StatusOr<TokenScores> Score(const PackedRow& row, double temperature, bool with_gradient);
 
   // From now on a pass with a gradient keeps only the input of each layer, and its backward pass
-  // makes the rest again, bit for bit: about a tenth of the memory for a quarter more time.
+  // computes the rest again, bit for bit (activation checkpointing, Chen et al. 2016): about a
+  // tenth of the memory for a quarter more time.
   void CheckpointActivations(bool checkpoint);
 
   // To be called after masters changed: drops the casts. `rounding` is that of the next push, for
@@ -101,13 +102,14 @@ class Policy {
   // them.
   void WeightsChanged(Rounding rounding = Rounding::kNearest);
 
-  // Told of every stage of every pass from now on. A row without targets has no passes.
+  // Sets the calls for every stage of every pass from now on. A row without targets has no passes.
   void Watch(PassWatch watch);
 
-  // The stages of a pass without a row: for who watches, where other ranks have one more.
+  // Makes the watch's calls for a pass without a row, where other ranks have one row more.
   void Accompany(Pass pass);
 
-  // [stage] the parameters it uses. A head that is tied to the embedding is in the first and last.
+  // The parameters that each stage uses. A head that is tied to the embedding is in the first and
+  // in the last.
   const std::vector<std::vector<size_t>>& stages() const;
   const std::vector<NamedParameter>& parameters() const;
   const ModelConfig& config() const;

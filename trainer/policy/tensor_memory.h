@@ -1,4 +1,4 @@
-// The memory of tensors that are there only part of the time.
+// The memory of tensors that is allocated only part of the time: sharded parameters.
 #ifndef TANDEM_TRAINER_POLICY_TENSOR_MEMORY_H_
 #define TANDEM_TRAINER_POLICY_TENSOR_MEMORY_H_
 
@@ -6,11 +6,11 @@
 
 namespace tandem::trainer {
 
-// The memory behind a contiguous tensor that begins at its storage's start, and so behind its
-// views, comes, uninitialised, or goes. Use from the thread that computes with it.
+// Allocates, uninitialised, or frees the memory of a contiguous tensor that begins at the start of
+// its storage, and so that of its views. Use from the thread that computes with it.
 void SetStored(const at::Tensor& tensor, bool stored);
 
-// Is it there? Of a tensor or a view.
+// Whether the memory of a tensor or view is allocated.
 bool IsStored(const at::Tensor& tensor);
 
 }  // namespace tandem::trainer

@@ -11,27 +11,27 @@
 
 namespace tandem::trainer {
 
-// That this process sees; 0 also where there is no driver.
+// The number of devices that this process sees; 0 also where there is no driver.
 //   UNIMPLEMENTED  this build has no CUDA
 absl::StatusOr<int> CountCudaDevices();
 
-// It becomes this thread's current one: where tensors go that say no more than "CUDA". For `index`
-// below the count.
+// Makes device `index`, below the count, this thread's current one: the one that tensors are placed
+// on whose options say no more than "CUDA".
 //   UNIMPLEMENTED        this build has no CUDA
 //   FAILED_PRECONDITION  the device cannot be used (message from LibTorch)
 absl::Status UseCudaDevice(int index);
 
-// Of this thread's device, as its driver names it; empty without CUDA. UseCudaDevice was called.
+// The name of this thread's device, by its driver; empty without CUDA. Call UseCudaDevice before.
 std::string CudaDeviceName();
 
-// Of this thread's device, by LibTorch's allocator: what it handed out and what it took from the
-// device, in bytes, at most since the last reset. Both contain what is held all the time. Not
-// there: CUDA's own memory, NCCL's buffers, other processes.
+// The largest number of bytes since the last reset that LibTorch's allocator handed out, and that
+// it had reserved, on this thread's device. Memory that is held all the time counts in both. CUDA's
+// own memory, NCCL's buffers and other processes do not count.
 struct CudaPeaks {
   int64_t allocated = 0, reserved = 0;
 };
 
-// UseCudaDevice was called.
+// Call UseCudaDevice before.
 CudaPeaks PeakCudaMemory();
 void ResetPeakCudaMemory();
 int64_t TotalCudaMemory();  // of the device

@@ -1,4 +1,5 @@
-// KeptMasters: masters as they were when a learner kept them. Free of LibTorch and protobuf.
+// KeptMasters: a copy of the masters at the time a learner was asked to keep them. Free of LibTorch
+// and protobuf.
 #ifndef TANDEM_TRAINER_RANKS_KEPT_MASTERS_H_
 #define TANDEM_TRAINER_RANKS_KEPT_MASTERS_H_
 
@@ -11,9 +12,9 @@
 namespace tandem::trainer {
 
 struct KeptMasters {
-  int64_t number = 0;                 // of this learner's
+  int64_t number = 0;                 // counts the copies that this learner made
   std::vector<TensorSource> tensors;  // F32, Hugging Face names
-  std::shared_ptr<const void> owner;  // they are kept as long as this
+  std::shared_ptr<const void> owner;  // the copy lives as long as this
 };
 
 }  // namespace tandem::trainer

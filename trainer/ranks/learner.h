@@ -1,5 +1,6 @@
-// Learner: what the trainer's loop needs of arrows 4 to 8, free of LibTorch. PolicyLearner
-// (policy_learner.h) implements it over Policy and TrainStep; tests of the loop use a fake.
+// Learner: stages 4 to 8 as the trainer's loop sees them, free of LibTorch. PolicyLearner
+// (policy_learner.h) implements it over Policy and TrainStep, RemoteLearner (remote_learner.h) over
+// all ranks, and tests of the loop use a fake.
 #ifndef TANDEM_TRAINER_RANKS_LEARNER_H_
 #define TANDEM_TRAINER_RANKS_LEARNER_H_
 
@@ -23,74 +24,77 @@
 namespace tandem::trainer {
 
 struct LearnerReport {
-  std::string skip_reason;  // not empty: no finite loss or gradient; weights are as they were
+  std::string skip_reason;  // not empty: no finite loss or gradient, and the weights did not change
   // Named as in metrics.jsonl: drift/, correction/, loss/, kl_reference/, optimizer/, time/.
   std::vector<std::pair<std::string, double>> metrics;
   std::vector<std::pair<std::string, std::vector<int64_t>>> histograms;
   std::vector<std::pair<std::string, std::string>> documents;  // name and JSON
   // Group id -> per completion of the group, in order.
   std::map<int64_t, std::vector<std::vector<float>>> proximal_logprobs;
-  // The same of the advantages that the loss had, per token and after a charge for KL in the
-  // reward; a learner that changes none may leave it empty.
+  // The advantages that the loss used, laid out alike: per token, and after KL was taken off the
+  // reward. A learner that changes no advantages may leave it empty.
   std::map<int64_t, std::vector<std::vector<float>>> advantages;
   int64_t num_tokens = 0;  // trained
 };
 
-// Everything arrows 4 to 8 must find again to go on bitwise.
+// Everything that stages 4 to 8 need to continue a run bit for bit.
 struct LearnerState {
   std::vector<TensorSource> weights;    // F32 masters, Hugging Face names
   std::vector<TensorSource> optimizer;  // moments in F32, by names of their own
   int64_t num_updates = 0;
 };
 
-// The weights that a score is under: the live masters, or those kept before; in bf16 as a push
-// sends them to a server when `as_bf16` is set.
+// The weights under which completions are scored: the live masters or kept ones, and with `as_bf16`
+// rounded to bf16 as a push sends them to a server.
 struct ScoredWeights {
-  const KeptMasters* masters = nullptr;
+  const KeptMasters* masters = nullptr;  // null: the live ones
   bool as_bf16 = false;
-  Rounding rounding = Rounding::kNearest;  // of that version's cast
+  Rounding rounding = Rounding::kNearest;  // of the cast of those weights
 };
 
 class Learner {
  public:
   virtual ~Learner() = default;
 
-  // Arrows 4 to 8. After an error that is not skip_reason the weights are unknown: end the process.
+  // Stages 4 to 8 on `groups`. `version` is that of the weights before the step. After an error the
+  // weights are unknown, and the process must end; a step that was skipped is no error.
   virtual absl::StatusOr<LearnerReport> Train(
       const std::vector<experience::v1::ScoredGroup>& groups, WeightVersion version) = 0;
 
-  // With several ranks all of them work on each of the methods below, as on Train, and errors of
-  // that are those of Train. What they give is read (TensorSource) one tensor at a time, from any
-  // thread: ranks that hold parts of it gather them then, and keep no copy.
+  // With several ranks all of them work on each of the methods below, as they do on Train, and a
+  // lost rank fails it as it fails Train. Tensors are returned as TensorSources: each is read when
+  // it is needed, one at a time and from any thread. Ranks that hold parts of a tensor gather it
+  // then, and keep no copy.
 
-  // Log-probs of the completions of `groups` that are not masked, as Train makes the proximal ones.
-  // Changes nothing. Errors: those of packing; INTERNAL.
+  // Log-probs of the completions of `groups` that are not masked, computed as Train computes the
+  // proximal ones. Changes nothing. Errors: those of PackBatch; INTERNAL: a kernel failed.
   virtual absl::StatusOr<GroupLogprobs> Score(
       const std::vector<experience::v1::ScoredGroup>& groups, const ScoredWeights& weights) = 0;
 
-  // ||masters - those the run started from||: the model directory's, also after Restore.
+  // ||masters - start||, where start is the model directory's weights, also after Restore.
   virtual absl::StatusOr<double> DistanceFromStart() const = 0;
 
-  // The masters as servers of `dtype` get them.
+  // The masters in the dtype of the rollout servers, for a push.
   virtual absl::StatusOr<CastWeights> Cast(DType dtype) = 0;
 
-  // The masters as they are now, for later: a copy, shared out over the ranks.
+  // A copy of the masters as they are now, of which each rank holds a part.
   virtual absl::StatusOr<KeptMasters> Keep() = 0;
 
-  // Live: to be read before the next Train.
+  // The live state, not a copy: to be read before the next Train.
   virtual absl::StatusOr<LearnerState> Save() = 0;
 
-  // Reads one tensor at a time.
+  // Takes masters and optimizer state back, reading one tensor at a time.
   //   INVALID_ARGUMENT  a tensor is missing or of another shape
   virtual absl::Status Restore(const LearnerState& state) = 0;
 
-  // CombinedDigest of the tensors that the run started from: the model directory's, also after
-  // Restore. They are the reference policy.
+  // CombinedDigest of the model directory's tensors, also after Restore. They are the weights of
+  // the reference policy.
   virtual std::string StartDigest() const = 0;
 
   virtual int64_t num_parameters() const = 0;
   virtual std::string library_version() const = 0;  // of LibTorch
-  // What its kernels are made for, as a server names its own: "avx512", "cuda NVIDIA H100".
+  // The hardware that its kernels are chosen for, spelled as a server spells its own: "avx512",
+  // "cuda NVIDIA H100".
   virtual std::string kernels() const = 0;
 };
 

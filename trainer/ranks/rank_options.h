@@ -1,5 +1,5 @@
-// RankOptions: knobs of a trainer of several processes. How many there are, the launcher says
-// (common/rendezvous/rank_environment.h).
+// RankOptions: options of a trainer of several processes. The launcher decides how many processes
+// there are (common/rendezvous/rank_environment.h).
 #ifndef TANDEM_TRAINER_RANKS_RANK_OPTIONS_H_
 #define TANDEM_TRAINER_RANKS_RANK_OPTIONS_H_
 
@@ -8,11 +8,11 @@
 namespace tandem::trainer {
 
 struct RankOptions {
-  double meet_seconds = 300;      // for all ranks to come
-  double deadline_seconds = 600;  // of one collective operation
-  double lag_seconds = 30;        // that others wait for a rank before it is named
+  double meet_seconds = 300;      // until all ranks have found each other
+  double deadline_seconds = 600;  // for one collective operation
+  double lag_seconds = 30;        // after which a rank that others wait for is named
   bool shard_parameters = false;
-  double silence_seconds = 60;  // of rank 0, while the others wait for an order
+  double silence_seconds = 60;  // that rank 0 may be silent while others wait
 };
 void BindOptions(OptionBinder& binder, RankOptions& options);
 

@@ -29,7 +29,7 @@ TokenLines TwoCompletions() {
 }
 
 TEST(DriftSplitsTest, FirstAndLastTokensStandAlone) {
-  const auto buckets = SplitDrift(TwoCompletions().view(), SplitBy::kPlace);
+  const auto buckets = BucketDrift(TwoCompletions().view(), SplitBy::kPlace);
   EXPECT_EQ(Labels(buckets), (std::vector<std::string>{"first", "between", "last"}));
   EXPECT_EQ(buckets[0].sums.tokens, 2);
   EXPECT_EQ(buckets[1].sums.tokens, 36);
@@ -40,7 +40,7 @@ TEST(DriftSplitsTest, FirstAndLastTokensStandAlone) {
 }
 
 TEST(DriftSplitsTest, PositionIsTheTenthOfTheCompletion) {
-  const auto buckets = SplitDrift(TwoCompletions().view(), SplitBy::kPosition);
+  const auto buckets = BucketDrift(TwoCompletions().view(), SplitBy::kPosition);
   ASSERT_EQ(buckets.size(), 10u);
   EXPECT_EQ(buckets[0].label, "0-10%");
   EXPECT_EQ(buckets[9].label, "90-100%");
@@ -54,7 +54,7 @@ TEST(DriftSplitsTest, LengthDoublesFromSixteen) {
   for (int32_t s = 0; s < 6; ++s) {
     for (int t = 0; t < lengths[s]; ++t) tokens.Add(0.4, 0.4, 1, s);
   }
-  const auto buckets = SplitDrift(tokens.view(), SplitBy::kLength);
+  const auto buckets = BucketDrift(tokens.view(), SplitBy::kLength);
   EXPECT_EQ(Labels(buckets), (std::vector<std::string>{"1-15", "16-31", "32-63", "64-127"}));
   EXPECT_EQ(buckets[0].sums.tokens, 16);
   EXPECT_EQ(buckets[1].sums.tokens, 47);
@@ -66,9 +66,9 @@ TEST(DriftSplitsTest, EntropyBandsAndVersionLagsHaveFixedBounds) {
   tokens.entropies = {0.001f, 0.02f, 0.2f, 0.5f, 1, 2, 4, 9, 0};
   tokens.version_lag = {0, 1, 2, 3, 4, 5, 8, 9, 16};
   EXPECT_EQ(
-      Labels(SplitDrift(tokens.view(), SplitBy::kEntropy)),
+      Labels(BucketDrift(tokens.view(), SplitBy::kEntropy)),
       (std::vector<std::string>{"0-0.01", "0.01-0.1", "0.1-0.5", "0.5-1", "1-2", "2-4", "4-"}));
-  const auto lags = SplitDrift(tokens.view(), SplitBy::kVersionLag);
+  const auto lags = BucketDrift(tokens.view(), SplitBy::kVersionLag);
   EXPECT_EQ(Labels(lags), (std::vector<std::string>{"0", "1", "2", "3-4", "5-8", "9-16"}));
   for (const DriftBucket& bucket : lags) {
     EXPECT_EQ(bucket.sums.tokens, bucket.label.size() > 1 ? 2 : 1) << bucket.label;
@@ -79,7 +79,7 @@ TEST(DriftSplitsTest, AdvantageSignsKeepMaskedTokensOut) {
   TokenLines tokens = TwoCompletions();
   tokens.advantages[5] = 0;
   tokens.mask[6] = 0;
-  const auto buckets = SplitDrift(tokens.view(), SplitBy::kAdvantageSign);
+  const auto buckets = BucketDrift(tokens.view(), SplitBy::kAdvantageSign);
   EXPECT_EQ(Labels(buckets), (std::vector<std::string>{"positive", "negative", "zero"}));
   EXPECT_EQ(buckets[0].sums.tokens, 18);
   EXPECT_EQ(buckets[1].sums.tokens, 20);

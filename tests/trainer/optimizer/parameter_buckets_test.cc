@@ -282,7 +282,7 @@ TEST(ParameterBucketsTest, AParameterOfTwoStagesGetsBothGradients) {
 // is called off.
 TEST(ParameterBucketsTest, ParametersGoOverTheirGroupAndValuesOverTheOther) {
   for (const BucketOptions& options : {BucketOptions{.bucket_bytes = 64}, kSharded}) {
-    for (const absl::Status& status : OnRanks(2, 2, [&](const testing::Groups& groups) {
+    for (const absl::Status& status : OnRanks(2, 2, [&](const testing::Collectives& groups) {
            const std::vector<NamedParameter> parameters = Counted();
            ParameterBuckets buckets(&parameters, kStages,
                                     {.values = groups[0].get(), .parameters = groups[1].get()},

@@ -9,7 +9,22 @@
 namespace tandem::trainer {
 namespace {
 
-constexpr int64_t kQueryBlock = 48;  // queries handled at once: bounds the score matrix
+// The idea: a completion attends to its prompt (the prefix) and to itself, so the scores of a query
+// are two rows: one over the prefix, without a mask, and one over the own segment, causal. The keys
+// of the prompt are transposed once and serve all its completions and all query heads of the group.
+// Queries are taken in blocks, so the score matrix is [kQueryBlock, keys] and stays in the cache,
+// while every product is a small dense matrix product.
+//
+// The forward pass stores lse_i, the log-sum-exp of row i, and no probabilities; the backward pass
+// computes P again from it, as FlashAttention does (Dao et al., NeurIPS 2022):
+//
+//   dV = P^T dO,  dP = dO V^T,  dS = scale P (dP - rowsum(O dO)),  dQ = dS K,  dK = dS^T Q
+//
+// What holds: one call works on its own rows and its own key-value head, and sums in a fixed order,
+// so the result does not depend on threads. Scores behind the causal border are set to 0 after the
+// softmax, so that products may run over whole blocks.
+
+constexpr int64_t kQueryBlock = 48;  // queries in a block: bounds the score matrix
 
 int64_t RoundUp16(int64_t n) { return (n + 15) / 16 * 16; }
 
@@ -67,7 +82,7 @@ float Dot(const float* a, const float* b, int64_t count) {
   return sum;
 }
 
-// Keys a block of queries looks at: a stretch of rows with its transposed copies.
+// The keys that a block of queries attends to: consecutive rows, and their transposed copies.
 struct KeyRange {
   int64_t begin = 0;                // row of the first key
   int64_t count = 0;                // keys in use
@@ -177,7 +192,7 @@ void AttendBackward(std::span<const Segment> part, int64_t kv_head, const Attent
       std::fill_n(values_grad + j * kv_stride, dim, 0.0f);
     }
   }
-  // Adds what queries [begin, end) of head h send to one range of keys.
+  // Adds the gradients that queries [begin, end) of head h make with one range of keys.
   const auto through = [&](int64_t begin, int64_t end, int64_t h, const KeyRange& range, float* p,
                            float* dp, bool causal) {
     if (range.count == 0) return;

@@ -1,9 +1,9 @@
-// Attention over the segments of a packed row, for one prompt with its completions and one
-// key-value head: the unit of parallel work. Forward and backward, fp32, keys of a prompt laid out
-// once for all its completions. Used by layer_ops. Free of LibTorch.
+// Attention over the segments of a packed row: forward and backward in fp32, for one prompt with
+// its completions and one key-value head, the unit of parallel work. Used by cpu_layer_ops.cc. Free
+// of LibTorch.
 //
 //   P[i, j] = exp(scale q_i . k_j - lse_i)   over j in the prefix and j <= i in the own segment
-//   o_i = sum_j P[i, j] v_j
+//   o_i     = sum_j P[i, j] v_j
 #ifndef TANDEM_TRAINER_POLICY_CPU_ATTENTION_KERNEL_H_
 #define TANDEM_TRAINER_POLICY_CPU_ATTENTION_KERNEL_H_
 

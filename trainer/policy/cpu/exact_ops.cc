@@ -27,7 +27,7 @@ PackedMatrix PackRows(const at::Tensor& weight) {
   return PackedMatrix(std::span<const T* const>(rows), weight.size(1));
 }
 
-// Keys and values of one prompt with its completions under one KV head, in blocks.
+// Keys and values of one prompt with its completions for one key-value head, in blocks.
 template <typename Kv>
 class PartCache {
  public:
@@ -64,8 +64,9 @@ struct AttentionInputs {
   HeadCounts heads;
 };
 
-// One prompt with its completions under one KV head, as the engine lays them out: full prompt
-// blocks are shared, and every completion has a copy of the prompt's last, partial block.
+// Attends for one prompt with its completions and one key-value head, on the layout of the engine:
+// completions share the full blocks of the prompt, and each has a copy of the prompt's last,
+// partial block, which its own tokens go on to fill.
 template <typename Kv>
 void AttendPart(std::span<const Segment> part, int64_t kv_head, const AttentionInputs& in,
                 PartCache<Kv>& cache) {

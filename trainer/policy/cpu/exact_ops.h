@@ -1,7 +1,16 @@
-// The two layer operations that `exact` mode computes with the engine's kernels instead of the
-// policy's own: products and attention. Forward only: what they keep is what the ordinary backward
-// formulas of layer_ops.h want. Same bits as the engine for the same tokens and weights, however
-// rows are packed. Parallel; deterministic. Exceptions of LibTorch pass through.
+// The two layer operations that `exact` mode computes with the rollout engine's kernels instead of
+// the policy's own: matrix products and attention.
+//
+// The idea: the log-probs of trainer and rollout server differ because their sums run in different
+// orders and their casts stand in different places. Here both sides call one kernel on operands of
+// one layout: a weight is packed as the engine packs it, inputs are rounded where the engine rounds
+// them, and keys and values lie in blocks of the engine's cache. These kernels compute each row by
+// itself, in an order that does not depend on the other rows (batch invariance; He et al.,
+// "Defeating Nondeterminism in LLM Inference", 2025), so the bits are the engine's however rows are
+// packed.
+//
+// Forward only: they leave what the ordinary backward formulas of layer_ops.h read. Parallel and
+// deterministic. Exceptions of LibTorch pass through.
 #ifndef TANDEM_TRAINER_POLICY_CPU_EXACT_OPS_H_
 #define TANDEM_TRAINER_POLICY_CPU_EXACT_OPS_H_
 
@@ -22,8 +31,9 @@ PackedMatrix PackWeight(const at::Tensor& weight);
 // engine does for every product of a bf16 model but the head's.
 at::Tensor ExactProduct(const PackedMatrix& weight, const at::Tensor& x, bool round_inputs);
 
-// SegmentAttention over keys and values in the engine's blocks. With `bf16_kv` they are rounded as
-// the engine's cache stores them; k and v then hold the rounded values, for the backward pass.
+// Attention over keys and values in the engine's blocks. With `bf16_kv` they are rounded as the
+// engine's cache stores them, and k and v hold the rounded values afterwards, for the backward
+// pass.
 Attention ExactAttention(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
                          std::span<const Segment> segments, const HeadCounts& heads, bool bf16_kv);
 

@@ -1,5 +1,5 @@
 // MakeDeviceCast: the masters that lie on a device as a push sends them, bucket by bucket, without
-// a copy in host memory (arrow 9). Bit for bit what WeightCaster makes on the host. Includes
+// a copy in host memory (stage 9). Bit for bit what WeightCaster makes on the host. Includes
 // LibTorch.
 #ifndef TANDEM_TRAINER_POLICY_CUDA_DEVICE_CAST_H_
 #define TANDEM_TRAINER_POLICY_CUDA_DEVICE_CAST_H_

@@ -1,4 +1,4 @@
-// Log-probs of chosen tokens with the bits of the draws' records (arrow 5): a block of threads for
+// Log-probs of chosen tokens with the bits of the draws' records (stage 5): a block of threads for
 // each row, and the passes of row_distribution.h over it that the draw made: the largest, then the
 // sums. Ids outside a support add zeros, which change no sum, so the order is the draw's.
 #include "common/cuda/row_distribution.h"

@@ -1,4 +1,4 @@
-// Which ids the softmax of a row of logits is over, in the trainer's kernels (arrows 5 and 7). For
+// Which ids the softmax of a row of logits is over, in the trainer's kernels (stages 5 and 7). For
 // .cu files alone.
 #ifndef TANDEM_TRAINER_POLICY_CUDA_ROW_SUPPORT_H_
 #define TANDEM_TRAINER_POLICY_CUDA_ROW_SUPPORT_H_

@@ -1,5 +1,5 @@
-// Kernels of the trainer's forward and backward on a CUDA device (arrows 5 and 7), and of the cast
-// before a push (arrow 9): what layer_kernels.h, cpu_layer_ops.h and weight_cast.h compute on
+// Kernels of the trainer's forward and backward on a CUDA device (stages 5 and 7), and of the cast
+// before a push (stage 9): what layer_kernels.h, cpu_layer_ops.h and weight_cast.h compute on
 // the CPU. Values are stored in fp32 or bf16 as each array's Element says; all arithmetic is fp32
 // or wider.
 //

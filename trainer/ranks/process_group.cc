@@ -1,4 +1,4 @@
-#include "trainer/ranks/team.h"
+#include "trainer/ranks/process_group.h"
 
 #include <algorithm>
 #include <chrono>
@@ -17,7 +17,8 @@
 #include "common/rendezvous/rendezvous.h"
 #include "common/rendezvous/steady_time.h"
 #include "common/weights/digest.h"
-#include "trainer/ranks/rank_orders.h"
+#include "trainer/ranks/command_follower.h"
+#include "trainer/ranks/remote_learner.h"
 
 namespace tandem::trainer {
 namespace {
@@ -33,9 +34,9 @@ absl::Status CheckConfiguration(const comm::Rendezvous& met, const comm::RankEnv
   const std::string digest =
       Digest128(std::as_bytes(std::span(resolved_config.data(), resolved_config.size())));
   if (self.rank == 0) return met.store.Set("configuration", digest);
-  TANDEM_ASSIGN_OR_RETURN(const std::string of_rank_0,
+  TANDEM_ASSIGN_OR_RETURN(const std::string expected,
                           met.store.Get("configuration", absl::Seconds(30)));
-  if (of_rank_0 == digest) return absl::OkStatus();
+  if (expected == digest) return absl::OkStatus();
   return WithExitCode(
       absl::InvalidArgumentError(absl::StrCat(
           "rank ", self.rank, " (", met.members[static_cast<size_t>(self.rank)],
@@ -49,7 +50,7 @@ std::string HeardBy(int rank) { return absl::StrCat("ended/heard/", rank); }
 
 }  // namespace
 
-struct Team::Members {
+struct ProcessGroup::Members {
   ~Members() {
     if (!listener.joinable()) return;
     {
@@ -62,32 +63,34 @@ struct Team::Members {
 
   int rank = 0;
   std::optional<comm::Rendezvous> met;
-  std::shared_ptr<comm::Collective> group;
-  std::shared_ptr<comm::Collective> parameter_group;  // null: `group`
+  std::shared_ptr<comm::Collective> values;
+  std::shared_ptr<comm::Collective> parameters;  // null: as `values`
   int size = 1;
   absl::Duration patience;
   bool shard_parameters = false;
 
-  std::thread listener;  // to stops of others
+  std::thread listener;  // looks for ranks that were asked to stop
   Mutex mu;
   CondVar changed;
   bool ending ABSL_GUARDED_BY(mu) = false;
 
-  Ranks ranks() const { return {rank, size, group.get(), met->store, patience, shard_parameters}; }
+  RankLink link() const {
+    return {rank, size, values.get(), met->store, patience, shard_parameters};
+  }
 };
 
-Team::Team(std::unique_ptr<Members> members) : members_(std::move(members)) {}
-Team::~Team() = default;
+ProcessGroup::ProcessGroup(std::unique_ptr<Members> members) : members_(std::move(members)) {}
+ProcessGroup::~ProcessGroup() = default;
 
-absl::StatusOr<std::unique_ptr<Team>> Team::Join(const comm::RankEnvironment& self,
-                                                 const RankOptions& options, Device device,
-                                                 const std::string& run_name,
-                                                 const std::string& resolved_config) {
+absl::StatusOr<std::unique_ptr<ProcessGroup>> ProcessGroup::Join(
+    const comm::RankEnvironment& self, const RankOptions& options, Device device,
+    const std::string& run_name, const std::string& resolved_config) {
   auto members = std::make_unique<Members>();
   members->rank = self.rank;
   members->patience = absl::Seconds(options.silence_seconds);
   members->shard_parameters = options.shard_parameters;
-  if (self.world_size == 1) return std::unique_ptr<Team>(new Team(std::move(members)));
+  if (self.world_size == 1)
+    return std::unique_ptr<ProcessGroup>(new ProcessGroup(std::move(members)));
   auto met = comm::Meet({.self = self,
                          .job = run_name,
                          .deadline = absl::Seconds(options.meet_seconds),
@@ -106,31 +109,31 @@ absl::StatusOr<std::unique_ptr<Team>> Team::Join(const comm::RankEnvironment& se
                    log::Warning("ranks wait", {{"reason", text}});
                  }}});
   };
-  auto group = join(comm::Backend::kGloo, "train");
-  if (!group.ok()) return Lost(group.status());
-  members->group = *std::move(group);
+  auto values = join(comm::Backend::kGloo, "train");
+  if (!values.ok()) return Lost(values.status());
+  members->values = *std::move(values);
   if (device == Device::kCuda) {
-    auto of_parameters = join(comm::Backend::kNccl, "parameters");
-    if (!of_parameters.ok()) {
-      return WithExitCode(Lost(of_parameters.status()), ExitCode::kBadModelOrData);
+    auto parameters = join(comm::Backend::kNccl, "parameters");
+    if (!parameters.ok()) {
+      return WithExitCode(Lost(parameters.status()), ExitCode::kBadModelOrData);
     }
-    members->parameter_group = *std::move(of_parameters);
+    members->parameters = *std::move(parameters);
   }
   members->size = self.world_size;
-  return std::unique_ptr<Team>(new Team(std::move(members)));
+  return std::unique_ptr<ProcessGroup>(new ProcessGroup(std::move(members)));
 }
 
-int Team::rank() const { return members_->rank; }
-int Team::size() const { return members_->size; }
-RankGroups Team::groups() const {
-  return {.values = members_->group.get(), .parameters = members_->parameter_group.get()};
+int ProcessGroup::rank() const { return members_->rank; }
+int ProcessGroup::size() const { return members_->size; }
+RankCollectives ProcessGroup::collectives() const {
+  return {.values = members_->values.get(), .parameters = members_->parameters.get()};
 }
 
-std::unique_ptr<Learner> Team::Lead(std::unique_ptr<Learner> own) const {
-  return alone() ? std::move(own) : LeadRanks(std::move(own), members_->ranks());
+std::unique_ptr<Learner> ProcessGroup::Lead(std::unique_ptr<Learner> own) const {
+  return alone() ? std::move(own) : LeadRanks(std::move(own), members_->link());
 }
 
-void Team::RecordFlight(const std::string& directory) const {
+void ProcessGroup::RecordFlight(const std::string& directory) const {
   if (alone()) return;
   const std::string path = absl::StrCat(directory, "/flight_rank_", rank(), ".json");
   absl::Status written = MakeDirectories(directory);
@@ -140,7 +143,7 @@ void Team::RecordFlight(const std::string& directory) const {
              {{"path", path}, {"reason", written.ToString()}});
 }
 
-void Team::TakeStopsOfOthers(StopSignal* stop) {
+void ProcessGroup::TakeStopsOfOthers(StopSignal* stop) {
   if (alone()) return;
   members_->listener = std::thread([members = members_.get(), stop] {
     constexpr std::chrono::milliseconds kEach(500);
@@ -152,7 +155,7 @@ void Team::TakeStopsOfOthers(StopSignal* stop) {
         }
         if (members->ending) return;
       }
-      const absl::StatusOr<bool> asked = StopAsked(members->ranks());
+      const absl::StatusOr<bool> asked = StopAsked(members->link());
       if (!asked.ok()) return;
       if (*asked) {
         log::Info("another rank was asked to stop: all do");
@@ -162,7 +165,7 @@ void Team::TakeStopsOfOthers(StopSignal* stop) {
   });
 }
 
-void Team::End(ExitCode code) const {
+void ProcessGroup::End(ExitCode code) const {
   if (alone()) return;
   const comm::Store& store = members_->met->store;
   if (!store.Set(kEnded, absl::StrCat(ToInt(code))).ok()) return;
@@ -173,8 +176,9 @@ void Team::End(ExitCode code) const {
   }
 }
 
-absl::Status Team::Follow(Learner& own, const StopSignal& stop, Heartbeat& heartbeat) const {
-  TANDEM_RETURN_IF_ERROR(Lost(FollowOrders(own, members_->ranks(), stop, heartbeat)));
+absl::Status ProcessGroup::Follow(Learner& own, const StopSignal& stop,
+                                  Heartbeat& heartbeat) const {
+  TANDEM_RETURN_IF_ERROR(Lost(FollowCommands(own, members_->link(), stop, heartbeat)));
   const comm::Store& store = members_->met->store;
   const absl::StatusOr<std::string> ended = store.Get(kEnded, absl::Seconds(15));
   int code = ToInt(ExitCodeOfSignal(stop.signal()));

@@ -1,0 +1,20 @@
+// RankCollectives: the collectives by which the ranks of one trainer exchange tensors. Both have
+// the same members under the same ranks. Free of LibTorch.
+#ifndef TANDEM_TRAINER_RANKS_RANK_COLLECTIVES_H_
+#define TANDEM_TRAINER_RANKS_RANK_COLLECTIVES_H_
+
+namespace tandem::comm {
+class Collective;
+}
+
+namespace tandem::trainer {
+
+// Borrowed: they outlive what is made with them.
+struct RankCollectives {
+  comm::Collective* values = nullptr;      // tensors in host memory; null: one rank, alone
+  comm::Collective* parameters = nullptr;  // tensors where the parameters lie; null: as `values`
+};
+
+}  // namespace tandem::trainer
+
+#endif  // TANDEM_TRAINER_RANKS_RANK_COLLECTIVES_H_
