@@ -13,7 +13,7 @@
 
 namespace tandem::testing {
 
-using Groups = std::vector<std::unique_ptr<comm::Collective>>;
+using Collectives = std::vector<std::unique_ptr<comm::Collective>>;
 
 // Runs body(thread) on each of `count` threads and returns their results, by number.
 inline std::vector<absl::Status> OnThreads(int count,
