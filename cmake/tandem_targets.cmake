@@ -166,7 +166,8 @@ function(tandem_tests)
   endif()
   tandem_sources(sources FOLDERS ${ARG_FOLDERS} EXCEPT ${ARG_EXCEPT} SRCS ${ARG_SRCS})
   add_executable(${ARG_NAME} ${sources})
-  target_link_libraries(${ARG_NAME} PRIVATE tandem_flags ${ARG_DEPS} tandem::test_support GTest::gmock)
+  target_link_libraries(${ARG_NAME} PRIVATE tandem_flags ${ARG_DEPS} tandem::test_main tandem::test_support
+                        GTest::gmock)
   target_compile_definitions(${ARG_NAME} PRIVATE
     TANDEM_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TANDEM_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
     TANDEM_PYTHON="${TANDEM_VENV}/bin/python")
