@@ -29,7 +29,7 @@ case $command in
     [[ -z ${BROKEN:-} ]] || exit 1
     mkdir -p "$build/tests/rollout_server"
     for name in ${command#*--target}; do
-      [[ $name == *_test ]] || continue
+      [[ $name == *_tests ]] || continue
       result="echo '[  PASSED  ] 2 tests.'"
       [[ $name != "${FAILING:-}" ]] || result="echo 'expected 1, was 2'; exit 1"
       printf '#!/bin/bash\\n%s\\n' "$result" >"$build/tests/$name"
@@ -115,7 +115,7 @@ def test_programs_name_the_loader_and_the_libraries_of_the_root(checkout):
     (checkout.out / "root.stamp").write_text(" ".join(["unstable", *listed("PACKAGES"), *listed("AS_GRPC_HAS_THEM"), "experimental",
                                                        *listed("FROM_EXPERIMENTAL")]) + "\n")
     (checkout.out / "root/usr/lib/machine/ld-linux-x.so.2").touch()
-    code, asked, errors = checkout.run(checkout.out, "caller_test")
+    code, asked, errors = checkout.run(checkout.out, "common_tests")
     assert code == 0, errors
     for kind in ("EXE", "SHARED", "MODULE"):
         assert (f"-DCMAKE_{kind}_LINKER_FLAGS='-Wl,--disable-new-dtags,-rpath,{checkout.out}/root/usr/lib/machine,"
@@ -136,19 +136,19 @@ def test_the_tokenizer_crate_is_made_outside_as_the_checkout_makes_it(checkout):
 def test_another_run_keeps_the_root_and_one_that_was_broken_off_is_made_again(checkout):
     code, asked, errors = checkout.run(checkout.out, NO_NETWORK="1")
     assert code == 3 and "the root was not made" in errors and "APT_OPTION" in errors
-    code, asked, errors = checkout.run(checkout.out, "caller_test")
+    code, asked, errors = checkout.run(checkout.out, "common_tests")
     assert code == 0 and asked.count("mmdebstrap") == 1, errors
-    code, asked, errors = checkout.run(checkout.out, "caller_test")
+    code, asked, errors = checkout.run(checkout.out, "common_tests")
     assert code == 0 and "mmdebstrap" not in asked, errors
 
 
 def test_a_root_of_other_packages_goes_with_what_was_compiled_in_it(checkout):
-    assert checkout.run(checkout.out, "caller_test")[0] == 0
+    assert checkout.run(checkout.out, "common_tests")[0] == 0
     script = checkout.tree / "deploy/setup/current_grpc.sh"
     script.write_text(script.read_text().replace("libboost-dev", "libboost-all-dev"))
-    code, asked, errors = checkout.run(checkout.out, "health_test")
+    code, asked, errors = checkout.run(checkout.out, "trainer_tests")
     assert code == 0 and asked.count("mmdebstrap") == 1, errors
-    assert not (checkout.out / "build/tests/caller_test").exists()
+    assert not (checkout.out / "build/tests/common_tests").exists()
 
 
 def test_a_folder_of_somebody_else_is_left_alone(checkout):
@@ -160,18 +160,18 @@ def test_a_folder_of_somebody_else_is_left_alone(checkout):
 
 
 def test_two_runs_do_not_share_a_folder(checkout):
-    assert checkout.run(checkout.out, "caller_test")[0] == 0
+    assert checkout.run(checkout.out, "common_tests")[0] == 0
     with open(checkout.out / "root.stamp", encoding="utf-8") as stamp:
         fcntl.flock(stamp, fcntl.LOCK_EX)
-        code, asked, errors = checkout.run(checkout.out, "caller_test")
+        code, asked, errors = checkout.run(checkout.out, "common_tests")
     assert code == 2 and "another run is at work" in errors and asked == ""
 
 
 def test_a_test_that_fails_is_named_with_what_it_said_and_the_others_are_run(checkout):
-    code, _, errors = checkout.run(checkout.out, "caller_test", "health_test", FAILING="caller_test")
+    code, _, errors = checkout.run(checkout.out, "common_tests", "trainer_tests", FAILING="common_tests")
     assert code == 1
-    assert "expected 1, was 2" in errors and "health_test: 2 tests passed" in errors
-    assert errors.splitlines()[-1] == "current_grpc: 2 tests passed; failed: caller_test"
+    assert "expected 1, was 2" in errors and "trainer_tests: 2 tests passed" in errors
+    assert errors.splitlines()[-1] == "current_grpc: 2 tests passed; failed: common_tests"
 
 
 def test_a_build_that_fails_is_not_a_test_that_fails(checkout):
