@@ -1,5 +1,5 @@
-// Decoder: the transformer between token ids and final hidden states, forward and hand-written
-// backward over one packed row. What Policy holds; written in LayerOps. Gradients are added to the
+// Decoder: the transformer from token ids to final hidden states, over one packed row: the forward
+// and a backward written by hand, in LayerOps. Used by policy.cc. Gradients are added to the
 // `*_grad` tensors. Use from one thread.
 #ifndef TANDEM_TRAINER_POLICY_DECODER_H_
 #define TANDEM_TRAINER_POLICY_DECODER_H_
@@ -30,11 +30,11 @@ struct DecoderWeights {
   at::Tensor embedding, embedding_grad;    // [V, E] float32
   std::vector<DecoderLayer> layers;
   NormLayer final_norm;
-  LinearLayer head;  // [V, E]; the embedding's when tied
+  LinearLayer head;  // [V, E]; the embedding's tensor when tied
 };
 
-// What the backward pass of one layer needs. Values that are cheap to make again (norms' outputs,
-// SwiGLU's) are made again.
+// What the backward pass of one layer reads. Values that are cheap to compute (outputs of norms and
+// of SwiGLU) are not kept; the backward pass computes them again.
 struct LayerTape {
   at::Tensor input, input_rstd;             // [T, E], [T]
   at::Tensor q_raw, k_raw, q_rstd, k_rstd;  // before q/k norm; undefined without
@@ -44,7 +44,7 @@ struct LayerTape {
   at::Tensor gate, up;             // [T, intermediate]
 };
 
-// What every layer reads of a row, made once.
+// Tables of a row that every layer reads, made once.
 struct RowTables {
   RotaryTable rotary;
   std::shared_ptr<const AttentionPlan> attention;
@@ -52,14 +52,14 @@ struct RowTables {
 
 struct DecoderTape {
   RowTables tables;
-  // Only `input` is kept of a layer, and the backward pass makes the rest of it again.
+  // Only the `input` of a layer is kept, and the backward pass computes the rest again.
   bool inputs_only = false;
   std::vector<LayerTape> layers;
 };
 
 inline constexpr int64_t kEmbedding = -1;
 
-// Called before and after what reads the weights of a layer, or those of the embedding.
+// Calls before and after the weights of a layer, or of the embedding (kEmbedding), are read.
 struct LayerWatch {
   std::function<void(int64_t layer)> begin, end;
 };

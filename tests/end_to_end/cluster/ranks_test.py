@@ -267,6 +267,25 @@ def test_a_signal_to_any_rank_saves_and_ends_all_of_them_as_interrupted(model, t
     assert small_run.events(tmp_path, "resumed")
 
 
+def test_a_rank_0_that_hangs_is_given_up_by_the_others(model, tmp_path):
+    """It holds the store: a rank that asks there for its next command must not hang with it."""
+    config = write_config(tmp_path, model, 1, steps=100000, ranks={"silence_seconds": 3, "deadline_seconds": 10})
+    metrics = tmp_path / "runs" / "small" / "metrics.jsonl"
+    with Server(model, "--dtype", "fp32") as server:
+        ranks = start_ranks(config, server.address)
+        try:
+            wait_until(lambda: metrics.exists() and "loss/total" in metrics.read_text(), "no step was made")
+            ranks[0].send_signal(signal.SIGSTOP)
+            error = ranks[1].communicate(timeout=120)[1]
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+    assert ranks[1].returncode == RANK_LOST, error
+    # The second where rank 0 was stopped in the middle of a collective operation.
+    assert re.search(r"rank 0 did not answer for 3s: stopped or cut off|rank 0 \(\S+\) is silent", error), error
+
+
 def test_all_ranks_end_with_the_exit_code_of_rank_0(model, tmp_path):
     """One of them alone may decide whether a launcher tries again."""
     config = write_config(tmp_path, model, 1, data={"train": str(tmp_path / "none.jsonl"), "chat": False})

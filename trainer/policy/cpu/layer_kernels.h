@@ -1,5 +1,5 @@
-// Elementwise kernels of a decoder layer over a range of rows, fp32, forward and backward: root
-// mean square norm, rotary embedding, SwiGLU. layer_ops runs them in parallel. Free of LibTorch.
+// Backward kernels of a decoder layer over a range of rows, in fp32: root mean square norm and
+// SwiGLU. cpu_layer_ops.cc runs them in parallel. Free of LibTorch.
 #ifndef TANDEM_TRAINER_POLICY_CPU_LAYER_KERNELS_H_
 #define TANDEM_TRAINER_POLICY_CPU_LAYER_KERNELS_H_
 

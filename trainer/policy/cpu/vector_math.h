@@ -1,6 +1,5 @@
-// Vector arithmetic of the trainer's CPU kernels: a small matrix product and an exponential that
-// the compiler vectorises. Used by attention_kernel.cc, layer_kernels.cc, chunked_logprobs.cc and
-// optimizer.cc. Free of LibTorch; everything here is pure.
+// Vector arithmetic of the trainer's CPU kernels: a small matrix product, and an exponential that
+// the compiler vectorises (common/tensor/vector_exp.h). Free of LibTorch; everything here is pure.
 #ifndef TANDEM_TRAINER_POLICY_CPU_VECTOR_MATH_H_
 #define TANDEM_TRAINER_POLICY_CPU_VECTOR_MATH_H_
 

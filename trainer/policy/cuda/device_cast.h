@@ -1,6 +1,5 @@
-// MakeDeviceCast: the masters that lie on a device as a push sends them, bucket by bucket, without
-// a copy in host memory (stage 9). Bit for bit what WeightCaster makes on the host. Includes
-// LibTorch.
+// MakeDeviceCast: casts masters on a device for a push, bucket by bucket, without a copy in host
+// memory (stage 9). The result is that of WeightCaster on the host, bit for bit. Includes LibTorch.
 #ifndef TANDEM_TRAINER_POLICY_CUDA_DEVICE_CAST_H_
 #define TANDEM_TRAINER_POLICY_CUDA_DEVICE_CAST_H_
 
@@ -14,9 +13,10 @@
 
 namespace tandem::trainer {
 
-// Buckets of whole masters, which buckets name by index; keeps them, not their values: each Fill
-// casts what they hold then. `dtype`: kF32 (a copy) or kBF16. Two rooms of a bucket on the device.
-// Fill: INVALID_ARGUMENT where a slice cuts an element in two. Null in a build without CUDA.
+// A source of buckets of whole masters, which are named by their index. It holds the tensors and
+// not their values: each Fill casts the values of that moment. `dtype` is kF32 (a copy) or kBF16.
+// Memory: two buckets on the device. Fill returns INVALID_ARGUMENT where a slice begins or ends
+// within an element. Null in a build without CUDA.
 std::shared_ptr<BucketSource> MakeDeviceCast(const std::vector<NamedParameter>& masters,
                                              DType dtype, Rounding rounding);
 

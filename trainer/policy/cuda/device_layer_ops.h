@@ -1,10 +1,10 @@
-// DeviceLayerOps: LayerOps on a GPU: products by cuBLAS, attention by run_attention.h, the rest by
-// training_kernels.h. Activations are of the dtype that linear layers compute in,
-// and so are their gradients; norms, rotary, softmax and log-probs compute in fp32. Attention's lse
-// is [H, T].
+// DeviceLayerOps: LayerOps on a GPU. cuBLAS computes products, run_attention.h attention, and
+// training_kernels.h the rest. Activations and their gradients have the dtype that linear layers
+// compute in; norms, rotary embedding, softmax and log-probs compute in fp32. Attention's lse is
+// [H, T].
 //
-// The head's logits are fp32 sums of products of bfloat16: its inputs go in as two parts, 16
-// significand bits, as the engine's do.
+// The head's logits are fp32 sums of products of bfloat16. An fp32 input is split into two bfloat16
+// parts, its upper and its lower 8 significand bits, which makes 16 bits, as in the engine.
 #ifndef TANDEM_TRAINER_POLICY_CUDA_DEVICE_LAYER_OPS_H_
 #define TANDEM_TRAINER_POLICY_CUDA_DEVICE_LAYER_OPS_H_
 
@@ -20,18 +20,18 @@
 
 namespace tandem::trainer {
 
-// A packed row's attention in two parts: every segment over itself, causal; and the completions of
-// each prompt, as one run of queries, over the prompt.
+// The attention of a packed row in two parts: every segment over itself, causal; and the
+// completions of each prompt, as one run of queries, over the prompt.
 struct DeviceAttentionPlan : AttentionPlan {
   DeviceAttentionPlan(std::span<const Segment> segments, const at::Device& device);
 
   AttentionRuns own, over_prompts;
-  std::optional<TokenSelection> completions, prompts;  // the second part's; nothing without one
+  std::optional<TokenSelection> completions, prompts;  // of the second part; empty without one
 };
 
 class DeviceLayerOps : public LayerOps {
  public:
-  // `device` may be the CPU where the kernels are emulated: for tests.
+  // In tests `device` may be the CPU, where the kernels are emulated.
   DeviceLayerOps(at::Device device, ComputeDType dtype)
       : device_(device), type_(dtype == ComputeDType::kBf16 ? at::kBFloat16 : at::kFloat) {}
 
@@ -81,7 +81,7 @@ class DeviceLayerOps : public LayerOps {
   at::Tensor Upload(std::span<const T> values, at::ScalarType type) const;
 
  private:
-  struct Rows;  // what the kernels of log-probs read beside the logits
+  struct Rows;  // what the kernels of log-probs read besides the logits
   Rows UploadRows(std::span<const int64_t> tokens, Supports support) const;
   cuda::LogitRows LogitRowsOf(const at::Tensor& logits, const Rows& rows, double temperature) const;
 

@@ -1,10 +1,10 @@
 // ExactDeviceOps: DeviceLayerOps whose forward runs the kernels of an engine on a device with
-// numerics `invariant` or `exact`, over weights as a push sends them: the same bits for the same
-// tokens on the same device model and build, however rows are packed. The backward pass is
-// DeviceLayerOps'; attention is computed again there, as flash attention computes it.
+// numerics `invariant` or `exact`, over weights as a push sends them. The same tokens get the same
+// bits on the same device model and build, however rows are packed. The backward pass is that of
+// DeviceLayerOps, where flash attention computes the attention again.
 //
-// What the engine keeps in fp32 (projections, gates) is fp32 here too; keys and values are rounded
-// as its cache stores them.
+// Values that the engine keeps in fp32 (projections, gates) are fp32 here too; keys and values are
+// rounded as the engine's cache stores them.
 #ifndef TANDEM_TRAINER_POLICY_CUDA_EXACT_DEVICE_OPS_H_
 #define TANDEM_TRAINER_POLICY_CUDA_EXACT_DEVICE_OPS_H_
 

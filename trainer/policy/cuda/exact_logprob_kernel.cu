@@ -1,6 +1,7 @@
-// Log-probs of chosen tokens with the bits of the draws' records (stage 5): a block of threads for
-// each row, and the passes of row_distribution.h over it that the draw made: the largest, then the
-// sums. Ids outside a support add zeros, which change no sum, so the order is the draw's.
+// Log-probs of chosen tokens with the bits that the draws recorded (stage 5). A block of threads
+// takes a row and makes the two passes of row_distribution.h that the draw made: one for the
+// largest logit, one for the sums. Ids outside a support add zeros, which change no sum, so the
+// order of the sums is that of the draw.
 #include "common/cuda/row_distribution.h"
 #include "trainer/policy/cuda/row_support.h"
 #include "trainer/policy/cuda/training_kernels.h"
@@ -15,7 +16,7 @@ struct Shared {
   RowSums segments[kMaxRowSegments];
 };
 
-// Without a support all may be drawn, and terms are fp32; with one they are fp64.
+// Without a support every id may be drawn and terms are fp32; with one they are fp64.
 __device__ RowLargest LargestOf(const float* logits, int size, const Support& support,
                                 RowShared& shared) {
   SupportWalk walk(support);

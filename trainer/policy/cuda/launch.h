@@ -1,4 +1,4 @@
-// What calls of kernels on tensors share.
+// Helpers for calling kernels on tensors: element types, the current device and stream, errors.
 #ifndef TANDEM_TRAINER_POLICY_CUDA_LAUNCH_H_
 #define TANDEM_TRAINER_POLICY_CUDA_LAUNCH_H_
 
@@ -8,20 +8,21 @@
 
 namespace tandem::trainer {
 
-// Of a float32 or bfloat16 tensor.
+// The element type of a float32 or bfloat16 tensor.
 inline tandem::cuda::Element ElementOf(const at::Tensor& x) {
   return x.scalar_type() == at::kBFloat16 ? tandem::cuda::Element::kBf16
                                           : tandem::cuda::Element::kFp32;
 }
 
-// Throws c10::Error where the last calls went wrong.
+// Throws c10::Error where a kernel before this failed.
 inline void CheckLaunch(const char* kernel) {
   const char* const error = tandem::cuda::KernelError();
   TORCH_CHECK(error == nullptr, "kernel of ", kernel, ": ", error);
 }
 
-// This thread's current device, and its current stream there, on which kernels are put. On a GPU:
-// current_device.cc; tests link tests/support/device/cpu_as_device.cc in its place. Throws c10::Error.
+// This thread's current device, and its current stream there, on which kernels run. On a GPU these
+// are in current_device.cc; tests link tests/support/device/cpu_as_device.cc in its place. Throws
+// c10::Error.
 at::Device CurrentDevice();
 tandem::cuda::Stream CurrentStream();
 

@@ -1,5 +1,5 @@
-// Which ids the softmax of a row of logits is over, in the trainer's kernels (stages 5 and 7). For
-// .cu files alone.
+// The ids over which the softmax of a row of logits goes, in the trainer's kernels (stages 5 and
+// 7). For .cu files only.
 #ifndef TANDEM_TRAINER_POLICY_CUDA_ROW_SUPPORT_H_
 #define TANDEM_TRAINER_POLICY_CUDA_ROW_SUPPORT_H_
 
@@ -8,7 +8,7 @@
 
 namespace tandem::trainer::cuda {
 
-// Rising ids; count 0: all.
+// Rising ids. Count 0: the whole vocabulary.
 struct Support {
   const int32_t* ids = nullptr;
   int64_t count = 0;
@@ -38,10 +38,10 @@ class SupportWalk {
  public:
   __device__ explicit SupportWalk(const Support& support) : support_(support) {}
 
-  // Is `id`, larger than the one asked for before, in the support?
+  // Whether `id`, larger than the one asked for before, is in the support.
   __device__ bool Has(int id) {
-    // Ids rise in the support too: of those from the last id to this one there are no more than
-    // their difference.
+    // Ids rise in the support too, so between the last id and this one there are no more of them
+    // than the difference of the two.
     const int64_t last = min(support_.count, at_ + (id - asked_));
     at_ = FirstFrom(support_.ids, at_, last, id);
     asked_ = id;

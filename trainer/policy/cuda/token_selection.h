@@ -1,5 +1,5 @@
-// TokenSelection: some tokens of a packed row, for device_layer_ops.cc. Where they are neighbours
-// nothing is copied to take them.
+// TokenSelection: some tokens of a packed row, for device_layer_ops.cc. Consecutive tokens are
+// taken as a view, without a copy.
 #ifndef TANDEM_TRAINER_POLICY_CUDA_TOKEN_SELECTION_H_
 #define TANDEM_TRAINER_POLICY_CUDA_TOKEN_SELECTION_H_
 
@@ -13,14 +13,14 @@ namespace tandem::trainer {
 
 class TokenSelection {
  public:
-  // At least one, rising.
+  // At least one index; rising.
   TokenSelection(const std::vector<int64_t>& indices, const at::Device& device)
       : first_(indices.front()), count_(static_cast<int64_t>(indices.size())) {
     if (indices.back() - first_ + 1 == count_) return;
     indices_ = at::tensor(indices, at::kLong).to(device);
   }
 
-  // Of x, whose dimension `dim` counts the row's tokens: a view, or a copy.
+  // The tokens of x, whose dimension `dim` counts the row's tokens: a view or a copy.
   at::Tensor Take(const at::Tensor& x, int64_t dim = 0) const {
     return indices_.defined() ? x.index_select(dim, indices_) : x.narrow(dim, first_, count_);
   }

@@ -1,14 +1,16 @@
 // Kernels of the trainer's forward and backward on a CUDA device (stages 5 and 7), and of the cast
-// before a push (stage 9): what layer_kernels.h, cpu_layer_ops.h and weight_cast.h compute on
-// the CPU. Values are stored in fp32 or bf16 as each array's Element says; all arithmetic is fp32
-// or wider.
+// before a push (stage 9). They compute what layer_kernels.h, cpu_layer_ops.h and weight_cast.h
+// compute on the CPU. Values are stored in fp32 or bf16, as the Element of each array says; all
+// arithmetic is in fp32 or wider.
 //
-// Raw device pointers, contiguous, of any alignment that the element has; where rows are multiples
-// of 8 elements at addresses of 16 bytes they are loaded 16 bytes at a time. A call puts its
-// kernels on the stream and returns; what went wrong is KernelError's. No atomics: a sum's order is
-// fixed by the sizes of its arrays, so equal inputs give equal bits; that of a row by the row's own
-// length, so it has the same bits alone and in company, and whatever its address. Fewer than 2^31
-// rows. Free of LibTorch and of CUDA headers. Thread-safe.
+// Pointers are to contiguous device memory with the alignment of their element. Rows that are
+// multiples of 8 elements and begin at multiples of 16 bytes are loaded 16 bytes at a time. A call
+// puts its kernels on the stream and returns; KernelError reports a failure.
+//
+// What holds: no kernel uses atomics. The sizes of the arrays fix the order of a sum, so equal
+// inputs give equal bits. The length of a row alone fixes the order of the sums within it, so a row
+// has the same bits in any batch and at any address. Fewer than 2^31 rows. Free of LibTorch and of
+// CUDA headers. Thread-safe.
 #ifndef TANDEM_TRAINER_POLICY_CUDA_TRAINING_KERNELS_H_
 #define TANDEM_TRAINER_POLICY_CUDA_TRAINING_KERNELS_H_
 
@@ -39,7 +41,8 @@ struct Norm {
 void RunNorm(const Norm& task, Stream stream);
 
 // x_grad (+)= rstd (weight value_grad - x rstd^2 mean(weight value_grad x)), and weight_grad += the
-// sum over rows of value_grad x rstd: by fixed blocks of rows, those in order.
+// sum over rows of value_grad x rstd, which is summed in fixed blocks of rows and over blocks in
+// order.
 struct NormBackward {
   const void* value_grad = nullptr;  // [T, W]
   const void* x = nullptr;           // [T, W]
@@ -87,21 +90,22 @@ struct SwiGluBackward {
 };
 void RunSwiGluBackward(const SwiGluBackward& task, Stream stream);
 
-// Rows of logits and what the softmax of each is over. V <= 2^20.
+// Rows of logits, and the ids over which the softmax of each goes. V <= 2^20.
 struct LogitRows {
   const float* logits = nullptr;    // [R, V]; -inf has probability 0
-  const int64_t* tokens = nullptr;  // [R] the one chosen, of the row's support
+  const int64_t* tokens = nullptr;  // [R] the chosen ids, in the rows' supports
   int64_t rows = 0, vocabulary = 0;
   float inverse_temperature = 1;
   // Row r's support is support_ids[support_offsets[r]] .. [support_offsets[r + 1]], rising; no
-  // elements: all ids. Offsets null: all, everywhere.
+  // elements: all ids. Offsets null: all ids in every row.
   const int64_t* support_offsets = nullptr;  // [R + 1]
   const int32_t* support_ids = nullptr;
 };
 
-// In one pass over the logits, each read once: y = (logit - largest) inverse_temperature, e^y and
-// e^y y summed in fp32 by 16, those in fp64; log p = y_token - log(sum). A NaN or +inf among the
-// logits, or nothing but -inf, gives a NaN log-prob.
+// Log-probs and entropies in one pass that reads each logit once: with y = (logit - largest)
+// inverse_temperature, e^y and e^y y are summed 16 at a time in fp32 and these sums in fp64;
+// log p = y_token - log(sum). A NaN or +inf among the logits, or a row of -inf only, gives a NaN
+// log-prob.
 struct TokenLogprobs {
   LogitRows of;
   float* logprobs = nullptr;   // [R]
@@ -111,27 +115,28 @@ struct TokenLogprobs {
 void RunTokenLogprobs(const TokenLogprobs& task, Stream stream);
 
 // The same numbers by the passes and in the order of DrawTokens
-// (rollout_server/engine/cuda/draw/draw_kernel.h): given the logits a token was drawn from, logprobs and
-// entropies have the bits of the draw's behaviour_logprob and entropy, on the device model and in
-// the build that drew it. inverse_temperature is 1.0f / the draw's temperature in float, 1 of a
-// greedy draw. A row without a support is of a draw without filters and without forbidden ids, or
-// a greedy one; a support is that of a draw with filters, all of it, whatever was forbidden. A
-// draw with forbidden ids and no filters has no support, and cannot be had. Reads the logits
-// twice; a NaN or +inf anywhere in the row makes all three NaN, as the draw refuses it.
+// (rollout_server/engine/cuda/draw/draw_kernel.h): given the logits a token was drawn from,
+// logprobs and entropies have the bits of the draw's behaviour_logprob and entropy, on the device
+// model and in the build that drew it. inverse_temperature is 1.0f / the draw's temperature in
+// float, and 1 for a greedy draw. A row without a support belongs to a draw without filters and
+// without forbidden ids, or to a greedy one; a support is the whole one of a draw with filters,
+// whatever was forbidden. The numbers of a draw with forbidden ids and no filters cannot be
+// computed, because it records no support. Reads the logits twice. A NaN or +inf anywhere in the
+// row makes all three numbers NaN; a draw refuses such a row.
 void RunExactLogprobs(const TokenLogprobs& task, Stream stream);
 
 // logits_grad[r, v] = logprobs_grad[r] inverse_temperature ([v = token] - p_v), 0 outside the
 // support.
 struct TokenLogprobsBackward {
   LogitRows of;
-  const float* lse = nullptr;            // [R] as RunTokenLogprobs gave it
+  const float* lse = nullptr;            // [R] as RunTokenLogprobs computed it
   const float* logprobs_grad = nullptr;  // [R]
   void* logits_grad = nullptr;           // [R, V]; may be the logits where it is fp32
   Element element = Element::kFp32;
 };
 void RunTokenLogprobsBackward(const TokenLogprobsBackward& task, Stream stream);
 
-// Masters in bf16, bit for bit as common/tensor/bf16_rounding.h has them: DitherBf16(masters[i],
+// Casts masters to bf16 with the bits of common/tensor/bf16_rounding.h: DitherBf16(masters[i],
 // name_hash, first + i), or NearestBf16.
 struct WeightCast {
   const float* masters = nullptr;  // [n]
