@@ -1,4 +1,4 @@
-// LearnerOptions: how arrows 4 to 8 compute. Free of LibTorch, so that every reader of a run file
+// LearnerOptions: how stages 4 to 8 compute. Free of LibTorch, so that every reader of a run file
 // can bind it. PolicyLearner (policy_learner.cc) hands the parts on.
 #ifndef TANDEM_TRAINER_LEARNER_OPTIONS_H_
 #define TANDEM_TRAINER_LEARNER_OPTIONS_H_

@@ -39,7 +39,7 @@ std::string LeftOut(int64_t num_failed, int64_t num_too_long) {
 
 }  // namespace
 
-// Arrow 1: a request for every free slot.
+// Stage 1: a request for every free slot.
 absl::Status Trainer::Impl::AskForGroups() {
   const int64_t servers = client->num_servers(), groups = options.prompts_per_step;
   const RunSampling run_sampling = {.run_id = run_id,
@@ -64,7 +64,7 @@ absl::Status Trainer::Impl::AskForGroups() {
   return absl::OkStatus();
 }
 
-// Arrow 3: a finished group becomes experience, or is dropped with a reason.
+// Stage 3: a finished group becomes experience, or is dropped with a reason.
 absl::Status Trainer::Impl::TakeGroup(FinishedGroup finished) {
   ++groups_done;
   const auto drop = [&](const std::string& reason, const std::string& message) {
@@ -118,7 +118,7 @@ absl::Status Trainer::Impl::Collect() {
   return absl::OkStatus();
 }
 
-// Arrows 4 to 8. False when the step made no new weights. One that has only groups of equal rewards
+// Stages 4 to 8. False when the step made no new weights. One that has only groups of equal rewards
 // has no gradient: it counts as a train step without an update, so that a start with rare rewards
 // goes on, and its weights are published under the next version as they are.
 absl::StatusOr<bool> Trainer::Impl::TrainOn(StepExperience* step, MetricsLine* line) {
@@ -153,7 +153,7 @@ absl::Status Trainer::Impl::Publish(CastWeights cast, PushTotals* totals) {
   return absl::OkStatus();
 }
 
-// Arrow 9.
+// Stage 9.
 absl::Status Trainer::Impl::Push(MetricsLine* line) {
   ShowPhase("push");
   const double start = MonotonicSeconds();
@@ -185,7 +185,7 @@ absl::Status Trainer::Impl::Capture(const StepExperience& step, MetricsLine* lin
   return Event("capture_failed", written.ToString());
 }
 
-// One train step: arrows 1 to 3, proof of delivery, 4 to 8, 9, then what is kept of it.
+// One train step: stages 1 to 3, proof of delivery, 4 to 8, 9, then what is kept of it.
 absl::Status Trainer::Impl::Step() {
   times = {.checkpoint = times.checkpoint};
   const double start = MonotonicSeconds();

@@ -1,4 +1,4 @@
-// Trainer: the owner of everything a training run needs, and the loop that walks arrow 3, then 4 to
+// Trainer: the owner of everything a training run needs, and the loop that walks stage 3, then 4 to
 // 8 (Learner), then 9. Used by main.cc; tests run it with a fake Learner against scripted servers.
 //
 // Create, Run once, destroy. Use from one thread.

@@ -83,10 +83,10 @@ struct Trainer::Impl {
 
   // One train step.
   absl::Status Step();
-  absl::Status Collect();  // arrows 1 to 3; returns early when stopped
+  absl::Status Collect();  // stages 1 to 3; returns early when stopped
   absl::Status AskForGroups();
   absl::Status TakeGroup(FinishedGroup finished);
-  // Arrows 4 to 8; leaves the advantages of the loss in the completions of `step`.
+  // Stages 4 to 8; leaves the advantages of the loss in the completions of `step`.
   absl::StatusOr<bool> TrainOn(StepExperience* step, MetricsLine* line);
   absl::Status Push(MetricsLine* line);  // 9
   absl::Status Publish(CastWeights cast, PushTotals* totals);

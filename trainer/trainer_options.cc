@@ -91,18 +91,18 @@ void BindOptions(OptionBinder& binder, TrainerOptions& options) {
     b.Text("out", &options.out, "directory of all runs");
   });
   BindRun(binder, options);
-  binder.Section("sampling", "completions to train on (arrow 1)",
+  binder.Section("sampling", "completions to train on (stage 1)",
                  [&](OptionBinder& b) { BindOptions(b, options.sampling); });
-  binder.Section("data", "prompts (arrow 1)",
+  binder.Section("data", "prompts (stage 1)",
                  [&](OptionBinder& b) { BindOptions(b, options.data); });
-  binder.Section("reward", "reward of a completion (arrow 3)",
+  binder.Section("reward", "reward of a completion (stage 3)",
                  [&](OptionBinder& b) { BindOptions(b, options.reward); });
-  binder.Section("advantage", "advantage of a completion (arrow 3)",
+  binder.Section("advantage", "advantage of a completion (stage 3)",
                  [&](OptionBinder& b) { BindOptions(b, options.advantage); });
-  BindOptions(binder, options.learner);  // arrows 4-8
+  BindOptions(binder, options.learner);  // stages 4-8
   binder.Section("client", "calls to rollout servers",
                  [&](OptionBinder& b) { BindOptions(b, options.client); });
-  binder.Section("push", "weight push (arrow 9)", [&](OptionBinder& b) {
+  binder.Section("push", "weight push (stage 9)", [&](OptionBinder& b) {
     BindOptions(b, options.push);
     BindOptions(b, options.learner.cast);
   });

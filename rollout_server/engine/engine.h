@@ -1,4 +1,4 @@
-// Engine: the model, its KV cache, the scheduler and the sampler behind one step function (arrow
+// Engine: the model, its KV cache, the scheduler and the sampler behind one step function (stage
 // 2). EngineThread drives it for the services; `tandem generate` and `tandem score` drive it
 // directly.
 //

@@ -1,5 +1,5 @@
 // EngineThread: the one thread that owns the engine. Commands go in through a queue and run between
-// two steps; what a step made comes out through callbacks, on that thread (arrow 2).
+// two steps; what a step made comes out through callbacks, on that thread (stage 2).
 //
 // Life cycle: construct, Start, Stop (or destroy). Thread-safe after Start. It waits passively: an
 // idle or paused server costs no CPU. After Stop, or after the engine failed, every command is

@@ -1,6 +1,6 @@
 // GroupRegistry: the groups this server works on, by (run, group_id). A repeated call joins the
 // running group; a finished one is remembered for a while, for callers who lost the reply; when the
-// last caller leaves, the group's sequences are freed (arrow 2-3).
+// last caller leaves, the group's sequences are freed (stage 2-3).
 //
 // RolloutService joins and leaves; EngineThread reports. Thread-safe: neither the engine nor a
 // listener is called with a lock held, since both may call back at once.

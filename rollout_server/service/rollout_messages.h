@@ -1,5 +1,5 @@
 // Conversions between proto/rollout.proto and the server's plain structs: the one place where a
-// request's fields are checked before anything is started (arrows 1 and 2-3). Pure functions.
+// request's fields are checked before anything is started (stages 1 and 2-3). Pure functions.
 #ifndef TANDEM_ROLLOUT_SERVER_SERVICE_ROLLOUT_MESSAGES_H_
 #define TANDEM_ROLLOUT_SERVER_SERVICE_ROLLOUT_MESSAGES_H_
 

@@ -1,4 +1,4 @@
-// RolloutService: GenerateGroup, Score, AbortGroup and GetInfo over gRPC (arrows 1 to 3; contract
+// RolloutService: GenerateGroup, Score, AbortGroup and GetInfo over gRPC (stages 1 to 3; contract
 // in proto/rollout.proto). Callback API: a gRPC thread checks, hands over, and returns; it never
 // computes.
 #ifndef TANDEM_ROLLOUT_SERVER_SERVICE_ROLLOUT_SERVICE_H_

@@ -1,4 +1,4 @@
-// WeightService: the weight push over gRPC (arrow 9; contract in proto/weights.proto). Commits and
+// WeightService: the weight push over gRPC (stage 9; contract in proto/weights.proto). Commits and
 // claims run one after the other on a worker thread, and what waits for other members of the push
 // group on another; chunks are copied where they arrive.
 #ifndef TANDEM_ROLLOUT_SERVER_SERVICE_WEIGHT_SERVICE_H_

@@ -1,5 +1,5 @@
 // PushSeat: this server's seat in the group of a trainer and its servers, through which weights
-// come in broadcasts of the trainer (arrow 9). WeightService lets it join and receive.
+// come in broadcasts of the trainer (stage 9). WeightService lets it join and receive.
 #ifndef TANDEM_ROLLOUT_SERVER_WEIGHTS_PUSH_SEAT_H_
 #define TANDEM_ROLLOUT_SERVER_WEIGHTS_PUSH_SEAT_H_
 

@@ -1,5 +1,5 @@
 // WeightReceiver: takes one weight push into staging and hands it, whole or not at all, to the
-// engine (arrow 9). WeightService feeds it from the network, tests from memory.
+// engine (stage 9). WeightService feeds it from the network, tests from memory.
 //
 // A push is Begin, chunks in any order, Commit. What is served changes only inside Commit; until
 // then and after any failure the live weights stay. A delta push sends what changed since the live

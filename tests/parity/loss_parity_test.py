@@ -1,7 +1,7 @@
 """GRPO loss, gradients and updates of the trainer against an independent computation in PyTorch.
 
 The other side is written here from the formulas alone: transformers' model on every sequence by itself,
-autograd, torch.optim.AdamW. Ours is loss_driver: protobuf groups through arrows 4 to 8.
+autograd, torch.optim.AdamW. Ours is loss_driver: protobuf groups through stages 4 to 8.
 """
 import json
 import os

@@ -1,4 +1,4 @@
-// Advantages: how much better than its group a completion was (arrow 3). Pure functions, used by
+// Advantages: how much better than its group a completion was (stage 3). Pure functions, used by
 // score_group.cc after masked members were taken out. Rewards are plain numbers: no gradient can
 // flow.
 #ifndef TANDEM_TRAINER_EXPERIENCE_ADVANTAGES_H_

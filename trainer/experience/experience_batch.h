@@ -1,4 +1,4 @@
-// ExperienceBatch: scored groups as packed rows (arrow 4). The last place that sees protobuf; plain
+// ExperienceBatch: scored groups as packed rows (stage 4). The last place that sees protobuf; plain
 // arrays from here to the tensors of train_step.cc.
 //
 // The one index convention of the project: element t of every per-token array is about token t

@@ -1,4 +1,4 @@
-// ExperienceBuffer: which groups may be asked for, and which are fit to train on (arrow 3). Pure:
+// ExperienceBuffer: which groups may be asked for, and which are fit to train on (stage 3). Pure:
 // no clock, no thread, no socket.
 //
 // Train step k (from 0) consumes the P groups kP .. kP+P-1, each trained exactly once or dropped

@@ -1,4 +1,4 @@
-// CheckCompletion: what must hold of a completion that came over the wire (arrows 2-3) before
+// CheckCompletion: what must hold of a completion that came over the wire (stages 2-3) before
 // anything is computed from it. Pure. Used by rollout_client.cc.
 #ifndef TANDEM_TRAINER_EXPERIENCE_GROUP_CHECK_H_
 #define TANDEM_TRAINER_EXPERIENCE_GROUP_CHECK_H_

@@ -1,4 +1,4 @@
-// ScoreGroup: what came back from a server becomes experience (arrow 3): rewards, the policy for
+// ScoreGroup: what came back from a server becomes experience (stage 3): rewards, the policy for
 // truncated completions, and, over the members that are left, advantages. Used by trainer.cc.
 #ifndef TANDEM_TRAINER_EXPERIENCE_SCORE_GROUP_H_
 #define TANDEM_TRAINER_EXPERIENCE_SCORE_GROUP_H_

@@ -1,4 +1,4 @@
-// StepReport: every number of one train step that comes out of arrows 4 to 8, under the names of
+// StepReport: every number of one train step that comes out of stages 4 to 8, under the names of
 // metrics.jsonl (docs/metrics.md). Plain values; made by TrainStep, read by the trainer's loop.
 #ifndef TANDEM_TRAINER_METRICS_STEP_REPORT_H_
 #define TANDEM_TRAINER_METRICS_STEP_REPORT_H_

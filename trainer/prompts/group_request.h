@@ -1,4 +1,4 @@
-// MakeGroupRequest: what the trainer asks a rollout server for (arrow 1). Pure.
+// MakeGroupRequest: what the trainer asks a rollout server for (stage 1). Pure.
 #ifndef TANDEM_TRAINER_PROMPTS_GROUP_REQUEST_H_
 #define TANDEM_TRAINER_PROMPTS_GROUP_REQUEST_H_
 

@@ -1,5 +1,5 @@
 // PromptSource: prompts of a JSON lines file, tokenised once, in an order that is a function of
-// (seed, epoch) alone (start of arrow 1). The cursor is a plain count, so a resumed run goes on
+// (seed, epoch) alone (start of stage 1). The cursor is a plain count, so a resumed run goes on
 // with the same prompts. Rows it reads, by their keys:
 //   {"prompt": "text", "answer": ..}            {"messages": [{"role", "content"}..], "answer": ..}
 //   {"question": "text", "answer": ".. #### 7"}  (GSM8K)

@@ -1,4 +1,4 @@
-// RolloutClient: asks rollout servers for groups and hands the finished ones back (arrows 1-3).
+// RolloutClient: asks rollout servers for groups and hands the finished ones back (stages 1-3).
 // Many servers, several groups in flight at each, every call with a deadline. A call that fails is
 // made again: at the same server it joins the running group, at another it starts anew with the
 // same seed. A call that a busy server turned away (common/rpc/refusal.h) waits as long as it says

@@ -1,4 +1,4 @@
-// Delivery: keeps every rollout server on proven weights (arrow 9 as a policy over WeightPublisher
+// Delivery: keeps every rollout server on proven weights (stage 9 as a policy over WeightPublisher
 // and RolloutClient). A server gets groups only while it is known to run the version published
 // last. Used by trainer.cc, from its thread.
 #ifndef TANDEM_TRAINER_WEIGHT_PUSH_DELIVERY_H_

@@ -1,5 +1,5 @@
 // PushGroup: the trainer's end of the group {trainer, servers} through which weights go in
-// broadcasts (arrow 9). Used by WeightPublisher, from its thread.
+// broadcasts (stage 9). Used by WeightPublisher, from its thread.
 //
 // One group per membership: it is made anew when other servers are to get weights, and after any
 // failure with who is left. Never the group that the trainer's ranks train in. Trusted networks

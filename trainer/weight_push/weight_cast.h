@@ -1,5 +1,5 @@
 // WeightCaster: fp32 masters in the dtype of the servers, and what the cast did to the update
-// (first half of arrow 9). Free of LibTorch in its header. Used by the trainer's learner before
+// (first half of stage 9). Free of LibTorch in its header. Used by the trainer's learner before
 // each push.
 //
 // Rounding to bfloat16: common/tensor/bf16_rounding.h.

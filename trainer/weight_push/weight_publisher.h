@@ -1,5 +1,5 @@
 // WeightPublisher: sends one weight version to every rollout server and proves that it is what they
-// run (arrow 9): begin, bytes, commit, and the digests of the live weights in the reply. The
+// run (stage 9): begin, bytes, commit, and the digests of the live weights in the reply. The
 // trainer trains on nothing from a server that Verify does not clear.
 //
 // The bytes go by gRPC chunks to each server, or once, in broadcasts of a group, to all of them;

@@ -1,4 +1,4 @@
-// WeightRemote: one rollout server's weight service, as calls with deadlines (arrow 9). Used by
+// WeightRemote: one rollout server's weight service, as calls with deadlines (stage 9). Used by
 // WeightPublisher and PushGroup. Free of gRPC in its header. Thread-safe.
 #ifndef TANDEM_TRAINER_WEIGHT_PUSH_WEIGHT_REMOTE_H_
 #define TANDEM_TRAINER_WEIGHT_PUSH_WEIGHT_REMOTE_H_

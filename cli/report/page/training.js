@@ -50,7 +50,7 @@ function timeSection() {
   const present = timeParts.filter(([key]) => hasSeries("time/" + key));
   const staleness = Object.keys(runData.staleness).map(Number).sort((a, b) => a - b);
   const cards = [
-    present.length ? barCard("Seconds per arrow", "numbers are the stages of docs/dev/tour.md", steps,
+    present.length ? barCard("Seconds per stage", "numbers are the stages of docs/dev/tour.md", steps,
       present.map(([key, label, tint]) => [label, at.map((i) => series("time/" + key)[i]), tint]), {stacked: true, x: "train step", y: "seconds"}) : null,
     present.length ? card("Share of the whole run", null, timeTable(present)) : null,
     lineCard("Throughput", null, [["throughput/sampled_tokens_per_s", "sampled", "blue"], ["throughput/trained_tokens_per_s", "trained", "orange"]], {title: "tokens/s", suggestedMin: 0}),
@@ -62,6 +62,6 @@ function timeSection() {
 function timeTable(present) {
   const rows = present.map(([key, label]) => ({label, seconds: series("time/" + key).filter(isNumber).reduce((a, b) => a + b, 0), count: series("time/" + key).filter(isNumber).length}));
   const all = rows.reduce((sum, row) => sum + row.seconds, 0);
-  return table([{name: "arrow", cell: (r) => r.label}, {name: "seconds", num: true, cell: (r) => number(r.seconds)},
+  return table([{name: "stage", cell: (r) => r.label}, {name: "seconds", num: true, cell: (r) => number(r.seconds)},
     {name: "per step", num: true, cell: (r) => number(r.seconds / r.count)}, {name: "share", num: true, cell: (r) => (all > 0 ? percent(r.seconds / all) : "-")}], rows);
 }

@@ -1,4 +1,4 @@
-// MakeCudaRunner: the engine's forward on a CUDA device (arrow 2).
+// MakeCudaRunner: the engine's forward on a CUDA device (stage 2).
 //
 // Precision as on the CPU (model_runner.h): the residual stream, norms, rotary, softmax and logits
 // are fp32; with ComputeDType::kBf16 weights, cache and the inputs of linear layers are bf16,

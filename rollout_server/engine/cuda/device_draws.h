@@ -1,4 +1,4 @@
-// What draws and scores give, in the device's memory and then as the engine's records (arrow 2).
+// What draws and scores give, in the device's memory and then as the engine's records (stage 2).
 // Includes LibTorch; errors of memory and copies are c10::Error.
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_DRAWS_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_DRAWS_H_

@@ -1,4 +1,4 @@
-// ModelRunner: the engine's own forward over a KV cache in blocks (arrow 2), on the CPU. It owns
+// ModelRunner: the engine's own forward over a KV cache in blocks (stage 2), on the CPU. It owns
 // the cache.
 //
 // The residual stream, norms, rotary, softmax and logits are fp32; with ComputeDType::kBf16 the

@@ -1,4 +1,4 @@
-// TokenRunner: the engine's forward and its KV cache on one device (arrow 2): ModelRunner on the
+// TokenRunner: the engine's forward and its KV cache on one device (stage 2): ModelRunner on the
 // CPU, cuda/cuda_runner.h on a GPU. Weights come with each call, so that a swap between two steps
 // is a pointer.
 //

@@ -1,5 +1,5 @@
 // Sampler: one row of logits to one token, with everything recorded about the draw in the same pass
-// over the logits (arrow 2); and one row and a given token to the same record. Pure.
+// over the logits (stage 2); and one row and a given token to the same record. Pure.
 //
 // Order of transforms, as transformers' processors: min_new_tokens (stop ids to -inf), temperature,
 // top-k, top-p, min-p. With p = softmax(logits / T) over the kept support, renormalised:

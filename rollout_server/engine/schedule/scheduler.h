@@ -1,4 +1,4 @@
-// Scheduler: decides which tokens the next step computes (arrow 2). Pure: state in, plan out; no
+// Scheduler: decides which tokens the next step computes (stage 2). Pure: state in, plan out; no
 // clock, thread or device.
 //
 // Groups wait by priority, then arrival, and are admitted when the sequence slots of their

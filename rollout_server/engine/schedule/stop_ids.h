@@ -1,5 +1,5 @@
 // StopIds: the ids that end the completions of one group, and that min_new_tokens forbids until
-// then. Made once, when the group is admitted: its draws share it, in every step (arrow 2). Pure.
+// then. Made once, when the group is admitted: its draws share it, in every step (stage 2). Pure.
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_STOP_IDS_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_STOP_IDS_H_
 

@@ -1,4 +1,4 @@
-// Tokens drawn from rows of logits on the device, with everything recorded about each draw (arrow
+// Tokens drawn from rows of logits on the device, with everything recorded about each draw (stage
 // 2): what SampleToken and ScoreToken (rollout_server/engine/sampling/sampler.h) do, from the same uniforms,
 // with sums in an order of its own. Log-probs agree to rounding, and so do draws but where the
 // uniform falls that close to the border of two tokens. Free of LibTorch and of CUDA headers.
