@@ -13,7 +13,7 @@ def opening_comment(path):
     return " ".join(lines)
 
 
-def test_every_arrow_has_its_file():
+def test_every_stage_has_its_file():
     named = set()
     for path in files(["trainer", "rollout_server"], {".h"}):
         for first, last in re.findall(r"[Ss]tages? (\d)(?:\s*(?:-|to|and)\s*(\d))?",
