@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "cli/io/subcommand.h"
-#include "common/process/passive_threads.h"
+#include "common/process/thread_team.h"
 
 int main(int argc, char** argv) {
   tandem::EnsurePassiveThreads(argc, argv);

@@ -8,7 +8,6 @@
 #include "common/base/log.h"
 #include "common/observe/observation.h"
 #include "common/options/command_line.h"
-#include "common/process/end_while_loading.h"
 #include "common/process/stop_signal.h"
 #include "common/rpc/credentials.h"
 #include "rollout_server/groups/model_engine.h"

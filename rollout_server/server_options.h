@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "common/base/log.h"
 #include "common/options/options.h"
-#include "common/rpc/tls_options.h"
+#include "common/rpc/tls_directory.h"
 #include "rollout_server/engine/engine.h"
 
 namespace tandem::rollout {

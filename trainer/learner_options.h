@@ -5,8 +5,6 @@
 
 #include <cstdint>
 
-#include "common/model/compute_dtype.h"
-#include "common/model/device.h"
 #include "common/model/numerics.h"
 #include "common/options/options.h"
 #include "trainer/train_step_options.h"

@@ -9,7 +9,7 @@
 #include "common/base/exit_codes.h"
 #include "common/base/version.h"
 #include "common/options/command_line.h"
-#include "common/process/passive_threads.h"
+#include "common/process/thread_team.h"
 #include "trainer/run_trainer.h"
 
 namespace tandem::trainer {

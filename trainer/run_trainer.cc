@@ -8,10 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_codes.h"
-#include "common/base/run_error.h"
-#include "common/files/shared_memory.h"
 #include "common/options/command_line.h"
-#include "common/process/end_while_loading.h"
 #include "common/process/memory.h"
 #include "common/process/stop_signal.h"
 #include "common/rendezvous/rank_environment.h"

@@ -18,7 +18,6 @@
 #include "common/comm/rank_reducer.h"
 #include "common/drift/peer_metrics.h"
 #include "common/offpolicy/correction.h"
-#include "common/offpolicy/loss_scales.h"
 #include "common/offpolicy/policy_objective.h"
 #include "common/tensor/torch_status.h"
 #include "trainer/drift/drift_record.h"

@@ -36,7 +36,7 @@ struct TrainerContext {
 class Trainer {
  public:
   // Opens prompts, tokenizer, rewards and the run directory, and restores the last checkpoint when
-  // resuming. Talks to no server yet. Errors carry their exit code (run_error.h).
+  // resuming. Talks to no server yet. Errors carry their exit code (exit_codes.h).
   //   kUsage           run directory not empty, reward or data options that do not fit
   //   kBadModelOrData  model, tokenizer or prompts that cannot be read; a checkpoint of another
   //   model kStorage         the run directory cannot be written

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/exit_codes.h"
 #include "common/base/log.h"
-#include "common/base/run_error.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 #include "trainer/metrics/step_metrics.h"

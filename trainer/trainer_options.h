@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "common/base/log.h"
 #include "common/options/options.h"
-#include "common/rpc/tls_options.h"
+#include "common/rpc/tls_directory.h"
 #include "trainer/drift/drift_options.h"
 #include "trainer/experience/advantages.h"
 #include "trainer/learner_options.h"

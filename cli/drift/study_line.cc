@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "cli/io/json_lines.h"
 #include "common/base/exit_codes.h"
-#include "common/base/run_error.h"
 
 namespace tandem::cli {
 

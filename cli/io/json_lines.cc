@@ -7,9 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/exit_codes.h"
-#include "common/base/json_number.h"
+#include "common/base/json.h"
 #include "common/base/printable.h"
-#include "common/base/run_error.h"
 #include "common/options/command_line.h"
 
 namespace tandem::cli {

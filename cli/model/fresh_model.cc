@@ -8,7 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/run_error.h"
+#include "common/base/exit_codes.h"
 #include "common/base/stable_random.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"

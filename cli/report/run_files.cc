@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "common/base/json.h"
 #include "common/files/file_system.h"
-#include "common/files/json_depth.h"
 
 namespace tandem::report {
 namespace {

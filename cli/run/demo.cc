@@ -14,7 +14,6 @@
 #include "cli/run/local_run.h"
 #include "cli/run_file/run_file_flags.h"
 #include "common/base/exit_codes.h"
-#include "common/base/run_error.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 #include "common/options/command_line.h"

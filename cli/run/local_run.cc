@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "cli/report/report.h"
 #include "cli/run_file/run_inputs.h"
-#include "common/base/run_error.h"
+#include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 #include "trainer/ranks/device_choice.h"

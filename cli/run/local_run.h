@@ -30,7 +30,7 @@ struct LocalRunResult {
 };
 
 // Errors are of the configuration, before anything was started: a file, a knob, a model directory,
-// a program that is not there. They carry their exit code (common/base/run_error.h).
+// a program that is not there. They carry their exit code (common/base/exit_codes.h).
 absl::StatusOr<LocalRunResult> RunLocally(const LocalRunOptions& options);
 
 }  // namespace tandem::cli

@@ -12,7 +12,6 @@
 #include "cli/run_file/run_file.h"
 #include "cli/run_file/run_file_flags.h"
 #include "common/base/exit_codes.h"
-#include "common/base/run_error.h"
 #include "common/options/command_line.h"
 
 namespace tandem::cli {

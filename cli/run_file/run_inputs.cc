@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/model/model_input.h"
-#include "common/base/run_error.h"
+#include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_config.h"
 #include "common/tokenizer/tokenizer.h"

@@ -4,7 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/rpc/credentials.h"
-#include "common/rpc/tls_options.h"
+#include "common/rpc/tls_directory.h"
 
 namespace CLI {
 class App;

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
-#include "common/base/json_number.h"
+#include "common/base/json.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 #include "common/options/nearest_name.h"

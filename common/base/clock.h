@@ -10,6 +10,8 @@
 #include <functional>
 #include <string>
 
+#include "absl/time/time.h"
+
 namespace tandem {
 
 // Seconds since a fixed but unspecified moment of this machine. The value never decreases.
@@ -39,5 +41,14 @@ inline std::string Rfc3339(std::chrono::system_clock::time_point moment) {
 inline std::string Rfc3339Now() { return Rfc3339(std::chrono::system_clock::now()); }
 
 }  // namespace tandem
+
+namespace tandem::comm {
+
+// SteadyNow: the steady clock as an absl::Time, for deadlines and durations that must not depend on
+// jumps of the wall clock. Only differences between its values have a meaning.
+
+inline absl::Time SteadyNow() { return absl::UnixEpoch() + absl::Seconds(MonotonicSeconds()); }
+
+}  // namespace tandem::comm
 
 #endif  // TANDEM_COMMON_BASE_CLOCK_H_

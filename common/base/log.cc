@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
-#include "common/base/json_number.h"
+#include "common/base/json.h"
 #include "common/base/printable.h"
 
 namespace tandem::log {

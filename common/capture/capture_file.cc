@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/json_number.h"
+#include "common/base/json.h"
 #include "common/base/status_macros.h"
 #include "common/capture/capture.h"
 #include "common/files/file_system.h"

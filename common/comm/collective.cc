@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/clock.h"
 #include "common/comm/backends.h"
 #include "common/rendezvous/roll_call.h"
-#include "common/rendezvous/steady_time.h"
 #include "common/rendezvous/store_connection.h"
 
 namespace tandem::comm {

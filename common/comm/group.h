@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/model/device.h"
+#include "common/model/numerics.h"
 #include "common/rendezvous/roll_call.h"
 #include "common/rendezvous/store.h"
 

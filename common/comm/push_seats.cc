@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 #include "common/base/status_macros.h"
-#include "common/rendezvous/steady_time.h"
 
 namespace tandem::comm {
 namespace {

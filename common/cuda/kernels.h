@@ -143,6 +143,18 @@ constexpr int64_t AttentionScratch(int64_t rows, int64_t heads, int64_t head_dim
 }
 void RunPagedAttention(const PagedAttention& task, Stream stream);
 
+// Computes the digest of common/weights/digest.h over memory of a CUDA device, with the same
+// bits as on the host. Free of LibTorch and of CUDA headers. Thread-safe.
+
+// Adds SumWords of the bytes to sums[0] and sums[1], modulo 2^64. The bytes may begin at any
+// address. Enqueues the kernel on the stream and returns.
+struct ByteSums {
+  const void* bytes = nullptr;
+  int64_t num_bytes = 0;
+  uint64_t* sums = nullptr;  // [2] in device memory
+};
+void RunWordSums(const ByteSums& task, Stream stream);
+
 }  // namespace tandem::cuda
 
 #endif  // TANDEM_COMMON_CUDA_KERNELS_H_

@@ -1,10 +1,10 @@
-// Sums of mixed words (common/weights/word_sums.h). Words are dealt to threads in turn, each block
+// Sums of mixed words (common/weights/digest.h). Words are dealt to threads in turn, each block
 // adds up the sums of its threads, and blocks add theirs to memory with atomics. Integer sums
 // modulo 2^64 do not depend on the order, so the atomics do not make the result vary.
-#include "common/cuda/word_sums_kernel.h"
+#include "common/cuda/kernels.h"
 
 #include "common/cuda/device.h"
-#include "common/weights/word_sums.h"
+#include "common/weights/digest.h"
 
 namespace tandem::cuda {
 namespace {

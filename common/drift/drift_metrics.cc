@@ -6,7 +6,7 @@
 #include <map>
 
 #include "common/base/check.h"
-#include "common/statistics/pareto_tail.h"
+#include "common/statistics/distributions.h"
 
 namespace tandem::offpolicy {
 namespace {

@@ -2,21 +2,26 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <thread>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/clock.h"
 #include "common/base/fail_point.h"
 #include "common/base/status_macros.h"
 
@@ -363,5 +368,22 @@ MappedFile::~MappedFile() {
     ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
   }
 }
+
+absl::StatusOr<std::unique_ptr<DirectoryLock>> DirectoryLock::Take(const std::string& path,
+                                                                   double patience_seconds) {
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": open failed"));
+  std::unique_ptr<DirectoryLock> lock(new DirectoryLock(fd));
+  const double end = MonotonicSeconds() + patience_seconds;
+  while (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    if (MonotonicSeconds() >= end) {
+      return absl::AlreadyExistsError(absl::StrCat(path, ": another process writes there"));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  return lock;
+}
+
+DirectoryLock::~DirectoryLock() { close(fd_); }
 
 }  // namespace tandem

@@ -1,4 +1,5 @@
-// Numerics: what a run guarantees about the arithmetic of its two sides (docs/numerics.md).
+// How the two sides of a run compute: device, dtype, and Numerics, what the run guarantees about
+// their arithmetic (docs/numerics.md).
 #ifndef TANDEM_COMMON_MODEL_NUMERICS_H_
 #define TANDEM_COMMON_MODEL_NUMERICS_H_
 
@@ -32,6 +33,13 @@ void BindNumerics(Binder& binder, Numerics* field, std::string_view help) {
       {{"fast", Numerics::kFast}, {"invariant", Numerics::kInvariant}, {"exact", Numerics::kExact}},
       help);
 }
+
+// The kind of device that one side of the run computes on. kCuda is a GPU that this process sees (CUDA_VISIBLE_DEVICES), in builds of the cuda preset. An
+// engine uses the first one; a rank of the trainer uses the one with its local rank.
+enum class Device { kCpu, kCuda };
+
+// The dtype in which linear layers compute, in the engine (engine.h) and in the policy (policy.h).
+enum class ComputeDType { kFp32, kBf16 };
 
 }  // namespace tandem
 

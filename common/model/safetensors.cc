@@ -13,9 +13,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/json.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
-#include "common/files/json_depth.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem {

@@ -11,7 +11,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/model/tensor_source.h"
 #include "common/weights/host_tensor.h"
 
 namespace tandem {

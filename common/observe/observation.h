@@ -10,9 +10,31 @@
 #include "common/observe/health.h"
 #include "common/observe/metrics.h"
 #include "common/observe/observe_server.h"
-#include "common/observe/process_metrics.h"
 
 namespace tandem {
+
+// ProcessMetrics: the process_... metrics that Prometheus client libraries report, read from /proc
+// whenever a page is rendered, and tandem_build_info. Linux only.
+class ProcessMetrics {
+ public:
+  // `registry` must outlive it. `role`: "trainer", "rollout_server".
+  ProcessMetrics(MetricsRegistry* registry, const std::string& role);
+  ~ProcessMetrics();
+  ProcessMetrics(const ProcessMetrics&) = delete;
+  ProcessMetrics& operator=(const ProcessMetrics&) = delete;
+
+ private:
+  void Update();
+
+  MetricsRegistry* const registry_;
+  Counter* const cpu_seconds_;
+  Gauge* const resident_bytes_;
+  Gauge* const virtual_bytes_;
+  Gauge* const threads_;
+  Gauge* const open_files_;
+  Gauge* const max_files_;
+  Gauge* const start_time_;
+};
 
 class Observation {
  public:

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/offpolicy/loss_scales.h"
+#include "common/offpolicy/policy_objective.h"
 #include "common/options/options.h"
 
 namespace tandem::offpolicy {

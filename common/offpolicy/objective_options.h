@@ -11,7 +11,7 @@
 
 namespace tandem::offpolicy {
 
-// The divisor of the sum over tokens, always for the whole minibatch (loss_scales.h).
+// The divisor of the sum over tokens, always for the whole minibatch (ComputeLossScales).
 //   kToken     the number of trained tokens; every token counts the same, so long completions count
 //              more
 //   kSequence  the mean over each completion, then over completions; tokens of short completions

@@ -91,7 +91,7 @@ double VespoCoefficient(double log_ratio, double advantage, const ObjectiveOptio
   return std::exp(k * log_w + lambda * (1 - std::exp(log_w)));
 }
 
-struct CompletionSums {
+struct CompletionRatios {
   double log_ratio = 0, weight = 0;
   int64_t num_tokens = 0;
 };
@@ -127,16 +127,16 @@ double ClipCutoff(const std::vector<double>& squares, double max_mean) {
 }
 
 // The state of one call of ComputeObjective.
-struct Computation {
+struct ObjectiveComputation {
   const ObjectiveInputs& in;
   const ObjectiveOptions& options;
-  std::map<int64_t, CompletionSums> completions = {};
+  std::map<int64_t, CompletionRatios> completions = {};
   double cutoff = 0;  // for m2po and m2po_clip
 
   void Prepare() {
     for (size_t t = 0; t < in.kept.size(); ++t) {
       if (!in.kept[t]) continue;
-      CompletionSums& sums = completions[in.completion[t]];
+      CompletionRatios& sums = completions[in.completion[t]];
       sums.log_ratio += LogRatio(in, t);
       sums.weight += in.weight[t];
       ++sums.num_tokens;
@@ -148,7 +148,7 @@ struct Computation {
   }
 
   // The detached factor in front of A log pi_target.
-  double Coefficient(size_t t, const CompletionSums& sums, Sides& sides) const {
+  double Coefficient(size_t t, const CompletionRatios& sums, Sides& sides) const {
     const double advantage = in.advantages[t], r = ClampedRatio(LogRatio(in, t)).value;
     switch (options.kind) {
       case ObjectiveKind::kCispo:
@@ -178,7 +178,7 @@ struct Computation {
 
   // Value and derivative of token t, with its weight.
   Term WeightedTerm(size_t t, Sides& sides) const {
-    const CompletionSums& sums = completions.at(in.completion[t]);
+    const CompletionRatios& sums = completions.at(in.completion[t]);
     const double a = in.advantages[t], w = in.weight[t];
     Term term;
     switch (options.kind) {
@@ -215,7 +215,7 @@ struct Computation {
 Objective ComputeObjective(const ObjectiveInputs& inputs, const ObjectiveOptions& options) {
   Objective result{.value = std::vector<double>(inputs.kept.size()),
                    .slope = std::vector<double>(inputs.kept.size())};
-  Computation computation{inputs, options};
+  ObjectiveComputation computation{inputs, options};
   computation.Prepare();
   for (size_t t = 0; t < inputs.kept.size(); ++t) {
     if (!inputs.kept[t]) continue;
@@ -242,6 +242,33 @@ double SecondMomentCutoff(std::vector<double> squares, const ObjectiveOptions& o
   std::ranges::sort(squares);
   return options.kind == ObjectiveKind::kM2poClip ? ClipCutoff(squares, options.m2po_max)
                                                   : MaskCutoff(squares, options.m2po_max);
+}
+
+LossScales ComputeLossScales(std::span<const uint8_t> counted, std::span<const int64_t> completion,
+                             int64_t num_completions, const ObjectiveOptions& options) {
+  LossScales result;
+  result.scale.assign(counted.begin(), counted.end());
+  std::map<int64_t, int64_t> tokens;  // tokens of each completion
+  int64_t num_tokens = 0;
+  for (size_t t = 0; t < counted.size(); ++t) {
+    if (!counted[t]) continue;
+    ++tokens[completion[t]];
+    ++num_tokens;
+  }
+  switch (options.normalisation) {
+    case Normalisation::kToken:
+      result.denominator = static_cast<double>(num_tokens);
+      break;
+    case Normalisation::kConstant:
+      result.denominator = static_cast<double>(num_completions * options.constant_length);
+      break;
+    case Normalisation::kSequence:
+      for (size_t t = 0; t < counted.size(); ++t) {
+        if (counted[t]) result.scale[t] = 1.0 / static_cast<double>(tokens[completion[t]]);
+      }
+      result.denominator = static_cast<double>(tokens.size());
+  }
+  return result;
 }
 
 }  // namespace tandem::offpolicy

@@ -8,8 +8,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <optional>
 
 #include "common/base/check.h"
+#include "common/base/log.h"
 
 namespace tandem {
 namespace {
@@ -41,6 +45,15 @@ void OnSignal(int number) {
   if (!state.signal.compare_exchange_strong(none, number)) ::_exit(kSignalledExit + number);
   MarkRequested();
   errno = saved_errno;
+}
+
+void EndAtStop(const StopSignal& stop, std::optional<ExitCode> code,
+               const std::atomic<bool>& loaded) {
+  while (!loaded.load()) {
+    if (!stop.WaitFor(std::chrono::milliseconds(20))) continue;
+    log::Info("stopped while the model was being loaded", {{"signal", stop.signal()}});
+    std::_Exit(ToInt(code.value_or(ExitCodeOfSignal(stop.signal()))));
+  }
 }
 
 }  // namespace
@@ -87,5 +100,16 @@ bool StopSignal::WaitFor(std::chrono::milliseconds timeout) const {
 }
 
 void StopSignal::Request() { MarkRequested(); }
+
+EndWhileLoading::EndWhileLoading(const StopSignal& stop)
+    : thread_([this, &stop] { EndAtStop(stop, std::nullopt, loaded_); }) {}
+
+EndWhileLoading::EndWhileLoading(const StopSignal& stop, ExitCode code)
+    : thread_([this, &stop, code] { EndAtStop(stop, code, loaded_); }) {}
+
+EndWhileLoading::~EndWhileLoading() {
+  loaded_.store(true);
+  thread_.join();
+}
 
 }  // namespace tandem

@@ -9,9 +9,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/rendezvous/loopback.h"
-#include "common/rendezvous/steady_time.h"
 
 namespace tandem::comm {
 namespace {

@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/base/clock.h"
 #include "common/rendezvous/rendezvous.h"
-#include "common/rendezvous/steady_time.h"
 
 namespace tandem::comm {
 namespace {

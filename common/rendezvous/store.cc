@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 #include "common/base/printable.h"
 #include "common/base/status_macros.h"
-#include "common/rendezvous/steady_time.h"
 #include "common/rendezvous/store_connection.h"
 
 namespace tandem::comm {

@@ -16,9 +16,6 @@ struct StoreConnection {
   int port = 0;
 };
 
-// The first line of an error of c10d, which appends a stack trace.
-inline std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
-
 }  // namespace tandem::comm
 
 #endif  // TANDEM_COMMON_RENDEZVOUS_STORE_CONNECTION_H_

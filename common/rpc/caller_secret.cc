@@ -5,10 +5,16 @@
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 
+#include <algorithm>
 #include <array>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/check.h"
+#include "common/files/file_system.h"
 
 namespace tandem::rpc {
 namespace {
@@ -43,6 +49,39 @@ std::string SecretForServer(const std::string& secret, const std::string& addres
 bool SecretsMatch(std::string_view one, std::string_view other) {
   if (one.size() != other.size()) return false;  // lengths are not secret
   return CRYPTO_memcmp(one.data(), other.data(), one.size()) == 0;
+}
+
+absl::StatusOr<std::vector<std::string>> ReadTokens(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadFile(path);
+  if (!text.ok()) return absl::InvalidArgumentError(text.status().message());
+  std::vector<std::string> tokens;
+  for (const auto line : absl::StrSplit(*text, '\n')) {
+    std::string token(absl::StripAsciiWhitespace(line));
+    if (token.empty()) continue;
+    if (token.size() < kMinTokenBytes || !std::ranges::all_of(token, absl::ascii_isgraph)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ": a token must have at least ", kMinTokenBytes,
+          " characters, printable and without spaces: `openssl rand -hex 32` makes one"));
+    }
+    tokens.push_back(std::move(token));
+  }
+  if (tokens.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": no token: one per line; `openssl rand -hex 32` makes one"));
+  }
+  return tokens;
+}
+
+bool TokenIsRight(const std::vector<std::string>& tokens, std::string_view authorization) {
+  constexpr std::string_view kScheme = "Bearer ";
+  if (authorization.substr(0, kScheme.size()) != kScheme) return false;
+  const std::string_view offered = authorization.substr(kScheme.size());
+  bool right = false;
+  for (const std::string& token : tokens) {
+    if (token.size() != offered.size()) continue;  // lengths are not secret
+    right |= CRYPTO_memcmp(token.data(), offered.data(), token.size()) == 0;
+  }
+  return right;
 }
 
 }  // namespace tandem::rpc

@@ -18,7 +18,6 @@
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/bearer_tokens.h"
 #include "common/rpc/caller_secret.h"
 #include "common/rpc/grpc_call.h"
 

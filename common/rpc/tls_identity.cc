@@ -1,13 +1,20 @@
 #include "common/rpc/tls_identity.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/bearer_tokens.h"
+#include "common/rpc/caller_secret.h"
 
 namespace tandem::rpc {
 namespace {
@@ -19,6 +26,8 @@ absl::Status Naming(const std::string& option, const absl::Status& status) {
   if (status.ok()) return status;
   return absl::InvalidArgumentError(absl::StrCat(option, ": ", status.message()));
 }
+
+constexpr char kName[] = "tandem-tls";
 
 }  // namespace
 
@@ -165,5 +174,27 @@ void TlsIdentity::WarnBeforeTheEnd() {
                  {{"directory", options_.directory}, {"valid_until", until}});
   }
 }
+
+MemoryFile::MemoryFile() : fd_(memfd_create(kName, MFD_CLOEXEC)) {}
+
+MemoryFile::~MemoryFile() {
+  if (fd_ >= 0) close(fd_);
+}
+
+absl::Status MemoryFile::Write(const std::string& contents) {
+  const timespec now = {.tv_sec = ++generation_, .tv_nsec = 0};
+  const timespec times[2] = {now, now};
+  const int next = memfd_create(kName, MFD_CLOEXEC);
+  const bool written =
+      fd_ >= 0 && next >= 0 &&
+      write(next, contents.data(), contents.size()) == static_cast<ssize_t>(contents.size()) &&
+      futimens(next, times) == 0 && dup3(next, fd_, O_CLOEXEC) == fd_;
+  const int error = errno;
+  if (next >= 0) close(next);
+  if (written) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("a file in memory: ", std::strerror(error)));
+}
+
+std::string MemoryFile::path() const { return absl::StrCat("/proc/self/fd/", fd_); }
 
 }  // namespace tandem::rpc

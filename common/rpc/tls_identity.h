@@ -8,6 +8,7 @@
 #ifndef TANDEM_COMMON_RPC_TLS_IDENTITY_H_
 #define TANDEM_COMMON_RPC_TLS_IDENTITY_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
@@ -17,12 +18,32 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
-#include "common/rpc/memory_file.h"
 #include "common/rpc/roles.h"
 #include "common/rpc/tls_directory.h"
-#include "common/rpc/tls_options.h"
 
 namespace tandem::rpc {
+
+// MemoryFile: a file in memory without a name in any file system, which other code of this process
+// reads by path(). Closed on exec. Thread-compatible.
+class MemoryFile {
+ public:
+  MemoryFile();
+  ~MemoryFile();
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+
+  // Replaces the contents atomically: a reader sees the contents before or after. Each time, the
+  // modification time is one second later, so that readers that compare times notice a change
+  // during their reading.
+  //   UNAVAILABLE  the system gives no memory file
+  absl::Status Write(const std::string& contents);
+
+  std::string path() const;
+
+ private:
+  const int fd_;
+  int64_t generation_ = 0;
+};
 
 // Requirements on an identity: its use of TLS, the roles its certificate may name, and the names of
 // the two options in messages ("server.tls", "server.token_file").
@@ -36,7 +57,7 @@ struct IdentityNeeds {
 class TlsIdentity {
  public:
   // Requires options.directory. Starts the thread.
-  //   INVALID_ARGUMENT  an error of the files (tls_directory.h) or of the tokens (bearer_tokens.h),
+  //   INVALID_ARGUMENT  an error of the files (tls_directory.h) or of the tokens (caller_secret.h),
   //                     or a certificate of another role. The message names the option, the file
   //                     and the remedy
   static absl::StatusOr<std::shared_ptr<TlsIdentity>> Load(const TlsOptions& options,

@@ -5,10 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -42,6 +44,21 @@ struct HostTensor {
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> owner;
 };
+
+// TensorSource: a tensor that is loaded on demand, for sets too large to hold at once, such as the
+// optimizer's state of many ranks on its way to or from a file. Free of LibTorch.
+struct TensorSource {
+  TensorSpec spec;
+  // Returns a tensor of `spec`. Whoever makes the source documents who may call it, in which order,
+  // and how long the bytes stay valid.
+  std::function<absl::StatusOr<HostTensor>()> read;
+};
+
+// A source for a tensor that is in memory already.
+inline TensorSource Present(HostTensor tensor) {
+  TensorSpec spec = tensor.spec;
+  return {std::move(spec), [tensor = std::move(tensor)] { return tensor; }};
+}
 
 }  // namespace tandem
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/json_number.h"
+#include "common/base/json.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 

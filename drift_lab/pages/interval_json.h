@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "common/base/json_number.h"
+#include "common/base/json.h"
 #include "common/statistics/cluster_bootstrap.h"
 
 namespace tandem::drift {

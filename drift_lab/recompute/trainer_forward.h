@@ -15,7 +15,6 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "common/capture/capture.h"
-#include "common/model/compute_dtype.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"
 #include "common/weights/host_tensor.h"

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_format.h"
 #include "common/drift/drift_splits.h"
-#include "common/offpolicy/loss_scales.h"
-#include "common/statistics/pareto_tail.h"
+#include "common/offpolicy/policy_objective.h"
+#include "common/statistics/distributions.h"
 
 namespace tandem::drift {
 namespace {

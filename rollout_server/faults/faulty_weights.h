@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
-#include "common/model/compute_dtype.h"
 #include "common/model/model_config.h"
+#include "common/model/numerics.h"
 #include "common/weights/host_tensor.h"
 #include "rollout_server/engine/forward/model_weights.h"
 #include "rollout_server/engine/forward/staged_weights.h"

@@ -22,7 +22,7 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/weight_version.h"
-#include "common/observe/heartbeat.h"
+#include "common/observe/health.h"
 #include "rollout_server/groups/step_engine.h"
 #include "rollout_server/weights/weight_sink.h"
 

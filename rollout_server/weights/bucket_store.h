@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/model/device.h"
+#include "common/model/numerics.h"
 #include "common/weights/wire_buckets.h"
 
 namespace tandem::rollout {

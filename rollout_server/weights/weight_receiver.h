@@ -5,7 +5,7 @@
 // then and after any failure the live weights stay. A delta push sends what changed since the live
 // version; its digests are over the result as any push's are. A push may also arrive in the
 // engine's own memory (ArrivingWeights): then no byte of it is held here, and what is verified are
-// word sums (common/weights/word_sums.h), made where the bytes lie. Thread-safe: Commit verifies
+// word sums (common/weights/digest.h), made where the bytes lie. Thread-safe: Commit verifies
 // and packs without holding back the other calls or the decode steps. Memory: one copy of the model
 // in Hugging Face layout from Reserve or the first Begin on: staging, and after a commit the base
 // of the next delta.

@@ -19,7 +19,7 @@
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
 #include "common/process/memory.h"
-#include "common/process/passive_threads.h"
+#include "common/process/thread_team.h"
 #include "tests/support/rank_threads.h"
 #include "trainer/experience/packed_rows.h"
 #include "trainer/optimizer/parameter_buckets.h"

@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/process/passive_threads.h"
 #include "common/process/thread_team.h"
 #include "common/tensor/instruction_set.h"
 #include "common/tensor/packed_matrix.h"

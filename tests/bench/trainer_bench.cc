@@ -17,11 +17,11 @@
 #include <string>
 #include <vector>
 
-#include "common/model/compute_dtype.h"
 #include "common/model/model_config.h"
+#include "common/model/numerics.h"
 #include "common/model/safetensors.h"
 #include "common/process/memory.h"
-#include "common/process/passive_threads.h"
+#include "common/process/thread_team.h"
 #include "trainer/experience/packed_rows.h"
 #include "trainer/policy/policy.h"
 

@@ -11,7 +11,7 @@
 #include "common/comm/group.h"
 #include "common/rendezvous/store.h"
 #include "common/tensor/nearest_cast.h"
-#include "common/weights/word_sums.h"
+#include "common/weights/digest.h"
 #include "rollout_server/engine/engine.h"
 #include "tests/parity/model_shapes.h"
 #include "tests/support/status_matchers.h"

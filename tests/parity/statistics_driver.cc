@@ -14,7 +14,7 @@
 #include "common/drift/peer_metrics.h"
 #include "common/offpolicy/correction_method.h"
 #include "common/statistics/cluster_bootstrap.h"
-#include "common/statistics/pareto_tail.h"
+#include "common/statistics/distributions.h"
 #include "common/statistics/quantile_sketch.h"
 
 namespace tandem::offpolicy {

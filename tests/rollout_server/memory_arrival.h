@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/weights/digest.h"
 #include "common/weights/host_tensor.h"
-#include "common/weights/word_sums.h"
 #include "rollout_server/engine/forward/staged_weights.h"
 #include "rollout_server/groups/step_engine.h"
 

@@ -19,7 +19,7 @@
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
 #include "common/options/options.h"
-#include "common/process/passive_threads.h"
+#include "common/process/thread_team.h"
 #include "proto/experience.pb.h"
 #include "trainer/train_step.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/model/device.h"
+#include "common/model/numerics.h"
 
 namespace tandem::testing {
 

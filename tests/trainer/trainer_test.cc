@@ -12,7 +12,7 @@
 #include <sstream>
 #include <string>
 
-#include "common/base/run_error.h"
+#include "common/base/exit_codes.h"
 #include "common/files/file_system.h"
 #include "common/rpc/caller_secret.h"
 #include "common/rpc/refusal.h"

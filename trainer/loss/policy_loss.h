@@ -5,7 +5,7 @@
 //
 // common/offpolicy/policy_objective.h computes the value of the policy term and its slope; here
 // they become a tensor with that value and that gradient. `scale` and `denominator` belong to the
-// whole minibatch (common/offpolicy/loss_scales.h), never to a microbatch or a rank: a mean of
+// whole minibatch (common/offpolicy/policy_objective.h), never to a microbatch or a rank: a mean of
 // means would weigh a token by the size of the row that it was packed into. The optimizer does the
 // division.
 #ifndef TANDEM_TRAINER_LOSS_POLICY_LOSS_H_

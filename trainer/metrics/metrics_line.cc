@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "common/base/json_number.h"
+#include "common/base/json.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::trainer {

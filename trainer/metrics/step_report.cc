@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/json_number.h"
+#include "common/base/json.h"
 
 namespace tandem::trainer {
 namespace {

@@ -11,7 +11,6 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/observe/health.h"
-#include "common/observe/heartbeat.h"
 
 namespace tandem::trainer {
 

@@ -20,7 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/model/tensor_source.h"
+#include "common/weights/host_tensor.h"
 #include "trainer/optimizer/bucket_plan.h"
 #include "trainer/optimizer/fused_update.h"
 #include "trainer/optimizer/optimizer_options.h"

@@ -14,11 +14,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/model/compute_dtype.h"
-#include "common/model/device.h"
 #include "common/model/model_config.h"
 #include "common/model/numerics.h"
-#include "common/model/tensor_source.h"
+#include "common/weights/host_tensor.h"
 #include "trainer/optimizer/parameter_buckets.h"
 #include "trainer/policy/policy.h"
 #include "trainer/ranks/rank_collectives.h"

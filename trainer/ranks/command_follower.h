@@ -4,7 +4,7 @@
 #define TANDEM_TRAINER_RANKS_COMMAND_FOLLOWER_H_
 
 #include "absl/status/status.h"
-#include "common/observe/heartbeat.h"
+#include "common/observe/health.h"
 #include "common/process/stop_signal.h"
 #include "trainer/ranks/learner.h"
 #include "trainer/ranks/rank_commands.h"

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "common/model/device.h"
+#include "common/model/numerics.h"
 
 namespace tandem::trainer {
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "common/model/tensor_source.h"
+#include "common/weights/host_tensor.h"
 
 namespace tandem::trainer {
 

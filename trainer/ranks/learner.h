@@ -14,7 +14,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/weight_version.h"
-#include "common/model/tensor_source.h"
 #include "common/weights/host_tensor.h"
 #include "proto/experience.pb.h"
 #include "trainer/experience/group_logprobs.h"

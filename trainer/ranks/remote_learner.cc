@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/exit_codes.h"
 #include "common/base/mutex.h"
-#include "common/base/run_error.h"
 #include "common/base/status_macros.h"
 #include "common/comm/group.h"
 

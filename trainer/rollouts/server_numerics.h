@@ -5,7 +5,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "common/model/compute_dtype.h"
 #include "common/model/numerics.h"
 #include "proto/rollout.pb.h"
 

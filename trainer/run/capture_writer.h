@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "common/capture/capture.h"
-#include "common/model/tensor_source.h"
 #include "common/options/options.h"
+#include "common/weights/host_tensor.h"
 #include "proto/experience.pb.h"
 #include "trainer/drift/recent_weights.h"
 #include "trainer/experience/group_capture.h"

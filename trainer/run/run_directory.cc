@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
-#include "common/base/json_number.h"
-#include "common/base/run_error.h"
+#include "common/base/exit_codes.h"
+#include "common/base/json.h"
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 

@@ -12,7 +12,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/files/directory_lock.h"
 #include "common/files/file_system.h"
 #include "trainer/experience/experience_buffer.h"
 #include "trainer/metrics/metrics_line.h"

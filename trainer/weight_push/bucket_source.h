@@ -8,7 +8,7 @@
 #include <span>
 
 #include "absl/status/statusor.h"
-#include "common/model/device.h"
+#include "common/model/numerics.h"
 #include "common/weights/wire_buckets.h"
 
 namespace tandem::trainer {

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
-#include "common/base/json_number.h"
+#include "common/base/json.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 

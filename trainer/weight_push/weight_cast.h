@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/model/tensor_source.h"
 #include "common/options/options.h"
 #include "common/weights/host_tensor.h"
 #include "trainer/weight_push/bucket_source.h"

@@ -14,7 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/comm/group.h"
 #include "common/process/thread_team.h"
-#include "common/weights/word_sums.h"
+#include "common/weights/digest.h"
 #include "trainer/weight_push/weight_remote.h"
 
 namespace tandem::trainer {

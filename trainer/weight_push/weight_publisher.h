@@ -21,7 +21,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/weight_version.h"
-#include "common/model/tensor_source.h"
 #include "common/options/options.h"
 #include "common/rpc/credentials.h"
 #include "common/weights/digest.h"

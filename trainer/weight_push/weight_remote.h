@@ -15,9 +15,9 @@
 #include "absl/time/time.h"
 #include "common/base/weight_version.h"
 #include "common/comm/push_member.h"
-#include "common/model/tensor_source.h"
 #include "common/rpc/credentials.h"
 #include "common/weights/digest.h"
+#include "common/weights/host_tensor.h"
 #include "common/weights/tensor_delta.h"
 #include "trainer/weight_push/bucket_source.h"
 

@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/cuda/word_sums_kernel.h"
+#include "common/cuda/kernels.h"
 #include "common/tensor/torch_status.h"
-#include "common/weights/word_sums.h"
+#include "common/weights/digest.h"
 #include "rollout_server/engine/cuda/device_ops.h"
 
 namespace tandem::rollout {

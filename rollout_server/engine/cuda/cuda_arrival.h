@@ -1,6 +1,6 @@
 // CudaArrival: ArrivingWeights on a CUDA device: rooms and places lie in its memory, slices go from
 // one to the other by copies of the device, and digests are made there by a kernel
-// (common/cuda/word_sums_kernel.h). On the stream of uploads, beside the engine's steps. Includes
+// (common/cuda/kernels.h). On the stream of uploads, beside the engine's steps. Includes
 // LibTorch.
 #ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_CUDA_ARRIVAL_H_
 #define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_CUDA_ARRIVAL_H_

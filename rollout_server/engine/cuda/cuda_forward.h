@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "common/cuda/kernels.h"
-#include "common/model/compute_dtype.h"
 #include "common/model/model_config.h"
+#include "common/model/numerics.h"
 #include "rollout_server/engine/cuda/cuda_weights.h"
 #include "rollout_server/engine/forward/staged_weights.h"
 #include "rollout_server/engine/schedule/scheduler.h"

@@ -20,8 +20,8 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "common/model/compute_dtype.h"
 #include "common/model/model_config.h"
+#include "common/model/numerics.h"
 #include "rollout_server/engine/cuda/step/memory_plan.h"
 #include "rollout_server/engine/forward/token_runner.h"
 

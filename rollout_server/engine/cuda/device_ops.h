@@ -14,7 +14,7 @@
 #include <string>
 
 #include "common/cuda/kernels.h"
-#include "common/model/device.h"
+#include "common/model/numerics.h"
 #include "rollout_server/engine/cuda/step/memory_plan.h"
 
 namespace tandem::rollout::cuda {

@@ -44,7 +44,7 @@ class ArrivingWeights {
   //   FAILED_PRECONDITION  after Seal
   virtual absl::Status Write(size_t index, int64_t offset, std::span<const std::byte> bytes) = 0;
 
-  // Lets nothing more in. Of each tensor WordSumsDigest (common/weights/word_sums.h) of the bytes
+  // Lets nothing more in. Of each tensor WordSumsDigest (common/weights/digest.h) of the bytes
   // that would be served, made where they lie; elements that nobody wrote are what was there.
   virtual absl::StatusOr<std::vector<std::string>> Seal() = 0;
 

@@ -16,7 +16,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/model/device.h"
+#include "common/model/numerics.h"
 #include "common/model/site_precision.h"
 #include "common/tensor/machine_limits.h"
 #include "common/weights/host_tensor.h"

@@ -6,13 +6,13 @@
 
 #include "common/base/clock.h"
 #include "common/base/exit_codes.h"
-#include "common/base/json_number.h"
+#include "common/base/json.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/base/weight_version.h"
-#include "common/files/shared_memory.h"
-#include "common/process/passive_threads.h"
+#include "common/process/memory.h"
+#include "common/process/thread_team.h"
 #include "common/rendezvous/loopback.h"
 #include "tests/support/status_matchers.h"
 

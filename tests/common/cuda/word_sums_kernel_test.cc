@@ -1,9 +1,9 @@
 // The device computes the same digest as the host, bit for bit.
-#include "common/cuda/word_sums_kernel.h"
+#include "common/cuda/kernels.h"
 
 #include <gtest/gtest.h>
 
-#include "common/weights/word_sums.h"
+#include "common/weights/digest.h"
 #include "tests/support/device/device_memory.h"
 
 namespace tandem::cuda {

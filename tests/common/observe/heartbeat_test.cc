@@ -1,4 +1,4 @@
-#include "common/observe/heartbeat.h"
+#include "common/observe/health.h"
 
 #include <gtest/gtest.h>
 

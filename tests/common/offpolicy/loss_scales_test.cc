@@ -1,4 +1,4 @@
-#include "common/offpolicy/loss_scales.h"
+#include "common/offpolicy/policy_objective.h"
 
 #include <gtest/gtest.h>
 

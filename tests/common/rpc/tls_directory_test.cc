@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "common/rpc/bearer_tokens.h"
+#include "common/rpc/caller_secret.h"
 #include "tests/support/identities.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"

@@ -7,7 +7,6 @@
 #include <sstream>
 #include <thread>
 
-#include "common/rpc/memory_file.h"
 #include "tests/support/identities.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"

@@ -1,4 +1,4 @@
-#include "common/tensor/significand_rounding.h"
+#include "common/model/site_precision.h"
 
 #include <gtest/gtest.h>
 

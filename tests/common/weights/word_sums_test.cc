@@ -1,4 +1,4 @@
-#include "common/weights/word_sums.h"
+#include "common/weights/digest.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <limits>
 
-#include "common/base/run_error.h"
+#include "common/base/exit_codes.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"

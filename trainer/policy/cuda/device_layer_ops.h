@@ -12,7 +12,7 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "common/model/compute_dtype.h"
+#include "common/model/numerics.h"
 #include "trainer/policy/cuda/run_attention.h"
 #include "trainer/policy/cuda/token_selection.h"
 #include "trainer/policy/cuda/training_kernels.h"
