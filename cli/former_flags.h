@@ -1,7 +1,6 @@
 // Flags of `tandem` under their former names, so that scripts go on working while their authors
 // read which name to use. Pure.
-#ifndef TANDEM_CLI_FORMER_FLAGS_H_
-#define TANDEM_CLI_FORMER_FLAGS_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -18,5 +17,3 @@ struct CurrentArguments {
 CurrentArguments WithCurrentFlags(std::vector<std::string> arguments);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_FORMER_FLAGS_H_

@@ -2,8 +2,7 @@
 //
 // Life cycle: Create (listening and serving), Run until a stop is asked for or the engine fails,
 // destroy.
-#ifndef TANDEM_ROLLOUT_SERVER_ROLLOUT_SERVER_H_
-#define TANDEM_ROLLOUT_SERVER_ROLLOUT_SERVER_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -53,5 +52,3 @@ class RolloutServer {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ROLLOUT_SERVER_H_

@@ -1,7 +1,6 @@
 // RunServer: what a rollout server process does once its configuration is read: open the observe
 // port, load the model, serve until a signal. Used by main.cc.
-#ifndef TANDEM_ROLLOUT_SERVER_RUN_SERVER_H_
-#define TANDEM_ROLLOUT_SERVER_RUN_SERVER_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "common/base/exit_codes.h"
@@ -17,5 +16,3 @@ int RunServer(ServerOptions options);
 int Fail(const absl::Status& status, ExitCode code);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_RUN_SERVER_H_

@@ -1,6 +1,5 @@
 // ServerOptions: the knobs of a rollout server, section `server` of a run file.
-#ifndef TANDEM_ROLLOUT_SERVER_SERVER_OPTIONS_H_
-#define TANDEM_ROLLOUT_SERVER_SERVER_OPTIONS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -56,5 +55,3 @@ std::string WithHostAndPort(const std::string& listen, std::string host, int por
 absl::Status CheckOptions(const ServerOptions& options);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_SERVER_OPTIONS_H_

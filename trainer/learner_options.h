@@ -1,7 +1,6 @@
 // LearnerOptions: how stages 4 to 8 compute. Free of LibTorch, so that every reader of a run file
 // can bind it. PolicyLearner (policy_learner.cc) hands the parts on.
-#ifndef TANDEM_TRAINER_LEARNER_OPTIONS_H_
-#define TANDEM_TRAINER_LEARNER_OPTIONS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -26,5 +25,3 @@ struct LearnerOptions {
 void BindOptions(OptionBinder& binder, LearnerOptions& options);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_LEARNER_OPTIONS_H_

@@ -1,7 +1,6 @@
 // PolicyLearner: the Learner of a real run: Policy, TrainStep, AdamW and WeightCaster over one model
 // (stages 4 to 8, and the cast of stage 9). Free of LibTorch in its header. Used by run_trainer.cc.
-#ifndef TANDEM_TRAINER_POLICY_LEARNER_H_
-#define TANDEM_TRAINER_POLICY_LEARNER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -31,5 +30,3 @@ struct PolicyLearnerSetup {
 absl::StatusOr<std::unique_ptr<Learner>> CreatePolicyLearner(const PolicyLearnerSetup& setup);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_POLICY_LEARNER_H_

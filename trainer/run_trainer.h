@@ -1,7 +1,6 @@
 // RunTrainer: what a trainer process does once its configuration is read: find the other ranks,
 // load the model, and run the loop (rank 0) or follow it. Used by main.cc.
-#ifndef TANDEM_TRAINER_RUN_TRAINER_H_
-#define TANDEM_TRAINER_RUN_TRAINER_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "common/base/exit_codes.h"
@@ -17,5 +16,3 @@ int RunTrainer(TrainerOptions options, TrainerContext context);
 int Fail(const absl::Status& status, ExitCode code);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_RUN_TRAINER_H_

@@ -1,8 +1,7 @@
 // ServerRoster: who the rollout servers of a run are at the moment: new addresses of
 // trainer.servers become servers of all who talk to them, those that are no longer named are
 // retired once they are lost. Used by trainer.cc, from its thread.
-#ifndef TANDEM_TRAINER_SERVER_ROSTER_H_
-#define TANDEM_TRAINER_SERVER_ROSTER_H_
+#pragma once
 
 #include <set>
 #include <string>
@@ -36,5 +35,3 @@ class ServerRoster {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_SERVER_ROSTER_H_

@@ -23,8 +23,7 @@
 // activations of one microbatch. All of that is on the device; batches, log-probs and the tensors
 // that methods take and return are on the host. With sharded parameters all but the activations is
 // divided by the number of ranks, and two layers are held whole.
-#ifndef TANDEM_TRAINER_TRAIN_STEP_H_
-#define TANDEM_TRAINER_TRAIN_STEP_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -153,5 +152,3 @@ class TrainStep {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_TRAIN_STEP_H_

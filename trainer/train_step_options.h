@@ -1,7 +1,6 @@
 // TrainStepOptions: options of stages 4 to 8 together. Free of LibTorch, so that every reader of a
 // run file can bind them.
-#ifndef TANDEM_TRAINER_TRAIN_STEP_OPTIONS_H_
-#define TANDEM_TRAINER_TRAIN_STEP_OPTIONS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -36,5 +35,3 @@ void BindOptions(OptionBinder& binder, TrainStepOptions& options);
 absl::Status CheckOptions(const TrainStepOptions& options);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_TRAIN_STEP_OPTIONS_H_

@@ -2,8 +2,7 @@
 // 8 (Learner), then 9. Used by main.cc; tests run it with a fake Learner against scripted servers.
 //
 // Create, Run once, destroy. Use from one thread.
-#ifndef TANDEM_TRAINER_TRAINER_H_
-#define TANDEM_TRAINER_TRAINER_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -66,5 +65,3 @@ class Trainer {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_TRAINER_H_

@@ -1,7 +1,6 @@
 // Trainer::Impl: the parts of a run and the steps over them. Internal to trainer.cc (the loop) and
 // trainer_setup.cc (what must be there before it starts).
-#ifndef TANDEM_TRAINER_TRAINER_IMPL_H_
-#define TANDEM_TRAINER_TRAINER_IMPL_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -181,5 +180,3 @@ struct Trainer::Impl {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_TRAINER_IMPL_H_

@@ -1,7 +1,6 @@
 // TrainerOptions: section `trainer` of a run file. Each component's options are nested as they are;
 // what stands here belongs to the run as a whole. Used by trainer.cc and main.cc.
-#ifndef TANDEM_TRAINER_TRAINER_OPTIONS_H_
-#define TANDEM_TRAINER_TRAINER_OPTIONS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -78,5 +77,3 @@ absl::Status CheckOptions(const TrainerOptions& options);
 std::string DescribePlan(const TrainerOptions& options);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_TRAINER_OPTIONS_H_

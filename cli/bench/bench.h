@@ -1,6 +1,5 @@
 // What `tandem bench` measures, and how it is shown: cases, times, peers, the table.
-#ifndef TANDEM_CLI_BENCH_BENCH_H_
-#define TANDEM_CLI_BENCH_BENCH_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -69,5 +68,3 @@ std::string ToText(const BenchTable& table, const std::vector<BenchCase>& cases)
 std::string ToJson(const BenchTable& table, const std::vector<BenchCase>& cases);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_BENCH_BENCH_H_

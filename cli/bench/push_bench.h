@@ -1,7 +1,6 @@
 // What `tandem bench push` measures: weight pushes into rollout servers of this machine, by number
 // of servers, transport and form. gRPC stays behind this header.
-#ifndef TANDEM_CLI_BENCH_PUSH_BENCH_H_
-#define TANDEM_CLI_BENCH_PUSH_BENCH_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -63,5 +62,3 @@ std::string ToText(const PushBenchResult& result);
 std::string ToJson(const PushBenchResult& result);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_BENCH_PUSH_BENCH_H_

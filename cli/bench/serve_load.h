@@ -1,8 +1,7 @@
 // Load on a running rollout server, for `tandem bench serve`: groups over gRPC, closed loop (so
 // many in flight) or open loop (so many a second, whatever the server does). gRPC stays behind this
 // header.
-#ifndef TANDEM_CLI_BENCH_SERVE_LOAD_H_
-#define TANDEM_CLI_BENCH_SERVE_LOAD_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -63,5 +62,3 @@ std::string ToText(const ServeLoad& load, const ServeResult& result);
 std::string ToJson(const ServeLoad& load, const ServeResult& result);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_BENCH_SERVE_LOAD_H_

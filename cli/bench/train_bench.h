@@ -1,7 +1,6 @@
 // What `tandem bench train` measures: train steps of a real run (server and trainer processes) and
 // of another trainer on the same work, and how it is shown.
-#ifndef TANDEM_CLI_BENCH_TRAIN_BENCH_H_
-#define TANDEM_CLI_BENCH_TRAIN_BENCH_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -67,5 +66,3 @@ std::string ToText(const TrainBench& bench, const TrainBenchResult& result);
 std::string ToJson(const TrainBench& bench, const TrainBenchResult& result);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_BENCH_TRAIN_BENCH_H_

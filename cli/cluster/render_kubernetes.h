@@ -1,8 +1,7 @@
 // RenderKubernetes: a run file as a folder for `kubectl apply -k`: the project's own base, overlay
 // and components as they are in deploy/kubernetes (they travel inside this binary), the resolved
 // run file, and one kustomization.yaml with what this run changes. Pure.
-#ifndef TANDEM_CLI_CLUSTER_RENDER_KUBERNETES_H_
-#define TANDEM_CLI_CLUSTER_RENDER_KUBERNETES_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -32,5 +31,3 @@ absl::StatusOr<std::string> KubernetesName(const RunFile& file);
 absl::StatusOr<std::map<std::string, std::string>> RenderKubernetes(const RunFile& file);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_CLUSTER_RENDER_KUBERNETES_H_

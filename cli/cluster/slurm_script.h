@@ -1,8 +1,7 @@
 // SlurmScript: one sbatch script of a run: servers and ranks as steps of one allocation, and what
 // happens when one of them fails or the time is up (docs/slurm.md). Pure. `tandem render slurm`
 // uses it.
-#ifndef TANDEM_CLI_CLUSTER_SLURM_SCRIPT_H_
-#define TANDEM_CLI_CLUSTER_SLURM_SCRIPT_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -57,5 +56,3 @@ int64_t SignalSeconds(const LaunchOptions& launch);
 std::string ShellQuote(const std::string& text);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_CLUSTER_SLURM_SCRIPT_H_

@@ -1,7 +1,6 @@
 // PassLine: progress of the drift lab's commands: what is running, how far it is, since when. A
 // line that moves on a terminal; elsewhere one line per pass. Thread-compatible.
-#ifndef TANDEM_CLI_DRIFT_PASS_LINE_H_
-#define TANDEM_CLI_DRIFT_PASS_LINE_H_
+#pragma once
 
 #include <string>
 
@@ -21,5 +20,3 @@ class PassLine {
 };
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_DRIFT_PASS_LINE_H_

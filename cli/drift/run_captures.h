@@ -1,7 +1,6 @@
 // CheckIsOneCapture: for subcommands of the drift lab that read one capture and are given the run
 // that holds several.
-#ifndef TANDEM_CLI_DRIFT_RUN_CAPTURES_H_
-#define TANDEM_CLI_DRIFT_RUN_CAPTURES_H_
+#pragma once
 
 #include <string>
 
@@ -15,5 +14,3 @@ namespace tandem::cli {
 absl::Status CheckIsOneCapture(const std::string& path);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_DRIFT_RUN_CAPTURES_H_

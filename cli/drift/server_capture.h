@@ -1,7 +1,6 @@
 // CaptureServer: samples groups from a live rollout server, as a guest, and keeps everything it
 // says about them as a capture. `tandem drift capture` uses it.
-#ifndef TANDEM_CLI_DRIFT_SERVER_CAPTURE_H_
-#define TANDEM_CLI_DRIFT_SERVER_CAPTURE_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -34,5 +33,3 @@ absl::StatusOr<offpolicy::Capture> CaptureServer(const CaptureRequest& request,
                                                  const std::function<void(int64_t done)>& progress);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_DRIFT_SERVER_CAPTURE_H_

@@ -1,7 +1,6 @@
 // What the studies of the lab (drift phase, drift calibrate) show while they run and return at
 // their end: many small pieces of work, gone on with where they were interrupted.
-#ifndef TANDEM_CLI_DRIFT_STUDY_LINE_H_
-#define TANDEM_CLI_DRIFT_STUDY_LINE_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -33,5 +32,3 @@ absl::Status StoppedBy(const StopSignal& stop, const absl::Status& end);
 int ExitAfterStudy(const absl::Status& status);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_DRIFT_STUDY_LINE_H_

@@ -1,7 +1,6 @@
 // ChildProcess: one program started by the launcher, with its output in files or a pipe, that
 // cannot outlive the launcher. The launcher and its tests use it.
-#ifndef TANDEM_CLI_IO_CHILD_PROCESS_H_
-#define TANDEM_CLI_IO_CHILD_PROCESS_H_
+#pragma once
 
 #include <signal.h>
 #include <sys/types.h>
@@ -77,5 +76,3 @@ class ChildProcess {
 std::vector<std::string> LastLines(const std::string& path, size_t num_lines, int64_t begin = 0);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_IO_CHILD_PROCESS_H_

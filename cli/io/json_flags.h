@@ -1,6 +1,5 @@
 // --json and --json-out FILE: the same two flags on every subcommand whose result has a JSON form.
-#ifndef TANDEM_CLI_IO_JSON_FLAGS_H_
-#define TANDEM_CLI_IO_JSON_FLAGS_H_
+#pragma once
 
 #include <string>
 
@@ -25,5 +24,3 @@ void AddJsonFlags(CLI::App* sub, JsonFlags* flags);
 absl::Status PrintResult(const JsonFlags& flags, const std::string& text, std::string json);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_IO_JSON_FLAGS_H_

@@ -1,7 +1,6 @@
 // JSON lines in and out of the plain tools: every error names file and line; what came before a bad
 // line has been answered by then.
-#ifndef TANDEM_CLI_IO_JSON_LINES_H_
-#define TANDEM_CLI_IO_JSON_LINES_H_
+#pragma once
 
 #include <cstdint>
 #include <fstream>
@@ -77,5 +76,3 @@ int Fail(const absl::Status& status);
 int FailUsage(const absl::Status& status);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_IO_JSON_LINES_H_

@@ -1,7 +1,6 @@
 // LinePipe: the read end of a pipe into which a child writes text, as whole lines. ChildProcess and
 // those who start children use it.
-#ifndef TANDEM_CLI_IO_LINE_PIPE_H_
-#define TANDEM_CLI_IO_LINE_PIPE_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -34,5 +33,3 @@ class LinePipe {
 };
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_IO_LINE_PIPE_H_

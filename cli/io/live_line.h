@@ -1,7 +1,6 @@
 // LiveLine: progress on one line that redraws itself on a terminal; plain lines, fewer of them,
 // anywhere else. Used by run, demo, sft and eval. Thread-compatible.
-#ifndef TANDEM_CLI_IO_LIVE_LINE_H_
-#define TANDEM_CLI_IO_LIVE_LINE_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -43,5 +42,3 @@ std::string ProgressBar(int64_t done, int64_t total, int width);
 std::string ShortDuration(double seconds);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_IO_LIVE_LINE_H_

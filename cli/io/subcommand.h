@@ -1,8 +1,7 @@
 // The subcommands of `tandem`. Each Add* declares one on `app` with its flags; when the command
 // line names it, parsing leaves its work in `chosen`, which main runs after every flag was checked.
 // The result is the exit code (common/base/exit_codes.h).
-#ifndef TANDEM_CLI_IO_SUBCOMMAND_H_
-#define TANDEM_CLI_IO_SUBCOMMAND_H_
+#pragma once
 
 #include <functional>
 #include <string>
@@ -72,5 +71,3 @@ void AddStatusCommand(CLI::App& app, Action& chosen);
 void AddVersionCommand(CLI::App& app, Action& chosen);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_IO_SUBCOMMAND_H_

@@ -1,6 +1,5 @@
 // A checkpoint of a run as a Hugging Face directory. `tandem export` uses it; free of LibTorch.
-#ifndef TANDEM_CLI_MODEL_EXPORT_MODEL_H_
-#define TANDEM_CLI_MODEL_EXPORT_MODEL_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -38,5 +37,3 @@ absl::StatusOr<ExportSource> FindExportSource(const std::string& from,
 absl::Status ExportModel(const ExportSource& source, const std::string& out, DType dtype);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_MODEL_EXPORT_MODEL_H_

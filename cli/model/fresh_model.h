@@ -1,7 +1,6 @@
 // A model directory made from nothing: random weights and a tokenizer trained on a text, as
 // `transformers` would save it. `tandem init` uses it; free of LibTorch.
-#ifndef TANDEM_CLI_MODEL_FRESH_MODEL_H_
-#define TANDEM_CLI_MODEL_FRESH_MODEL_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -40,5 +39,3 @@ absl::StatusOr<ModelConfig> WriteFreshModel(const std::string& directory,
 int64_t NumParameters(const ModelConfig& config);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_MODEL_FRESH_MODEL_H_

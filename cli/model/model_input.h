@@ -1,6 +1,5 @@
 // What the plain tools share about models: a directory that is one, and the ids of an input line.
-#ifndef TANDEM_CLI_MODEL_MODEL_INPUT_H_
-#define TANDEM_CLI_MODEL_MODEL_INPUT_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -38,5 +37,3 @@ absl::StatusOr<PromptInput> EncodeChat(const nlohmann::json& messages, bool add_
                                        const Tokenizer& tokenizer);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_MODEL_MODEL_INPUT_H_

@@ -1,6 +1,5 @@
 // --numerics fast|invariant|exact, as the tools and runs take it.
-#ifndef TANDEM_CLI_MODEL_NUMERICS_OPTION_H_
-#define TANDEM_CLI_MODEL_NUMERICS_OPTION_H_
+#pragma once
 
 #include <CLI/CLI.hpp>
 #include <map>
@@ -37,5 +36,3 @@ inline void AddRunNumericsOption(CLI::App* sub, std::vector<std::string>& sets) 
 }
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_MODEL_NUMERICS_OPTION_H_

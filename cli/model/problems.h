@@ -1,7 +1,6 @@
 // The demo's problems, made from a seed: products of one-digit numbers, or sums up to 40. Pure: the
 // same (task, seed) gives the same lines on every machine.
-#ifndef TANDEM_CLI_MODEL_PROBLEMS_H_
-#define TANDEM_CLI_MODEL_PROBLEMS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -23,5 +22,3 @@ struct ProblemSet {
 ProblemSet MakeProblems(ArithmeticTask task, uint64_t seed);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_MODEL_PROBLEMS_H_

@@ -1,7 +1,6 @@
 // Examples of a supervised warm start: JSON lines -> prompt ids and completion ids. `tandem sft`
 // uses it; free of LibTorch.
-#ifndef TANDEM_CLI_MODEL_SFT_DATA_H_
-#define TANDEM_CLI_MODEL_SFT_DATA_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -29,5 +28,3 @@ absl::StatusOr<std::vector<SupervisedExample>> ReadSupervisedExamples(const std:
                                                                       int64_t max_tokens);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_MODEL_SFT_DATA_H_

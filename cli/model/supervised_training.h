@@ -1,7 +1,6 @@
 // SupervisedTraining: the trainer's policy and optimizer on given completions, behind a header free
 // of LibTorch. `tandem sft` uses it.
-#ifndef TANDEM_CLI_MODEL_SUPERVISED_TRAINING_H_
-#define TANDEM_CLI_MODEL_SUPERVISED_TRAINING_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -48,5 +47,3 @@ class SupervisedTraining {
 };
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_MODEL_SUPERVISED_TRAINING_H_

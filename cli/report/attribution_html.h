@@ -1,7 +1,6 @@
 // The HTML page of an attribution: one file that opens without a network. `tandem drift attribute
 // --html` calls it.
-#ifndef TANDEM_CLI_REPORT_ATTRIBUTION_HTML_H_
-#define TANDEM_CLI_REPORT_ATTRIBUTION_HTML_H_
+#pragma once
 
 #include <string>
 
@@ -11,5 +10,3 @@ namespace tandem::report {
 std::string AttributionHtml(const std::string& name, std::string data);
 
 }  // namespace tandem::report
-
-#endif  // TANDEM_CLI_REPORT_ATTRIBUTION_HTML_H_

@@ -1,7 +1,6 @@
 // The report's drift by what a token is: metrics.jsonl's drift/by_* objects, over steps and of the
 // last step that has them. Used by run_data.cc; page/drift_parts.js draws it. Pure.
-#ifndef TANDEM_CLI_REPORT_DRIFT_DATA_H_
-#define TANDEM_CLI_REPORT_DRIFT_DATA_H_
+#pragma once
 
 #include <vector>
 
@@ -16,5 +15,3 @@ namespace tandem::report {
 Json BuildDriftData(const std::vector<const Json*>& rows);
 
 }  // namespace tandem::report
-
-#endif  // TANDEM_CLI_REPORT_DRIFT_DATA_H_

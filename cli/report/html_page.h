@@ -1,7 +1,6 @@
 // HtmlPage: one file that opens without a network: template, style, Chart.js, data and scripts.
 // What the report of a run and the page of an attribution have in common. Pure.
-#ifndef TANDEM_CLI_REPORT_HTML_PAGE_H_
-#define TANDEM_CLI_REPORT_HTML_PAGE_H_
+#pragma once
 
 #include <span>
 #include <string>
@@ -19,5 +18,3 @@ struct HtmlPage {
 std::string RenderHtml(const HtmlPage& page);
 
 }  // namespace tandem::report
-
-#endif  // TANDEM_CLI_REPORT_HTML_PAGE_H_

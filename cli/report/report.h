@@ -1,8 +1,7 @@
 // The HTML report of a run: one file that opens without a network. `tandem report` and the launcher
 // call it. It reads only the files of docs/run_directory.md, so it works on a run in progress, on a
 // run that died, and on a directory copied from another machine.
-#ifndef TANDEM_CLI_REPORT_REPORT_H_
-#define TANDEM_CLI_REPORT_REPORT_H_
+#pragma once
 
 #include <string>
 
@@ -19,5 +18,3 @@ namespace tandem::report {
 absl::Status WriteReport(const std::string& run_directory, const std::string& output_path);
 
 }  // namespace tandem::report
-
-#endif  // TANDEM_CLI_REPORT_REPORT_H_

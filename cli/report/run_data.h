@@ -1,6 +1,5 @@
 // The data of the page: one JSON object that page/*.js draw. Used by report.cc.
-#ifndef TANDEM_CLI_REPORT_RUN_DATA_H_
-#define TANDEM_CLI_REPORT_RUN_DATA_H_
+#pragma once
 
 #include "cli/report/run_files.h"
 #include "cli/report/sample_data.h"
@@ -25,5 +24,3 @@ struct DataLimits {
 Json BuildRunData(const RunFiles& files, const DataLimits& limits, Notices* notices);
 
 }  // namespace tandem::report
-
-#endif  // TANDEM_CLI_REPORT_RUN_DATA_H_

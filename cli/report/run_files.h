@@ -1,7 +1,6 @@
 // Tolerant reading of a run directory: a report must come out of a run in progress, of one that
 // died in mid-line, and of one a user edited. Used by the report alone.
-#ifndef TANDEM_CLI_REPORT_RUN_FILES_H_
-#define TANDEM_CLI_REPORT_RUN_FILES_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -70,5 +69,3 @@ class RunFiles {
 std::string At(const std::string& name, int64_t line);
 
 }  // namespace tandem::report
-
-#endif  // TANDEM_CLI_REPORT_RUN_FILES_H_

@@ -1,7 +1,6 @@
 // What the report shows of rollouts/: groups of the first, middle and last step token by token, and
 // the tokens on which the two engines differ most. Used by run_data.cc; page/samples.js draws it.
-#ifndef TANDEM_CLI_REPORT_SAMPLE_DATA_H_
-#define TANDEM_CLI_REPORT_SAMPLE_DATA_H_
+#pragma once
 
 #include <cstdint>
 
@@ -23,5 +22,3 @@ struct SampleLimits {
 Json BuildSampleData(const RunFiles& files, const SampleLimits& limits, Notices* notices);
 
 }  // namespace tandem::report
-
-#endif  // TANDEM_CLI_REPORT_SAMPLE_DATA_H_

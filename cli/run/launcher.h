@@ -1,8 +1,7 @@
 // Launcher: rollout servers and a trainer as child processes of one run; shows the run while it
 // lives, starts again what died, and leaves nothing behind when it ends. `tandem run` and `tandem
 // demo` use it.
-#ifndef TANDEM_CLI_RUN_LAUNCHER_H_
-#define TANDEM_CLI_RUN_LAUNCHER_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -92,5 +91,3 @@ class Launcher {
 };
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_RUN_LAUNCHER_H_

@@ -1,7 +1,6 @@
 // LocalRun: a run file carried out on this machine: plan, launch, report. `tandem run` and `tandem
 // demo` differ only in where the file comes from and what they say around it.
-#ifndef TANDEM_CLI_RUN_LOCAL_RUN_H_
-#define TANDEM_CLI_RUN_LOCAL_RUN_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -34,5 +33,3 @@ struct LocalRunResult {
 absl::StatusOr<LocalRunResult> RunLocally(const LocalRunOptions& options);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_RUN_LOCAL_RUN_H_

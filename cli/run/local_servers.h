@@ -1,7 +1,6 @@
 // LocalServers: rollout servers as child processes of this machine, each on a port it picked. The
 // launcher and `tandem bench push` use it.
-#ifndef TANDEM_CLI_RUN_LOCAL_SERVERS_H_
-#define TANDEM_CLI_RUN_LOCAL_SERVERS_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -54,5 +53,3 @@ class LocalServers {
 };
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_RUN_LOCAL_SERVERS_H_

@@ -1,7 +1,6 @@
 // LocalTrainer: the ranks of a trainer as child processes of this machine, which live and end as
 // one. The launcher uses it.
-#ifndef TANDEM_CLI_RUN_LOCAL_TRAINER_H_
-#define TANDEM_CLI_RUN_LOCAL_TRAINER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -56,5 +55,3 @@ class LocalTrainer {
 };
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_RUN_LOCAL_TRAINER_H_

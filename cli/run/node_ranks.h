@@ -1,8 +1,7 @@
 // NodeRanks: the trainer ranks of one host: which of how many hosts this is, as the host's own
 // launcher says (one process per host: a pod, a Slurm task per node), and what each rank is told.
 // Pure. `tandem ranks` and the launcher of `tandem run` use it.
-#ifndef TANDEM_CLI_RUN_NODE_RANKS_H_
-#define TANDEM_CLI_RUN_NODE_RANKS_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -51,5 +50,3 @@ std::vector<std::string> RankVariables(const NodeRanks& node, int local_rank);
 int FreePort();
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_RUN_NODE_RANKS_H_

@@ -2,8 +2,7 @@
 //
 // A progress line is one JSON object: a line of metrics.jsonl (docs/run_directory.md), a line of
 // events.jsonl, or {"phase": "rollout", "step": 4} while a step runs.
-#ifndef TANDEM_CLI_RUN_PROGRESS_VIEW_H_
-#define TANDEM_CLI_RUN_PROGRESS_VIEW_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -57,5 +56,3 @@ class ProgressView {
 };
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_RUN_PROGRESS_VIEW_H_

@@ -1,8 +1,7 @@
 // RankProcesses: the ranks of one node as child processes: their lines with their rank before them
 // or in files, signals passed on, the first failure's exit code, and nobody left behind. `tandem
 // ranks` uses it.
-#ifndef TANDEM_CLI_RUN_RANK_PROCESSES_H_
-#define TANDEM_CLI_RUN_RANK_PROCESSES_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -73,5 +72,3 @@ absl::StatusOr<std::string> FindProgram(const std::string& name, const std::stri
                                         const std::string& beside);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_RUN_RANK_PROCESSES_H_

@@ -1,7 +1,6 @@
 // Restarts: which process of a local run is started again after it died, when, and how often. Pure.
 // The launcher uses it.
-#ifndef TANDEM_CLI_RUN_RESTARTS_H_
-#define TANDEM_CLI_RUN_RESTARTS_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -44,5 +43,3 @@ class Restarts {
 };
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_RUN_RESTARTS_H_

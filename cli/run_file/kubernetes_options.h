@@ -1,7 +1,6 @@
 // KubernetesOptions: where and how a run is placed on Kubernetes; section `launch.kubernetes` of a
 // run file.
-#ifndef TANDEM_CLI_RUN_FILE_KUBERNETES_OPTIONS_H_
-#define TANDEM_CLI_RUN_FILE_KUBERNETES_OPTIONS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -35,5 +34,3 @@ struct KubernetesOptions {
 void BindOptions(OptionBinder& binder, KubernetesOptions& options);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_RUN_FILE_KUBERNETES_OPTIONS_H_

@@ -1,7 +1,6 @@
 // LaunchOptions: how many processes a run has and where; section `launch` of a run file. `tandem
 // run` starts them on this machine, `tandem render` writes them down for a cluster.
-#ifndef TANDEM_CLI_RUN_FILE_LAUNCH_OPTIONS_H_
-#define TANDEM_CLI_RUN_FILE_LAUNCH_OPTIONS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -39,5 +38,3 @@ absl::StatusOr<int64_t> NumRankNodes(const LaunchOptions& options);
 std::string ProgramDirectory();
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_RUN_FILE_LAUNCH_OPTIONS_H_

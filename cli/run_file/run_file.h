@@ -1,7 +1,6 @@
 // RunFile: the one YAML file of a run: sections `launch`, `server`, `trainer` and `drift.inject`
 // (faults of the server), each bound by its owner. `tandem run`, `demo` and `render` use it.
-#ifndef TANDEM_CLI_RUN_FILE_RUN_FILE_H_
-#define TANDEM_CLI_RUN_FILE_RUN_FILE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -51,5 +50,3 @@ class RunFile {
 };
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_RUN_FILE_RUN_FILE_H_

@@ -1,6 +1,5 @@
 // CONFIG and --set KEY=VALUE, as every subcommand that reads a run file takes them.
-#ifndef TANDEM_CLI_RUN_FILE_RUN_FILE_FLAGS_H_
-#define TANDEM_CLI_RUN_FILE_RUN_FILE_FLAGS_H_
+#pragma once
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
@@ -32,5 +31,3 @@ inline void AddRunSetFlag(CLI::App* sub, std::vector<std::string>& sets,
 }
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_RUN_FILE_RUN_FILE_FLAGS_H_

@@ -1,7 +1,6 @@
 // What a run file names, before anything is started: whether the models and files are there, and
 // what its prompts are.
-#ifndef TANDEM_CLI_RUN_FILE_RUN_INPUTS_H_
-#define TANDEM_CLI_RUN_FILE_RUN_INPUTS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -26,5 +25,3 @@ struct PromptCounts {
 absl::StatusOr<PromptCounts> CountPrompts(const RunFile& file);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_RUN_FILE_RUN_INPUTS_H_

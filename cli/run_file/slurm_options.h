@@ -1,6 +1,5 @@
 // SlurmOptions: what `tandem render slurm` asks Slurm for; section `launch.slurm` of a run file.
-#ifndef TANDEM_CLI_RUN_FILE_SLURM_OPTIONS_H_
-#define TANDEM_CLI_RUN_FILE_SLURM_OPTIONS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -30,5 +29,3 @@ struct SlurmOptions {
 void BindOptions(OptionBinder& binder, SlurmOptions& options);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_RUN_FILE_SLURM_OPTIONS_H_

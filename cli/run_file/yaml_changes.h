@@ -1,6 +1,5 @@
 // ChangedKnobs: what a resolved configuration changes, for the plan of a dry run. Pure.
-#ifndef TANDEM_CLI_RUN_FILE_YAML_CHANGES_H_
-#define TANDEM_CLI_RUN_FILE_YAML_CHANGES_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -12,5 +11,3 @@ namespace tandem::cli {
 std::vector<std::string> ChangedKnobs(const std::string& defaults, const std::string& resolved);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_RUN_FILE_YAML_CHANGES_H_

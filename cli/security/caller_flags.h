@@ -1,6 +1,5 @@
 // --tls and --token-file: the same two flags on every subcommand that talks to rollout servers.
-#ifndef TANDEM_CLI_SECURITY_CALLER_FLAGS_H_
-#define TANDEM_CLI_SECURITY_CALLER_FLAGS_H_
+#pragma once
 
 #include "absl/status/statusor.h"
 #include "common/rpc/credentials.h"
@@ -18,5 +17,3 @@ void AddCallerFlags(CLI::App* sub, rpc::TlsOptions* options);
 absl::StatusOr<rpc::Caller> LoadCaller(const rpc::TlsOptions& options);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_SECURITY_CALLER_FLAGS_H_

@@ -1,7 +1,6 @@
 // CertificateAuthority: signs certificates for development and tests. What a cluster uses
 // (cert-manager, SPIRE) signs the same kind. OpenSSL stays behind this header.
-#ifndef TANDEM_CLI_SECURITY_CERTIFICATE_AUTHORITY_H_
-#define TANDEM_CLI_SECURITY_CERTIFICATE_AUTHORITY_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -46,5 +45,3 @@ class CertificateAuthority {
 };
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_SECURITY_CERTIFICATE_AUTHORITY_H_

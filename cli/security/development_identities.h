@@ -5,8 +5,7 @@
 //   OUT/authority/before.crt                    the one before, while it is still trusted
 //   OUT/{rollout,trainer,client,viewer}/        tls.crt, tls.key and ca.crt: for server.tls and so
 //   on
-#ifndef TANDEM_CLI_SECURITY_DEVELOPMENT_IDENTITIES_H_
-#define TANDEM_CLI_SECURITY_DEVELOPMENT_IDENTITIES_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -40,5 +39,3 @@ absl::Status NewAuthority(const std::string& out, const DevelopmentNames& names)
 absl::Status DropAuthorityBefore(const std::string& out);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_SECURITY_DEVELOPMENT_IDENTITIES_H_

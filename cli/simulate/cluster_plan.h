@@ -13,8 +13,7 @@
 //   push: from one trainer GPU's port, 2N bytes or a delta; once by the collective, once a server
 //   by the
 //     stream
-#ifndef TANDEM_CLI_SIMULATE_CLUSTER_PLAN_H_
-#define TANDEM_CLI_SIMULATE_CLUSTER_PLAN_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -68,5 +67,3 @@ absl::StatusOr<ClusterPlan> PlanCluster(const ModelShape& shape, int64_t trainer
 double LinkBytesPerSecond(int64_t gpus, const Constants& constants);
 
 }  // namespace tandem::simulate
-
-#endif  // TANDEM_CLI_SIMULATE_CLUSTER_PLAN_H_

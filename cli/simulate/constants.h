@@ -5,8 +5,7 @@
 //   {"link_fraction": {"value": 0.7, "source": "all_gather_perf of our cluster, 2026-12-01"}}
 //
 // Pure but for ReadConstants.
-#ifndef TANDEM_CLI_SIMULATE_CONSTANTS_H_
-#define TANDEM_CLI_SIMULATE_CONSTANTS_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -60,5 +59,3 @@ Constants MachineConstants();
 absl::Status ReadConstants(const std::string& path, Constants* constants);
 
 }  // namespace tandem::simulate
-
-#endif  // TANDEM_CLI_SIMULATE_CONSTANTS_H_

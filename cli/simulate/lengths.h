@@ -1,7 +1,6 @@
 // LengthDistribution: how many tokens completions have, as one text: fixed:N, uniform:LOW-HIGH,
 // lognormal:MEAN:SIGMA:LIMIT (mean before the limit cuts, sigma of the logarithm). Pure.
-#ifndef TANDEM_CLI_SIMULATE_LENGTHS_H_
-#define TANDEM_CLI_SIMULATE_LENGTHS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -26,5 +25,3 @@ class LengthDistribution {
 };
 
 }  // namespace tandem::simulate
-
-#endif  // TANDEM_CLI_SIMULATE_LENGTHS_H_

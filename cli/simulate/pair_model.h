@@ -11,8 +11,7 @@
 // group that was asked for waits for the next that has room (rollout_client.h).
 //
 // Pure: no clock, no thread, no random number.
-#ifndef TANDEM_CLI_SIMULATE_PAIR_MODEL_H_
-#define TANDEM_CLI_SIMULATE_PAIR_MODEL_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -97,5 +96,3 @@ absl::StatusOr<PairResult> SimulatePair(const PairPlan& plan);
 StepTimes MeanOf(const PairResult& result, size_t first);
 
 }  // namespace tandem::simulate
-
-#endif  // TANDEM_CLI_SIMULATE_PAIR_MODEL_H_

@@ -2,8 +2,7 @@
 // (lengths, bytes of the push, settings) goes into the model, times come out and are compared with
 // the run's own. The run must have had one machine to itself: its processes share the cores. Used
 // by bench_simulate.cc. Pure but for ReadRun.
-#ifndef TANDEM_CLI_SIMULATE_RUN_CHECK_H_
-#define TANDEM_CLI_SIMULATE_RUN_CHECK_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -71,5 +70,3 @@ std::string ToText(const CheckResult& result);
 std::string ToJson(const CheckResult& result);
 
 }  // namespace tandem::simulate
-
-#endif  // TANDEM_CLI_SIMULATE_RUN_CHECK_H_

@@ -6,8 +6,7 @@
 // Differences from the engine, on purpose: a prompt stops decoding until it is computed (the engine
 // mixes both in one step, at the same total of work), steps are continuous, and a group's KV is
 // reserved at its true size (the engine learns a share of the worst case).
-#ifndef TANDEM_CLI_SIMULATE_SERVER_MODEL_H_
-#define TANDEM_CLI_SIMULATE_SERVER_MODEL_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -100,5 +99,3 @@ class ServerModel {
 };
 
 }  // namespace tandem::simulate
-
-#endif  // TANDEM_CLI_SIMULATE_SERVER_MODEL_H_

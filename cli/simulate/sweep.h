@@ -1,7 +1,6 @@
 // Runs the simulation over sizes and splits: tokens a second, where the time goes, what binds, and
 // the best split of a size. Used by bench_simulate.cc. Pure.
-#ifndef TANDEM_CLI_SIMULATE_SWEEP_H_
-#define TANDEM_CLI_SIMULATE_SWEEP_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -63,5 +62,3 @@ std::string ToJson(const ModelShape& shape, const Workload& workload,
                    const std::vector<SizeResult>& sizes, const std::vector<RangeEffect>& effects);
 
 }  // namespace tandem::simulate
-
-#endif  // TANDEM_CLI_SIMULATE_SWEEP_H_

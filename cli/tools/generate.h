@@ -1,7 +1,6 @@
 // GenerateAll: many prompts through one engine in this process, continuously batched. `tandem
 // generate` and `tandem eval` use it.
-#ifndef TANDEM_CLI_TOOLS_GENERATE_H_
-#define TANDEM_CLI_TOOLS_GENERATE_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -29,5 +28,3 @@ absl::Status GenerateAll(
     const std::function<void(size_t, std::vector<rollout::FinishedCompletion>)>& done);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_TOOLS_GENERATE_H_

@@ -1,7 +1,6 @@
 // What this build is and what it was linked with: `tandem version`. Each library is asked in a file
 // of its own, because LibTorch and gRPC never meet in one.
-#ifndef TANDEM_CLI_TOOLS_LIBRARY_VERSIONS_H_
-#define TANDEM_CLI_TOOLS_LIBRARY_VERSIONS_H_
+#pragma once
 
 #include <string>
 
@@ -14,5 +13,3 @@ std::string CpuCapability();    // what LibTorch's kernels use here: "AVX512"
 std::string GrpcVersion();      // "1.51.1"
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_TOOLS_LIBRARY_VERSIONS_H_

@@ -1,7 +1,6 @@
 // TrainerScorer: log-probs of whole sequences through the trainer's own forward, behind a header
 // free of LibTorch. `tandem score --engine trainer` uses it.
-#ifndef TANDEM_CLI_TOOLS_TRAINER_SCORER_H_
-#define TANDEM_CLI_TOOLS_TRAINER_SCORER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -35,5 +34,3 @@ class TrainerScorer {
 };
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_TOOLS_TRAINER_SCORER_H_

@@ -1,6 +1,5 @@
 // HttpGet: one plain HTTP GET, for the observe ports of Tandem's own processes.
-#ifndef TANDEM_CLI_WATCH_HTTP_GET_H_
-#define TANDEM_CLI_WATCH_HTTP_GET_H_
+#pragma once
 
 #include <string>
 
@@ -23,5 +22,3 @@ absl::StatusOr<HttpAnswer> HttpGet(const std::string& address, const std::string
                                    double timeout_seconds);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_WATCH_HTTP_GET_H_

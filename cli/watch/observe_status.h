@@ -1,6 +1,5 @@
 // AskObservePort: one line about a process from its observe port, for `tandem status`.
-#ifndef TANDEM_CLI_WATCH_OBSERVE_STATUS_H_
-#define TANDEM_CLI_WATCH_OBSERVE_STATUS_H_
+#pragma once
 
 #include <map>
 #include <string>
@@ -25,5 +24,3 @@ std::string DescribeServer(const std::map<std::string, double>& metrics);
 absl::StatusOr<std::string> AskObservePort(const std::string& address, double timeout_seconds);
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_WATCH_OBSERVE_STATUS_H_

@@ -1,6 +1,5 @@
 // AskServer: one line about a rollout server, for `tandem status`. gRPC stays behind this header.
-#ifndef TANDEM_CLI_WATCH_SERVER_STATUS_H_
-#define TANDEM_CLI_WATCH_SERVER_STATUS_H_
+#pragma once
 
 #include <string>
 
@@ -17,5 +16,3 @@ absl::StatusOr<std::string> AskServer(const std::string& address, double timeout
                                       const rpc::Caller& caller = {});
 
 }  // namespace tandem::cli
-
-#endif  // TANDEM_CLI_WATCH_SERVER_STATUS_H_

@@ -1,8 +1,7 @@
 // TANDEM_CHECK: ends the process with file, line and condition when an invariant of this code is
 // broken. Bad input is never checked with it; bad input is an absl::Status. (c10 owns the name
 // CHECK.)
-#ifndef TANDEM_COMMON_BASE_CHECK_H_
-#define TANDEM_COMMON_BASE_CHECK_H_
+#pragma once
 
 #include <cstdio>
 #include <cstdlib>
@@ -16,5 +15,3 @@ namespace tandem::internal {
 
 #define TANDEM_CHECK(condition) \
   ((condition) ? (void)0 : ::tandem::internal::CheckFailed(__FILE__, __LINE__, #condition))
-
-#endif  // TANDEM_COMMON_BASE_CHECK_H_

@@ -1,8 +1,7 @@
 // Clocks: a monotonic clock for durations and the wall clock for records. A class whose behaviour
 // depends on time takes a SecondsClock in its constructor, so that tests can pass a clock that they
 // control.
-#ifndef TANDEM_COMMON_BASE_CLOCK_H_
-#define TANDEM_COMMON_BASE_CLOCK_H_
+#pragma once
 
 #include <chrono>
 #include <cstdio>
@@ -50,5 +49,3 @@ namespace tandem::comm {
 inline absl::Time SteadyNow() { return absl::UnixEpoch() + absl::Seconds(MonotonicSeconds()); }
 
 }  // namespace tandem::comm
-
-#endif  // TANDEM_COMMON_BASE_CLOCK_H_

@@ -1,7 +1,6 @@
 // The exit codes of every program of the project (docs/ lists them for users). They let a script or
 // a cluster's restart policy tell a typing error from a lost server.
-#ifndef TANDEM_COMMON_BASE_EXIT_CODES_H_
-#define TANDEM_COMMON_BASE_EXIT_CODES_H_
+#pragma once
 
 #include <csignal>
 #include <cstdint>
@@ -108,5 +107,3 @@ inline ExitCode ExitCodeOf(const absl::Status& status) {
 }
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_COMMON_BASE_EXIT_CODES_H_

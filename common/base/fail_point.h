@@ -6,8 +6,7 @@
 // set. TANDEM_FAIL_POINT="SUBSTRING:N" ends the process when it passes the N-th point (counted from
 // 1) whose name contains SUBSTRING. Fail points are placed at steps that take milliseconds or more,
 // never in a decode step or a kernel.
-#ifndef TANDEM_COMMON_BASE_FAIL_POINT_H_
-#define TANDEM_COMMON_BASE_FAIL_POINT_H_
+#pragma once
 
 #include <string_view>
 
@@ -17,5 +16,3 @@ namespace tandem {
 void FailPoint(std::string_view name);
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_BASE_FAIL_POINT_H_

@@ -3,8 +3,7 @@
 // JsonNumber: a number as the project's JSON files and logs print it, with nine significant digits,
 // which are enough to restore a float32 exactly. JSON has no NaN and no infinity, so both are
 // written as null.
-#ifndef TANDEM_COMMON_BASE_JSON_H_
-#define TANDEM_COMMON_BASE_JSON_H_
+#pragma once
 
 #include <cmath>
 #include <cstddef>
@@ -50,5 +49,3 @@ inline bool NestsDeeperThan(std::string_view json, int limit) {
 }
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_BASE_JSON_H_

@@ -1,8 +1,7 @@
 // A structured log: a message with named values, written as text or as JSON lines to stderr and
 // optionally to a file. Control characters are escaped (printable.h). spdlog is not visible to
 // callers. Thread-safe. Never pass a secret here.
-#ifndef TANDEM_COMMON_BASE_LOG_H_
-#define TANDEM_COMMON_BASE_LOG_H_
+#pragma once
 
 #include <cstdint>
 #include <initializer_list>
@@ -86,5 +85,3 @@ inline void Error(std::string_view m, std::initializer_list<Field> f = {}) {
 }
 
 }  // namespace tandem::log
-
-#endif  // TANDEM_COMMON_BASE_LOG_H_

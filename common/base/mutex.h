@@ -1,8 +1,7 @@
 // Mutex, MutexLock, CondVar: std::mutex with Clang's thread-safety annotations. The project does
 // not use absl::Mutex, because Debian's build of Abseil is not instrumented and TSan reports false
 // races on it.
-#ifndef TANDEM_COMMON_BASE_MUTEX_H_
-#define TANDEM_COMMON_BASE_MUTEX_H_
+#pragma once
 
 #include <chrono>
 #include <condition_variable>
@@ -69,5 +68,3 @@ class CondVar {
 };
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_BASE_MUTEX_H_

@@ -1,8 +1,7 @@
 // Printable: makes text of unknown origin safe to print on a terminal, by escaping everything that
 // would move the cursor, change colours, or hide or reorder other text. Used by the log and by
 // programs that print answers of other processes. Pure.
-#ifndef TANDEM_COMMON_BASE_PRINTABLE_H_
-#define TANDEM_COMMON_BASE_PRINTABLE_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -24,5 +23,3 @@ inline std::string FirstLine(std::string_view text) {
 }
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_BASE_PRINTABLE_H_

@@ -1,6 +1,5 @@
 // Hashes and random numbers that are the same on every platform and in every release.
-#ifndef TANDEM_COMMON_BASE_STABLE_RANDOM_H_
-#define TANDEM_COMMON_BASE_STABLE_RANDOM_H_
+#pragma once
 
 #include <cstdint>
 #include <initializer_list>
@@ -35,5 +34,3 @@ class RandomNormal {
 };
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_BASE_STABLE_RANDOM_H_

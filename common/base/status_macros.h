@@ -1,6 +1,5 @@
 // Early return on absl::Status errors. The macros evaluate their argument once.
-#ifndef TANDEM_COMMON_BASE_STATUS_MACROS_H_
-#define TANDEM_COMMON_BASE_STATUS_MACROS_H_
+#pragma once
 
 #include <utility>
 
@@ -24,5 +23,3 @@
 // Assigns the value of the StatusOr `expr` to `lhs`, or returns its error.
 #define TANDEM_ASSIGN_OR_RETURN(lhs, expr) \
   TANDEM_ASSIGN_OR_RETURN_IMPL(TANDEM_MACRO_CONCAT(tandem_or_, __LINE__), lhs, expr)
-
-#endif  // TANDEM_COMMON_BASE_STATUS_MACROS_H_

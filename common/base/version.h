@@ -1,6 +1,5 @@
 // Identifies this build in `tandem version`, run directories, captures and GetInfo.
-#ifndef TANDEM_COMMON_BASE_VERSION_H_
-#define TANDEM_COMMON_BASE_VERSION_H_
+#pragma once
 
 #include <string_view>
 
@@ -15,5 +14,3 @@ std::string_view GitCommit();
 std::string_view CompilerVersion();  // "g++ 12.2.0"
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_BASE_VERSION_H_

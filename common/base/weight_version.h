@@ -1,7 +1,6 @@
 // WeightVersion: the number of train steps that produced a set of weights; 0 is the starting
 // checkpoint.
-#ifndef TANDEM_COMMON_BASE_WEIGHT_VERSION_H_
-#define TANDEM_COMMON_BASE_WEIGHT_VERSION_H_
+#pragma once
 
 #include <compare>
 #include <cstdint>
@@ -24,5 +23,3 @@ struct VersionSpan {
 };
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_BASE_WEIGHT_VERSION_H_

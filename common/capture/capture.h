@@ -6,8 +6,7 @@
 // A capture is a directory with tensors.safetensors (the columns) and manifest.json (the facts, and
 // the digest of the columns). The manifest is written last, so a directory without one is not a
 // capture.
-#ifndef TANDEM_COMMON_CAPTURE_CAPTURE_H_
-#define TANDEM_COMMON_CAPTURE_CAPTURE_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -141,5 +140,3 @@ absl::Status WriteCapture(const std::string& path, const Capture& capture);
 absl::StatusOr<Capture> ReadCapture(const std::string& path);
 
 }  // namespace tandem::offpolicy
-
-#endif  // TANDEM_COMMON_CAPTURE_CAPTURE_H_

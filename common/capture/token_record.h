@@ -4,8 +4,7 @@
 // policy" of PPO).
 //
 //   delta = log pi_proximal - log pi_behaviour,  w = e^delta
-#ifndef TANDEM_COMMON_CAPTURE_TOKEN_RECORD_H_
-#define TANDEM_COMMON_CAPTURE_TOKEN_RECORD_H_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -37,5 +36,3 @@ struct TokenRecord {
 };
 
 }  // namespace tandem::offpolicy
-
-#endif  // TANDEM_COMMON_CAPTURE_TOKEN_RECORD_H_

@@ -1,6 +1,5 @@
 // The c10d process groups under a Collective. Includes LibTorch. Errors are exceptions of c10d.
-#ifndef TANDEM_COMMON_COMM_BACKENDS_H_
-#define TANDEM_COMMON_COMM_BACKENDS_H_
+#pragma once
 
 #include <chrono>
 #include <stdexcept>
@@ -39,5 +38,3 @@ c10::intrusive_ptr<c10d::Backend> MakeNccl(const c10::intrusive_ptr<c10d::Store>
 std::string NcclFlightRecord();
 
 }  // namespace tandem::comm
-
-#endif  // TANDEM_COMMON_COMM_BACKENDS_H_

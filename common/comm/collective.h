@@ -5,8 +5,7 @@
 // cut off, the group is broken for good: the error names the culprits that RollCall found, and
 // every later call returns the same error. Members that want to continue make another group under
 // another name, with the members that are left.
-#ifndef TANDEM_COMMON_COMM_COLLECTIVE_H_
-#define TANDEM_COMMON_COMM_COLLECTIVE_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -70,5 +69,3 @@ class Collective {
 };
 
 }  // namespace tandem::comm
-
-#endif  // TANDEM_COMMON_COMM_COLLECTIVE_H_

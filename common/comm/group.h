@@ -1,7 +1,6 @@
 // Groups of processes, for code that does not include LibTorch: how a Collective is made, and how
 // bytes are sent from one member to all.
-#ifndef TANDEM_COMMON_COMM_GROUP_H_
-#define TANDEM_COMMON_COMM_GROUP_H_
+#pragma once
 
 #include <cstddef>
 #include <functional>
@@ -81,5 +80,3 @@ void AbortGroup(Collective& group, const std::string& reason);
 std::string FlightRecord();
 
 }  // namespace tandem::comm
-
-#endif  // TANDEM_COMMON_COMM_GROUP_H_

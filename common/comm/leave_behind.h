@@ -1,8 +1,7 @@
 // RunOrLeaveBehind: gives a deadline to a blocking call that has none and cannot be interrupted. An
 // example is the initialisation of an NCCL communicator, which waits for a member even if that
 // member has died meanwhile. Free of LibTorch.
-#ifndef TANDEM_COMMON_COMM_LEAVE_BEHIND_H_
-#define TANDEM_COMMON_COMM_LEAVE_BEHIND_H_
+#pragma once
 
 #include <functional>
 #include <string>
@@ -21,5 +20,3 @@ absl::Status RunOrLeaveBehind(const std::string& what, absl::Duration deadline,
                               std::function<void()> work);
 
 }  // namespace tandem::comm
-
-#endif  // TANDEM_COMMON_COMM_LEAVE_BEHIND_H_

@@ -2,8 +2,7 @@
 // implementation is in a shared library, which a server loads when a trainer first offers it a
 // seat. A server that receives its weights by the stream transport therefore starts without loading
 // LibTorch.
-#ifndef TANDEM_COMMON_COMM_PUSH_MEMBER_H_
-#define TANDEM_COMMON_COMM_PUSH_MEMBER_H_
+#pragma once
 
 #include <atomic>
 #include <cstddef>
@@ -61,5 +60,3 @@ inline constexpr char kJoinPushGroupSymbol[] = "TandemJoinPushGroup";
 inline constexpr char kPushMemberLibrary[] = "libtandem_push_member.so";
 
 }  // namespace tandem::comm
-
-#endif  // TANDEM_COMMON_COMM_PUSH_MEMBER_H_

@@ -2,8 +2,7 @@
 // the trainer's store. When all servers have done so, or one cannot come, the trainer writes its
 // decision. Members connect to each other only after that decision, because connecting cannot be
 // cancelled.
-#ifndef TANDEM_COMMON_COMM_PUSH_SEATS_H_
-#define TANDEM_COMMON_COMM_PUSH_SEATS_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -43,5 +42,3 @@ class PushSeats {
 };
 
 }  // namespace tandem::comm
-
-#endif  // TANDEM_COMMON_COMM_PUSH_SEATS_H_

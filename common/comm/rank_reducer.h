@@ -5,8 +5,7 @@
 //
 // Every rank ends with the same bits, because the collective makes each sum once and hands it to
 // all ranks. Use from one thread.
-#ifndef TANDEM_COMMON_COMM_RANK_REDUCER_H_
-#define TANDEM_COMMON_COMM_RANK_REDUCER_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -47,5 +46,3 @@ class RankReducer {
 };
 
 }  // namespace tandem::comm
-
-#endif  // TANDEM_COMMON_COMM_RANK_REDUCER_H_

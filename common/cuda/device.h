@@ -4,8 +4,7 @@
 // nvcc compiles these files. Tests also compile them for the CPU, with
 // tests/support/device/cuda_emulator.h in place of CUDA's headers, so they may use only what that
 // emulator provides.
-#ifndef TANDEM_COMMON_CUDA_DEVICE_H_
-#define TANDEM_COMMON_CUDA_DEVICE_H_
+#pragma once
 
 #ifndef TANDEM_EMULATED_CUDA
 #include <cuda_runtime.h>
@@ -108,5 +107,3 @@ __device__ inline T BlockSum(T x, T* shared) {
 }
 
 }  // namespace tandem::cuda
-
-#endif  // TANDEM_COMMON_CUDA_DEVICE_H_

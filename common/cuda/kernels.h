@@ -7,8 +7,7 @@
 // the stream and returns. The result of a row depends, bit for bit, on that row alone: the order of
 // sums is fixed by the row's own length. The vocabulary is at most 2^20; rows and blocks may be as
 // many as int64_t can index. Free of LibTorch and of CUDA headers. Thread-safe.
-#ifndef TANDEM_COMMON_CUDA_KERNELS_H_
-#define TANDEM_COMMON_CUDA_KERNELS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -156,5 +155,3 @@ struct ByteSums {
 void RunWordSums(const ByteSums& task, Stream stream);
 
 }  // namespace tandem::cuda
-
-#endif  // TANDEM_COMMON_CUDA_KERNELS_H_

@@ -1,8 +1,7 @@
 // Accesses a row in pieces of eight elements, with one load or store each where the row's length
 // and address allow it and element by element elsewhere. Each thread gets the same elements in both
 // cases, so sums have the same order. Only for .cu files, as device.h.
-#ifndef TANDEM_COMMON_CUDA_PIECES_H_
-#define TANDEM_COMMON_CUDA_PIECES_H_
+#pragma once
 
 #include <cstdint>
 #include <initializer_list>
@@ -77,5 +76,3 @@ void WithElement(Element element, const Call& call) {
 }
 
 }  // namespace tandem::cuda
-
-#endif  // TANDEM_COMMON_CUDA_PIECES_H_

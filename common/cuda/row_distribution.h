@@ -10,8 +10,7 @@
 // Every kernel compiles this code separately, and the compiler might fuse a product into a sum in
 // one kernel and not in another. Sums that must agree therefore use intrinsics that are never fused
 // (__fmul_rn, __dadd_rn and so on).
-#ifndef TANDEM_COMMON_CUDA_ROW_DISTRIBUTION_H_
-#define TANDEM_COMMON_CUDA_ROW_DISTRIBUTION_H_
+#pragma once
 
 #include "common/cuda/device.h"
 
@@ -192,5 +191,3 @@ __device__ inline RowSums SumSegments(int size, const OfSegment& of) {
 }
 
 }  // namespace tandem::cuda
-
-#endif  // TANDEM_COMMON_CUDA_ROW_DISTRIBUTION_H_

@@ -7,8 +7,7 @@
 //   engine     log trainer at cast of v - log replay        the two forward passes, equal weights
 //   cast       log trainer at masters of v - at cast of v   the rounding of pushed weights
 //   staleness  log trainer now - at masters of v            the updates since then
-#ifndef TANDEM_COMMON_DRIFT_ADDITIVE_SPLIT_H_
-#define TANDEM_COMMON_DRIFT_ADDITIVE_SPLIT_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -56,5 +55,3 @@ AdditiveSplit ComputeAdditiveSplit(const TokenRecord& record, const SplitScores&
                                    const BootstrapOptions& options = {});
 
 }  // namespace tandem::offpolicy
-
-#endif  // TANDEM_COMMON_DRIFT_ADDITIVE_SPLIT_H_

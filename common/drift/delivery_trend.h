@@ -10,8 +10,7 @@
 // distances.
 //
 //   y(v) = noise + a ||theta_v - theta_0||^2 + b ||theta_v - theta_(v-1)||^2
-#ifndef TANDEM_COMMON_DRIFT_DELIVERY_TREND_H_
-#define TANDEM_COMMON_DRIFT_DELIVERY_TREND_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -50,5 +49,3 @@ DeliveryTrend FitDeliveryTrend(std::span<const ProbedPush> pushes,
                                const BootstrapOptions& options = {});
 
 }  // namespace tandem::offpolicy
-
-#endif  // TANDEM_COMMON_DRIFT_DELIVERY_TREND_H_

@@ -2,8 +2,7 @@
 // proximal log-probs, before any clamp, with intervals (drift.md section 1; docs/metrics.md
 // has the formulas). Used by the trainer's step metrics and by the drift lab. Pure functions over
 // plain spans.
-#ifndef TANDEM_COMMON_DRIFT_DRIFT_METRICS_H_
-#define TANDEM_COMMON_DRIFT_DRIFT_METRICS_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -79,5 +78,3 @@ DriftMetrics ComputeDriftMetrics(const TokenRecord& record,
 std::vector<std::pair<std::string, double>> NamedDriftMetrics(const DriftMetrics& metrics);
 
 }  // namespace tandem::offpolicy
-
-#endif  // TANDEM_COMMON_DRIFT_DRIFT_METRICS_H_

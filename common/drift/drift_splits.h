@@ -1,7 +1,6 @@
 // Drift by properties of a token: the same record, split into buckets, with intervals. The bounds
 // of the buckets are fixed, so that ranks and steps can be compared and added up. Pure.
-#ifndef TANDEM_COMMON_DRIFT_DRIFT_SPLITS_H_
-#define TANDEM_COMMON_DRIFT_DRIFT_SPLITS_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -44,5 +43,3 @@ std::vector<DriftBucket> BucketDrift(const TokenRecord& record, SplitBy by,
                                      const BootstrapOptions& options = {});
 
 }  // namespace tandem::offpolicy
-
-#endif  // TANDEM_COMMON_DRIFT_DRIFT_SPLITS_H_

@@ -4,8 +4,7 @@
 // Sources of the estimators: k1, k2 and k3 are Schulman's (2020), of KL(behaviour || proximal) on
 // tokens that the behaviour policy sampled. Reverse KL, chi-square and ESS are plain importance
 // sampling. docs/metrics.md derives the calibration test.
-#ifndef TANDEM_COMMON_DRIFT_DRIFT_SUMS_H_
-#define TANDEM_COMMON_DRIFT_DRIFT_SUMS_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -96,5 +95,3 @@ ClusterSums SequenceClusters(std::span<const DriftSums> sequences);
 ClusterSums GroupClusters(std::span<const DriftSums> sequences, std::span<const int32_t> group);
 
 }  // namespace tandem::offpolicy
-
-#endif  // TANDEM_COMMON_DRIFT_DRIFT_SUMS_H_

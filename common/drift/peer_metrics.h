@@ -8,8 +8,7 @@
 // verl/trainer/ppo/rollout_corr_helper.py and verl/utils/debug/metrics.py; NeMo-RL
 // nemo_rl/algorithms/loss/loss_functions.py; TRL trl/trainer/grpo_trainer.py; prime-rl
 // src/prime_rl/trainer/rl/train.py and utils.py.
-#ifndef TANDEM_COMMON_DRIFT_PEER_METRICS_H_
-#define TANDEM_COMMON_DRIFT_PEER_METRICS_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -42,5 +41,3 @@ std::vector<std::pair<std::string, double>> PeerMetrics(Peer peer, const TokenRe
                                                         const PeerSettings& settings);
 
 }  // namespace tandem::offpolicy
-
-#endif  // TANDEM_COMMON_DRIFT_PEER_METRICS_H_

@@ -7,8 +7,7 @@
 // The tokens of the probe are always the same, so a change of its drift is a change of the two
 // sides. The visitation shift is the rest: the policy reaches states where the sides differ more,
 // or the record is not what the servers compute.
-#ifndef TANDEM_COMMON_DRIFT_PROBE_DRIFT_H_
-#define TANDEM_COMMON_DRIFT_PROBE_DRIFT_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -49,5 +48,3 @@ std::vector<double> SquareSums(std::span<const int32_t> completion, int64_t num_
 Interval IntervalOfDifference(const Interval& a, const Interval& b);
 
 }  // namespace tandem::offpolicy
-
-#endif  // TANDEM_COMMON_DRIFT_PROBE_DRIFT_H_

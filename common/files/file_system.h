@@ -4,8 +4,7 @@
 // errno names are ENOSPC, EDQUOT, EROFS, EACCES, EINVAL and EIO. "fsync" in place of the bytes
 // makes fsync fail; "exchange" makes the exchange of two directories fail, as on file systems that
 // have no such operation.
-#ifndef TANDEM_COMMON_FILES_FILE_SYSTEM_H_
-#define TANDEM_COMMON_FILES_FILE_SYSTEM_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -121,5 +120,3 @@ class DirectoryLock {
 };
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_FILES_FILE_SYSTEM_H_

@@ -5,8 +5,7 @@
 // Everything is fp32, and the order of every sum is fixed by the length of the row. A result
 // therefore does not depend on what else is computed, on the thread, or on alignment. Free of
 // LibTorch; pure.
-#ifndef TANDEM_COMMON_MODEL_FORWARD_KERNELS_H_
-#define TANDEM_COMMON_MODEL_FORWARD_KERNELS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -96,5 +95,3 @@ struct ForwardKernels {
 const ForwardKernels& ForwardKernelsFor(InstructionSet set);
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_MODEL_FORWARD_KERNELS_H_

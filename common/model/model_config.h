@@ -2,8 +2,7 @@
 // Qwen3 or Llama family needs. It reads the spelling of transformers 4 (rope_theta, rope_scaling,
 // torch_dtype) and that of transformers 5 (rope_parameters, dtype). Unsupported features are errors
 // that name the feature.
-#ifndef TANDEM_COMMON_MODEL_MODEL_CONFIG_H_
-#define TANDEM_COMMON_MODEL_MODEL_CONFIG_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -79,5 +78,3 @@ absl::StatusOr<std::vector<HostTensor>> MatchModelTensors(const ModelConfig& con
 std::vector<float> RotaryInverseFrequencies(const ModelConfig& config);
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_MODEL_MODEL_CONFIG_H_

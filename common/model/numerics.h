@@ -1,7 +1,6 @@
 // How the two sides of a run compute: device, dtype, and Numerics, what the run guarantees about
 // their arithmetic (docs/numerics.md).
-#ifndef TANDEM_COMMON_MODEL_NUMERICS_H_
-#define TANDEM_COMMON_MODEL_NUMERICS_H_
+#pragma once
 
 #include <string_view>
 
@@ -42,5 +41,3 @@ enum class Device { kCpu, kCuda };
 enum class ComputeDType { kFp32, kBf16 };
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_MODEL_NUMERICS_H_

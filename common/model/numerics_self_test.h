@@ -1,8 +1,7 @@
 // CheckInvariance: checks that the kernels, on this machine, keep the guarantee behind `invariant`
 // and `exact`. Each kernel runs on rows by themselves and together with others, at several
 // alignments, and must give the same bits.
-#ifndef TANDEM_COMMON_MODEL_NUMERICS_SELF_TEST_H_
-#define TANDEM_COMMON_MODEL_NUMERICS_SELF_TEST_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "common/model/model_config.h"
@@ -15,5 +14,3 @@ namespace tandem {
 absl::Status CheckInvariance(const ModelConfig& config, InstructionSet set);
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_MODEL_NUMERICS_SELF_TEST_H_

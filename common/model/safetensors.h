@@ -1,7 +1,6 @@
 // Safetensors: a reader, which maps files and checks every offset, and a writer, which is atomic.
 // Free of LibTorch.
-#ifndef TANDEM_COMMON_MODEL_SAFETENSORS_H_
-#define TANDEM_COMMON_MODEL_SAFETENSORS_H_
+#pragma once
 
 #include <map>
 #include <memory>
@@ -45,5 +44,3 @@ absl::Status WriteSafetensors(const std::string& path, std::span<const TensorSou
                               const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_MODEL_SAFETENSORS_H_

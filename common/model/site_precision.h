@@ -1,7 +1,6 @@
 // SitePrecision, KvQuantisation: how many significand bits are kept at each place where inference
 // engines differ in precision. Ablation steps and injected faults (engine_faults.h) set them. Pure.
-#ifndef TANDEM_COMMON_MODEL_SITE_PRECISION_H_
-#define TANDEM_COMMON_MODEL_SITE_PRECISION_H_
+#pragma once
 
 #include <bit>
 #include <cstdint>
@@ -60,5 +59,3 @@ struct KvQuantisation {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_COMMON_MODEL_SITE_PRECISION_H_

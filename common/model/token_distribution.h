@@ -1,8 +1,7 @@
 // TokenDistribution: the softmax of one row of logits, with sums in a fixed order. The engine's
 // sampler samples from it and the trainer scores with it, so that equal logits give equal
 // log-probs. Free of LibTorch; pure.
-#ifndef TANDEM_COMMON_MODEL_TOKEN_DISTRIBUTION_H_
-#define TANDEM_COMMON_MODEL_TOKEN_DISTRIBUTION_H_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -75,5 +74,3 @@ struct LogitOrder {
 LogitOrder OrderAt(InstructionSet set, std::span<const float> logits, int32_t id);
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_MODEL_TOKEN_DISTRIBUTION_H_

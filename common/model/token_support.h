@@ -13,8 +13,7 @@
 // No bytes at all mean that no id was left out.
 //
 // Free of LibTorch and protobuf; pure.
-#ifndef TANDEM_COMMON_MODEL_TOKEN_SUPPORT_H_
-#define TANDEM_COMMON_MODEL_TOKEN_SUPPORT_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -78,5 +77,3 @@ class SupportView {
 };
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_MODEL_TOKEN_SUPPORT_H_

@@ -1,7 +1,6 @@
 // Health: a process's answers to the three probes of cluster software (docs/observability.md).
 // Parts of the process set their answers as they start and reset them before they end. Thread-safe.
-#ifndef TANDEM_COMMON_OBSERVE_HEALTH_H_
-#define TANDEM_COMMON_OBSERVE_HEALTH_H_
+#pragma once
 
 #include <array>
 #include <atomic>
@@ -76,5 +75,3 @@ class Health {
 };
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_OBSERVE_HEALTH_H_

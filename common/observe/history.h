@@ -4,8 +4,7 @@
 //
 // Used by the trainer's loop and the rollout server. If the file cannot be written, events are lost
 // and the log says so once; nothing else is affected.
-#ifndef TANDEM_COMMON_OBSERVE_HISTORY_H_
-#define TANDEM_COMMON_OBSERVE_HISTORY_H_
+#pragma once
 
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -39,5 +38,3 @@ class History {
 };
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_OBSERVE_HISTORY_H_

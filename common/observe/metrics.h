@@ -1,8 +1,7 @@
 // Metrics of a process: counters, gauges and histograms, rendered in Prometheus text format
 // (observe_server.h serves it). prometheus-cpp is not visible to callers. Thread-safe. Counters,
 // gauges and histograms live as long as the registry.
-#ifndef TANDEM_COMMON_OBSERVE_METRICS_H_
-#define TANDEM_COMMON_OBSERVE_METRICS_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -67,5 +66,3 @@ class MetricsRegistry {
 };
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_OBSERVE_METRICS_H_

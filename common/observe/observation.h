@@ -1,7 +1,6 @@
 // Observation: the metrics and the health of a process and, after Serve, the port at which both can
 // be read. It is made first in a process and destroyed last. Thread-safe.
-#ifndef TANDEM_COMMON_OBSERVE_OBSERVATION_H_
-#define TANDEM_COMMON_OBSERVE_OBSERVATION_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -56,5 +55,3 @@ class Observation {
 };
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_OBSERVE_OBSERVATION_H_

@@ -11,8 +11,7 @@
 // and are refused with 503 beyond that, so that slow readers cannot block probes. civetweb is not
 // visible to callers; prometheus-cpp's exposer depends on it anyway, and it has these limits as
 // options.
-#ifndef TANDEM_COMMON_OBSERVE_OBSERVE_SERVER_H_
-#define TANDEM_COMMON_OBSERVE_OBSERVE_SERVER_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -55,5 +54,3 @@ class ObserveServer {
 };
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_OBSERVE_OBSERVE_SERVER_H_

@@ -4,8 +4,7 @@
 //
 // Used by the trainer's loop and client and by the rollout server's services. If the file cannot be
 // written, spans are lost and the log says so once; nothing else is affected.
-#ifndef TANDEM_COMMON_OBSERVE_TRACER_H_
-#define TANDEM_COMMON_OBSERVE_TRACER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -101,5 +100,3 @@ class ScopedSpan {
 };
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_OBSERVE_TRACER_H_

@@ -16,8 +16,7 @@
 // completion. Tokens that are not kept have weight 0 and leave the loss; `denominator` says whether
 // they leave its divisor too. Sums and means over a completion run over its trained tokens with
 // finite log-probs.
-#ifndef TANDEM_COMMON_OFFPOLICY_CORRECTION_H_
-#define TANDEM_COMMON_OFFPOLICY_CORRECTION_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -69,5 +68,3 @@ absl::StatusOr<Correction> ComputeCorrection(const CorrectionInputs& inputs,
 void DivideWeights(double divisor, Correction& correction);
 
 }  // namespace tandem::offpolicy
-
-#endif  // TANDEM_COMMON_OFFPOLICY_CORRECTION_H_

@@ -1,8 +1,7 @@
 // Named methods of off-policy correction, as settings of stages 6 and 7, and the complete effect of
 // a method on a batch. For offline replay and studies on toy policies; training reads the same
 // settings from its run file. Pure.
-#ifndef TANDEM_COMMON_OFFPOLICY_CORRECTION_METHOD_H_
-#define TANDEM_COMMON_OFFPOLICY_CORRECTION_METHOD_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -64,5 +63,3 @@ absl::StatusOr<MethodResult> EvaluateMethod(const MethodInputs& inputs,
                                             const MethodOptions& options);
 
 }  // namespace tandem::offpolicy
-
-#endif  // TANDEM_COMMON_OFFPOLICY_CORRECTION_METHOD_H_

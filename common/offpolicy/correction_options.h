@@ -1,7 +1,6 @@
 // CorrectionOptions: the options of stage 6. They are separate from correction.h so that option
 // trees can include them without its code.
-#ifndef TANDEM_COMMON_OFFPOLICY_CORRECTION_OPTIONS_H_
-#define TANDEM_COMMON_OFFPOLICY_CORRECTION_OPTIONS_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "common/options/options.h"
@@ -64,5 +63,3 @@ absl::Status CheckOptions(const CorrectionOptions& options);
 bool HasFilters(const CorrectionOptions& options);
 
 }  // namespace tandem::offpolicy
-
-#endif  // TANDEM_COMMON_OFFPOLICY_CORRECTION_OPTIONS_H_

@@ -1,7 +1,6 @@
 // ObjectiveOptions: the options of the policy term of stage 7. They are separate from
 // policy_objective.h so that option trees can include them without its code.
-#ifndef TANDEM_COMMON_OFFPOLICY_OBJECTIVE_OPTIONS_H_
-#define TANDEM_COMMON_OFFPOLICY_OBJECTIVE_OPTIONS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -62,5 +61,3 @@ void BindOptions(OptionBinder& binder, ObjectiveOptions& options);
 absl::Status CheckOptions(const CorrectionOptions& correction, const ObjectiveOptions& objective);
 
 }  // namespace tandem::offpolicy
-
-#endif  // TANDEM_COMMON_OFFPOLICY_OBJECTIVE_OPTIONS_H_

@@ -25,8 +25,7 @@
 //
 // sg(x): x is detached, i.e. a number without a gradient. Masked and clipped tokens still count in
 // the denominator, as with PPO's clip; only the correction removes tokens from it.
-#ifndef TANDEM_COMMON_OFFPOLICY_POLICY_OBJECTIVE_H_
-#define TANDEM_COMMON_OFFPOLICY_POLICY_OBJECTIVE_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -92,5 +91,3 @@ LossScales ComputeLossScales(std::span<const uint8_t> counted, std::span<const i
                              int64_t num_completions, const ObjectiveOptions& options);
 
 }  // namespace tandem::offpolicy
-
-#endif  // TANDEM_COMMON_OFFPOLICY_POLICY_OBJECTIVE_H_

@@ -1,8 +1,7 @@
 // ParseCommandLine: parses command lines with CLI11 and adds this project's conventions. A message
 // about an unknown flag or command names the nearest existing one, a command that only groups
 // others prints its help, and every help ends with an example.
-#ifndef TANDEM_COMMON_OPTIONS_COMMAND_LINE_H_
-#define TANDEM_COMMON_OPTIONS_COMMAND_LINE_H_
+#pragma once
 
 #include <optional>
 #include <string>
@@ -38,5 +37,3 @@ std::string FullName(const CLI::App& command);
 void PrintFailure(const std::string& program, const absl::Status& status);
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_OPTIONS_COMMAND_LINE_H_

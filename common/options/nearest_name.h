@@ -6,8 +6,7 @@
 // trainer.steps), or if few letters differ: at most a third of the longer name, but at least one;
 // two swapped letters count as one. Otherwise nothing is suggested, because a wrong suggestion
 // misleads the reader.
-#ifndef TANDEM_COMMON_OPTIONS_NEAREST_NAME_H_
-#define TANDEM_COMMON_OPTIONS_NEAREST_NAME_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -36,5 +35,3 @@ std::string NearestIfClose(std::string_view name, const std::vector<std::string>
 std::string NearestDotted(std::string_view dotted, const std::vector<std::string>& candidates);
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_OPTIONS_NEAREST_NAME_H_

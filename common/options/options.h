@@ -10,8 +10,7 @@
 //   b.Section("correction", "stage 6", [&](OptionBinder& s) { BindOptions(s, o); });
 //
 // Binding a name twice is a TANDEM_CHECK. Thread-compatible; fields must outlive the binder.
-#ifndef TANDEM_COMMON_OPTIONS_OPTIONS_H_
-#define TANDEM_COMMON_OPTIONS_OPTIONS_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -119,5 +118,3 @@ class OptionBinder {
 };
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_OPTIONS_OPTIONS_H_

@@ -1,6 +1,5 @@
 // Texts for OptionBinder: values as YAML, and ranges in words.
-#ifndef TANDEM_COMMON_OPTIONS_OPTIONS_TEXT_H_
-#define TANDEM_COMMON_OPTIONS_OPTIONS_TEXT_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -29,5 +28,3 @@ std::string QuotedText(std::string_view text);
 std::string RangeText(const NumberRange& range);
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_OPTIONS_OPTIONS_TEXT_H_

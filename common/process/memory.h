@@ -1,7 +1,6 @@
 // Memory of this process: how much it can still allocate, how much it has used, and whether it keeps
 // what it frees.
-#ifndef TANDEM_COMMON_PROCESS_MEMORY_H_
-#define TANDEM_COMMON_PROCESS_MEMORY_H_
+#pragma once
 
 #include <sys/statvfs.h>
 
@@ -48,5 +47,3 @@ inline std::string SharedMemoryProblem(uint64_t bytes) {
 }
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_PROCESS_MEMORY_H_

@@ -2,8 +2,7 @@
 // process at once, with 128 plus its number as exit code. SIGPIPE is ignored while this object
 // lives, so that a peer that died is an errno of the write. One per process, constructed in main
 // before threads start. Methods are thread-safe.
-#ifndef TANDEM_COMMON_PROCESS_STOP_SIGNAL_H_
-#define TANDEM_COMMON_PROCESS_STOP_SIGNAL_H_
+#pragma once
 
 #include <atomic>
 #include <chrono>
@@ -53,5 +52,3 @@ class EndWhileLoading {
 };
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_PROCESS_STOP_SIGNAL_H_

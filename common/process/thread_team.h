@@ -8,8 +8,7 @@
 // its core delays the others by one item only.
 //
 // Use from one thread at a time. Bodies must not throw.
-#ifndef TANDEM_COMMON_PROCESS_THREAD_TEAM_H_
-#define TANDEM_COMMON_PROCESS_THREAD_TEAM_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -98,5 +97,3 @@ class ThreadTeam {
 void EnsurePassiveThreads(int argc, char** argv);
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_PROCESS_THREAD_TEAM_H_

@@ -1,7 +1,6 @@
 // Recognises loopback addresses: servers accept plaintext there without being asked to, and stores
 // listen only there when all their users are on one machine.
-#ifndef TANDEM_COMMON_RENDEZVOUS_LOOPBACK_H_
-#define TANDEM_COMMON_RENDEZVOUS_LOOPBACK_H_
+#pragma once
 
 #include <string>
 
@@ -17,5 +16,3 @@ inline bool IsLoopback(const std::string& address) {
 }
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_RENDEZVOUS_LOOPBACK_H_

@@ -17,8 +17,7 @@
 //
 // The first launcher in this list whose variables are set is used. MASTER_ADDR and MASTER_PORT take
 // precedence over the address that a launcher implies.
-#ifndef TANDEM_COMMON_RENDEZVOUS_RANK_ENVIRONMENT_H_
-#define TANDEM_COMMON_RENDEZVOUS_RANK_ENVIRONMENT_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -60,5 +59,3 @@ absl::StatusOr<RankEnvironment> ReadRankEnvironment(const EnvironmentVariables& 
 absl::StatusOr<std::string> FirstSlurmHost(const std::string& node_list);
 
 }  // namespace tandem::comm
-
-#endif  // TANDEM_COMMON_RENDEZVOUS_RANK_ENVIRONMENT_H_

@@ -5,8 +5,7 @@
 // waits until all have come. A launch is identified by job, launch id and restart count. A process
 // of another launch gets an error that says so. A rank that died and was restarted alone does not
 // join ranks that still wait for its predecessor.
-#ifndef TANDEM_COMMON_RENDEZVOUS_RENDEZVOUS_H_
-#define TANDEM_COMMON_RENDEZVOUS_RENDEZVOUS_H_
+#pragma once
 
 #include <functional>
 #include <string>
@@ -47,5 +46,3 @@ std::string SelfName();
 std::string RanksText(const std::vector<int>& ranks);
 
 }  // namespace tandem::comm
-
-#endif  // TANDEM_COMMON_RENDEZVOUS_RENDEZVOUS_H_

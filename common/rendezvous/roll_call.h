@@ -6,8 +6,7 @@
 // records twice. A beat that has not moved belongs to a process that is dead, stopped or cut off. A
 // beat that moved, with a smaller collective number, belongs to a member that lags. A member that
 // waits long inside a collective gets a warning, and keeps waiting.
-#ifndef TANDEM_COMMON_RENDEZVOUS_ROLL_CALL_H_
-#define TANDEM_COMMON_RENDEZVOUS_ROLL_CALL_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -78,5 +77,3 @@ class RollCall {
 };
 
 }  // namespace tandem::comm
-
-#endif  // TANDEM_COMMON_RENDEZVOUS_ROLL_CALL_H_

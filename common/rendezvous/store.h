@@ -1,7 +1,6 @@
 // Store: a key-value store of short texts for the processes of a job, held by one of them (c10d's
 // TCPStore). Ranks meet and report their state through it.
-#ifndef TANDEM_COMMON_RENDEZVOUS_STORE_H_
-#define TANDEM_COMMON_RENDEZVOUS_STORE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -74,5 +73,3 @@ class Store {
 };
 
 }  // namespace tandem::comm
-
-#endif  // TANDEM_COMMON_RENDEZVOUS_STORE_H_

@@ -1,6 +1,5 @@
 // The c10d objects behind a Store, for code that makes process groups. Includes LibTorch.
-#ifndef TANDEM_COMMON_RENDEZVOUS_STORE_CONNECTION_H_
-#define TANDEM_COMMON_RENDEZVOUS_STORE_CONNECTION_H_
+#pragma once
 
 #include <string>
 
@@ -17,5 +16,3 @@ struct StoreConnection {
 };
 
 }  // namespace tandem::comm
-
-#endif  // TANDEM_COMMON_RENDEZVOUS_STORE_CONNECTION_H_

@@ -1,7 +1,6 @@
 // CallerChannel: a caller's connection to one rollout server, which is replaced after failures.
 // gRPC is not visible in this header. Thread-safe.
-#ifndef TANDEM_COMMON_RPC_CALLER_CHANNEL_H_
-#define TANDEM_COMMON_RPC_CALLER_CHANNEL_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -58,5 +57,3 @@ class CallerChannel {
 };
 
 }  // namespace tandem::rpc
-
-#endif  // TANDEM_COMMON_RPC_CALLER_CHANNEL_H_

@@ -3,8 +3,7 @@
 // caller that asked for it. A process has one secret, and shows each server another value derived
 // from it, so that a server cannot use what it was shown at other servers. Pure except for
 // NewSecret.
-#ifndef TANDEM_COMMON_RPC_CALLER_SECRET_H_
-#define TANDEM_COMMON_RPC_CALLER_SECRET_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -50,5 +49,3 @@ absl::StatusOr<std::vector<std::string>> ReadTokens(const std::string& path);
 bool TokenIsRight(const std::vector<std::string>& tokens, std::string_view authorization);
 
 }  // namespace tandem::rpc
-
-#endif  // TANDEM_COMMON_RPC_CALLER_SECRET_H_

@@ -6,8 +6,7 @@
 // (tls_identity.h).
 //
 // gRPC is not visible in this header. Thread-safe.
-#ifndef TANDEM_COMMON_RPC_CREDENTIALS_H_
-#define TANDEM_COMMON_RPC_CREDENTIALS_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -81,5 +80,3 @@ class AccessControl {
 };
 
 }  // namespace tandem::rpc
-
-#endif  // TANDEM_COMMON_RPC_CREDENTIALS_H_

@@ -1,8 +1,7 @@
 // What both sides of gRPC calls share: conversion between gRPC's and Abseil's statuses (their codes
 // are the same numbers), and deadlines. Files that include this header do not see gRPC's headers.
 // Pure.
-#ifndef TANDEM_COMMON_RPC_GRPC_CALL_H_
-#define TANDEM_COMMON_RPC_GRPC_CALL_H_
+#pragma once
 
 #include <string>
 
@@ -27,5 +26,3 @@ absl::StatusCode CodeOf(const grpc::Status& status);
 void SetDeadline(grpc::ClientContext& context, absl::Duration from_now);
 
 }  // namespace tandem::rpc
-
-#endif  // TANDEM_COMMON_RPC_GRPC_CALL_H_

@@ -1,7 +1,6 @@
 // Owners of OpenSSL objects: unique pointers that call the right free function. For .cc files that
 // use OpenSSL.
-#ifndef TANDEM_COMMON_RPC_OPENSSL_OWNER_H_
-#define TANDEM_COMMON_RPC_OPENSSL_OWNER_H_
+#pragma once
 
 #include <openssl/bio.h>
 #include <openssl/evp.h>
@@ -24,5 +23,3 @@ using OwnedCertificate = std::unique_ptr<X509, FreeWith<X509_free>>;
 using OwnedKey = std::unique_ptr<EVP_PKEY, FreeWith<EVP_PKEY_free>>;
 
 }  // namespace tandem::rpc
-
-#endif  // TANDEM_COMMON_RPC_OPENSSL_OWNER_H_

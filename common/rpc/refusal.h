@@ -3,8 +3,7 @@
 // code for a message that is too large. The name travels as trailing metadata kRefusalKey.
 //
 // Used by the rollout server's services and by the trainer's client. Free of gRPC. Pure.
-#ifndef TANDEM_COMMON_RPC_REFUSAL_H_
-#define TANDEM_COMMON_RPC_REFUSAL_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -45,5 +44,3 @@ absl::Status Refused(absl::StatusCode code, Refusal refusal, const std::string& 
 Refusal RefusalOf(const absl::Status& status);
 
 }  // namespace tandem::rpc
-
-#endif  // TANDEM_COMMON_RPC_REFUSAL_H_

@@ -1,7 +1,6 @@
 // Roles of certificate holders, and the table of which role may call which gRPC method. Used by the
 // server's auth processor and by the client's check of a server. Pure.
-#ifndef TANDEM_COMMON_RPC_ROLES_H_
-#define TANDEM_COMMON_RPC_ROLES_H_
+#pragma once
 
 #include <cstdint>
 #include <initializer_list>
@@ -69,5 +68,3 @@ std::span<const MethodRoles> MethodTable();
 absl::Status CheckCall(const PeerName& peer, std::string_view path);
 
 }  // namespace tandem::rpc
-
-#endif  // TANDEM_COMMON_RPC_ROLES_H_

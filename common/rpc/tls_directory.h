@@ -2,8 +2,7 @@
 // intermediates), tls.key and ca.crt (the authorities it trusts; several during a rotation). They
 // are PEM files, named as in a Kubernetes TLS secret and by cert-manager. OpenSSL is not visible in
 // this header.
-#ifndef TANDEM_COMMON_RPC_TLS_DIRECTORY_H_
-#define TANDEM_COMMON_RPC_TLS_DIRECTORY_H_
+#pragma once
 
 #include <string>
 
@@ -63,5 +62,3 @@ absl::StatusOr<CertificateFacts> CheckTlsFiles(const std::string& directory, con
 bool KeyIsOpenToOthers(const std::string& directory);
 
 }  // namespace tandem::rpc
-
-#endif  // TANDEM_COMMON_RPC_TLS_DIRECTORY_H_

@@ -5,8 +5,7 @@
 // directory. Logs each change, and warns before the certificate expires.
 //
 // Thread-safe. Runs one thread. Used by credentials.cc.
-#ifndef TANDEM_COMMON_RPC_TLS_IDENTITY_H_
-#define TANDEM_COMMON_RPC_TLS_IDENTITY_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -104,5 +103,3 @@ class TlsIdentity {
 };
 
 }  // namespace tandem::rpc
-
-#endif  // TANDEM_COMMON_RPC_TLS_IDENTITY_H_

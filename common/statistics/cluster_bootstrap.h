@@ -5,8 +5,7 @@
 // The interval is BCa (Efron 1987), with its levels widened for few clusters as those of a t
 // interval are (Hesterberg 2015, "What teachers should know about the bootstrap", section 5.3).
 // Pure and reproducible: the resamples are a function of the seed.
-#ifndef TANDEM_COMMON_STATISTICS_CLUSTER_BOOTSTRAP_H_
-#define TANDEM_COMMON_STATISTICS_CLUSTER_BOOTSTRAP_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -80,5 +79,3 @@ class ClusterResampler {
 };
 
 }  // namespace tandem::offpolicy
-
-#endif  // TANDEM_COMMON_STATISTICS_CLUSTER_BOOTSTRAP_H_

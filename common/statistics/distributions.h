@@ -1,6 +1,5 @@
 // Quantiles and tail probabilities for intervals and tests. Pure, thread-safe.
-#ifndef TANDEM_COMMON_STATISTICS_DISTRIBUTIONS_H_
-#define TANDEM_COMMON_STATISTICS_DISTRIBUTIONS_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -42,5 +41,3 @@ double ParetoTailIndex(std::vector<double>& weights);
 double FitParetoShape(const std::vector<double>& exceedances);
 
 }  // namespace tandem::offpolicy
-
-#endif  // TANDEM_COMMON_STATISTICS_DISTRIBUTIONS_H_

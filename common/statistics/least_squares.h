@@ -1,7 +1,6 @@
 // Robust slopes: how much of a direction is in a residual when some tokens have quite a different
 // cause. Pure.
-#ifndef TANDEM_COMMON_STATISTICS_LEAST_SQUARES_H_
-#define TANDEM_COMMON_STATISTICS_LEAST_SQUARES_H_
+#pragma once
 
 #include <vector>
 
@@ -17,5 +16,3 @@ double FitSlope(const std::vector<double>& direction, const std::vector<double>&
 double Alignment(const std::vector<double>& direction, const std::vector<double>& residual);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_COMMON_STATISTICS_LEAST_SQUARES_H_

@@ -3,8 +3,7 @@
 // VLDB 2019, arXiv 1908.10693). Values below kSmallest count as 0, so an exact 0 stays 0.
 //
 // Thread-compatible. Memory: one bin per 1 % of spread, at most a few thousand bins.
-#ifndef TANDEM_COMMON_STATISTICS_QUANTILE_SKETCH_H_
-#define TANDEM_COMMON_STATISTICS_QUANTILE_SKETCH_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -37,5 +36,3 @@ class QuantileSketch {
 };
 
 }  // namespace tandem::offpolicy
-
-#endif  // TANDEM_COMMON_STATISTICS_QUANTILE_SKETCH_H_

@@ -1,7 +1,6 @@
 // Mean and spread of a few numbers. They are added in order, so that reports have the same bits
 // every time. Pure.
-#ifndef TANDEM_COMMON_STATISTICS_SAMPLE_STATISTICS_H_
-#define TANDEM_COMMON_STATISTICS_SAMPLE_STATISTICS_H_
+#pragma once
 
 #include <limits>
 #include <numeric>
@@ -25,5 +24,3 @@ inline double SquaredDeviations(std::span<const double> values) {
 }
 
 }  // namespace tandem::offpolicy
-
-#endif  // TANDEM_COMMON_STATISTICS_SAMPLE_STATISTICS_H_

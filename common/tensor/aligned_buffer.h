@@ -1,8 +1,7 @@
 // AlignedBuffer: memory for weights, KV cache and activations. It is zeroed by the kernel, aligned
 // to a cache line, and on huge pages when it is large, which saves address translations while
 // weights are streamed. Free of LibTorch. Thread-compatible.
-#ifndef TANDEM_COMMON_TENSOR_ALIGNED_BUFFER_H_
-#define TANDEM_COMMON_TENSOR_ALIGNED_BUFFER_H_
+#pragma once
 
 #include <cstdint>
 #include <utility>
@@ -42,5 +41,3 @@ class AlignedBuffer {
 };
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_TENSOR_ALIGNED_BUFFER_H_

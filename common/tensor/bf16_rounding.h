@@ -10,8 +10,7 @@
 //            did not change give the same bits again
 //
 // NaN and infinity are kept, and a finite value stays finite.
-#ifndef TANDEM_COMMON_TENSOR_BF16_ROUNDING_H_
-#define TANDEM_COMMON_TENSOR_BF16_ROUNDING_H_
+#pragma once
 
 #include <bit>
 #include <cstdint>
@@ -62,5 +61,3 @@ constexpr uint16_t DitherBf16(float value, uint64_t name_hash, uint64_t index) {
 }
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_TENSOR_BF16_ROUNDING_H_

@@ -1,6 +1,5 @@
 // Converts between HostTensor and at::Tensor, without a copy where dtype and lifetime allow it.
-#ifndef TANDEM_COMMON_TENSOR_HOST_TENSOR_CONVERSION_H_
-#define TANDEM_COMMON_TENSOR_HOST_TENSOR_CONVERSION_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -24,5 +23,3 @@ absl::StatusOr<at::Tensor> ViewAsTensor(const HostTensor& tensor);
 absl::StatusOr<HostTensor> ToHostTensor(const std::string& name, const at::Tensor& tensor);
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_TENSOR_HOST_TENSOR_CONVERSION_H_

@@ -4,8 +4,7 @@
 // for each set. kAvx2 and kAvx512 give the same bits. kScalar has no fused multiply-add, and
 // kAvx512Bf16 multiplies bf16 pairs with an instruction that rounds differently, so the bits of
 // these two differ from all others.
-#ifndef TANDEM_COMMON_TENSOR_INSTRUCTION_SET_H_
-#define TANDEM_COMMON_TENSOR_INSTRUCTION_SET_H_
+#pragma once
 
 #include <optional>
 #include <string_view>
@@ -28,5 +27,3 @@ const std::vector<InstructionSet>& SupportedInstructionSets();
 InstructionSet ActiveInstructionSet();
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_TENSOR_INSTRUCTION_SET_H_

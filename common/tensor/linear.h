@@ -4,8 +4,7 @@
 // are exact and sums are fp32 in both cases.
 //
 // Thread-compatible. May throw c10::Error; callers wrap calls with CatchTorch.
-#ifndef TANDEM_COMMON_TENSOR_LINEAR_H_
-#define TANDEM_COMMON_TENSOR_LINEAR_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -23,5 +22,3 @@ at::Tensor LinearForward(const at::Tensor& x, const at::Tensor& weight,
                          const std::optional<at::Tensor>& bias = std::nullopt);
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_TENSOR_LINEAR_H_

@@ -1,8 +1,7 @@
 // MeasureMachineLimits: measures the most that this machine can read and multiply per second right
 // now, with a given number of threads. Benchmarks and the server's roofline metrics divide by it.
 // Free of LibTorch.
-#ifndef TANDEM_COMMON_TENSOR_MACHINE_LIMITS_H_
-#define TANDEM_COMMON_TENSOR_MACHINE_LIMITS_H_
+#pragma once
 
 #include "common/process/thread_team.h"
 #include "common/tensor/instruction_set.h"
@@ -22,5 +21,3 @@ MachineLimits MeasureMachineLimits(ThreadTeam& team, InstructionSet set);
 double RooflineSeconds(const MachineLimits& limits, double bytes, double flops);
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_TENSOR_MACHINE_LIMITS_H_

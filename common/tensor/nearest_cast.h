@@ -1,8 +1,7 @@
 // CastNearest: converts weights of a file to the dtype in which a server computes, and reads
 // elements of such files for it and for exports. Free of LibTorch, so that rollout servers can use
 // it. Pure; thread-safe.
-#ifndef TANDEM_COMMON_TENSOR_NEAREST_CAST_H_
-#define TANDEM_COMMON_TENSOR_NEAREST_CAST_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -22,5 +21,3 @@ float ElementAsFloat(DType dtype, const std::byte* bytes, int64_t i);
 absl::StatusOr<HostTensor> CastNearest(const HostTensor& tensor, DType dtype);
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_TENSOR_NEAREST_CAST_H_

@@ -12,8 +12,7 @@
 // columns, and never the sum.
 //
 // Thread-safe while nobody packs. A product may be divided among threads by panels and rows.
-#ifndef TANDEM_COMMON_TENSOR_PACKED_MATRIX_H_
-#define TANDEM_COMMON_TENSOR_PACKED_MATRIX_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -96,5 +95,3 @@ class PackedMatrix {
 };
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_TENSOR_PACKED_MATRIX_H_

@@ -1,6 +1,5 @@
 // CatchTorch: turns LibTorch's exceptions into absl::Status.
-#ifndef TANDEM_COMMON_TENSOR_TORCH_STATUS_H_
-#define TANDEM_COMMON_TENSOR_TORCH_STATUS_H_
+#pragma once
 
 #include <exception>
 #include <string>
@@ -45,5 +44,3 @@ auto CatchTorch(std::string_view what, F&& f) {
 }
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_TENSOR_TORCH_STATUS_H_

@@ -3,8 +3,7 @@
 // functions that are marked for an instruction set (TANDEM_TARGET_*). Free of LibTorch.
 //
 // Only for .cc files of kernels, which are compiled with -fopenmp-simd -Wno-psabi.
-#ifndef TANDEM_COMMON_TENSOR_VECTOR16_H_
-#define TANDEM_COMMON_TENSOR_VECTOR16_H_
+#pragma once
 
 #include <bit>
 #include <cstdint>
@@ -97,5 +96,3 @@ TANDEM_INLINE Vec16 Exp16(Vec16 x) {
 }
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_TENSOR_VECTOR16_H_

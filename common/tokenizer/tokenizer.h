@@ -1,8 +1,7 @@
 // Tokenizer: converts between text and ids and renders chat templates, as a Hugging Face directory
 // defines them, through the `tokenizers` and `minijinja` crates (common/tokenizer/ffi). Immutable
 // after Load. Thread-safe.
-#ifndef TANDEM_COMMON_TOKENIZER_TOKENIZER_H_
-#define TANDEM_COMMON_TOKENIZER_TOKENIZER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -62,5 +61,3 @@ class Tokenizer {
 };
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_TOKENIZER_TOKENIZER_H_

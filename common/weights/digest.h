@@ -1,7 +1,6 @@
 // XXH3 digests of tensors and token ids. The former prove the delivery of weights; the latter prove
 // that ids were never re-tokenised on the way.
-#ifndef TANDEM_COMMON_WEIGHTS_DIGEST_H_
-#define TANDEM_COMMON_WEIGHTS_DIGEST_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -73,5 +72,3 @@ std::string CombinedDigest(const DigestMap& digests);
 uint64_t HashTokenIds(std::span<const int32_t> ids);
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_WEIGHTS_DIGEST_H_

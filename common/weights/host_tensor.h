@@ -1,7 +1,6 @@
 // HostTensor: a named tensor as bytes in host memory, in Hugging Face layout. This is the form of
 // weights between files, the wire and the engines. Free of LibTorch.
-#ifndef TANDEM_COMMON_WEIGHTS_HOST_TENSOR_H_
-#define TANDEM_COMMON_WEIGHTS_HOST_TENSOR_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -61,5 +60,3 @@ inline TensorSource Present(HostTensor tensor) {
 }
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_WEIGHTS_HOST_TENSOR_H_

@@ -13,8 +13,7 @@
 // Under the dithered cast, 2-5 % of the bf16 elements change in a push, most by one unit in the
 // last place, which takes two bytes each in kGaps (docs/weight_push.md has the sizes).
 // Pure.
-#ifndef TANDEM_COMMON_WEIGHTS_TENSOR_DELTA_H_
-#define TANDEM_COMMON_WEIGHTS_TENSOR_DELTA_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -56,5 +55,3 @@ void SubtractDelta(TensorEncoding encoding, const TensorSpec& spec,
                    std::span<const std::byte> delta, std::span<std::byte> tensor);
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_WEIGHTS_TENSOR_DELTA_H_

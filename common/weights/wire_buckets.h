@@ -1,7 +1,6 @@
 // WireBuckets: the bytes of many tensors, concatenated and cut into buckets of one size, for a push
 // over a collective. Publisher and receiver compute the same plan from the same sizes. Pure.
-#ifndef TANDEM_COMMON_WEIGHTS_WIRE_BUCKETS_H_
-#define TANDEM_COMMON_WEIGHTS_WIRE_BUCKETS_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -27,5 +26,3 @@ struct Bucket {
 std::vector<Bucket> PlanBuckets(std::span<const int64_t> sizes, int64_t bucket_bytes);
 
 }  // namespace tandem
-
-#endif  // TANDEM_COMMON_WEIGHTS_WIRE_BUCKETS_H_

@@ -1,7 +1,6 @@
 // Attribution: one capture from the gate to a verdict: `tandem drift attribute`. Everything that is
 // printed, written as JSON or drawn comes out of this one struct.
-#ifndef TANDEM_DRIFT_LAB_ABLATION_ATTRIBUTION_H_
-#define TANDEM_DRIFT_LAB_ABLATION_ATTRIBUTION_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -62,5 +61,3 @@ absl::StatusOr<Attribution> AttributeCapture(offpolicy::Capture capture,
                                              const LadderProgress& progress);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_ABLATION_ATTRIBUTION_H_

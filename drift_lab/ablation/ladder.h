@@ -8,8 +8,7 @@
 //
 // Between engine and trainer stand factors that can be switched by themselves (cells): all 2^k
 // combinations are scored, in one fp32 engine whose sites are rounded as the serving engine's.
-#ifndef TANDEM_DRIFT_LAB_ABLATION_LADDER_H_
-#define TANDEM_DRIFT_LAB_ABLATION_LADDER_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -80,5 +79,3 @@ struct TokenParts {
 TokenParts SplitTokens(const Ladder& ladder);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_ABLATION_LADDER_H_

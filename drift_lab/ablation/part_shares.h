@@ -16,8 +16,7 @@
 // Why not by token: a rounding site gives another rounding error whenever anything before it
 // changes, so switching one factor on draws the error of the others anew. Token by token that
 // counts as its own; in the measure it does not.
-#ifndef TANDEM_DRIFT_LAB_ABLATION_PART_SHARES_H_
-#define TANDEM_DRIFT_LAB_ABLATION_PART_SHARES_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -60,5 +59,3 @@ PartShares ComputePartShares(const offpolicy::TokenRecord& record, const TokenPa
                              const offpolicy::BootstrapOptions& options = {});
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_ABLATION_PART_SHARES_H_

@@ -6,8 +6,7 @@
 // equals.
 //   share of i = sum over S without i of |S|! (k - 1 - |S|)! / k! (value[S + i] - value[S])
 // Shares add up to value[all] - value[0] whatever the interactions are (Shapley 1953).
-#ifndef TANDEM_DRIFT_LAB_ABLATION_SHAPLEY_H_
-#define TANDEM_DRIFT_LAB_ABLATION_SHAPLEY_H_
+#pragma once
 
 #include <vector>
 
@@ -24,5 +23,3 @@ std::vector<double> AloneWeights(int k, int i);  // [2^k]
 std::vector<double> LastWeights(int k, int i);   // [2^k]
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_ABLATION_SHAPLEY_H_

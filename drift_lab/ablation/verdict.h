@@ -5,8 +5,7 @@
 // that measured it switched nothing else, so it is its own discriminating measurement. The record
 // and the trainer's record are not causes but places: what is inside the record is named by its
 // diagnosis, and what that leaves stays open.
-#ifndef TANDEM_DRIFT_LAB_ABLATION_VERDICT_H_
-#define TANDEM_DRIFT_LAB_ABLATION_VERDICT_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -54,5 +53,3 @@ struct VerdictInputs {
 Verdict Judge(const VerdictInputs& inputs);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_ABLATION_VERDICT_H_

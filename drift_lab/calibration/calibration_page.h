@@ -1,6 +1,5 @@
 // CalibrationPage: the tables as the published page. Pure.
-#ifndef TANDEM_DRIFT_LAB_CALIBRATION_CALIBRATION_PAGE_H_
-#define TANDEM_DRIFT_LAB_CALIBRATION_CALIBRATION_PAGE_H_
+#pragma once
 
 #include <string>
 
@@ -24,5 +23,3 @@ std::string ToMarkdown(const CalibrationReport& report);
 std::string ToJson(const CalibrationReport& report);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_CALIBRATION_CALIBRATION_PAGE_H_

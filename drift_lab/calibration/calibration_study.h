@@ -1,6 +1,5 @@
 // CalibrationStudy: the trials a plan asks for, on threads, into a store.
-#ifndef TANDEM_DRIFT_LAB_CALIBRATION_CALIBRATION_STUDY_H_
-#define TANDEM_DRIFT_LAB_CALIBRATION_CALIBRATION_STUDY_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -29,5 +28,3 @@ absl::Status RunTrials(const Subject& subject, const CaptureShape& shape,
                        const CalibrationHooks& hooks);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_CALIBRATION_CALIBRATION_STUDY_H_

@@ -1,7 +1,6 @@
 // CalibrationTables: what the trials say about the lab (drift.md section 5): false names, slope,
 // coverage, the smallest strength that is found, confusion, abstention. Pure.
-#ifndef TANDEM_DRIFT_LAB_CALIBRATION_CALIBRATION_TABLES_H_
-#define TANDEM_DRIFT_LAB_CALIBRATION_CALIBRATION_TABLES_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -74,5 +73,3 @@ struct CalibrationTables {
 CalibrationTables MakeTables(const Trials& trials);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_CALIBRATION_CALIBRATION_TABLES_H_

@@ -1,7 +1,6 @@
 // Injectors: the faults that the lab is calibrated on, each as a dial whose strength is counted in
 // a natural size, with the cause it must be called by; and faults that the lab must not name. Pure.
-#ifndef TANDEM_DRIFT_LAB_CALIBRATION_INJECTORS_H_
-#define TANDEM_DRIFT_LAB_CALIBRATION_INJECTORS_H_
+#pragma once
 
 #include <functional>
 #include <optional>
@@ -59,5 +58,3 @@ bool IsInjectable(std::string_view cause);
 offpolicy::Interval StrengthOf(const Injector& injector, const NamedCause& cause);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_CALIBRATION_INJECTORS_H_

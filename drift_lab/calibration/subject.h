@@ -1,8 +1,7 @@
 // Subject: the model on which the lab is calibrated, in versions that differ as a run's do, and the
 // captures that a server of this project makes of it with a fault behind its claims. Everything is
 // the real thing but the network: the rollout engine draws, the lab attributes.
-#ifndef TANDEM_DRIFT_LAB_CALIBRATION_SUBJECT_H_
-#define TANDEM_DRIFT_LAB_CALIBRATION_SUBJECT_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -77,5 +76,3 @@ class Subject {
 };
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_CALIBRATION_SUBJECT_H_

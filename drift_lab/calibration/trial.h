@@ -1,6 +1,5 @@
 // Trial: one capture with a known fault, attributed; and the plan of all of them.
-#ifndef TANDEM_DRIFT_LAB_CALIBRATION_TRIAL_H_
-#define TANDEM_DRIFT_LAB_CALIBRATION_TRIAL_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -68,5 +67,3 @@ class TrialMaker {
 };
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_CALIBRATION_TRIAL_H_

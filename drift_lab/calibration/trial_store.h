@@ -1,8 +1,7 @@
 // TrialStore: finished trials in a file of JSON lines, so that a calibration of hours goes on where
 // it was interrupted. The first line says what the trials are of (format, commit of the lab,
 // subject's seed and shape): trials of something else are refused, not mixed. Thread-safe.
-#ifndef TANDEM_DRIFT_LAB_CALIBRATION_TRIAL_STORE_H_
-#define TANDEM_DRIFT_LAB_CALIBRATION_TRIAL_STORE_H_
+#pragma once
 
 #include <map>
 #include <memory>
@@ -49,5 +48,3 @@ class TrialStore {
 };
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_CALIBRATION_TRIAL_STORE_H_

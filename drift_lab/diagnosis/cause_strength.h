@@ -1,6 +1,5 @@
 // CauseStrength: what a diagnosed cause is called, how strong it is, and how sure that is. Pure.
-#ifndef TANDEM_DRIFT_LAB_DIAGNOSIS_CAUSE_STRENGTH_H_
-#define TANDEM_DRIFT_LAB_DIAGNOSIS_CAUSE_STRENGTH_H_
+#pragma once
 
 #include <span>
 
@@ -24,5 +23,3 @@ DiagnosedCause DescribeShift(const ShiftEstimate& shifts);
 DiagnosedCause DescribeNoise(const NoiseFit& noise);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_DIAGNOSIS_CAUSE_STRENGTH_H_

@@ -1,8 +1,7 @@
 // DrawDiagnosis: were the tokens drawn from the distribution that was recorded? A drift that no
 // re-score can see, because record and replay agree: log-probs recorded before a transform that the
 // sampler applied. Each transform is judged by the likelihood of the drawn tokens under it.
-#ifndef TANDEM_DRIFT_LAB_DIAGNOSIS_DRAW_DIAGNOSIS_H_
-#define TANDEM_DRIFT_LAB_DIAGNOSIS_DRAW_DIAGNOSIS_H_
+#pragma once
 
 #include <optional>
 #include <vector>
@@ -37,5 +36,3 @@ absl::StatusOr<DrawDiagnosis> DiagnoseDraws(const offpolicy::Capture& capture, R
                                             const EngineScores& claimed, rollout::ScorePath path);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_DIAGNOSIS_DRAW_DIAGNOSIS_H_

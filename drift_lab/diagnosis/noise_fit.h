@@ -10,8 +10,7 @@
 // does it come out independent: noise is drawn anew for each token, so abs(u) depends neither on
 // log p nor on the place in the completion nor on its neighbour, and the same token after the same
 // ids has another residual in each completion, which no fault of arithmetic or of weights gives.
-#ifndef TANDEM_DRIFT_LAB_DIAGNOSIS_NOISE_FIT_H_
-#define TANDEM_DRIFT_LAB_DIAGNOSIS_NOISE_FIT_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -54,5 +53,3 @@ struct NoiseFit {
 NoiseFit FitNoise(const NoiseInputs& inputs, const offpolicy::BootstrapOptions& options = {});
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_DIAGNOSIS_NOISE_FIT_H_

@@ -3,8 +3,7 @@
 // goes on over what it leaves; rows that stand at the wrong tokens and noise, which no replay
 // repeats, are found in the residual itself (record_shift.h, noise_fit.h). What nothing explains
 // stays unexplained.
-#ifndef TANDEM_DRIFT_LAB_DIAGNOSIS_RECORD_DIAGNOSIS_H_
-#define TANDEM_DRIFT_LAB_DIAGNOSIS_RECORD_DIAGNOSIS_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -68,5 +67,3 @@ absl::StatusOr<RecordDiagnosis> DiagnoseRecord(const offpolicy::Capture& capture
                                                const std::function<void(int64_t)>& progress);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_DIAGNOSIS_RECORD_DIAGNOSIS_H_

@@ -2,8 +2,7 @@
 //
 // A row is shifted by k when record[t] is several times nearer to replay[t - k] than to replay[t],
 // on average over the row: nearness comes back at a shift, which no drift of a policy does.
-#ifndef TANDEM_DRIFT_LAB_DIAGNOSIS_RECORD_SHIFT_H_
-#define TANDEM_DRIFT_LAB_DIAGNOSIS_RECORD_SHIFT_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -39,5 +38,3 @@ ShiftEstimate EstimateShifts(std::span<const float> record, std::span<const floa
 ShiftEstimate SummariseShifts(std::vector<int> shift, std::span<const int64_t> offsets);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_DIAGNOSIS_RECORD_SHIFT_H_

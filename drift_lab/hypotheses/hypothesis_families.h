@@ -1,8 +1,7 @@
 // The families of hypotheses about a record: each turns what a replay leaves into the member of its
 // family that leaves least. One per fault of drift.md section 4 that changes what a forward
 // computes.
-#ifndef TANDEM_DRIFT_LAB_HYPOTHESES_HYPOTHESIS_FAMILIES_H_
-#define TANDEM_DRIFT_LAB_HYPOTHESES_HYPOTHESIS_FAMILIES_H_
+#pragma once
 
 #include <span>
 
@@ -47,5 +46,3 @@ std::span<const FamilySearch> AllFamilies();
 FamilySearch FamilyOf(Part part);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_HYPOTHESES_HYPOTHESIS_FAMILIES_H_

@@ -2,8 +2,7 @@
 // difference each leaves. The families of hypotheses (hypothesis_families.h) are searched with it.
 //
 // Use from one thread. Cost: one engine pass over the screened completions for every Try.
-#ifndef TANDEM_DRIFT_LAB_HYPOTHESES_HYPOTHESIS_SEARCH_H_
-#define TANDEM_DRIFT_LAB_HYPOTHESES_HYPOTHESIS_SEARCH_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -90,5 +89,3 @@ class HypothesisSearch {
 };
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_HYPOTHESES_HYPOTHESIS_SEARCH_H_

@@ -1,7 +1,6 @@
 // Part: what separates two neighbouring rungs of the ladder: the vocabulary of an attribution.
 // Pure.
-#ifndef TANDEM_DRIFT_LAB_HYPOTHESES_PART_H_
-#define TANDEM_DRIFT_LAB_HYPOTHESES_PART_H_
+#pragma once
 
 #include <string_view>
 
@@ -55,5 +54,3 @@ bool IsDiagnosed(Part part);
 inline constexpr double kLogprobFloor = 2e-6;
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_HYPOTHESES_PART_H_

@@ -1,8 +1,7 @@
 // RecordHypothesis: what a server may have done behind its claims, in a form that an honest engine
 // can replay. Pure. A hypothesis that is right leaves nothing of the difference between record and
 // replay, because the engine repeats itself bit for bit (docs/numerics.md).
-#ifndef TANDEM_DRIFT_LAB_HYPOTHESES_RECORD_HYPOTHESIS_H_
-#define TANDEM_DRIFT_LAB_HYPOTHESES_RECORD_HYPOTHESIS_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -58,5 +57,3 @@ std::vector<float> ShiftRows(const std::vector<float>& replay, const std::vector
                              const std::vector<int64_t>& offsets);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_HYPOTHESES_RECORD_HYPOTHESIS_H_

@@ -4,8 +4,7 @@
 //
 // Use from one thread. Memory: packed weights of every version in the capture, and a few
 // hypotheses'.
-#ifndef TANDEM_DRIFT_LAB_HYPOTHESES_RECORD_REPLAY_H_
-#define TANDEM_DRIFT_LAB_HYPOTHESES_RECORD_REPLAY_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -91,5 +90,3 @@ class RecordReplay {
 std::vector<bool> HavingVersion(const offpolicy::Capture& capture, int64_t version);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_HYPOTHESES_RECORD_REPLAY_H_

@@ -2,8 +2,7 @@
 // shows: curves over positions, the tokens themselves and the worst of them in context. Pure but
 // for the decoding of ids, which is the caller's. Drawn by
 // cli/report/page/attribution*.js.
-#ifndef TANDEM_DRIFT_LAB_PAGES_ATTRIBUTION_PAGE_H_
-#define TANDEM_DRIFT_LAB_PAGES_ATTRIBUTION_PAGE_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -45,5 +44,3 @@ std::string AttributionPageData(const Attribution& attribution, const DecodeIds&
                                 const PageLimits& limits = {});
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PAGES_ATTRIBUTION_PAGE_H_

@@ -1,6 +1,5 @@
 // The result of an attribution for a terminal and as JSON. Pure.
-#ifndef TANDEM_DRIFT_LAB_PAGES_ATTRIBUTION_TEXT_H_
-#define TANDEM_DRIFT_LAB_PAGES_ATTRIBUTION_TEXT_H_
+#pragma once
 
 #include <string>
 
@@ -15,5 +14,3 @@ std::string AttributionTable(const Attribution& attribution);
 std::string AttributionJson(const Attribution& attribution);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PAGES_ATTRIBUTION_TEXT_H_

@@ -1,6 +1,5 @@
 // Numbers and intervals as the lab's JSON carries them: nine significant digits, null for NaN.
-#ifndef TANDEM_DRIFT_LAB_PAGES_INTERVAL_JSON_H_
-#define TANDEM_DRIFT_LAB_PAGES_INTERVAL_JSON_H_
+#pragma once
 
 #include <nlohmann/json.hpp>
 
@@ -20,5 +19,3 @@ inline nlohmann::ordered_json ToJson(const offpolicy::Interval& interval) {
 }
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PAGES_INTERVAL_JSON_H_

@@ -1,6 +1,5 @@
 // The result of a replay for a terminal and as JSON. Pure.
-#ifndef TANDEM_DRIFT_LAB_PAGES_REPLAY_TEXT_H_
-#define TANDEM_DRIFT_LAB_PAGES_REPLAY_TEXT_H_
+#pragma once
 
 #include <string>
 
@@ -15,5 +14,3 @@ std::string ReplayTable(const Replay& replay);
 std::string ReplayJson(const Replay& replay);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PAGES_REPLAY_TEXT_H_

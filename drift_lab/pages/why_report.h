@@ -1,7 +1,6 @@
 // WhyReport: "why is my ratio not 1?" on a user's own run: `tandem drift why`. The measurements and
 // the answer, for a terminal and as JSON.
-#ifndef TANDEM_DRIFT_LAB_PAGES_WHY_REPORT_H_
-#define TANDEM_DRIFT_LAB_PAGES_WHY_REPORT_H_
+#pragma once
 
 #include <string>
 
@@ -34,5 +33,3 @@ std::string WhyTable(const WhyReport& report);
 std::string WhyJson(const WhyReport& report);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PAGES_WHY_REPORT_H_

@@ -1,7 +1,6 @@
 // Cells: the injected gaps of the phase diagram and of the study of gap kinds, by name, and the
 // runs that fill them.
-#ifndef TANDEM_DRIFT_LAB_PHASE_CELLS_H_
-#define TANDEM_DRIFT_LAB_PHASE_CELLS_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -61,5 +60,3 @@ std::vector<PlannedRun> Plan(std::span<const Cell> cells, std::span<const Method
 RunOptions OptionsOf(const PlannedRun& planned);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PHASE_CELLS_H_

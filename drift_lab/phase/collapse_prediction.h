@@ -9,8 +9,7 @@
 //   healthy runs, collapses announced before they came, steps between alarm and collapse.
 //
 // Intervals resample whole seeds, thresholds held fixed.
-#ifndef TANDEM_DRIFT_LAB_PHASE_COLLAPSE_PREDICTION_H_
-#define TANDEM_DRIFT_LAB_PHASE_COLLAPSE_PREDICTION_H_
+#pragma once
 
 #include <array>
 #include <span>
@@ -48,5 +47,3 @@ struct CollapsePrediction {
 CollapsePrediction StudyPrediction(std::span<const WatchedRun> runs);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PHASE_COLLAPSE_PREDICTION_H_

@@ -1,6 +1,5 @@
 // Grid: the runs of a study, side by side on threads, into a store.
-#ifndef TANDEM_DRIFT_LAB_PHASE_GRID_H_
-#define TANDEM_DRIFT_LAB_PHASE_GRID_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -32,5 +31,3 @@ absl::Status RunGrid(std::span<const PlannedRun> plan, int threads,
 RunResult MakeRun(const PlannedRun& run);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PHASE_GRID_H_

@@ -1,7 +1,6 @@
 // Intervals over seeds: few numbers, so Student's t, and a bootstrap that takes whole seeds where
 // runs of one seed share their task, their start and their draws.
-#ifndef TANDEM_DRIFT_LAB_PHASE_INTERVALS_H_
-#define TANDEM_DRIFT_LAB_PHASE_INTERVALS_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -26,5 +25,3 @@ Interval ClusterBootstrap(int num_clusters,
                           const std::function<double(std::span<const int>)>& statistic);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PHASE_INTERVALS_H_

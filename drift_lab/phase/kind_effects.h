@@ -1,7 +1,6 @@
 // KindEffects: what a gap of one kind and one KL costs, against no gap under the same method and
 // seed.
-#ifndef TANDEM_DRIFT_LAB_PHASE_KIND_EFFECTS_H_
-#define TANDEM_DRIFT_LAB_PHASE_KIND_EFFECTS_H_
+#pragma once
 
 #include <span>
 #include <vector>
@@ -33,5 +32,3 @@ std::vector<KindEffect> MakeKindEffects(std::span<const KindCell> kinds, const C
                                         const RunStore& store);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PHASE_KIND_EFFECTS_H_

@@ -1,6 +1,5 @@
 // PhaseReport: what the studies found, as Markdown for people and as JSON for figures.
-#ifndef TANDEM_DRIFT_LAB_PHASE_PHASE_REPORT_H_
-#define TANDEM_DRIFT_LAB_PHASE_PHASE_REPORT_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -32,5 +31,3 @@ std::string ToMarkdown(const PhaseReport& report);
 std::string ToJson(const PhaseReport& report);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PHASE_PHASE_REPORT_H_

@@ -1,6 +1,5 @@
 // PhaseTable: one row a cell, one column a method, over seeds.
-#ifndef TANDEM_DRIFT_LAB_PHASE_PHASE_TABLE_H_
-#define TANDEM_DRIFT_LAB_PHASE_PHASE_TABLE_H_
+#pragma once
 
 #include <span>
 #include <string>
@@ -31,5 +30,3 @@ std::vector<PhaseEntry> MakePhaseTable(std::span<const Cell> cells, std::span<co
                                        int num_seeds, const RunStore& store);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PHASE_PHASE_TABLE_H_

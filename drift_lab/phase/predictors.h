@@ -1,7 +1,6 @@
 // Predictors: what a dashboard could watch to see a collapse coming, computed from a run's trace up
 // to a step and from nothing later. Larger means closer to an alarm.
-#ifndef TANDEM_DRIFT_LAB_PHASE_PREDICTORS_H_
-#define TANDEM_DRIFT_LAB_PHASE_PREDICTORS_H_
+#pragma once
 
 #include <span>
 #include <vector>
@@ -36,5 +35,3 @@ inline constexpr int kSmoothedRows = 2;  // a value is the mean of its row and t
 std::vector<double> PredictorValues(Predictor predictor, std::span<const TraceRow> trace);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PHASE_PREDICTORS_H_

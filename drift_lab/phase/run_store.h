@@ -2,8 +2,7 @@
 // where it was interrupted. The first line names the format; each further line is one run, keyed by
 // cell, method, seed and steps. What is asked back is what the file holds, digits and all, so that
 // a study that was resumed says the same as one that was not. Thread-compatible.
-#ifndef TANDEM_DRIFT_LAB_PHASE_RUN_STORE_H_
-#define TANDEM_DRIFT_LAB_PHASE_RUN_STORE_H_
+#pragma once
 
 #include <map>
 #include <memory>
@@ -47,5 +46,3 @@ class RunStore {
 };
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PHASE_RUN_STORE_H_

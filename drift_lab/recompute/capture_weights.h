@@ -2,8 +2,7 @@
 // servers had them, checked against the digests the capture claims. Free of LibTorch in its header.
 //
 // Loads one version at a time; memory: the mapped file, and a copy per cast.
-#ifndef TANDEM_DRIFT_LAB_RECOMPUTE_CAPTURE_WEIGHTS_H_
-#define TANDEM_DRIFT_LAB_RECOMPUTE_CAPTURE_WEIGHTS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -57,5 +56,3 @@ class CaptureWeights {
 std::vector<HostTensor> WidenToFp32(const std::vector<HostTensor>& tensors);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_RECOMPUTE_CAPTURE_WEIGHTS_H_

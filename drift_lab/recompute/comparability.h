@@ -1,8 +1,7 @@
 // The comparability gate: is there one thing that both sides scored? Before any drift number; what
 // it finds is a discrete fault, and then there is no number to print (drift.md section 3). Pure but
 // for the digests of weights, which are the caller's.
-#ifndef TANDEM_DRIFT_LAB_RECOMPUTE_COMPARABILITY_H_
-#define TANDEM_DRIFT_LAB_RECOMPUTE_COMPARABILITY_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -38,5 +37,3 @@ std::vector<GateFinding> CheckComparable(const offpolicy::Capture& capture,
                                          const ModelConfig& config);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_RECOMPUTE_COMPARABILITY_H_

@@ -2,8 +2,7 @@
 // any weights, path, precision and claimed transforms. Free of protobuf and LibTorch.
 //
 // Use from one thread. Memory: an engine with two versions of the weights.
-#ifndef TANDEM_DRIFT_LAB_RECOMPUTE_ENGINE_FORWARD_H_
-#define TANDEM_DRIFT_LAB_RECOMPUTE_ENGINE_FORWARD_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -84,5 +83,3 @@ rollout::ScoreOptions ClaimedTransforms(const offpolicy::CapturedSampling& sampl
 int64_t LongestSequence(const offpolicy::Capture& capture);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_RECOMPUTE_ENGINE_FORWARD_H_

@@ -4,8 +4,7 @@
 //
 // Use from one thread. Memory: the weights in fp32, and in bf16 their cast; trainable: gradients in
 // fp32.
-#ifndef TANDEM_DRIFT_LAB_RECOMPUTE_TRAINER_FORWARD_H_
-#define TANDEM_DRIFT_LAB_RECOMPUTE_TRAINER_FORWARD_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -81,5 +80,3 @@ class TrainerForward {
 };
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_RECOMPUTE_TRAINER_FORWARD_H_

@@ -1,7 +1,6 @@
 // The part of the comparability gate that needs files: is the model the one the capture was made
 // with, and did servers run the weights that the trainer published (comparability.h has the rest)?
-#ifndef TANDEM_DRIFT_LAB_RECOMPUTE_WEIGHTS_GATE_H_
-#define TANDEM_DRIFT_LAB_RECOMPUTE_WEIGHTS_GATE_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -20,5 +19,3 @@ absl::StatusOr<std::vector<GateFinding>> CheckModelAndWeights(const offpolicy::C
                                                               const CaptureWeights& weights);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_RECOMPUTE_WEIGHTS_GATE_H_

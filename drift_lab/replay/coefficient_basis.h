@@ -2,8 +2,7 @@
 // completion. The gradient is linear in them, so one backward pass per direction serves all
 // corrections: weights of whole completions share a direction with no correction at all, and token
 // weights are a second one until a bound acts. Pure.
-#ifndef TANDEM_DRIFT_LAB_REPLAY_COEFFICIENT_BASIS_H_
-#define TANDEM_DRIFT_LAB_REPLAY_COEFFICIENT_BASIS_H_
+#pragma once
 
 #include <span>
 #include <vector>
@@ -25,5 +24,3 @@ CoefficientBasis SpanOf(const std::vector<std::span<const double>>& rows,
                         double tolerance = kBasisTolerance);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_REPLAY_COEFFICIENT_BASIS_H_

@@ -4,8 +4,7 @@
 // The gradients themselves are never kept: each is sketched to at most kSketchWidth floats as its
 // parameters' gradients come (vector_sketch.h). Use from one thread. Memory: the trainer's masters
 // and gradients, and 1 MiB a request.
-#ifndef TANDEM_DRIFT_LAB_REPLAY_GRADIENT_GRAM_H_
-#define TANDEM_DRIFT_LAB_REPLAY_GRADIENT_GRAM_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -47,5 +46,3 @@ absl::StatusOr<GradientGram> ComputeGradientGram(TrainerForward& forward,
                                                  uint64_t seed, GramProgress progress);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_REPLAY_GRADIENT_GRAM_H_

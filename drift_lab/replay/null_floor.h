@@ -8,8 +8,7 @@
 // whatever the distribution (split conformal prediction: Papadopoulos et al. 2002, Lei et al.
 // 2018); with fewer than 1 / a - 1 values there is no such threshold. Rules with two sides take a /
 // 2 on each.
-#ifndef TANDEM_DRIFT_LAB_REPLAY_NULL_FLOOR_H_
-#define TANDEM_DRIFT_LAB_REPLAY_NULL_FLOOR_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -57,5 +56,3 @@ NullFloor MeasureNull(std::span<const offpolicy::TokenRecord> nulls);
 absl::StatusOr<std::string> NullThreshold(const NullFloor& floor, NullRule rule, double rate);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_REPLAY_NULL_FLOOR_H_

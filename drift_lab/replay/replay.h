@@ -5,8 +5,7 @@
 // The gradient is that of the trainer at the weights of the capture's step, each completion alone
 // in its row, with the trainer's dtype and numerics. The batch is one update, the first after
 // sampling.
-#ifndef TANDEM_DRIFT_LAB_REPLAY_REPLAY_H_
-#define TANDEM_DRIFT_LAB_REPLAY_REPLAY_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -61,5 +60,3 @@ struct Replay {
 absl::StatusOr<Replay> RunReplay(const ReplayOptions& options, const ReplayProgress& progress);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_REPLAY_REPLAY_H_

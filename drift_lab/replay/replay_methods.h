@@ -3,8 +3,7 @@
 // A threshold is text: the values of a method's threshold settings joined by ':', as in "2" for a
 // ceiling or "0.5:5" for bounds. Methods without a setting that acts on the first update after
 // sampling have none (docs/replay.md).
-#ifndef TANDEM_DRIFT_LAB_REPLAY_METHODS_H_
-#define TANDEM_DRIFT_LAB_REPLAY_METHODS_H_
+#pragma once
 
 #include <span>
 #include <string>
@@ -60,5 +59,3 @@ std::vector<ReplayVariant> NullVariants(const std::vector<std::string>& methods,
                                         std::vector<std::string>& notes);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_REPLAY_REPLAY_METHODS_H_

@@ -17,8 +17,7 @@
 // kLeastClusters groups has no intervals, and a number that its own samples exclude has none
 // either: lengths and angles of sums of few noisy gradients are biased, in samples of samples more
 // so.
-#ifndef TANDEM_DRIFT_LAB_REPLAY_REPLAY_NUMBERS_H_
-#define TANDEM_DRIFT_LAB_REPLAY_REPLAY_NUMBERS_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -93,5 +92,3 @@ ReplayNumbers ComputeReplayNumbers(const ReplayBatch& batch, std::span<const Var
                                    const offpolicy::BootstrapOptions& options = {});
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_REPLAY_REPLAY_NUMBERS_H_

@@ -8,8 +8,7 @@
 // read from a random offset of the block's own. E <sketch(u), sketch(v)> = <u, v>, with a variance
 // of at most about
 // (|u|^2 |v|^2 + <u, v>^2) / k; exact when there is only one block, n <= k. Pure.
-#ifndef TANDEM_DRIFT_LAB_REPLAY_VECTOR_SKETCH_H_
-#define TANDEM_DRIFT_LAB_REPLAY_VECTOR_SKETCH_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -43,5 +42,3 @@ class VectorSketch {
 };
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_REPLAY_VECTOR_SKETCH_H_

@@ -1,7 +1,6 @@
 // RunRatios: what a run recorded about the ratio of target to proximal policy, between its
 // optimizer updates: read from metrics.jsonl and config.yaml of a run directory.
-#ifndef TANDEM_DRIFT_LAB_WHY_RUN_RATIOS_H_
-#define TANDEM_DRIFT_LAB_WHY_RUN_RATIOS_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -43,5 +42,3 @@ struct WhyTarget {
 absl::StatusOr<WhyTarget> FindCapture(const std::string& path);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_WHY_RUN_RATIOS_H_

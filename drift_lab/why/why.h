@@ -8,8 +8,7 @@
 // that thing (verdict.h), *is not* when the thing changes nothing or less than kLeastShare of the
 // mean square, and *cannot tell* where the two differ in an unknown way, or an interval is too wide
 // or not known.
-#ifndef TANDEM_DRIFT_LAB_WHY_WHY_H_
-#define TANDEM_DRIFT_LAB_WHY_WHY_H_
+#pragma once
 
 #include <limits>
 #include <string>
@@ -70,5 +69,3 @@ RatioAnswer AnswerTargetOverProximal(const std::vector<Experiment>& experiments,
                                      const StepRatio* step, bool bypass);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_WHY_WHY_H_

@@ -1,6 +1,5 @@
 // The experiments of `tandem drift why` that the ladder does not have: the trainer against itself.
-#ifndef TANDEM_DRIFT_LAB_WHY_WHY_EXPERIMENTS_H_
-#define TANDEM_DRIFT_LAB_WHY_WHY_EXPERIMENTS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -51,5 +50,3 @@ absl::StatusOr<TrainerExperiments> RunTrainerExperiments(const Attribution& attr
 std::vector<std::string> DropoutFields(const std::string& config_json);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_WHY_WHY_EXPERIMENTS_H_

@@ -5,8 +5,7 @@
 // Use from one thread only, except Stage, which is thread-safe and may run beside Step. What one
 // group brings ends that group alone; after an error of Step the engine itself is broken and must
 // not be used any more (the process ends).
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_ENGINE_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_ENGINE_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -193,5 +192,3 @@ class Engine {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_ENGINE_H_

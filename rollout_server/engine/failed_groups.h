@@ -1,7 +1,6 @@
 // FailedGroups: the groups that end by themselves in one step, while the engine and the others go
 // on. Use from the engine thread only.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_FAILED_GROUPS_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_FAILED_GROUPS_H_
+#pragma once
 
 #include <vector>
 
@@ -36,5 +35,3 @@ class FailedGroups {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_FAILED_GROUPS_H_

@@ -1,8 +1,7 @@
 // KvCapacityTokens: how large an engine's KV cache is to be, before anything is allocated. Apart
 // from the engine since the answer on a GPU is a plan of the device's whole memory
 // (cuda/memory_plan.h).
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_KV_CAPACITY_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_KV_CAPACITY_H_
+#pragma once
 
 #include <cstdint>
 
@@ -20,5 +19,3 @@ namespace tandem::rollout {
 absl::StatusOr<int64_t> KvCapacityTokens(const ModelConfig& config, const EngineOptions& options);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_KV_CAPACITY_H_

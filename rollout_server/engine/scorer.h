@@ -1,7 +1,6 @@
 // MakeScoreRun: given ids through the engine's own forward, KV cache and sampler, in whole chunks
 // (prefill) or one token a step (decode), side by side or alone. The ladder's hand.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SCORER_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_SCORER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -45,5 +44,3 @@ std::unique_ptr<ScoreRun> MakeScoreRun(const ScoreContext& context,
                                        const ScoreOptions& options);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_SCORER_H_

@@ -7,8 +7,7 @@
 // DescribeFaults names every active one in the log, in GetInfo and on /metrics. Score stays honest,
 // unless it is asked for what is served: it computes with the weights, transforms and arithmetic
 // that are claimed. docs/calibration.md gives each dial's real-life counterpart and its truth.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_ENGINE_FAULTS_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_ENGINE_FAULTS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -85,5 +84,3 @@ std::vector<std::string> DescribeFaults(const EngineFaults& faults);
 absl::Status CheckFaults(const EngineFaults& faults, const ModelConfig& config);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_FAULTS_ENGINE_FAULTS_H_

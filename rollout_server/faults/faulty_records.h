@@ -1,6 +1,5 @@
 // SpoilRecord: what EngineFaults do to a finished completion on its way out. Pure.
-#ifndef TANDEM_ROLLOUT_SERVER_FAULTS_FAULTY_RECORDS_H_
-#define TANDEM_ROLLOUT_SERVER_FAULTS_FAULTY_RECORDS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -21,5 +20,3 @@ absl::Status SpoilRecord(const EngineFaults& faults, uint64_t seed, const Tokeni
                          FinishedCompletion& completion);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_FAULTS_FAULTY_RECORDS_H_

@@ -1,7 +1,6 @@
 // FaultySample: the sampler under EngineFaults: noise on the logits, undisclosed transforms, and
 // what the record says of them. FaultDraw: the random numbers of all faults. Pure.
-#ifndef TANDEM_ROLLOUT_SERVER_FAULTS_FAULTY_SAMPLING_H_
-#define TANDEM_ROLLOUT_SERVER_FAULTS_FAULTY_SAMPLING_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -46,5 +45,3 @@ absl::StatusOr<SampledToken> FaultySample(std::span<const float> logits,
                                           const EngineFaults& faults, const DrawPlace& place);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_FAULTS_FAULTY_SAMPLING_H_

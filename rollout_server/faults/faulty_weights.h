@@ -2,8 +2,7 @@
 // versions before, on the way to them, or without one tensor. Keeps as many versions as that needs
 // in host memory and packs at the install, so an install takes as long as packing does. Use from
 // the engine thread only.
-#ifndef TANDEM_ROLLOUT_SERVER_FAULTS_FAULTY_WEIGHTS_H_
-#define TANDEM_ROLLOUT_SERVER_FAULTS_FAULTY_WEIGHTS_H_
+#pragma once
 
 #include <deque>
 #include <memory>
@@ -60,5 +59,3 @@ class FaultyWeights {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_FAULTS_FAULTY_WEIGHTS_H_

@@ -3,8 +3,7 @@
 // GroupRegistry.
 //
 // Pure: no clock, no thread. Thread-compatible.
-#ifndef TANDEM_ROLLOUT_SERVER_GROUPS_ADMISSION_BATCHES_H_
-#define TANDEM_ROLLOUT_SERVER_GROUPS_ADMISSION_BATCHES_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -69,5 +68,3 @@ class AdmissionBatches {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_GROUPS_ADMISSION_BATCHES_H_

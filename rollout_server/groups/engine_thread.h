@@ -4,8 +4,7 @@
 // Life cycle: construct, Start, Stop (or destroy). Thread-safe after Start. It waits passively: an
 // idle or paused server costs no CPU. After Stop, or after the engine failed, every command is
 // answered with UNAVAILABLE, so no caller waits for ever.
-#ifndef TANDEM_ROLLOUT_SERVER_GROUPS_ENGINE_THREAD_H_
-#define TANDEM_ROLLOUT_SERVER_GROUPS_ENGINE_THREAD_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -174,5 +173,3 @@ class EngineThread : public WeightSink {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_GROUPS_ENGINE_THREAD_H_

@@ -1,6 +1,5 @@
 // GroupAsk: one call for a group, as GroupRegistry takes it from RolloutService.
-#ifndef TANDEM_ROLLOUT_SERVER_GROUPS_GROUP_ASK_H_
-#define TANDEM_ROLLOUT_SERVER_GROUPS_GROUP_ASK_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -32,5 +31,3 @@ struct GroupAsk {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_GROUPS_GROUP_ASK_H_

@@ -3,8 +3,7 @@
 // again.
 //
 // Thread-safe.
-#ifndef TANDEM_ROLLOUT_SERVER_GROUPS_GROUP_CALL_H_
-#define TANDEM_ROLLOUT_SERVER_GROUPS_GROUP_CALL_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -74,5 +73,3 @@ class GroupCall {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_GROUPS_GROUP_CALL_H_

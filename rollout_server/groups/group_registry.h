@@ -8,8 +8,7 @@
 // Memory: `memory_bytes` for all that groups hold beside the KV cache (engine/byte_meter.h). When
 // it is full, finished groups are forgotten first, then new ones are refused, and when what runs
 // outgrows it guests' and then the youngest groups are ended.
-#ifndef TANDEM_ROLLOUT_SERVER_GROUPS_GROUP_REGISTRY_H_
-#define TANDEM_ROLLOUT_SERVER_GROUPS_GROUP_REGISTRY_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -196,5 +195,3 @@ class GroupRegistry {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_GROUPS_GROUP_REGISTRY_H_

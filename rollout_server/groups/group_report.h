@@ -1,6 +1,5 @@
 // GroupReport: how one group went, for metrics and spans. Plain values, made by GroupRegistry.
-#ifndef TANDEM_ROLLOUT_SERVER_GROUPS_GROUP_REPORT_H_
-#define TANDEM_ROLLOUT_SERVER_GROUPS_GROUP_REPORT_H_
+#pragma once
 
 #include <cstdint>
 
@@ -30,5 +29,3 @@ inline double SecondsBetweenTokens(const GroupReport& report) {
 void RecordSpans(const GroupReport& report, int64_t ended_unix_ns, Tracer* tracer);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_GROUPS_GROUP_REPORT_H_

@@ -1,6 +1,5 @@
 // LoadModelEngine: the real Engine as EngineThread's StepEngine, with the facts of what it serves.
-#ifndef TANDEM_ROLLOUT_SERVER_GROUPS_MODEL_ENGINE_H_
-#define TANDEM_ROLLOUT_SERVER_GROUPS_MODEL_ENGINE_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -21,5 +20,3 @@ absl::StatusOr<LoadedEngine> LoadModelEngine(const std::string& directory,
                                              const EngineOptions& options);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_GROUPS_MODEL_ENGINE_H_

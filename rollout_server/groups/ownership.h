@@ -6,8 +6,7 @@
 // owner's run id without both is refused.
 //
 // Thread-safe. Time comes in through the constructor; a lease runs on the monotonic clock.
-#ifndef TANDEM_ROLLOUT_SERVER_GROUPS_OWNERSHIP_H_
-#define TANDEM_ROLLOUT_SERVER_GROUPS_OWNERSHIP_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -113,5 +112,3 @@ class Ownership {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_GROUPS_OWNERSHIP_H_

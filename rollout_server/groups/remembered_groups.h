@@ -2,8 +2,7 @@
 // by GroupRegistry.
 //
 // Pure: no clock, no thread. Thread-compatible.
-#ifndef TANDEM_ROLLOUT_SERVER_GROUPS_REMEMBERED_GROUPS_H_
-#define TANDEM_ROLLOUT_SERVER_GROUPS_REMEMBERED_GROUPS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -70,5 +69,3 @@ class RememberedGroups {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_GROUPS_REMEMBERED_GROUPS_H_

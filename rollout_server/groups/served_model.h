@@ -1,7 +1,6 @@
 // ServedModel: the facts about the model a server serves that never change while it runs. Made by
 // LoadModelEngine, read by the services.
-#ifndef TANDEM_ROLLOUT_SERVER_GROUPS_SERVED_MODEL_H_
-#define TANDEM_ROLLOUT_SERVER_GROUPS_SERVED_MODEL_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -33,5 +32,3 @@ struct ServedModel {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_GROUPS_SERVED_MODEL_H_

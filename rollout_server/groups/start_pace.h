@@ -3,8 +3,7 @@
 // by GroupRegistry to refuse what would start after its deadline.
 //
 // Pure: no clock, no thread. Thread-compatible. Times are seconds of one clock.
-#ifndef TANDEM_ROLLOUT_SERVER_GROUPS_START_PACE_H_
-#define TANDEM_ROLLOUT_SERVER_GROUPS_START_PACE_H_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -38,5 +37,3 @@ class StartPace {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_GROUPS_START_PACE_H_

@@ -1,7 +1,6 @@
 // StepEngine: what EngineThread needs of an engine. ModelEngine adapts the real Engine (same
 // contracts, see rollout_server/engine/engine.h); tests serve a scripted one without LibTorch.
-#ifndef TANDEM_ROLLOUT_SERVER_GROUPS_STEP_ENGINE_H_
-#define TANDEM_ROLLOUT_SERVER_GROUPS_STEP_ENGINE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -45,5 +44,3 @@ class StepEngine {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_GROUPS_STEP_ENGINE_H_

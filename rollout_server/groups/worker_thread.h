@@ -1,8 +1,7 @@
 // WorkerThread: runs tasks one after the other, off the gRPC threads. WeightService commits on it.
 //
 // Thread-safe. Destruction runs what is queued, then joins.
-#ifndef TANDEM_ROLLOUT_SERVER_GROUPS_WORKER_THREAD_H_
-#define TANDEM_ROLLOUT_SERVER_GROUPS_WORKER_THREAD_H_
+#pragma once
 
 #include <deque>
 #include <functional>
@@ -36,5 +35,3 @@ class WorkerThread {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_GROUPS_WORKER_THREAD_H_

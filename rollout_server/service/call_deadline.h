@@ -1,6 +1,5 @@
 // Deadlines of calls, as the server sees them.
-#ifndef TANDEM_ROLLOUT_SERVER_SERVICE_CALL_DEADLINE_H_
-#define TANDEM_ROLLOUT_SERVER_SERVICE_CALL_DEADLINE_H_
+#pragma once
 
 #include <chrono>
 #include <cmath>
@@ -36,5 +35,3 @@ inline absl::StatusCode CalledOff(double seconds_given, double seconds_left) {
 }
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_SERVICE_CALL_DEADLINE_H_

@@ -1,6 +1,5 @@
 // What a gRPC call shows of its caller: the secret in its metadata, the name in its certificate.
-#ifndef TANDEM_ROLLOUT_SERVER_SERVICE_CALL_PROOF_H_
-#define TANDEM_ROLLOUT_SERVER_SERVICE_CALL_PROOF_H_
+#pragma once
 
 #include <string>
 #include <utility>
@@ -24,5 +23,3 @@ CallerProof ProofOf(const Context& context, std::string run_id) {
 }
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_SERVICE_CALL_PROOF_H_

@@ -1,6 +1,5 @@
 // The caller's span, from the `traceparent` header of a gRPC call.
-#ifndef TANDEM_ROLLOUT_SERVER_SERVICE_CALL_TRACE_H_
-#define TANDEM_ROLLOUT_SERVER_SERVICE_CALL_TRACE_H_
+#pragma once
 
 #include "common/observe/tracer.h"
 
@@ -16,5 +15,3 @@ TraceContext TraceOf(const Context& context) {
 }
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_SERVICE_CALL_TRACE_H_

@@ -1,7 +1,6 @@
 // InjectionAlarm: makes injected faults loud: a gauge on /metrics, and a warning that names them
 // all at the start and every 100 groups. Silent on a healthy server. OnEvents: engine thread only.
-#ifndef TANDEM_ROLLOUT_SERVER_SERVICE_INJECTION_ALARM_H_
-#define TANDEM_ROLLOUT_SERVER_SERVICE_INJECTION_ALARM_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -33,5 +32,3 @@ class InjectionAlarm {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_SERVICE_INJECTION_ALARM_H_

@@ -1,6 +1,5 @@
 // The host in what gRPC calls a peer: where a call comes from. Pure.
-#ifndef TANDEM_ROLLOUT_SERVER_SERVICE_PEER_HOST_H_
-#define TANDEM_ROLLOUT_SERVER_SERVICE_PEER_HOST_H_
+#pragma once
 
 #include <string>
 
@@ -11,5 +10,3 @@ namespace tandem::rollout {
 std::string PeerHost(const std::string& peer);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_SERVICE_PEER_HOST_H_

@@ -1,6 +1,5 @@
 // What a rollout server answers to /readyz and /livez. Pure.
-#ifndef TANDEM_ROLLOUT_SERVER_SERVICE_READINESS_H_
-#define TANDEM_ROLLOUT_SERVER_SERVICE_READINESS_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -29,5 +28,3 @@ ProbeAnswer JudgeReadiness(const ReadinessFacts& facts);
 ProbeAnswer JudgeLiveness(double silent_seconds, double bound_seconds);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_SERVICE_READINESS_H_

@@ -1,6 +1,5 @@
 // gRPC server reflection, off unless a run asks for it.
-#ifndef TANDEM_ROLLOUT_SERVER_SERVICE_REFLECTION_H_
-#define TANDEM_ROLLOUT_SERVER_SERVICE_REFLECTION_H_
+#pragma once
 
 #include "absl/status/status.h"
 
@@ -12,5 +11,3 @@ namespace tandem::rollout {
 absl::Status EnableReflection();
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_SERVICE_REFLECTION_H_

@@ -1,7 +1,6 @@
 // Conversions between proto/rollout.proto and the server's plain structs: the one place where a
 // request's fields are checked before anything is started (stages 1 and 2-3). Pure functions.
-#ifndef TANDEM_ROLLOUT_SERVER_SERVICE_ROLLOUT_MESSAGES_H_
-#define TANDEM_ROLLOUT_SERVER_SERVICE_ROLLOUT_MESSAGES_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -55,5 +54,3 @@ void ScoreToWire(const SequenceScore& score, v1::SequenceScore* wire);
 inline constexpr int64_t kMaxScoreTokens = 65536;
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_SERVICE_ROLLOUT_MESSAGES_H_

@@ -1,8 +1,7 @@
 // RolloutService: GenerateGroup, Score, AbortGroup and GetInfo over gRPC (stages 1 to 3; contract
 // in proto/rollout.proto). Callback API: a gRPC thread checks, hands over, and returns; it never
 // computes.
-#ifndef TANDEM_ROLLOUT_SERVER_SERVICE_ROLLOUT_SERVICE_H_
-#define TANDEM_ROLLOUT_SERVER_SERVICE_ROLLOUT_SERVICE_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -44,5 +43,3 @@ struct ServiceParts {
 std::unique_ptr<grpc::Service> MakeRolloutService(const ServiceParts& parts);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_SERVICE_ROLLOUT_SERVICE_H_

@@ -1,8 +1,7 @@
 // ServerHistory: what a rollout server writes into its history (common/observe/history.h): the
 // weights it installed, and the completions it drew under them. docs/run_directory.md has the schema.
 // Used by rollout_server.cc and weight_service.cc. A null history writes nothing. Thread-safe.
-#ifndef TANDEM_ROLLOUT_SERVER_SERVICE_SERVER_HISTORY_H_
-#define TANDEM_ROLLOUT_SERVER_SERVICE_SERVER_HISTORY_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -38,5 +37,3 @@ class ServerHistory {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_SERVICE_SERVER_HISTORY_H_

@@ -1,6 +1,5 @@
 // ServerMetrics: the numbers a rollout server shows on /metrics. Thread-safe.
-#ifndef TANDEM_ROLLOUT_SERVER_SERVICE_SERVER_METRICS_H_
-#define TANDEM_ROLLOUT_SERVER_SERVICE_SERVER_METRICS_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -83,5 +82,3 @@ class ServerMetrics {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_SERVICE_SERVER_METRICS_H_

@@ -1,8 +1,7 @@
 // WeightService: the weight push over gRPC (stage 9; contract in proto/weights.proto). Commits and
 // claims run one after the other on a worker thread, and what waits for other members of the push
 // group on another; chunks are copied where they arrive.
-#ifndef TANDEM_ROLLOUT_SERVER_SERVICE_WEIGHT_SERVICE_H_
-#define TANDEM_ROLLOUT_SERVER_SERVICE_WEIGHT_SERVICE_H_
+#pragma once
 
 #include <memory>
 
@@ -16,5 +15,3 @@ std::unique_ptr<grpc::Service> MakeWeightService(const ServiceParts& parts, Work
                                                  WorkerThread* push_worker);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_SERVICE_WEIGHT_SERVICE_H_

@@ -1,8 +1,7 @@
 // BucketStore: where the buckets of a push go at a server: through host memory into staging, or
 // into the place of the next weights in the engine's own memory. WeightReceiver makes them,
 // PushSeat fills them.
-#ifndef TANDEM_ROLLOUT_SERVER_WEIGHTS_BUCKET_STORE_H_
-#define TANDEM_ROLLOUT_SERVER_WEIGHTS_BUCKET_STORE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -32,5 +31,3 @@ class BucketStore {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_WEIGHTS_BUCKET_STORE_H_

@@ -1,7 +1,6 @@
 // PushSeat: this server's seat in the group of a trainer and its servers, through which weights
 // come in broadcasts of the trainer (stage 9). WeightService lets it join and receive.
-#ifndef TANDEM_ROLLOUT_SERVER_WEIGHTS_PUSH_SEAT_H_
-#define TANDEM_ROLLOUT_SERVER_WEIGHTS_PUSH_SEAT_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -69,5 +68,3 @@ class PushSeat {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_WEIGHTS_PUSH_SEAT_H_

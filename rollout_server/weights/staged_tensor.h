@@ -1,7 +1,6 @@
 // StagedTensor: one tensor of a weight push while it arrives: dense bytes, or a delta over the live
 // version's. Used by WeightReceiver, which guards it.
-#ifndef TANDEM_ROLLOUT_SERVER_WEIGHTS_STAGED_TENSOR_H_
-#define TANDEM_ROLLOUT_SERVER_WEIGHTS_STAGED_TENSOR_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -76,5 +75,3 @@ class StagedTensor {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_WEIGHTS_STAGED_TENSOR_H_

@@ -9,8 +9,7 @@
 // and packs without holding back the other calls or the decode steps. Memory: one copy of the model
 // in Hugging Face layout from Reserve or the first Begin on: staging, and after a commit the base
 // of the next delta.
-#ifndef TANDEM_ROLLOUT_SERVER_WEIGHTS_WEIGHT_RECEIVER_H_
-#define TANDEM_ROLLOUT_SERVER_WEIGHTS_WEIGHT_RECEIVER_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -165,5 +164,3 @@ class WeightReceiver {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_WEIGHTS_WEIGHT_RECEIVER_H_

@@ -1,7 +1,6 @@
 // WeightSink: what WeightReceiver needs of the engine; EngineThread is it, tests keep tensors in
 // memory.
-#ifndef TANDEM_ROLLOUT_SERVER_WEIGHTS_WEIGHT_SINK_H_
-#define TANDEM_ROLLOUT_SERVER_WEIGHTS_WEIGHT_SINK_H_
+#pragma once
 
 #include <memory>
 #include <optional>
@@ -34,5 +33,3 @@ class WeightSink {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_WEIGHTS_WEIGHT_SINK_H_

@@ -1,6 +1,5 @@
 // A small tokenizer's directory in which one file is the fuzzer's.
-#ifndef TANDEM_TESTS_FUZZ_TOKENIZER_FILES_H_
-#define TANDEM_TESTS_FUZZ_TOKENIZER_FILES_H_
+#pragma once
 
 #include <cstdint>
 #include <fstream>
@@ -32,5 +31,3 @@ class TokenizerFiles {
 };
 
 }  // namespace tandem::testing
-
-#endif  // TANDEM_TESTS_FUZZ_TOKENIZER_FILES_H_

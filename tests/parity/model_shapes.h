@@ -1,7 +1,6 @@
 // Shapes of the tiny model that differ from Llama's as families of models do, for tests of both
 // sides.
-#ifndef TANDEM_TESTS_PARITY_MODEL_SHAPES_H_
-#define TANDEM_TESTS_PARITY_MODEL_SHAPES_H_
+#pragma once
 
 #include "common/model/model_config.h"
 
@@ -21,5 +20,3 @@ inline void Qwen3Like(ModelConfig& config) {
 }
 
 }  // namespace tandem::testing
-
-#endif  // TANDEM_TESTS_PARITY_MODEL_SHAPES_H_

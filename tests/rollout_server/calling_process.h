@@ -1,6 +1,5 @@
 // Process: whoever calls a rollout server, with one call a method: for tests of who may do what.
-#ifndef TANDEM_TESTS_ROLLOUT_SERVER_CALLING_PROCESS_H_
-#define TANDEM_TESTS_ROLLOUT_SERVER_CALLING_PROCESS_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -167,5 +166,3 @@ class Process {
 };
 
 }  // namespace tandem::rollout::testing
-
-#endif  // TANDEM_TESTS_ROLLOUT_SERVER_CALLING_PROCESS_H_

@@ -1,6 +1,5 @@
 // Reader and MakeAsk: a caller of GroupRegistry without gRPC, and what it asks.
-#ifndef TANDEM_TESTS_ROLLOUT_SERVER_GROUP_READER_H_
-#define TANDEM_TESTS_ROLLOUT_SERVER_GROUP_READER_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -64,5 +63,3 @@ inline GroupRegistry::Ask MakeAsk(int64_t group_id, int32_t tokens = 2,
 }
 
 }  // namespace tandem::rollout::testing
-
-#endif  // TANDEM_TESTS_ROLLOUT_SERVER_GROUP_READER_H_

@@ -1,7 +1,6 @@
 // MemoryArrival: ArrivingWeights in host memory: what a device is to a push, without one; and what
 // a scripted engine makes of it.
-#ifndef TANDEM_TESTS_ROLLOUT_SERVER_MEMORY_ARRIVAL_H_
-#define TANDEM_TESTS_ROLLOUT_SERVER_MEMORY_ARRIVAL_H_
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -92,5 +91,3 @@ class EngineWithArrivals : public StepEngine {
 };
 
 }  // namespace tandem::rollout::testing
-
-#endif  // TANDEM_TESTS_ROLLOUT_SERVER_MEMORY_ARRIVAL_H_

@@ -1,6 +1,5 @@
 // PushTest: a ServerTest that run "run" owns under epoch 1, and calls of a weight push.
-#ifndef TANDEM_TESTS_ROLLOUT_SERVER_PUSH_FIXTURE_H_
-#define TANDEM_TESTS_ROLLOUT_SERVER_PUSH_FIXTURE_H_
+#pragma once
 
 #include <string>
 #include <utility>
@@ -109,5 +108,3 @@ class PushTest : public ServerTest {
 };
 
 }  // namespace tandem::rollout::testing
-
-#endif  // TANDEM_TESTS_ROLLOUT_SERVER_PUSH_FIXTURE_H_

@@ -4,8 +4,7 @@
 // ends after N steps. A prompt that begins with 666 is refused by Add, 667 fails the engine, 668
 // its own group at its second token. A score takes one slice for each sequence, holds a token of
 // KV, and never ends when the first id is 999.
-#ifndef TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_ENGINE_H_
-#define TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_ENGINE_H_
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -187,5 +186,3 @@ class ScriptedEngine : public EngineWithArrivals {
 };
 
 }  // namespace tandem::rollout::testing
-
-#endif  // TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_ENGINE_H_

@@ -1,6 +1,5 @@
 // ScriptedModel: what a server with a ScriptedEngine says that it serves.
-#ifndef TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_MODEL_H_
-#define TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_MODEL_H_
+#pragma once
 
 #include <cstddef>
 #include <vector>
@@ -26,5 +25,3 @@ inline ServedModel ScriptedModel() {
 }
 
 }  // namespace tandem::rollout::testing
-
-#endif  // TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_MODEL_H_

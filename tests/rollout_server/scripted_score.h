@@ -1,6 +1,5 @@
 // ScriptedScore: the scores of a ScriptedEngine.
-#ifndef TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_SCORE_H_
-#define TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_SCORE_H_
+#pragma once
 
 #include <cstdint>
 #include <utility>
@@ -64,5 +63,3 @@ class ScriptedScore : public ScoreRun {
 };
 
 }  // namespace tandem::rollout::testing
-
-#endif  // TANDEM_TESTS_ROLLOUT_SERVER_SCRIPTED_SCORE_H_

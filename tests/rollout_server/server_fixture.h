@@ -1,6 +1,5 @@
 // ServerTest: a rollout server with the scripted engine behind real gRPC on a free port.
-#ifndef TANDEM_TESTS_ROLLOUT_SERVER_SERVER_FIXTURE_H_
-#define TANDEM_TESTS_ROLLOUT_SERVER_SERVER_FIXTURE_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -134,5 +133,3 @@ MATCHER_P2(GrpcFailsWith, code, substring, "a gRPC error with this code and mess
 }
 
 }  // namespace tandem::rollout::testing
-
-#endif  // TANDEM_TESTS_ROLLOUT_SERVER_SERVER_FIXTURE_H_

@@ -1,7 +1,6 @@
 // SilentListener: listens on a port of this machine, and never says a word, as a trainer would that
 // was stopped.
-#ifndef TANDEM_TESTS_ROLLOUT_SERVER_SILENT_LISTENER_H_
-#define TANDEM_TESTS_ROLLOUT_SERVER_SILENT_LISTENER_H_
+#pragma once
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -35,5 +34,3 @@ class SilentListener {
 };
 
 }  // namespace tandem::rollout::testing
-
-#endif  // TANDEM_TESTS_ROLLOUT_SERVER_SILENT_LISTENER_H_

@@ -1,6 +1,5 @@
 // StepGate: lets a test say when a scripted engine may step.
-#ifndef TANDEM_TESTS_ROLLOUT_SERVER_STEP_GATE_H_
-#define TANDEM_TESTS_ROLLOUT_SERVER_STEP_GATE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -34,5 +33,3 @@ class StepGate {
 };
 
 }  // namespace tandem::rollout::testing
-
-#endif  // TANDEM_TESTS_ROLLOUT_SERVER_STEP_GATE_H_

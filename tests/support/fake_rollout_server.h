@@ -1,8 +1,7 @@
 // FakeRolloutServer: RolloutService and WeightService in this process on a real port, without a
 // model. It answers groups from a script, keeps the weights it is pushed, and checks the life cycle
 // of pushes, so that tests can expose the trainer's client, publisher and loop to every failure.
-#ifndef TANDEM_TESTS_SUPPORT_FAKE_ROLLOUT_SERVER_H_
-#define TANDEM_TESTS_SUPPORT_FAKE_ROLLOUT_SERVER_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -79,5 +78,3 @@ class FakeRolloutServer {
 };
 
 }  // namespace tandem::testing
-
-#endif  // TANDEM_TESTS_SUPPORT_FAKE_ROLLOUT_SERVER_H_

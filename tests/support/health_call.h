@@ -1,6 +1,5 @@
 // CheckHealth: one call of gRPC's standard health service, whose stubs gRPC does not ship.
-#ifndef TANDEM_TESTS_SUPPORT_HEALTH_CALL_H_
-#define TANDEM_TESTS_SUPPORT_HEALTH_CALL_H_
+#pragma once
 
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -43,5 +42,3 @@ inline grpc::Status CheckHealth(const std::shared_ptr<grpc::Channel>& channel) {
 }
 
 }  // namespace tandem::testing
-
-#endif  // TANDEM_TESTS_SUPPORT_HEALTH_CALL_H_

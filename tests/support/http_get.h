@@ -1,7 +1,6 @@
 // Speaks HTTP with a port of this machine at the level of bytes, so that tests see what is on the
 // wire.
-#ifndef TANDEM_TESTS_SUPPORT_HTTP_GET_H_
-#define TANDEM_TESTS_SUPPORT_HTTP_GET_H_
+#pragma once
 
 #include <arpa/inet.h>
 #include <sys/socket.h>
@@ -39,5 +38,3 @@ inline std::string HttpGet(int port, const std::string& path) {
 }
 
 }  // namespace tandem::testing
-
-#endif  // TANDEM_TESTS_SUPPORT_HTTP_GET_H_

@@ -1,7 +1,6 @@
 // Identities for tests of mutual TLS: authorities, and valid and invalid TLS directories signed by
 // them.
-#ifndef TANDEM_TESTS_SUPPORT_IDENTITIES_H_
-#define TANDEM_TESTS_SUPPORT_IDENTITIES_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -63,5 +62,3 @@ inline std::string WriteIdentity(const std::string& directory,
 }
 
 }  // namespace tandem::testing
-
-#endif  // TANDEM_TESTS_SUPPORT_IDENTITIES_H_

@@ -1,6 +1,5 @@
 // Ranks as threads of this process, connected by a real store and real Gloo connections.
-#ifndef TANDEM_TESTS_SUPPORT_RANK_THREADS_H_
-#define TANDEM_TESTS_SUPPORT_RANK_THREADS_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -57,5 +56,3 @@ inline std::vector<absl::Status> OnRanks(
 }
 
 }  // namespace tandem::testing
-
-#endif  // TANDEM_TESTS_SUPPORT_RANK_THREADS_H_

@@ -1,6 +1,5 @@
 // Runs a program without a shell, so that its arguments may contain spaces.
-#ifndef TANDEM_TESTS_SUPPORT_RUN_PROGRAM_H_
-#define TANDEM_TESTS_SUPPORT_RUN_PROGRAM_H_
+#pragma once
 
 #include <spawn.h>
 #include <sys/wait.h>
@@ -25,5 +24,3 @@ inline int RunProgram(std::vector<std::string> arguments) {
 }
 
 }  // namespace tandem::testing
-
-#endif  // TANDEM_TESTS_SUPPORT_RUN_PROGRAM_H_

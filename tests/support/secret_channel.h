@@ -1,7 +1,6 @@
 // A channel that shows a secret with every call, as CallerChannel does, for tests that call a
 // server through their own stubs.
-#ifndef TANDEM_TESTS_SUPPORT_SECRET_CHANNEL_H_
-#define TANDEM_TESTS_SUPPORT_SECRET_CHANNEL_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/support/client_interceptor.h>
@@ -56,5 +55,3 @@ inline std::shared_ptr<grpc::Channel> SecretChannel(
 }
 
 }  // namespace tandem::testing
-
-#endif  // TANDEM_TESTS_SUPPORT_SECRET_CHANNEL_H_

@@ -1,6 +1,5 @@
 // IsOk() and FailsWith(code, substring) for absl::Status and absl::StatusOr.
-#ifndef TANDEM_TESTS_SUPPORT_STATUS_MATCHERS_H_
-#define TANDEM_TESTS_SUPPORT_STATUS_MATCHERS_H_
+#pragma once
 
 #include <gmock/gmock.h>
 
@@ -33,5 +32,3 @@ MATCHER_P2(FailsWith, code, substring,
 }
 
 }  // namespace tandem::testing
-
-#endif  // TANDEM_TESTS_SUPPORT_STATUS_MATCHERS_H_

@@ -1,6 +1,5 @@
 // TempDir: a fresh directory for one test, removed with everything in it.
-#ifndef TANDEM_TESTS_SUPPORT_TEMP_DIR_H_
-#define TANDEM_TESTS_SUPPORT_TEMP_DIR_H_
+#pragma once
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -27,5 +26,3 @@ class TempDir {
 };
 
 }  // namespace tandem::testing
-
-#endif  // TANDEM_TESTS_SUPPORT_TEMP_DIR_H_

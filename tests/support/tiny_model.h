@@ -1,7 +1,6 @@
 // WriteTinyModel: writes a Hugging Face directory with a small random model, for tests that need a
 // real engine or trainer but no particular weights. Free of LibTorch.
-#ifndef TANDEM_TESTS_SUPPORT_TINY_MODEL_H_
-#define TANDEM_TESTS_SUPPORT_TINY_MODEL_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -28,5 +27,3 @@ absl::Status WriteTinyModel(const std::string& directory, const std::string& sou
                             const ModelConfig& config, uint64_t seed);
 
 }  // namespace tandem::testing
-
-#endif  // TANDEM_TESTS_SUPPORT_TINY_MODEL_H_

@@ -1,6 +1,5 @@
 // TlsServer: a server with any key pair, which answers the health service and counts callers.
-#ifndef TANDEM_TESTS_SUPPORT_TLS_SERVER_H_
-#define TANDEM_TESTS_SUPPORT_TLS_SERVER_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -64,5 +63,3 @@ class TlsServer {
 };
 
 }  // namespace tandem::testing
-
-#endif  // TANDEM_TESTS_SUPPORT_TLS_SERVER_H_

@@ -1,7 +1,6 @@
 // WaitUntil: waits for another process, with a generous limit. It checks every millisecond, so that
 // a test ends as soon as possible and does not depend on the speed of the machine.
-#ifndef TANDEM_TESTS_SUPPORT_WAIT_UNTIL_H_
-#define TANDEM_TESTS_SUPPORT_WAIT_UNTIL_H_
+#pragma once
 
 #include <unistd.h>
 
@@ -21,5 +20,3 @@ bool WaitUntil(const Condition& condition, double seconds = 120) {
 }
 
 }  // namespace tandem::testing
-
-#endif  // TANDEM_TESTS_SUPPORT_WAIT_UNTIL_H_

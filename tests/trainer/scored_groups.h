@@ -1,6 +1,5 @@
 // ScoredGroups for tests: groups as the trainer holds them after stage 3, valid in every field.
-#ifndef TANDEM_TESTS_TRAINER_SCORED_GROUPS_H_
-#define TANDEM_TESTS_TRAINER_SCORED_GROUPS_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -41,5 +40,3 @@ inline ScoredCompletion* AddCompletion(ScoredGroup& group, const std::vector<int
 }
 
 }  // namespace tandem::testing
-
-#endif  // TANDEM_TESTS_TRAINER_SCORED_GROUPS_H_

@@ -1,7 +1,6 @@
 // Where a test of the policy runs: on the CPU, and by the operations of a device. Those run on the
 // CPU too, with tests/support/device/cpu_as_device.cc, and on a GPU in the programs of label gpu.
-#ifndef TANDEM_TESTS_TRAINER_TEST_DEVICES_H_
-#define TANDEM_TESTS_TRAINER_TEST_DEVICES_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -41,5 +40,3 @@ inline at::Tensor OnDevice(const at::Tensor& tensor) {
 inline std::string NameOf(Device device) { return device == Device::kCpu ? "Cpu" : "Device"; }
 
 }  // namespace tandem::testing
-
-#endif  // TANDEM_TESTS_TRAINER_TEST_DEVICES_H_

@@ -1,7 +1,6 @@
 // ToyModel: a small decoder with random weights, or one worked out by hand, for tests of the
 // trainer's numerics.
-#ifndef TANDEM_TESTS_TRAINER_TOY_MODEL_H_
-#define TANDEM_TESTS_TRAINER_TOY_MODEL_H_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -83,5 +82,3 @@ inline std::vector<HostTensor> SuccessorWeights(const ModelConfig& config) {
 }
 
 }  // namespace tandem::testing
-
-#endif  // TANDEM_TESTS_TRAINER_TOY_MODEL_H_

@@ -1,6 +1,5 @@
 // Train steps over the toy model, and the gradients that they took.
-#ifndef TANDEM_TESTS_TRAINER_TRAIN_STEPS_H_
-#define TANDEM_TESTS_TRAINER_TRAIN_STEPS_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -78,5 +77,3 @@ inline void ExpectSameGradients(const trainer::TrainStep& a, const trainer::Trai
 }
 
 }  // namespace tandem::testing
-
-#endif  // TANDEM_TESTS_TRAINER_TRAIN_STEPS_H_

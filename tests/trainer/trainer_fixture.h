@@ -1,7 +1,6 @@
 // TrainerTest: the trainer's loop against a scripted server, with a learner that only counts: no
 // LibTorch.
-#ifndef TANDEM_TESTS_TRAINER_TRAINER_FIXTURE_H_
-#define TANDEM_TESTS_TRAINER_TRAINER_FIXTURE_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -194,5 +193,3 @@ class TrainerTest : public ::testing::Test {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TESTS_TRAINER_TRAINER_FIXTURE_H_

@@ -1,7 +1,6 @@
 // ProbeOptions, SplitOptions: which drift a run measures beside that of its steps, and how often
 // (docs/attribution.md).
-#ifndef TANDEM_TRAINER_DRIFT_OPTIONS_H_
-#define TANDEM_TRAINER_DRIFT_OPTIONS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -34,5 +33,3 @@ struct SplitOptions {
 void BindOptions(OptionBinder& binder, SplitOptions& options);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_DRIFT_DRIFT_OPTIONS_H_

@@ -1,7 +1,6 @@
 // DriftRecord: a trained batch as the record that drift metrics are computed from: completions side
 // by side, whatever rows they were packed in. Free of LibTorch and protobuf. Made in train_step.cc.
-#ifndef TANDEM_TRAINER_DRIFT_DRIFT_RECORD_H_
-#define TANDEM_TRAINER_DRIFT_DRIFT_RECORD_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -32,5 +31,3 @@ DriftRecord MakeDriftRecord(const ExperienceBatch& batch,
                             WeightVersion version);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_DRIFT_DRIFT_RECORD_H_

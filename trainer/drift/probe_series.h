@@ -4,8 +4,7 @@
 //
 // Scores of one version meet by version, not by time: servers that are held back are compared with
 // the trainer as it was at their version, so staleness is no fault here.
-#ifndef TANDEM_TRAINER_DRIFT_PROBE_SERIES_H_
-#define TANDEM_TRAINER_DRIFT_PROBE_SERIES_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -82,5 +81,3 @@ class ProbeSeries {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_DRIFT_PROBE_SERIES_H_

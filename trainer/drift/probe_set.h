@@ -1,8 +1,7 @@
 // ProbeSet: the completions that both sides score again and again (docs/attribution.md): the first
 // of a run, or those of a file. Kept in the run directory, with a digest, so that a resumed run
 // asks for the same.
-#ifndef TANDEM_TRAINER_PROBE_SET_H_
-#define TANDEM_TRAINER_PROBE_SET_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -43,5 +42,3 @@ absl::Status CheckProbeSet(const ProbeSet& set, const std::string& path, int64_t
                            int64_t max_context_tokens);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_DRIFT_PROBE_SET_H_

@@ -3,8 +3,7 @@
 //
 // Memory: a copy of the masters (4 bytes a parameter, shared out over the ranks) for each version
 // that something coming may need.
-#ifndef TANDEM_TRAINER_DRIFT_RECENT_WEIGHTS_H_
-#define TANDEM_TRAINER_DRIFT_RECENT_WEIGHTS_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -54,5 +53,3 @@ class RecentWeights {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_DRIFT_RECENT_WEIGHTS_H_

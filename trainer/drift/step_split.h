@@ -1,8 +1,7 @@
 // StepSplit: the drift of a train step's tokens in four parts (common/drift/additive_split.h),
 // from scores that are gathered version by version before the step and joined with its proximal
 // log-probs after it. Pure. Used by trainer_drift.cc.
-#ifndef TANDEM_TRAINER_DRIFT_STEP_SPLIT_H_
-#define TANDEM_TRAINER_DRIFT_STEP_SPLIT_H_
+#pragma once
 
 #include <cstdint>
 #include <set>
@@ -52,5 +51,3 @@ class StepSplit {
 void AddSplit(const offpolicy::AdditiveSplit& split, MetricsLine* line);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_DRIFT_STEP_SPLIT_H_

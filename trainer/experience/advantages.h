@@ -1,8 +1,7 @@
 // Advantages: how much better than its group a completion was (stage 3). Pure functions, used by
 // score_group.cc after masked members were taken out. Rewards are plain numbers: no gradient can
 // flow.
-#ifndef TANDEM_TRAINER_EXPERIENCE_ADVANTAGES_H_
-#define TANDEM_TRAINER_EXPERIENCE_ADVANTAGES_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -46,5 +45,3 @@ std::vector<float> ChargedAdvantages(std::span<const double> rewards, std::span<
                                      const AdvantageOptions& options);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_EXPERIENCE_ADVANTAGES_H_

@@ -5,8 +5,7 @@
 // given the tokens before t. loss_mask is false on prompts, so loss_mask[0] is false; the end token
 // that a completion drew is trained like any other. The shift between logits and tokens happens in
 // one place, PackedRow::source.
-#ifndef TANDEM_TRAINER_EXPERIENCE_EXPERIENCE_BATCH_H_
-#define TANDEM_TRAINER_EXPERIENCE_EXPERIENCE_BATCH_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -81,5 +80,3 @@ absl::StatusOr<ExperienceBatch> PackBatch(std::span<const experience::v1::Scored
 std::vector<int> AssignRanks(const ExperienceBatch& batch, int num_ranks);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_EXPERIENCE_EXPERIENCE_BATCH_H_

@@ -6,8 +6,7 @@
 // taken when the group starts and freed when what it helped to make was published. Servers are held
 // back by H versions (0 but in studies of staleness), so the weights that sample a group are at
 // most S = max_staleness steps older than those it trains; TakeStep proves it.
-#ifndef TANDEM_TRAINER_EXPERIENCE_EXPERIENCE_BUFFER_H_
-#define TANDEM_TRAINER_EXPERIENCE_EXPERIENCE_BUFFER_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -97,5 +96,3 @@ class ExperienceBuffer {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_EXPERIENCE_EXPERIENCE_BUFFER_H_

@@ -1,7 +1,6 @@
 // GroupCapture: scored groups as the columns of a capture (common/capture/capture.h). Used by
 // capture_writer.cc and by `tandem drift capture`.
-#ifndef TANDEM_TRAINER_EXPERIENCE_GROUP_CAPTURE_H_
-#define TANDEM_TRAINER_EXPERIENCE_GROUP_CAPTURE_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -26,5 +25,3 @@ offpolicy::CapturedServer DescribeServer(const std::string& address,
                                          const rollout::v1::GetInfoResponse& info);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_EXPERIENCE_GROUP_CAPTURE_H_

@@ -1,7 +1,6 @@
 // CheckCompletion: what must hold of a completion that came over the wire (stages 2-3) before
 // anything is computed from it. Pure. Used by rollout_client.cc.
-#ifndef TANDEM_TRAINER_EXPERIENCE_GROUP_CHECK_H_
-#define TANDEM_TRAINER_EXPERIENCE_GROUP_CHECK_H_
+#pragma once
 
 #include <vector>
 
@@ -30,5 +29,3 @@ absl::Status CheckNoneNewer(const std::vector<rollout::v1::Completion>& completi
 bool IsTruncated(const rollout::v1::Completion& completion);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_EXPERIENCE_GROUP_CHECK_H_

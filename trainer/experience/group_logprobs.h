@@ -1,7 +1,6 @@
 // GroupLogprobs: log-probs of the completions of some groups by one scorer, and the ways between
 // them and packed rows or flat columns. Free of LibTorch and protobuf.
-#ifndef TANDEM_TRAINER_EXPERIENCE_GROUP_LOGPROBS_H_
-#define TANDEM_TRAINER_EXPERIENCE_GROUP_LOGPROBS_H_
+#pragma once
 
 #include <span>
 #include <vector>
@@ -22,5 +21,3 @@ std::vector<float> Flatten(std::span<const experience::v1::ScoredGroup> groups,
                            const GroupLogprobs& logprobs);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_EXPERIENCE_GROUP_LOGPROBS_H_

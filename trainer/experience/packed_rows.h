@@ -5,8 +5,7 @@
 // prediction of the first token of a completion comes from the prompt's last position, of any other
 // from its own predecessor: `source[t]`. That is the only place where logits and tokens are
 // shifted.
-#ifndef TANDEM_TRAINER_EXPERIENCE_PACKED_ROWS_H_
-#define TANDEM_TRAINER_EXPERIENCE_PACKED_ROWS_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -60,5 +59,3 @@ PackedRow SingleSequenceRow(std::span<const int32_t> token_ids);
 std::vector<std::span<const Segment>> SplitByPrompt(std::span<const Segment> segments);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_EXPERIENCE_PACKED_ROWS_H_

@@ -1,7 +1,6 @@
 // ScoreGroup: what came back from a server becomes experience (stage 3): rewards, the policy for
 // truncated completions, and, over the members that are left, advantages. Used by trainer.cc.
-#ifndef TANDEM_TRAINER_EXPERIENCE_SCORE_GROUP_H_
-#define TANDEM_TRAINER_EXPERIENCE_SCORE_GROUP_H_
+#pragma once
 
 #include <vector>
 
@@ -18,5 +17,3 @@ void ScoreGroup(RewardFunction& rewards, const AdvantageOptions& advantages,
                 experience::v1::ScoredGroup* group);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_EXPERIENCE_SCORE_GROUP_H_

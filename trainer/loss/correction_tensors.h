@@ -1,8 +1,7 @@
 // CorrectionTensors: stage 6 of one microbatch. common/offpolicy/correction.h computes the
 // correction on plain numbers; this file takes them from a microbatch and turns the result into the
 // tensors that the loss reads.
-#ifndef TANDEM_TRAINER_LOSS_CORRECTION_TENSORS_H_
-#define TANDEM_TRAINER_LOSS_CORRECTION_TENSORS_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -26,5 +25,3 @@ struct CorrectionTensors {
 CorrectionTensors MakeTensors(const offpolicy::Correction& correction);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_LOSS_CORRECTION_TENSORS_H_

@@ -15,8 +15,7 @@
 // mismatch between the engines does not enter the reward. The cost is subtracted after the rewards
 // were normalised, as OpenRLHF does (verl subtracts it before): divided by a group's deviation, its
 // size would hardly depend on the coefficient where rewards are equal.
-#ifndef TANDEM_TRAINER_LOSS_KL_REWARD_H_
-#define TANDEM_TRAINER_LOSS_KL_REWARD_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -34,5 +33,3 @@ double ChargeKl(std::span<const at::Tensor> proximal, std::span<const at::Tensor
                 double kl_coefficient, const AdvantageOptions& advantage, ExperienceBatch& batch);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_LOSS_KL_REWARD_H_

@@ -8,8 +8,7 @@
 // whole minibatch (common/offpolicy/policy_objective.h), never to a microbatch or a rank: a mean of
 // means would weigh a token by the size of the row that it was packed into. The optimizer does the
 // division.
-#ifndef TANDEM_TRAINER_LOSS_POLICY_LOSS_H_
-#define TANDEM_TRAINER_LOSS_POLICY_LOSS_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -61,5 +60,3 @@ LossSums SumPolicyLoss(const LossInputs& inputs, const PolicyLossOptions& option
 void AppendSecondMoments(const LossInputs& inputs, std::vector<double>& squares);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_LOSS_POLICY_LOSS_H_

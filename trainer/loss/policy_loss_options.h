@@ -1,7 +1,6 @@
 // PolicyLossOptions: options of stage 7. They stand apart from policy_loss.h so that code which
 // only reads options stays free of LibTorch.
-#ifndef TANDEM_TRAINER_LOSS_POLICY_LOSS_OPTIONS_H_
-#define TANDEM_TRAINER_LOSS_POLICY_LOSS_OPTIONS_H_
+#pragma once
 
 #include "common/offpolicy/objective_options.h"
 #include "common/options/options.h"
@@ -29,5 +28,3 @@ struct PolicyLossOptions {
 void BindOptions(OptionBinder& binder, PolicyLossOptions& options);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_LOSS_POLICY_LOSS_OPTIONS_H_

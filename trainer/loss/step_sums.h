@@ -6,8 +6,7 @@
 // and to the denominator, and the division comes once, at the end. Dividing within a row or a rank
 // and averaging the results would weigh tokens by the size of the row that they are packed into,
 // and the update would change with the number of ranks. All sums are in double.
-#ifndef TANDEM_TRAINER_LOSS_STEP_SUMS_H_
-#define TANDEM_TRAINER_LOSS_STEP_SUMS_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -47,5 +46,3 @@ void AddLoss(const LossSums& sums, const at::Tensor& kept, const at::Tensor& ent
 void AddAdvantages(const ExperienceBatch& batch, StepReport& report);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_LOSS_STEP_SUMS_H_

@@ -1,6 +1,5 @@
 // Conversions between [T] tensors and numbers on the host: stages 6 and 7 compute on numbers.
-#ifndef TANDEM_TRAINER_LOSS_TENSOR_NUMBERS_H_
-#define TANDEM_TRAINER_LOSS_TENSOR_NUMBERS_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -16,5 +15,3 @@ std::vector<double> ToDoubles(const at::Tensor& x);
 at::Tensor ToFloatTensor(std::span<const double> values);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_LOSS_TENSOR_NUMBERS_H_

@@ -1,7 +1,6 @@
 // Alerts: named conditions of a train step that mean trouble, each with the seeds of a diagnosis.
 // Pure. Used by trainer.cc, which logs them, writes them as events and may stop the run.
-#ifndef TANDEM_TRAINER_METRICS_ALERTS_H_
-#define TANDEM_TRAINER_METRICS_ALERTS_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -55,5 +54,3 @@ std::vector<Alert> CheckAlerts(const MetricsLine& line, const AlertOptions& opti
 std::string Describe(const Alert& alert);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_METRICS_ALERTS_H_

@@ -1,7 +1,6 @@
 // MetricsLine: the numbers of one train step, in order, as a flat JSON object with nine significant
 // digits (docs/run_directory.md) and as (name, number) pairs for TensorBoard and /metrics.
-#ifndef TANDEM_TRAINER_METRICS_METRICS_LINE_H_
-#define TANDEM_TRAINER_METRICS_METRICS_LINE_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -47,5 +46,3 @@ class MetricsLine {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_METRICS_METRICS_LINE_H_

@@ -1,7 +1,6 @@
 // Numbers of a train step that need no tensors: rewards, advantages, lengths, staleness, drops, in
 // the names of metrics.jsonl (docs/run_directory.md). Pure. Used by trainer.cc.
-#ifndef TANDEM_TRAINER_METRICS_STEP_METRICS_H_
-#define TANDEM_TRAINER_METRICS_STEP_METRICS_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -43,5 +42,3 @@ std::map<int64_t, int64_t> TokensByStaleness(const std::vector<experience::v1::S
 int64_t CountTokens(const GroupViews& groups);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_METRICS_STEP_METRICS_H_

@@ -1,7 +1,6 @@
 // StepReport: every number of one train step that comes out of stages 4 to 8, under the names of
 // metrics.jsonl (docs/metrics.md). Plain values; made by TrainStep, read by the trainer's loop.
-#ifndef TANDEM_TRAINER_METRICS_STEP_REPORT_H_
-#define TANDEM_TRAINER_METRICS_STEP_REPORT_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -110,5 +109,3 @@ std::vector<std::pair<std::string, double>> NamedNumbers(const StepReport& repor
 std::vector<std::pair<std::string, std::string>> NamedDocuments(const StepReport& report);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_METRICS_STEP_REPORT_H_

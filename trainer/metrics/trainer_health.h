@@ -1,8 +1,7 @@
 // TrainerHealth: what a trainer process answers to probes. Started once its team has met and, on
 // rank 0, the servers have been reached; live while its loop moves; ready when both. Made by
 // run_trainer.cc; the thread that trains beats. Thread-safe.
-#ifndef TANDEM_TRAINER_METRICS_TRAINER_HEALTH_H_
-#define TANDEM_TRAINER_METRICS_TRAINER_HEALTH_H_
+#pragma once
 
 #include <string>
 #include <utility>
@@ -44,5 +43,3 @@ class TrainerHealth {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_METRICS_TRAINER_HEALTH_H_

@@ -1,8 +1,7 @@
 // TrainerMetrics: the numbers a trainer shows on /metrics (docs/metrics.md): counters of what the
 // run does, histograms of steps and staleness, and the last step's numbers of metrics.jsonl that
 // dashboards and alerts read. Used by trainer.cc from its thread.
-#ifndef TANDEM_TRAINER_METRICS_TRAINER_METRICS_H_
-#define TANDEM_TRAINER_METRICS_TRAINER_METRICS_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -85,5 +84,3 @@ class TrainerMetrics {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_METRICS_TRAINER_METRICS_H_

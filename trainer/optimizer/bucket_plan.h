@@ -10,8 +10,7 @@
 // divides into equal, aligned parts, one for each rank. The border between two parts may lie within
 // a parameter; a Slice names the piece of a parameter that lies in one part. The slices of all
 // ranks together cover every element of every parameter once.
-#ifndef TANDEM_TRAINER_OPTIMIZER_BUCKET_PLAN_H_
-#define TANDEM_TRAINER_OPTIMIZER_BUCKET_PLAN_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -68,5 +67,3 @@ std::vector<BucketPlan> PlanStageBuckets(std::span<const int64_t> sizes,
 std::vector<Slice> SlicesOf(const BucketPlan& bucket, int num_ranks, int rank);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_OPTIMIZER_BUCKET_PLAN_H_

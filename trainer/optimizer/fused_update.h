@@ -5,8 +5,7 @@
 // (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019). "Fused" means that
 // one kernel reads master, gradient and both moments once and writes them once, where separate
 // operations would read and write the memory of a tensor about ten times.
-#ifndef TANDEM_TRAINER_OPTIMIZER_FUSED_UPDATE_H_
-#define TANDEM_TRAINER_OPTIMIZER_FUSED_UPDATE_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -42,5 +41,3 @@ struct FusedCoefficients {
 void FusedAdamW(const FusedTensors& tensors, const FusedCoefficients& coefficients);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_OPTIMIZER_FUSED_UPDATE_H_

@@ -8,8 +8,7 @@
 // What holds: the result does not depend on the number of threads, because the norm is summed in
 // blocks of a fixed size and in a fixed order. Gradients are zero after Step. Use from one thread.
 // Memory: two fp32 numbers for each element of the slices, on the masters' device.
-#ifndef TANDEM_TRAINER_OPTIMIZER_OPTIMIZER_H_
-#define TANDEM_TRAINER_OPTIMIZER_OPTIMIZER_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -114,5 +113,3 @@ class AdamW {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_OPTIMIZER_OPTIMIZER_H_

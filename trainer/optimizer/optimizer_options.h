@@ -1,7 +1,6 @@
 // OptimizerOptions: options of stage 8. They stand apart from optimizer.h so that code which only
 // reads options stays free of LibTorch.
-#ifndef TANDEM_TRAINER_OPTIMIZER_OPTIMIZER_OPTIONS_H_
-#define TANDEM_TRAINER_OPTIMIZER_OPTIMIZER_OPTIONS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -28,5 +27,3 @@ void BindOptions(OptionBinder& binder, OptimizerOptions& options);
 double LearningRate(const OptimizerOptions& options, int64_t index);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_OPTIMIZER_OPTIMIZER_OPTIONS_H_

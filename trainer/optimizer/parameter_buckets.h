@@ -21,8 +21,7 @@
 // divided by the ranks, and at most two whole buckets of masters and two of gradients. Operations
 // under way hold what c10d copies. All of it is on the device on which the masters were at the
 // start.
-#ifndef TANDEM_TRAINER_OPTIMIZER_PARAMETER_BUCKETS_H_
-#define TANDEM_TRAINER_OPTIMIZER_PARAMETER_BUCKETS_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -146,5 +145,3 @@ class ParameterBuckets {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_OPTIMIZER_PARAMETER_BUCKETS_H_

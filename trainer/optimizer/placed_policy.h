@@ -5,8 +5,7 @@
 // Parameters, gradients and all that a pass computes are on one device; tensors that are given out
 // or taken in are on the host. With sharded parameters all ranks make the same passes in the same
 // order, and a rank without a row calls Accompany. Use from one thread at a time.
-#ifndef TANDEM_TRAINER_OPTIMIZER_PLACED_POLICY_H_
-#define TANDEM_TRAINER_OPTIMIZER_PLACED_POLICY_H_
+#pragma once
 
 #include <memory>
 #include <span>
@@ -97,5 +96,3 @@ class PlacedPolicy {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_OPTIMIZER_PLACED_POLICY_H_

@@ -11,8 +11,7 @@
 //
 // This costs one more product with the head. Where all logits fit below a limit they are kept, and
 // the product is saved. Liger-Kernel's fused linear cross entropy does the same on GPUs.
-#ifndef TANDEM_TRAINER_POLICY_CHUNKED_LOGPROBS_H_
-#define TANDEM_TRAINER_POLICY_CHUNKED_LOGPROBS_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -50,5 +49,3 @@ at::Tensor ChosenTokenLogprobsBackward(const LayerOps& ops, const at::Tensor& hi
                                        std::span<const SupportView> support = {});
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_POLICY_CHUNKED_LOGPROBS_H_

@@ -1,8 +1,7 @@
 // Decoder: the transformer from token ids to final hidden states, over one packed row: the forward
 // and a backward written by hand, in LayerOps. Used by policy.cc. Gradients are added to the
 // `*_grad` tensors. Use from one thread.
-#ifndef TANDEM_TRAINER_POLICY_DECODER_H_
-#define TANDEM_TRAINER_POLICY_DECODER_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -74,5 +73,3 @@ void DecoderBackward(const LayerOps& ops, const DecoderWeights& weights, const P
                      DecoderTape& tape, at::Tensor hidden_grad, const LayerWatch& watch);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_POLICY_DECODER_H_

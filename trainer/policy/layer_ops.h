@@ -8,8 +8,7 @@
 // summed in fp32 and rounded to bfloat16. Gradients of weights are float32 and added to what is
 // there. Deterministic. Use from one thread. Exceptions of LibTorch pass through (policy.cc turns
 // them into a status).
-#ifndef TANDEM_TRAINER_POLICY_LAYER_OPS_H_
-#define TANDEM_TRAINER_POLICY_LAYER_OPS_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -170,5 +169,3 @@ class LayerOps {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_POLICY_LAYER_OPS_H_

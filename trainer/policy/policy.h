@@ -5,8 +5,7 @@
 // Parameters are fp32 masters. With ComputeDType::kBf16 the linear layers compute on a cast that is
 // made once per change of weights; norms, attention, residual stream, logits and log-softmax stay
 // fp32. The split of completions into rows changes results by rounding only. Use from one thread.
-#ifndef TANDEM_TRAINER_POLICY_POLICY_H_
-#define TANDEM_TRAINER_POLICY_POLICY_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -119,5 +118,3 @@ class Policy {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_POLICY_POLICY_H_

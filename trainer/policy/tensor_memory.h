@@ -1,6 +1,5 @@
 // The memory of tensors that is allocated only part of the time: sharded parameters.
-#ifndef TANDEM_TRAINER_POLICY_TENSOR_MEMORY_H_
-#define TANDEM_TRAINER_POLICY_TENSOR_MEMORY_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -14,5 +13,3 @@ void SetStored(const at::Tensor& tensor, bool stored);
 bool IsStored(const at::Tensor& tensor);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_POLICY_TENSOR_MEMORY_H_

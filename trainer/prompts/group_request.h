@@ -1,6 +1,5 @@
 // MakeGroupRequest: what the trainer asks a rollout server for (stage 1). Pure.
-#ifndef TANDEM_TRAINER_PROMPTS_GROUP_REQUEST_H_
-#define TANDEM_TRAINER_PROMPTS_GROUP_REQUEST_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -31,5 +30,3 @@ rollout::v1::GenerateGroupRequest MakeGroupRequest(const RunSampling& run,
                                                    int64_t group_id, int64_t min_weight_version);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_PROMPTS_GROUP_REQUEST_H_

@@ -4,8 +4,7 @@
 //   {"prompt": "text", "answer": ..}            {"messages": [{"role", "content"}..], "answer": ..}
 //   {"question": "text", "answer": ".. #### 7"}  (GSM8K)
 //   {"prompt": [{"role", "content"}..], "reward_model": {"ground_truth": ..}, ..}  (verl)
-#ifndef TANDEM_TRAINER_PROMPTS_PROMPT_SOURCE_H_
-#define TANDEM_TRAINER_PROMPTS_PROMPT_SOURCE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -86,5 +85,3 @@ class PromptSource {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_PROMPTS_PROMPT_SOURCE_H_

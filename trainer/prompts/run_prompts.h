@@ -1,6 +1,5 @@
 // The prompts of a run: those to train on and the held-out ones, checked against the model.
-#ifndef TANDEM_TRAINER_PROMPTS_RUN_PROMPTS_H_
-#define TANDEM_TRAINER_PROMPTS_RUN_PROMPTS_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -26,5 +25,3 @@ absl::StatusOr<RunPrompts> OpenRunPrompts(const DataOptions& data, int64_t run_s
                                           const Tokenizer& tokenizer);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_PROMPTS_RUN_PROMPTS_H_

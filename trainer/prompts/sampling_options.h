@@ -1,7 +1,6 @@
 // TrainSamplingOptions: how the completions to train on are sampled; section trainer.sampling of a run
 // file. Used by group_request.h.
-#ifndef TANDEM_TRAINER_PROMPTS_SAMPLING_OPTIONS_H_
-#define TANDEM_TRAINER_PROMPTS_SAMPLING_OPTIONS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -22,5 +21,3 @@ struct TrainSamplingOptions {
 void BindOptions(OptionBinder& binder, TrainSamplingOptions& options);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_PROMPTS_SAMPLING_OPTIONS_H_

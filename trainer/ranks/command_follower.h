@@ -1,7 +1,6 @@
 // What the ranks other than 0 do: the commands of rank 0, one after the other. Rank 0's side is
 // remote_learner.h.
-#ifndef TANDEM_TRAINER_RANKS_COMMAND_FOLLOWER_H_
-#define TANDEM_TRAINER_RANKS_COMMAND_FOLLOWER_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "common/observe/health.h"
@@ -21,5 +20,3 @@ absl::Status FollowCommands(Learner& own, const RankLink& link, const StopSignal
                             Heartbeat& heartbeat);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_RANKS_COMMAND_FOLLOWER_H_

@@ -1,7 +1,6 @@
 // The CUDA device of a rank. cuda_device.cc in the cuda preset, no_cuda_device.cc elsewhere. Free
 // of LibTorch.
-#ifndef TANDEM_TRAINER_RANKS_CUDA_DEVICE_H_
-#define TANDEM_TRAINER_RANKS_CUDA_DEVICE_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -37,5 +36,3 @@ void ResetPeakCudaMemory();
 int64_t TotalCudaMemory();  // of the device
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_RANKS_CUDA_DEVICE_H_

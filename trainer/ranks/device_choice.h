@@ -1,6 +1,5 @@
 // Which device a rank of the trainer computes on. Used by run_trainer.cc before anything is opened.
-#ifndef TANDEM_TRAINER_RANKS_DEVICE_CHOICE_H_
-#define TANDEM_TRAINER_RANKS_DEVICE_CHOICE_H_
+#pragma once
 
 #include <string>
 
@@ -28,5 +27,3 @@ std::string KernelsOf(Device device);
 absl::Status CheckDeviceCount(int num_devices, int local_rank);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_RANKS_DEVICE_CHOICE_H_

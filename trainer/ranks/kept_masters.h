@@ -1,7 +1,6 @@
 // KeptMasters: a copy of the masters at the time a learner was asked to keep them. Free of LibTorch
 // and protobuf.
-#ifndef TANDEM_TRAINER_RANKS_KEPT_MASTERS_H_
-#define TANDEM_TRAINER_RANKS_KEPT_MASTERS_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -18,5 +17,3 @@ struct KeptMasters {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_RANKS_KEPT_MASTERS_H_

@@ -1,8 +1,7 @@
 // Learner: stages 4 to 8 as the trainer's loop sees them, free of LibTorch. PolicyLearner
 // (policy_learner.h) implements it over Policy and TrainStep, RemoteLearner (remote_learner.h) over
 // all ranks, and tests of the loop use a fake.
-#ifndef TANDEM_TRAINER_RANKS_LEARNER_H_
-#define TANDEM_TRAINER_RANKS_LEARNER_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -98,5 +97,3 @@ class Learner {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_RANKS_LEARNER_H_

@@ -1,8 +1,7 @@
 // ProcessGroup: the processes (ranks) of one trainer. Rank 0 runs the loop and talks to the rollout
 // servers; the other ranks do the work that rank 0 commands. A trainer of one process has a process
 // group too, for which nothing is opened.
-#ifndef TANDEM_TRAINER_RANKS_PROCESS_GROUP_H_
-#define TANDEM_TRAINER_RANKS_PROCESS_GROUP_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -71,5 +70,3 @@ class ProcessGroup {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_RANKS_PROCESS_GROUP_H_

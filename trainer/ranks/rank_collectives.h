@@ -1,7 +1,6 @@
 // RankCollectives: the collectives by which the ranks of one trainer exchange tensors. Both have
 // the same members under the same ranks. Free of LibTorch.
-#ifndef TANDEM_TRAINER_RANKS_RANK_COLLECTIVES_H_
-#define TANDEM_TRAINER_RANKS_RANK_COLLECTIVES_H_
+#pragma once
 
 namespace tandem::comm {
 class Collective;
@@ -16,5 +15,3 @@ struct RankCollectives {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_RANKS_RANK_COLLECTIVES_H_

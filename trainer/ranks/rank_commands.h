@@ -9,8 +9,7 @@
 //
 // What holds: a rank counts itself as a reader once it has a command, and the last reader deletes
 // the command and the counter, so the store holds no more than what somebody has yet to read.
-#ifndef TANDEM_TRAINER_RANKS_RANK_COMMANDS_H_
-#define TANDEM_TRAINER_RANKS_RANK_COMMANDS_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -102,5 +101,3 @@ absl::StatusOr<std::vector<experience::v1::ScoredGroup>> ReceiveGroups(comm::Col
                                                                        const GroupSizes& sizes);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_RANKS_RANK_COMMANDS_H_

@@ -1,7 +1,6 @@
 // RankOptions: options of a trainer of several processes. The launcher decides how many processes
 // there are (common/rendezvous/rank_environment.h).
-#ifndef TANDEM_TRAINER_RANKS_RANK_OPTIONS_H_
-#define TANDEM_TRAINER_RANKS_RANK_OPTIONS_H_
+#pragma once
 
 #include "common/options/options.h"
 
@@ -17,5 +16,3 @@ struct RankOptions {
 void BindOptions(OptionBinder& binder, RankOptions& options);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_RANKS_RANK_OPTIONS_H_

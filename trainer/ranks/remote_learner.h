@@ -1,7 +1,6 @@
 // The learner of all ranks, as rank 0 has it: every method is a command to the other ranks and the
 // same work here. The other ranks' side is command_follower.h.
-#ifndef TANDEM_TRAINER_RANKS_REMOTE_LEARNER_H_
-#define TANDEM_TRAINER_RANKS_REMOTE_LEARNER_H_
+#pragma once
 
 #include <memory>
 
@@ -17,5 +16,3 @@ namespace tandem::trainer {
 std::unique_ptr<Learner> LeadRanks(std::unique_ptr<Learner> own, const RankLink& link);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_RANKS_REMOTE_LEARNER_H_

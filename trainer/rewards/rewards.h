@@ -1,8 +1,7 @@
 // Rewards: one number per completion from its text and the prompt's answer (stage 3). Pure table of
 // named components and their weighted sum; the component `subprocess` asks a program of the user
 // (subprocess_reward.h). A failed component never becomes reward 0: it masks the completion.
-#ifndef TANDEM_TRAINER_REWARDS_REWARDS_H_
-#define TANDEM_TRAINER_REWARDS_REWARDS_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -96,5 +95,3 @@ class RewardFunction {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_REWARDS_REWARDS_H_

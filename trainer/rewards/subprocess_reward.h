@@ -4,8 +4,7 @@
 // Started on first use, its stderr is the trainer's. A crash, a time-out, a line that is not such
 // an answer, or a reward that is not finite restarts it and asks once more; then the completion
 // fails. Used by rewards.cc. Thread-compatible.
-#ifndef TANDEM_TRAINER_REWARDS_SUBPROCESS_REWARD_H_
-#define TANDEM_TRAINER_REWARDS_SUBPROCESS_REWARD_H_
+#pragma once
 
 #include <sys/types.h>
 
@@ -56,5 +55,3 @@ class SubprocessReward {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_REWARDS_SUBPROCESS_REWARD_H_

@@ -15,8 +15,7 @@
 // and 1.234,5 and 1'234 and 1 234 of other conventions, 12,34,567, 1.2.3, 0x10, 1/0, 3.5/2, 2^10.
 // "1,2,3" is a list. Currency and units are not part of a number, and the exponent of a unit is
 // none: 14 cm^2, 14 m2, 9.8 m/s^2.
-#ifndef TANDEM_TRAINER_REWARDS_WRITTEN_NUMBER_H_
-#define TANDEM_TRAINER_REWARDS_WRITTEN_NUMBER_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -41,5 +40,3 @@ std::vector<WrittenNumber> NumbersIn(std::string_view text);
 bool SameNumber(const WrittenNumber& a, const WrittenNumber& b);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_REWARDS_WRITTEN_NUMBER_H_

@@ -1,8 +1,7 @@
 // CallEnd: how a call to a rollout server ended, and what that says: to ask again later, to give
 // up, or that the server is lost. One judgement for groups and for scores. Used by
 // rollout_client.cc, server_scorer.cc and trainer_drift.cc.
-#ifndef TANDEM_TRAINER_ROLLOUTS_CALL_END_H_
-#define TANDEM_TRAINER_ROLLOUTS_CALL_END_H_
+#pragma once
 
 #include "absl/status/status.h"
 
@@ -33,5 +32,3 @@ bool IsImpossible(const absl::Status& status);
 bool ServerIsFine(const absl::Status& status);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_ROLLOUTS_CALL_END_H_

@@ -1,7 +1,6 @@
 // WhyHung: is a rollout server that answers of no use, because its engine does not move? Pure. Used
 // by rollout_client.cc.
-#ifndef TANDEM_TRAINER_ROLLOUTS_HUNG_ENGINE_H_
-#define TANDEM_TRAINER_ROLLOUTS_HUNG_ENGINE_H_
+#pragma once
 
 #include <string>
 
@@ -16,5 +15,3 @@ namespace tandem::trainer {
 std::string WhyHung(const rollout::v1::GetInfoResponse& info, double call_timeout_seconds);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_ROLLOUTS_HUNG_ENGINE_H_

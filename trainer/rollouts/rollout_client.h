@@ -15,8 +15,7 @@
 // its own.
 //
 // Used by trainer.cc and evaluation.cc. Thread-safe. Threads: groups_in_flight per server.
-#ifndef TANDEM_TRAINER_ROLLOUTS_ROLLOUT_CLIENT_H_
-#define TANDEM_TRAINER_ROLLOUTS_ROLLOUT_CLIENT_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -150,5 +149,3 @@ class RolloutClient {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_ROLLOUTS_ROLLOUT_CLIENT_H_

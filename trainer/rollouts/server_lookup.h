@@ -1,8 +1,7 @@
 // ServerLookup: the rollout servers that trainer.servers means now. An entry is HOST:PORT, one
 // server for the whole run, or dns:NAME:PORT, a server at every address the name has: looked up
 // again while the run goes on, so that servers may come and go. Used by ServerRoster. Thread-safe.
-#ifndef TANDEM_TRAINER_ROLLOUTS_SERVER_LOOKUP_H_
-#define TANDEM_TRAINER_ROLLOUTS_SERVER_LOOKUP_H_
+#pragma once
 
 #include <chrono>
 #include <functional>
@@ -50,5 +49,3 @@ class ServerLookup {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_ROLLOUTS_SERVER_LOOKUP_H_

@@ -1,6 +1,5 @@
 // CheckServerNumerics: can this server's log-probs be re-scored bit for bit? Pure.
-#ifndef TANDEM_TRAINER_ROLLOUTS_SERVER_NUMERICS_H_
-#define TANDEM_TRAINER_ROLLOUTS_SERVER_NUMERICS_H_
+#pragma once
 
 #include <string>
 
@@ -17,5 +16,3 @@ absl::Status CheckServerNumerics(const rollout::v1::GetInfoResponse& info, Numer
                                  ComputeDType dtype, const std::string& kernels);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_ROLLOUTS_SERVER_NUMERICS_H_

@@ -1,8 +1,7 @@
 // ServerScorer: asks rollout servers for the log-probs of given completions (rpc Score). Used by
 // the trainer's loop and its client for the additive split and the probe set. Thread-safe; tasks of
 // one ScoreEach run side by side.
-#ifndef TANDEM_TRAINER_ROLLOUTS_SERVER_SCORER_H_
-#define TANDEM_TRAINER_ROLLOUTS_SERVER_SCORER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -62,5 +61,3 @@ class ServerScorer {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_ROLLOUTS_SERVER_SCORER_H_

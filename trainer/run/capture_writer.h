@@ -1,8 +1,7 @@
 // CaptureWriter: captures of a run under captures/step_N, and the masters of the weight versions
 // they need under captures/weights, so that the drift lab can score the same tokens again at every
 // version that drew or re-scored them. Used by trainer.cc, from its thread.
-#ifndef TANDEM_TRAINER_RUN_CAPTURE_WRITER_H_
-#define TANDEM_TRAINER_RUN_CAPTURE_WRITER_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -67,5 +66,3 @@ class CaptureWriter {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_RUN_CAPTURE_WRITER_H_

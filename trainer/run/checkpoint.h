@@ -2,8 +2,7 @@
 // temporary directory, every file synced, a manifest with digests last in it, then renamed, then
 // LATEST. Each is also a Hugging Face directory (config and tokenizer files are copied in). Used by
 // trainer.cc.
-#ifndef TANDEM_TRAINER_RUN_CHECKPOINT_H_
-#define TANDEM_TRAINER_RUN_CHECKPOINT_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -73,5 +72,3 @@ absl::StatusOr<LoadedCheckpoint> LoadLatestCheckpoint(const std::string& directo
                                                       const CheckpointIdentity& identity);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_RUN_CHECKPOINT_H_

@@ -1,7 +1,6 @@
 // Evaluation: how good the policy is on held-out prompts, through the same rollout servers: greedy,
 // and sampled pass@k by option. Used by trainer.cc between train steps.
-#ifndef TANDEM_TRAINER_RUN_EVALUATION_H_
-#define TANDEM_TRAINER_RUN_EVALUATION_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -64,5 +63,3 @@ absl::StatusOr<EvaluationResult> Evaluate(std::span<const experience::v1::Prompt
                                           RewardFunction& rewards, const StopSignal& stop);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_RUN_EVALUATION_H_

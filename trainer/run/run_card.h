@@ -1,6 +1,5 @@
 // RunCard: what a run was made of and on (run.json, docs/run_directory.md). Used by trainer.cc.
-#ifndef TANDEM_TRAINER_RUN_RUN_CARD_H_
-#define TANDEM_TRAINER_RUN_RUN_CARD_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -37,5 +36,3 @@ std::string ReadModelSource(const std::string& model_directory);
 std::string ToJson(const RunCard& card);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_RUN_RUN_CARD_H_

@@ -1,7 +1,6 @@
 // RunDirectory: everything a run leaves, in the schema of docs/run_directory.md. Used by
 // trainer.cc; `tandem report` reads only these files. Thread-compatible.
-#ifndef TANDEM_TRAINER_RUN_RUN_DIRECTORY_H_
-#define TANDEM_TRAINER_RUN_RUN_DIRECTORY_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -83,5 +82,3 @@ class RunDirectory {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_RUN_RUN_DIRECTORY_H_

@@ -1,8 +1,7 @@
 // RunHistory: what the trainer writes into its history (common/observe/history.h): the groups it
 // asked for, received, trained or gave up, the versions it delivered and saved. docs/run_directory.md has
 // the schema. Used by trainer.cc. Does nothing where no history was opened. Thread-compatible.
-#ifndef TANDEM_TRAINER_RUN_RUN_HISTORY_H_
-#define TANDEM_TRAINER_RUN_RUN_HISTORY_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -45,5 +44,3 @@ class RunHistory {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_RUN_RUN_HISTORY_H_

@@ -2,8 +2,7 @@
 // may learn; the secret (common/rpc/caller_secret.h) is known to the run alone, and servers do what
 // an owner asks only for who shows it. Kept in RUN/owner, so that a trainer that is started again
 // gets its servers back at once. Used by trainer_setup.cc.
-#ifndef TANDEM_TRAINER_RUN_RUN_OWNER_H_
-#define TANDEM_TRAINER_RUN_RUN_OWNER_H_
+#pragma once
 
 #include <string>
 
@@ -24,5 +23,3 @@ absl::StatusOr<RunOwner> OpenRunOwner(const std::string& path, const std::string
                                       bool resumed);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_RUN_RUN_OWNER_H_

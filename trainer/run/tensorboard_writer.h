@@ -1,8 +1,7 @@
 // TensorboardWriter: scalars as a TensorBoard event file. The file is a row of TFRecords (length,
 // masked CRC-32C, Event message, masked CRC-32C); the two messages it needs are encoded by hand, so
 // no TensorFlow definitions come along. Used by run_directory.cc. Thread-compatible.
-#ifndef TANDEM_TRAINER_RUN_TENSORBOARD_WRITER_H_
-#define TANDEM_TRAINER_RUN_TENSORBOARD_WRITER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -40,5 +39,3 @@ class TensorboardWriter {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_RUN_TENSORBOARD_WRITER_H_

@@ -1,8 +1,7 @@
 // BucketSource: where the buckets of a push come from at the trainer: copied together in host
 // memory, or cast from the masters in memory of a device (cuda/device_cast.h). PushGroup sends what
 // it makes. Free of LibTorch.
-#ifndef TANDEM_TRAINER_WEIGHT_PUSH_BUCKET_SOURCE_H_
-#define TANDEM_TRAINER_WEIGHT_PUSH_BUCKET_SOURCE_H_
+#pragma once
 
 #include <cstddef>
 #include <span>
@@ -28,5 +27,3 @@ class BucketSource {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_WEIGHT_PUSH_BUCKET_SOURCE_H_

@@ -1,8 +1,7 @@
 // Delivery: keeps every rollout server on proven weights (stage 9 as a policy over WeightPublisher
 // and RolloutClient). A server gets groups only while it is known to run the version published
 // last. Used by trainer.cc, from its thread.
-#ifndef TANDEM_TRAINER_WEIGHT_PUSH_DELIVERY_H_
-#define TANDEM_TRAINER_WEIGHT_PUSH_DELIVERY_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -88,5 +87,3 @@ void AddPushNumbers(WeightVersion version, const CastNumbers& cast, const PushTo
                     MetricsLine* line);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_WEIGHT_PUSH_DELIVERY_H_

@@ -4,8 +4,7 @@
 // One group per membership: it is made anew when other servers are to get weights, and after any
 // failure with who is left. Never the group that the trainer's ranks train in. Trusted networks
 // only: the store and the connections of c10d know no authentication.
-#ifndef TANDEM_TRAINER_WEIGHT_PUSH_PUSH_GROUP_H_
-#define TANDEM_TRAINER_WEIGHT_PUSH_PUSH_GROUP_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -79,5 +78,3 @@ class PushGroup {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_WEIGHT_PUSH_PUSH_GROUP_H_

@@ -4,8 +4,7 @@
 //
 // Rounding to bfloat16: common/tensor/bf16_rounding.h.
 // Use from one thread. Memory: a copy of the masters and of the last cast.
-#ifndef TANDEM_TRAINER_WEIGHT_PUSH_WEIGHT_CAST_H_
-#define TANDEM_TRAINER_WEIGHT_PUSH_WEIGHT_CAST_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -87,5 +86,3 @@ class WeightCaster {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_WEIGHT_PUSH_WEIGHT_CAST_H_

@@ -10,8 +10,7 @@
 // at the end. Keeps the tensors of the last version, so that a server that comes late can get them.
 // Publish, PushTo, Verify: from one thread. Memory: the deltas; the weights are read when they are
 // sent, tensor by tensor, and where they are kept is up to who made the sources.
-#ifndef TANDEM_TRAINER_WEIGHT_PUSH_WEIGHT_PUBLISHER_H_
-#define TANDEM_TRAINER_WEIGHT_PUSH_WEIGHT_PUBLISHER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -140,5 +139,3 @@ class WeightPublisher {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_WEIGHT_PUSH_WEIGHT_PUBLISHER_H_

@@ -1,7 +1,6 @@
 // WeightRemote: one rollout server's weight service, as calls with deadlines (stage 9). Used by
 // WeightPublisher and PushGroup. Free of gRPC in its header. Thread-safe.
-#ifndef TANDEM_TRAINER_WEIGHT_PUSH_WEIGHT_REMOTE_H_
-#define TANDEM_TRAINER_WEIGHT_PUSH_WEIGHT_REMOTE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -99,5 +98,3 @@ class WeightRemote {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_WEIGHT_PUSH_WEIGHT_REMOTE_H_

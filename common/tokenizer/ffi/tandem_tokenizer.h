@@ -1,8 +1,7 @@
 /* The C ABI of the tokenizer crate (src/lib.rs): Hugging Face `tokenizers` and `minijinja` behind
  * plain functions. Used by common/tokenizer/tokenizer.cc only. A panic inside the crate is returned
  * as TANDEM_TOKENIZER_INTERNAL. Functions on a const handle may be called from many threads. */
-#ifndef TANDEM_COMMON_TOKENIZER_FFI_TANDEM_TOKENIZER_H_
-#define TANDEM_COMMON_TOKENIZER_FFI_TANDEM_TOKENIZER_H_
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -59,5 +58,3 @@ TandemResult tandem_tokenizer_train(TandemBytes text, int64_t vocab_size);
 #ifdef __cplusplus
 }
 #endif
-
-#endif /* TANDEM_COMMON_TOKENIZER_FFI_TANDEM_TOKENIZER_H_ */

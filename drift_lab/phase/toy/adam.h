@@ -3,8 +3,7 @@
 //   g <- g min(1, max_norm / |g|)
 //   m <- b1 m + (1 - b1) g,  v <- b2 v + (1 - b2) g^2
 //   theta <- theta - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
-#ifndef TANDEM_DRIFT_LAB_PHASE_TOY_ADAM_H_
-#define TANDEM_DRIFT_LAB_PHASE_TOY_ADAM_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -35,5 +34,3 @@ class Adam {
 };
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PHASE_TOY_ADAM_H_

@@ -1,7 +1,6 @@
 // Batch: what one step of the toy draws from the behaviour policy, token by token in parallel
 // vectors, with the rewards and advantages that belong to it.
-#ifndef TANDEM_DRIFT_LAB_PHASE_TOY_BATCH_H_
-#define TANDEM_DRIFT_LAB_PHASE_TOY_BATCH_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -33,5 +32,3 @@ Batch SampleBatch(BehaviourPolicy& behaviour, const Task& task, const Draws& dra
 std::vector<float> Advantages(std::span<const double> rewards);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PHASE_TOY_BATCH_H_

@@ -1,8 +1,7 @@
 // ContextTable: a policy's evaluations by context, each made when first asked for. A batch of 1 024
 // tokens visits a few hundred contexts, and most of them again and again, so a train step costs
 // what its different contexts cost. Thread-compatible.
-#ifndef TANDEM_DRIFT_LAB_PHASE_TOY_CONTEXT_TABLE_H_
-#define TANDEM_DRIFT_LAB_PHASE_TOY_CONTEXT_TABLE_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -48,5 +47,3 @@ class ContextTable {
 };
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PHASE_TOY_CONTEXT_TABLE_H_

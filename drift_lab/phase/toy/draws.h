@@ -1,7 +1,6 @@
 // Draws: the toy's random numbers, each a function of (seed, purpose, step, row, column) alone, so
 // that a run is the same whatever else was drawn, on however many threads.
-#ifndef TANDEM_DRIFT_LAB_PHASE_TOY_DRAWS_H_
-#define TANDEM_DRIFT_LAB_PHASE_TOY_DRAWS_H_
+#pragma once
 
 #include <array>
 #include <cmath>
@@ -65,5 +64,3 @@ class Draws {
 };
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PHASE_TOY_DRAWS_H_

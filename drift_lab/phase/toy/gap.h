@@ -3,8 +3,7 @@
 // is about what a gap does to learning, not about records that lie.
 //
 //   mu = kind(log softmax(logits of the weights `lag` updates ago))
-#ifndef TANDEM_DRIFT_LAB_PHASE_TOY_GAP_H_
-#define TANDEM_DRIFT_LAB_PHASE_TOY_GAP_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -78,5 +77,3 @@ class BehaviourPolicy {
 };
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PHASE_TOY_GAP_H_

@@ -7,8 +7,7 @@
 //   logits = hidden out + out_bias,   log pi = log softmax(logits)
 //
 // Pure functions over plain values, fp64.
-#ifndef TANDEM_DRIFT_LAB_PHASE_TOY_POLICY_H_
-#define TANDEM_DRIFT_LAB_PHASE_TOY_POLICY_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -75,5 +74,3 @@ double KlDivergence(const Distribution& p_logprobs, const Distribution& q_logpro
 int DrawToken(const Distribution& logprobs, double uniform);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PHASE_TOY_POLICY_H_

@@ -4,8 +4,7 @@
 // A step draws all 16 prompts x group 8 from the behaviour policy and makes one Adam update with
 //   gradient = -1/N sum over kept tokens of weight * advantage * grad log pi,   N: all tokens
 //   drawn.
-#ifndef TANDEM_DRIFT_LAB_PHASE_TOY_RUN_H_
-#define TANDEM_DRIFT_LAB_PHASE_TOY_RUN_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -43,5 +42,3 @@ struct RunResult {
 RunResult RunToy(const RunOptions& options);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PHASE_TOY_RUN_H_

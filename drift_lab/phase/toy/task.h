@@ -1,8 +1,7 @@
 // The toy's task: one random string of tokens a prompt; a completion is rewarded with 1 when it is
 // that string and with 0 otherwise. The pass probability of a policy is known in closed form: the
 // product of its probabilities along the string.
-#ifndef TANDEM_DRIFT_LAB_PHASE_TOY_TASK_H_
-#define TANDEM_DRIFT_LAB_PHASE_TOY_TASK_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -35,5 +34,3 @@ class Task {
 };
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PHASE_TOY_TASK_H_

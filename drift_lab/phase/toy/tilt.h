@@ -5,8 +5,7 @@
 //   KL(s) = s E_s[d] - log sum_a p(a) e^(s d(a)),   dKL/ds = s Var_s(d),   s >= 0
 //
 // KL grows with s towards -log p(tokens with the largest d), its least upper bound.
-#ifndef TANDEM_DRIFT_LAB_PHASE_TOY_TILT_H_
-#define TANDEM_DRIFT_LAB_PHASE_TOY_TILT_H_
+#pragma once
 
 #include "drift_lab/phase/toy/policy.h"
 
@@ -27,5 +26,3 @@ Tilted TiltBy(const Distribution& logprobs, const Distribution& direction, doubl
 Tilted TiltToKl(const Distribution& logprobs, const Distribution& direction, double kl);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PHASE_TOY_TILT_H_

@@ -1,7 +1,6 @@
 // Trace: what is watched over a run, one row every few steps, made before the update of its step
 // from the tokens of its batch. Ratios are w = pi / mu, before any clamp.
-#ifndef TANDEM_DRIFT_LAB_PHASE_TOY_TRACE_H_
-#define TANDEM_DRIFT_LAB_PHASE_TOY_TRACE_H_
+#pragma once
 
 #include <array>
 #include <span>
@@ -46,5 +45,3 @@ TraceRow Watch(const Batch& batch, std::span<const float> target_logprobs,
                BehaviourPolicy& behaviour);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PHASE_TOY_TRACE_H_

@@ -1,8 +1,7 @@
 // The supervised warm start: cross entropy of the target strings until the policy passes often
 // enough for reinforcement learning to see rewards. Each context's previous token is replaced by a
 // random one with some probability, so that the policy has also seen what comes after a mistake.
-#ifndef TANDEM_DRIFT_LAB_PHASE_TOY_WARM_START_H_
-#define TANDEM_DRIFT_LAB_PHASE_TOY_WARM_START_H_
+#pragma once
 
 #include <cstdint>
 
@@ -22,5 +21,3 @@ struct WarmStartOptions {
 Parameters WarmStart(const Task& task, const WarmStartOptions& options, uint64_t seed);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PHASE_TOY_WARM_START_H_

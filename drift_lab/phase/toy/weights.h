@@ -3,8 +3,7 @@
 //
 //   w = pi_target / pi_behaviour of a token;  W = the product of w over its completion
 //   update: sum over kept tokens of weight * advantage * grad log pi_target
-#ifndef TANDEM_DRIFT_LAB_PHASE_TOY_WEIGHTS_H_
-#define TANDEM_DRIFT_LAB_PHASE_TOY_WEIGHTS_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -43,5 +42,3 @@ TokenWeights ComputeWeights(Method method, std::span<const float> target_logprob
                             std::span<const int32_t> sequence, std::span<const float> advantages);
 
 }  // namespace tandem::drift
-
-#endif  // TANDEM_DRIFT_LAB_PHASE_TOY_WEIGHTS_H_

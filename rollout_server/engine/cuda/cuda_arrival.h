@@ -2,8 +2,7 @@
 // one to the other by copies of the device, and digests are made there by a kernel
 // (common/cuda/kernels.h). On the stream of uploads, beside the engine's steps. Includes
 // LibTorch.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_CUDA_ARRIVAL_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_CUDA_ARRIVAL_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -47,5 +46,3 @@ class CudaArrival : public ArrivingWeights {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_CUDA_ARRIVAL_H_

@@ -1,8 +1,7 @@
 // CudaForward: the model's layers and its KV cache on a CUDA device; the runner gives it a step's
 // inputs there. It waits for nothing and looks at no value of the host but sizes, so that a call
 // can be captured as a graph. Includes LibTorch. Everything runs on the current stream.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_CUDA_FORWARD_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_CUDA_FORWARD_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -75,5 +74,3 @@ class CudaForward {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_CUDA_FORWARD_H_

@@ -13,8 +13,7 @@
 // bit for each id of the vocabulary where a filter is on and the support is asked for, and the most
 // likely ids where those are. A step of decodes alone is one CUDA graph (decode_step.h); any other
 // has its inputs in one copy.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_CUDA_RUNNER_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_CUDA_RUNNER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -56,5 +55,3 @@ absl::StatusOr<std::unique_ptr<TokenRunner>> MakeCudaRunner(const ModelConfig& c
                                                             const CudaRunnerOptions& options);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_CUDA_RUNNER_H_

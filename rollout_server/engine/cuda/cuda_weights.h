@@ -1,6 +1,5 @@
 // CudaWeights: one version of the model on a CUDA device. Includes LibTorch.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_CUDA_WEIGHTS_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_CUDA_WEIGHTS_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -63,5 +62,3 @@ std::unique_ptr<CudaWeights> UploadWeights(const ModelConfig& config,
                                            std::unique_ptr<CudaWeights> spare);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_CUDA_WEIGHTS_H_

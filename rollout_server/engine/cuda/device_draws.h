@@ -1,7 +1,6 @@
 // What draws and scores give, in the device's memory and then as the engine's records (stage 2).
 // Includes LibTorch; errors of memory and copies are c10::Error.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_DRAWS_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_DRAWS_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -47,5 +46,3 @@ absl::StatusOr<SampledToken> TokenAt(const DrawMemory& host, size_t i, const Tok
 absl::StatusOr<ScoredToken> ScoreAt(const DrawMemory& host, size_t i);
 
 }  // namespace tandem::rollout::cuda
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_DRAWS_H_

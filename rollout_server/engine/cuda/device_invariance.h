@@ -1,8 +1,7 @@
 // CheckDeviceInvariance: do the kernels keep, on this very device, the promise behind numerics
 // `invariant`? Each is run on rows alone and in company and must give the same bytes
 // (rows_alone.h); as CheckInvariance (common/model/numerics_self_test.h) does with the CPU's.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_INVARIANCE_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_INVARIANCE_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include "common/cuda/kernels.h"
@@ -15,5 +14,3 @@ namespace tandem::rollout {
 absl::Status CheckDeviceInvariance(const ModelConfig& config, tandem::cuda::Element element);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_INVARIANCE_H_

@@ -1,8 +1,7 @@
 // MeasureLimits: how fast the CUDA device reads memory and multiplies, now: as
 // MeasureMachineLimits (common/tensor/machine_limits.h) does of the CPU. Includes LibTorch; takes
 // kMeasurementBytes (memory_plan.h) of the device for as long as it runs, and throws c10::Error.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_LIMITS_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_LIMITS_H_
+#pragma once
 
 #include <c10/core/Stream.h>
 
@@ -14,5 +13,3 @@ namespace tandem::rollout::cuda {
 MachineLimits MeasureLimits(const c10::Stream& stream);
 
 }  // namespace tandem::rollout::cuda
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_LIMITS_H_

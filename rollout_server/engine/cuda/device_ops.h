@@ -2,8 +2,7 @@
 // graphs. On a device: device_ops.cc. Tests link tests/support/device/emulated_device_ops.cc in its place,
 // so that the runner itself runs on the CPU, with emulated kernels. Includes LibTorch; errors are
 // c10::Error.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_OPS_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_OPS_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
@@ -67,5 +66,3 @@ class DeviceGraph {
 };
 
 }  // namespace tandem::rollout::cuda
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DEVICE_OPS_H_

@@ -1,6 +1,5 @@
 // CheckRowsAlone: does a kernel give a row the same bits alone and in company? Pure.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_ROWS_ALONE_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_ROWS_ALONE_H_
+#pragma once
 
 #include <cstdint>
 #include <string_view>
@@ -21,5 +20,3 @@ absl::Status CheckRowsAlone(
     absl::FunctionRef<std::vector<uint8_t>(int64_t first, int64_t count)> compute);
 
 }  // namespace tandem::rollout::cuda
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_ROWS_ALONE_H_

@@ -2,8 +2,7 @@
 // CPU, the weights, and what a push takes beside them? Asked before any of it is allocated, so that
 // a server that is too large is an error at its start and not the out-of-memory killer in the
 // middle of a run. Pure.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_FORWARD_KV_MEMORY_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_FORWARD_KV_MEMORY_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -26,5 +25,3 @@ struct KvMemory {
 absl::Status CheckKvMemory(const KvMemory& wanted, std::optional<int64_t> available);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_FORWARD_KV_MEMORY_H_

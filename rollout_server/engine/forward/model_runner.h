@@ -8,8 +8,7 @@
 //
 // A call is one walk of a thread team through the layers; nothing is allocated once buffers have
 // grown to the largest step. Use from the engine thread only.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_FORWARD_MODEL_RUNNER_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_FORWARD_MODEL_RUNNER_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -119,5 +118,3 @@ class ModelRunner : public TokenRunner {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_FORWARD_MODEL_RUNNER_H_

@@ -1,7 +1,6 @@
 // ModelWeights: one version of the model, packed for the kernels. Immutable while it serves; Engine
 // swaps two of them. Made from tensors in ModelTensors order.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_FORWARD_MODEL_WEIGHTS_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_FORWARD_MODEL_WEIGHTS_H_
+#pragma once
 
 #include <memory>
 #include <vector>
@@ -52,5 +51,3 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> PackModelWeights(
     std::unique_ptr<ModelWeights> spare = nullptr);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_FORWARD_MODEL_WEIGHTS_H_

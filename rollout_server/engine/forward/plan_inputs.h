@@ -1,6 +1,5 @@
 // BuildInputs: what the runner computes for a plan of the scheduler. Pure.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_FORWARD_PLAN_INPUTS_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_FORWARD_PLAN_INPUTS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -28,5 +27,3 @@ StepInputs BuildInputs(const StepPlan& plan, int64_t wrong_bos,
                        absl::FunctionRef<bool(const RunningGroup&)> has_stale_prefix);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_FORWARD_PLAN_INPUTS_H_

@@ -1,7 +1,6 @@
 // Weights on their way to being served: packed from tensors in host memory (StagedWeights), or
 // arriving bucket by bucket in memory of the engine's device (ArrivingWeights).
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_FORWARD_STAGED_WEIGHTS_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_FORWARD_STAGED_WEIGHTS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -53,5 +52,3 @@ class ArrivingWeights {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_FORWARD_STAGED_WEIGHTS_H_

@@ -3,8 +3,7 @@
 // is a pointer.
 //
 // Use from the engine thread only, but for Pack.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_FORWARD_TOKEN_RUNNER_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_FORWARD_TOKEN_RUNNER_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -134,5 +133,3 @@ std::span<const int32_t> ForbiddenIds(const TokenDraw& draw);  // rising
 absl::StatusOr<SampledToken> DrawOnHost(const TokenDraw& draw, std::span<const float> logits);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_FORWARD_TOKEN_RUNNER_H_

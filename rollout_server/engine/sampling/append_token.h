@@ -1,7 +1,6 @@
 // AppendToken: what a drawn token adds to its completion. Pure but for the completion. Used by
 // engine.cc.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLING_APPEND_TOKEN_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLING_APPEND_TOKEN_H_
+#pragma once
 
 #include <cstdint>
 
@@ -16,5 +15,3 @@ void AppendToken(Sequence& sequence, SampledToken token, WeightVersion version, 
                  double now);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLING_APPEND_TOKEN_H_

@@ -1,7 +1,6 @@
 // CompletionText: drawn ids as text, special tokens shown. Ids past the tokenizer's vocabulary
 // (padding rows of the embedding, as in Qwen2) can be drawn and are no text. Thread-safe.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLING_COMPLETION_TEXT_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLING_COMPLETION_TEXT_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -16,5 +15,3 @@ absl::StatusOr<std::string> CompletionText(const Tokenizer& tokenizer,
                                            std::span<const int32_t> token_ids);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLING_COMPLETION_TEXT_H_

@@ -1,8 +1,7 @@
 // Stateless random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1,
 // 2, 3", SC 2011). A draw is a function of (seed, completion, position) alone, so it does not
 // depend on batch, slot or arrival order.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLING_PHILOX_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLING_PHILOX_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -40,5 +39,3 @@ inline double UniformDraw(uint64_t seed, uint32_t index, uint32_t position) {
 }
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLING_PHILOX_H_

@@ -7,8 +7,7 @@
 //   raw = log softmax(untouched logits)(a)
 //   kept mass = what of softmax(logits / T) the support has
 // The token is the first id, in id order, at which the cumulative p exceeds the uniform.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLING_SAMPLER_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLING_SAMPLER_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -64,5 +63,3 @@ absl::StatusOr<ScoredToken> ScoreToken(std::span<const float> logits, const Scor
 float LogSoftmaxAt(std::span<const float> logits, float temperature, int32_t id);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLING_SAMPLER_H_

@@ -1,7 +1,6 @@
 // ScoreOptions, ScoreSequence, SequenceScore: what Engine::Score is asked for and what it gives
 // back, as plain structs (protobuf stays in the services).
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLING_SCORE_OPTIONS_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLING_SCORE_OPTIONS_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -75,5 +74,3 @@ struct SequenceScore {
 absl::Status ValidateScoreOptions(const ScoreOptions& options);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLING_SCORE_OPTIONS_H_

@@ -3,8 +3,7 @@
 //
 // Use from the engine's thread only, and destroy it before the engine: it gives back the KV it was
 // lent. It computes under one version of the weights from the first slice to the last.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLING_SCORE_RUN_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLING_SCORE_RUN_H_
+#pragma once
 
 #include <vector>
 
@@ -37,5 +36,3 @@ class ScoreRun {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLING_SCORE_RUN_H_

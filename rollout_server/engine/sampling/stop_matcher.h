@@ -4,8 +4,7 @@
 // first one differently), as transformers' streamers do; the whole text is decoded when a stop
 // string seems to be there. A completion of n tokens costs decodes of O(n) tokens whatever it
 // holds. Use from the engine thread only.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLING_STOP_MATCHER_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLING_STOP_MATCHER_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -55,5 +54,3 @@ class StopMatcher {
 std::string_view WithoutUnfinishedCharacter(std::string_view text);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_SAMPLING_STOP_MATCHER_H_

@@ -4,8 +4,7 @@
 // the results their callers have not fetched or may ask for again.
 //
 // ByteMeter is thread-safe. ByteCharge is thread-compatible.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_BYTE_METER_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_BYTE_METER_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -64,5 +63,3 @@ class ByteCharge {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_BYTE_METER_H_

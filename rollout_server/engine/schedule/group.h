@@ -1,7 +1,6 @@
 // Group, SamplingParams, FinishedCompletion: what the engine is asked for and what it gives back,
 // as plain structs (protobuf stays in the services, LibTorch in the runner).
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_GROUP_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_GROUP_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -115,5 +114,3 @@ absl::Status CheckSomethingIsLeft(const SamplingParams& sampling,
                                   const std::vector<int32_t>& eos_token_ids, int64_t vocab_size);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_GROUP_H_

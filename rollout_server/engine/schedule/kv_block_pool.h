@@ -4,8 +4,7 @@
 // A block holds kBlockTokens consecutive tokens of one sequence, and may be held by several. A full
 // block can be published under its name (prefix_chain.h); when its last holder lets go it stays
 // findable until its place is needed, the least recently used one going first.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_KV_BLOCK_POOL_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_KV_BLOCK_POOL_H_
+#pragma once
 
 #include <cstdint>
 #include <list>
@@ -78,5 +77,3 @@ class KvBlockPool {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_KV_BLOCK_POOL_H_

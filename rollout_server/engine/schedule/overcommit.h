@@ -1,8 +1,7 @@
 // Overcommit: how much of a group's worst case the scheduler sets aside. Groups rarely fill their
 // worst case (most completions stop early), so admitting by it leaves the cache half empty;
 // admitting by what groups really used risks running out and preempting. Pure.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_OVERCOMMIT_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_OVERCOMMIT_H_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -36,5 +35,3 @@ class Overcommit {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_OVERCOMMIT_H_

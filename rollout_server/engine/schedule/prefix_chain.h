@@ -1,8 +1,7 @@
 // PrefixChain: names for full blocks of KV. The name of block i covers every token up to its end
 // and the weights that computed them, so equal names mean equal KV: a block under another prefix,
 // or of weights that were replaced, has another name. Pure.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_PREFIX_CHAIN_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_PREFIX_CHAIN_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -25,5 +24,3 @@ BlockName ChainStart(uint64_t generation);
 BlockName NextName(const BlockName& before, std::span<const int32_t> ids);
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_PREFIX_CHAIN_H_

@@ -14,8 +14,7 @@
 //
 // Full blocks can be found again by later prompts and by preempted members (prefix_chain.h).
 // Use from the engine thread only.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_SCHEDULER_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_SCHEDULER_H_
+#pragma once
 
 #include <cstdint>
 #include <list>
@@ -158,5 +157,3 @@ class Scheduler {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_SCHEDULER_H_

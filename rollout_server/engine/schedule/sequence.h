@@ -1,6 +1,5 @@
 // Sequence and RunningGroup: what the scheduler and the engine know of a group while it runs.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_SEQUENCE_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_SEQUENCE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -69,5 +68,3 @@ inline int32_t Sequence::TokenAt(int64_t position) const {
 }
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_SEQUENCE_H_

@@ -1,7 +1,6 @@
 // StopIds: the ids that end the completions of one group, and that min_new_tokens forbids until
 // then. Made once, when the group is admitted: its draws share it, in every step (stage 2). Pure.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_STOP_IDS_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_STOP_IDS_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -40,5 +39,3 @@ class StopIds {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_SCHEDULE_STOP_IDS_H_

@@ -1,6 +1,5 @@
 // TokenLines: tokens given as probabilities, for tests of functions of a TokenRecord.
-#ifndef TANDEM_TESTS_COMMON_DRIFT_TOKEN_LINES_H_
-#define TANDEM_TESTS_COMMON_DRIFT_TOKEN_LINES_H_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -40,5 +39,3 @@ struct TokenLines {
 };
 
 }  // namespace tandem::offpolicy
-
-#endif  // TANDEM_TESTS_COMMON_DRIFT_TOKEN_LINES_H_

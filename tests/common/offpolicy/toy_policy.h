@@ -2,8 +2,7 @@
 // prefix, a behaviour policy beside it, and the exact gradient of the expected reward. With it,
 // tests compute the expectation and variance of estimators as sums over all sequences, without
 // sampling.
-#ifndef TANDEM_TESTS_COMMON_OFFPOLICY_TOY_POLICY_H_
-#define TANDEM_TESTS_COMMON_OFFPOLICY_TOY_POLICY_H_
+#pragma once
 
 #include <cmath>
 #include <cstddef>
@@ -136,5 +135,3 @@ inline Moments Enumerate(const ToyPolicy& policy, const offpolicy::MethodOptions
 }
 
 }  // namespace tandem::testing
-
-#endif  // TANDEM_TESTS_COMMON_OFFPOLICY_TOY_POLICY_H_

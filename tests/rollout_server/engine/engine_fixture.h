@@ -1,6 +1,5 @@
 // EngineFixture: a tiny model on disk for a whole test suite, and engines over it.
-#ifndef TANDEM_TESTS_ROLLOUT_SERVER_ENGINE_ENGINE_FIXTURE_H_
-#define TANDEM_TESTS_ROLLOUT_SERVER_ENGINE_ENGINE_FIXTURE_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -131,5 +130,3 @@ class EngineFixture : public ::testing::Test {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_TESTS_ROLLOUT_SERVER_ENGINE_ENGINE_FIXTURE_H_

@@ -1,8 +1,7 @@
 // HostileGroupsFixture: a model in which some ids are poison, and random groups of two kinds:
 // healthy ones, and hostile ones that break their own numbers or ask for the extreme of everything
 // the server accepts.
-#ifndef TANDEM_TESTS_ROLLOUT_SERVER_ENGINE_HOSTILE_GROUPS_H_
-#define TANDEM_TESTS_ROLLOUT_SERVER_ENGINE_HOSTILE_GROUPS_H_
+#pragma once
 
 #include <algorithm>
 #include <iostream>
@@ -191,5 +190,3 @@ class HostileGroupsFixture : public EngineFixture {
 };
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_TESTS_ROLLOUT_SERVER_ENGINE_HOSTILE_GROUPS_H_

@@ -1,6 +1,5 @@
 // A tiny model in which two ids are poison, for tests of what one group can do to the others.
-#ifndef TANDEM_TESTS_ROLLOUT_SERVER_ENGINE_POISONED_MODEL_H_
-#define TANDEM_TESTS_ROLLOUT_SERVER_ENGINE_POISONED_MODEL_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -49,5 +48,3 @@ inline absl::Status WritePoisonedModel(const std::string& directory, uint64_t se
 }
 
 }  // namespace tandem::rollout
-
-#endif  // TANDEM_TESTS_ROLLOUT_SERVER_ENGINE_POISONED_MODEL_H_

@@ -8,8 +8,7 @@
 // device's own rounding of exp, log and sin are not. Threads that diverge at a barrier end the
 // process with a message. Most missing barriers are found if a test also runs with
 // EMULATED_ORDER=falling, in which threads take turns from the last one on.
-#ifndef TANDEM_TESTS_SUPPORT_DEVICE_CUDA_EMULATOR_H_
-#define TANDEM_TESTS_SUPPORT_DEVICE_CUDA_EMULATOR_H_
+#pragma once
 
 #include <math.h>
 
@@ -128,5 +127,3 @@ using cudaError_t = int;
 inline constexpr cudaError_t cudaSuccess = 0;
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline const char* cudaGetErrorString(cudaError_t) { return ""; }
-
-#endif  // TANDEM_TESTS_SUPPORT_DEVICE_CUDA_EMULATOR_H_

@@ -1,7 +1,6 @@
 // Memory of the device that runs the kernels of a test: the GPU, or the CPU where they are emulated
 // (tests/support/device/cuda_emulator.h), so that one test source serves both.
-#ifndef TANDEM_TESTS_SUPPORT_DEVICE_DEVICE_MEMORY_H_
-#define TANDEM_TESTS_SUPPORT_DEVICE_DEVICE_MEMORY_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -117,5 +116,3 @@ inline void ExpectClose(const std::vector<float>& got, const std::vector<float>&
 }
 
 }  // namespace tandem::cuda
-
-#endif  // TANDEM_TESTS_SUPPORT_DEVICE_DEVICE_MEMORY_H_

@@ -1,6 +1,5 @@
 // The settings of the device that emulated_device_ops.cc emulates.
-#ifndef TANDEM_TESTS_SUPPORT_DEVICE_EMULATED_DEVICE_OPS_H_
-#define TANDEM_TESTS_SUPPORT_DEVICE_EMULATED_DEVICE_OPS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -15,5 +14,3 @@ struct EmulatedDevice {
 EmulatedDevice& emulated_device();  // one per process
 
 }  // namespace tandem::rollout::cuda
-
-#endif  // TANDEM_TESTS_SUPPORT_DEVICE_EMULATED_DEVICE_OPS_H_

@@ -4,8 +4,7 @@
 //
 //   P[i, j] = exp(scale q_i . k_j - lse_i)   over j in the prefix and j <= i in the own segment
 //   o_i     = sum_j P[i, j] v_j
-#ifndef TANDEM_TRAINER_POLICY_CPU_ATTENTION_KERNEL_H_
-#define TANDEM_TRAINER_POLICY_CPU_ATTENTION_KERNEL_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -40,5 +39,3 @@ void AttendBackward(std::span<const Segment> part, int64_t kv_head, const Attent
                     const AttentionBackwardArgs& args);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_POLICY_CPU_ATTENTION_KERNEL_H_

@@ -1,7 +1,6 @@
 // CpuLayerOps: LayerOps on the CPU. All activations are float32. Parallel over rows or heads.
 // Attention's lse is [T, H].
-#ifndef TANDEM_TRAINER_POLICY_CPU_CPU_LAYER_OPS_H_
-#define TANDEM_TRAINER_POLICY_CPU_CPU_LAYER_OPS_H_
+#pragma once
 
 #include "trainer/policy/layer_ops.h"
 
@@ -60,5 +59,3 @@ class ExactCpuLayerOps : public CpuLayerOps {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_POLICY_CPU_CPU_LAYER_OPS_H_

@@ -11,8 +11,7 @@
 //
 // Forward only: they leave what the ordinary backward formulas of layer_ops.h read. Parallel and
 // deterministic. Exceptions of LibTorch pass through.
-#ifndef TANDEM_TRAINER_POLICY_CPU_EXACT_OPS_H_
-#define TANDEM_TRAINER_POLICY_CPU_EXACT_OPS_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -38,5 +37,3 @@ Attention ExactAttention(const at::Tensor& q, at::Tensor& k, at::Tensor& v,
                          std::span<const Segment> segments, const HeadCounts& heads, bool bf16_kv);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_POLICY_CPU_EXACT_OPS_H_

@@ -1,7 +1,6 @@
 // Backward kernels of a decoder layer over a range of rows, in fp32: root mean square norm and
 // SwiGLU. cpu_layer_ops.cc runs them in parallel. Free of LibTorch.
-#ifndef TANDEM_TRAINER_POLICY_CPU_LAYER_KERNELS_H_
-#define TANDEM_TRAINER_POLICY_CPU_LAYER_KERNELS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -20,5 +19,3 @@ void RmsNormWeightGrad(const float* out_grad, const float* x, const float* rstd,
 void SwiGluBackward(const float* out_grad, int64_t count, float* gate, float* up);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_POLICY_CPU_LAYER_KERNELS_H_

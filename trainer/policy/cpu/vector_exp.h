@@ -1,7 +1,6 @@
 // An exponential that the compiler can vectorise, and an attribute that compiles a kernel once per
 // instruction set. Used by the CPU kernels of the trainer. Free of LibTorch; pure.
-#ifndef TANDEM_TRAINER_POLICY_CPU_VECTOR_EXP_H_
-#define TANDEM_TRAINER_POLICY_CPU_VECTOR_EXP_H_
+#pragma once
 
 #include <bit>
 #include <cstdint>
@@ -35,5 +34,3 @@ __attribute__((always_inline)) inline float VectorExp(float x) {
 }
 
 }  // namespace tandem
-
-#endif  // TANDEM_TRAINER_POLICY_CPU_VECTOR_EXP_H_

@@ -1,7 +1,6 @@
 // Vector arithmetic of the trainer's CPU kernels: a small matrix product, and an exponential that
 // the compiler vectorises (common/tensor/vector_exp.h). Free of LibTorch; everything here is pure.
-#ifndef TANDEM_TRAINER_POLICY_CPU_VECTOR_MATH_H_
-#define TANDEM_TRAINER_POLICY_CPU_VECTOR_MATH_H_
+#pragma once
 
 #include <cstdint>
 
@@ -16,5 +15,3 @@ void SmallMatmul(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_row,
                  const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_POLICY_CPU_VECTOR_MATH_H_

@@ -1,7 +1,6 @@
 // MakeDeviceCast: casts masters on a device for a push, bucket by bucket, without a copy in host
 // memory (stage 9). The result is that of WeightCaster on the host, bit for bit. Includes LibTorch.
-#ifndef TANDEM_TRAINER_POLICY_CUDA_DEVICE_CAST_H_
-#define TANDEM_TRAINER_POLICY_CUDA_DEVICE_CAST_H_
+#pragma once
 
 #include <memory>
 #include <vector>
@@ -21,5 +20,3 @@ std::shared_ptr<BucketSource> MakeDeviceCast(const std::vector<NamedParameter>& 
                                              DType dtype, Rounding rounding);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_POLICY_CUDA_DEVICE_CAST_H_

@@ -5,8 +5,7 @@
 //
 // The head's logits are fp32 sums of products of bfloat16. An fp32 input is split into two bfloat16
 // parts, its upper and its lower 8 significand bits, which makes 16 bits, as in the engine.
-#ifndef TANDEM_TRAINER_POLICY_CUDA_DEVICE_LAYER_OPS_H_
-#define TANDEM_TRAINER_POLICY_CUDA_DEVICE_LAYER_OPS_H_
+#pragma once
 
 #include <memory>
 #include <optional>
@@ -95,5 +94,3 @@ absl::StatusOr<std::unique_ptr<LayerOps>> MakeDeviceLayerOps(ComputeDType dtype,
                                                              bool exact = false);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_POLICY_CUDA_DEVICE_LAYER_OPS_H_

@@ -5,8 +5,7 @@
 //
 // Values that the engine keeps in fp32 (projections, gates) are fp32 here too; keys and values are
 // rounded as the engine's cache stores them.
-#ifndef TANDEM_TRAINER_POLICY_CUDA_EXACT_DEVICE_OPS_H_
-#define TANDEM_TRAINER_POLICY_CUDA_EXACT_DEVICE_OPS_H_
+#pragma once
 
 #include "trainer/policy/cuda/device_layer_ops.h"
 
@@ -41,5 +40,3 @@ class ExactDeviceOps : public DeviceLayerOps {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_POLICY_CUDA_EXACT_DEVICE_OPS_H_

@@ -1,6 +1,5 @@
 // Helpers for calling kernels on tensors: element types, the current device and stream, errors.
-#ifndef TANDEM_TRAINER_POLICY_CUDA_LAUNCH_H_
-#define TANDEM_TRAINER_POLICY_CUDA_LAUNCH_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -27,5 +26,3 @@ at::Device CurrentDevice();
 tandem::cuda::Stream CurrentStream();
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_POLICY_CUDA_LAUNCH_H_

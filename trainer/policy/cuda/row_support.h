@@ -1,7 +1,6 @@
 // The ids over which the softmax of a row of logits goes, in the trainer's kernels (stages 5 and
 // 7). For .cu files only.
-#ifndef TANDEM_TRAINER_POLICY_CUDA_ROW_SUPPORT_H_
-#define TANDEM_TRAINER_POLICY_CUDA_ROW_SUPPORT_H_
+#pragma once
 
 #include "common/cuda/device.h"
 #include "trainer/policy/cuda/training_kernels.h"
@@ -55,5 +54,3 @@ class SupportWalk {
 };
 
 }  // namespace tandem::trainer::cuda
-
-#endif  // TANDEM_TRAINER_POLICY_CUDA_ROW_SUPPORT_H_

@@ -9,8 +9,7 @@
 //
 // Deterministic. Memory: that of flash attention, per block; otherwise [H, queries, keys] float32
 // of a run. Exceptions of LibTorch pass through.
-#ifndef TANDEM_TRAINER_POLICY_CUDA_RUN_ATTENTION_H_
-#define TANDEM_TRAINER_POLICY_CUDA_RUN_ATTENTION_H_
+#pragma once
 
 #include <ATen/core/Tensor.h>
 
@@ -46,5 +45,3 @@ AttentionGrads AttendRunsBackward(const at::Tensor& out_grad, const at::Tensor& 
                                   const Attention& attention, const AttentionRuns& runs);
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_POLICY_CUDA_RUN_ATTENTION_H_

@@ -1,7 +1,6 @@
 // TokenSelection: some tokens of a packed row, for device_layer_ops.cc. Consecutive tokens are
 // taken as a view, without a copy.
-#ifndef TANDEM_TRAINER_POLICY_CUDA_TOKEN_SELECTION_H_
-#define TANDEM_TRAINER_POLICY_CUDA_TOKEN_SELECTION_H_
+#pragma once
 
 #include <ATen/Functions.h>
 #include <ATen/core/Tensor.h>
@@ -46,5 +45,3 @@ class TokenSelection {
 };
 
 }  // namespace tandem::trainer
-
-#endif  // TANDEM_TRAINER_POLICY_CUDA_TOKEN_SELECTION_H_

@@ -11,8 +11,7 @@
 // inputs give equal bits. The length of a row alone fixes the order of the sums within it, so a row
 // has the same bits in any batch and at any address. Fewer than 2^31 rows. Free of LibTorch and of
 // CUDA headers. Thread-safe.
-#ifndef TANDEM_TRAINER_POLICY_CUDA_TRAINING_KERNELS_H_
-#define TANDEM_TRAINER_POLICY_CUDA_TRAINING_KERNELS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -149,5 +148,3 @@ struct WeightCast {
 void RunWeightCast(const WeightCast& task, Stream stream);
 
 }  // namespace tandem::trainer::cuda
-
-#endif  // TANDEM_TRAINER_POLICY_CUDA_TRAINING_KERNELS_H_

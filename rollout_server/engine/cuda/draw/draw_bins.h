@@ -1,7 +1,6 @@
 // DrawBins: a histogram of a row's logits below the largest, and the bins of it in which the
 // thresholds of top-k and top-p, and the last id to be listed, must lie. For draw_kernel.cu alone.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DRAW_DRAW_BINS_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DRAW_DRAW_BINS_H_
+#pragma once
 
 #include "rollout_server/engine/cuda/draw/draw_row.h"
 
@@ -134,5 +133,3 @@ class DrawBins : public DrawRow {
 };
 
 }  // namespace tandem::rollout::cuda
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DRAW_DRAW_BINS_H_

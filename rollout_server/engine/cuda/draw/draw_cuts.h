@@ -1,8 +1,7 @@
 // DrawCuts: the exact thresholds of top-k and top-p without sorting a row: of the ids in the bins
 // that DrawBins names, one by one; where those are too many, digit by digit over the whole row. For
 // draw_kernel.cu alone.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DRAW_DRAW_CUTS_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DRAW_DRAW_CUTS_H_
+#pragma once
 
 #include "rollout_server/engine/cuda/draw/draw_bins.h"
 
@@ -136,5 +135,3 @@ class DrawCuts : public DrawBins {
 };
 
 }  // namespace tandem::rollout::cuda
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DRAW_DRAW_CUTS_H_

@@ -2,8 +2,7 @@
 // 2): what SampleToken and ScoreToken (rollout_server/engine/sampling/sampler.h) do, from the same uniforms,
 // with sums in an order of its own. Log-probs agree to rounding, and so do draws but where the
 // uniform falls that close to the border of two tokens. Free of LibTorch and of CUDA headers.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DRAW_DRAW_KERNEL_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DRAW_DRAW_KERNEL_H_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -100,5 +99,3 @@ struct DrawTask {
 void DrawTokens(const DrawTask& task, tandem::cuda::Stream stream);
 
 }  // namespace tandem::rollout::cuda
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DRAW_DRAW_KERNEL_H_

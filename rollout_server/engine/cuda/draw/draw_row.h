@@ -1,7 +1,6 @@
 // DrawRow: one draw at the blocks that share its row: what stays between the launches, and which
 // terms of the row's sums are the draw's. For draw_kernel.cu alone.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DRAW_DRAW_ROW_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DRAW_DRAW_ROW_H_
+#pragma once
 
 #include "common/cuda/row_distribution.h"
 #include "rollout_server/engine/cuda/draw/draw_kernel.h"
@@ -196,5 +195,3 @@ class DrawRow {
 };
 
 }  // namespace tandem::rollout::cuda
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_DRAW_DRAW_ROW_H_

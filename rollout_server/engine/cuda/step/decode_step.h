@@ -5,8 +5,7 @@
 // that differs between two steps is data in that memory (Fill), and all that a launch depends on is
 // in the key. Padded rows have no context, write no KV and draw nothing; what they compute is read
 // by nobody.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_STEP_DECODE_STEP_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_STEP_DECODE_STEP_H_
+#pragma once
 
 #include <compare>
 #include <cstddef>
@@ -88,5 +87,3 @@ Draw AsDraw(const TokenDraw& draw, int64_t row, int64_t kept_row, ForbiddenWords
 std::vector<int32_t> KeptIds(std::span<const uint32_t> words);
 
 }  // namespace tandem::rollout::cuda
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_STEP_DECODE_STEP_H_

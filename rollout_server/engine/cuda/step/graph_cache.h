@@ -1,6 +1,5 @@
 // GraphCache: graphs by key, of the weights that serve or may serve again. Pure; thread-compatible.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_STEP_GRAPH_CACHE_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_STEP_GRAPH_CACHE_H_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -71,5 +70,3 @@ class GraphCache {
 };
 
 }  // namespace tandem::rollout::cuda
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_STEP_GRAPH_CACHE_H_

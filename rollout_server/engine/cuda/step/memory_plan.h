@@ -5,8 +5,7 @@
 // The sums are upper bounds: arrays of a step count as if all of a layer's lived at once. The
 // runner then allocates all of it and runs the largest step once (TokenRunner::Rehearse), so that a
 // sum that is too small ends the start and not a step of the tenth hour.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_STEP_MEMORY_PLAN_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_STEP_MEMORY_PLAN_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -73,5 +72,3 @@ int64_t StepBytes(const ModelConfig& config, DType dtype, int64_t tokens, int64_
 int64_t WeightsBytes(const ModelConfig& config, DType dtype);
 
 }  // namespace tandem::rollout::cuda
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_STEP_MEMORY_PLAN_H_

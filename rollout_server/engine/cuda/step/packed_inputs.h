@@ -1,7 +1,6 @@
 // PackedInputs: a step's arrays one behind the other, so that one copy brings all of them to the
 // device. Pure; thread-compatible.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_STEP_PACKED_INPUTS_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_STEP_PACKED_INPUTS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstring>
@@ -67,5 +66,3 @@ inline PackedStep Pack(const StepInputs& step, PackedInputs& to) {
 }
 
 }  // namespace tandem::rollout::cuda
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_STEP_PACKED_INPUTS_H_

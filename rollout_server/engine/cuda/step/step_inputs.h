@@ -1,7 +1,6 @@
 // StepInputs: what the kernels of one step read besides weights and cache, laid out on the host.
 // Pure; free of LibTorch and CUDA.
-#ifndef TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_STEP_STEP_INPUTS_H_
-#define TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_STEP_STEP_INPUTS_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -49,5 +48,3 @@ StepInputs LayOut(std::span<const TokenInput> inputs, int64_t flash_tokens,
                   int64_t most_gathered = kGatheredTokens);
 
 }  // namespace tandem::rollout::cuda
-
-#endif  // TANDEM_ROLLOUT_SERVER_ENGINE_CUDA_STEP_STEP_INPUTS_H_

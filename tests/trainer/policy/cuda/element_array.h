@@ -1,6 +1,5 @@
 // Arrays of what an Element names, for tests of kernels whose arrays differ in it.
-#ifndef TANDEM_TESTS_TRAINER_POLICY_CUDA_ELEMENT_ARRAY_H_
-#define TANDEM_TESTS_TRAINER_POLICY_CUDA_ELEMENT_ARRAY_H_
+#pragma once
 
 #include <memory>
 #include <vector>
@@ -55,5 +54,3 @@ class ElementArray {
 };
 
 }  // namespace tandem::trainer::cuda
-
-#endif  // TANDEM_TESTS_TRAINER_POLICY_CUDA_ELEMENT_ARRAY_H_
