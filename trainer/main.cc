@@ -43,7 +43,7 @@ int Main(int argc, char** argv) {
       ->excludes(resume_flag)
       ->excludes(clean_flag);
   app.add_flag("--dry-run", dry_run, "print the resolved configuration and the plan");
-  app.add_flag("--help-config", help_config, "print every knob of section `trainer`");
+  app.add_flag("--help-config", help_config, "print every option of section `trainer`");
   app.add_flag("--version", version, "print the version");
   EndHelp(app, "", "trainer --config run.yaml --servers 127.0.0.1:50051");
   if (const std::optional<int> code = ParseCommandLine(app, argc, argv)) return *code;

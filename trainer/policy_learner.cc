@@ -54,7 +54,7 @@ std::vector<HostTensor> ValuesOf(const std::vector<TensorPart>& parts) {
   return values;
 }
 
-// What the first step took, where it can be told apart.
+// The memory of the first step, where it can be told apart.
 void SayMemory(const StepReport& report) {
   const HeldMemory& held = report.memory;
   const int64_t moments = report.optimizer.state_bytes;

@@ -150,7 +150,7 @@ absl::Status TrainStep::Impl::ScoreFrozen(PlacedPolicy& frozen, const Minibatch&
                                           std::vector<at::Tensor>& rows_logprobs) const {
   for (const std::optional<size_t> m : Passes(rows, state)) {
     if (!m.has_value()) {
-      TANDEM_RETURN_IF_ERROR(frozen.Accompany(Pass::kForward));
+      TANDEM_RETURN_IF_ERROR(frozen.RunEmptyPass(Pass::kForward));
       continue;
     }
     TANDEM_ASSIGN_OR_RETURN(const TokenScores scores,
@@ -254,8 +254,8 @@ absl::Status TrainStep::Impl::AccumulateMicrobatches(const Minibatch& mini, Batc
   const std::vector<std::optional<size_t>> passes = Passes(mini, state);
   for (size_t i = 0; i < passes.size(); ++i) {
     if (!passes[i].has_value()) {
-      TANDEM_RETURN_IF_ERROR(policy->Accompany(Pass::kForward));
-      TANDEM_RETURN_IF_ERROR(policy->Accompany(Pass::kBackward));
+      TANDEM_RETURN_IF_ERROR(policy->RunEmptyPass(Pass::kForward));
+      TANDEM_RETURN_IF_ERROR(policy->RunEmptyPass(Pass::kBackward));
       continue;
     }
     const bool last = i + 1 == passes.size() || !passes[i + 1].has_value();

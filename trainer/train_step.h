@@ -59,7 +59,8 @@ struct TrainStepSetup {
   // Weights of the frozen reference policy; empty: none. KL is measured when it is there, and
   // trained on when options.loss.kl_coefficient > 0.
   std::vector<HostTensor> reference_weights;
-  // Of the ranks that make the step together, each with the same setup, options and groups. They
+  // The collectives of the ranks that make the step together, each with the same setup, options and
+  // groups. They
   // must outlive the step.
   RankCollectives collectives;
   BucketOptions buckets;

@@ -28,7 +28,7 @@ struct TrainStepOptions {
 // metrics.
 void BindOptions(OptionBinder& binder, TrainStepOptions& options);
 
-// What a single field's range cannot say.
+// Checks what the range of a single field cannot express.
 //   INVALID_ARGUMENT  CheckOptions of correction and objective; kl_ratio_weighted, k2 or k3 with
 //                     kl_place reward; a decay without decay_updates; beta of 1; a peer that is
 //                     unknown or named twice

@@ -1,27 +1,43 @@
-// Trainer: the owner of everything a training run needs, and the loop that walks stage 3, then 4 to
-// 8 (Learner), then 9. Used by main.cc; tests run it with a fake Learner against scripted servers.
+// Trainer: the owner of everything a training run needs, and the loop that walks stages 1 to 3
+// (collect), 4 to 8 (train, by the Learner) and 9 (push). Used by main.cc; tests run it with a fake
+// Learner against scripted servers.
 //
 // Create, Run once, destroy. Use from one thread.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
-#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/observe/observation.h"
 #include "common/process/stop_signal.h"
+#include "common/rpc/credentials.h"
+#include "trainer/experience/experience_buffer.h"
+#include "trainer/metrics/metrics_line.h"
 #include "trainer/metrics/trainer_health.h"
 #include "trainer/ranks/learner.h"
 #include "trainer/rollouts/server_lookup.h"
 #include "trainer/run/run_directory.h"
+#include "trainer/run/run_state.h"
 #include "trainer/trainer_options.h"
 
 namespace tandem::trainer {
 
-// What comes from outside. What is pointed to must outlive the trainer.
+class CaptureWriter;
+class Checkpointer;
+class Delivery;
+class DriftMonitor;
+class RecentWeights;
+class RunLog;
+struct PushTotals;
+struct RunInputs;
+struct RunParts;
+
+// What comes from outside. Pointers must outlive the trainer.
 struct TrainerContext {
   RunMode mode = RunMode::kFresh;
   std::string resolved_config;                            // YAML, for config.yaml
@@ -35,10 +51,11 @@ struct TrainerContext {
 class Trainer {
  public:
   // Opens prompts, tokenizer, rewards and the run directory, and restores the last checkpoint when
-  // resuming. Talks to no server yet. Errors carry their exit code (exit_codes.h).
+  // resuming. Calls no server yet. Errors carry their exit code (exit_codes.h):
   //   kUsage           run directory not empty, reward or data options that do not fit
   //   kBadModelOrData  model, tokenizer or prompts that cannot be read; a checkpoint of another
-  //   model kStorage         the run directory cannot be written
+  //                    model
+  //   kStorage         the run directory cannot be written
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const TrainerOptions& options,
                                                          std::unique_ptr<Learner> learner,
                                                          TrainerContext context);
@@ -56,12 +73,69 @@ class Trainer {
   absl::Status Run();
 
   // Whether all steps are done; false after a Run that a signal or an alert ended.
-  bool finished() const;
+  bool finished() const { return state_.version.value >= options_.steps; }
 
  private:
-  struct Impl;
-  explicit Trainer(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  // Seconds of one train step.
+  struct StepTimes {
+    double rollout = 0, reward = 0, push = 0, eval = 0;
+  };
+
+  Trainer(const TrainerOptions& options, std::unique_ptr<Learner> learner, TrainerContext context);
+
+  // Set-up, in order.
+  absl::Status OpenRun(RunMode mode, rpc::Caller caller);
+  absl::Status ConnectServers();
+
+  absl::Status RunSteps();
+  absl::Status Step();
+  absl::Status Collect();  // stages 1 to 3; returns early when stopped
+  absl::Status AskForGroups();
+  absl::Status TakeGroup(FinishedGroup finished);
+  absl::StatusOr<bool> TrainOn(StepExperience* step, MetricsLine* line);  // stages 4 to 8
+  absl::Status Push(MetricsLine* line);                                   // stage 9
+  absl::StatusOr<PushTotals> Publish(CastWeights cast);
+  absl::Status SkipStep(const std::string& reason, const StepExperience& step);
+  absl::Status Capture(const StepExperience& step, MetricsLine* line);
+  absl::Status RecordStep(const StepExperience& step, double step_seconds, MetricsLine* line);
+  absl::Status RaiseAlerts(const MetricsLine& line);
+  absl::Status Evaluate(MetricsLine* line);
+  absl::Status EvaluationFailed(const absl::Status& why);
+  absl::Status EvaluateAtStart();
+  absl::Status Finish();
+  void RecordFailure(const absl::Status& failure);
+
+  void ShowQueues();
+  bool Stopping() const { return context_.stop->Requested() || state_.stopped_by_alert; }
+  RunParts Parts() const;
+
+  // Constant once Create has returned.
+  const TrainerOptions options_;
+  const TrainerContext context_;
+  const std::unique_ptr<Learner> learner_;
+  std::unique_ptr<RunInputs> inputs_;
+
+  RunState state_;
+  std::unique_ptr<RunLog> log_;
+  std::unique_ptr<Checkpointer> checkpointer_;
+  std::unique_ptr<CaptureWriter> captures_;
+  std::unique_ptr<RecentWeights> recent_;
+  std::unique_ptr<DriftMonitor> drift_;
+  std::unique_ptr<ExperienceBuffer> buffer_;
+
+  // The rollout servers, from ConnectServers on.
+  std::unique_ptr<ServerPool> pool_;  // empty until then
+  std::unique_ptr<ServerLookup> lookup_;
+  std::unique_ptr<ServerScorer> scorer_;
+  std::unique_ptr<RolloutClient> client_;
+  std::unique_ptr<WeightPublisher> publisher_;
+  std::unique_ptr<Delivery> delivery_;
+  DType server_dtype_ = DType::kF32;
+
+  // The step under way.
+  int64_t groups_done_ = 0;
+  StepTimes times_;
+  LearnerReport report_;
 };
 
 }  // namespace tandem::trainer

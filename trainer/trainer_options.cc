@@ -9,13 +9,6 @@
 namespace tandem::trainer {
 namespace {
 
-void BindCheckpoint(OptionBinder& binder, CheckpointOptions& options) {
-  binder.Integer("every", &options.every, {.min = 0}, "steps",
-                 "save weights, optimizer and data cursor; 0: only at the end and when stopped");
-  binder.Integer("keep", &options.keep, {.min = 1}, "checkpoints", "older ones are deleted");
-  binder.Flag("at_end", &options.at_end, "save after the last step");
-}
-
 void BindLog(OptionBinder& binder, log::LogOptions& options) {
   binder.Choice("level", &options.level,
                 {{"debug", log::Level::kDebug},
@@ -107,7 +100,7 @@ void BindOptions(OptionBinder& binder, TrainerOptions& options) {
     BindOptions(b, options.learner.cast);
   });
   binder.Section("checkpoint", "what --resume goes on from",
-                 [&](OptionBinder& b) { BindCheckpoint(b, options.checkpoint); });
+                 [&](OptionBinder& b) { BindOptions(b, options.checkpoint); });
   binder.Section("capture", "batches for the drift lab",
                  [&](OptionBinder& b) { BindOptions(b, options.capture); });
   binder.Section("probe", "a fixed set of completions that both sides score (docs/attribution.md)",

@@ -20,16 +20,11 @@
 #include "trainer/rewards/rewards.h"
 #include "trainer/rollouts/rollout_client.h"
 #include "trainer/run/capture_writer.h"
+#include "trainer/run/checkpointer.h"
 #include "trainer/run/evaluation.h"
 #include "trainer/weight_push/weight_publisher.h"
 
 namespace tandem::trainer {
-
-struct CheckpointOptions {
-  int64_t every = 0;
-  int64_t keep = 2;
-  bool at_end = true;
-};
 
 struct TrainerOptions {
   std::string run_name = "run";
@@ -66,7 +61,7 @@ struct TrainerOptions {
 };
 void BindOptions(OptionBinder& binder, TrainerOptions& options);
 
-// What a single field's range cannot say.
+// Checks what the range of a single field cannot express.
 //   INVALID_ARGUMENT  no model, data or server; an observe address that is not HOST:PORT; training
 //   with min_new_tokens; a deterministic run with max_staleness; a budget of the KL to a reference
 //   policy that is not measured, or stop_on_kl without one

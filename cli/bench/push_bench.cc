@@ -148,13 +148,13 @@ absl::Status StartServers(const PushBench& bench, int64_t count, LocalServers& s
 class Pusher {
  public:
   Pusher(const LocalServers& servers, const std::string& transport, bool is_delta)
-      : is_delta_(is_delta) {
+      : pool_(servers.addresses()), is_delta_(is_delta) {
     trainer::WeightPublisherOptions options;
     options.transport = transport == "stream" ? trainer::PushTransport::kStream
                                               : trainer::PushTransport::kCollective;
     options.delta = is_delta;
     over_group_ = transport != "stream";
-    publisher_ = std::make_unique<trainer::WeightPublisher>(servers.addresses(), "bench", options);
+    publisher_ = std::make_unique<trainer::WeightPublisher>(&pool_, "bench", options);
     for (size_t i = 0; i < servers.addresses().size(); ++i) all_.push_back(static_cast<int>(i));
   }
 
@@ -185,6 +185,7 @@ class Pusher {
   }
 
  private:
+  const trainer::ServerPool pool_;
   const bool is_delta_;
   bool over_group_ = false;
   std::unique_ptr<trainer::WeightPublisher> publisher_;

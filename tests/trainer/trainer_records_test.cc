@@ -8,6 +8,7 @@
 
 #include "common/capture/capture.h"
 #include "tests/trainer/trainer_fixture.h"
+#include "trainer/prompts/group_request.h"
 #include "trainer/run/evaluation.h"
 
 namespace tandem::trainer {

@@ -102,7 +102,7 @@ void ProbeSeries::Report(int64_t version, MetricsLine* line) const {
   ReportDelivery(line);
 }
 
-// Of the server that is suspected most.
+// The numbers of the server that is suspected most.
 void ProbeSeries::ReportDelivery(MetricsLine* line) const {
   offpolicy::DeliveryTrend worst;
   int worst_server = -1;

@@ -1,6 +1,6 @@
 // ProbeSeries: what both sides made of the probe set, version by version, and the drift/probe/ and
 // drift/visitation/ numbers of a train step (docs/attribution.md). Pure but for what it remembers;
-// used by trainer_drift.cc.
+// used by DriftMonitor.
 //
 // Scores of one version meet by version, not by time: servers that are held back are compared with
 // the trainer as it was at their version, so staleness is no fault here.

@@ -39,7 +39,7 @@ class RecentWeights {
   using Keep = std::function<absl::StatusOr<KeptMasters>()>;
   absl::Status Remember(WeightVersion version, const std::string& rounding, const Keep& keep);
 
-  // What servers were proven to run as `version`.
+  // Records the digests that servers were proven to run as `version`.
   void NoteServed(WeightVersion version, const DigestMap& served);
 
   const RecentVersion* Find(int64_t version) const;  // null when unknown

@@ -1,6 +1,6 @@
 // StepSplit: the drift of a train step's tokens in four parts (common/drift/additive_split.h),
 // from scores that are gathered version by version before the step and joined with its proximal
-// log-probs after it. Pure. Used by trainer_drift.cc.
+// log-probs after it. Pure. Used by DriftMonitor.
 #pragma once
 
 #include <cstdint>

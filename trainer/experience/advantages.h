@@ -37,7 +37,7 @@ bool AllEqual(std::span<const double> rewards);
 std::vector<float> ComputeAdvantages(std::span<const double> rewards,
                                      const AdvantageOptions& options);
 
-// The same with costs[i] taken off member i (kl_reward.h): the rewards are normalised first, and
+// Advantages with costs[i] taken off member i (kl_reward.h): the rewards are normalised first, and
 // the costs are centred as `kind` centres rewards, on the mean of the group or of the others, but
 // never divided by a deviation. So a cost counts as it is given, also where all rewards are equal;
 // with group_norm it is in units of the rewards' deviation. Exactly 0 for a single member.

@@ -124,7 +124,7 @@ absl::Status CheckScoredGroup(const ScoredGroup& group, int64_t vocab_size) {
   return absl::OkStatus();
 }
 
-// Of either form; both empty: all ids.
+// A support in either of its two forms; both are empty when it is all ids.
 SupportView ViewOf(const rollout::v1::TokenSupport& support) {
   if (!support.packed().empty()) return SupportView::OfBytes(support.packed());
   return View(support.ids());

@@ -30,7 +30,7 @@ struct DroppedGroup {
   int64_t group_id = 0;
   std::string reason;   // "stale", kZeroVariance, "all_masked", or the caller's
   std::string message;  // what else the caller said
-  // What was sampled and scored: there for the buffer's own three reasons.
+  // The group that was sampled and scored; kept for the buffer's own three reasons.
   std::optional<experience::v1::ScoredGroup> group = {};
 };
 
@@ -43,8 +43,8 @@ struct StepExperience {
   bool OnlyEqualRewards() const;
 };
 
-// All groups of the step that were sampled and scored, trained or not: what rewards and lengths
-// are measured over, since a choice by reward or length would bias them. Views of `step`.
+// All groups of the step that were sampled and scored, trained or not. Rewards and lengths are
+// measured over them, because a choice by reward or length would bias them. Views of `step`.
 using GroupViews = std::vector<std::reference_wrapper<const experience::v1::ScoredGroup>>;
 GroupViews SampledGroups(const StepExperience& step);
 

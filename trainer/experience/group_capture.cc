@@ -37,7 +37,7 @@ void AppendSupport(const rollout::v1::TokenSupport& support, std::vector<uint8_t
   bytes.insert(bytes.end(), packed.begin(), packed.end());
 }
 
-// Of completion `i` of the group; empty where it is not known.
+// The values of completion `i` of the group; empty where they are not known.
 std::span<const float> Find(const PerToken& numbers, int64_t group_id, int i) {
   const auto found = numbers.find(group_id);
   if (found == numbers.end() || static_cast<size_t>(i) >= found->second.size()) return {};

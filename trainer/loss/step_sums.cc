@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <span>
 #include <vector>
 
 #include "common/base/status_macros.h"
@@ -26,31 +25,31 @@ std::vector<float> AdvantagesOf(const ExperienceBatch& batch) {
 }  // namespace
 
 absl::Status SumOverRanks(comm::RankReducer& ranks, MinibatchSums& sums) {
-  LossNumbers& of = sums.tokens;
-  auto num_tokens = static_cast<double>(of.num_tokens);
-  double* const places[] = {&sums.policy,  &sums.kl,     &sums.total,   &sums.denominator,
-                            &of.ratio_sum, &of.clip_low, &of.clip_high, &of.dual_clip,
-                            &of.k1,        &of.k2,       &of.k3,        &of.entropy_sum,
-                            &num_tokens};
-  std::vector<double> values;
-  for (const double* const place : places) values.push_back(*place);
-  TANDEM_RETURN_IF_ERROR(ranks.Sum(values));
-  for (size_t i = 0; i < values.size(); ++i) *places[i] = values[i];
-  of.num_tokens = static_cast<int64_t>(num_tokens);
-  return ranks.Max(std::span(&of.ratio_max, 1));
+  auto num_tokens = static_cast<double>(sums.tokens.num_tokens);
+  std::vector<double*> summed = {&sums.policy, &sums.kl, &sums.total, &sums.denominator,
+                                 &num_tokens};
+  std::vector<double*> largest;
+  for (const TokenNumber& number : kTokenNumbers) {
+    (number.is_max ? largest : summed).push_back(&(sums.tokens.*number.value));
+  }
+  const auto reduce = [](const std::vector<double*>& places, const auto& reduction) {
+    std::vector<double> values;
+    for (const double* const place : places) values.push_back(*place);
+    TANDEM_RETURN_IF_ERROR(reduction(values));
+    for (size_t i = 0; i < values.size(); ++i) *places[i] = values[i];
+    return absl::OkStatus();
+  };
+  TANDEM_RETURN_IF_ERROR(reduce(summed, [&](auto& values) { return ranks.Sum(values); }));
+  sums.tokens.num_tokens = static_cast<int64_t>(num_tokens);
+  return reduce(largest, [&](auto& values) { return ranks.Max(values); });
 }
 
 void AddTokens(const LossNumbers& added, LossNumbers& numbers) {
-  numbers.ratio_sum += added.ratio_sum;
-  numbers.ratio_max = std::max(numbers.ratio_max, added.ratio_max);
-  numbers.clip_low += added.clip_low;
-  numbers.clip_high += added.clip_high;
-  numbers.dual_clip += added.dual_clip;
-  numbers.k1 += added.k1;
-  numbers.k2 += added.k2;
-  numbers.k3 += added.k3;
+  for (const auto& [name, value, is_max, needs_reference] : kTokenNumbers) {
+    numbers.*value =
+        is_max ? std::max(numbers.*value, added.*value) : numbers.*value + added.*value;
+  }
   numbers.num_tokens += added.num_tokens;
-  numbers.entropy_sum += added.entropy_sum;
 }
 
 void AddCorrection(const offpolicy::Correction& correction, const Microbatch& micro,
@@ -73,16 +72,18 @@ void AddCorrection(const offpolicy::Correction& correction, const Microbatch& mi
 void AddLoss(const LossSums& sums, const at::Tensor& kept, const at::Tensor& entropies,
              LossNumbers& numbers) {
   const auto value = [](const at::Tensor& x) { return x.item<double>(); };
-  numbers.ratio_sum += value(sums.ratio_sum);
-  numbers.ratio_max = std::max(numbers.ratio_max, value(sums.ratio_max));
-  numbers.clip_low += static_cast<double>(sums.clip_low);
-  numbers.clip_high += static_cast<double>(sums.clip_high);
-  numbers.dual_clip += static_cast<double>(sums.dual_clip);
-  numbers.k1 += value(sums.k1);
-  numbers.k2 += value(sums.k2);
-  numbers.k3 += value(sums.k3);
-  numbers.num_tokens += value(kept.sum());
-  numbers.entropy_sum += value(at::where(kept, entropies, at::zeros({})).sum());
+  LossNumbers row;
+  row.ratio_sum = value(sums.ratio_sum);
+  row.ratio_max = value(sums.ratio_max);
+  row.clip_low = static_cast<double>(sums.clip_low);
+  row.clip_high = static_cast<double>(sums.clip_high);
+  row.dual_clip = static_cast<double>(sums.dual_clip);
+  row.k1 = value(sums.k1);
+  row.k2 = value(sums.k2);
+  row.k3 = value(sums.k3);
+  row.num_tokens = kept.sum().item<int64_t>();
+  row.entropy_sum = value(at::where(kept, entropies, at::zeros({})).sum());
+  AddTokens(row, numbers);
 }
 
 void AddAdvantages(const ExperienceBatch& batch, StepReport& report) {

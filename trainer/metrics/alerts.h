@@ -34,19 +34,19 @@ struct Alert {
   bool stops_run = false;
 };
 
-// Has the number passed the threshold, as far as it is known? The bound on the threshold's other
-// side decides, so that noise raises nothing; the value, where there is no interval. False for NaN.
+// Whether the number has certainly passed the threshold: the near bound of its interval decides, so
+// that noise raises no alert. Without an interval the value decides. False for NaN.
 bool IsAbove(const offpolicy::Interval& measured, double threshold);
 bool IsBelow(const offpolicy::Interval& measured, double threshold);
 
-// What the loss compares, on which the meaning of its ratio and of its clip depends.
+// The policies that the loss compares. The meaning of its ratio and of its clip depends on them.
 struct LossKind {
   bool bypass = false;  // correction.mode: the ratio is target / behaviour, not target / proximal
   offpolicy::ObjectiveKind objective = offpolicy::ObjectiveKind::kClip;
 };
 
-// Looks at a step's numbers by their names in metrics.jsonl; a number that is not there raises
-// nothing.
+// The alerts that a step's numbers raise. Numbers are found by their names in metrics.jsonl; one
+// that is missing raises no alert.
 std::vector<Alert> CheckAlerts(const MetricsLine& line, const AlertOptions& options,
                                const LossKind& loss = {});
 

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "common/statistics/cluster_bootstrap.h"
 
 namespace tandem::trainer {
@@ -16,6 +18,10 @@ namespace tandem::trainer {
 // Names and JSON values of an event, as text: use JsonText for strings and JsonNumber for numbers.
 using JsonFields = std::vector<std::pair<std::string, std::string>>;
 std::string JsonText(const std::string& text);  // quoted and escaped; bad UTF-8 replaced
+
+// Writes an event of the run. Errors: it could not be written.
+using EventSink =
+    std::function<absl::Status(const std::string& kind, const std::string& message, JsonFields)>;
 
 class MetricsLine {
  public:

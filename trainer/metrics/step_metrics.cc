@@ -27,7 +27,7 @@ bool HasTrained(const ScoredGroup& group) {
                              [](const ScoredCompletion& member) { return !member.masked(); });
 }
 
-// Of the completions that have a reward: a reward program that failed gave none, which is not 0. A
+// Over the completions that have a reward: a reward program that failed gave none, which is not 0. A
 // group without any is not counted.
 void AddRewards(const GroupViews& groups, MetricsLine* line) {
   std::vector<double> rewards, group_stds;

@@ -98,20 +98,19 @@ std::vector<std::pair<std::string, double>> NamedNumbers(const StepReport& repor
   add("loss/policy", loss.policy);
   add("loss/kl", loss.kl);
   add("loss/total", loss.total);
-  add("loss/ratio_mean", PerToken(loss.ratio_sum, loss.num_tokens));
-  add("loss/ratio_max", loss.ratio_max);
-  add("loss/clip_low_share", PerToken(loss.clip_low, loss.num_tokens));
-  add("loss/clip_high_share", PerToken(loss.clip_high, loss.num_tokens));
-  add("loss/dual_clip_share", PerToken(loss.dual_clip, loss.num_tokens));
-  add("loss/entropy", PerToken(loss.entropy_sum, loss.num_tokens));
+  const auto add_token_numbers = [&](bool of_reference) {
+    for (const auto& [name, value, is_max, needs_reference] : kTokenNumbers) {
+      if (needs_reference != of_reference) continue;
+      add(name, is_max ? loss.*value : PerToken(loss.*value, loss.num_tokens));
+    }
+  };
+  add_token_numbers(/*of_reference=*/false);
   add("loss/denominator", loss.denominator);
   add("loss/num_tokens", static_cast<double>(report.num_tokens));
   add("loss/num_row_tokens", static_cast<double>(report.num_row_tokens));
   add("loss/num_updates", static_cast<double>(loss.num_updates));
   if (loss.has_reference) {
-    add("kl_reference/k1", PerToken(loss.k1, loss.num_tokens));
-    add("kl_reference/k2", PerToken(loss.k2, loss.num_tokens));
-    add("kl_reference/k3", PerToken(loss.k3, loss.num_tokens));
+    add_token_numbers(/*of_reference=*/true);
     add("kl_reference/reward_penalty", report.kl_penalty);
   }
   add("optimizer/learning_rate", report.optimizer.learning_rate);

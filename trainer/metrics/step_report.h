@@ -17,7 +17,7 @@ namespace tandem::trainer {
 // 20 counts over w in [0, 4), bins of 0.2; the last one takes everything above.
 using WeightHistogram = std::array<int64_t, 20>;
 
-// What the correction did to some of the trained tokens.
+// The effect of the correction on a part of the trained tokens.
 struct KeptShare {
   int64_t num_trained = 0, num_kept = 0;
   double weight_sum = 0;  // of the kept ones
@@ -52,6 +52,27 @@ struct LossNumbers {
   int64_t num_updates = 0;  // tried
 };
 
+// The numbers of LossNumbers that are gathered over tokens, each declared here alone: how rows,
+// minibatches and ranks are put together, and under which name the report has it. A sum is
+// reported as its mean over tokens.
+struct TokenNumber {
+  const char* name;  // in metrics.jsonl
+  double LossNumbers::*value;
+  bool is_max = false;           // the largest of all; else the sum
+  bool needs_reference = false;  // only there with a reference policy
+};
+inline constexpr TokenNumber kTokenNumbers[] = {
+    {"loss/ratio_mean", &LossNumbers::ratio_sum},
+    {"loss/ratio_max", &LossNumbers::ratio_max, /*is_max=*/true},
+    {"loss/clip_low_share", &LossNumbers::clip_low},
+    {"loss/clip_high_share", &LossNumbers::clip_high},
+    {"loss/dual_clip_share", &LossNumbers::dual_clip},
+    {"loss/entropy", &LossNumbers::entropy_sum},
+    {"kl_reference/k1", &LossNumbers::k1, false, /*needs_reference=*/true},
+    {"kl_reference/k2", &LossNumbers::k2, false, /*needs_reference=*/true},
+    {"kl_reference/k3", &LossNumbers::k3, false, /*needs_reference=*/true},
+};
+
 struct OptimizerNumbers {
   double learning_rate = 0, grad_norm = 0;  // of the last update
   bool grad_clipped = false;
@@ -59,7 +80,8 @@ struct OptimizerNumbers {
   int64_t state_bytes = 0;  // of moments that this rank holds
 };
 
-// Of a device's allocator during a step, in bytes: handed out, and taken from the device, at most.
+// Peaks of a device's allocator during a step, in bytes: handed out to tensors, and taken from the
+// device.
 struct DevicePeaks {
   int64_t allocated = 0, reserved = 0;
 };
@@ -93,12 +115,12 @@ struct StepReport {
   int64_t num_row_tokens = 0;  // in packed rows, prompts included
   // [group in the span][completion][token]; empty for masked completions.
   std::vector<std::vector<std::vector<float>>> proximal_logprobs;
-  // The same of the advantages in the loss: with kl_place reward those after the charge.
+  // The advantages in the loss, laid out alike; with kl_place reward, after the charge.
   std::vector<std::vector<std::vector<float>>> advantages;
 };
 
-// Of the peak on the device, what is not held from step to step: activations, casts and, of sharded
-// parameters, what is gathered. 0 without a device.
+// The part of the device's peak that is not held from step to step: activations, casts and gathered
+// parts of sharded parameters. 0 without a device.
 int64_t TransientBytes(const StepReport& report);
 
 // ("correction/mean_weight", value) ...: everything but histograms and advantage/, in a fixed

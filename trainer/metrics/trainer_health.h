@@ -1,6 +1,6 @@
-// TrainerHealth: what a trainer process answers to probes. Started once its team has met and, on
-// rank 0, the servers have been reached; live while its loop moves; ready when both. Made by
-// run_trainer.cc; the thread that trains beats. Thread-safe.
+// TrainerHealth: the answers of a trainer process to probes. It is started once the ranks have met
+// and, on rank 0, the servers have been reached; it is live while its loop moves, and ready when
+// both hold. Made by run_trainer.cc; the thread that trains keeps the heartbeat. Thread-safe.
 #pragma once
 
 #include <string>
@@ -22,10 +22,10 @@ class TrainerHealth {
   TrainerHealth(const TrainerHealth&) = delete;
   TrainerHealth& operator=(const TrainerHealth&) = delete;
 
-  // `how`: one line for who asks.
+  // `how`: one line for the answer.
   void SetStarted(const std::string& how) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Of the thread that trains.
+  // The heartbeat of the thread that trains.
   Heartbeat* heartbeat() { return &heartbeat_; }
 
  private:

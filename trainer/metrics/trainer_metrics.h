@@ -33,7 +33,7 @@ std::string HelpOf(const ShownNumber& shown);
 
 class TrainerMetrics {
  public:
-  // What the loop knows at any time; read between two groups.
+  // The state of the loop, read between two groups.
   struct Queues {
     int64_t groups_in_flight = 0;  // asked for and not finished
     int64_t groups_waiting = 0;    // finished and not trained on yet
@@ -50,8 +50,8 @@ class TrainerMetrics {
   void OnWait(double seconds);  // for rollouts
   void OnEvent(std::string_view kind);
   void OnAlert(const std::string& name);
-  // What a train step took: dropped and masked completions, and how old the tokens of the others
-  // are.
+  // The experience that a train step took: dropped and masked completions, and the staleness of the
+  // other tokens.
   void OnTaken(const StepExperience& step, WeightVersion version);
   // A whole step. `num_trained`: tokens.
   void OnStep(const MetricsLine& line, int64_t num_trained, int64_t num_sampled);

@@ -14,7 +14,7 @@
 //               bucket holds what one stage of the model needs. It is gathered when a pass comes to
 //               the stage, the next one while the stage is computed, and its memory is released
 //               afterwards; its gradients are summed right after a backward stage. All ranks make
-//               the same passes (Policy::Accompany).
+//               the same passes (Policy::RunEmptyPass).
 //
 // What holds: operations begin in one order on all ranks, whatever rows a rank has. Use from one
 // thread at a time. Memory: replicated, what masters and gradients take anyway; sharded, that

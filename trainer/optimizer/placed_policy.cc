@@ -40,9 +40,9 @@ absl::StatusOr<TokenScores> PlacedPolicy::Score(const PackedRow& row, double tem
   return scores;
 }
 
-absl::Status PlacedPolicy::Accompany(Pass pass) {
+absl::Status PlacedPolicy::RunEmptyPass(Pass pass) {
   if (buckets_.sharded()) {
-    TANDEM_RETURN_IF_ERROR(CatchTorch("pass without a row", [&] { policy_->Accompany(pass); }));
+    TANDEM_RETURN_IF_ERROR(CatchTorch("pass without a row", [&] { policy_->RunEmptyPass(pass); }));
   }
   return buckets_.failure();
 }

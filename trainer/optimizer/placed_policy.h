@@ -4,7 +4,7 @@
 //
 // Parameters, gradients and all that a pass computes are on one device; tensors that are given out
 // or taken in are on the host. With sharded parameters all ranks make the same passes in the same
-// order, and a rank without a row calls Accompany. Use from one thread at a time.
+// order, and a rank without a row calls RunEmptyPass. Use from one thread at a time.
 #pragma once
 
 #include <memory>
@@ -48,7 +48,7 @@ class PlacedPolicy {
   absl::StatusOr<TokenScores> Score(const PackedRow& row, double temperature, bool with_gradient);
   // Takes part in the pass of another rank, where this rank has no row of its own. Does nothing
   // with parameters that are not sharded.
-  absl::Status Accompany(Pass pass);
+  absl::Status RunEmptyPass(Pass pass);
 
   // Sets the masters from whole tensors in ModelTensors order, of any float dtype, that are read
   // one at a time and are the same on all ranks.

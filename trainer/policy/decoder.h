@@ -32,7 +32,7 @@ struct DecoderWeights {
   LinearLayer head;  // [V, E]; the embedding's tensor when tied
 };
 
-// What the backward pass of one layer reads. Values that are cheap to compute (outputs of norms and
+// The values that the backward pass of one layer reads. Values that are cheap to compute (outputs of norms and
 // of SwiGLU) are not kept; the backward pass computes them again.
 struct LayerTape {
   at::Tensor input, input_rstd;             // [T, E], [T]

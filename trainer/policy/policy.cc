@@ -71,7 +71,7 @@ at::Tensor SpreadOverRow(const at::Tensor& values, const std::vector<int64_t>& p
   return result;
 }
 
-// What the kernels of a device take.
+// The inputs that the kernels of a device take.
 absl::Status CheckSizes(const ModelConfig& config, ComputeDType dtype, bool exact) {
   const bool flash = dtype == ComputeDType::kBf16 || exact;
   if (flash && (config.head_dim % 8 != 0 || config.head_dim > 256)) {
@@ -478,7 +478,7 @@ void Policy::CheckpointActivations(bool checkpoint) { impl_->checkpoint_activati
 
 void Policy::Watch(PassWatch watch) { impl_->watch = std::move(watch); }
 
-void Policy::Accompany(Pass pass) {
+void Policy::RunEmptyPass(Pass pass) {
   const size_t count = impl_->stages.size();
   for (size_t i = 0; i < count; ++i) {
     const size_t stage = pass == Pass::kForward ? count - 1 - i : i;

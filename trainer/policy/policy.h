@@ -103,7 +103,7 @@ class Policy {
   void Watch(PassWatch watch);
 
   // Makes the watch's calls for a pass without a row, where other ranks have one row more.
-  void Accompany(Pass pass);
+  void RunEmptyPass(Pass pass);
 
   // The parameters that each stage uses. A head that is tied to the embedding is in the first and
   // in the last.

@@ -1,4 +1,4 @@
-// MakeGroupRequest: what the trainer asks a rollout server for (stage 1). Pure.
+// The request for a completion group that the trainer sends to a rollout server (stage 1). Pure.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,20 @@
 
 namespace tandem::trainer {
 
-// What the run's tokens are drawn by, but for the seed.
+// The sampling parameters of the run's groups, without the seed.
 rollout::v1::SamplingParams MakeSampling(const TrainSamplingOptions& options);
 
-// What all groups of a run have in common.
+// The parts of a request that all groups of a run share.
 struct RunSampling {
   std::string run_id;
   int64_t seed = 0;  // of the run
   int64_t completions_per_prompt = 0;
   TrainSamplingOptions options;
 };
+
+// Ids of evaluation groups lie far above those of training groups.
+inline constexpr int64_t kFirstEvaluationGroup = int64_t{1} << 44;
+inline bool IsEvaluationGroup(int64_t group_id) { return group_id >= kFirstEvaluationGroup; }
 
 // A group of run.completions_per_prompt completions of `prompt`, from weights of at least
 // `min_weight_version`. The seed is a hash of the run's seed and the group: the same group samples

@@ -1,4 +1,4 @@
-// What the ranks other than 0 do: the commands of rank 0, one after the other. Rank 0's side is
+// The loop of the ranks other than 0: they run the commands of rank 0, one after the other. Rank 0's side is
 // remote_learner.h.
 #pragma once
 

@@ -36,7 +36,7 @@ absl::Status CommandSender::Send(const Command& command) {
   return store_.Set(CommandName(++num_sent_), command.SerializeAsString());
 }
 
-// What the polling thread and its owner share; the thread keeps it when it is left behind.
+// The state that the polling thread and its owner share. The thread keeps it when it is left behind.
 struct CommandPoller::Shared {
   explicit Shared(const RankLink& link)
       : store(link.store), rank(link.rank), num_readers(link.size - 1) {}

@@ -157,7 +157,7 @@ absl::StatusOr<std::unique_ptr<RewardFunction>> RewardFunction::Create(
   if (options.weights.empty()) {
     return absl::InvalidArgumentError("reward.weights is empty: name at least one component");
   }
-  const auto compile = [](const std::string& knob, const std::string& pattern,
+  const auto compile = [](const std::string& option, const std::string& pattern,
                           std::unique_ptr<RE2>* to) {
     RE2::Options quiet;
     quiet.set_log_errors(false);
@@ -165,7 +165,7 @@ absl::StatusOr<std::unique_ptr<RewardFunction>> RewardFunction::Create(
     *to = std::make_unique<RE2>(pattern, quiet);
     if (!pattern.empty() && (*to)->ok()) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(
-        "reward.", knob, ": ", pattern.empty() ? "no pattern is given" : (*to)->error()));
+        "reward.", option, ": ", pattern.empty() ? "no pattern is given" : (*to)->error()));
   };
   for (const auto& [name, weight] : options.weights) {
     absl::Status status;

@@ -17,7 +17,7 @@
 
 namespace tandem::trainer {
 
-// What happens to a completion that ended by length.
+// How a completion that ended by length is rewarded.
 enum class TruncatedPolicy { kKeep, kMask, kZero, kPenalise };
 
 struct RewardOptions {
@@ -54,7 +54,7 @@ struct Reward {
   std::string mask_reason;  // not empty: do not train on it ("truncated", "reward_failed: ...")
 };
 
-// Of a mask_reason: is there no reward?
+// Whether a completion masked for `mask_reason` has no reward.
 inline bool IsRewardFailure(std::string_view reason) { return reason.starts_with("reward_failed"); }
 
 // What follows the last "####" of a GSM8K answer as a number; without one, the last number.

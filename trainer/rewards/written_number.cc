@@ -24,7 +24,7 @@ constexpr double kNotRead = std::numeric_limits<double>::quiet_NaN();
 // In these lists the longer of two that begin alike stands first.
 constexpr std::array<std::string_view, 7> kThousands = {",\\!",   ",",      "{,}",   "\\,",
                                                         "\u00a0", "\u202f", "\u2009"};
-// What joins digits to one number in some convention.
+// Characters that join digits to one number in some convention.
 constexpr std::array<std::string_view, 8> kJoins = {",\\!", ",", "{,}",    "\\,",
                                                     ".",    "'", "\u2019", "_"};
 constexpr std::array<std::string_view, 3> kSlashes = {"/", "\u2044", "\u2215"};

@@ -1,6 +1,6 @@
 // CallEnd: how a call to a rollout server ended, and what that says: to ask again later, to give
 // up, or that the server is lost. One judgement for groups and for scores. Used by
-// rollout_client.cc, server_scorer.cc and trainer_drift.cc.
+// rollout_client.cc, server_scorer.cc and drift_monitor.cc.
 #pragma once
 
 #include "absl/status/status.h"
@@ -24,7 +24,7 @@ struct CallEnd {
 // How a call that has finished ended, with what its trailing metadata says.
 CallEnd EndOf(const grpc::ClientContext& context, const grpc::Status& status);
 
-// The same call would be refused again, by this server or another of its kind.
+// Whether the same call would be refused again, by this server or another of its kind.
 bool IsImpossible(const absl::Status& status);
 
 // The server answered by itself and goes on: the fault is of this call. It is not so of a server

@@ -43,11 +43,11 @@ struct Task {
 };
 
 struct Server {
-  Server(const std::string& address, const rpc::Caller& caller) : channel(address, caller) {}
+  explicit Server(ServerHandle& handle) : channel(handle.groups) {}
 
   const std::string& address() const { return channel.address(); }
 
-  rpc::CallerChannel channel;
+  rpc::CallerChannel& channel;
   State state = State::kLost;
   bool was_ready = false;
   bool is_retired = false;
@@ -90,15 +90,15 @@ struct RolloutClient::Impl {
   }
   std::optional<Task> TakeTask(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
+  ServerPool* pool = nullptr;
   RolloutClientOptions options;
   Accept accept;
   DrawnHook drawn;
   std::string run_id;
 
   mutable Mutex mu;
-  CondVar changed;  // anything below
-  // Only grows; the channel of a server is its own for good.
-  std::vector<std::unique_ptr<Server>> servers ABSL_GUARDED_BY(mu);
+  CondVar changed;                                                   // anything below
+  std::vector<std::unique_ptr<Server>> servers ABSL_GUARDED_BY(mu);  // by number; only grows
   std::vector<std::thread> threads ABSL_GUARDED_BY(mu);
   bool stopping ABSL_GUARDED_BY(mu) = false;
   int64_t cancel_round ABSL_GUARDED_BY(mu) = 0;
@@ -140,14 +140,15 @@ void BindOptions(OptionBinder& binder, RolloutClientOptions& options) {
       "take groups that were stopped early by request; their cut completions count as truncated");
 }
 
-RolloutClient::RolloutClient(const std::vector<std::string>& addresses, const std::string& run_id,
+RolloutClient::RolloutClient(ServerPool* pool, const std::string& run_id,
                              const RolloutClientOptions& options, Accept accept, DrawnHook drawn)
     : impl_(std::make_unique<Impl>()) {
+  impl_->pool = pool;
   impl_->options = options;
   impl_->accept = std::move(accept);
   impl_->drawn = std::move(drawn);
   impl_->run_id = run_id;
-  for (const std::string& address : addresses) AddServer(address);
+  for (int server = 0; server < pool->size(); ++server) AddServer(pool->at(server).address());
 }
 
 RolloutClient::~RolloutClient() {
@@ -163,21 +164,18 @@ RolloutClient::~RolloutClient() {
   for (std::thread& thread : threads) thread.join();
 }
 
-int RolloutClient::AddServer(const std::string& address) {
+void RolloutClient::AddServer(const std::string& address) {
   MutexLock lock(&impl_->mu);
-  const auto known = std::ranges::find(impl_->servers, address,
-                                       [](const auto& server) { return server->address(); });
-  const int index = static_cast<int>(known - impl_->servers.begin());
-  if (known != impl_->servers.end()) {
-    (*known)->is_retired = false;
+  const int index = impl_->pool->Add(address);
+  if (static_cast<size_t>(index) < impl_->servers.size()) {
+    impl_->At(index).is_retired = false;
     impl_->changed.NotifyAll();
-    return index;
+    return;
   }
-  impl_->servers.push_back(std::make_unique<Server>(address, impl_->options.caller));
+  impl_->servers.push_back(std::make_unique<Server>(impl_->pool->at(index)));
   for (int64_t worker = 0; worker < impl_->options.groups_in_flight; ++worker) {
     impl_->threads.emplace_back([this, index, worker] { impl_->Work(index, worker == 0); });
   }
-  return index;
 }
 
 void RolloutClient::Retire(int server) {
@@ -291,7 +289,7 @@ void RolloutClient::Impl::RunTask(int index, Task task) {
   ++task.num_attempts;
   if (task.num_attempts > 1) ++num_retries;
   // A held-back batch whose other groups are done already would wait for them in vain. What is
-  // drawn does not depend on company, as far as numerics promise (docs/rollouts.md).
+  // sampled does not depend on the batch composition, as far as numerics promise (docs/rollouts.md).
   const int64_t batch = task.request.admission_batch().batch_id();
   server.asked_batch = std::max(server.asked_batch, batch);
   if (batch <= server.forgotten_batch || task.num_attempts > 3) {

@@ -11,8 +11,7 @@
 // ready at once. A server that answers while its engine hangs stays lost until the engine moves:
 // what it says about its weights is true and of no use.
 //
-// Servers may be added and retired while it runs (server_roster.h); the number of a server stays
-// its own.
+// Servers may be added and retired while it runs (delivery.h); each keeps its number (server_pool.h).
 //
 // Used by trainer.cc and evaluation.cc. Thread-safe. Threads: groups_in_flight per server.
 #pragma once
@@ -29,8 +28,8 @@
 #include "absl/status/statusor.h"
 #include "common/observe/tracer.h"
 #include "common/options/options.h"
-#include "common/rpc/credentials.h"
 #include "proto/rollout.pb.h"
+#include "trainer/rollouts/server_pool.h"
 #include "trainer/rollouts/server_scorer.h"
 
 namespace tandem::trainer {
@@ -48,7 +47,6 @@ struct RolloutClientOptions {
   double retry_max_seconds = 1;
   int64_t max_attempts = 8;              // of one group
   bool allow_incomplete_groups = false;  // whose completions a request cut short
-  rpc::Caller caller;                    // no knob: from trainer.tls
 };
 void BindOptions(OptionBinder& binder, RolloutClientOptions& options);
 
@@ -78,15 +76,16 @@ class RolloutClient {
   // `drawn` sees each group that was drawn, on the thread that asked for it and right after, before
   // Next gives it out.
   using DrawnHook = std::function<void(const rollout::v1::GenerateGroupRequest&, FinishedGroup*)>;
-  RolloutClient(const std::vector<std::string>& addresses, const std::string& run_id,
-                const RolloutClientOptions& options, Accept accept = {}, DrawnHook drawn = {});
+  // `pool` must outlive this object.
+  RolloutClient(ServerPool* pool, const std::string& run_id, const RolloutClientOptions& options,
+                Accept accept = {}, DrawnHook drawn = {});
   ~RolloutClient();  // cancels what is in flight and joins
   RolloutClient(const RolloutClient&) = delete;
   RolloutClient& operator=(const RolloutClient&) = delete;
 
-  // One more server, lost until it answers; its number. One that was retired and is named again
-  // keeps its own.
-  int AddServer(const std::string& address);
+  // Makes the server at `address` one of the pool and of this client, lost until it answers. One
+  // that was retired is taken back under its number.
+  void AddServer(const std::string& address);
 
   // `server` is no longer part of the run: groups that run there go on, and once it is lost nobody
   // asks for it.

@@ -1,6 +1,6 @@
 // ServerLookup: the rollout servers that trainer.servers means now. An entry is HOST:PORT, one
 // server for the whole run, or dns:NAME:PORT, a server at every address the name has: looked up
-// again while the run goes on, so that servers may come and go. Used by ServerRoster. Thread-safe.
+// again while the run goes on, so that servers may come and go. Used by Delivery. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ namespace tandem::trainer {
 using Resolver = std::function<absl::StatusOr<std::vector<std::string>>(const std::string& host)>;
 absl::StatusOr<std::vector<std::string>> ResolveHost(const std::string& host);
 
-// What is wrong with the entries of trainer.servers, if anything.
+// Whether the entries of trainer.servers are well formed.
 //   INVALID_ARGUMENT  not HOST:PORT or dns:NAME:PORT (named)
 absl::Status CheckServerEntries(const std::vector<std::string>& entries);
 

@@ -78,63 +78,46 @@ absl::Status TakeAnswer(const std::string& address, const Call& call, const Scor
   return absl::OkStatus();
 }
 
+absl::Status WithAddress(const std::string& address, const absl::Status& status) {
+  const std::string message = absl::StrCat(address, ": ", status.message());
+  const rpc::Refusal refusal = rpc::RefusalOf(status);
+  return refusal == rpc::Refusal::kNone ? absl::Status(status.code(), message)
+                                        : rpc::Refused(status.code(), refusal, message);
+}
+
+CallEnd AskOnce(rpc::CallerChannel& channel, const ScoreRequest& request, double timeout_seconds,
+                ScoreResponse* response) {
+  grpc::ClientContext context;
+  rpc::SetDeadline(context, absl::Seconds(timeout_seconds));
+  channel.Identify(&context);
+  const auto used = channel.current();
+  const grpc::Status status =
+      rollout::v1::RolloutService::NewStub(used)->Score(&context, request, response);
+  channel.Ended(used, status);
+  return EndOf(context, status);
+}
+
+// Asks a busy server again for as long as one call may take.
+absl::StatusOr<ScoreResponse> Ask(rpc::CallerChannel& channel, const ScoreRequest& request,
+                                  double timeout_seconds) {
+  const double began = MonotonicSeconds();
+  for (;;) {
+    ScoreResponse response;
+    const CallEnd end = AskOnce(channel, request, timeout_seconds, &response);
+    if (end.status.ok()) return response;
+    const double wait = std::max(end.retry_after_seconds, kLeastWaitSeconds);
+    if (!end.is_busy() || MonotonicSeconds() + wait > began + timeout_seconds) {
+      return WithAddress(channel.address(), end.status);
+    }
+    std::this_thread::sleep_for(std::chrono::duration<double>(wait));
+  }
+}
+
 }  // namespace
 
-struct ServerScorer::Server {
-  Server(const std::string& address, const rpc::Caller& caller) : channel(address, caller) {}
-
-  // One that is busy is asked again for as long as a call may take.
-  absl::StatusOr<ScoreResponse> Ask(const ScoreRequest& request, double timeout_seconds) {
-    const double began = MonotonicSeconds();
-    for (;;) {
-      ScoreResponse response;
-      const CallEnd end = AskOnce(request, timeout_seconds, &response);
-      if (end.status.ok()) return response;
-      const double wait = std::max(end.retry_after_seconds, kLeastWaitSeconds);
-      if (!end.is_busy() || MonotonicSeconds() + wait > began + timeout_seconds) {
-        return WithAddress(end.status);
-      }
-      std::this_thread::sleep_for(std::chrono::duration<double>(wait));
-    }
-  }
-
-  CallEnd AskOnce(const ScoreRequest& request, double timeout_seconds, ScoreResponse* response) {
-    grpc::ClientContext context;
-    rpc::SetDeadline(context, absl::Seconds(timeout_seconds));
-    channel.Identify(&context);
-    const auto used = channel.current();
-    const grpc::Status status =
-        rollout::v1::RolloutService::NewStub(used)->Score(&context, request, response);
-    channel.Ended(used, status);
-    return EndOf(context, status);
-  }
-
-  absl::Status WithAddress(const absl::Status& status) const {
-    const std::string message = absl::StrCat(channel.address(), ": ", status.message());
-    const rpc::Refusal refusal = rpc::RefusalOf(status);
-    return refusal == rpc::Refusal::kNone ? absl::Status(status.code(), message)
-                                          : rpc::Refused(status.code(), refusal, message);
-  }
-
-  rpc::CallerChannel channel;
-};
-
-ServerScorer::ServerScorer(const std::vector<std::string>& addresses, double timeout_seconds,
-                           const rpc::Caller& caller)
-    : timeout_seconds_(timeout_seconds), caller_(caller) {
-  for (const std::string& address : addresses) AddServer(address);
-}
-
-int ServerScorer::AddServer(const std::string& address) {
-  MutexLock lock(&mu_);
-  servers_.push_back(std::make_unique<Server>(address, caller_));
-  return static_cast<int>(servers_.size()) - 1;
-}
-
-ServerScorer::~ServerScorer() = default;
-
-absl::StatusOr<ScoredByServer> ServerScorer::Score(Server& server, const ScoreTask& task,
+absl::StatusOr<ScoredByServer> ServerScorer::Score(const ScoreTask& task,
                                                    const ScoreRequest& how) const {
+  rpc::CallerChannel& channel = pool_->at(task.server).scores;
   ScoredByServer scored;
   for (const ScoredGroup* group : task.groups) {
     scored.logprobs.emplace_back(static_cast<size_t>(group->completions_size()));
@@ -142,14 +125,14 @@ absl::StatusOr<ScoredByServer> ServerScorer::Score(Server& server, const ScoreTa
   std::optional<int64_t> version;
   for (const Call& call : CallsOf(task, how)) {
     TANDEM_ASSIGN_OR_RETURN(const ScoreResponse response,
-                            server.Ask(call.request, timeout_seconds_));
+                            Ask(channel, call.request, timeout_seconds_));
     if (version.value_or(response.weight_version()) != response.weight_version()) {
-      return absl::AbortedError(absl::StrCat(server.channel.address(), ": version ",
+      return absl::AbortedError(absl::StrCat(channel.address(), ": version ",
                                              response.weight_version(), " came while ", *version,
                                              " was scored"));
     }
     version = response.weight_version();
-    TANDEM_RETURN_IF_ERROR(TakeAnswer(server.channel.address(), call, response, scored.logprobs));
+    TANDEM_RETURN_IF_ERROR(TakeAnswer(channel.address(), call, response, scored.logprobs));
   }
   scored.version = version.value_or(0);
   return scored;
@@ -160,12 +143,7 @@ std::vector<absl::StatusOr<ScoredByServer>> ServerScorer::ScoreEach(
   std::vector<absl::StatusOr<ScoredByServer>> results(tasks.size(), absl::UnknownError(""));
   std::vector<std::thread> threads;
   for (size_t i = 0; i < tasks.size(); ++i) {
-    Server* server = nullptr;
-    {
-      MutexLock lock(&mu_);
-      server = servers_[static_cast<size_t>(tasks[i].server)].get();
-    }
-    threads.emplace_back([&, i, server] { results[i] = Score(*server, tasks[i], how); });
+    threads.emplace_back([&, i] { results[i] = Score(tasks[i], how); });
   }
   for (std::thread& thread : threads) thread.join();
   return results;

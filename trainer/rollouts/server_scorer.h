@@ -4,16 +4,13 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/base/mutex.h"
-#include "common/rpc/credentials.h"
 #include "proto/experience.pb.h"
 #include "proto/rollout.pb.h"
 #include "trainer/experience/group_logprobs.h"
+#include "trainer/rollouts/server_pool.h"
 
 namespace tandem::trainer {
 
@@ -22,7 +19,7 @@ struct ScoredByServer {
   GroupLogprobs logprobs;
 };
 
-// What one server is asked.
+// The groups that one server is asked to score.
 struct ScoreTask {
   int server = 0;
   std::vector<const experience::v1::ScoredGroup*> groups;
@@ -30,12 +27,9 @@ struct ScoreTask {
 
 class ServerScorer {
  public:
-  ServerScorer(const std::vector<std::string>& addresses, double timeout_seconds,
-               const rpc::Caller& caller = {});
-  ~ServerScorer();
-
-  // One more server; its number, the next.
-  int AddServer(const std::string& address);
+  // `pool` must outlive this object.
+  ServerScorer(const ServerPool* pool, double timeout_seconds)
+      : pool_(pool), timeout_seconds_(timeout_seconds) {}
 
   // The completions of each task that are not masked, scored as `how` says (run id included; its
   // sequences are filled in), in calls of bounded size, each with `timeout_seconds`. A busy server
@@ -50,14 +44,11 @@ class ServerScorer {
                                                         const rollout::v1::ScoreRequest& how) const;
 
  private:
-  struct Server;
-  absl::StatusOr<ScoredByServer> Score(Server& server, const ScoreTask& task,
+  absl::StatusOr<ScoredByServer> Score(const ScoreTask& task,
                                        const rollout::v1::ScoreRequest& how) const;
 
+  const ServerPool* const pool_;
   const double timeout_seconds_;
-  const rpc::Caller caller_;
-  mutable Mutex mu_;
-  std::vector<std::unique_ptr<Server>> servers_ ABSL_GUARDED_BY(mu_);  // only grows
 };
 
 }  // namespace tandem::trainer

@@ -19,7 +19,7 @@ namespace tandem::trainer {
 
 struct CaptureOptions {
   int64_t every = 0;   // train steps; 0: none
-  int64_t spread = 0;  // so many over the run besides: the first step, ..., the last; 0: none
+  int64_t spread = 0;  // captures spread evenly over the run, first and last step included; 0: none
   bool weights = true;
   int64_t keep = 0;  // captures; 0: all
   int64_t versions_before =
@@ -40,9 +40,9 @@ class CaptureWriter {
 
   bool Due(int64_t step) const;
 
-  // How far behind a train step the oldest weights are that its capture carries.
+  // How many versions the oldest weights of a capture lie behind its train step.
   int64_t Reach() const { return oldest_lag_ + options_.versions_before; }
-  // Does the capture of train step `step` want masters?
+  // Whether the capture of train step `step` needs masters.
   bool NeedsMasters(int64_t step) const { return options_.weights && Due(step); }
 
   // Writes captures/step_N of the batch that train step `manifest.step` consumed, with the proximal

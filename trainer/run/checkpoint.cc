@@ -150,7 +150,7 @@ absl::Status AsDataLoss(const absl::Status& status) {
 
 }  // namespace
 
-absl::Status CheckSameOrder(const DrawOrder& was, const DrawOrder& now) {
+absl::Status CheckSameOrder(const PromptOrder& was, const PromptOrder& now) {
   const auto differs = [](const char* what, const auto& a, const auto& b) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the run was started with ", what, " ", a, ", not ", b,

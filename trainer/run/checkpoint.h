@@ -14,7 +14,7 @@
 
 namespace tandem::trainer {
 
-// What must be the same for a run to go on.
+// What must be unchanged for a run to go on.
 struct CheckpointIdentity {
   std::string model_config_digest;  // of config.json
   std::string tokenizer_hash;
@@ -23,23 +23,23 @@ struct CheckpointIdentity {
   std::string start_digest;
 };
 
-// What decides which prompts the groups of a step are of. It too must be the same: the trained
-// frontier is a number of steps.
-struct DrawOrder {
+// What decides which prompts the groups of a step belong to. It must be unchanged too, because the
+// trained frontier is a number of steps.
+struct PromptOrder {
   uint64_t seed = 0;
   int64_t prompts_per_step = 0;
   std::string prompts_digest;  // PromptSource::digest
 };
 
-// In what `now` differs from `was`, and what to do; OK: in nothing.
-//   INVALID_ARGUMENT  names the knob and both values
-absl::Status CheckSameOrder(const DrawOrder& was, const DrawOrder& now);
+// OK when `now` equals `was`; else an error that says what to do.
+//   INVALID_ARGUMENT  names the option and both values
+absl::Status CheckSameOrder(const PromptOrder& was, const PromptOrder& now);
 
 struct Checkpoint {
   int64_t step = 0;             // weight version
   int64_t next_group_step = 0;  // the trained frontier: the first step whose groups are untrained
   std::string run_id;
-  DrawOrder order;
+  PromptOrder order;
   CheckpointIdentity identity;
   LearnerState learner;
 };

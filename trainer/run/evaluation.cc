@@ -2,26 +2,28 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/log.h"
 #include "common/base/stable_random.h"
 #include "common/base/status_macros.h"
 #include "common/weights/digest.h"
 #include "trainer/experience/group_check.h"
+#include "trainer/prompts/group_request.h"
 
 namespace tandem::trainer {
 namespace {
 
 using experience::v1::Prompt;
 
-// Group ids of evaluations lie far above those of training, apart for each step and kind.
-constexpr int64_t kFirstId = int64_t{1} << 44;
+// Group ids of evaluations differ for each step and kind.
 constexpr int64_t kIdsPerKind = int64_t{1} << 20;
 
 int64_t FirstId(int64_t step, bool sampled) {
-  return kFirstId + (2 * step + (sampled ? 1 : 0)) * kIdsPerKind;
+  return kFirstEvaluationGroup + (2 * step + (sampled ? 1 : 0)) * kIdsPerKind;
 }
 
 rollout::v1::GenerateGroupRequest RequestFor(const Prompt& prompt, int64_t group_id,
@@ -123,8 +125,6 @@ absl::StatusOr<Tally> Ask(std::span<const Prompt> prompts, bool sampled, int64_t
 
 }  // namespace
 
-bool IsEvaluationGroup(int64_t group_id) { return group_id >= kFirstId; }
-
 void BindOptions(OptionBinder& binder, EvaluationOptions& options) {
   binder.Integer("every", &options.every, {.min = 0}, "steps",
                  "evaluate on held-out prompts; 0: only at start and end");
@@ -167,6 +167,32 @@ absl::StatusOr<EvaluationResult> Evaluate(std::span<const Prompt> prompts,
   result.k = options.pass_at_k;
   result.pass_at_k = static_cast<double>(sampled.correct) / static_cast<double>(sampled.answered);
   return result;
+}
+
+void AddEvaluation(const EvaluationResult& result, int64_t weight_version, int64_t num_too_long,
+                   MetricsLine* line) {
+  line->AddCount("eval/weight_version", weight_version);
+  line->Add("eval/greedy", result.greedy);
+  line->Add("eval/greedy_share_correct", result.greedy_share_correct);
+  line->AddCount("eval/num_prompts", result.num_prompts);
+  line->AddCount("eval/num_failed", result.num_failed + result.num_failed_at_k);
+  line->AddCount("eval/num_too_long", num_too_long);
+  if (result.k == 0) return;
+  line->Add("eval/pass_at_k", result.pass_at_k);
+  line->AddCount("eval/k", result.k);
+}
+
+std::string Describe(const EvaluationResult& result, int64_t num_too_long) {
+  const double num_correct =
+      std::round(result.greedy_share_correct * static_cast<double>(result.num_prompts));
+  std::vector<std::string> left_out;
+  if (result.num_failed > 0) left_out.push_back(absl::StrCat(result.num_failed, " that failed"));
+  if (num_too_long > 0) {
+    left_out.push_back(absl::StrCat(num_too_long, " over data.max_prompt_tokens"));
+  }
+  return absl::StrCat("greedy: ", num_correct, " of ", result.num_prompts,
+                      " held-out prompts correct",
+                      left_out.empty() ? "" : ", left out: ", absl::StrJoin(left_out, ", "));
 }
 
 }  // namespace tandem::trainer

@@ -11,6 +11,7 @@
 #include "common/options/options.h"
 #include "common/process/stop_signal.h"
 #include "proto/experience.pb.h"
+#include "trainer/metrics/metrics_line.h"
 #include "trainer/rewards/rewards.h"
 #include "trainer/rollouts/rollout_client.h"
 
@@ -20,14 +21,11 @@ struct EvaluationOptions {
   int64_t every = 0;  // train steps; 0: only at start and end
   bool at_start = true;
   bool at_end = true;
-  int64_t num_prompts = 0;     // the first so many of the file; 0: all
+  int64_t num_prompts = 0;     // from the start of the file; 0: all
   int64_t pass_at_k = 0;       // samples per prompt; 0: greedy only
   int64_t max_new_tokens = 0;  // 0: as in training
 };
 void BindOptions(OptionBinder& binder, EvaluationOptions& options);
-
-// Ids of evaluation groups lie apart from those of training.
-bool IsEvaluationGroup(int64_t group_id);
 
 struct EvaluationResult {
   int64_t num_prompts = 0;          // that were answered
@@ -47,7 +45,8 @@ struct EvaluationContext {
   uint64_t seed = 0;
   int64_t step = 0;     // of the run: evaluations of different steps ask for different groups
   int64_t version = 0;  // weights to evaluate: the newest that servers were given
-  // As in training: pass@k samples draw by it, filters included; greedy ones have its length alone.
+  // The sampling of training. Samples for pass@k use all of it, filters included; greedy completions
+  // use its length alone.
   rollout::v1::SamplingParams sampling;
   std::function<absl::Status()> tick;                // called while waiting: keeps servers in sync
   std::function<absl::Status(FinishedGroup)> other;  // gets groups that are not of this evaluation
@@ -61,5 +60,13 @@ absl::StatusOr<EvaluationResult> Evaluate(std::span<const experience::v1::Prompt
                                           const EvaluationOptions& options,
                                           const EvaluationContext& context, RolloutClient& client,
                                           RewardFunction& rewards, const StopSignal& stop);
+
+// Adds eval/ of metrics.jsonl. `weight_version`: what was evaluated; `num_too_long`: held-out prompts
+// over data.max_prompt_tokens.
+void AddEvaluation(const EvaluationResult& result, int64_t weight_version, int64_t num_too_long,
+                   MetricsLine* line);
+
+// "greedy: 3 of 4 held-out prompts correct, left out: 1 that failed"
+std::string Describe(const EvaluationResult& result, int64_t num_too_long);
 
 }  // namespace tandem::trainer

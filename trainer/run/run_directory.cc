@@ -82,7 +82,7 @@ std::string CompletionJson(const ScoredCompletion& member, const std::vector<flo
       ",\"finish_reason\":", JsonText(FinishReasonName(completion.finish_reason())), "}");
 }
 
-// What `tandem run` writes into the run directory, maybe before the trainer has opened it.
+// Files that `tandem run` writes into the run directory, maybe before the trainer has opened it.
 bool IsOfTheLauncher(const fs::path& path) {
   return path.filename() == "logs" || path.filename() == "restarts.jsonl";
 }

@@ -18,7 +18,8 @@ namespace tandem::trainer {
 
 class RunHistory {
  public:
-  // What this process begins with, which says what it takes back of those before it.
+  // The state that this process begins with. It tells which records of the processes before it are
+  // taken back.
   struct Begin {
     std::string run_id;
     bool resumed = false;

@@ -1,7 +1,7 @@
 // RunOwner: what makes a run the same run to its rollout servers. The id is a name that everybody
 // may learn; the secret (common/rpc/caller_secret.h) is known to the run alone, and servers do what
 // an owner asks only for who shows it. Kept in RUN/owner, so that a trainer that is started again
-// gets its servers back at once. Used by trainer_setup.cc.
+// gets its servers back at once. Used by trainer.cc.
 #pragma once
 
 #include <string>

@@ -17,12 +17,13 @@ class BucketSource {
  public:
   virtual ~BucketSource() = default;
 
-  virtual Device memory() const = 0;  // whose the bytes lie in
+  virtual Device memory() const = 0;  // that the bytes lie in
 
-  // The bytes of `bucket`, in room `place`, 0 or 1: there until that room is filled again. In
-  // memory of a device they are there for what is put on this thread's current stream after the
-  // call.
-  //   any error of reading the tensors;  INTERNAL  the device failed, or has no memory for a room
+  // The bytes of `bucket`, in buffer `place` (0 or 1), valid until that buffer is filled again. In
+  // the memory of a device they are valid for work that is put on this thread's current stream
+  // after the call.
+  //   any error of reading the tensors
+  //   INTERNAL  the device failed, or has no memory for a buffer
   virtual absl::StatusOr<std::span<std::byte>> Fill(size_t place, const Bucket& bucket) = 0;
 };
 

@@ -24,11 +24,11 @@ const char* TransportOf(const ServerPush& push) {
 }  // namespace
 
 absl::Status Delivery::WaitForServers(double patience_seconds, bool need_all,
-                                      const StopSignal& stop, const std::function<void()>& tick) {
+                                      const StopSignal& stop) {
   const double start = MonotonicSeconds();
   double next_warning = 5;
   for (;;) {
-    tick();
+    UpdateServers();
     const int answering = static_cast<int>(client_->Behind(milliseconds(50)).size());
     TANDEM_RETURN_IF_ERROR(client_->Health());
     const std::string missing = client_->Missing();
@@ -50,6 +50,29 @@ absl::Status Delivery::WaitForServers(double patience_seconds, bool need_all,
     }
     stop.WaitFor(milliseconds(50));
   }
+}
+
+void Delivery::UpdateServers() {
+  const std::vector<std::string> named = lookup_->Addresses();
+  if (const std::string problems = lookup_->Problems(); problems != lookup_problems_) {
+    lookup_problems_ = problems;
+    if (!problems.empty()) {
+      log::Warning("names of trainer.servers have no address", {{"names", problems}});
+    }
+  }
+  for (const std::string& address : named) client_->AddServer(address);
+  for (int server = 0; server < client_->num_servers(); ++server) {
+    if (client_->IsRetired(server)) continue;
+    if (std::ranges::find(named, client_->address(server)) != named.end()) continue;
+    client_->Retire(server);
+    leaving_.insert(server);
+  }
+  std::erase_if(leaving_, [&](int server) {
+    if (!client_->IsRetired(server)) return true;
+    if (!client_->IsLost(server)) return false;
+    publisher_->Forget(server);
+    return true;
+  });
 }
 
 absl::StatusOr<DType> Delivery::ServerDType() {

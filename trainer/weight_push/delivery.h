@@ -1,11 +1,12 @@
-// Delivery: keeps every rollout server on proven weights (stage 9 as a policy over WeightPublisher
-// and RolloutClient). A server gets groups only while it is known to run the version published
-// last. Used by trainer.cc, from its thread.
+// Delivery: keeps every rollout server of the run on proven weights (stage 9 as a policy over
+// WeightPublisher and RolloutClient). A server gets groups only while it is known to run the version
+// published last. Servers that trainer.servers names anew are taken in, and those that it no longer
+// names are retired and given back once they are lost. Used by trainer.cc, from its thread.
 #pragma once
 
 #include <cstdint>
 #include <deque>
-#include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,12 +15,13 @@
 #include "common/process/stop_signal.h"
 #include "trainer/metrics/metrics_line.h"
 #include "trainer/rollouts/rollout_client.h"
+#include "trainer/rollouts/server_lookup.h"
 #include "trainer/weight_push/weight_cast.h"
 #include "trainer/weight_push/weight_publisher.h"
 
 namespace tandem::trainer {
 
-// What one version cost, over all servers.
+// The cost of pushing one version to all servers.
 struct PushTotals {
   int64_t bytes = 0;        // as they travelled to each
   int64_t dense_bytes = 0;  // as they would have without deltas
@@ -27,37 +29,41 @@ struct PushTotals {
   double pause_ms = 0;      // of the slowest server
 };
 
-// Writes an event of the run.
-using EventSink =
-    std::function<absl::Status(const std::string& kind, const std::string& message, JsonFields)>;
-
 class Delivery {
  public:
-  // All must outlive this object. Servers are given weights `hold_back` versions older than those
-  // handed to Publish; for the first so many, the first.
-  Delivery(RolloutClient* client, WeightPublisher* publisher, int64_t hold_back, EventSink events)
-      : client_(client), publisher_(publisher), hold_back_(hold_back), events_(std::move(events)) {}
+  // Pointers must outlive this object. Servers get weights `hold_back` versions older than those
+  // handed to Publish; during the first `hold_back` versions they get the first.
+  Delivery(const ServerLookup* lookup, RolloutClient* client, WeightPublisher* publisher,
+           int64_t hold_back, EventSink events)
+      : lookup_(lookup),
+        client_(client),
+        publisher_(publisher),
+        hold_back_(hold_back),
+        events_(std::move(events)) {}
 
-  // Waits until every server answers, or `patience_seconds` passed and some do, with warnings of
-  // who is missing at growing distances. Calls `tick` (servers may be added) while it waits.
+  // Waits until every server answers, or until `patience_seconds` have passed and some do. Warns at
+  // growing distances of those that are missing.
   //   UNAVAILABLE          none (or, with need_all, not all) came
   //   FAILED_PRECONDITION  another run owns a server
-  absl::Status WaitForServers(double patience_seconds, bool need_all, const StopSignal& stop,
-                              const std::function<void()>& tick);
-  // Of the weights of the first server that tells.
+  absl::Status WaitForServers(double patience_seconds, bool need_all, const StopSignal& stop);
+
+  // Adds and retires servers as trainer.servers names them now. Quick; the changes are events.
+  void UpdateServers();
+
+  // The dtype of the weights of the first server that answers. Errors of the last call.
   absl::StatusOr<DType> ServerDType();
 
   // Takes `cast` as the weights of `version`, and sends those due to every server that is ready or
   // behind. A server that fails is taken out of rotation (event push_failed).
   absl::StatusOr<PushTotals> Publish(WeightVersion version, CastWeights cast);
 
-  // Brings servers that came (back) meanwhile to the version published last. Quick when there are
-  // none.
+  // Pushes the version published last to servers that came or came back meanwhile. Quick when
+  // there are none.
   //   FAILED_PRECONDITION  another run owns a server
   absl::Status Sync();
 
-  // Proof before training: every ready server runs the published digests.
-  //   DATA_LOSS  one does not: names it, the versions and the tensors
+  // The proof before training that every ready server runs the published digests.
+  //   DATA_LOSS  a server does not: names the server, the versions and the tensors
   absl::Status Verify();
 
   // Passes the client's server events on to the run's.
@@ -72,14 +78,16 @@ class Delivery {
     CastWeights cast;
   };
 
+  const ServerLookup* const lookup_;
   RolloutClient* const client_;
   WeightPublisher* const publisher_;
   const int64_t hold_back_;
   const EventSink events_;
-  std::deque<HeldWeights>
-      held_;  // oldest first; the front is due when there are hold_back_ behind it
+  std::deque<HeldWeights> held_;  // oldest first; the front is due once hold_back_ stand behind it
   bool published_ = false;
-  CastNumbers cast_;  // of the version published last
+  CastNumbers cast_;             // of the version published last
+  std::string lookup_problems_;  // as logged last
+  std::set<int> leaving_;        // retired servers that may still be at work
 };
 
 // push/ of metrics.jsonl.

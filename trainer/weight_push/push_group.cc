@@ -63,7 +63,7 @@ class BucketFiller : public BucketSource {
   Device memory() const override { return Device::kCpu; }
 
   absl::StatusOr<std::span<std::byte>> Fill(size_t place, const Bucket& bucket) override {
-    std::vector<std::byte>& bytes = rooms_[place];
+    std::vector<std::byte>& bytes = buffers_[place];
     bytes.resize(static_cast<size_t>(bucket.num_bytes));
     std::byte* at = bytes.data();
     for (const BucketSlice& slice : bucket.slices) {
@@ -81,7 +81,7 @@ class BucketFiller : public BucketSource {
   const WeightPayload& payload_;
   int32_t tensor_ = -1;
   WireBytes from_;
-  std::array<std::vector<std::byte>, 2> rooms_;
+  std::array<std::vector<std::byte>, 2> buffers_;
 };
 
 }  // namespace

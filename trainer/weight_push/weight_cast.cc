@@ -136,10 +136,6 @@ void BindOptions(OptionBinder& binder, WeightCastOptions& options) {
       "of fp32 masters to a bf16 server: dither keeps small updates, nearest swallows them");
 }
 
-std::string_view RoundingName(Rounding rounding) {
-  return rounding == Rounding::kNearest ? "nearest" : "dither";
-}
-
 void CastToBf16(std::string_view name, int64_t first, const float* masters, int64_t count,
                 Rounding rounding, uint16_t* out) {
   const uint64_t name_hash = DitherNameHash(name);

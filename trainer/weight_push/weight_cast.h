@@ -20,7 +20,9 @@
 namespace tandem::trainer {
 
 enum class Rounding { kNearest, kDither };
-std::string_view RoundingName(Rounding rounding);  // "nearest", "dither"
+inline std::string_view RoundingName(Rounding rounding) {
+  return rounding == Rounding::kNearest ? "nearest" : "dither";
+}
 
 struct WeightCastOptions {
   Rounding rounding = Rounding::kDither;
@@ -32,8 +34,8 @@ void BindOptions(OptionBinder& binder, WeightCastOptions& options);
 void CastToBf16(std::string_view name, int64_t first, const float* masters, int64_t count,
                 Rounding rounding, uint16_t* out);
 
-// What a cast did to an update u = masters - masters at the cast before, of which the servers see
-// s = cast - cast before. Of the first cast everything is new: 1, 0, 0, 1.
+// The effect of a cast on an update u = masters - masters at the cast before. The servers see
+// s = cast - cast before. In the first cast everything is new: 1, 0, 0, 1.
 struct CastNumbers {
   double changed_share = 1;  // elements whose bytes differ
   double update_norm = 0;    // ||u||
@@ -42,7 +44,7 @@ struct CastNumbers {
   double arrived_share = 1;
 };
 
-// What CastNumbers are made of: adds up over tensors, and over ranks that cast slices of them.
+// The sums behind CastNumbers. They add up over tensors, and over ranks that cast slices of them.
 struct CastSums {
   double num_elements = 0, changed = 0;  // 0 elements: a first cast
   double update = 0, lost = 0, arrived = 0;

@@ -63,17 +63,21 @@ struct HeldVersion {
 }  // namespace
 
 struct WeightPublisher::Impl {
-  Impl(const std::string& run, const WeightPublisherOptions& wanted)
-      : options(wanted), run_id(run), group(run, wanted.group) {}
+  Impl(const ServerPool* servers, const std::string& run, const WeightPublisherOptions& wanted)
+      : pool(servers), options(wanted), run_id(run), group(run, wanted.group) {}
 
   void RenewLeases();
   absl::Duration lease() const { return absl::Seconds(options.lease_seconds); }
-  WeightRemote& remote(int server) { return *remotes[static_cast<size_t>(server)]; }
+  WeightRemote& remote(int server) {
+    MutexLock lock(&mu);
+    return RemoteLocked(server);
+  }
+  WeightRemote& RemoteLocked(int server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   bool Runs(const RemoteWeights& live, WeightVersion version, const DigestMap& digests) const {
     return live.version == version && live.digests == digests;
   }
-  // What is held. Sums that a server made are compared where there are some to compare with.
+  // Compares with the held version. Word sums are compared where both sides have them.
   bool RunsHeld(const RemoteWeights& live) const {
     return Runs(live, held.version, held.digests) &&
            (live.word_sums.empty() || held.word_sums.empty() || live.word_sums == held.word_sums);
@@ -97,10 +101,9 @@ struct WeightPublisher::Impl {
   int64_t EpochToClaim();
   absl::Status JudgeRefusal(int server, const absl::Status& refusal);
 
+  const ServerPool* const pool;
   const WeightPublisherOptions options;
   const std::string run_id;
-  // Grows on the owner's thread, under mu: the renewer reads it.
-  std::vector<std::unique_ptr<WeightRemote>> remotes;
   int64_t epoch = 0;  // 0: nothing claimed yet
   HeldVersion held;
   WeightVersion base_version;
@@ -113,6 +116,8 @@ struct WeightPublisher::Impl {
 
   Mutex mu;
   CondVar stop_changed;
+  std::map<int, WeightRemote> remotes ABSL_GUARDED_BY(mu);  // of servers that were called
+  std::string traceparent ABSL_GUARDED_BY(mu);
   bool stopping ABSL_GUARDED_BY(mu) = false;
   std::set<int> claimed ABSL_GUARDED_BY(mu);
   int64_t renewed_epoch ABSL_GUARDED_BY(mu) = 0;
@@ -152,21 +157,19 @@ absl::Status CheckBuild(const WeightPublisherOptions& options) {
       "(docs/dev/cuda.md)");
 }
 
-WeightPublisher::WeightPublisher(const std::vector<std::string>& addresses,
-                                 const std::string& run_id, const WeightPublisherOptions& options)
-    : impl_(std::make_unique<Impl>(run_id, options)) {
-  for (const std::string& address : addresses) AddServer(address);
+WeightPublisher::WeightPublisher(const ServerPool* pool, const std::string& run_id,
+                                 const WeightPublisherOptions& options)
+    : impl_(std::make_unique<Impl>(pool, run_id, options)) {
   impl_->renewer = std::thread([this] { impl_->RenewLeases(); });
 }
 
 WeightPublisher::~WeightPublisher() { Release(); }
 
-int WeightPublisher::AddServer(const std::string& address) {
-  auto remote = std::make_unique<WeightRemote>(
-      address, impl_->run_id, absl::Seconds(impl_->options.timeout_seconds), impl_->options.caller);
-  MutexLock lock(&impl_->mu);
-  impl_->remotes.push_back(std::move(remote));
-  return static_cast<int>(impl_->remotes.size()) - 1;
+WeightRemote& WeightPublisher::Impl::RemoteLocked(int server) {
+  const auto [it, is_first] = remotes.try_emplace(server, &pool->at(server).weights, run_id,
+                                                  absl::Seconds(options.timeout_seconds));
+  if (is_first) it->second.SetTraceparent(traceparent);
+  return it->second;
 }
 
 void WeightPublisher::Forget(int server) {
@@ -186,7 +189,7 @@ void WeightPublisher::Impl::RenewLeases() {
       while (!stopping && stop_changed.WaitUntil(&mu, until)) {
       }
       if (stopping) return;
-      for (const int server : claimed) servers.push_back(&remote(server));
+      for (const int server : claimed) servers.push_back(&RemoteLocked(server));
       claimed_epoch = renewed_epoch;
     }
     for (WeightRemote* const server : servers) {
@@ -206,7 +209,9 @@ absl::StatusOr<DType> WeightPublisher::ServerDType(int server) {
 int64_t WeightPublisher::Impl::EpochToClaim() {
   if (epoch == 0) {
     int64_t highest = 0;
-    for (const auto& each : remotes) highest = std::max(highest, each->HighestEpoch());
+    for (int server = 0; server < pool->size(); ++server) {
+      highest = std::max(highest, remote(server).HighestEpoch());
+    }
     // Above what a trainer of this run that died before its first push may have claimed.
     epoch = highest + 2;
     MutexLock lock(&mu);
@@ -358,7 +363,7 @@ ServerPush WeightPublisher::Impl::PushTo(int server) {
   ServerPush push = {.server = server};
   const double start = MonotonicSeconds();
   for (int64_t attempt = 0; attempt < options.max_attempts; ++attempt) {
-    // What made a delta fail is not known: the next attempt goes without.
+    // The cause of a failed delta is not known, so the next attempt sends whole tensors.
     push.status = Attempt(remote(server), /*delta_allowed=*/attempt == 0, &push);
     if (push.status.ok() || IsFinal(push.status)) break;
     log::Warning("a weight push failed",
@@ -517,7 +522,9 @@ int64_t WeightPublisher::num_bytes() const {
 int64_t WeightPublisher::epoch() const { return impl_->epoch; }
 
 void WeightPublisher::SetTraceparent(const std::string& header) {
-  for (const auto& remote : impl_->remotes) remote->SetTraceparent(header);
+  MutexLock lock(&impl_->mu);
+  impl_->traceparent = header;
+  for (auto& [server, remote] : impl_->remotes) remote.SetTraceparent(header);
 }
 
 }  // namespace tandem::trainer

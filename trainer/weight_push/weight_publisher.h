@@ -21,9 +21,9 @@
 #include "absl/status/statusor.h"
 #include "common/base/weight_version.h"
 #include "common/options/options.h"
-#include "common/rpc/credentials.h"
 #include "common/weights/digest.h"
 #include "common/weights/host_tensor.h"
+#include "trainer/rollouts/server_pool.h"
 #include "trainer/weight_push/push_group.h"
 
 namespace tandem::trainer {
@@ -40,7 +40,6 @@ struct WeightPublisherOptions {
   int64_t hold_back_versions = 0;       // servers run weights this much older than the trainer's
   int64_t debug_skip_push_at_step = 0;  // fault: claim delivery of this version without sending it
   PushGroupOptions group;               // of kCollective
-  rpc::Caller caller;                   // no knob: from trainer.tls
 };
 void BindOptions(OptionBinder& binder, WeightPublisherOptions& options);
 
@@ -66,23 +65,21 @@ struct ServerPush {
   std::string digest;       // CombinedDigest of its live weights
 };
 
-// What a refused claim means to a run that was refused for `denied_seconds` on end. A process of
-// the run that died with its secret holds the server until its lease ends: PERMISSION_DENIED, try
-// again. Who holds it for longer than such a lease is alive: FAILED_PRECONDITION. Other errors
-// stay.
+// The error of a claim that a server refused for `denied_seconds` without a break. A process of the
+// run that died with its secret holds the server until its lease ends: PERMISSION_DENIED, try again.
+// A holder that outlives such a lease is alive: FAILED_PRECONDITION. Other errors are returned as
+// they are.
 absl::Status JudgeRefusedClaim(const absl::Status& refusal, double denied_seconds,
                                double lease_seconds);
 
 class WeightPublisher {
  public:
-  WeightPublisher(const std::vector<std::string>& addresses, const std::string& run_id,
+  // Servers are named by their numbers in `pool`, which must outlive this object.
+  WeightPublisher(const ServerPool* pool, const std::string& run_id,
                   const WeightPublisherOptions& options);
   ~WeightPublisher();  // as Release
   WeightPublisher(const WeightPublisher&) = delete;
   WeightPublisher& operator=(const WeightPublisher&) = delete;
-
-  // One more server; its number, the next. From the thread of Publish.
-  int AddServer(const std::string& address);
 
   // `server` is gone: its lease is no longer renewed, until it is claimed again.
   void Forget(int server);
@@ -105,7 +102,7 @@ class WeightPublisher {
   // from there, once: until it returns the masters must stay as they are.
   absl::Status SetWeights(WeightVersion version, std::vector<TensorSource> tensors,
                           std::shared_ptr<BucketSource> on_device = nullptr);
-  // The same of tensors that are there.
+  // The same for tensors in memory.
   absl::Status SetWeights(WeightVersion version, const std::vector<HostTensor>& tensors);
 
   // Sends the weights set last to a claimed server, unless it has them already, and checks the
@@ -118,8 +115,7 @@ class WeightPublisher {
 
   // Does `server` run the weights set last?
   //   DATA_LOSS    it runs others, though it is still ours: delivery is not proven. Names the
-  //   version,
-  //                the digests and the first tensors that differ
+  //                version, the digests and the first tensors that differ
   //   UNAVAILABLE  it does not answer, or lost its claim (it was started anew)
   absl::Status Verify(int server);
 

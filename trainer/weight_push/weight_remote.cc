@@ -70,8 +70,8 @@ std::vector<int64_t> WeightPayload::wire_sizes() const {
 }
 
 struct WeightRemote::Impl {
-  Impl(const std::string& at, const std::string& run, absl::Duration of_long_calls, rpc::Caller who)
-      : channel(at, std::move(who)), run_id(run), timeout(of_long_calls) {}
+  Impl(rpc::CallerChannel& calls, const std::string& run, absl::Duration of_long_calls)
+      : channel(calls), run_id(run), timeout(of_long_calls) {}
 
   // One unary call.
   template <typename Service, typename Method, typename Request, typename Response>
@@ -97,7 +97,7 @@ struct WeightRemote::Impl {
 
   std::string At(const char* what) const { return absl::StrCat(what, " at ", channel.address()); }
 
-  rpc::CallerChannel channel;
+  rpc::CallerChannel& channel;
   const std::string run_id;
   const absl::Duration timeout;
 
@@ -105,9 +105,9 @@ struct WeightRemote::Impl {
   std::string traceparent ABSL_GUARDED_BY(mu);
 };
 
-WeightRemote::WeightRemote(const std::string& address, const std::string& run_id,
-                           absl::Duration timeout, rpc::Caller caller)
-    : impl_(std::make_unique<Impl>(address, run_id, timeout, std::move(caller))) {}
+WeightRemote::WeightRemote(rpc::CallerChannel* channel, const std::string& run_id,
+                           absl::Duration timeout)
+    : impl_(std::make_unique<Impl>(*channel, run_id, timeout)) {}
 
 WeightRemote::~WeightRemote() = default;
 

@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "common/base/weight_version.h"
 #include "common/comm/push_member.h"
-#include "common/rpc/credentials.h"
+#include "common/rpc/caller_channel.h"
 #include "common/weights/digest.h"
 #include "common/weights/host_tensor.h"
 #include "common/weights/tensor_delta.h"
@@ -22,7 +22,7 @@
 
 namespace tandem::trainer {
 
-// What a server runs, as it says itself.
+// The live weights of a server, as it reports them.
 struct RemoteWeights {
   WeightVersion version;
   int64_t epoch = 0;
@@ -32,7 +32,7 @@ struct RemoteWeights {
   DType dtype = DType::kF32;
 };
 
-// What is sent of one tensor; `owner` keeps the bytes.
+// The bytes of one tensor as they are sent; `owner` keeps them alive.
 struct WireBytes {
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> owner;
@@ -46,7 +46,7 @@ struct WeightPayload {
   std::span<const TensorDelta> deltas = {};  // with a base: of each tensor
   BucketSource* on_device = nullptr;         // buckets made there, for servers that take them there
 
-  // What is sent of tensor `i`. Errors of reading it.
+  // The bytes that are sent for tensor `i`. Errors of reading it.
   absl::StatusOr<WireBytes> wire(size_t i) const;
   int64_t wire_size(size_t i) const;
   std::vector<int64_t> wire_sizes() const;
@@ -60,9 +60,9 @@ struct CommitReply {
 
 class WeightRemote {
  public:
-  // `timeout`: of a call that moves or makes weights. Does not wait for a connection.
-  WeightRemote(const std::string& address, const std::string& run_id, absl::Duration timeout,
-               rpc::Caller caller = {});
+  // Calls go over `channel`, which must outlive this object. `timeout`: of a call that moves or
+  // makes weights. Does not wait for a connection.
+  WeightRemote(rpc::CallerChannel* channel, const std::string& run_id, absl::Duration timeout);
   ~WeightRemote();
   WeightRemote(const WeightRemote&) = delete;
   WeightRemote& operator=(const WeightRemote&) = delete;
@@ -72,24 +72,25 @@ class WeightRemote {
   // Sent with every call from now on (common/observe/tracer.h); empty: none. Thread-safe.
   void SetTraceparent(const std::string& header);
 
-  // All of them: the code the server answered with, "CALL at ADDRESS: " before its message.
+  // Errors of the calls below have the code that the server answered with, and "CALL at ADDRESS: "
+  // before its message.
 
   absl::StatusOr<RemoteWeights> Info();
   absl::StatusOr<std::string> Owner();
-  // The highest epoch it has had weights or an owner under; 0 if it does not answer.
+  // The highest epoch under which the server has had weights or an owner; 0 if it does not answer.
   int64_t HighestEpoch();
   absl::Status InitTransfer(int64_t epoch, absl::Duration lease, bool release);
   absl::Status Begin(int64_t epoch, const WeightPayload& payload);
-  // In chunks of `chunk_bytes`; adds what was sent to `num_bytes`.
+  // Sends the payload in chunks of `chunk_bytes`, and adds the bytes sent to `num_bytes`.
   absl::Status SendChunks(const WeightPayload& payload, int64_t chunk_bytes, int64_t* num_bytes);
-  // Gives: may pushes through the group arrive in the engine's own memory?
+  // Returns whether pushes through the group may arrive in the engine's own memory.
   absl::StatusOr<bool> JoinPushGroup(const comm::PushSeatOffer& offer);
   absl::Status ReceiveBuckets(int64_t epoch, int64_t membership, WeightVersion version,
                               int64_t bucket_bytes);
-  // `word_sums`: of a version that arrived on the device.
+  // `word_sums`: those of a version that arrived on the device.
   absl::StatusOr<CommitReply> Commit(int64_t epoch, WeightVersion version, const DigestMap& digests,
                                      const DigestMap& word_sums = {});
-  // Logged where it fails.
+  // A failure is logged.
   void Abort(WeightVersion version);
 
  private:

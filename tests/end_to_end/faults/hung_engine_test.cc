@@ -27,12 +27,14 @@ class HungEngineTest : public rollout::testing::ServerTest {
     return *std::move(group);
   }
 
+  std::unique_ptr<trainer::ServerPool> pool_;
   std::unique_ptr<trainer::RolloutClient> client_;
 };
 
 TEST_F(HungEngineTest, AServerWhoseEngineHangsGetsNoGroupsUntilItMoves) {
+  pool_ = std::make_unique<trainer::ServerPool>(std::vector<std::string>{server_->address()});
   client_ = std::make_unique<trainer::RolloutClient>(
-      std::vector<std::string>{server_->address()}, "run",
+      pool_.get(), "run",
       trainer::RolloutClientOptions{
           .groups_in_flight = 1, .call_timeout_seconds = 2, .max_attempts = 1000});
   client_->Submit(Request(1));

@@ -57,11 +57,19 @@ std::vector<HostTensor> WeightsOf(const std::vector<HostTensor>& model, int64_t 
   return weights;
 }
 
+rpc::Caller CallerWithSecret(const std::string& secret) {
+  rpc::Caller caller;
+  caller.UseSecret(secret);
+  return caller;
+}
+
 class Worker {
  public:
-  Worker(const std::vector<std::string>& addresses, const trainer::WeightPublisherOptions& options,
-         std::vector<HostTensor> model)
-      : publisher_(addresses, "run", options), model_(std::move(model)) {}
+  Worker(const std::vector<std::string>& addresses, const std::string& secret,
+         const trainer::WeightPublisherOptions& options, std::vector<HostTensor> model)
+      : pool_(addresses, CallerWithSecret(secret)),
+        publisher_(&pool_, "run", options),
+        model_(std::move(model)) {}
 
   json Do(const std::string& what, int64_t number) {
     if (what == "claim") return Claim(static_cast<int>(number));
@@ -94,6 +102,7 @@ class Worker {
     return answer;
   }
 
+  const trainer::ServerPool pool_;
   trainer::WeightPublisher publisher_;
   const std::vector<HostTensor> model_;
   std::set<int> claimed_;
@@ -108,10 +117,9 @@ int Run(int argc, char** argv) {
   options.group.bucket_bytes = 1 << 20;  // many: a kill in mid-push finds some sent and some not
   if (!absl::SimpleAtod(argv[4], &options.group.deadline_seconds)) return 2;
   options.timeout_seconds = options.group.deadline_seconds;
-  options.caller.UseSecret(argv[5]);
   std::vector<HostTensor> model = ReadBf16(argv[1]);
   if (model.empty()) return 3;
-  Worker worker({argv + 6, argv + argc}, options, std::move(model));
+  Worker worker({argv + 6, argv + argc}, argv[5], options, std::move(model));
   std::cout << "ready" << std::endl;
   for (std::string line; std::getline(std::cin, line) && line != "end";) {
     const std::vector<std::string> words = absl::StrSplit(line, ' ');

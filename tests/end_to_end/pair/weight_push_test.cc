@@ -24,6 +24,7 @@ using ::tandem::testing::FailsWith;
 using ::tandem::testing::FakeRolloutServer;
 using ::tandem::testing::IsOk;
 using trainer::PushTransport;
+using trainer::ServerPool;
 using trainer::ServerPush;
 using trainer::WeightPublisher;
 
@@ -140,7 +141,9 @@ class WeightPushTest : public ::testing::TestWithParam<Kind> {
     options.chunk_bytes = 4096;
     options.max_attempts = 2;
     options.group.bucket_bytes = 1 << 16;
-    publisher_ = std::make_unique<WeightPublisher>(addresses, "run", options);
+    publisher_.reset();
+    pool_ = std::make_unique<ServerPool>(addresses);
+    publisher_ = std::make_unique<WeightPublisher>(pool_.get(), "run", options);
     for (size_t i = 0; i < addresses.size(); ++i) Claim(static_cast<int>(i));
   }
   void ConnectAll(const std::vector<std::unique_ptr<Server>>& servers) {
@@ -174,6 +177,7 @@ class WeightPushTest : public ::testing::TestWithParam<Kind> {
     EXPECT_THAT(publisher_->Verify(push.server), IsOk());
   }
 
+  std::unique_ptr<ServerPool> pool_;
   std::unique_ptr<WeightPublisher> publisher_;
 };
 
@@ -368,7 +372,9 @@ class OnDevicePushTest : public ::testing::Test {
     options.group.bucket_bytes = (1 << 16) + 3;  // no multiple of an element
     std::vector<std::string> addresses;
     for (const Server* const server : servers) addresses.push_back(server->address());
-    publisher_ = std::make_unique<WeightPublisher>(addresses, "run", options);
+    publisher_.reset();
+    pool_ = std::make_unique<ServerPool>(addresses);
+    publisher_ = std::make_unique<WeightPublisher>(pool_.get(), "run", options);
     for (size_t i = 0; i < addresses.size(); ++i) {
       ASSERT_THAT(publisher_->Claim(static_cast<int>(i)), IsOk());
     }
@@ -395,6 +401,7 @@ class OnDevicePushTest : public ::testing::Test {
     EXPECT_THAT(publisher_->Verify(push.server), IsOk());
   }
 
+  std::unique_ptr<ServerPool> pool_;
   std::unique_ptr<WeightPublisher> publisher_;
 };
 

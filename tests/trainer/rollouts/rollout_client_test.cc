@@ -35,10 +35,16 @@ class RolloutClientTest : public ::testing::Test {
     options.groups_in_flight = 2;
     options.retry_initial_seconds = first_wait_seconds_;
     options.retry_max_seconds = longest_wait_seconds_;
-    client_ = std::make_unique<RolloutClient>(addresses, "run", options);
+    Start(addresses, options);
     size_t reachable = 0;
     while (reachable < addresses.size()) reachable = client_->Behind(seconds(10)).size();
     for (int i = 0; i < client_->num_servers(); ++i) client_->MarkReady(i, 0, 0);
+  }
+
+  void Start(const std::vector<std::string>& addresses, const RolloutClientOptions& options) {
+    client_.reset();
+    pool_ = std::make_unique<ServerPool>(addresses);
+    client_ = std::make_unique<RolloutClient>(pool_.get(), "run", options);
   }
 
   // The next group, waiting as long as a healthy test can need.
@@ -54,6 +60,7 @@ class RolloutClientTest : public ::testing::Test {
 
   double first_wait_seconds_ = 0.01, longest_wait_seconds_ = 0.05;
   FakeRolloutServer server_, other_;
+  std::unique_ptr<ServerPool> pool_;
   std::unique_ptr<RolloutClient> client_;
 };
 
@@ -135,8 +142,7 @@ TEST_F(RolloutClientTest, AnAnswerOverTheLargestMessageIsAskedForMaxAttemptsTime
 }
 
 TEST_F(RolloutClientTest, ATimeoutOverTheServersMaximumEndsTheRunWithBothOptionsNamed) {
-  client_ = std::make_unique<RolloutClient>(std::vector<std::string>{server_.address()}, "run",
-                                            RolloutClientOptions{.call_timeout_seconds = 3601});
+  Start({server_.address()}, {.call_timeout_seconds = 3601});
   client_->Behind(seconds(10));
   EXPECT_THAT(client_->Health(), FailsWith(absl::StatusCode::kInvalidArgument,
                                            "at most 3600 s (server.max_deadline_seconds), and "
@@ -200,9 +206,7 @@ TEST_F(RolloutClientTest, AServerWhoseEngineHangsIsNotReadmittedUntilItMoves) {
 TEST_F(RolloutClientTest, AnEngineSilentForAsLongAsAGroupMayTakeHangs) {
   for (const double servers_most : {0.0, 120.0}) {
     server_.set_engine_silence(20, servers_most);
-    client_ = std::make_unique<RolloutClient>(
-        std::vector<std::string>{server_.address()}, "run",
-        RolloutClientOptions{.call_timeout_seconds = 20, .retry_initial_seconds = 0.01});
+    Start({server_.address()}, {.call_timeout_seconds = 20, .retry_initial_seconds = 0.01});
     while (client_->num_hung() == 0) ASSERT_THAT(client_->Next(milliseconds(5)), IsOk());
     EXPECT_THAT(client_->TakeEvents().at(0).message, ::testing::HasSubstr("hangs from 20.0 s on"));
     server_.set_engine_silence(19.9, servers_most);
@@ -311,8 +315,7 @@ TEST_F(RolloutClientTest, GivesUpAfterItsPatienceNamingEveryServer) {
 
 TEST_F(RolloutClientTest, AnotherRunsServerIsAnErrorThatNamesTheRun) {
   server_.set_owner("somebody-else");
-  client_ = std::make_unique<RolloutClient>(std::vector<std::string>{server_.address()}, "run",
-                                            RolloutClientOptions{});
+  Start({server_.address()}, {});
   client_->Behind(seconds(10));
   EXPECT_THAT(client_->Health(),
               FailsWith(absl::StatusCode::kFailedPrecondition, "belongs to run 'somebody-else'"));

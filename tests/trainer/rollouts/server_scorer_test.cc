@@ -28,7 +28,8 @@ TEST(ServerScorer, GivesTheLogProbsOfCompletionsWithoutTheirPrompts) {
   AddCompletion(group, {3, 4, 5}, 1);
   AddCompletion(group, {6}, 1)->set_masked(true);
   AddCompletion(group, {9}, 1);
-  const ServerScorer scorer({server.address()}, 30);
+  const ServerPool pool({server.address()});
+  const ServerScorer scorer(&pool, 30);
   rollout::v1::ScoreRequest how;
   how.set_run_id("r");
   how.set_as_served(true);
@@ -53,7 +54,8 @@ TEST(ServerScorer, CallsAreOfBoundedSize) {
   FakeRolloutServer server;
   ScoredGroup group = GroupWithPrompt(1, {7});
   for (int i = 0; i < 5; ++i) AddCompletion(group, std::vector<int32_t>(8191, i), 1);
-  const auto results = ServerScorer({server.address()}, 30).ScoreEach({{0, {&group}}}, {});
+  const ServerPool pool({server.address()});
+  const auto results = ServerScorer(&pool, 30).ScoreEach({{0, {&group}}}, {});
   ASSERT_THAT(results[0], IsOk());
   EXPECT_EQ(results[0]->logprobs[0][4].size(), 8191u);
   EXPECT_EQ(server.score_requests().size(), 3u) << "16384 tokens a call";
@@ -65,8 +67,8 @@ TEST(ServerScorer, AServerThatDoesNotAnswerIsNamedAndTheOthersCount) {
   dead.Stop();
   ScoredGroup group = GroupWithPrompt(1, {7});
   AddCompletion(group, {3}, 1);
-  const auto results =
-      ServerScorer({address, alive.address()}, 30).ScoreEach({{0, {&group}}, {1, {&group}}}, {});
+  const ServerPool pool({address, alive.address()});
+  const auto results = ServerScorer(&pool, 30).ScoreEach({{0, {&group}}, {1, {&group}}}, {});
   EXPECT_THAT(results[0], FailsWith(absl::StatusCode::kUnavailable, address));
   EXPECT_THAT(results[1], IsOk());
 }
@@ -79,7 +81,8 @@ absl::Status RefusedBy(rpc::Refusal refusal) {
 absl::StatusOr<ScoredByServer> ScoreOne(const FakeRolloutServer& server) {
   ScoredGroup group = GroupWithPrompt(1, {7});
   AddCompletion(group, {3}, 1);
-  return ServerScorer({server.address()}, 30).ScoreEach({{0, {&group}}}, {})[0];
+  const ServerPool pool({server.address()});
+  return ServerScorer(&pool, 30).ScoreEach({{0, {&group}}}, {})[0];
 }
 
 TEST(ServerScorer, ABusyServerIsAskedAgain) {

@@ -232,7 +232,7 @@ TEST_F(CheckpointTest, NoneAtAllIsAnotherErrorThanADamagedOne) {
 }
 
 TEST_F(CheckpointTest, AnotherOrderOfPromptsIsRefusedWithBothValues) {
-  const DrawOrder was = AtStep(1).order;
+  const PromptOrder was = AtStep(1).order;
   EXPECT_THAT(CheckSameOrder(was, {12, 4, "prompts-digest"}),
               FailsWith(absl::StatusCode::kInvalidArgument, "trainer.seed 11, not 12"));
   EXPECT_THAT(CheckSameOrder(was, {11, 8, "prompts-digest"}),

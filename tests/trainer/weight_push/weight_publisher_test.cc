@@ -35,13 +35,13 @@ class WeightPublisherTest : public ::testing::Test {
  protected:
   std::unique_ptr<WeightPublisher> Publisher(WeightPublisherOptions options = {}) {
     options.chunk_bytes = 1024;  // "a" takes three chunks
-    auto publisher = std::make_unique<WeightPublisher>(std::vector<std::string>{server_.address()},
-                                                       "run", options);
+    auto publisher = std::make_unique<WeightPublisher>(&pool_, "run", options);
     EXPECT_THAT(publisher->Claim(0), IsOk());
     return publisher;
   }
 
   FakeRolloutServer server_{Weights(0)};
+  const ServerPool pool_{{server_.address()}};
 };
 
 TEST_F(WeightPublisherTest, SkipsThePushOfWeightsTheServerLoadedItself) {
@@ -126,7 +126,7 @@ TEST_F(WeightPublisherTest, AServerStartedAnewIsNoFraud) {
 
 TEST_F(WeightPublisherTest, AnotherRunsServerIsRefused) {
   server_.set_owner("other");
-  WeightPublisher publisher({server_.address()}, "run", {});
+  WeightPublisher publisher(&pool_, "run", {});
   EXPECT_THAT(publisher.Claim(0), FailsWith(absl::StatusCode::kFailedPrecondition, "run other"));
 }
 
@@ -151,7 +151,8 @@ TEST_F(WeightPublisherTest, GivesTheServerBackAtTheEnd) {
 
 TEST_F(WeightPublisherTest, OneDeadServerDoesNotKeepTheOthersFromTheirWeights) {
   FakeRolloutServer dead{Weights(0)};
-  WeightPublisher publisher({dead.address(), server_.address()}, "run", {});
+  const ServerPool pool({dead.address(), server_.address()});
+  WeightPublisher publisher(&pool, "run", {});
   ASSERT_THAT(publisher.Claim(0), IsOk());
   ASSERT_THAT(publisher.Claim(1), IsOk());
   dead.Stop();

@@ -36,20 +36,20 @@ class DeviceCast : public BucketSource {
           absl::StrCat(slice.length, " bytes at ", slice.offset, " of tensor ", slice.tensor,
                        " cut an element in two: want buckets of a multiple of ", width, " bytes"));
     }
-    at::Tensor& room = rooms_[place];
+    at::Tensor& buffer = buffers_[place];
     TANDEM_RETURN_IF_ERROR(CatchTorch("a bucket on the device", [&] {
-      if (!room.defined() || room.numel() < bucket.num_bytes) {
-        room = at::Tensor();
-        room = at::empty({bucket.num_bytes}, masters_[0].values.options().dtype(at::kByte));
+      if (!buffer.defined() || buffer.numel() < bucket.num_bytes) {
+        buffer = at::Tensor();
+        buffer = at::empty({bucket.num_bytes}, masters_[0].values.options().dtype(at::kByte));
       }
       int64_t at = 0;
       for (const BucketSlice& slice : bucket.slices) {
-        Write(slice, room.narrow(0, at, slice.length));
+        Write(slice, buffer.narrow(0, at, slice.length));
         at += slice.length;
       }
       CheckLaunch("cast");
     }));
-    return std::span(static_cast<std::byte*>(room.data_ptr()),
+    return std::span(static_cast<std::byte*>(buffer.data_ptr()),
                      static_cast<size_t>(bucket.num_bytes));
   }
 
@@ -80,7 +80,7 @@ class DeviceCast : public BucketSource {
   const DType dtype_;
   const Rounding rounding_;
   std::vector<Master> masters_;
-  std::array<at::Tensor, 2> rooms_;  // bytes
+  std::array<at::Tensor, 2> buffers_;  // bytes
 };
 
 }  // namespace

@@ -1,0 +1,31 @@
+// RunState: where a training run stands between two train steps. Plain values that the loop
+// (trainer.cc) changes, and that RunLog and Checkpointer read; Checkpointer also restores them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/weight_version.h"
+#include "trainer/experience/experience_buffer.h"
+
+namespace tandem::trainer {
+
+struct RunState {
+  std::string run_id;
+  bool resumed = false;
+  WeightVersion version;  // of the learner's weights
+  // The trained frontier: the first step whose groups were neither trained on nor given up.
+  int64_t frontier = 0;
+  // False while a train step changes the weights, and from then on if that step failed.
+  bool weights_known = true;
+  bool stopped_by_alert = false;
+
+  int64_t skipped_in_row = 0;  // train steps that made no weights, up to now
+  // What was skipped since the last line of metrics.jsonl. The next line counts it, because a step
+  // that makes no version has no number of its own. The groups are kept without their completions.
+  int64_t unrecorded_skips = 0;
+  std::vector<DroppedGroup> unrecorded_drops;
+};
+
+}  // namespace tandem::trainer

@@ -1,0 +1,158 @@
+#include "trainer/run_setup.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/clock.h"
+#include "common/base/exit_codes.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/base/version.h"
+#include "common/files/file_system.h"
+#include "common/weights/digest.h"
+#include "trainer/experience/group_capture.h"
+#include "trainer/prompts/run_prompts.h"
+#include "trainer/rollouts/server_numerics.h"
+#include "trainer/run/run_card.h"
+
+namespace tandem::trainer {
+namespace {
+
+void WarnOfLongPrompts(const PromptSource* prompts, const char* what) {
+  if (prompts == nullptr || prompts->num_dropped() == 0) return;
+  log::Warning(absl::StrCat(what, " over data.max_prompt_tokens were left out"),
+               {{"dropped", prompts->num_dropped()}});
+}
+
+absl::Status OpenModelAndPrompts(const TrainerOptions& options, const Learner& learner,
+                                 RunInputs* inputs) {
+  TANDEM_ASSIGN_OR_RETURN(inputs->model_config, ReadModelConfig(options.model));
+  TANDEM_ASSIGN_OR_RETURN(inputs->tokenizer, Tokenizer::Load(options.model));
+  TANDEM_ASSIGN_OR_RETURN(const std::string config, ReadFile(options.model + "/config.json"));
+  TANDEM_ASSIGN_OR_RETURN(
+      RunPrompts prompts,
+      OpenRunPrompts(options.data, options.seed, options.sampling.max_new_tokens,
+                     inputs->model_config, *inputs->tokenizer));
+  inputs->train_prompts = std::move(prompts.train);
+  inputs->eval_prompts = std::move(prompts.eval);
+  WarnOfLongPrompts(inputs->train_prompts.get(), "prompts");
+  WarnOfLongPrompts(inputs->eval_prompts.get(), "held-out prompts");
+  inputs->identity = {
+      .model = options.model,
+      .model_identity = {.model_config_digest = Digest128(std::as_bytes(std::span(config))),
+                         .tokenizer_hash = inputs->tokenizer->hash(),
+                         .start_digest = learner.StartDigest()},
+      .order = {static_cast<uint64_t>(options.seed), options.prompts_per_step,
+                inputs->train_prompts->digest()}};
+  return absl::OkStatus();
+}
+
+std::string DtypeName(const LearnerOptions& learner) {
+  return learner.dtype == ComputeDType::kBf16 ? "bf16" : "fp32";
+}
+
+}  // namespace
+
+absl::StatusOr<RunInputs> OpenRunInputs(const TrainerOptions& options, const Learner& learner) {
+  RunInputs inputs;
+  auto rewards = RewardFunction::Create(options.reward);
+  TANDEM_RETURN_IF_ERROR(WithExitCode(rewards.status(), ExitCode::kUsage));
+  inputs.rewards = *std::move(rewards);
+  TANDEM_RETURN_IF_ERROR(
+      WithExitCode(OpenModelAndPrompts(options, learner, &inputs), ExitCode::kBadModelOrData));
+  return inputs;
+}
+
+absl::Status CheckServer(const rollout::v1::GetInfoResponse& info, const TrainerOptions& options,
+                         const Learner& learner, const Tokenizer& tokenizer) {
+  TANDEM_RETURN_IF_ERROR(CheckServerNumerics(info, options.learner.numerics, options.learner.dtype,
+                                             learner.kernels()));
+  if (info.tokenizer_hash() == tokenizer.hash()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("it serves a model with another tokenizer (", info.tokenizer_hash(),
+                   ", the trainer's is ", tokenizer.hash(), "): start it with ", options.model));
+}
+
+std::string DescribeRun(const RunParts& run) {
+  const auto& [options, inputs, state, learner, client, publisher] = run;
+  RunCard card = {
+      .run_id = state.run_id,
+      .started_at = Rfc3339Now(),
+      .seed = static_cast<uint64_t>(options.seed),
+      .deterministic = options.deterministic,
+      .model_path = options.model,
+      .model_type = inputs.model_config.model_type,
+      .tokenizer_hash = inputs.tokenizer->hash(),
+      .model_source = ReadModelSource(options.model),
+      .num_parameters = learner.num_parameters(),
+      .trainer_dtype = DtypeName(options.learner),
+      .trainer_numerics = std::string(NumericsName(options.learner.numerics)),
+      .trainer_instruction_set = learner.kernels(),
+      .threads = options.learner.num_threads > 0
+                     ? options.learner.num_threads
+                     : static_cast<int64_t>(std::thread::hardware_concurrency()),
+      .libtorch = learner.library_version(),
+      .grpc = grpc::Version(),
+      .num_train_prompts = static_cast<int64_t>(inputs.train_prompts->prompts().size())};
+  if (inputs.eval_prompts) {
+    card.num_eval_prompts = static_cast<int64_t>(inputs.eval_prompts->prompts().size());
+  }
+  for (int i = 0; i < client.num_servers(); ++i) {
+    const auto info = client.info(i);
+    if (!info.has_value()) continue;
+    card.servers.push_back({client.address(i),
+                            info->dtype(),
+                            CombinedDigest(publisher.digests()),
+                            info->numerics(),
+                            info->instruction_set(),
+                            info->in_flight(),
+                            state.version.value,
+                            {info->injected().begin(), info->injected().end()}});
+    if (info->injected().empty()) continue;
+    log::Warning(
+        "a rollout server injects faults on purpose (drift.inject)",
+        {{"server", client.address(i)}, {"faults", absl::StrJoin(info->injected(), "; ")}});
+  }
+  return ToJson(card);
+}
+
+offpolicy::CaptureManifest DescribeCapture(const RunParts& run, int64_t step) {
+  const auto& [options, inputs, state, learner, client, publisher] = run;
+  const TrainSamplingOptions& sampling = options.sampling;
+  offpolicy::CaptureManifest manifest = {
+      .created_at = Rfc3339Now(),
+      .source = "run",
+      .tandem_version = std::string(ProjectVersion()),
+      .run_id = state.run_id,
+      .step = step,
+      .proximal_version = state.version.value,
+      .model_path = options.model,
+      .model_type = inputs.model_config.model_type,
+      .tokenizer_hash = inputs.tokenizer->hash(),
+      .model_config_digest = inputs.identity.model_identity.model_config_digest,
+      .sampling = {.temperature = static_cast<float>(sampling.temperature),
+                   .top_k = static_cast<int32_t>(sampling.top_k),
+                   .top_p = static_cast<float>(sampling.top_p > 0 ? sampling.top_p : 1),
+                   .min_p = static_cast<float>(sampling.min_p),
+                   .min_new_tokens = static_cast<int32_t>(sampling.min_new_tokens),
+                   .max_new_tokens = static_cast<int32_t>(sampling.max_new_tokens)},
+      .trainer = {DtypeName(options.learner), std::string(NumericsName(options.learner.numerics)),
+                  learner.kernels(), learner.library_version(),
+                  options.learner.step.microbatch_tokens}};
+  for (int i = 0; i < client.num_servers(); ++i) {
+    if (const auto info = client.info(i)) {
+      manifest.servers.push_back(DescribeServer(client.address(i), *info));
+      for (const std::string& fault : info->injected()) {
+        manifest.injected.push_back(absl::StrCat(client.address(i), ": ", fault));
+      }
+    }
+  }
+  return manifest;
+}
+
+}  // namespace tandem::trainer
