@@ -8,9 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "trainer/experience/advantages.h"
-#include "trainer/learner_options.h"
 #include "trainer/ranks/learner.h"
 #include "trainer/ranks/rank_collectives.h"
+#include "trainer/train_step_options.h"
 
 namespace tandem::trainer {
 

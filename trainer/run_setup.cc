@@ -16,8 +16,8 @@
 #include "common/files/file_system.h"
 #include "common/weights/digest.h"
 #include "trainer/experience/group_capture.h"
-#include "trainer/prompts/run_prompts.h"
-#include "trainer/rollouts/server_numerics.h"
+#include "trainer/prompts/prompt_source.h"
+#include "trainer/rollouts/server_info.h"
 #include "trainer/run/run_card.h"
 
 namespace tandem::trainer {

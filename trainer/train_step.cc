@@ -25,7 +25,6 @@
 #include "trainer/loss/kl_reward.h"
 #include "trainer/loss/policy_loss.h"
 #include "trainer/loss/step_sums.h"
-#include "trainer/loss/tensor_numbers.h"
 #include "trainer/optimizer/optimizer.h"
 #include "trainer/optimizer/placed_policy.h"
 #include "trainer/policy/cuda/device_cast.h"

@@ -1,5 +1,4 @@
-// TrainStepOptions: options of stages 4 to 8 together. Free of LibTorch, so that every reader of a
-// run file can bind them.
+// The options of stages 4 to 8. Free of LibTorch, so that every reader of a run file can bind them.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +6,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/model/numerics.h"
 #include "common/offpolicy/correction_options.h"
 #include "common/options/options.h"
 #include "trainer/loss/policy_loss_options.h"
 #include "trainer/optimizer/optimizer_options.h"
+#include "trainer/weight_push/weight_cast.h"
 
 namespace tandem::trainer {
 
@@ -33,5 +34,19 @@ void BindOptions(OptionBinder& binder, TrainStepOptions& options);
 //                     kl_place reward; a decay without decay_updates; beta of 1; a peer that is
 //                     unknown or named twice
 absl::Status CheckOptions(const TrainStepOptions& options);
+
+// How stages 4 to 8 compute. PolicyLearner (policy_learner.cc) hands the parts on.
+struct LearnerOptions {
+  ComputeDType dtype = ComputeDType::kFp32;
+  Device device = Device::kCpu;
+  Numerics numerics = Numerics::kFast;
+  int64_t num_threads = 0;  // 0: the cores of the machine
+  bool checkpoint_activations = false;
+  bool measure_reference_kl = false;  // also without a KL term in the loss
+  TrainStepOptions step;
+  WeightCastOptions cast;  // bound beside the push it belongs to
+};
+// Everything but `cast`.
+void BindOptions(OptionBinder& binder, LearnerOptions& options);
 
 }  // namespace tandem::trainer

@@ -14,7 +14,7 @@
 #include "common/base/status_macros.h"
 #include "common/model/model_config.h"
 #include "common/tokenizer/tokenizer.h"
-#include "trainer/prompts/run_prompts.h"
+#include "trainer/prompts/prompt_source.h"
 
 namespace tandem::cli {
 

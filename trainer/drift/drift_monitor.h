@@ -17,19 +17,44 @@
 #include "absl/status/statusor.h"
 #include "common/base/weight_version.h"
 #include "common/model/model_config.h"
-#include "trainer/drift/drift_options.h"
+#include "common/options/options.h"
 #include "trainer/drift/probe_series.h"
 #include "trainer/drift/probe_set.h"
 #include "trainer/drift/recent_weights.h"
 #include "trainer/drift/step_split.h"
 #include "trainer/experience/experience_buffer.h"
 #include "trainer/metrics/metrics_line.h"
-#include "trainer/prompts/sampling_options.h"
+#include "trainer/prompts/group_request.h"
 #include "trainer/ranks/learner.h"
 #include "trainer/rollouts/rollout_client.h"
 #include "trainer/rollouts/server_scorer.h"
 
 namespace tandem::trainer {
+
+// How often a run scores its probe set (docs/attribution.md).
+struct ProbeOptions {
+  int64_t every = 20;  // weight versions; 0: off
+  int64_t completions = 16;
+  std::string file;  // empty: the first completions of the run
+
+  bool Due(int64_t version) const { return every > 0 && version % every == 0; }
+  // Whether a version up to `oldest_lag` later will be compared with this one.
+  bool Needed(int64_t version, int64_t oldest_lag) const {
+    for (int64_t lag = 0; lag <= oldest_lag; ++lag) {
+      if (Due(version + lag)) return true;
+    }
+    return false;
+  }
+};
+void BindOptions(OptionBinder& binder, ProbeOptions& options);
+
+// How often a run splits the drift of a train step into its parts.
+struct SplitOptions {
+  int64_t every = 100;  // train steps; 0: off
+
+  bool Due(int64_t step) const { return every > 0 && step % every == 0; }
+};
+void BindOptions(OptionBinder& binder, SplitOptions& options);
 
 struct DriftMonitorOptions {
   ProbeOptions probe;
@@ -74,7 +99,7 @@ class DriftMonitor {
                                                   const FinishedGroup& group) const;
   void KeepReplay(int64_t group_id, ScoredByServer replay);
 
-  // So many train steps of the run had their groups taken and made no weights.
+  // `count`: train steps of the run whose groups were taken and that made no weights.
   void SetSkippedSteps(int64_t count) { skipped_steps_ = count; }
 
   // The last push: ||masters - masters of the push before||.

@@ -1,6 +1,6 @@
-// Advantages: how much better than its group a completion was (stage 3). Pure functions, used by
-// score_group.cc after masked members were taken out. Rewards are plain numbers: no gradient can
-// flow.
+// Advantages: how much better than its group a completion was (stage 3). Pure functions of rewards,
+// which are plain numbers: no gradient can flow. ScoreGroup applies them to a group that a server
+// sampled; trainer.cc calls it.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,13 @@
 
 #include "common/options/options.h"
 
+namespace tandem::experience::v1 {
+class ScoredGroup;
+}
+
 namespace tandem::trainer {
+
+class RewardFunction;
 
 enum class AdvantageKind { kGroupNorm, kMeanOnly, kLeaveOneOut };
 enum class StdConvention { kSample, kPopulation };
@@ -43,5 +49,13 @@ std::vector<float> ComputeAdvantages(std::span<const double> rewards,
 // with group_norm it is in units of the rewards' deviation. Exactly 0 for a single member.
 std::vector<float> ChargedAdvantages(std::span<const double> rewards, std::span<const double> costs,
                                      const AdvantageOptions& options);
+
+// Turns a sampled group into experience: rewards first, then the policy for truncated completions,
+// then advantages over the members that are left. Fills reward, reward_parts, masked, drop_reason,
+// advantage and zero_variance. Masked members get advantage 0 and do not enter the group's mean or
+// deviation. Rewards are computed from Completion.text as the server gave it, never from text that
+// was tokenised again or made otherwise.
+void ScoreGroup(RewardFunction& rewards, const AdvantageOptions& advantages,
+                experience::v1::ScoredGroup* group);
 
 }  // namespace tandem::trainer

@@ -5,9 +5,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "trainer/loss/tensor_numbers.h"
-
 namespace tandem::trainer {
+
 absl::StatusOr<offpolicy::Correction> CorrectMicrobatch(
     const Microbatch& micro, const at::Tensor& proximal,
     const offpolicy::CorrectionOptions& options) {
@@ -29,6 +28,19 @@ CorrectionTensors MakeTensors(const offpolicy::Correction& correction) {
   std::ranges::transform(correction.kept, kept.data_ptr<bool>(),
                          [](uint8_t value) { return value != 0; });
   return {ToFloatTensor(correction.weight), kept, ToFloatTensor(correction.centre_logprobs)};
+}
+
+std::vector<double> ToDoubles(const at::Tensor& x) {
+  const at::Tensor numbers = x.detach().to(at::kCPU, at::kDouble).contiguous();
+  const double* begin = numbers.const_data_ptr<double>();
+  return {begin, begin + numbers.numel()};
+}
+
+at::Tensor ToFloatTensor(std::span<const double> values) {
+  at::Tensor result = at::empty({static_cast<int64_t>(values.size())}, at::kFloat);
+  std::ranges::transform(values, result.data_ptr<float>(),
+                         [](double value) { return static_cast<float>(value); });
+  return result;
 }
 
 }  // namespace tandem::trainer

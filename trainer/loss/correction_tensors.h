@@ -5,6 +5,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <span>
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "common/offpolicy/correction.h"
 #include "trainer/experience/experience_batch.h"
@@ -23,5 +26,13 @@ struct CorrectionTensors {
   at::Tensor proximal_logprobs;  // [T] float32: what the loss is centred on; finite
 };
 CorrectionTensors MakeTensors(const offpolicy::Correction& correction);
+
+// Conversions between [T] tensors and numbers on the host: stages 6 and 7 compute on numbers.
+
+// `x` [T] of any floating type, without its gradient.
+std::vector<double> ToDoubles(const at::Tensor& x);
+
+// [T] float32.
+at::Tensor ToFloatTensor(std::span<const double> values);
 
 }  // namespace tandem::trainer

@@ -5,7 +5,7 @@
 
 #include "common/offpolicy/correction.h"
 #include "common/offpolicy/policy_objective.h"
-#include "trainer/loss/tensor_numbers.h"
+#include "trainer/loss/correction_tensors.h"
 
 namespace tandem::trainer {
 namespace {

@@ -4,11 +4,24 @@
 #include <cstdint>
 #include <string>
 
+#include "common/options/options.h"
 #include "proto/experience.pb.h"
 #include "proto/rollout.pb.h"
-#include "trainer/prompts/sampling_options.h"
 
 namespace tandem::trainer {
+
+// How the completions to train on are sampled: section trainer.sampling of a run file. min_new_tokens
+// is bound so that it can be refused with a reason: a policy cannot be trained on
+// samples that were kept from ending.
+struct TrainSamplingOptions {
+  double temperature = 1;
+  int64_t max_new_tokens = 256;
+  int64_t top_k = 0;
+  double top_p = 1;
+  double min_p = 0;
+  int64_t min_new_tokens = 0;
+};
+void BindOptions(OptionBinder& binder, TrainSamplingOptions& options);
 
 // The sampling parameters of the run's groups, without the seed.
 rollout::v1::SamplingParams MakeSampling(const TrainSamplingOptions& options);

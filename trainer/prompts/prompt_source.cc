@@ -1,5 +1,7 @@
 #include "trainer/prompts/prompt_source.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <numeric>
 #include <span>
 #include <sstream>
@@ -14,6 +16,7 @@
 #include "nlohmann/json.hpp"
 
 namespace tandem::trainer {
+
 namespace {
 
 using nlohmann::json;
@@ -196,6 +199,27 @@ const experience::v1::Prompt& PromptSource::At(int64_t cursor) {
       prompts_[static_cast<size_t>(order_[static_cast<size_t>(cursor % n)])];
   prompt.set_epoch(epoch);
   return prompt;
+}
+
+absl::StatusOr<RunPrompts> OpenRunPrompts(const DataOptions& data, int64_t run_seed,
+                                          int64_t max_new_tokens, const ModelConfig& model,
+                                          const Tokenizer& tokenizer) {
+  RunPrompts prompts;
+  const auto seed = static_cast<uint64_t>(run_seed);
+  TANDEM_ASSIGN_OR_RETURN(prompts.train, PromptSource::Open(data.train, data, seed, tokenizer));
+  if (!data.eval.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(prompts.eval, PromptSource::Open(data.eval, data, seed, tokenizer));
+  }
+  const auto longest = std::ranges::max_element(
+      prompts.train->prompts(), {}, [](const auto& prompt) { return prompt.token_ids_size(); });
+  const int64_t needed = longest->token_ids_size() + max_new_tokens;
+  if (needed > model.max_position_embeddings) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(data.train, ":", longest->index() + 1, ": ", longest->token_ids_size(),
+                     " prompt tokens and sampling.max_new_tokens ", max_new_tokens,
+                     " exceed the model's context of ", model.max_position_embeddings));
+  }
+  return prompts;
 }
 
 }  // namespace tandem::trainer

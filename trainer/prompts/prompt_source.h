@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/model/model_config.h"
 #include "common/options/options.h"
 #include "common/tokenizer/tokenizer.h"
 #include "proto/experience.pb.h"
@@ -83,5 +84,20 @@ class PromptSource {
   int64_t order_epoch_ = -1;
   std::vector<int64_t> order_;
 };
+
+// The prompts of a run: those to train on and the held-out ones, checked against the model.
+
+struct RunPrompts {
+  std::unique_ptr<PromptSource> train;
+  std::unique_ptr<PromptSource> eval;  // null without data.eval
+};
+
+// Reads and tokenises data.train and data.eval. `tokenizer` is used during the call only.
+//   errors of PromptSource::Open
+//   INVALID_ARGUMENT  a prompt to train on and sampling.max_new_tokens are over the model's context
+//                     (FILE:LINE of the longest)
+absl::StatusOr<RunPrompts> OpenRunPrompts(const DataOptions& data, int64_t run_seed,
+                                          int64_t max_new_tokens, const ModelConfig& model,
+                                          const Tokenizer& tokenizer);
 
 }  // namespace tandem::trainer

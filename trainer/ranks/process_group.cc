@@ -21,6 +21,7 @@
 #include "trainer/ranks/remote_learner.h"
 
 namespace tandem::trainer {
+
 namespace {
 
 absl::Status Lost(absl::Status status) {
@@ -188,6 +189,20 @@ absl::Status ProcessGroup::Follow(Learner& own, const StopSignal& stop,
   if (code == ToInt(ExitCode::kOk)) return absl::OkStatus();
   return WithExitCode(absl::CancelledError(absl::StrCat("rank 0 ended with exit code ", code)),
                       static_cast<ExitCode>(code));
+}
+
+void BindOptions(OptionBinder& binder, RankOptions& options) {
+  binder.Number("meet_seconds", &options.meet_seconds, {.min = 1}, "s",
+                "for all ranks of a launch to find each other");
+  binder.Number("deadline_seconds", &options.deadline_seconds, {.min = 1}, "s",
+                "of one collective operation: a rank that is further behind is lost");
+  binder.Number("lag_seconds", &options.lag_seconds, {.min = 1}, "s",
+                "a rank that others wait for longer is named in their logs, and not ended");
+  binder.Flag("shard_parameters", &options.shard_parameters,
+              "each rank holds its part of weights and gradients only, and gathers them layer by "
+              "layer in every pass: for models that do not fit one rank; slower");
+  binder.Number("silence_seconds", &options.silence_seconds, {.min = 1}, "s",
+                "rank 0 may be silent so long while the others wait for it");
 }
 
 }  // namespace tandem::trainer

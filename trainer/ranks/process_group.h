@@ -11,13 +11,25 @@
 #include "common/base/exit_codes.h"
 #include "common/model/numerics.h"
 #include "common/observe/health.h"
+#include "common/options/options.h"
 #include "common/process/stop_signal.h"
 #include "common/rendezvous/rank_environment.h"
 #include "trainer/ranks/learner.h"
 #include "trainer/ranks/rank_collectives.h"
-#include "trainer/ranks/rank_options.h"
 
 namespace tandem::trainer {
+
+// RankOptions: options of a trainer of several processes. The launcher decides how many processes
+// there are (common/rendezvous/rank_environment.h).
+
+struct RankOptions {
+  double meet_seconds = 300;      // until all ranks have found each other
+  double deadline_seconds = 600;  // for one collective operation
+  double lag_seconds = 30;        // after which a rank that others wait for is named
+  bool shard_parameters = false;
+  double silence_seconds = 60;  // that rank 0 may be silent while others wait
+};
+void BindOptions(OptionBinder& binder, RankOptions& options);
 
 // Its collectives are of one thread at a time; the other methods are for the thread that joined.
 class ProcessGroup {

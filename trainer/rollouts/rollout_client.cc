@@ -19,7 +19,7 @@
 #include "proto/rollout.grpc.pb.h"
 #include "trainer/experience/group_check.h"
 #include "trainer/rollouts/call_end.h"
-#include "trainer/rollouts/hung_engine.h"
+#include "trainer/rollouts/server_info.h"
 
 namespace tandem::trainer {
 namespace {

@@ -1,8 +1,10 @@
-#include "trainer/experience/score_group.h"
+#include "trainer/experience/advantages.h"
 
 #include <gtest/gtest.h>
 
+#include "proto/experience.pb.h"
 #include "tests/support/status_matchers.h"
+#include "trainer/rewards/rewards.h"
 
 namespace tandem::trainer {
 namespace {

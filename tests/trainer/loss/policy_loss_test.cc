@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/offpolicy/policy_objective.h"
-#include "trainer/loss/tensor_numbers.h"
+#include "trainer/loss/correction_tensors.h"
 
 namespace tandem::trainer {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/rollouts/server_numerics.h"
+#include "trainer/rollouts/server_info.h"
 
 #include <gtest/gtest.h>
 
