@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "cli/drift/pass_line.h"
-#include "cli/drift/run_captures.h"
+#include "cli/drift/progress_lines.h"
+#include "cli/drift/capture_flags.h"
 #include "cli/io/json_flags.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/subcommand.h"
@@ -20,7 +20,7 @@
 #include "common/options/command_line.h"
 #include "common/tokenizer/tokenizer.h"
 #include "drift_lab/ablation/attribution.h"
-#include "drift_lab/pages/attribution_page.h"
+#include "drift_lab/pages/attribution_report.h"
 #include "drift_lab/pages/attribution_text.h"
 
 namespace tandem::cli {

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "cli/drift/pass_line.h"
-#include "cli/drift/run_captures.h"
+#include "cli/drift/progress_lines.h"
+#include "cli/drift/capture_flags.h"
 #include "cli/io/json_flags.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/subcommand.h"
@@ -15,7 +15,7 @@
 #include "common/files/file_system.h"
 #include "common/options/command_line.h"
 #include "common/process/memory.h"
-#include "drift_lab/pages/replay_text.h"
+#include "drift_lab/pages/replay_report.h"
 #include "drift_lab/replay/replay.h"
 
 namespace tandem::cli {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "cli/drift/pass_line.h"
+#include "cli/drift/progress_lines.h"
 #include "cli/io/json_flags.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/subcommand.h"

@@ -12,10 +12,10 @@
 #include "common/drift/additive_split.h"
 #include "common/drift/drift_metrics.h"
 #include "common/drift/drift_splits.h"
-#include "drift_lab/ablation/ladder.h"
+#include "drift_lab/ablation/ablation.h"
 #include "drift_lab/ablation/part_shares.h"
 #include "drift_lab/ablation/verdict.h"
-#include "drift_lab/recompute/comparability.h"
+#include "drift_lab/recompute/consistency.h"
 
 namespace tandem::drift {
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <span>
 
-#include "drift_lab/ablation/shapley.h"
+#include "drift_lab/ablation/token_parts.h"
 
 namespace tandem::drift {
 namespace {

@@ -24,7 +24,7 @@
 
 #include "common/capture/token_record.h"
 #include "common/statistics/cluster_bootstrap.h"
-#include "drift_lab/ablation/ladder.h"
+#include "drift_lab/ablation/ablation.h"
 
 namespace tandem::drift {
 

@@ -12,7 +12,7 @@
 
 #include "common/statistics/cluster_bootstrap.h"
 #include "drift_lab/ablation/part_shares.h"
-#include "drift_lab/diagnosis/draw_diagnosis.h"
+#include "drift_lab/diagnosis/sampler_diagnosis.h"
 #include "drift_lab/diagnosis/record_diagnosis.h"
 
 namespace tandem::drift {

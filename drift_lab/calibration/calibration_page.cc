@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "drift_lab/pages/interval_json.h"
+#include "drift_lab/pages/report_parts.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::drift {

@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "drift_lab/pages/attribution_text.h"
-#include "drift_lab/pages/interval_json.h"
+#include "drift_lab/pages/report_parts.h"
 
 namespace tandem::drift {
 namespace {

@@ -1,4 +1,4 @@
-#include "drift_lab/pages/attribution_page.h"
+#include "drift_lab/pages/attribution_report.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,8 +1,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "drift_lab/pages/interval_json.h"
-#include "drift_lab/pages/replay_text.h"
+#include "drift_lab/pages/report_parts.h"
+#include "drift_lab/pages/replay_report.h"
 
 namespace tandem::drift {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
-#include "drift_lab/pages/interval_json.h"
+#include "drift_lab/pages/report_parts.h"
 
 namespace tandem::drift {
 namespace {

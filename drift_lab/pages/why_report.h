@@ -8,7 +8,7 @@
 #include "drift_lab/ablation/attribution.h"
 #include "drift_lab/why/run_ratios.h"
 #include "drift_lab/why/why.h"
-#include "drift_lab/why/why_experiments.h"
+#include "drift_lab/why/trainer_experiments.h"
 
 namespace tandem::drift {
 

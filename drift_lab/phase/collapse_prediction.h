@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-#include "drift_lab/phase/intervals.h"
+#include "drift_lab/phase/seed_intervals.h"
 #include "drift_lab/phase/predictors.h"
 #include "drift_lab/phase/toy/run.h"
 

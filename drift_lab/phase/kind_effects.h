@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "drift_lab/phase/cells.h"
-#include "drift_lab/phase/intervals.h"
+#include "drift_lab/phase/seed_intervals.h"
 #include "drift_lab/phase/run_store.h"
 
 namespace tandem::drift {

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "common/capture/capture.h"
 #include "drift_lab/recompute/capture_weights.h"
-#include "drift_lab/recompute/comparability.h"
+#include "drift_lab/recompute/consistency.h"
 
 namespace tandem::drift {
 

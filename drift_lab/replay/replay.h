@@ -14,9 +14,9 @@
 
 #include "absl/status/statusor.h"
 #include "common/capture/capture.h"
-#include "drift_lab/recompute/comparability.h"
-#include "drift_lab/replay/null_floor.h"
-#include "drift_lab/replay/replay_methods.h"
+#include "drift_lab/recompute/consistency.h"
+#include "drift_lab/replay/baseline_noise.h"
+#include "drift_lab/replay/replay_variants.h"
 #include "drift_lab/replay/replay_numbers.h"
 
 namespace tandem::drift {

@@ -29,7 +29,7 @@
 #include "common/offpolicy/correction_method.h"
 #include "common/statistics/cluster_bootstrap.h"
 #include "drift_lab/replay/gradient_gram.h"
-#include "drift_lab/replay/replay_methods.h"
+#include "drift_lab/replay/replay_variants.h"
 
 namespace tandem::drift {
 

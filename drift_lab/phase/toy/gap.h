@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "drift_lab/phase/toy/context_table.h"
-#include "drift_lab/phase/toy/draws.h"
+#include "drift_lab/phase/toy/random_numbers.h"
 #include "drift_lab/phase/toy/task.h"
 
 namespace tandem::drift {

@@ -12,7 +12,7 @@
 #include "drift_lab/phase/toy/gap.h"
 #include "drift_lab/phase/toy/trace.h"
 #include "drift_lab/phase/toy/warm_start.h"
-#include "drift_lab/phase/toy/weights.h"
+#include "drift_lab/phase/toy/token_weights.h"
 
 namespace tandem::drift {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "drift_lab/phase/toy/draws.h"
+#include "drift_lab/phase/toy/random_numbers.h"
 
 namespace tandem::drift {
 

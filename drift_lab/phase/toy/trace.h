@@ -6,7 +6,7 @@
 #include <span>
 
 #include "drift_lab/phase/toy/batch.h"
-#include "drift_lab/phase/toy/weights.h"
+#include "drift_lab/phase/toy/token_weights.h"
 
 namespace tandem::drift {
 

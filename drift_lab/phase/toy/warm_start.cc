@@ -5,7 +5,7 @@
 
 #include "drift_lab/phase/toy/adam.h"
 #include "drift_lab/phase/toy/context_table.h"
-#include "drift_lab/phase/toy/draws.h"
+#include "drift_lab/phase/toy/random_numbers.h"
 
 namespace tandem::drift {
 namespace {

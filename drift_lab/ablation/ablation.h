@@ -17,7 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/capture/capture.h"
-#include "drift_lab/diagnosis/draw_diagnosis.h"
+#include "drift_lab/diagnosis/sampler_diagnosis.h"
 #include "drift_lab/diagnosis/record_diagnosis.h"
 #include "drift_lab/hypotheses/part.h"
 #include "drift_lab/recompute/capture_weights.h"

@@ -1,4 +1,4 @@
-#include "drift_lab/phase/toy/weights.h"
+#include "drift_lab/phase/toy/token_weights.h"
 
 #include <gtest/gtest.h>
 

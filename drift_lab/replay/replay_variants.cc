@@ -1,4 +1,4 @@
-#include "drift_lab/replay/replay_methods.h"
+#include "drift_lab/replay/replay_variants.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "drift_lab/ablation/shapley.h"
+#include "drift_lab/ablation/token_parts.h"
 
 #include <bit>
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include "drift_lab/replay/null_floor.h"
+#include "drift_lab/replay/baseline_noise.h"
 
 #include <gtest/gtest.h>
 

@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/offpolicy/correction_method.h"
-#include "drift_lab/replay/null_floor.h"
+#include "drift_lab/replay/baseline_noise.h"
 
 namespace tandem::drift {
 

@@ -1,4 +1,4 @@
-#include "drift_lab/recompute/comparability.h"
+#include "drift_lab/recompute/consistency.h"
 
 #include <algorithm>
 #include <cmath>

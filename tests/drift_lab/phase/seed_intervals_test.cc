@@ -1,4 +1,4 @@
-#include "drift_lab/phase/intervals.h"
+#include "drift_lab/phase/seed_intervals.h"
 
 #include <gtest/gtest.h>
 

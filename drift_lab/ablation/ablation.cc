@@ -1,4 +1,4 @@
-#include "drift_lab/ablation/ladder.h"
+#include "drift_lab/ablation/ablation.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,7 @@
 #include "common/base/status_macros.h"
 #include "common/model/numerics.h"
 #include "common/tensor/instruction_set.h"
-#include "drift_lab/ablation/shapley.h"
+#include "drift_lab/ablation/token_parts.h"
 #include "drift_lab/hypotheses/record_replay.h"
 #include "drift_lab/recompute/trainer_forward.h"
 

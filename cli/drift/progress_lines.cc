@@ -1,4 +1,4 @@
-#include "cli/drift/pass_line.h"
+#include "cli/drift/progress_lines.h"
 
 #include <cstdint>
 

@@ -1,11 +1,11 @@
-#include "drift_lab/phase/intervals.h"
+#include "drift_lab/phase/seed_intervals.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "common/statistics/distributions.h"
-#include "drift_lab/phase/toy/draws.h"
+#include "drift_lab/phase/toy/random_numbers.h"
 
 namespace tandem::drift {
 namespace {

@@ -1,4 +1,4 @@
-#include "drift_lab/diagnosis/draw_diagnosis.h"
+#include "drift_lab/diagnosis/sampler_diagnosis.h"
 
 #include <algorithm>
 #include <cmath>

@@ -5,7 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "drift_lab/pages/replay_text.h"
+#include "drift_lab/pages/replay_report.h"
 
 namespace tandem::drift {
 namespace {

@@ -1,4 +1,4 @@
-#include "drift_lab/why/why_experiments.h"
+#include "drift_lab/why/trainer_experiments.h"
 
 #include <algorithm>
 #include <cmath>

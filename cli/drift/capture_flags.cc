@@ -1,4 +1,4 @@
-#include "cli/drift/run_captures.h"
+#include "cli/drift/capture_flags.h"
 
 #include <algorithm>
 #include <cstdint>
