@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// (step, path) of RUN/captures/step_N, by step.
+// (step, path) of every RUN/captures/step_N, sorted by step.
 std::vector<std::pair<int64_t, std::string>> CapturesOf(const fs::path& run) {
   std::vector<std::pair<int64_t, std::string>> captures;
   std::error_code ignored;
@@ -32,6 +32,20 @@ std::vector<std::pair<int64_t, std::string>> CapturesOf(const fs::path& run) {
 }
 
 }  // namespace
+
+void AddCaptureArgument(CLI::App* sub, std::string* capture) {
+  sub->add_option(
+         "capture", *capture,
+         "directory of a capture (runs/NAME/captures/step_N); for a run, its captures are listed")
+      ->required();
+}
+
+void AddModelFlags(CLI::App* sub, std::string* model, std::string* weights) {
+  sub->add_option("--model", *model,
+                  "directory with config.json and tokenizer; default: the one the capture names");
+  sub->add_option("--weights", *weights,
+                  "model directory or safetensors file, for weights the capture does not carry");
+}
 
 absl::Status CheckIsOneCapture(const std::string& path) {
   std::error_code ignored;
@@ -50,6 +64,12 @@ absl::Status CheckIsOneCapture(const std::string& path) {
   for (const auto& [step, capture] : captures) absl::StrAppend(&list, "\n  ", capture);
   return AsUsageError(
       absl::InvalidArgumentError(absl::StrCat(path, " is a run; name one of its captures:", list)));
+}
+
+int ExitAfterCapture(const absl::StatusOr<int>& code) {
+  if (code.ok()) return *code;
+  return Fail(absl::IsDataLoss(code.status()) ? absl::InvalidArgumentError(code.status().message())
+                                              : code.status());
 }
 
 }  // namespace tandem::cli

@@ -12,7 +12,6 @@
 #include "common/base/status_macros.h"
 #include "common/model/numerics.h"
 #include "common/tensor/instruction_set.h"
-#include "drift_lab/ablation/token_parts.h"
 #include "drift_lab/hypotheses/record_replay.h"
 #include "drift_lab/recompute/trainer_forward.h"
 
@@ -24,13 +23,14 @@ using rollout::ScoreOptions;
 using rollout::ScorePath;
 using rollout::SitePrecision;
 
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kUnscored = std::numeric_limits<float>::quiet_NaN();
 constexpr int kBf16Bits = 8;
 
-// Fractions of the whole work, for progress: a pass each, weighed by what it costs per token.
+// Reports progress as a fraction of the whole work, in which each pass has its cost per token as
+// weight.
 class Passes {
  public:
-  Passes(int64_t num_tokens, double total, const LadderProgress& progress)
+  Passes(int64_t num_tokens, double total, const AblationProgress& progress)
       : num_tokens_(static_cast<double>(num_tokens)), total_(total), progress_(progress) {}
 
   void Start(std::string what, double cost) {
@@ -46,17 +46,17 @@ class Passes {
 
  private:
   const double num_tokens_, total_;
-  const LadderProgress& progress_;
+  const AblationProgress& progress_;
   std::string what_;
   double done_ = 0, cost_ = 0;
 };
 
-// Costs of a pass against an engine prefill; only progress depends on them.
+// Costs of the passes, relative to an engine prefill. Only the progress display depends on them.
 constexpr double kPrefillCost = 1, kDecodeCost = 2, kAloneCost = 1.5, kTrainerCost = 2,
                  kDiagnosisCost = 6;
 constexpr int64_t kUsualTries = 40;
 
-// Copies the tokens of `version` from `from`.
+// Copies the values at the tokens of `version` from `from` to `to`.
 void TakeVersion(const Capture& capture, int64_t version, const std::vector<float>& from,
                  std::vector<float>& to) {
   for (size_t t = 0; t < to.size(); ++t) {
@@ -64,18 +64,18 @@ void TakeVersion(const Capture& capture, int64_t version, const std::vector<floa
   }
 }
 
-std::vector<bool> SampleOf(std::vector<bool> wanted, int64_t count, uint64_t seed) {
-  std::vector<size_t> places;
-  for (size_t s = 0; s < wanted.size(); ++s) {
-    if (wanted[s]) places.push_back(s);
-  }
+// A random sample of `count` of the completions, [S]; all of them if there are fewer.
+std::vector<bool> SampleOf(int64_t num_completions, int64_t count, uint64_t seed) {
+  std::vector<bool> wanted(static_cast<size_t>(num_completions), true);
+  std::vector<size_t> places(wanted.size());
+  std::iota(places.begin(), places.end(), size_t{0});
   std::mt19937_64 random(seed);
   for (size_t i = places.size(); i > 1; --i) std::swap(places[i - 1], places[random() % i]);
   for (size_t i = static_cast<size_t>(count); i < places.size(); ++i) wanted[places[i]] = false;
   return wanted;
 }
 
-// How a side computes, as far as the fp32 engine can take its place.
+// The precision of one side, as far as the fp32 engine can emulate it.
 struct Side {
   bool bf16_weights = false;
   int body_bits = 24, kv_bits = 24;
@@ -86,7 +86,7 @@ Side EngineSide(const offpolicy::CaptureManifest& manifest) {
   return bf16 ? Side{true, kBf16Bits, kBf16Bits} : Side{};
 }
 
-// In exact numerics the trainer computes as the engine does; else its attention is fp32.
+// With exact numerics the trainer computes as the engine does; otherwise its attention is fp32.
 Side TrainerSide(const offpolicy::CaptureManifest& manifest) {
   if (manifest.trainer.numerics == NumericsName(Numerics::kExact)) return EngineSide(manifest);
   return manifest.trainer.dtype == "bf16" ? Side{true, kBf16Bits, 24} : Side{};
@@ -103,10 +103,10 @@ std::vector<Part> FactorsOf(const offpolicy::CaptureManifest& manifest, bool ful
   return factors;
 }
 
-class Climb {
+class AblationRun {
  public:
-  Climb(const Capture& capture, const CaptureWeights& weights, const LadderOptions& options,
-        const LadderProgress& progress)
+  AblationRun(const Capture& capture, const CaptureWeights& weights, const AblationOptions& options,
+              const AblationProgress& progress)
       : capture_(capture),
         weights_(weights),
         options_(options),
@@ -116,7 +116,7 @@ class Climb {
         versions_(capture.weight_version.begin(), capture.weight_version.end()),
         passes_(capture.num_tokens(), TotalCost(), progress) {}
 
-  absl::StatusOr<Ladder> Run();
+  absl::StatusOr<Ablation> Run();
 
  private:
   double TotalCost() const;
@@ -128,79 +128,63 @@ class Climb {
                               bool engine_head) const;
   absl::Status ScoreTrainer(int64_t version);
   absl::Status ScoreNow();
-  absl::StatusOr<std::vector<float>> EngineScore(EngineForward& engine,
-                                                 const std::vector<bool>& wanted,
-                                                 const ScoreOptions& options,
-                                                 EngineScores* all = nullptr);
   absl::StatusOr<std::vector<float>> TrainerScore(const std::vector<HostTensor>& tensors,
                                                   const std::vector<bool>& wanted,
                                                   int64_t row_tokens, const std::string& what);
 
   const Capture& capture_;
   const CaptureWeights& weights_;
-  const LadderOptions& options_;
+  const AblationOptions& options_;
   const ScoreOptions claims_;
   const Side engine_side_, trainer_side_;
   const std::set<int64_t> versions_;
   Passes passes_;
   std::unique_ptr<EngineForward> serving_, wide_;  // in the servers' dtype, and in fp32
   std::unique_ptr<RecordReplay> replay_;           // with serving_
-  Ladder ladder_;
+  Ablation ablation_;
 };
 
-double Climb::TotalCost() const {
+double AblationRun::TotalCost() const {
   const double cells =
       std::pow(2.0, static_cast<double>(FactorsOf(capture_.manifest, options_.full).size()));
   return static_cast<double>(versions_.size()) * (cells * kPrefillCost + 3 * kTrainerCost) +
          kDecodeCost + kAloneCost + 2 * kPrefillCost + kDiagnosisCost + kTrainerCost;
 }
 
-absl::StatusOr<std::vector<float>> Climb::EngineScore(EngineForward& engine,
-                                                      const std::vector<bool>& wanted,
-                                                      const ScoreOptions& options,
-                                                      EngineScores* all) {
-  TANDEM_ASSIGN_OR_RETURN(
-      EngineScores scores,
-      engine.Score(capture_, wanted, options, [this](int64_t tokens) { passes_.Report(tokens); }));
-  std::vector<float> logprobs = scores.logprobs;
-  if (all != nullptr) *all = std::move(scores);
-  return logprobs;
-}
-
-// Rungs 1 to 3: the engine as it served.
-absl::Status Climb::ScoreServing() {
+// Steps 1 to 3: the engine, as it served.
+absl::Status AblationRun::ScoreServing() {
   passes_.Start("engine, decode replay", kDecodeCost);
-  TANDEM_ASSIGN_OR_RETURN(ladder_.replay, replay_->Score({}, {}, {.path = ScorePath::kDecode}));
+  TANDEM_ASSIGN_OR_RETURN(ablation_.replay, replay_->Score({}, {}, {.path = ScorePath::kDecode}));
   passes_.Start("engine, decode alone", kAloneCost);
-  const std::vector<bool> all(static_cast<size_t>(capture_.num_completions()), true);
+  const std::vector<bool> sample =
+      SampleOf(capture_.num_completions(), options_.num_alone, options_.seed);
   TANDEM_ASSIGN_OR_RETURN(EngineScores alone,
-                          replay_->Score({}, SampleOf(all, options_.num_alone, options_.seed),
-                                         {.path = ScorePath::kDecode, .alone = true}));
-  ladder_.alone = std::move(alone.logprobs);
+                          replay_->Score({}, sample, {.path = ScorePath::kDecode, .alone = true}));
+  ablation_.alone = std::move(alone.logprobs);
   passes_.Start("engine, prefill", kPrefillCost);
   TANDEM_ASSIGN_OR_RETURN(EngineScores prefill, replay_->Score({}, {}, {}));
-  ladder_.prefill = std::move(prefill.logprobs);
-  ladder_.own_version = ladder_.prefill;
-  ladder_.carries_kv = replay_->CarriesKv();
-  if (!ladder_.carries_kv) return absl::OkStatus();
+  ablation_.prefill = std::move(prefill.logprobs);
+  ablation_.own_version = ablation_.prefill;
+  ablation_.carries_kv = replay_->CarriesKv();
+  if (!ablation_.carries_kv) return absl::OkStatus();
   passes_.Start("engine, KV of the own version", kPrefillCost);
   TANDEM_ASSIGN_OR_RETURN(EngineScores own, replay_->Score({}, {}, {.own_version_only = true}));
-  ladder_.own_version = std::move(own.logprobs);
+  ablation_.own_version = std::move(own.logprobs);
   return absl::OkStatus();
 }
 
-// What is between the record and rung 1.
-absl::Status Climb::Diagnose() {
+// The causes of the difference between the record and step 1.
+absl::Status AblationRun::Diagnose() {
   passes_.Start("diagnosis of the record", kDiagnosisCost);
   replay_->OnProgress([](int64_t) {});
   const ScorePath path =
-      ladder_.prefill == ladder_.replay.logprobs ? ScorePath::kPrefill : ScorePath::kDecode;
+      ablation_.prefill == ablation_.replay.logprobs ? ScorePath::kPrefill : ScorePath::kDecode;
   const auto& servers = capture_.manifest.servers;
   const bool same_arithmetic = servers.empty() || servers.front().instruction_set ==
                                                       InstructionSetName(ActiveInstructionSet());
   TANDEM_ASSIGN_OR_RETURN(
-      ladder_.diagnosis,
-      DiagnoseRecord(capture_, *replay_, ladder_.replay, path,
+      ablation_.diagnosis,
+      DiagnoseRecord(capture_, *replay_, ablation_.replay, path,
                      {.seed = options_.seed,
                       .bootstrap_replicates = options_.bootstrap_replicates,
                       .same_arithmetic = same_arithmetic},
@@ -210,30 +194,32 @@ absl::Status Climb::Diagnose() {
                        passes_.Report(
                            static_cast<int64_t>(done * static_cast<double>(capture_.num_tokens())));
                      }));
-  if (!ladder_.diagnosis.before.exact()) return absl::OkStatus();
-  TANDEM_ASSIGN_OR_RETURN(ladder_.draws, DiagnoseDraws(capture_, *replay_, ladder_.replay, path));
+  if (!ablation_.diagnosis.before.exact()) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(ablation_.sampler,
+                          DiagnoseSampler(capture_, *replay_, ablation_.replay, path));
   return absl::OkStatus();
 }
 
-// All combinations of the factors, in the fp32 engine.
-absl::Status Climb::ScoreCells(int64_t version) {
-  if (ladder_.factors.empty()) {
-    TakeVersion(capture_, version, ladder_.own_version, ladder_.cells[0]);
+// Scores all combinations of the factors, in the fp32 engine.
+absl::Status AblationRun::ScoreCells(int64_t version) {
+  if (ablation_.factors.empty()) {
+    TakeVersion(capture_, version, ablation_.own_version, ablation_.cells[0]);
     return absl::OkStatus();
   }
   const auto bit_of = [&](Part part) -> size_t {
-    const auto found = std::ranges::find(ladder_.factors, part);
-    return found == ladder_.factors.end() ? 0 : size_t{1} << (found - ladder_.factors.begin());
+    const auto found = std::ranges::find(ablation_.factors, part);
+    return found == ablation_.factors.end() ? 0 : size_t{1} << (found - ablation_.factors.begin());
   };
   const std::vector<bool> wanted = HavingVersion(capture_, version);
   TANDEM_ASSIGN_OR_RETURN(auto engines, weights_.Served(version, serving_->weight_dtype()));
   TANDEM_ASSIGN_OR_RETURN(const auto trainers, trainer_side_.bf16_weights
-                                                   ? weights_.OfBf16Trainer(version)
+                                                   ? weights_.Bf16TrainerValues(version)
                                                    : weights_.Masters(version));
   engines = WidenToFp32(engines);
-  // Cells with the same weights stand together: installing costs as much as a few completions.
+  // Cells with the same weights are neighbours, because installing weights costs as much as scoring
+  // a few completions.
   const size_t weight_bits = bit_of(Part::kCast) | bit_of(Part::kHead);
-  std::vector<size_t> order(ladder_.cells.size());
+  std::vector<size_t> order(ablation_.cells.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(order, {}, [&](size_t cell) { return cell & weight_bits; });
   size_t installed = ~size_t{0};
@@ -249,17 +235,19 @@ absl::Status Climb::ScoreCells(int64_t version) {
     precision.body_bits =
         cell & bit_of(Part::kBody) ? engine_side_.body_bits : trainer_side_.body_bits;
     precision.kv_bits = cell & bit_of(Part::kKv) ? engine_side_.kv_bits : trainer_side_.kv_bits;
-    passes_.Start(absl::StrCat("cell ", cell + 1, " of ", ladder_.cells.size()), kPrefillCost);
-    TANDEM_ASSIGN_OR_RETURN(const auto scores, EngineScore(*wide_, wanted, options));
-    TakeVersion(capture_, version, scores, ladder_.cells[cell]);
+    passes_.Start(absl::StrCat("cell ", cell + 1, " of ", ablation_.cells.size()), kPrefillCost);
+    TANDEM_ASSIGN_OR_RETURN(const EngineScores scores,
+                            wide_->Score(capture_, wanted, options,
+                                         [this](int64_t tokens) { passes_.Report(tokens); }));
+    TakeVersion(capture_, version, scores.logprobs, ablation_.cells[cell]);
   }
   return absl::OkStatus();
 }
 
-// Layers as the engine has them or as the trainer has, and the head's matrix likewise.
-std::vector<HostTensor> Climb::Mix(const std::vector<HostTensor>& engines,
-                                   const std::vector<HostTensor>& trainers, bool engine_layers,
-                                   bool engine_head) const {
+// Takes the layers from the engine's or the trainer's weights, and the head's matrix likewise.
+std::vector<HostTensor> AblationRun::Mix(const std::vector<HostTensor>& engines,
+                                         const std::vector<HostTensor>& trainers,
+                                         bool engine_layers, bool engine_head) const {
   const char* const head =
       serving_->config().tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
   std::vector<HostTensor> mixed;
@@ -270,10 +258,10 @@ std::vector<HostTensor> Climb::Mix(const std::vector<HostTensor>& engines,
   return mixed;
 }
 
-absl::StatusOr<std::vector<float>> Climb::TrainerScore(const std::vector<HostTensor>& tensors,
-                                                       const std::vector<bool>& wanted,
-                                                       int64_t row_tokens,
-                                                       const std::string& what) {
+absl::StatusOr<std::vector<float>> AblationRun::TrainerScore(const std::vector<HostTensor>& tensors,
+                                                             const std::vector<bool>& wanted,
+                                                             int64_t row_tokens,
+                                                             const std::string& what) {
   passes_.Start(what, kTrainerCost);
   TANDEM_ASSIGN_OR_RETURN(
       const auto forward,
@@ -281,45 +269,48 @@ absl::StatusOr<std::vector<float>> Climb::TrainerScore(const std::vector<HostTen
   return forward->Score(capture_, wanted, [this](int64_t tokens) { passes_.Report(tokens); });
 }
 
-// Rungs 5 to 7: the trainer, at the weights as served and at its masters.
-absl::Status Climb::ScoreTrainer(int64_t version) {
+// Steps 5 to 7: the trainer, at the weights as served and at its masters.
+absl::Status AblationRun::ScoreTrainer(int64_t version) {
   const std::vector<bool> wanted = HavingVersion(capture_, version);
   TANDEM_ASSIGN_OR_RETURN(const auto masters, weights_.Masters(version));
   TANDEM_ASSIGN_OR_RETURN(const auto served, weights_.Served(version, serving_->weight_dtype()));
   TANDEM_ASSIGN_OR_RETURN(const auto cast,
                           TrainerScore(served, wanted, options_.row_tokens, "trainer, as served"));
-  TakeVersion(capture_, version, cast, ladder_.trainer_cast);
+  TakeVersion(capture_, version, cast, ablation_.trainer_cast);
   TANDEM_ASSIGN_OR_RETURN(const auto alone, TrainerScore(masters, wanted, 0, "trainer, alone"));
-  TakeVersion(capture_, version, alone, ladder_.trainer_alone);
+  TakeVersion(capture_, version, alone, ablation_.trainer_alone);
   TANDEM_ASSIGN_OR_RETURN(const auto packed,
                           TrainerScore(masters, wanted, options_.row_tokens, "trainer, packed"));
-  TakeVersion(capture_, version, packed, ladder_.trainer_packed);
+  TakeVersion(capture_, version, packed, ablation_.trainer_packed);
   return absl::OkStatus();
 }
 
-// Rung 8, and the trainer's own record.
-absl::Status Climb::ScoreNow() {
+// Step 8: the trainer at the weights of the step, and the log-probs that it recorded.
+absl::Status AblationRun::ScoreNow() {
   const int64_t now = capture_.manifest.proximal_version;
   if (versions_.size() == 1 && *versions_.begin() == now) {
-    ladder_.trainer_now = ladder_.trainer_packed;
+    ablation_.trainer_now = ablation_.trainer_packed;
   } else {
     TANDEM_ASSIGN_OR_RETURN(const auto masters, weights_.Masters(now));
-    TANDEM_ASSIGN_OR_RETURN(ladder_.trainer_now,
+    TANDEM_ASSIGN_OR_RETURN(ablation_.trainer_now,
                             TrainerScore(masters, {}, options_.row_tokens, "trainer, now"));
   }
-  ladder_.proximal_recorded =
+  ablation_.proximal_recorded =
       std::ranges::any_of(capture_.proximal_logprobs, [](float x) { return std::isfinite(x); });
-  ladder_.proximal = ladder_.proximal_recorded ? capture_.proximal_logprobs : ladder_.trainer_now;
+  ablation_.proximal =
+      ablation_.proximal_recorded ? capture_.proximal_logprobs : ablation_.trainer_now;
   return absl::OkStatus();
 }
 
-absl::StatusOr<Ladder> Climb::Run() {
+absl::StatusOr<Ablation> AblationRun::Run() {
   const auto tokens = static_cast<size_t>(capture_.num_tokens());
-  ladder_.record = capture_.behaviour_logprobs;
-  ladder_.factors = FactorsOf(capture_.manifest, options_.full);
-  ladder_.cells.assign(size_t{1} << ladder_.factors.size(), std::vector<float>(tokens, kNaN));
-  for (auto* rung : {&ladder_.trainer_cast, &ladder_.trainer_alone, &ladder_.trainer_packed}) {
-    rung->assign(tokens, kNaN);
+  ablation_.record = capture_.behaviour_logprobs;
+  ablation_.factors = FactorsOf(capture_.manifest, options_.full);
+  ablation_.cells.assign(size_t{1} << ablation_.factors.size(),
+                         std::vector<float>(tokens, kUnscored));
+  for (auto* column :
+       {&ablation_.trainer_cast, &ablation_.trainer_alone, &ablation_.trainer_packed}) {
+    column->assign(tokens, kUnscored);
   }
   const int64_t longest = LongestSequence(capture_);
   const ComputeDType dtype = engine_side_.bf16_weights ? ComputeDType::kBf16 : ComputeDType::kFp32;
@@ -337,82 +328,15 @@ absl::StatusOr<Ladder> Climb::Run() {
     TANDEM_RETURN_IF_ERROR(ScoreTrainer(version));
   }
   TANDEM_RETURN_IF_ERROR(ScoreNow());
-  return std::move(ladder_);
+  return std::move(ablation_);
 }
 
 }  // namespace
 
-absl::StatusOr<Ladder> ClimbLadder(const Capture& capture, const CaptureWeights& weights,
-                                   const LadderOptions& options, const LadderProgress& progress) {
-  return Climb(capture, weights, options, progress).Run();
-}
-
-namespace {
-
-std::vector<double> Difference(const std::vector<float>& from, const std::vector<float>& to) {
-  std::vector<double> difference(from.size());
-  for (size_t t = 0; t < from.size(); ++t) {
-    difference[t] = static_cast<double>(to[t]) - static_cast<double>(from[t]);
-  }
-  return difference;
-}
-
-// From the replay of the claims to that of all causes. Where a cause says nothing about a token it
-// is the record's; where it rules the token out, the one's before.
-std::vector<std::vector<float>> RecordRungs(const Ladder& ladder) {
-  std::vector<std::vector<float>> rungs = ladder.diagnosis.predictions;
-  for (size_t i = 1; i < rungs.size(); ++i) {
-    for (size_t t = 0; t < rungs[i].size(); ++t) {
-      float& value = rungs[i][t];
-      if (!std::isfinite(value)) value = std::isnan(value) ? ladder.record[t] : rungs[i - 1][t];
-    }
-  }
-  return rungs;
-}
-
-// What factor i adds on the way from all factors as in the engine to all as in the trainer.
-std::vector<double> FactorPart(const Ladder& ladder, int i) {
-  const std::vector<double> weights = ShapleyWeights(static_cast<int>(ladder.factors.size()), i);
-  std::vector<double> part(ladder.record.size());
-  for (size_t cell = 0; cell < weights.size(); ++cell) {
-    for (size_t t = 0; t < part.size(); ++t) part[t] -= weights[cell] * ladder.cells[cell][t];
-  }
-  return part;
-}
-
-}  // namespace
-
-TokenParts SplitTokens(const Ladder& ladder) {
-  TokenParts split;
-  const auto add = [&](Part part, std::vector<double> values) {
-    split.parts.push_back(part);
-    split.values.push_back(std::move(values));
-  };
-  const std::vector<std::vector<float>> predictions = RecordRungs(ladder);
-  add(Part::kRecord, Difference(ladder.record, predictions.back()));
-  for (size_t i = predictions.size() - 1; i > 0; --i) {
-    add(ladder.diagnosis.causes[i - 1].part, Difference(predictions[i], predictions[i - 1]));
-  }
-  add(Part::kPath, Difference(ladder.replay.logprobs, ladder.prefill));
-  if (ladder.carries_kv) add(Part::kCarriedKv, Difference(ladder.prefill, ladder.own_version));
-  if (!ladder.factors.empty()) {
-    add(Part::kEmulation, Difference(ladder.own_version, ladder.cells.back()));
-    split.first_factor = split.parts.size();
-    split.num_factors = ladder.factors.size();
-    for (const std::vector<float>& cell : ladder.cells) {
-      split.cells.push_back(Difference(cell, ladder.cells.front()));
-    }
-    for (size_t i = 0; i < ladder.factors.size(); ++i) {
-      add(ladder.factors[i], FactorPart(ladder, static_cast<int>(i)));
-    }
-  }
-  add(Part::kKernels, Difference(ladder.cells.front(), ladder.trainer_alone));
-  add(Part::kLayout, Difference(ladder.trainer_alone, ladder.trainer_packed));
-  add(Part::kStaleness, Difference(ladder.trainer_packed, ladder.trainer_now));
-  if (ladder.proximal_recorded) {
-    add(Part::kTrainerRecord, Difference(ladder.trainer_now, ladder.proximal));
-  }
-  return split;
+absl::StatusOr<Ablation> RunAblation(const Capture& capture, const CaptureWeights& weights,
+                                     const AblationOptions& options,
+                                     const AblationProgress& progress) {
+  return AblationRun(capture, weights, options, progress).Run();
 }
 
 }  // namespace tandem::drift

@@ -1,4 +1,4 @@
-// CalibrationPage: the tables as the published page. Pure.
+// CalibrationReport: the tables of a calibration, as the published page and as JSON. Pure.
 #pragma once
 
 #include <string>
@@ -16,10 +16,10 @@ struct CalibrationReport {
   CalibrationTables tables;
 };
 
-// Markdown. What misses its target is marked as it is.
+// The page in Markdown. Numbers that miss their target are marked.
 std::string ToMarkdown(const CalibrationReport& report);
 
-// Of the tables alone: every number the page has.
+// Every number of the page's tables.
 std::string ToJson(const CalibrationReport& report);
 
 }  // namespace tandem::drift

@@ -1,6 +1,7 @@
-// DrawDiagnosis: were the tokens drawn from the distribution that was recorded? A drift that no
-// re-score can see, because record and replay agree: log-probs recorded before a transform that the
-// sampler applied. Each transform is judged by the likelihood of the drawn tokens under it.
+// SamplerDiagnosis: were the tokens sampled from the distribution that was recorded? If the sampler
+// applied a transform after the log-probs were recorded, record and replay agree, so scoring the
+// tokens again cannot show it. Each transform is judged by the likelihood of the sampled tokens
+// under it.
 #pragma once
 
 #include <optional>
@@ -13,26 +14,29 @@
 
 namespace tandem::drift {
 
-// A cause is named when the tokens are likelier by this many nats than as recorded (a chi-square of
-// one degree exceeds twice that once in two thousand), and by kLeastLead than under any other.
+// A cause is named if it makes the tokens likelier than the recorded distribution by
+// kLeastLikelihoodGain nats, and likelier than any other cause by kLeastLead nats. Twice the gain
+// is a chi-square of one degree of freedom, which exceeds 12 once in two thousand.
 inline constexpr double kLeastLikelihoodGain = 6, kLeastLead = 3;
 
-struct DrawCandidate {
+struct SamplerCandidate {
   DiagnosedCause cause;
-  double gain = 0;  // nats over all tokens
+  double gain = 0;  // of log-likelihood, nats over all tokens
 };
 
-struct DrawDiagnosis {
-  double z = 0;  // calibration of the draws against the claimed distribution: sum(-log p - H) /
-                 // sqrt(sum Var)
-  std::vector<DrawCandidate> candidates;  // likeliest first; empty where nothing looked wrong
+struct SamplerDiagnosis {
+  // Of the calibration test of the samples under the claimed distribution:
+  // sum(-log p - H) / sqrt(sum Var).
+  double z = 0;
+  std::vector<SamplerCandidate> candidates;  // likeliest first; empty if nothing looked wrong
   std::optional<DiagnosedCause> named;
-  bool suspicious = false;  // something is wrong, named or not
+  bool suspicious = false;  // something is wrong, whether a cause is named or not
 };
 
-// `claimed`: full replay under the claims. Only for records that agree with it.
-//   errors of RecordReplay::Score
-absl::StatusOr<DrawDiagnosis> DiagnoseDraws(const offpolicy::Capture& capture, RecordReplay& replay,
-                                            const EngineScores& claimed, rollout::ScorePath path);
+// `claimed` is the full replay under the claims. Only for records that agree with it.
+//   any error of RecordReplay::Score
+absl::StatusOr<SamplerDiagnosis> DiagnoseSampler(const offpolicy::Capture& capture,
+                                                 RecordReplay& replay, const EngineScores& claimed,
+                                                 rollout::ScorePath path);
 
 }  // namespace tandem::drift

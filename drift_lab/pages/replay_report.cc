@@ -1,63 +1,31 @@
+#include "drift_lab/pages/replay_report.h"
+
 #include <cmath>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "drift_lab/pages/replay_report.h"
+#include "drift_lab/pages/report_parts.h"
 
 namespace tandem::drift {
 namespace {
 
-using offpolicy::Interval;
+using nlohmann::ordered_json;
 
-std::string Formatted(double value, const char* digits = "%.3g") {
-  if (!std::isfinite(value)) return "-";
-  return absl::StrFormat(*absl::ParsedFormat<'g'>::New(digits), value);
-}
-
-std::string FormattedWithBounds(const Interval& i, const char* digits) {
-  if (!i.known()) return Formatted(i.value, digits);
-  return absl::StrCat(Formatted(i.value, digits), " [", Formatted(i.low, digits), ", ",
-                      Formatted(i.high, digits), "]");
-}
-
-std::string PlainPercent(double value) {
-  return std::isfinite(value) ? absl::StrFormat("%.1f", 100 * value) : "-";
-}
-
-// A threshold that a null chose has all its digits in JSON.
+// A threshold that the baseline chose is cut to five digits; JSON has all of them.
 std::string ThresholdText(const ReplayVariant& variant) {
-  if (variant.null_rate == 0) return variant.threshold;
+  if (variant.baseline_rate == 0) return variant.threshold;
   std::vector<std::string> values = absl::StrSplit(variant.threshold, ':');
-  for (std::string& value : values) value = Formatted(std::atof(value.c_str()), "%.5g");
+  for (std::string& value : values) value = NumberText(std::atof(value.c_str()), 5);
   return absl::StrJoin(values, ":");
 }
 
-std::string NameOf(const ReplayRow& row) {
-  if (row.variant.null_rate == 0) return row.variant.method;
-  return absl::StrFormat("%s @%g%%", row.variant.method, 100 * row.variant.null_rate);
-}
-
-void AppendHeader(const Replay& r, std::string& out) {
-  const offpolicy::CaptureManifest& m = r.capture.manifest;
-  if (!m.injected.empty()) {
-    absl::StrAppend(&out, "FAULTS WERE INJECTED into this capture:\n  ",
-                    absl::StrJoin(m.injected, "\n  "), "\n");
-  }
-  absl::StrAppend(&out, r.path, ": step ", m.step, ", ", r.capture.num_completions(),
-                  " completions in ", r.capture.num_groups(), " groups, ", r.capture.num_tokens(),
-                  " tokens\n");
-}
-
-void AppendFindings(const Replay& r, std::string& out) {
-  absl::StrAppend(&out,
-                  "\nNot comparable. This is a discrete fault, not drift; no number is given.\n");
-  for (const GateFinding& finding : r.findings) {
-    absl::StrAppend(&out, "  ", std::string(DiscreteFaultName(finding.fault)), ": ",
-                    finding.message, "\n");
-  }
+std::string RowName(const ReplayRow& row) {
+  if (row.variant.baseline_rate == 0) return row.variant.method;
+  return absl::StrFormat("%s @%g%%", row.variant.method, 100 * row.variant.baseline_rate);
 }
 
 void AppendFacts(const Replay& r, std::string& out) {
@@ -68,7 +36,7 @@ void AppendFacts(const Replay& r, std::string& out) {
                         r.num_parameters, r.num_backward_passes);
   absl::StrAppendFormat(
       &out, "proximal log-probs, scored again, differ from the trainer's record by at most %s\n",
-      Formatted(r.max_rescore_difference));
+      NumberText(r.max_rescore_difference));
   if (r.relative_error > 0) {
     absl::StrAppendFormat(
         &out, "gradients are sketched: norms to %.2f %%, a cosine c to %.2f %% of 1 - c^2\n",
@@ -77,10 +45,11 @@ void AppendFacts(const Replay& r, std::string& out) {
   if (r.numbers.num_groups < offpolicy::kLeastClusters) {
     absl::StrAppend(&out, "no intervals: they take ", offpolicy::kLeastClusters, " groups\n");
   }
-  if (!r.nulls.empty()) {
-    absl::StrAppendFormat(&out, "null: %d completions, %d tokens, standard deviation of delta %s\n",
-                          r.null_floor.num_completions(), r.null_floor.num_tokens(),
-                          Formatted(r.null_floor.noise));
+  if (!r.baselines.empty()) {
+    absl::StrAppendFormat(&out,
+                          "baseline: %d completions, %d tokens, standard deviation of delta %s\n",
+                          r.baseline_noise.num_completions(), r.baseline_noise.num_tokens(),
+                          NumberText(r.baseline_noise.standard_deviation));
   }
 }
 
@@ -88,19 +57,17 @@ void AppendGradients(const Replay& r, std::string& out) {
   absl::StrAppendFormat(&out, "\n%-21s %-20s %-8s %-22s %-23s %-7s %s\n", "method", "threshold",
                         "|g|", "|g| / |g off|", "cosine to exact", "to off", "noise");
   for (const ReplayRow& row : r.numbers.rows) {
-    absl::StrAppendFormat(&out, "%-21s %-20s %-8s %-22s %-23s %-7s %s\n", NameOf(row),
-                          ThresholdText(row.variant), Formatted(row.gradient_norm),
-                          FormattedWithBounds(row.norm_ratio, "%.3g"),
-                          FormattedWithBounds(row.cosine[kNumReferences - 1], "%.4g"),
-                          Formatted(row.cosine[0].value, "%.5g"),
-                          Formatted(std::sqrt(row.variance_by_group) / row.gradient_norm));
+    absl::StrAppendFormat(&out, "%-21s %-20s %-8s %-22s %-23s %-7s %s\n", RowName(row),
+                          ThresholdText(row.variant), NumberText(row.gradient_norm),
+                          WithBounds(row.norm_ratio), WithBounds(row.cosine[kNumReferences - 1], 4),
+                          NumberText(row.cosine[0].value, 5),
+                          NumberText(std::sqrt(row.variance_by_group) / row.gradient_norm));
   }
   absl::StrAppend(
       &out,
       "exact: product weights without a ceiling, the unbiased estimator; off: no correction.\n"
       "noise: standard error of g over groups, relative to |g|. Brackets: 95 % over groups; too "
-      "narrow\n"
-      "where noise is near 1 (docs/replay.md).\n");
+      "narrow\nwhere noise is near 1 (docs/replay.md).\n");
   if (!r.numbers.exact_withheld.empty()) {
     absl::StrAppend(&out, "Nothing is compared with exact: ", r.numbers.exact_withheld, ".\n");
   }
@@ -109,21 +76,21 @@ void AppendGradients(const Replay& r, std::string& out) {
 void AppendTokens(const Replay& r, std::string& out) {
   absl::StrAppendFormat(&out, "\n%-21s %-20s %-7s %-9s %-7s %-14s %-15s%s\n", "method", "threshold",
                         "ESS %", "eff. tok.", "kept %", "A>0 / A<0 %", "w A>0 / A<0",
-                        r.nulls.empty() ? "" : " on the null %");
+                        r.baselines.empty() ? "" : " on baseline %");
   for (const ReplayRow& row : r.numbers.rows) {
-    absl::StrAppendFormat(&out, "%-21s %-20s %-7s %-9s %-7s %-14s %-15s%s\n", NameOf(row),
-                          ThresholdText(row.variant), PlainPercent(row.ess_fraction.value),
-                          Formatted(row.effective_tokens, "%.4g"), PlainPercent(row.kept.value),
-                          absl::StrCat(PlainPercent(row.kept_positive.value), " / ",
-                                       PlainPercent(row.kept_negative.value)),
-                          absl::StrCat(Formatted(row.mean_weight_positive.value), " / ",
-                                       Formatted(row.mean_weight_negative.value)),
-                          r.nulls.empty() ? "" : absl::StrCat(" ", PlainPercent(row.null_share)));
+    absl::StrAppendFormat(
+        &out, "%-21s %-20s %-7s %-9s %-7s %-14s %-15s%s\n", RowName(row),
+        ThresholdText(row.variant), Percent(row.ess_fraction.value),
+        NumberText(row.effective_tokens, 4), Percent(row.kept.value),
+        absl::StrCat(Percent(row.kept_positive.value), " / ", Percent(row.kept_negative.value)),
+        absl::StrCat(NumberText(row.mean_weight_positive.value), " / ",
+                     NumberText(row.mean_weight_negative.value)),
+        r.baselines.empty() ? "" : absl::StrCat(" ", Percent(row.baseline_share)));
   }
-  if (!r.nulls.empty()) {
-    absl::StrAppend(
-        &out,
-        "on the null: the share of a healthy run's tokens that the method drops or bounds.\n");
+  if (!r.baselines.empty()) {
+    absl::StrAppend(&out,
+                    "on baseline: the share of a baseline (lr = 0) run's tokens that the method "
+                    "drops or bounds.\n");
   }
 }
 
@@ -131,9 +98,9 @@ void AppendLengths(const Replay& r, std::string& out) {
   std::string lines;
   for (const ReplayRow& row : r.numbers.rows) {
     if (row.kept.value == 1 || row.kept.value == 0) continue;
-    absl::StrAppendFormat(&lines, "%-21s %-20s", NameOf(row), ThresholdText(row.variant));
+    absl::StrAppendFormat(&lines, "%-21s %-20s", RowName(row), ThresholdText(row.variant));
     for (const LengthShare& share : row.by_length)
-      absl::StrAppendFormat(&lines, " %9s", PlainPercent(share.kept));
+      absl::StrAppendFormat(&lines, " %9s", Percent(share.kept));
     lines += "\n";
   }
   if (lines.empty()) return;
@@ -144,23 +111,82 @@ void AppendLengths(const Replay& r, std::string& out) {
   absl::StrAppend(&out, "\n", lines);
 }
 
+ordered_json VariantJson(const ReplayRow& row) {
+  ordered_json lengths = ordered_json::array();
+  for (const LengthShare& share : row.by_length) {
+    lengths.push_back({{"label", share.label},
+                       {"tokens", share.num_tokens},
+                       {"kept", Number(share.kept)},
+                       {"mean_weight", Number(share.mean_weight)}});
+  }
+  return {{"method", row.variant.method},
+          {"threshold", row.variant.threshold},
+          {"null_rate", row.variant.baseline_rate},
+          {"gradient_norm", Number(row.gradient_norm)},
+          {"norm_ratio_to_off", ToJson(row.norm_ratio)},
+          {"cosine_to_off", ToJson(row.cosine[0])},
+          {"cosine_to_exact_token", ToJson(row.cosine[1])},
+          {"cosine_to_exact", ToJson(row.cosine[2])},
+          {"variance_over_completions", Number(row.variance)},
+          {"variance_over_groups", Number(row.variance_by_group)},
+          {"denominator", Number(row.denominator)},
+          {"ess_fraction", ToJson(row.ess_fraction)},
+          {"effective_tokens", Number(row.effective_tokens)},
+          {"kept", ToJson(row.kept)},
+          {"kept_positive", ToJson(row.kept_positive)},
+          {"kept_negative", ToJson(row.kept_negative)},
+          {"mean_weight_positive", ToJson(row.mean_weight_positive)},
+          {"mean_weight_negative", ToJson(row.mean_weight_negative)},
+          {"by_length", lengths},
+          {"null_share", Number(row.baseline_share)}};
+}
+
 }  // namespace
 
 std::string ReplayTable(const Replay& replay) {
-  std::string out;
-  AppendHeader(replay, out);
-  if (!replay.findings.empty()) {
-    AppendFindings(replay, out);
-    return out;
-  }
+  std::string out = OpeningText(replay.path, replay.capture);
+  if (!replay.findings.empty()) return out + FindingsText(replay.findings);
   AppendFacts(replay, out);
   AppendGradients(replay, out);
   AppendTokens(replay, out);
   AppendLengths(replay, out);
   for (const std::string& note : replay.notes) {
-    absl::StrAppend(&out, "no threshold from the null: ", note, "\n");
+    absl::StrAppend(&out, "no threshold from the baseline: ", note, "\n");
   }
   return out;
+}
+
+std::string ReplayJson(const Replay& r) {
+  ordered_json json = {{"format", "tandem-replay"},
+                       {"format_version", 1},
+                       {"capture", r.path},
+                       {"step", r.capture.manifest.step},
+                       {"injected", r.capture.manifest.injected},
+                       {"num_groups", r.capture.num_groups()},
+                       {"num_completions", r.capture.num_completions()},
+                       {"num_tokens", r.capture.num_tokens()},
+                       {"comparable", r.findings.empty()},
+                       {"findings", FindingsJson(r.findings)}};
+  if (r.findings.empty()) {
+    json["trained"] = {{"tokens_with_advantage", r.numbers.num_tokens},
+                       {"completions", r.numbers.num_completions},
+                       {"groups", r.numbers.num_groups}};
+    json["gradients"] = {{"num_parameters", r.num_parameters},
+                         {"backward_passes", r.num_backward_passes},
+                         {"squared_norm_relative_error", Number(r.relative_error)},
+                         {"max_rescore_difference", Number(r.max_rescore_difference)}};
+    json["exact_withheld"] = r.numbers.exact_withheld;
+    if (!r.baselines.empty()) {
+      json["null"] = {{"captures", r.baselines},
+                      {"num_completions", r.baseline_noise.num_completions()},
+                      {"num_tokens", r.baseline_noise.num_tokens()},
+                      {"delta_standard_deviation", Number(r.baseline_noise.standard_deviation)},
+                      {"notes", r.notes}};
+    }
+    ordered_json& rows = json["rows"] = ordered_json::array();
+    for (const ReplayRow& row : r.numbers.rows) rows.push_back(VariantJson(row));
+  }
+  return json.dump(1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
 }  // namespace tandem::drift

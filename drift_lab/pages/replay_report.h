@@ -1,4 +1,4 @@
-// The result of a replay for a terminal and as JSON. Pure.
+// The result of a replay as tables for a terminal and as JSON. Pure.
 #pragma once
 
 #include <string>
@@ -7,10 +7,11 @@
 
 namespace tandem::drift {
 
-// Tables of at most 116 columns: gradients, tokens, and lengths where some method drops tokens.
+// Tables of at most 116 columns: gradients; tokens; and, if some method drops tokens, completion
+// lengths.
 std::string ReplayTable(const Replay& replay);
 
-// One object; NaN and unknown bounds are null. Field by field in docs/replay.md.
+// One object; NaN and unknown bounds are null. docs/replay.md describes the fields.
 std::string ReplayJson(const Replay& replay);
 
 }  // namespace tandem::drift

@@ -1,21 +1,32 @@
-// Numbers and intervals as the lab's JSON carries them: nine significant digits, null for NaN.
+// What the reports of the lab share: numbers and intervals in JSON (nine significant digits, null
+// for NaN) and in tables ("-" for NaN), and the opening lines. Pure.
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <span>
+#include <string>
 
 #include "common/base/json.h"
+#include "common/capture/capture.h"
 #include "common/statistics/cluster_bootstrap.h"
+#include "drift_lab/recompute/consistency.h"
 
 namespace tandem::drift {
 
 inline nlohmann::ordered_json Number(double value) {
   return JsonNumberAs<nlohmann::ordered_json>(value);
 }
+nlohmann::ordered_json ToJson(const offpolicy::Interval& interval);
+nlohmann::ordered_json FindingsJson(std::span<const ConsistencyFinding> findings);
 
-inline nlohmann::ordered_json ToJson(const offpolicy::Interval& interval) {
-  return {{"value", Number(interval.value)},
-          {"low", Number(interval.low)},
-          {"high", Number(interval.high)}};
-}
+// `digits` significant digits; with bounds, "1.5 [1.2, 1.9]" if the interval is known.
+std::string NumberText(double value, int digits = 3);
+std::string WithBounds(const offpolicy::Interval& interval, int digits = 3);
+std::string Percent(double share);  // one decimal, without a percent sign
+
+// A warning if faults were injected, and a line with the capture's size.
+std::string OpeningText(const std::string& path, const offpolicy::Capture& capture);
+// The findings of the consistency checks.
+std::string FindingsText(std::span<const ConsistencyFinding> findings);
 
 }  // namespace tandem::drift

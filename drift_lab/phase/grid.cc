@@ -12,13 +12,14 @@
 namespace tandem::drift {
 namespace {
 
-// Hands out runs and stores results, in the plan's order whichever thread is first. Thread-safe.
-class Queue {
+// Hands out runs, and stores the results in the order of the plan, whichever thread finishes first.
+// Thread-safe.
+class RunQueue {
  public:
-  Queue(std::vector<PlannedRun> missing, RunStore& store, const GridHooks& hooks)
+  RunQueue(std::vector<PlannedRun> missing, RunStore& store, const GridHooks& hooks)
       : missing_(std::move(missing)), store_(store), hooks_(hooks) {}
 
-  // Null when there is nothing more to do.
+  // Null if there is nothing more to do.
   const PlannedRun* Next() {
     MutexLock lock(&mu_);
     if (!status_.ok() || next_ == missing_.size()) return nullptr;
@@ -62,7 +63,7 @@ class Queue {
   const GridHooks& hooks_ ABSL_GUARDED_BY(mu_);
   size_t next_ ABSL_GUARDED_BY(mu_) = 0;
   size_t num_stored_ ABSL_GUARDED_BY(mu_) = 0;
-  std::map<size_t, RunResult> finished_ ABSL_GUARDED_BY(mu_);  // waiting for their turn
+  std::map<size_t, RunResult> finished_ ABSL_GUARDED_BY(mu_);  // that wait for earlier ones
   absl::Status status_ ABSL_GUARDED_BY(mu_);
 };
 
@@ -76,7 +77,7 @@ absl::Status RunGrid(std::span<const PlannedRun> plan, int threads,
   std::vector<PlannedRun> missing;
   std::copy_if(plan.begin(), plan.end(), std::back_inserter(missing),
                [&](const PlannedRun& run) { return store.Find(run) == nullptr; });
-  Queue queue(std::move(missing), store, hooks);
+  RunQueue queue(std::move(missing), store, hooks);
   const auto work = [&queue, &make] {
     while (const PlannedRun* run = queue.Next()) queue.Finish(run, make(*run));
   };

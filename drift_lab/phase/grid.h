@@ -1,4 +1,4 @@
-// Grid: the runs of a study, side by side on threads, into a store.
+// RunGrid: makes the runs of a study on several threads and stores them.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,18 @@
 namespace tandem::drift {
 
 struct GridHooks {
-  // After each run: how many of the missing ones are stored, how many were missing, and the last
-  // one. Called by one thread at a time.
+  // Called after each run, by one thread at a time: how many of the missing runs are stored, how
+  // many were missing, and the last one.
   std::function<void(int64_t done, int64_t total, const PlannedRun& last)> on_progress;
-  // Asked before each run: true ends the grid; runs in flight are finished and stored.
+  // Called before each run; true ends the grid. Runs in progress are finished and stored.
   std::function<bool()> should_stop;
 };
 
-// Makes what the store lacks of `plan` on `threads` >= 1 threads, each run by one call of `make`,
-// and stores it in the plan's order, so the file does not depend on their number, nor on how often
-// the grid was interrupted. `make` runs on several threads at once; MakeRun is the one to give.
-//   CANCELLED  should_stop said so
-//   errors of RunStore::Add
+// Makes the runs of `plan` that the store lacks, on `threads` >= 1 threads, each by one call of
+// `make` (usually MakeRun), which must be thread-safe. Runs are stored in the order of the plan, so
+// the file depends neither on the number of threads nor on interruptions.
+//   CANCELLED  should_stop returned true
+//   any error of RunStore::Add
 absl::Status RunGrid(std::span<const PlannedRun> plan, int threads,
                      const std::function<RunResult(const PlannedRun&)>& make, RunStore& store,
                      const GridHooks& hooks);

@@ -1,13 +1,13 @@
-// KindEffects: what a gap of one kind and one KL costs, against no gap under the same method and
-// seed.
+// KindEffects: the cost of a gap of one kind and one KL, compared with no gap under the same method
+// and seed.
 #pragma once
 
 #include <span>
 #include <vector>
 
 #include "drift_lab/phase/cells.h"
-#include "drift_lab/phase/seed_intervals.h"
 #include "drift_lab/phase/run_store.h"
+#include "drift_lab/phase/seed_intervals.h"
 
 namespace tandem::drift {
 
@@ -15,18 +15,17 @@ struct KindEffect {
   KindCell kind;
   Method method;
   int num_seeds = 0;
-  Interval score;            // at the end
-  Interval loss;             // score without a gap minus this one, paired by seed
-  Interval mean_score_loss;  // the same of the mean over the run: how much slower
-  double worst = 0;          // seed's score
+  SeedInterval score;            // at the end
+  SeedInterval loss;             // score without a gap minus this score, paired by seed
+  SeedInterval mean_score_loss;  // the same for the mean score over the run: how much slower it is
+  double worst = 0;              // the lowest score of a seed
   int num_halved = 0;
-  double first_kl = 0;  // exact KL(mu || pi), mean over the tokens of the first batch and seeds
-  double mean_kl = 0;   // over the run
-  double last_reward =
-      0;  // mean reward of the last kScoredUpdates steps: what the sampler achieves
+  double first_kl = 0;     // exact KL(mu || pi), mean over the tokens of the first batch and seeds
+  double mean_kl = 0;      // the same over the whole run
+  double last_reward = 0;  // mean reward of the sampler in the last kScoredUpdates steps
 };
 
-// Of the runs with seeds 1 .. num_seeds whose partner without a gap is in the store too.
+// Uses the runs with seeds 1 .. num_seeds for which the store also has the run without a gap.
 std::vector<KindEffect> MakeKindEffects(std::span<const KindCell> kinds, const Cell& no_gap,
                                         std::span<const Method> methods, int num_seeds,
                                         const RunStore& store);

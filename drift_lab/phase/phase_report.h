@@ -1,4 +1,4 @@
-// PhaseReport: what the studies found, as Markdown for people and as JSON for figures.
+// PhaseReport: the results of the studies, as Markdown for people and as JSON for figures.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@
 
 namespace tandem::drift {
 
-// Runs over which the predictors were judged.
+// A set of runs over which the predictors were judged.
 struct Population {
   std::string title;
   CollapsePrediction prediction;
 };
 
-// Parts that were not asked for are empty and left out.
+// Parts that were not asked for are empty, and left out of the output.
 struct PhaseReport {
   std::string date;    // "2026-11-22"
   std::string commit;  // of the build

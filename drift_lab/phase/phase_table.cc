@@ -6,7 +6,7 @@
 namespace tandem::drift {
 namespace {
 
-// The mean of what is not NaN.
+// The mean of the values that are not NaN.
 class Mean {
  public:
   void Add(double value) {
@@ -14,7 +14,7 @@ class Mean {
     sum_ += value;
     ++count_;
   }
-  double value() const { return sum_ / count_; }  // NaN of nothing
+  double value() const { return sum_ / count_; }  // NaN without values
 
  private:
   double sum_ = 0;

@@ -1,4 +1,4 @@
-// PhaseTable: one row a cell, one column a method, over seeds.
+// PhaseTable: results over seeds, with one row per cell and one column per method.
 #pragma once
 
 #include <span>
@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "drift_lab/phase/cells.h"
-#include "drift_lab/phase/seed_intervals.h"
 #include "drift_lab/phase/run_store.h"
+#include "drift_lab/phase/seed_intervals.h"
 
 namespace tandem::drift {
 
@@ -15,16 +15,16 @@ struct PhaseEntry {
   Cell cell;
   Method method;
   int num_seeds = 0;
-  Interval score;            // mean over seeds, Student's t
-  double worst = 0;          // seed
-  double start = 0;          // mean before the first update
-  int num_halved = 0;        // seeds whose score fell under half its highest
-  double max_logit = 0;      // mean over seeds of the largest logit seen in the run's trace
-  double kept_positive = 0;  // at step 0, mean over the seeds that have such tokens
-  double kept_negative = 0;
+  SeedInterval score;        // mean over seeds, Student's t
+  double worst = 0;          // the lowest score of a seed
+  double start = 0;          // mean score before the first update
+  int num_halved = 0;        // seeds whose score fell below half of its highest
+  double max_logit = 0;      // largest logit in the run's trace, mean over seeds
+  double kept_positive = 0;  // share of kept tokens with advantage > 0 at step 0, mean over seeds
+  double kept_negative = 0;  // the same with advantage < 0
 };
 
-// Of the runs of `cells` x `methods` x seeds 1 .. num_seeds that the store has; entries without a
+// Uses the runs of `cells` x `methods` x seeds 1 .. num_seeds that the store has. Entries without a
 // run are left out.
 std::vector<PhaseEntry> MakePhaseTable(std::span<const Cell> cells, std::span<const Method> methods,
                                        int num_seeds, const RunStore& store);

@@ -7,19 +7,20 @@
 namespace tandem::drift {
 namespace {
 
-constexpr std::array<const char*, kNumPredictors> kNames = {"reward fall",
-                                                            "k3",
-                                                            "1 - ESS",
-                                                            "p99.9 abs(delta)",
-                                                            "abs(mean w - 1)",
-                                                            "share of w outside [.5, 2]",
-                                                            "dropped by the method",
-                                                            "kept, negative minus positive",
-                                                            "gradient norm, fall",
-                                                            "gradient norm, spike",
-                                                            "entropy, rise",
-                                                            "entropy, fall",
-                                                            "largest logit"};
+constexpr std::array<const char*, kNumPredictors> kPredictorNames = {
+    "reward fall",
+    "k3",
+    "1 - ESS",
+    "p99.9 abs(delta)",
+    "abs(mean w - 1)",
+    "share of w outside [.5, 2]",
+    "dropped by the method",
+    "kept, negative minus positive",
+    "gradient norm, fall",
+    "gradient norm, spike",
+    "entropy, rise",
+    "entropy, fall",
+    "largest logit"};
 
 double RowValue(Predictor predictor, const TraceRow& row) {
   switch (predictor) {
@@ -67,8 +68,7 @@ std::vector<double> Smoothed(Predictor predictor, std::span<const TraceRow> trac
   return values;
 }
 
-// log(value / value at the end of the first rows); a value that has become 0 counts as a millionth
-// of it.
+// log(value / value at the end of the first rows). The quotient is at least 1e-6.
 std::vector<double> LogOfFirst(const std::vector<double>& values, double sign) {
   std::vector<double> out(values.size(), 0);
   for (size_t row = kSmoothedRows; row < values.size(); ++row) {
@@ -81,7 +81,9 @@ std::vector<double> LogOfFirst(const std::vector<double>& values, double sign) {
 
 }  // namespace
 
-const char* PredictorName(Predictor predictor) { return kNames[static_cast<size_t>(predictor)]; }
+const char* PredictorName(Predictor predictor) {
+  return kPredictorNames[static_cast<size_t>(predictor)];
+}
 
 std::vector<double> PredictorValues(Predictor predictor, std::span<const TraceRow> trace) {
   std::vector<double> values = Smoothed(predictor, trace);

@@ -1,5 +1,5 @@
-// Predictors: what a dashboard could watch to see a collapse coming, computed from a run's trace up
-// to a step and from nothing later. Larger means closer to an alarm.
+// Predictors: metrics that a dashboard could watch to see a collapse coming. A value uses the run's
+// trace up to its step and nothing later. A larger value is closer to an alarm.
 #pragma once
 
 #include <span>
@@ -10,14 +10,13 @@
 namespace tandem::drift {
 
 enum class Predictor {
-  kRewardFall,  // highest mean reward so far minus now: what any drift metric has to be earlier
-                // than
+  kRewardFall,  // highest mean reward so far minus now; a useful drift metric is earlier than it
   kK3,
   kEssLoss,        // 1 - ESS
   kTail,           // p99.9 of abs(log w)
   kMeanWeight,     // abs(mean w - 1)
   kOutside,        // share of w outside [.5, 2]
-  kDropped,        // share of tokens the method drops
+  kDropped,        // share of tokens that the method drops
   kSignImbalance,  // kept share of advantage < 0 minus that of advantage > 0
   kGradientFall,   // log of (first rows' gradient norm / now)
   kGradientSpike,  // minus that
@@ -30,8 +29,8 @@ const char* PredictorName(Predictor predictor);
 
 inline constexpr int kSmoothedRows = 2;  // a value is the mean of its row and the one before
 
-// One value a row of the trace. "First rows" are the first kSmoothedRows; what is relative to them
-// is 0 in them. Rows with NaN (no token of that sign) count as nothing; a mean of none is 0.
+// One value per row of the trace. "First rows" are the first kSmoothedRows; values relative to them
+// are 0 there. Rows with NaN (no token of that sign) are left out of a mean; a mean of none is 0.
 std::vector<double> PredictorValues(Predictor predictor, std::span<const TraceRow> trace);
 
 }  // namespace tandem::drift

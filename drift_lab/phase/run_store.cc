@@ -15,10 +15,10 @@ namespace {
 
 using nlohmann::json;
 
-// Goes up whenever the same options give other numbers, so that a file never mixes two of them.
+// To be raised whenever the same options give other numbers, so that a file never mixes both.
 constexpr std::string_view kFormatLine = "{\"format\":\"tandem-toy-runs-1\"}\n";
 
-// Five digits are more than any table or threshold uses; NaN is null.
+// Five significant digits are more than any table or threshold uses. NaN is null.
 std::string Number(double value) {
   return std::isfinite(value) ? absl::StrFormat("%.5g", value) : "null";
 }

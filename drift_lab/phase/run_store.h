@@ -1,7 +1,8 @@
-// RunStore: finished runs in a file of JSON lines, so that a study of thousands of runs goes on
-// where it was interrupted. The first line names the format; each further line is one run, keyed by
-// cell, method, seed and steps. What is asked back is what the file holds, digits and all, so that
-// a study that was resumed says the same as one that was not. Thread-compatible.
+// RunStore: finished runs in a file of JSON lines, so that an interrupted study of thousands of
+// runs continues where it was. The first line names the format; each further line is one run, with
+// cell, method, seed and steps as key. Find returns the numbers with the digits that the file has,
+// so that a resumed study gives the same results as one that was not interrupted.
+// Thread-compatible.
 #pragma once
 
 #include <map>
@@ -19,14 +20,13 @@ namespace tandem::drift {
 
 class RunStore {
  public:
-  // Makes the file, or reads the runs it has. A last line that an interruption cut short is
-  // dropped.
-  //   INVALID_ARGUMENT  "PATH:LINE: ..." another line is no run, or the file is of another format:
-  //                     what a run computes has changed since it was written
-  //   errors of file_system.h
+  // Creates the file, or reads its runs. A last line that an interruption cut short is dropped.
+  //   INVALID_ARGUMENT  "PATH:LINE: ...": a line is not a run, or the file has another format,
+  //                     because the results of a run have changed since it was written
+  //   any error of file_system.h
   static absl::StatusOr<std::unique_ptr<RunStore>> Open(const std::string& path);
 
-  // Null where the run has not been made. Valid as long as the store.
+  // Null if the run has not been made. Valid as long as the store.
   const RunResult* Find(const PlannedRun& run) const;
 
   // Writes a run and keeps it.

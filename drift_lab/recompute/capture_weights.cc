@@ -31,7 +31,7 @@ T* Elements(const HostTensor& tensor) {
   return reinterpret_cast<T*>(const_cast<std::byte*>(tensor.bytes.data()));
 }
 
-// A copy whose elements are aligned, whatever offset they have in the file.
+// A copy with aligned elements, because tensors may have any offset in the file.
 std::vector<float> Floats(const HostTensor& tensor) {
   std::vector<float> values(static_cast<size_t>(tensor.spec.num_elements()));
   std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
@@ -102,7 +102,7 @@ absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Served(int64_t version, 
   if (dtype == DType::kF32) return Masters(version);
   const offpolicy::CapturedWeights* const known = capture_->WeightsOf(version);
   if (known != nullptr && known->rounding.empty() && !known->served.empty()) {
-    // A capture from a server alone does not know how its weights were cast; the digests do.
+    // A capture taken from a server does not say how its weights were cast; the digests tell.
     TANDEM_ASSIGN_OR_RETURN(auto nearest, Cast(version, trainer::Rounding::kNearest));
     if (DigestTensors(nearest) == known->served) return nearest;
     return Cast(version, trainer::Rounding::kDither);
@@ -111,7 +111,7 @@ absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Served(int64_t version, 
   return Cast(version, dither ? trainer::Rounding::kDither : trainer::Rounding::kNearest);
 }
 
-absl::StatusOr<std::vector<HostTensor>> CaptureWeights::OfBf16Trainer(int64_t version) const {
+absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Bf16TrainerValues(int64_t version) const {
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, Masters(version));
   TANDEM_ASSIGN_OR_RETURN(const std::vector<HostTensor> cast,
                           Cast(version, trainer::Rounding::kNearest));

@@ -18,18 +18,18 @@ struct CompletionSums {
   double delta = 0, k3 = 0, smallest_delta = 0, largest_k3 = 0, tokens = 0;
 };
 
-// Sums over tokens of one or more nulls.
+// Sums over the tokens of all baselines.
 struct Moments {
   double count = 0, sum = 0, squares = 0;
 };
 
-void AddNull(const TokenRecord& record, NullFloor& floor, Moments& moments,
-             std::vector<CompletionSums>& all) {
+void AddBaseline(const TokenRecord& record, BaselineNoise& noise, Moments& moments,
+                 std::vector<CompletionSums>& all) {
   std::map<int32_t, CompletionSums> completions;
   for (size_t t = 0; t < record.mask.size(); ++t) {
     if (!record.mask[t] || !record.IsFinite(t)) continue;
     const double delta = record.Delta(t), w = std::exp(delta), k3 = w - 1 - delta;
-    floor.token_w.push_back(w);
+    noise.token_w.push_back(w);
     ++moments.count;
     moments.sum += delta;
     moments.squares += delta * delta;
@@ -43,14 +43,14 @@ void AddNull(const TokenRecord& record, NullFloor& floor, Moments& moments,
   for (const auto& [sequence, sums] : completions) all.push_back(sums);
 }
 
-// The share of one side: place from the end that it leaves, 0 when there are too few.
+// The place of the threshold, counted from the end of the sorted values; 0 if there are too few.
 size_t PlacesBeyond(size_t count, double rate) {
   return static_cast<size_t>(static_cast<double>(count + 1) * rate + 1e-9);
 }
 
 absl::Status CheckCount(const std::vector<double>& sorted, double rate, const char* of) {
   if (PlacesBeyond(sorted.size(), rate) > 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("the null has ", sorted.size(), " ", of,
+  return absl::FailedPreconditionError(absl::StrCat("the baseline has ", sorted.size(), " ", of,
                                                     ", and a rate of ", rate, " on one side takes ",
                                                     std::ceil(1 / rate - 1e-9) - 1));
 }
@@ -81,86 +81,88 @@ absl::StatusOr<std::string> Floor(const std::vector<double>& w, double rate, con
   return Text(std::min(1.0, Lower(w, rate)));
 }
 
-// 0 would switch the rule off.
+// A threshold of 0 would switch the rule off, so it is an error.
 absl::StatusOr<std::string> K3(const std::vector<double>& k3, double rate) {
   TANDEM_RETURN_IF_ERROR(CheckCount(k3, rate, "completions"));
   const double value = Upper(k3, rate);
   if (value > 0) return Text(value);
-  return absl::FailedPreconditionError("k3 of the null is below what fp64 resolves");
+  return absl::FailedPreconditionError("k3 of the baseline is below what fp64 resolves");
 }
 
 }  // namespace
 
-NullFloor MeasureNull(std::span<const TokenRecord> nulls) {
-  NullFloor floor;
+BaselineNoise MeasureBaseline(std::span<const TokenRecord> baselines) {
+  BaselineNoise noise;
   Moments moments;
   std::vector<CompletionSums> completions;
-  for (const TokenRecord& record : nulls) AddNull(record, floor, moments, completions);
+  for (const TokenRecord& record : baselines) AddBaseline(record, noise, moments, completions);
   if (moments.count > 1) {
     const double mean = moments.sum / moments.count;
-    floor.noise = std::sqrt(
+    noise.standard_deviation = std::sqrt(
         std::max(0.0, (moments.squares - moments.count * mean * mean) / (moments.count - 1)));
   }
-  const double s = floor.noise;
+  const double s = noise.standard_deviation;
   for (const CompletionSums& sums : completions) {
     const double mean = sums.delta / sums.tokens;
-    floor.product.push_back(std::exp(sums.delta));
-    floor.geometric.push_back(std::exp(mean));
-    floor.smallest_w.push_back(std::exp(sums.smallest_delta));
-    floor.largest_k3.push_back(sums.largest_k3);
-    floor.mean_k3.push_back(sums.k3 / sums.tokens);
+    noise.product.push_back(std::exp(sums.delta));
+    noise.geometric.push_back(std::exp(mean));
+    noise.smallest_w.push_back(std::exp(sums.smallest_delta));
+    noise.largest_k3.push_back(sums.largest_k3);
+    noise.mean_k3.push_back(sums.k3 / sums.tokens);
     if (s > 0)
-      floor.length_aware.push_back(std::abs(mean + s * s / 2) * std::sqrt(sums.tokens) / s);
+      noise.length_aware.push_back(std::abs(mean + s * s / 2) * std::sqrt(sums.tokens) / s);
   }
   for (std::vector<double>* values :
-       {&floor.token_w, &floor.product, &floor.geometric, &floor.smallest_w, &floor.largest_k3,
-        &floor.mean_k3, &floor.length_aware}) {
+       {&noise.token_w, &noise.product, &noise.geometric, &noise.smallest_w, &noise.largest_k3,
+        &noise.mean_k3, &noise.length_aware}) {
     std::ranges::sort(*values);
   }
-  return floor;
+  return noise;
 }
 
-absl::StatusOr<std::string> NullThreshold(const NullFloor& floor, NullRule rule, double rate) {
+absl::StatusOr<std::string> BaselineThreshold(const BaselineNoise& noise, ThresholdRule rule,
+                                              double rate) {
   constexpr const char *kTokens = "tokens", *kCompletions = "completions";
-  if (!floor.token_w.empty() && floor.token_w.front() == 1 && floor.token_w.back() == 1) {
+  if (!noise.token_w.empty() && noise.token_w.front() == 1 && noise.token_w.back() == 1) {
     return absl::FailedPreconditionError(
-        "the null's gap is exactly 0: it has no noise to choose a threshold by");
+        "the baseline's drift is exactly 0: it has no noise to choose a threshold by");
   }
   switch (rule) {
-    case NullRule::kTokenCeiling:
-      return Ceiling(floor.token_w, rate, kTokens);
-    case NullRule::kTokenBounds:
-      return Bounds(floor.token_w, rate, kTokens);
-    case NullRule::kProductCeiling:
-      return Ceiling(floor.product, rate, kCompletions);
-    case NullRule::kProductBounds:
-      return Bounds(floor.product, rate, kCompletions);
-    case NullRule::kGeometricCeiling:
-      return Ceiling(floor.geometric, rate, kCompletions);
-    case NullRule::kGeometricBounds:
-      return Bounds(floor.geometric, rate, kCompletions);
-    case NullRule::kGeometricFloor:
-      return Floor(floor.geometric, rate, kCompletions);
-    case NullRule::kSmallest:
-      return Floor(floor.smallest_w, rate, kCompletions);
-    case NullRule::kK3Mean:
-      return K3(floor.mean_k3, rate);
-    case NullRule::kK3Both: {
-      TANDEM_ASSIGN_OR_RETURN(const std::string largest, K3(floor.largest_k3, rate / 2));
-      TANDEM_ASSIGN_OR_RETURN(const std::string mean, K3(floor.mean_k3, rate / 2));
+    case ThresholdRule::kTokenCeiling:
+      return Ceiling(noise.token_w, rate, kTokens);
+    case ThresholdRule::kTokenBounds:
+      return Bounds(noise.token_w, rate, kTokens);
+    case ThresholdRule::kProductCeiling:
+      return Ceiling(noise.product, rate, kCompletions);
+    case ThresholdRule::kProductBounds:
+      return Bounds(noise.product, rate, kCompletions);
+    case ThresholdRule::kGeometricCeiling:
+      return Ceiling(noise.geometric, rate, kCompletions);
+    case ThresholdRule::kGeometricBounds:
+      return Bounds(noise.geometric, rate, kCompletions);
+    case ThresholdRule::kGeometricFloor:
+      return Floor(noise.geometric, rate, kCompletions);
+    case ThresholdRule::kSmallest:
+      return Floor(noise.smallest_w, rate, kCompletions);
+    case ThresholdRule::kK3Mean:
+      return K3(noise.mean_k3, rate);
+    case ThresholdRule::kK3Both: {
+      TANDEM_ASSIGN_OR_RETURN(const std::string largest, K3(noise.largest_k3, rate / 2));
+      TANDEM_ASSIGN_OR_RETURN(const std::string mean, K3(noise.mean_k3, rate / 2));
       return absl::StrCat(largest, ":", mean);
     }
-    case NullRule::kLengthAware:
-      TANDEM_RETURN_IF_ERROR(CheckCount(floor.length_aware, rate, kCompletions));
-      return absl::StrCat(Text(Upper(floor.length_aware, rate)), ":", Text(floor.noise));
-    case NullRule::kClipRange:
-      TANDEM_RETURN_IF_ERROR(CheckCount(floor.token_w, rate / 2, kTokens));
-      return absl::StrCat(Text(std::max(0.0, 1 - Lower(floor.token_w, rate / 2))), ":",
-                          Text(std::max(0.0, Upper(floor.token_w, rate / 2) - 1)));
-    case NullRule::kNone:
+    case ThresholdRule::kLengthAware:
+      TANDEM_RETURN_IF_ERROR(CheckCount(noise.length_aware, rate, kCompletions));
+      return absl::StrCat(Text(Upper(noise.length_aware, rate)), ":",
+                          Text(noise.standard_deviation));
+    case ThresholdRule::kClipRange:
+      TANDEM_RETURN_IF_ERROR(CheckCount(noise.token_w, rate / 2, kTokens));
+      return absl::StrCat(Text(std::max(0.0, 1 - Lower(noise.token_w, rate / 2))), ":",
+                          Text(std::max(0.0, Upper(noise.token_w, rate / 2) - 1)));
+    case ThresholdRule::kNone:
       break;
   }
-  return absl::FailedPreconditionError("no null run can choose this threshold");
+  return absl::FailedPreconditionError("no baseline (lr = 0) run can choose this threshold");
 }
 
 }  // namespace tandem::drift

@@ -15,44 +15,54 @@ namespace {
 using offpolicy::NamedMethod;
 
 constexpr std::string_view kBounds = "correction.min_weight:correction.max_weight";
-constexpr std::string_view kGate = "correction.geometric_min:correction.geometric_max";
+constexpr std::string_view kGeometric = "correction.geometric_min:correction.geometric_max";
 constexpr std::string_view kCeiling = "correction.max_weight";
 
-// The method's own threshold first; then half and double of it or narrower and wider bounds, and
-// what others ship (docs/replay.md names them).
+// The thresholds of a named method, and how a baseline run chooses one.
+struct ThresholdList {
+  std::string_view method;    // of offpolicy::NamedMethods
+  std::string_view settings;  // "correction.min_weight:correction.max_weight"
+  std::string_view values;    // separated by blanks
+  ThresholdRule rule = ThresholdRule::kNone;
+};
+
+// One entry for every named method that has a threshold. The method's own threshold comes first;
+// then half and double of it, or narrower and wider bounds, and those of other systems
+// (docs/replay.md).
 constexpr ThresholdList kThresholds[] = {
-    {"tis", kCeiling, "2 1 1.2 4 8", NullRule::kTokenCeiling},
-    {"icepop", kBounds, "0.5:5 0.25:10 0.5:2 0.8:1.2", NullRule::kTokenBounds},
-    {"token_clip", kBounds, "0.5:5 0.25:10 0.5:2 0.8:1.2", NullRule::kTokenBounds},
-    {"seq_tis", kCeiling, "2 1 4 5 10", NullRule::kProductCeiling},
-    {"mis", kBounds, "0.5:2 0:3 0.25:4 0.8:1.25", NullRule::kProductBounds},
-    {"seq_clip", kBounds, "0.5:2 0.25:4 0.8:1.25", NullRule::kProductBounds},
-    {"geo_tis", kCeiling, "2 1.001 1.01 1.1", NullRule::kGeometricCeiling},
-    {"geo_mask", kBounds, "0.5:2 0.9:1.1 0.99:1.01", NullRule::kGeometricBounds},
-    {"geo_clip", kBounds, "0.5:2 0.9:1.1 0.99:1.01", NullRule::kGeometricBounds},
-    {"tis_normalised", kCeiling, "2 1 1.2 4 8", NullRule::kTokenCeiling},
-    {"geo_gate", kGate, "0.999:1.001 0.9999:1.0001 0.9995:1.0005 0.998:1.002 0.99:1.01",
-     NullRule::kGeometricBounds},
-    {"geo_gate_tis", kGate, "0.999:1.002 0.9995:1.001 0.998:1.004 0.99:1.01",
-     NullRule::kGeometricBounds},
+    {"tis", kCeiling, "2 1 1.2 4 8", ThresholdRule::kTokenCeiling},
+    {"icepop", kBounds, "0.5:5 0.25:10 0.5:2 0.8:1.2", ThresholdRule::kTokenBounds},
+    {"token_clip", kBounds, "0.5:5 0.25:10 0.5:2 0.8:1.2", ThresholdRule::kTokenBounds},
+    {"seq_tis", kCeiling, "2 1 4 5 10", ThresholdRule::kProductCeiling},
+    {"mis", kBounds, "0.5:2 0:3 0.25:4 0.8:1.25", ThresholdRule::kProductBounds},
+    {"seq_clip", kBounds, "0.5:2 0.25:4 0.8:1.25", ThresholdRule::kProductBounds},
+    {"geo_tis", kCeiling, "2 1.001 1.01 1.1", ThresholdRule::kGeometricCeiling},
+    {"geo_mask", kBounds, "0.5:2 0.9:1.1 0.99:1.01", ThresholdRule::kGeometricBounds},
+    {"geo_clip", kBounds, "0.5:2 0.9:1.1 0.99:1.01", ThresholdRule::kGeometricBounds},
+    {"tis_normalised", kCeiling, "2 1 1.2 4 8", ThresholdRule::kTokenCeiling},
+    {"geo_gate", kGeometric, "0.999:1.001 0.9999:1.0001 0.9995:1.0005 0.998:1.002 0.99:1.01",
+     ThresholdRule::kGeometricBounds},
+    {"geo_gate_tis", kGeometric, "0.999:1.002 0.9995:1.001 0.998:1.004 0.99:1.01",
+     ThresholdRule::kGeometricBounds},
     {"z_gate", "correction.geometric_z:correction.geometric_noise",
-     "3:0.01 2:0.01 4:0.01 3:0.005 3:0.02", NullRule::kLengthAware},
-    {"k3_gate", "correction.k3_mean_max", "0.01 0.001 0.005 0.02", NullRule::kK3Mean},
+     "3:0.01 2:0.01 4:0.01 3:0.005 3:0.02", ThresholdRule::kLengthAware},
+    {"k3_gate", "correction.k3_mean_max", "0.01 0.001 0.005 0.02", ThresholdRule::kK3Mean},
     {"trm", "correction.k3_token_max:correction.k3_mean_max", "0.05:0.001 0.025:0.0005 0.1:0.002",
-     NullRule::kK3Both},
-    {"veto", "correction.veto_threshold", "0.0001 0.000001 0.00001 0.001", NullRule::kSmallest},
+     ThresholdRule::kK3Both},
+    {"veto", "correction.veto_threshold", "0.0001 0.000001 0.00001 0.001",
+     ThresholdRule::kSmallest},
     {"negative_geo_gate", "correction.geometric_min", "0.6065 0.3679 0.7788",
-     NullRule::kGeometricFloor},
-    {"negative_icepop", kBounds, "0.5:5 0.25:10 0.5:2 0.8:1.2", NullRule::kTokenBounds},
+     ThresholdRule::kGeometricFloor},
+    {"negative_icepop", kBounds, "0.5:5 0.25:10 0.5:2 0.8:1.2", ThresholdRule::kTokenBounds},
     {"bypass", "loss.clip_low:loss.clip_high", "0.2:0.2 0.1:0.1 0.4:0.4 0.2:0.28",
-     NullRule::kClipRange},
-    {"aipo", "loss.cispo_max", "2 1 4 10", NullRule::kTokenCeiling},
+     ThresholdRule::kClipRange},
+    {"aipo", "loss.cispo_max", "2 1 4 10", ThresholdRule::kTokenCeiling},
     {"vespo", "loss.vespo_lambda_positive:loss.vespo_lambda_negative", "3:2 1.5:1 6:4",
-     NullRule::kNone},
-    {"m2po", "loss.m2po_max", "0.04 0.01 0.02 0.08", NullRule::kNone},
-    {"m2po_clip", "loss.m2po_max", "0.04 0.01 0.02 0.08", NullRule::kNone},
-    {"dppo_tv", "loss.dppo_max_tv", "0.15 0.075 0.2 0.3", NullRule::kNone},
-    {"dppo_kl", "loss.dppo_max_kl", "0.05 0.025 0.1", NullRule::kNone},
+     ThresholdRule::kNone},
+    {"m2po", "loss.m2po_max", "0.04 0.01 0.02 0.08", ThresholdRule::kNone},
+    {"m2po_clip", "loss.m2po_max", "0.04 0.01 0.02 0.08", ThresholdRule::kNone},
+    {"dppo_tv", "loss.dppo_max_tv", "0.15 0.075 0.2 0.3", ThresholdRule::kNone},
+    {"dppo_kl", "loss.dppo_max_kl", "0.05 0.025 0.1", ThresholdRule::kNone},
 };
 
 const ThresholdList* FindList(std::string_view method) {
@@ -98,13 +108,13 @@ absl::StatusOr<std::vector<NamedMethod>> MethodsNamed(const std::vector<std::str
   std::vector<NamedMethod> methods;
   for (const NamedMethod& method : offpolicy::NamedMethods()) {
     const bool wanted = names.empty() || std::ranges::find(names, method.name) != names.end();
-    if (wanted && method.name != kNoCorrection) methods.push_back(method);  // a reference already
+    if (wanted && method.name != kNoCorrection) methods.push_back(method);  // it is a reference
   }
   return methods;
 }
 
 absl::StatusOr<std::vector<ReplayVariant>> References() {
-  // Above e^20, where exponents are clamped: no ceiling.
+  // 1e9 is above e^20, where exponents are clamped, so it is no ceiling.
   constexpr NamedMethod kReferences[kNumReferences] = {
       {kNoCorrection, "correction.kind=off"},
       {kExactToken, "correction.kind=token_tis correction.max_weight=1e9"},
@@ -129,8 +139,6 @@ std::vector<std::string> ThresholdsOf(const NamedMethod& method,
 
 }  // namespace
 
-std::span<const ThresholdList> ThresholdLists() { return kThresholds; }
-
 absl::StatusOr<std::vector<ReplayVariant>> SelectVariants(const VariantSelection& selection) {
   if (!selection.thresholds.empty() && selection.methods.empty()) {
     return absl::InvalidArgumentError(
@@ -146,21 +154,22 @@ absl::StatusOr<std::vector<ReplayVariant>> SelectVariants(const VariantSelection
   return variants;
 }
 
-std::vector<ReplayVariant> NullVariants(const std::vector<std::string>& methods,
-                                        const NullFloor& floor, std::span<const double> rates,
-                                        std::vector<std::string>& notes) {
+std::vector<ReplayVariant> BaselineVariants(const std::vector<std::string>& methods,
+                                            const BaselineNoise& noise,
+                                            std::span<const double> rates,
+                                            std::vector<std::string>& notes) {
   std::vector<ReplayVariant> variants;
-  std::map<std::string, std::vector<std::string>> refused;  // by reason: it holds for many methods
+  std::map<std::string, std::vector<std::string>> refused;  // methods by reason
   for (const NamedMethod& method : offpolicy::NamedMethods()) {
     const bool wanted = methods.empty() || std::ranges::find(methods, method.name) != methods.end();
     const ThresholdList* const list = FindList(method.name);
-    if (!wanted || list == nullptr || list->rule == NullRule::kNone) continue;
+    if (!wanted || list == nullptr || list->rule == ThresholdRule::kNone) continue;
     for (const double rate : rates) {
-      const absl::StatusOr<std::string> threshold = NullThreshold(floor, list->rule, rate);
+      const absl::StatusOr<std::string> threshold = BaselineThreshold(noise, list->rule, rate);
       auto variant = threshold.ok() ? MakeVariant(method, *threshold)
                                     : absl::StatusOr<ReplayVariant>(threshold.status());
       if (variant.ok()) {
-        variant->null_rate = rate;
+        variant->baseline_rate = rate;
         variants.push_back(*std::move(variant));
       } else {
         refused[absl::StrCat("rate ", rate, ", ", std::string(variant.status().message()))]

@@ -1,5 +1,6 @@
-// Draws: the toy's random numbers, each a function of (seed, purpose, step, row, column) alone, so
-// that a run is the same whatever else was drawn, on however many threads.
+// RandomNumbers: the random numbers of the toy. Each is a function of (seed, purpose, step, row,
+// column) alone (Philox, Salmon et al. 2011), so a run does not depend on what else is sampled or
+// on the number of threads.
 #pragma once
 
 #include <array>
@@ -21,19 +22,19 @@ enum class Purpose : uint32_t {
   kBootstrap
 };
 
-class Draws {
+class RandomNumbers {
  public:
-  Draws(uint64_t seed, Purpose purpose)
+  RandomNumbers(uint64_t seed, Purpose purpose)
       : key_{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)},
         purpose_(static_cast<uint32_t>(purpose)) {}
 
-  // In (0, 1).
+  // Uniform in (0, 1).
   double Uniform(uint32_t step, uint32_t row, uint32_t column) const {
     const rollout::PhiloxCounter out = Block(step, row, column);
     return rollout::UniformFromBits(static_cast<uint64_t>(out[0]) << 32 | out[1]);
   }
 
-  // In [0, n), each with probability 1/n to within n / 2^52.
+  // An integer in [0, n), each with probability 1/n to within n / 2^52.
   int Below(int n, uint32_t step, uint32_t row, uint32_t column) const {
     return static_cast<int>(Uniform(step, row, column) * n);
   }

@@ -10,14 +10,14 @@
 namespace tandem::drift {
 namespace {
 
-// The gradient of the loss at the parameters: by context first, as that is how often the network
-// has to be walked back through.
+// The gradient of the loss with respect to the parameters. Gradients at the logits are added up by
+// context first, so that the backward pass runs once per context.
 class PolicyGradient {
  public:
   PolicyGradient(int length, size_t num_parameters)
       : at_logits_(static_cast<size_t>(NumContexts(length))), gradient_(num_parameters) {}
 
-  const Parameters& Of(const Batch& batch, const TokenWeights& weights, ContextTable& policy) {
+  const Parameters& Compute(const Batch& batch, const TokenWeights& weights, ContextTable& policy) {
     const auto count = static_cast<double>(batch.tokens.size());
     for (size_t t = 0; t < batch.tokens.size(); ++t) {
       const double coefficient = -weights.weight[t] * batch.advantages[t] / count;
@@ -41,7 +41,7 @@ class PolicyGradient {
     bool touched = false;
   };
 
-  // coefficient * grad log pi(token) at the logits: one-hot(token) - pi.
+  // Adds coefficient * grad log pi(token) at the logits, which is one-hot(token) - pi.
   void AddScore(int context, int token, double coefficient, ContextTable& policy) {
     Entry& entry = at_logits_[static_cast<size_t>(context)];
     if (!entry.touched) touched_.push_back(context);
@@ -65,7 +65,7 @@ std::vector<float> TargetLogprobs(const Batch& batch, ContextTable& policy) {
   return logprobs;
 }
 
-// Takes the scores in order and keeps what a RunResult says of them.
+// Takes the scores in order and updates the numbers of a RunResult.
 class ScoreBook {
  public:
   ScoreBook(double start, int steps, RunResult& result) : steps_(steps), result_(result) {
@@ -90,14 +90,14 @@ class ScoreBook {
 RunResult RunToy(const RunOptions& options) {
   const Task task(options.length, options.seed);
   Parameters target = WarmStart(task, options.warm_start, options.seed);
-  // The weights of the last `lag` updates and now, the stalest first: before there are that many,
-  // the start is the stalest.
+  // The weights after the last `lag` updates and now, oldest first. At the beginning, the oldest
+  // are those of the start.
   std::deque<Parameters> published = {target};
   Adam adam(target.size(), {.learning_rate = options.learning_rate});
   BehaviourPolicy behaviour(options.gap, task, options.seed);
   ContextTable policy(options.length), sampled(options.length);
   PolicyGradient gradient(options.length, target.size());
-  const Draws draws(options.seed, Purpose::kToken);
+  const RandomNumbers random(options.seed, Purpose::kToken);
 
   RunResult result;
   policy.Use(target);
@@ -105,7 +105,7 @@ RunResult RunToy(const RunOptions& options) {
   for (int step = 0; step < options.steps; ++step) {
     if (options.gap.lag > 0) sampled.Use(published.front());
     behaviour.Use(options.gap.lag > 0 ? sampled : policy, static_cast<uint32_t>(step));
-    const Batch batch = SampleBatch(behaviour, task, draws, static_cast<uint32_t>(step));
+    const Batch batch = SampleBatch(behaviour, task, random, static_cast<uint32_t>(step));
     const std::vector<float> logprobs = TargetLogprobs(batch, policy);
     const TokenWeights weights = ComputeWeights(options.method, logprobs, batch.behaviour_logprobs,
                                                 batch.sequence, batch.advantages);
@@ -113,7 +113,7 @@ RunResult RunToy(const RunOptions& options) {
     if (watched) {
       result.trace.push_back(Watch(batch, logprobs, weights, task, policy, behaviour));
     }
-    const double norm = adam.Update(gradient.Of(batch, weights, policy), target);
+    const double norm = adam.Update(gradient.Compute(batch, weights, policy), target);
     if (watched) At(result.trace.back(), Watched::kGradientNorm) = norm;
     policy.Use(target);
     book.AfterUpdate(step, task.PassProbability(policy));

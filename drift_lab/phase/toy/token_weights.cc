@@ -12,11 +12,11 @@ constexpr std::array kAllMethods = {
     Method::kSequenceMis, Method::kIcePop,        Method::kTopr,
     Method::kBypassClip,  Method::kGeometricMask, Method::kSignMask};
 
-constexpr std::array<const char*, kAllMethods.size()> kNames = {
+constexpr std::array<const char*, kAllMethods.size()> kMethodNames = {
     "none", "token_tis", "sequence_tis",   "sequence_mis", "icepop",
     "topr", "ppo_clip",  "geometric_mask", "sign_mask"};
 
-// As a run would set them.
+// The settings of a run with that method.
 constexpr std::array<const char*, kAllMethods.size()> kSettings = {
     "correction.kind=off",
     "correction.kind=token_tis correction.max_weight=2",
@@ -44,7 +44,7 @@ const offpolicy::MethodOptions& OptionsOf(Method method) {
 
 std::span<const Method> AllMethods() { return kAllMethods; }
 
-const char* MethodName(Method method) { return kNames[static_cast<size_t>(method)]; }
+const char* MethodName(Method method) { return kMethodNames[static_cast<size_t>(method)]; }
 
 std::optional<Method> MethodNamed(std::string_view name) {
   for (const Method method : kAllMethods) {
@@ -61,7 +61,7 @@ TokenWeights ComputeWeights(Method method, std::span<const float> target_logprob
   const std::vector<double> behaviour(behaviour_logprobs.begin(), behaviour_logprobs.end());
   const std::vector<int64_t> completion(sequence.begin(), sequence.end());
   const std::vector<uint8_t> mask(count, 1);
-  // The slope of a token is - weight x advantage: with advantages of size 1 it says the weight.
+  // The slope of a token is -weight x advantage, so with advantages of size 1 it gives the weight.
   std::vector<double> signs(count);
   for (size_t t = 0; t < count; ++t) signs[t] = advantages[t] >= 0 ? 1 : -1;
   const offpolicy::MethodResult result = offpolicy::EvaluateMethod({.behaviour_logprobs = behaviour,

@@ -1,5 +1,5 @@
-// Weights: how much each sampled token counts, by method, for the toy's one update a batch (so that
-// the proximal and the target policy are the same and one ratio is left).
+// TokenWeights: how much each sampled token counts, by method. The toy makes one update per batch,
+// so the proximal policy is the target policy and only one ratio remains.
 //
 //   w = pi_target / pi_behaviour of a token;  W = the product of w over its completion
 //   update: sum over kept tokens of weight * advantage * grad log pi_target
@@ -35,8 +35,8 @@ struct TokenWeights {
   std::vector<uint8_t> kept;  // [T]
 };
 
-// All [T], in parallel; `sequence` numbers the completion of each token, and a completion's tokens
-// stand side by side. A log ratio is cut to +-20 before its exponential.
+// All [T], in parallel. `sequence` is the number of each token's completion; the tokens of a
+// completion are contiguous. A log ratio is clamped to +-20 before its exponential.
 TokenWeights ComputeWeights(Method method, std::span<const float> target_logprobs,
                             std::span<const float> behaviour_logprobs,
                             std::span<const int32_t> sequence, std::span<const float> advantages);

@@ -1,6 +1,7 @@
-// The supervised warm start: cross entropy of the target strings until the policy passes often
-// enough for reinforcement learning to see rewards. Each context's previous token is replaced by a
-// random one with some probability, so that the policy has also seen what comes after a mistake.
+// The supervised warm start minimises the cross entropy of the target strings until the policy
+// passes often enough for reinforcement learning to see rewards. The previous token of a context is
+// replaced by a random one with some probability, so that the policy also learns to continue after
+// a mistake.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ struct WarmStartOptions {
   int max_updates = 5000;
 };
 
-// The policy to start from: a function of the task, the options and the seed.
+// The initial policy of a run, a function of the task, the options and the seed.
 Parameters WarmStart(const Task& task, const WarmStartOptions& options, uint64_t seed);
 
 }  // namespace tandem::drift

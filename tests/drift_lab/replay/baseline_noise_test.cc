@@ -29,80 +29,84 @@ void ExpectNear(const std::vector<double>& got, const std::vector<double>& want)
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-6) << i;
 }
 
-TEST(NullFloorTest, StatisticsAreThoseOfTheirFormulas) {
+TEST(BaselineNoiseTest, StatisticsAreThoseOfTheirFormulas) {
   const offpolicy::TokenLines lines = TwoCompletions();
   const offpolicy::TokenRecord record = lines.view();
-  const NullFloor floor = MeasureNull({&record, 1});
+  const BaselineNoise noise = MeasureBaseline({&record, 1});
   const double l = std::log(2);
-  EXPECT_EQ(floor.num_tokens(), 3);
-  EXPECT_EQ(floor.num_completions(), 2);
-  ExpectNear(floor.token_w, {0.5, 2, 4});
-  ExpectNear(floor.product, {1, 4});
-  ExpectNear(floor.geometric, {1, 4});
-  ExpectNear(floor.smallest_w, {0.5, 4});
-  ExpectNear(floor.largest_k3, {1 - l, 3 - 2 * l});
-  ExpectNear(floor.mean_k3, {(1 - l + (-0.5 + l)) / 2, 3 - 2 * l});
+  EXPECT_EQ(noise.num_tokens(), 3);
+  EXPECT_EQ(noise.num_completions(), 2);
+  ExpectNear(noise.token_w, {0.5, 2, 4});
+  ExpectNear(noise.product, {1, 4});
+  ExpectNear(noise.geometric, {1, 4});
+  ExpectNear(noise.smallest_w, {0.5, 4});
+  ExpectNear(noise.largest_k3, {1 - l, 3 - 2 * l});
+  ExpectNear(noise.mean_k3, {(1 - l + (-0.5 + l)) / 2, 3 - 2 * l});
   // delta: l, -l, 2 l; mean 2/3 l, squares 6 l^2: variance (6 - 4/3) / 2 l^2 = 7/3 l^2.
   const double s = l * std::sqrt(7.0 / 3);
-  EXPECT_NEAR(floor.noise, s, 1e-6);
-  ExpectNear(floor.length_aware, {s / 2 * std::sqrt(2.0), (2 * l + s * s / 2) / s});
+  EXPECT_NEAR(noise.standard_deviation, s, 1e-6);
+  ExpectNear(noise.length_aware, {s / 2 * std::sqrt(2.0), (2 * l + s * s / 2) / s});
 }
 
-TEST(NullFloorTest, NullsAddUp) {
+TEST(BaselineNoiseTest, BaselinesAddUp) {
   const offpolicy::TokenLines lines = TwoCompletions();
   const offpolicy::TokenRecord both[] = {lines.view(), lines.view()};
-  const NullFloor floor = MeasureNull(both);
-  ExpectNear(floor.token_w, {0.5, 0.5, 2, 2, 4, 4});
-  ExpectNear(floor.product, {1, 1, 4, 4});
+  const BaselineNoise noise = MeasureBaseline(both);
+  ExpectNear(noise.token_w, {0.5, 0.5, 2, 2, 4, 4});
+  ExpectNear(noise.product, {1, 1, 4, 4});
 }
 
-NullFloor Ladder(int count) {
-  NullFloor floor{.noise = 0.02};
+BaselineNoise EvenlySpaced(int count) {
+  BaselineNoise noise{.standard_deviation = 0.02};
   for (int i = 0; i < count; ++i) {
-    floor.token_w.push_back(0.5 + 0.01 * i);
-    floor.product = floor.geometric = floor.smallest_w = floor.token_w;
-    floor.length_aware.push_back(i);
+    noise.token_w.push_back(0.5 + 0.01 * i);
+    noise.product = noise.geometric = noise.smallest_w = noise.token_w;
+    noise.length_aware.push_back(i);
   }
-  return floor;
+  return noise;
 }
 
-TEST(NullFloorTest, ThresholdsAreOrderStatisticsWithinWhatSettingsAccept) {
-  const NullFloor floor = Ladder(99);  // 0.5 .. 1.48; (99 + 1) a values are beyond
-  EXPECT_EQ(NullThreshold(floor, NullRule::kTokenCeiling, 0.1).value().substr(0, 4), "1.39");
-  EXPECT_EQ(std::stod(NullThreshold(floor, NullRule::kSmallest, 0.1).value()), 0.5 + 0.01 * 9);
-  EXPECT_EQ(NullThreshold(floor, NullRule::kTokenCeiling, 0.9).value(), "1");  // 0.59 is no ceiling
-  const std::string bounds = NullThreshold(floor, NullRule::kProductBounds, 0.1).value();
+TEST(BaselineNoiseTest, ThresholdsAreOrderStatisticsWithinWhatSettingsAccept) {
+  const BaselineNoise noise = EvenlySpaced(99);  // 0.5 .. 1.48; (99 + 1) a values are beyond
+  EXPECT_EQ(BaselineThreshold(noise, ThresholdRule::kTokenCeiling, 0.1).value().substr(0, 4),
+            "1.39");
+  EXPECT_EQ(std::stod(BaselineThreshold(noise, ThresholdRule::kSmallest, 0.1).value()),
+            0.5 + 0.01 * 9);
+  EXPECT_EQ(BaselineThreshold(noise, ThresholdRule::kTokenCeiling, 0.9).value(),
+            "1");  // 0.59 is no ceiling
+  const std::string bounds = BaselineThreshold(noise, ThresholdRule::kProductBounds, 0.1).value();
   EXPECT_NEAR(std::stod(bounds), 0.54, 1e-12);
   EXPECT_NEAR(std::stod(bounds.substr(bounds.find(':') + 1)), 1.44, 1e-12);
-  const std::string clip = NullThreshold(floor, NullRule::kClipRange, 0.1).value();
+  const std::string clip = BaselineThreshold(noise, ThresholdRule::kClipRange, 0.1).value();
   EXPECT_NEAR(std::stod(clip), 0.46, 1e-12);
   EXPECT_NEAR(std::stod(clip.substr(clip.find(':') + 1)), 0.44, 1e-12);
-  const std::string aware = NullThreshold(floor, NullRule::kLengthAware, 0.05).value();
+  const std::string aware = BaselineThreshold(noise, ThresholdRule::kLengthAware, 0.05).value();
   EXPECT_EQ(std::stod(aware), 94);
   EXPECT_EQ(std::stod(aware.substr(aware.find(':') + 1)), 0.02);
 }
 
-TEST(NullFloorTest, SaysHowManyCompletionsARateTakes) {
-  EXPECT_THAT(NullThreshold(Ladder(18), NullRule::kProductCeiling, 0.05),
-              FailsWith(absl::StatusCode::kFailedPrecondition,
-                        "the null has 18 completions, and a rate of 0.05 on one side takes 19"));
-  EXPECT_THAT(NullThreshold(Ladder(19), NullRule::kProductCeiling, 0.05), IsOk());
+TEST(BaselineNoiseTest, SaysHowManyCompletionsARateTakes) {
+  EXPECT_THAT(
+      BaselineThreshold(EvenlySpaced(18), ThresholdRule::kProductCeiling, 0.05),
+      FailsWith(absl::StatusCode::kFailedPrecondition,
+                "the baseline has 18 completions, and a rate of 0.05 on one side takes 19"));
+  EXPECT_THAT(BaselineThreshold(EvenlySpaced(19), ThresholdRule::kProductCeiling, 0.05), IsOk());
 }
 
-TEST(NullFloorTest, AnExactNullHasNoNoiseToChooseBy) {
+TEST(BaselineNoiseTest, ABaselineWithoutDriftHasNoNoiseToChooseBy) {
   offpolicy::TokenLines lines;
   for (int s = 0; s < 40; ++s) lines.Add(0.3, 0.3, 1, s);
   const offpolicy::TokenRecord record = lines.view();
-  EXPECT_THAT(NullThreshold(MeasureNull({&record, 1}), NullRule::kTokenBounds, 0.1),
+  EXPECT_THAT(BaselineThreshold(MeasureBaseline({&record, 1}), ThresholdRule::kTokenBounds, 0.1),
               FailsWith(absl::StatusCode::kFailedPrecondition, "exactly 0"));
 }
 
 // Heavy-tailed gaps, completions of unequal length: whatever the distribution, a new healthy
 // completion is refused as often as was asked for.
-TEST(NullFloorTest, HealthyCompletionsAreRefusedAtTheStatedRate) {
+TEST(BaselineNoiseTest, HealthyCompletionsAreRefusedAtTheStatedRate) {
   std::mt19937 random(5);
   std::student_t_distribution<double> gap(3);
-  const auto draw = [&](int completions) {
+  const auto sample = [&](int completions) {
     offpolicy::TokenLines lines;
     for (int s = 0; s < completions; ++s) {
       const int length = 1 + static_cast<int>(random() % 60);
@@ -110,25 +114,25 @@ TEST(NullFloorTest, HealthyCompletionsAreRefusedAtTheStatedRate) {
     }
     return lines;
   };
-  constexpr int kNulls = 300, kFresh = 20;
+  constexpr int kBaselines = 300, kFresh = 20;
   int refused = 0;
-  for (int i = 0; i < kNulls; ++i) {
-    const offpolicy::TokenLines null = draw(39), fresh = draw(kFresh);
-    const offpolicy::TokenRecord record = null.view();
-    const NullFloor floor = MeasureNull({&record, 1});
-    const double z = std::stod(NullThreshold(floor, NullRule::kLengthAware, 0.1).value());
+  for (int i = 0; i < kBaselines; ++i) {
+    const offpolicy::TokenLines baseline = sample(39), fresh = sample(kFresh);
+    const offpolicy::TokenRecord record = baseline.view();
+    const BaselineNoise noise = MeasureBaseline({&record, 1});
+    const double z = std::stod(BaselineThreshold(noise, ThresholdRule::kLengthAware, 0.1).value());
     std::vector<double> sums(kFresh), tokens(kFresh);
     for (size_t t = 0; t < fresh.mask.size(); ++t) {
       const auto s = static_cast<size_t>(fresh.sequence[t]);
       sums[s] += fresh.view().Delta(t);
       ++tokens[s];
     }
-    const double s = floor.noise;
+    const double s = noise.standard_deviation;
     for (size_t c = 0; c < sums.size(); ++c) {
       refused += std::abs(sums[c] / tokens[c] + s * s / 2) > z * s / std::sqrt(tokens[c]);
     }
   }
-  EXPECT_NEAR(static_cast<double>(refused) / (kNulls * kFresh), 0.1, 0.015);
+  EXPECT_NEAR(static_cast<double>(refused) / (kBaselines * kFresh), 0.1, 0.015);
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ struct Batch {
   }
 };
 
-TEST(ReplayMethodsTest, EveryNamedMethodStandsOnceBehindTheReferences) {
+TEST(ReplayVariantsTest, EveryNamedMethodStandsOnceBehindTheReferences) {
   const auto variants = SelectVariants({});
   ASSERT_THAT(variants, IsOk());
   ASSERT_EQ(variants->size(), offpolicy::NamedMethods().size() + kNumReferences - 1);
@@ -57,7 +57,7 @@ TEST(ReplayMethodsTest, EveryNamedMethodStandsOnceBehindTheReferences) {
   }
 }
 
-TEST(ReplayMethodsTest, TheFirstThresholdOfAListIsTheMethodsOwn) {
+TEST(ReplayVariantsTest, TheFirstThresholdOfAListIsTheMethodsOwn) {
   const Batch batch;
   const auto variants = SelectVariants({});
   ASSERT_THAT(variants, IsOk());
@@ -68,7 +68,7 @@ TEST(ReplayMethodsTest, TheFirstThresholdOfAListIsTheMethodsOwn) {
   }
 }
 
-TEST(ReplayMethodsTest, EveryThresholdOfAListIsAcceptedAndNoTwoOfThemAreTheSame) {
+TEST(ReplayVariantsTest, EveryThresholdOfAListIsAcceptedAndNoTwoOfThemAreTheSame) {
   const auto all = SelectVariants({.all = true});
   ASSERT_THAT(all, IsOk());
   std::set<std::pair<std::string, std::string>> seen;
@@ -79,7 +79,7 @@ TEST(ReplayMethodsTest, EveryThresholdOfAListIsAcceptedAndNoTwoOfThemAreTheSame)
   EXPECT_GT(all->size(), 80u);
 }
 
-TEST(ReplayMethodsTest, AThresholdActsWhereItsMethodSaysItDoes) {
+TEST(ReplayVariantsTest, AThresholdActsWhereItsMethodSaysItDoes) {
   const Batch batch;
   const auto loose = SelectVariants({.methods = {"icepop"}, .thresholds = {"0.5:2", "0.9:1.1"}});
   ASSERT_THAT(loose, IsOk());
@@ -89,7 +89,7 @@ TEST(ReplayMethodsTest, AThresholdActsWhereItsMethodSaysItDoes) {
   EXPECT_NE(batch.Coefficients((*loose)[3].options), batch.Coefficients((*loose)[4].options));
 }
 
-TEST(ReplayMethodsTest, SaysWhatIsWrongWithASelection) {
+TEST(ReplayVariantsTest, SaysWhatIsWrongWithASelection) {
   EXPECT_THAT(SelectVariants({.methods = {"tiss"}}),
               FailsWith(absl::StatusCode::kNotFound, "no method 'tiss'; there are off, tis"));
   EXPECT_THAT(SelectVariants({.thresholds = {"2"}}),
@@ -103,34 +103,35 @@ TEST(ReplayMethodsTest, SaysWhatIsWrongWithASelection) {
               FailsWith(absl::StatusCode::kInvalidArgument, "threshold '0.5' of method tis"));
 }
 
-TEST(ReplayMethodsTest, ANullGivesEveryRuleItsThresholdsAndSaysWhatItCannot) {
-  NullFloor floor{.noise = 0.01};
+TEST(ReplayVariantsTest, ABaselineGivesEveryRuleItsThresholdsAndNotesWhatItCannot) {
+  BaselineNoise noise{.standard_deviation = 0.01};
   for (int i = 0; i < 40; ++i) {
-    for (std::vector<double>* values : {&floor.token_w, &floor.product, &floor.geometric}) {
+    for (std::vector<double>* values : {&noise.token_w, &noise.product, &noise.geometric}) {
       values->push_back(0.98 + 0.001 * i);
     }
-    floor.smallest_w.push_back(0.9 + 0.001 * i);
-    for (std::vector<double>* values : {&floor.largest_k3, &floor.mean_k3, &floor.length_aware}) {
+    noise.smallest_w.push_back(0.9 + 0.001 * i);
+    for (std::vector<double>* values : {&noise.largest_k3, &noise.mean_k3, &noise.length_aware}) {
       values->push_back(0.1 * (i + 1));
     }
   }
   std::vector<std::string> notes;
   const double rates[] = {0.05, 0.01};
-  const auto variants = NullVariants({"tis", "icepop", "z_gate", "topr"}, floor, rates, notes);
+  const auto variants = BaselineVariants({"tis", "icepop", "z_gate", "topr"}, noise, rates, notes);
   // 41 x 0.05 = 2.05: the second from the end; 41 x 0.025 = 1.025: the first. 0.01 takes 99 values.
   ASSERT_EQ(variants.size(), 3u);
-  EXPECT_EQ(variants[0].null_rate, 0.05);
+  EXPECT_EQ(variants[0].baseline_rate, 0.05);
   EXPECT_NEAR(variants[0].options.correction.max_weight, 1.018, 1e-12);
   EXPECT_NEAR(variants[1].options.correction.min_weight, 0.98, 1e-12);
   EXPECT_NEAR(variants[1].options.correction.max_weight, 1.019, 1e-12);
   EXPECT_NEAR(variants[2].options.correction.geometric_z, 3.9, 1e-12);
   EXPECT_EQ(variants[2].options.correction.geometric_noise, 0.01);
   ASSERT_EQ(notes.size(), 3u);
+  EXPECT_EQ(notes[0],
+            "rate 0.01, the baseline has 40 completions, and a rate of 0.01 on one side takes 99: "
+            "z_gate");
   EXPECT_EQ(
-      notes[0],
-      "rate 0.01, the null has 40 completions, and a rate of 0.01 on one side takes 99: z_gate");
-  EXPECT_EQ(notes[1],
-            "rate 0.01, the null has 40 tokens, and a rate of 0.005 on one side takes 199: icepop");
+      notes[1],
+      "rate 0.01, the baseline has 40 tokens, and a rate of 0.005 on one side takes 199: icepop");
 }
 
 }  // namespace

@@ -193,12 +193,12 @@ def test_thresholds_come_from_a_null_at_the_stated_rate(stale, null):
     # 64 completions cannot give one in a hundred; tokens can.
     assert ("z_gate", 0.01) not in chosen and ("icepop", 0.01) in chosen
     assert any("takes 99" in note for note in result["null"]["notes"])
-    assert "on the null %" in output and "@10%" in output
+    assert "on baseline %" in output and "@10%" in output
 
 
 def test_a_run_that_trained_is_no_null(stale, null):
     code, output, _ = replay(null, "--null", str(stale))
-    assert code == 3 and "is not a null" in output and "learning_rate 0" in output
+    assert code == 3 and "is not a baseline" in output and "learning_rate 0" in output
 
 
 def test_what_is_wrong_with_the_command_line_is_said_before_anything_is_read(tmp_path):

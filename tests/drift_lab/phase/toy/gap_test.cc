@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "drift_lab/phase/toy/tilt.h"
 #include "drift_lab/phase/toy/warm_start.h"
 
 namespace tandem::drift {

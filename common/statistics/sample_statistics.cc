@@ -1,9 +1,9 @@
-#include "common/statistics/least_squares.h"
+#include "common/statistics/sample_statistics.h"
 
 #include <algorithm>
 #include <cmath>
 
-namespace tandem::drift {
+namespace tandem::offpolicy {
 namespace {
 
 constexpr int kRounds = 20;
@@ -12,6 +12,13 @@ constexpr double kCauchyMedians = 3;
 bool Usable(double d, double r) { return std::isfinite(d) && std::isfinite(r); }
 
 }  // namespace
+
+double SortedQuantile(std::span<const double> sorted, double p) {
+  const double rank = p * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<size_t>(rank);
+  if (below + 1 >= sorted.size()) return sorted.back();
+  return sorted[below] + (rank - static_cast<double>(below)) * (sorted[below + 1] - sorted[below]);
+}
 
 // Iteratively reweighted least squares. The scale of the weights follows the median absolute error
 // of the round before, so that tokens with another cause, whose errors are large, lose their
@@ -57,4 +64,4 @@ double Alignment(const std::vector<double>& direction, const std::vector<double>
   return dd > 0 && rr > 0 ? dr / std::sqrt(dd * rr) : 0;
 }
 
-}  // namespace tandem::drift
+}  // namespace tandem::offpolicy
