@@ -1,7 +1,6 @@
 // tandem drift attribute: how much of a capture's training-inference mismatch (drift) comes from
 // what.
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -12,7 +11,6 @@
 #include "cli/drift/capture_flags.h"
 #include "cli/drift/progress_lines.h"
 #include "cli/io/json_flags.h"
-#include "cli/io/json_lines.h"
 #include "cli/io/subcommand.h"
 #include "cli/report/attribution_html.h"
 #include "common/base/exit_codes.h"

@@ -22,8 +22,8 @@
 #include "common/files/file_system.h"
 #include "common/options/command_line.h"
 #include "common/process/stop_signal.h"
-#include "drift_lab/calibration/calibration_page.h"
 #include "drift_lab/calibration/calibration_study.h"
+#include "drift_lab/calibration/calibration_tables.h"
 #include "drift_lab/calibration/injectors.h"
 
 namespace tandem::cli {

@@ -2,7 +2,6 @@
 // fault in its servers, and prints what the lab says about it. It answers whether the fault would
 // be found with this model and these settings.
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>

@@ -1,6 +1,5 @@
 // tandem drift replay: one capture under every correction.
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <memory>
 #include <string>
 
@@ -12,7 +11,6 @@
 #include "cli/io/subcommand.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
-#include "common/files/file_system.h"
 #include "common/options/command_line.h"
 #include "common/process/memory.h"
 #include "drift_lab/pages/replay_report.h"

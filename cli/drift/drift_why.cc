@@ -1,7 +1,6 @@
 // tandem drift why: why a ratio of a user's own run is not 1, by experiments that tell the causes
 // apart.
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <memory>
 #include <string>
 
@@ -9,7 +8,6 @@
 #include "cli/drift/capture_flags.h"
 #include "cli/drift/progress_lines.h"
 #include "cli/io/json_flags.h"
-#include "cli/io/json_lines.h"
 #include "cli/io/subcommand.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"

@@ -1,7 +1,6 @@
 #include "common/model/numerics_self_test.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <random>
 #include <string>

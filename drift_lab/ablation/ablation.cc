@@ -30,7 +30,7 @@ constexpr int kBf16Bits = 8;
 // weight.
 class Passes {
  public:
-  Passes(int64_t num_tokens, double total, const AblationProgress& progress)
+  Passes(int64_t num_tokens, double total, const PassProgress& progress)
       : num_tokens_(static_cast<double>(num_tokens)), total_(total), progress_(progress) {}
 
   void Start(std::string what, double cost) {
@@ -46,7 +46,7 @@ class Passes {
 
  private:
   const double num_tokens_, total_;
-  const AblationProgress& progress_;
+  const PassProgress& progress_;
   std::string what_;
   double done_ = 0, cost_ = 0;
 };
@@ -106,7 +106,7 @@ std::vector<Part> FactorsOf(const offpolicy::CaptureManifest& manifest, bool ful
 class AblationRun {
  public:
   AblationRun(const Capture& capture, const CaptureWeights& weights, const AblationOptions& options,
-              const AblationProgress& progress)
+              const PassProgress& progress)
       : capture_(capture),
         weights_(weights),
         options_(options),
@@ -334,8 +334,7 @@ absl::StatusOr<Ablation> AblationRun::Run() {
 }  // namespace
 
 absl::StatusOr<Ablation> RunAblation(const Capture& capture, const CaptureWeights& weights,
-                                     const AblationOptions& options,
-                                     const AblationProgress& progress) {
+                                     const AblationOptions& options, const PassProgress& progress) {
   return AblationRun(capture, weights, options, progress).Run();
 }
 

@@ -11,7 +11,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -34,9 +33,6 @@ struct AblationOptions {
   int64_t num_threads = 0;  // of the engines; 0: the cores of the machine
   std::string model;        // directory with config and tokenizer
 };
-
-// Called with the name of the pass that is running, and the fraction of the work that is done.
-using AblationProgress = std::function<void(const std::string& what, double done)>;
 
 // All log-probs are [T]; NaN where a step could not score the token.
 struct Ablation {
@@ -63,6 +59,6 @@ struct Ablation {
 //   any error of the two forward passes
 absl::StatusOr<Ablation> RunAblation(const offpolicy::Capture& capture,
                                      const CaptureWeights& weights, const AblationOptions& options,
-                                     const AblationProgress& progress);
+                                     const PassProgress& progress);
 
 }  // namespace tandem::drift

@@ -33,13 +33,13 @@ AloneSample MeasureAlone(const Capture& capture, const Ablation& ablation) {
 }  // namespace
 
 absl::StatusOr<Attribution> Attribute(const AttributionOptions& options,
-                                      const AblationProgress& progress) {
+                                      const PassProgress& progress) {
   TANDEM_ASSIGN_OR_RETURN(Capture capture, offpolicy::ReadCapture(options.capture));
   return AttributeCapture(std::move(capture), options, progress);
 }
 
 absl::StatusOr<Attribution> AttributeCapture(Capture given, const AttributionOptions& options,
-                                             const AblationProgress& progress) {
+                                             const PassProgress& progress) {
   Attribution result{.path = options.capture, .capture = std::move(given)};
   Capture& capture = result.capture;
   const std::string model = options.model.empty() ? capture.manifest.model_path : options.model;

@@ -56,11 +56,11 @@ struct Attribution {
 // Reads, checks, scores and judges. Findings of the consistency checks are a result, not an error.
 //   NOT_FOUND, INVALID_ARGUMENT, DATA_LOSS  as ReadCapture, CaptureWeights and ReadModelConfig
 absl::StatusOr<Attribution> Attribute(const AttributionOptions& options,
-                                      const AblationProgress& progress);
+                                      const PassProgress& progress);
 
 // The same for a capture in memory. Paths in its manifest are relative to options.capture.
 absl::StatusOr<Attribution> AttributeCapture(offpolicy::Capture capture,
                                              const AttributionOptions& options,
-                                             const AblationProgress& progress);
+                                             const PassProgress& progress);
 
 }  // namespace tandem::drift

@@ -1,6 +1,5 @@
-#include "drift_lab/calibration/calibration_page.h"
+#include "drift_lab/calibration/calibration_tables.h"
 
-#include <algorithm>
 #include <cmath>
 #include <set>
 

@@ -1,6 +1,6 @@
 // CalibrationTables: what the trials say about the lab: falsely named causes, slope and coverage of
-// strengths, the smallest strength that is found, confusion of causes, abstention
-// (docs/methods.md). Pure.
+// strengths, the smallest strength that is found, confusion of causes, abstention (docs/methods.md);
+// and the report that shows them. Pure.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 #include "common/statistics/distributions.h"
 #include "drift_lab/calibration/injectors.h"
-#include "drift_lab/calibration/trial.h"
+#include "drift_lab/calibration/trial_store.h"
 
 namespace tandem::drift {
 
@@ -72,5 +72,19 @@ struct CalibrationTables {
 };
 
 CalibrationTables MakeTables(const Trials& trials);
+
+struct CalibrationReport {
+  std::string date, commit, command;
+  TrialStudy study;
+  CalibrationGrid grid;
+  int64_t num_parameters = 0;
+  CalibrationTables tables;
+};
+
+// The page in Markdown. Numbers that miss their target are marked.
+std::string ToMarkdown(const CalibrationReport& report);
+
+// Every number of the page's tables.
+std::string ToJson(const CalibrationReport& report);
 
 }  // namespace tandem::drift

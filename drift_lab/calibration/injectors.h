@@ -3,7 +3,6 @@
 // There are also unmodelled faults, for which the lab must name no cause. Pure.
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>

@@ -5,7 +5,6 @@
 
 #include "common/base/status_macros.h"
 #include "drift_lab/hypotheses/hypothesis_families.h"
-#include "rollout_server/engine/sampling/score_options.h"
 
 namespace tandem::drift {
 namespace {

@@ -1,4 +1,3 @@
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "drift_lab/pages/attribution_report.h"
@@ -126,16 +125,7 @@ ordered_json VerdictJson(const Verdict& verdict) {
 }  // namespace
 
 std::string AttributionJson(const Attribution& a) {
-  ordered_json json = {{"format", "tandem-attribution"},
-                       {"format_version", 1},
-                       {"capture", a.path},
-                       {"step", a.capture.manifest.step},
-                       {"injected", a.capture.manifest.injected},
-                       {"num_groups", a.capture.num_groups()},
-                       {"num_completions", a.capture.num_completions()},
-                       {"num_tokens", a.capture.num_tokens()},
-                       {"comparable", a.findings.empty()},
-                       {"findings", FindingsJson(a.findings)}};
+  ordered_json json = OpeningJson("tandem-attribution", a.path, a.capture, a.findings);
   if (a.findings.empty()) {
     json["metrics"] = {{"by_completion", MetricsJson(a.by_sequence)},
                        {"by_group", MetricsJson(a.by_group)}};

@@ -157,16 +157,7 @@ std::string ReplayTable(const Replay& replay) {
 }
 
 std::string ReplayJson(const Replay& r) {
-  ordered_json json = {{"format", "tandem-replay"},
-                       {"format_version", 1},
-                       {"capture", r.path},
-                       {"step", r.capture.manifest.step},
-                       {"injected", r.capture.manifest.injected},
-                       {"num_groups", r.capture.num_groups()},
-                       {"num_completions", r.capture.num_completions()},
-                       {"num_tokens", r.capture.num_tokens()},
-                       {"comparable", r.findings.empty()},
-                       {"findings", FindingsJson(r.findings)}};
+  ordered_json json = OpeningJson("tandem-replay", r.path, r.capture, r.findings);
   if (r.findings.empty()) {
     json["trained"] = {{"tokens_with_advantage", r.numbers.num_tokens},
                        {"completions", r.numbers.num_completions},

@@ -15,16 +15,6 @@ ordered_json ToJson(const offpolicy::Interval& interval) {
           {"high", Number(interval.high)}};
 }
 
-ordered_json FindingsJson(std::span<const ConsistencyFinding> findings) {
-  ordered_json json = ordered_json::array();
-  for (const ConsistencyFinding& finding : findings) {
-    json.push_back({{"fault", std::string(DiscreteFaultName(finding.fault))},
-                    {"message", finding.message},
-                    {"num_completions", finding.num_completions}});
-  }
-  return json;
-}
-
 std::string NumberText(double value, int digits) {
   return std::isfinite(value) ? absl::StrFormat("%.*g", digits, value) : "-";
 }
@@ -49,6 +39,27 @@ std::string OpeningText(const std::string& path, const offpolicy::Capture& captu
   return absl::StrCat(out, path, ": step ", capture.manifest.step, ", ", capture.num_completions(),
                       " completions in ", capture.num_groups(), " groups, ", capture.num_tokens(),
                       " tokens\n");
+}
+
+ordered_json OpeningJson(const char* format, const std::string& path,
+                         const offpolicy::Capture& capture,
+                         std::span<const ConsistencyFinding> findings) {
+  ordered_json list = ordered_json::array();
+  for (const ConsistencyFinding& finding : findings) {
+    list.push_back({{"fault", std::string(DiscreteFaultName(finding.fault))},
+                    {"message", finding.message},
+                    {"num_completions", finding.num_completions}});
+  }
+  return {{"format", format},
+          {"format_version", 1},
+          {"capture", path},
+          {"step", capture.manifest.step},
+          {"injected", capture.manifest.injected},
+          {"num_groups", capture.num_groups()},
+          {"num_completions", capture.num_completions()},
+          {"num_tokens", capture.num_tokens()},
+          {"comparable", findings.empty()},
+          {"findings", list}};
 }
 
 std::string FindingsText(std::span<const ConsistencyFinding> findings) {

@@ -17,15 +17,18 @@ inline nlohmann::ordered_json Number(double value) {
   return JsonNumberAs<nlohmann::ordered_json>(value);
 }
 nlohmann::ordered_json ToJson(const offpolicy::Interval& interval);
-nlohmann::ordered_json FindingsJson(std::span<const ConsistencyFinding> findings);
 
 // `digits` significant digits; with bounds, "1.5 [1.2, 1.9]" if the interval is known.
 std::string NumberText(double value, int digits = 3);
 std::string WithBounds(const offpolicy::Interval& interval, int digits = 3);
 std::string Percent(double share);  // one decimal, without a percent sign
 
-// A warning if faults were injected, and a line with the capture's size.
+// The first lines of a table: a warning if faults were injected, and the capture's size.
 std::string OpeningText(const std::string& path, const offpolicy::Capture& capture);
+// The first fields of a JSON report: its format, the capture and the findings.
+nlohmann::ordered_json OpeningJson(const char* format, const std::string& path,
+                                   const offpolicy::Capture& capture,
+                                   std::span<const ConsistencyFinding> findings);
 // The findings of the consistency checks.
 std::string FindingsText(std::span<const ConsistencyFinding> findings);
 

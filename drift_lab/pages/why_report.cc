@@ -97,17 +97,17 @@ ordered_json ToJson(const RatioAnswer& answer) {
 }  // namespace
 
 absl::StatusOr<WhyReport> RunWhy(const std::string& path, AttributionOptions options,
-                                 const AblationProgress& progress) {
+                                 const PassProgress& progress) {
   WhyReport report;
   TANDEM_ASSIGN_OR_RETURN(report.target, FindCapture(path));
   TANDEM_ASSIGN_OR_RETURN(report.run, ReadRunRatios(report.target.run));
   options.capture = report.target.capture;
-  const AblationProgress ablation = [&](const std::string& what, double done) {
+  const PassProgress ablation = [&](const std::string& what, double done) {
     progress(what, kAblationShare * done);
   };
   TANDEM_ASSIGN_OR_RETURN(report.attribution, Attribute(options, ablation));
   if (report.attribution.findings.empty()) {
-    const AblationProgress again = [&](const std::string& what, double done) {
+    const PassProgress again = [&](const std::string& what, double done) {
       progress(what, kAblationShare + (1 - kAblationShare) * done);
     };
     TANDEM_ASSIGN_OR_RETURN(report.trainer,

@@ -23,7 +23,7 @@ struct WhyReport {
 // `path` is a run directory or a capture; it replaces options.capture.
 //   any error of FindCapture, ReadRunRatios, Attribute and RunTrainerExperiments
 absl::StatusOr<WhyReport> RunWhy(const std::string& path, AttributionOptions options,
-                                 const AblationProgress& progress);
+                                 const PassProgress& progress);
 
 // The answer, then what to do, then every experiment. Lines after the answer have at most 100
 // columns. Pure.

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "drift_lab/phase/collapse_prediction.h"
-#include "drift_lab/phase/kind_effects.h"
 #include "drift_lab/phase/phase_table.h"
 
 namespace tandem::drift {

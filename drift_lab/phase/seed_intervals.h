@@ -2,10 +2,8 @@
 // share their task, their start and their random numbers, so the bootstrap resamples whole seeds.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <span>
-#include <vector>
 
 namespace tandem::drift {
 

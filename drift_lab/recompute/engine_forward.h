@@ -21,6 +21,9 @@
 
 namespace tandem::drift {
 
+// Called with the name of the pass that is running, and the fraction of the work that is done.
+using PassProgress = std::function<void(const std::string& what, double done)>;
+
 // The columns of a SequenceScore for all tokens of a capture, [T]; NaN (ranks: -1) for tokens that
 // were not asked for. raw_logprobs and margins are left empty.
 struct EngineScores : rollout::SequenceScore {

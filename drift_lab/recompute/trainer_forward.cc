@@ -8,7 +8,6 @@
 #include <span>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/tensor/torch_status.h"

@@ -1,6 +1,5 @@
 #include "drift_lab/replay/coefficient_basis.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <numeric>

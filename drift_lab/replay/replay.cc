@@ -151,7 +151,7 @@ double LargestDifference(const std::vector<float>& a, const std::vector<float>& 
 }
 
 absl::Status Measure(const std::vector<ReplayVariant>& variants, uint64_t seed,
-                     TrainerForward& forward, const ReplayProgress& progress, Replay& replay) {
+                     TrainerForward& forward, const PassProgress& progress, Replay& replay) {
   const ReplayBatch batch = BatchOf(replay.capture);
   TANDEM_ASSIGN_OR_RETURN(std::vector<VariantResult> results, EvaluateAll(batch, variants));
   const std::vector<GradientRequest> requests = PlanGradients(replay.capture, results);
@@ -183,7 +183,7 @@ absl::Status Measure(const std::vector<ReplayVariant>& variants, uint64_t seed,
 
 }  // namespace
 
-absl::StatusOr<Replay> RunReplay(const ReplayOptions& options, const ReplayProgress& progress) {
+absl::StatusOr<Replay> RunReplay(const ReplayOptions& options, const PassProgress& progress) {
   Replay replay{.path = options.capture, .baselines = options.baselines};
   TANDEM_ASSIGN_OR_RETURN(std::vector<ReplayVariant> variants, SelectVariants(options.selection));
   TANDEM_ASSIGN_OR_RETURN(replay.capture, offpolicy::ReadCapture(options.capture));

@@ -8,13 +8,13 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/capture/capture.h"
 #include "drift_lab/recompute/consistency.h"
+#include "drift_lab/recompute/engine_forward.h"
 #include "drift_lab/replay/baseline_noise.h"
 #include "drift_lab/replay/replay_numbers.h"
 #include "drift_lab/replay/replay_variants.h"
@@ -30,9 +30,6 @@ struct ReplayOptions {
   std::vector<double> baseline_rates = {0.05};  // false-mask rates, in (0, 1)
   uint64_t seed = 1;                            // of the bootstrap and of the sketch
 };
-
-// Called with the name of what is running, and the fraction of it that is done.
-using ReplayProgress = std::function<void(const std::string& what, double done)>;
 
 struct Replay {
   std::string path;
@@ -55,6 +52,6 @@ struct Replay {
 //   INVALID_ARGUMENT  no trainer scored the capture; it has no trained token with an advantage
 //                     other than 0; or a baseline is none: its weights changed, faults were
 //                     injected, or no trainer scored it
-absl::StatusOr<Replay> RunReplay(const ReplayOptions& options, const ReplayProgress& progress);
+absl::StatusOr<Replay> RunReplay(const ReplayOptions& options, const PassProgress& progress);
 
 }  // namespace tandem::drift

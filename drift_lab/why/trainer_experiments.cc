@@ -49,7 +49,7 @@ double StepOfTemperature(const std::vector<float>& record, const TrainerScores& 
 class TrainerAgain {
  public:
   TrainerAgain(const Attribution& attribution, TrainerForward& forward,
-               const AblationProgress& progress)
+               const PassProgress& progress)
       : attribution_(attribution),
         capture_(attribution.capture),
         forward_(forward),
@@ -74,7 +74,7 @@ class TrainerAgain {
   const Attribution& attribution_;
   const Capture& capture_;
   TrainerForward& forward_;
-  const AblationProgress& progress_;
+  const PassProgress& progress_;
   int num_passes_ = 0;
 };
 
@@ -142,7 +142,7 @@ std::vector<std::string> DropoutFields(const std::string& config_json) {
 
 absl::StatusOr<TrainerExperiments> RunTrainerExperiments(const Attribution& attribution,
                                                          const AttributionOptions& options,
-                                                         const AblationProgress& progress) {
+                                                         const PassProgress& progress) {
   const Capture& capture = attribution.capture;
   const std::string model = options.model.empty() ? capture.manifest.model_path : options.model;
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(model));

@@ -44,7 +44,7 @@ struct TrainerExperiments {
 //   any error of TrainerForward
 absl::StatusOr<TrainerExperiments> RunTrainerExperiments(const Attribution& attribution,
                                                          const AttributionOptions& options,
-                                                         const AblationProgress& progress);
+                                                         const PassProgress& progress);
 
 // The fields of a config.json whose name contains "dropout" and whose value is above 0. Pure.
 std::vector<std::string> DropoutFields(const std::string& config_json);

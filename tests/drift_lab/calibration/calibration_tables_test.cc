@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "drift_lab/calibration/calibration_page.h"
+#include <map>
 
 namespace tandem::drift {
 namespace {
@@ -107,64 +107,37 @@ TEST(CalibrationPageTest, WhatMissesItsTargetStandsOut) {
   EXPECT_NE(page.find("2026-11-22, commit abc"), std::string::npos);
 }
 
+// Reads the parameter that an injector of `part` sets.
+double ParameterOf(Part part, const rollout::EngineFaults& faults) {
+  const std::map<Part, double> parameters = {
+      {Part::kLogitNoise, faults.logit_noise},
+      {Part::kHeavyTail, faults.heavy_tail_probability},
+      {Part::kShift, faults.shift_fraction},
+      {Part::kStalePrefix, faults.stale_prefix_fraction},
+      {Part::kTemperature, faults.temperature},
+      {Part::kTopP, faults.top_p},
+      {Part::kTopK, static_cast<double>(faults.top_k)},
+      {Part::kMinP, faults.min_p},
+      {Part::kInterpolation, faults.weight_interpolation},
+      {Part::kTensor, faults.weight_interpolation},
+      {Part::kOtherVersion, static_cast<double>(faults.stale_versions)},
+      {Part::kBodyBits, static_cast<double>(faults.body_bits)},
+      {Part::kHeadBits, static_cast<double>(faults.head_bits)},
+      {Part::kKvBits, static_cast<double>(faults.kv_bits)},
+      {Part::kRotaryBits, static_cast<double>(faults.rotary_bits)},
+      {Part::kKvQuantisation, static_cast<double>(faults.kv_quant_bits)}};
+  return parameters.at(part);
+}
+
 TEST(InjectorsTest, EveryStrengthComesBackFromTheParameterItSets) {
   for (const Injector& injector : AllInjectors()) {
     if (injector.kind == ParameterKind::kSwitch) continue;
     for (const double strength : injector.strengths) {
       Fault fault;
       injector.Set(strength, fault);
-      const rollout::EngineFaults& faults = fault.engine;
-      EXPECT_FALSE(rollout::DescribeFaults(faults).empty()) << injector.name;
-      double parameter = 0;
-      switch (injector.part) {
-        case Part::kLogitNoise:
-          parameter = faults.logit_noise;
-          break;
-        case Part::kHeavyTail:
-          parameter = faults.heavy_tail_probability;
-          break;
-        case Part::kShift:
-          parameter = faults.shift_fraction;
-          break;
-        case Part::kStalePrefix:
-          parameter = faults.stale_prefix_fraction;
-          break;
-        case Part::kTemperature:
-          parameter = faults.temperature;
-          break;
-        case Part::kTopP:
-          parameter = faults.top_p;
-          break;
-        case Part::kTopK:
-          parameter = static_cast<double>(faults.top_k);
-          break;
-        case Part::kMinP:
-          parameter = faults.min_p;
-          break;
-        case Part::kInterpolation:
-        case Part::kTensor:
-          parameter = faults.weight_interpolation;
-          break;
-        case Part::kOtherVersion:
-          parameter = static_cast<double>(faults.stale_versions);
-          break;
-        case Part::kBodyBits:
-          parameter = static_cast<double>(faults.body_bits);
-          break;
-        case Part::kHeadBits:
-          parameter = static_cast<double>(faults.head_bits);
-          break;
-        case Part::kKvBits:
-          parameter = static_cast<double>(faults.kv_bits);
-          break;
-        case Part::kRotaryBits:
-          parameter = static_cast<double>(faults.rotary_bits);
-          break;
-        default:
-          parameter = static_cast<double>(faults.kv_quant_bits);
-          break;
-      }
-      EXPECT_NEAR(injector.StrengthOfValue(parameter), strength, 0.01 * strength)
+      EXPECT_FALSE(rollout::DescribeFaults(fault.engine).empty()) << injector.name;
+      EXPECT_NEAR(injector.StrengthOfValue(ParameterOf(injector.part, fault.engine)), strength,
+                  0.01 * strength)
           << injector.name << " " << strength;
     }
   }

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "drift_lab/phase/toy/batch.h"
-#include "drift_lab/phase/toy/warm_start.h"
+#include "drift_lab/phase/toy/run.h"
 
 namespace tandem::drift {
 namespace {
