@@ -105,7 +105,6 @@ absl::StatusOr<Attempt> Unfiltered(HypothesisSearch& search, const Attempt& base
 }
 
 // The slope of every log-prob in log(1/T): log p + H.
-
 std::vector<double> SlopeInTemperature(const Attempt& attempt) {
   std::vector<double> slope(attempt.predicted.size());
   for (size_t t = 0; t < slope.size(); ++t) {
@@ -168,34 +167,34 @@ absl::StatusOr<Attempt> SearchWithTemperature(HypothesisSearch& search, const At
   return best;
 }
 
-constexpr Filter kTopPFilter = {Part::kTopP,
-                                SearchTopP,
-                                0.98,
-                                1e-3,
-                                0.9999,
-                                [](const RecordHypothesis& h) { return h.top_p; },
-                                [](double x, RecordHypothesis& h) { h.top_p = x; },
-                                Mean,
-                                1};
+constexpr Filter kTopPFilter = {.part = Part::kTopP,
+                                .alone = SearchTopP,
+                                .nudge = 0.98,
+                                .least = 1e-3,
+                                .most = 0.9999,
+                                .get = [](const RecordHypothesis& h) { return h.top_p; },
+                                .set = [](double x, RecordHypothesis& h) { h.top_p = x; },
+                                .middle = Mean,
+                                .loosen = 1};
 constexpr Filter kTopKFilter = {
-    Part::kTopK,
-    SearchTopK,
-    0.9,
-    1,
-    1e15,
-    [](const RecordHypothesis& h) { return static_cast<double>(h.top_k); },
-    [](double x, RecordHypothesis& h) { h.top_k = std::lround(x); },
-    IntegerMean,
-    2};
-constexpr Filter kMinPFilter = {Part::kMinP,
-                                SearchMinP,
-                                1.1,
-                                1e-9,
-                                0.999,
-                                [](const RecordHypothesis& h) { return h.min_p; },
-                                [](double x, RecordHypothesis& h) { h.min_p = x; },
-                                GeometricMean,
-                                0.5};
+    .part = Part::kTopK,
+    .alone = SearchTopK,
+    .nudge = 0.9,
+    .least = 1,
+    .most = 1e15,
+    .get = [](const RecordHypothesis& h) { return static_cast<double>(h.top_k); },
+    .set = [](double x, RecordHypothesis& h) { h.top_k = std::lround(x); },
+    .middle = IntegerMean,
+    .loosen = 2};
+constexpr Filter kMinPFilter = {.part = Part::kMinP,
+                                .alone = SearchMinP,
+                                .nudge = 1.1,
+                                .least = 1e-9,
+                                .most = 0.999,
+                                .get = [](const RecordHypothesis& h) { return h.min_p; },
+                                .set = [](double x, RecordHypothesis& h) { h.min_p = x; },
+                                .middle = GeometricMean,
+                                .loosen = 0.5};
 
 }  // namespace
 

@@ -31,8 +31,8 @@ class PageTokens {
   explicit PageTokens(const Attribution& attribution)
       : attribution_(attribution), capture_(attribution.capture), parts_(attribution.token_parts) {}
 
-  int64_t begin(int64_t completion) const { return At(capture_.token_offsets, completion); }
-  int64_t end(int64_t completion) const { return At(capture_.token_offsets, completion + 1); }
+  int64_t begin(int64_t completion) const { return capture_.begin_of(completion); }
+  int64_t end(int64_t completion) const { return capture_.begin_of(completion + 1); }
   bool masked(int64_t completion) const { return At(capture_.masked, completion) != 0; }
 
   double behaviour(int64_t t) const { return At(attribution_.ablation.record, t); }

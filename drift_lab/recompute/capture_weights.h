@@ -57,7 +57,7 @@ class CaptureWeights {
   const std::string path_, fallback_;
 };
 
-// The values of `tensors` (fp32 or bf16) as fp32 tensors, for an fp32 forward pass.
+// The values of `tensors`, of a float dtype, as fp32 tensors, for an fp32 forward pass.
 std::vector<HostTensor> WidenToFp32(const std::vector<HostTensor>& tensors);
 
 }  // namespace tandem::drift

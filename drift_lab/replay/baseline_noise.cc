@@ -88,6 +88,24 @@ absl::StatusOr<std::string> K3(const std::vector<double>& k3, double rate) {
   return absl::FailedPreconditionError("k3 of the baseline is below what fp64 resolves");
 }
 
+// The rules that bound one statistic.
+struct BoundRule {
+  ThresholdRule rule;
+  std::vector<double> BaselineNoise::*values;
+  const char* of;
+  absl::StatusOr<std::string> (*threshold)(const std::vector<double>&, double, const char*);
+};
+constexpr BoundRule kBoundRules[] = {
+    {ThresholdRule::kTokenCeiling, &BaselineNoise::token_w, "tokens", Ceiling},
+    {ThresholdRule::kTokenBounds, &BaselineNoise::token_w, "tokens", Bounds},
+    {ThresholdRule::kProductCeiling, &BaselineNoise::product, "completions", Ceiling},
+    {ThresholdRule::kProductBounds, &BaselineNoise::product, "completions", Bounds},
+    {ThresholdRule::kGeometricCeiling, &BaselineNoise::geometric, "completions", Ceiling},
+    {ThresholdRule::kGeometricBounds, &BaselineNoise::geometric, "completions", Bounds},
+    {ThresholdRule::kGeometricFloor, &BaselineNoise::geometric, "completions", Floor},
+    {ThresholdRule::kSmallest, &BaselineNoise::smallest_w, "completions", Floor},
+};
+
 }  // namespace
 
 BaselineNoise MeasureBaseline(std::span<const TokenRecord> baselines) {
@@ -121,28 +139,14 @@ BaselineNoise MeasureBaseline(std::span<const TokenRecord> baselines) {
 
 absl::StatusOr<std::string> BaselineThreshold(const BaselineNoise& noise, ThresholdRule rule,
                                               double rate) {
-  constexpr const char *kTokens = "tokens", *kCompletions = "completions";
   if (!noise.token_w.empty() && noise.token_w.front() == 1 && noise.token_w.back() == 1) {
     return absl::FailedPreconditionError(
         "the baseline's drift is exactly 0: it has no noise to choose a threshold by");
   }
+  for (const BoundRule& bound : kBoundRules) {
+    if (bound.rule == rule) return bound.threshold(noise.*bound.values, rate, bound.of);
+  }
   switch (rule) {
-    case ThresholdRule::kTokenCeiling:
-      return Ceiling(noise.token_w, rate, kTokens);
-    case ThresholdRule::kTokenBounds:
-      return Bounds(noise.token_w, rate, kTokens);
-    case ThresholdRule::kProductCeiling:
-      return Ceiling(noise.product, rate, kCompletions);
-    case ThresholdRule::kProductBounds:
-      return Bounds(noise.product, rate, kCompletions);
-    case ThresholdRule::kGeometricCeiling:
-      return Ceiling(noise.geometric, rate, kCompletions);
-    case ThresholdRule::kGeometricBounds:
-      return Bounds(noise.geometric, rate, kCompletions);
-    case ThresholdRule::kGeometricFloor:
-      return Floor(noise.geometric, rate, kCompletions);
-    case ThresholdRule::kSmallest:
-      return Floor(noise.smallest_w, rate, kCompletions);
     case ThresholdRule::kK3Mean:
       return K3(noise.mean_k3, rate);
     case ThresholdRule::kK3Both: {
@@ -151,14 +155,14 @@ absl::StatusOr<std::string> BaselineThreshold(const BaselineNoise& noise, Thresh
       return absl::StrCat(largest, ":", mean);
     }
     case ThresholdRule::kLengthAware:
-      TANDEM_RETURN_IF_ERROR(CheckCount(noise.length_aware, rate, kCompletions));
+      TANDEM_RETURN_IF_ERROR(CheckCount(noise.length_aware, rate, "completions"));
       return absl::StrCat(Text(Upper(noise.length_aware, rate)), ":",
                           Text(noise.standard_deviation));
     case ThresholdRule::kClipRange:
-      TANDEM_RETURN_IF_ERROR(CheckCount(noise.token_w, rate / 2, kTokens));
+      TANDEM_RETURN_IF_ERROR(CheckCount(noise.token_w, rate / 2, "tokens"));
       return absl::StrCat(Text(std::max(0.0, 1 - Lower(noise.token_w, rate / 2))), ":",
                           Text(std::max(0.0, Upper(noise.token_w, rate / 2) - 1)));
-    case ThresholdRule::kNone:
+    default:
       break;
   }
   return absl::FailedPreconditionError("no baseline (lr = 0) run can choose this threshold");

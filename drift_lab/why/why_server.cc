@@ -1,8 +1,7 @@
 // Experiments about pi / mu: each is a part of the ablation, or the trainer against itself.
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <span>
+#include <initializer_list>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -60,7 +59,7 @@ std::string DecidingOf(const Attribution& a, Part part) {
 }
 
 // Completes an experiment about one or more parts. Its finding is "is it" if that of one part is.
-Experiment PartsExperiment(const Attribution& a, std::span<const Part> parts,
+Experiment PartsExperiment(const Attribution& a, std::initializer_list<Part> parts,
                            Experiment experiment) {
   const std::string to_do = experiment.to_do;
   std::vector<std::string> results;
@@ -179,11 +178,10 @@ Experiment Weights(const Attribution& a) {
     least = std::min(least, lag);
     most = std::max(most, lag);
   }
-  constexpr std::array kParts = {Part::kStaleness};
   const std::string versions =
       least == most ? absl::StrCat(most) : absl::StrCat(least, " to ", most);
   Experiment e = PartsExperiment(
-      a, kParts,
+      a, {Part::kStaleness},
       {.name = "weights",
        .compared = "the trainer at the weights that drew each token, against those of the step",
        .cause = absl::StrCat("lagged weights, drawn ", versions,
@@ -205,11 +203,6 @@ Experiment Weights(const Attribution& a) {
 }
 
 std::vector<Experiment> Numerics(const Attribution& a) {
-  constexpr std::array kCast = {Part::kCast};
-  constexpr std::array kPrecision = {Part::kBody, Part::kHead, Part::kKv, Part::kEmulation};
-  constexpr std::array kPath = {Part::kPath, Part::kCarriedKv};
-  constexpr std::array kKernels = {Part::kKernels};
-  constexpr std::array kPacking = {Part::kLayout};
   const char* const healthy =
       "nothing is broken: correct for it (docs/corrections.md), or remove it with one dtype on "
       "both sides and --numerics exact";
@@ -217,19 +210,19 @@ std::vector<Experiment> Numerics(const Attribution& a) {
       "nothing where it is rounding (1e-5 nats in fp32); more is a difference of positions, norms "
       "or head. --numerics exact removes it";
   std::vector<Experiment> e;
-  e.push_back(PartsExperiment(a, kCast,
+  e.push_back(PartsExperiment(a, {Part::kCast},
                               {.name = "cast",
                                .compared = "weights as servers have them against the trainer's",
                                .cause = "the cast: servers have rounded weights",
                                .to_do = healthy}));
   e.push_back(PartsExperiment(
-      a, kPrecision,
+      a, {Part::kBody, Part::kHead, Part::kKv, Part::kEmulation},
       {.name = "precision",
        .compared = "linear layers, head and KV rounded as in the engine, or as in the trainer",
        .cause = "precision: the engine rounds what the trainer does not",
        .to_do = healthy}));
   e.push_back(PartsExperiment(
-      a, kPath,
+      a, {Part::kPath, Part::kCarriedKv},
       {.name = "path",
        .compared = "decode replay against prefill; KV kept across an install",
        .cause = "the engine's path: cached KV is not what a prefill computes",
@@ -238,12 +231,12 @@ std::vector<Experiment> Numerics(const Attribution& a) {
   absl::StrAppendFormat(&e.back().result, "; %d completions decoded alone differ by at most %s",
                         a.alone.num_completions, Nats(a.alone.max_abs));
   e.push_back(
-      PartsExperiment(a, kKernels,
+      PartsExperiment(a, {Part::kKernels},
                       {.name = "kernels",
                        .compared = "engine against trainer, all else equal, one completion a row",
                        .cause = "kernels: two implementations of one model",
                        .to_do = rounding}));
-  e.push_back(PartsExperiment(a, kPacking,
+  e.push_back(PartsExperiment(a, {Part::kLayout},
                               {.name = "packing",
                                .compared = "the trainer, one completion a row against packed rows",
                                .cause = "packing: the trainer's rows change its log-probs",
@@ -309,9 +302,8 @@ Experiment TrainMode(const TrainerExperiments& trainer) {
 }
 
 Experiment TrainerRecord(const Attribution& a, const TrainerExperiments& trainer) {
-  constexpr std::array kParts = {Part::kTrainerRecord};
   Experiment e = PartsExperiment(
-      a, kParts,
+      a, {Part::kTrainerRecord},
       {.name = "trainer's record", .compared = "the trainer's record against its replay"});
   if (e.finding == Finding::kIsNot) return e;
   if (trainer.temperature.explains()) {
