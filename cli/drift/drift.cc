@@ -1,5 +1,4 @@
-// tandem drift: the drift lab from the command line. One file per subcommand of it; this one only
-// gathers them.
+// tandem drift: the drift lab from the command line. Each subcommand has its own file.
 #include <CLI/CLI.hpp>
 
 #include "cli/io/subcommand.h"
@@ -9,7 +8,8 @@ namespace tandem::cli {
 
 void AddDriftCommand(CLI::App& app, Action& chosen) {
   CLI::App* drift = app.add_subcommand(
-      "drift", "Measure, explain and provoke disagreement between the two engines");
+      "drift",
+      "Measure, explain and provoke training-inference mismatch (drift) between the two engines");
   drift->require_subcommand(0, 1);
   AddDriftCaptureCommand(*drift, chosen);
   AddDriftWhyCommand(*drift, chosen);

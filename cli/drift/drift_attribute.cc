@@ -1,6 +1,6 @@
-// tandem drift attribute: how much of a capture's gap comes from what.
+// tandem drift attribute: how much of a capture's training-inference mismatch (drift) comes from
+// what.
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -8,10 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "cli/drift/pass_line.h"
-#include "cli/drift/run_captures.h"
+#include "cli/drift/capture_flags.h"
+#include "cli/drift/progress_lines.h"
 #include "cli/io/json_flags.h"
-#include "cli/io/json_lines.h"
 #include "cli/io/subcommand.h"
 #include "cli/report/attribution_html.h"
 #include "common/base/exit_codes.h"
@@ -20,8 +19,7 @@
 #include "common/options/command_line.h"
 #include "common/tokenizer/tokenizer.h"
 #include "drift_lab/ablation/attribution.h"
-#include "drift_lab/pages/attribution_page.h"
-#include "drift_lab/pages/attribution_text.h"
+#include "drift_lab/pages/attribution_report.h"
 
 namespace tandem::cli {
 namespace {
@@ -34,7 +32,7 @@ struct AttributeFlags {
 
 absl::Status WritePage(const AttributeFlags& flags, const drift::Attribution& attribution) {
   std::unique_ptr<Tokenizer> tokenizer;
-  // With findings no token is shown, and the model may be another one.
+  // With findings no token is shown, and the model may not be the capture's.
   if (attribution.findings.empty()) {
     const std::string& model = flags.options.model;
     TANDEM_ASSIGN_OR_RETURN(
@@ -52,15 +50,11 @@ absl::Status WritePage(const AttributeFlags& flags, const drift::Attribution& at
                               drift::AttributionPageData(attribution, decode)));
 }
 
-// Exit code 3 for a capture that is not comparable, after what was found is printed.
+// Returns exit code 3 for a capture that is not comparable, after the findings are printed.
 absl::StatusOr<int> RunAttribute(const AttributeFlags& flags) {
   TANDEM_RETURN_IF_ERROR(CheckIsOneCapture(flags.options.capture));
-  absl::StatusOr<drift::Attribution> attribution;
-  {
-    PassLine line;
-    attribution = drift::Attribute(
-        flags.options, [&](const std::string& what, double done) { line.Show(what, done); });
-  }
+  const auto attribution =
+      WithPassLine([&](const auto& progress) { return drift::Attribute(flags.options, progress); });
   TANDEM_RETURN_IF_ERROR(attribution.status());
   if (!flags.html.empty()) TANDEM_RETURN_IF_ERROR(WritePage(flags, *attribution));
   TANDEM_RETURN_IF_ERROR(PrintResult(flags.json, drift::AttributionTable(*attribution),
@@ -73,15 +67,10 @@ absl::StatusOr<int> RunAttribute(const AttributeFlags& flags) {
 void AddDriftAttributeCommand(CLI::App& drift, Action& chosen) {
   auto flags = std::make_shared<AttributeFlags>();
   CLI::App* sub = drift.add_subcommand(
-      "attribute", "Re-score a capture step by step: how much of its gap comes from what");
-  sub->add_option(
-         "capture", flags->options.capture,
-         "directory of a capture (runs/NAME/captures/step_N); for a run, its captures are listed")
-      ->required();
-  sub->add_option("--model", flags->options.model,
-                  "directory with config.json and tokenizer; default: the one the capture names");
-  sub->add_option("--weights", flags->options.weights,
-                  "model directory or safetensors file, for weights the capture does not carry");
+      "attribute",
+      "Re-score a capture step by step: how much of its mismatch (drift) comes from what");
+  AddCaptureArgument(sub, &flags->options.capture);
+  AddModelFlags(sub, &flags->options.model, &flags->options.weights);
   sub->add_flag("--full", flags->options.full, "one factor more: the head's matrix by itself");
   sub->add_option("--seed", flags->options.seed, "of samples and intervals")->capture_default_str();
   AddJsonFlags(sub, &flags->json);
@@ -89,22 +78,10 @@ void AddDriftAttributeCommand(CLI::App& drift, Action& chosen) {
       "--html", flags->html,
       "also write a page to this file: verdict, parts, curves, heat map, worst tokens; named\n"
       "attribution.html in the capture's directory, the run's report links to it");
-  EndHelp(
-      *sub,
-      "Findings that make the capture incomparable are printed instead of numbers; the exit code "
-      "is\n"
-      "then 3, as for a capture that cannot be read.",
-      "tandem drift attribute runs/NAME/captures/step_1 --json-out attribution.json");
-  sub->callback([flags, &chosen] {
-    chosen = [flags] {
-      const absl::StatusOr<int> code = RunAttribute(*flags);
-      if (code.ok()) return *code;
-      // A damaged file is bad data here, not a delivery that failed.
-      return Fail(absl::IsDataLoss(code.status())
-                      ? absl::InvalidArgumentError(code.status().message())
-                      : code.status());
-    };
-  });
+  EndHelp(*sub, kFindingsHelp,
+          "tandem drift attribute runs/NAME/captures/step_1 --json-out attribution.json");
+  sub->callback(
+      [flags, &chosen] { chosen = [flags] { return ExitAfterCapture(RunAttribute(*flags)); }; });
 }
 
 }  // namespace tandem::cli

@@ -1,5 +1,6 @@
-// tandem drift calibrate: the lab against faults of known kind and size, on the real engine: false
-// names, slope, coverage, detection, confusion, abstention. Goes on where it was interrupted.
+// tandem drift calibrate: the lab against faults of known kind and size, on the real engine:
+// falsely named causes, slope, coverage, detection, confusion, abstention. Continues where it was
+// interrupted.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -13,7 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "cli/drift/study_line.h"
+#include "cli/drift/progress_lines.h"
 #include "cli/io/subcommand.h"
 #include "cli/model/fresh_model.h"
 #include "common/base/status_macros.h"
@@ -21,8 +22,8 @@
 #include "common/files/file_system.h"
 #include "common/options/command_line.h"
 #include "common/process/stop_signal.h"
-#include "drift_lab/calibration/calibration_page.h"
 #include "drift_lab/calibration/calibration_study.h"
+#include "drift_lab/calibration/calibration_tables.h"
 #include "drift_lab/calibration/injectors.h"
 
 namespace tandem::cli {
@@ -35,7 +36,7 @@ struct CalibrateFlags {
   int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 };
 
-// The subject's tokenizer has to exist; what it says does not matter to random ids.
+// The subject must have a tokenizer, but its vocabulary does not matter, because ids are random.
 constexpr char kTokenizerText[] =
     "The two engines score the same tokens, and the lab says why their numbers differ. "
     "A server draws, a trainer scores again; what one claims the other replays.";
@@ -69,7 +70,7 @@ absl::Status MakeTrials(const CalibrateFlags& flags, const drift::Subject& subje
 std::string CommandOf(const CalibrateFlags& flags) {
   std::string command =
       absl::StrCat("tandem drift calibrate --out DIR --captures ", flags.grid.captures, " --nulls ",
-                   flags.grid.nulls, " --seed ", flags.study.seed);
+                   flags.grid.healthy, " --seed ", flags.study.seed);
   if (!flags.grid.faults.empty())
     absl::StrAppend(&command, " --faults ", absl::StrJoin(flags.grid.faults, ","));
   return command;
@@ -88,7 +89,7 @@ absl::Status Calibrate(const CalibrateFlags& flags) {
       .study = flags.study,
       .grid = flags.grid,
       .num_parameters = NumParameters(subject->config())};
-  // Trials of a larger grid that the directory may hold are not this command's.
+  // The directory may have trials of a larger grid, which are left out.
   drift::Trials trials = store->All();
   const std::vector<drift::PlannedTrial> plan = drift::PlanTrials(flags.grid);
   std::erase_if(trials, [&](const auto& trial) {
@@ -101,7 +102,7 @@ absl::Status Calibrate(const CalibrateFlags& flags) {
   return absl::OkStatus();
 }
 
-// "" or what to write instead.
+// "" if the name is right, otherwise an error that lists the names.
 std::string CheckFault(const std::string& name) {
   if (drift::FaultOf({name, 1, 1}).ok()) return "";
   std::vector<std::string> names = {"none"};
@@ -120,15 +121,14 @@ void AddDriftCalibrateCommand(CLI::App& drift, Action& chosen) {
       "The lab against injected faults of known kind and size: is it right, and how often?");
   sub->add_option("--out", flags->out,
                   "directory for trials.jsonl, calibration.json and calibration.md; trials already "
-                  "in it are not "
-                  "made again")
+                  "in it are not made again")
       ->required();
   sub->add_option("--captures", flags->grid.captures,
                   "of each injector, over its strengths; of a pair an eighth, of an unmodelled "
                   "fault a quarter as many")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
-  sub->add_option("--nulls", flags->grid.nulls, "captures without a fault")
+  sub->add_option("--nulls", flags->grid.healthy, "captures without a fault")
       ->check(CLI::Range(0, 100000))
       ->capture_default_str();
   sub->add_option("--faults", flags->grid.faults, "only these, for instance none,temperature,top_p")

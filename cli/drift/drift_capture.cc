@@ -95,7 +95,7 @@ void AddDriftCaptureCommand(CLI::App& drift, Action& chosen) {
       ->capture_default_str();
   AddSampling(sub, request.sampling);
   sub->add_flag("!--no-chat", flags->data.chat, "prompts as they are, without the chat template");
-  sub->add_option("--seed", request.seed, "of prompt order and draws")->capture_default_str();
+  sub->add_option("--seed", request.seed, "of prompt order and samples")->capture_default_str();
   AddCallerFlags(sub, &flags->tls);
   sub->add_option("--timeout", request.timeout_seconds, "seconds of one group")
       ->check(CLI::PositiveNumber)

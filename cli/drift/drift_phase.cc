@@ -1,6 +1,6 @@
-// tandem drift phase: the toy that collapses under injected gaps: its phase diagram over
-// corrections, how early each metric sees a collapse, and which kind of gap hurts at equal KL. Goes
-// on where it was interrupted.
+// tandem drift phase: a toy policy that collapses under injected gaps (training-inference
+// mismatches): its phase diagram over corrections, how early each metric announces a collapse, and
+// which kind of gap costs most at equal KL. Continues where it was interrupted.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -14,7 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "cli/drift/study_line.h"
+#include "cli/drift/progress_lines.h"
 #include "cli/io/subcommand.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
@@ -92,7 +92,7 @@ std::vector<drift::PlannedRun> PlanOf(const PhaseFlags& flags) {
   if (Wants(flags, "table") || Wants(flags, "predictors")) plan = TablePlan(flags);
   if (Wants(flags, "kinds")) {
     const auto kinds = KindsPlan(flags);
-    // Runs without a gap may stand in the table's plan already.
+    // Runs without a gap may already be in the plan of the table.
     std::copy_if(kinds.begin(), kinds.end(), std::back_inserter(plan), [&](const auto& run) {
       return std::none_of(plan.begin(), plan.end(), [&](const auto& planned) {
         return planned.cell.name == run.cell.name && planned.method == run.method &&
@@ -103,7 +103,7 @@ std::vector<drift::PlannedRun> PlanOf(const PhaseFlags& flags) {
   return plan;
 }
 
-// Those of the plan whose completions have 8 tokens and that are wanted.
+// Judges the predictors on the wanted runs of the plan whose completions have 8 tokens.
 template <typename Wanted>
 drift::Population Judge(const std::string& title, const std::vector<drift::PlannedRun>& plan,
                         const drift::RunStore& store, const Wanted& wanted) {
@@ -116,7 +116,7 @@ drift::Population Judge(const std::string& title, const std::vector<drift::Plann
   return {title, drift::StudyPrediction(runs)};
 }
 
-// On the runs of the table, and on those of the kinds where they are made too.
+// Judges them on the runs of the table and, if they are made too, on those of the kinds.
 std::vector<drift::Population> JudgePredictors(const PhaseFlags& flags,
                                                const drift::RunStore& store) {
   const auto table = TablePlan(flags);
@@ -178,7 +178,7 @@ absl::Status Phase(const PhaseFlags& flags) {
   return absl::OkStatus();
 }
 
-// "" or what to write instead.
+// "" if the name is right, otherwise an error that lists the names.
 std::string CheckCell(const std::string& name) {
   std::vector<std::string> names;
   for (const drift::Cell& cell : drift::PhaseCells(1)) names.push_back(cell.name);
@@ -204,7 +204,7 @@ void AddDriftPhaseCommand(CLI::App& drift, Action& chosen) {
                   "table's runs; kinds: kinds of gap at equal KL")
       ->check(CLI::IsMember({"table", "predictors", "kinds", "all"}))
       ->capture_default_str();
-  sub->add_option("--seeds", flags->seeds, "of task, start and draws: 1 to this")
+  sub->add_option("--seeds", flags->seeds, "of task, start and samples: 1 to this")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   sub->add_option("--steps", flags->steps, "of a run; completions of 24 tokens take half of them")

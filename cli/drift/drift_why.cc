@@ -1,13 +1,13 @@
-// tandem drift why: which of the things that make a ratio differ from 1 it is, on a user's own run.
+// tandem drift why: why a ratio of a user's own run is not 1, by experiments that tell the causes
+// apart.
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "cli/drift/pass_line.h"
+#include "cli/drift/capture_flags.h"
+#include "cli/drift/progress_lines.h"
 #include "cli/io/json_flags.h"
-#include "cli/io/json_lines.h"
 #include "cli/io/subcommand.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"
@@ -25,15 +25,11 @@ struct WhyFlags {
   JsonFlags json;
 };
 
-// Exit code 3 for a capture that is not comparable, after what was found is printed.
+// Returns exit code 3 for a capture that is not comparable, after the findings are printed.
 absl::StatusOr<int> RunWhyCommand(const WhyFlags& flags) {
   KeepFreedMemory();
-  absl::StatusOr<drift::WhyReport> report;
-  {
-    PassLine line;
-    report = drift::RunWhy(flags.path, flags.options,
-                           [&](const std::string& what, double done) { line.Show(what, done); });
-  }
+  const auto report = WithPassLine(
+      [&](const auto& progress) { return drift::RunWhy(flags.path, flags.options, progress); });
   TANDEM_RETURN_IF_ERROR(report.status());
   TANDEM_RETURN_IF_ERROR(
       PrintResult(flags.json, drift::WhyTable(*report), drift::WhyJson(*report)));
@@ -49,10 +45,7 @@ void AddDriftWhyCommand(CLI::App& drift, Action& chosen) {
   sub->add_option("path", flags->path,
                   "run directory (its newest capture and its metrics), or a capture")
       ->required();
-  sub->add_option("--model", flags->options.model,
-                  "directory with config.json and tokenizer; default: the one the capture names");
-  sub->add_option("--weights", flags->options.weights,
-                  "model directory or safetensors file, for weights the capture does not carry");
+  AddModelFlags(sub, &flags->options.model, &flags->options.weights);
   sub->add_option("--seed", flags->options.seed, "of samples and intervals")->capture_default_str();
   AddJsonFlags(sub, &flags->json);
   EndHelp(
@@ -61,16 +54,8 @@ void AddDriftWhyCommand(CLI::App& drift, Action& chosen) {
       "not comparable\n"
       "(findings are printed), cannot be read, or the run has none.",
       "tandem drift why runs/NAME --json");
-  sub->callback([flags, &chosen] {
-    chosen = [flags] {
-      const absl::StatusOr<int> code = RunWhyCommand(*flags);
-      if (code.ok()) return *code;
-      // A damaged file is bad data here, not a delivery that failed.
-      return Fail(absl::IsDataLoss(code.status())
-                      ? absl::InvalidArgumentError(code.status().message())
-                      : code.status());
-    };
-  });
+  sub->callback(
+      [flags, &chosen] { chosen = [flags] { return ExitAfterCapture(RunWhyCommand(*flags)); }; });
 }
 
 }  // namespace tandem::cli

@@ -35,7 +35,7 @@ constexpr double kCaptureInfoSeconds = 10;
 
 rollout::v1::GenerateGroupRequest MakeRequest(const CaptureRequest& request, size_t g) {
   rollout::v1::GenerateGroupRequest group;
-  // Far from what a training run of this server counts from 0.
+  // A training run on this server counts its groups from 0, so these ids are far from its own.
   group.set_group_id((int64_t{1} << 41) + static_cast<int64_t>(g));
   const std::vector<int32_t>& prompt = request.prompts[g];
   group.mutable_prompt_token_ids()->Add(prompt.begin(), prompt.end());
@@ -78,7 +78,7 @@ absl::StatusOr<ScoredGroup> Sample(RolloutStub& stub, const CaptureRequest& requ
   return group;
 }
 
-// All groups, from as many threads as may be in flight; the first error ends it.
+// Samples all groups, with one thread per group in flight. The first error ends it.
 absl::StatusOr<std::vector<ScoredGroup>> SampleAll(RolloutStub& stub, const CaptureRequest& request,
                                                    const std::function<void(int64_t)>& progress) {
   std::vector<ScoredGroup> groups(request.prompts.size());
@@ -133,9 +133,8 @@ absl::StatusOr<offpolicy::CaptureManifest> Describe(const CaptureRequest& reques
       config.vocab_size != facts.info.vocab_size()) {
     return absl::FailedPreconditionError(
         absl::StrCat(request.address, " serves ", facts.info.model_path(),
-                     " with another tokenizer or "
-                     "vocabulary than ",
-                     request.model, ": name the model it was started with"));
+                     " with another tokenizer or vocabulary than ", request.model,
+                     ": name the model it was started with"));
   }
   offpolicy::CapturedWeights weights{.version = facts.weights.live_version()};
   for (const auto& tensor : facts.weights.live_digests())
@@ -173,8 +172,8 @@ absl::StatusOr<offpolicy::Capture> CaptureServer(const CaptureRequest& request,
   TANDEM_ASSIGN_OR_RETURN(const auto groups, SampleAll(*stub, request, progress));
   offpolicy::Capture capture = trainer::CaptureGroups(groups, {});
   const int64_t version = manifest.proximal_version;
-  const bool changed = std::ranges::any_of(capture.weight_version,
-                                           [&](int64_t of_token) { return of_token != version; });
+  const bool changed = std::ranges::any_of(
+      capture.weight_version, [&](int64_t sampled_by) { return sampled_by != version; });
   if (changed) {
     return absl::FailedPreconditionError(absl::StrCat(
         request.address, " installed other weights than version ", version,

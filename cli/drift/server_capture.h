@@ -1,5 +1,5 @@
-// CaptureServer: samples groups from a live rollout server, as a guest, and keeps everything it
-// says about them as a capture. `tandem drift capture` uses it.
+// CaptureServer: samples groups from a live rollout server, as a client without ownership, and
+// keeps everything that the server says about them as a capture. `tandem drift capture` uses it.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +25,10 @@ struct CaptureRequest {
   double timeout_seconds = 300;  // of one group
 };
 
-// Fails as a whole when one group does: a capture with holes would be another sample.
-//   FAILED_PRECONDITION  another run owns the server; the server serves another tokenizer or model
+// Fails as a whole if one group fails, because the groups that are left would be a biased sample.
+//   FAILED_PRECONDITION  another run owns the server; the server has another tokenizer or model
 //                        than `model`; new weights were installed meanwhile (capture again)
-//   any code of the calls, with the server's address
+//   any error of the calls, with the server's address in the message
 absl::StatusOr<offpolicy::Capture> CaptureServer(const CaptureRequest& request,
                                                  const std::function<void(int64_t done)>& progress);
 

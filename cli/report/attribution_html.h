@@ -6,7 +6,7 @@
 
 namespace tandem::report {
 
-// `data`: of drift_lab/pages/attribution_page.h. `name` stands in the title of the page.
+// `data`: of drift_lab/pages/attribution_report.h. `name` stands in the title of the page.
 std::string AttributionHtml(const std::string& name, std::string data);
 
 }  // namespace tandem::report

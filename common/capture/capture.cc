@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <memory>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"

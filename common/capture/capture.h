@@ -110,7 +110,14 @@ struct Capture {
   int64_t num_completions() const { return static_cast<int64_t>(group.size()); }
   int64_t num_tokens() const { return static_cast<int64_t>(token_ids.size()); }
   std::span<const int32_t> prompt(int64_t group_place) const;
+  std::span<const int32_t> prompt_of(int64_t completion) const {
+    return prompt(group[static_cast<size_t>(completion)]);
+  }
   std::span<const int32_t> ids(int64_t completion) const;
+  // Where a completion's tokens begin in the [T] columns; they end where the next one's begin.
+  int64_t begin_of(int64_t completion) const {
+    return token_offsets[static_cast<size_t>(completion)];
+  }
   SupportView support(int64_t token) const;
   const CapturedWeights* WeightsOf(int64_t version) const;  // null if not in the manifest
 };

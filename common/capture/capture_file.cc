@@ -6,7 +6,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <type_traits>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/json.h"

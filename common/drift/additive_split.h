@@ -1,5 +1,5 @@
 // AdditiveSplit: splits the drift of every token into the sum of four parts with different causes
-// (drift.md section 2). Pure.
+// (docs/attribution.md). Pure.
 //
 //   delta = record + engine + cast + staleness, per token; v is the version that sampled it
 //

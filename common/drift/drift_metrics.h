@@ -1,7 +1,6 @@
 // Training-inference mismatch (drift) metrics of one train step or capture: behaviour against
-// proximal log-probs, before any clamp, with intervals (drift.md section 1; docs/metrics.md
-// has the formulas). Used by the trainer's step metrics and by the drift lab. Pure functions over
-// plain spans.
+// proximal log-probs, before any clamp, with intervals (docs/metrics.md has the formulas). Used by
+// the trainer's step metrics and by the drift lab. Pure functions over plain spans.
 #pragma once
 
 #include <cstdint>

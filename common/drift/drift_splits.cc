@@ -1,7 +1,6 @@
 #include "common/drift/drift_splits.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <map>
 

@@ -1,6 +1,6 @@
 // ProbeDrift: the drift between trainer and servers on a fixed set of completions, and how the
-// drift on fresh completions splits into that and an effect of their being new (docs/attribution.md).
-// Pure.
+// drift on fresh completions splits into that and an effect of their being new
+// (docs/attribution.md). Pure.
 //
 //   fresh drift = probe drift + visitation shift
 //

@@ -33,8 +33,9 @@ void BindNumerics(Binder& binder, Numerics* field, std::string_view help) {
       help);
 }
 
-// The kind of device that one side of the run computes on. kCuda is a GPU that this process sees (CUDA_VISIBLE_DEVICES), in builds of the cuda preset. An
-// engine uses the first one; a rank of the trainer uses the one with its local rank.
+// The kind of device that one side of the run computes on. kCuda is a GPU that this process sees
+// (CUDA_VISIBLE_DEVICES), in builds of the cuda preset. An engine uses the first one; a rank of the
+// trainer uses the one with its local rank.
 enum class Device { kCpu, kCuda };
 
 // The dtype in which linear layers compute, in the engine (engine.h) and in the policy (policy.h).

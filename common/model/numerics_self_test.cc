@@ -1,7 +1,6 @@
 #include "common/model/numerics_self_test.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <random>
 #include <string>
@@ -37,7 +36,7 @@ absl::Status Broken(const std::string& kernel, InstructionSet set) {
   return absl::FailedPreconditionError(absl::StrCat(
       "this machine does not keep the promise of numerics invariant and exact: ", kernel, " (",
       std::string(InstructionSetName(set)),
-      ") gives other bits for a row alone than in company. Use numerics "
+      ") gives other bits for a row alone than in a batch. Use numerics "
       "fast, or set TANDEM_INSTRUCTION_SET to a lower set, and please report the processor"));
 }
 

@@ -12,7 +12,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/base/json.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"

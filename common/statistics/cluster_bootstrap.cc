@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/statistics/distributions.h"
+#include "common/statistics/sample_statistics.h"
 
 // BCa means bias-corrected and accelerated: the bounds are quantiles of the replicates, at levels
 // shifted by two corrections. The bias correction z0 is the normal quantile of the share of
@@ -25,14 +26,6 @@ uint64_t NextRandom(uint64_t& state) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
   return z ^ (z >> 31);
-}
-
-// Quantile of sorted values, interpolated linearly between order statistics.
-double SortedQuantile(std::span<const double> sorted, double p) {
-  const double rank = p * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<size_t>(rank);
-  if (below + 1 >= sorted.size()) return sorted.back();
-  return sorted[below] + (rank - static_cast<double>(below)) * (sorted[below + 1] - sorted[below]);
 }
 
 double StandardDeviation(std::span<const double> values) {

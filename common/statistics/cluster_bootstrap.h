@@ -1,5 +1,5 @@
 // Confidence intervals for statistics of dependent tokens: the bootstrap resamples whole clusters
-// (completions or groups) with replacement, never single tokens (drift.md section 1).
+// (completions or groups) with replacement, never single tokens (docs/methods.md).
 //
 // A statistic is a function of additive sums, so a replicate costs one weighted sum over clusters.
 // The interval is BCa (Efron 1987), with its levels widened for few clusters as those of a t

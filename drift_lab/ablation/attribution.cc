@@ -7,7 +7,6 @@
 #include "common/base/status_macros.h"
 #include "common/model/model_config.h"
 #include "drift_lab/recompute/capture_weights.h"
-#include "drift_lab/recompute/weights_gate.h"
 
 namespace tandem::drift {
 namespace {
@@ -15,14 +14,13 @@ namespace {
 using offpolicy::Capture;
 using offpolicy::TokenRecord;
 
-AloneSample MeasureAlone(const Capture& capture, const Ladder& ladder) {
+AloneSample MeasureAlone(const Capture& capture, const Ablation& ablation) {
   AloneSample sample;
   for (int64_t s = 0; s < capture.num_completions(); ++s) {
     const int64_t before = sample.num_tokens;
-    for (int64_t t = capture.token_offsets[static_cast<size_t>(s)];
-         t < capture.token_offsets[static_cast<size_t>(s) + 1]; ++t) {
-      const double difference = static_cast<double>(ladder.alone[static_cast<size_t>(t)]) -
-                                ladder.replay.logprobs[static_cast<size_t>(t)];
+    for (int64_t t = capture.begin_of(s); t < capture.begin_of(s + 1); ++t) {
+      const double difference = static_cast<double>(ablation.alone[static_cast<size_t>(t)]) -
+                                ablation.replay.logprobs[static_cast<size_t>(t)];
       if (!std::isfinite(difference)) continue;
       ++sample.num_tokens;
       sample.max_abs = std::max(sample.max_abs, std::abs(difference));
@@ -35,33 +33,31 @@ AloneSample MeasureAlone(const Capture& capture, const Ladder& ladder) {
 }  // namespace
 
 absl::StatusOr<Attribution> Attribute(const AttributionOptions& options,
-                                      const LadderProgress& progress) {
+                                      const PassProgress& progress) {
   TANDEM_ASSIGN_OR_RETURN(Capture capture, offpolicy::ReadCapture(options.capture));
   return AttributeCapture(std::move(capture), options, progress);
 }
 
 absl::StatusOr<Attribution> AttributeCapture(Capture given, const AttributionOptions& options,
-                                             const LadderProgress& progress) {
+                                             const PassProgress& progress) {
   Attribution result{.path = options.capture, .capture = std::move(given)};
   Capture& capture = result.capture;
   const std::string model = options.model.empty() ? capture.manifest.model_path : options.model;
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(model));
   const CaptureWeights weights(&capture, config, options.capture, options.weights);
-  result.findings = CheckComparable(capture, config);
-  TANDEM_ASSIGN_OR_RETURN(const auto of_model, CheckModelAndWeights(capture, model, weights));
-  result.findings.insert(result.findings.end(), of_model.begin(), of_model.end());
+  TANDEM_ASSIGN_OR_RETURN(result.findings, CheckConsistency(capture, config, model, weights));
   if (!result.findings.empty()) return result;
 
-  LadderOptions ladder = {.full = options.full,
-                          .seed = options.seed,
-                          .bootstrap_replicates = options.bootstrap_replicates,
-                          .num_threads = options.num_threads,
-                          .model = model};
+  AblationOptions ablation = {.full = options.full,
+                              .seed = options.seed,
+                              .bootstrap_replicates = options.bootstrap_replicates,
+                              .num_threads = options.num_threads,
+                              .model = model};
   if (capture.manifest.trainer.row_tokens > 0) {
-    ladder.row_tokens = capture.manifest.trainer.row_tokens;
+    ablation.row_tokens = capture.manifest.trainer.row_tokens;
   }
-  TANDEM_ASSIGN_OR_RETURN(result.ladder, ClimbLadder(capture, weights, ladder, progress));
-  capture.proximal_logprobs = result.ladder.proximal;
+  TANDEM_ASSIGN_OR_RETURN(result.ablation, RunAblation(capture, weights, ablation, progress));
+  capture.proximal_logprobs = result.ablation.proximal;
   const offpolicy::CaptureRecord columns = MakeCaptureRecord(capture);
   const TokenRecord record = RecordOf(capture, columns);
   const offpolicy::BootstrapOptions bootstrap{.replicates = options.bootstrap_replicates,
@@ -71,16 +67,17 @@ absl::StatusOr<Attribution> AttributeCapture(Capture given, const AttributionOpt
   for (const offpolicy::SplitBy by : offpolicy::kAllSplits) {
     result.splits.emplace_back(by, BucketDrift(record, by, bootstrap));
   }
-  result.token_parts = SplitTokens(result.ladder);
+  result.token_parts = SplitTokens(result.ablation);
   result.shares = ComputePartShares(record, result.token_parts, bootstrap);
-  result.additive = ComputeAdditiveSplit(
-      record,
-      {result.ladder.replay.logprobs, result.ladder.trainer_cast, result.ladder.trainer_packed},
-      bootstrap);
-  result.alone = MeasureAlone(capture, result.ladder);
+  result.additive =
+      ComputeAdditiveSplit(record,
+                           {result.ablation.replay.logprobs, result.ablation.trainer_cast,
+                            result.ablation.trainer_packed},
+                           bootstrap);
+  result.alone = MeasureAlone(capture, result.ablation);
   result.verdict = Judge({.shares = &result.shares,
-                          .diagnosis = &result.ladder.diagnosis,
-                          .draws = &result.ladder.draws,
+                          .diagnosis = &result.ablation.diagnosis,
+                          .sampler = &result.ablation.sampler,
                           .calibration_z = result.by_sequence.Get("calibration_z"),
                           .calibration_tokens = result.shares.num_tokens});
   return result;

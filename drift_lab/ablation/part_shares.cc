@@ -6,8 +6,6 @@
 #include <map>
 #include <span>
 
-#include "drift_lab/ablation/shapley.h"
-
 namespace tandem::drift {
 namespace {
 
@@ -22,26 +20,27 @@ Measures MeasuresOf(double delta, double threshold) {
   return {delta * delta, std::expm1(delta) - delta, std::abs(delta) > threshold ? 1.0 : 0.0};
 }
 
-// Where the sums of a completion stand in its row: totals, then rungs of the ladder (the factors
-// together are one), then parts, then cells.
+// Where the sums of a completion are in its row: totals, then ablation steps (all factors together
+// are one step), then parts, then cells. Rows of completions add up, so the bootstrap can resample
+// them, and every share is a function of the added row.
 struct Layout {
   size_t num_parts = 0, first_factor = 0, num_factors = 0;
 
-  size_t num_rungs() const { return num_parts - num_factors + (num_factors > 0 ? 1 : 0); }
+  size_t num_steps() const { return num_parts - num_factors + (num_factors > 0 ? 1 : 0); }
   bool is_factor(size_t part) const {
     return part >= first_factor && part < first_factor + num_factors;
   }
-  size_t rung_of(size_t part) const {
+  size_t step_of(size_t part) const {
     if (num_factors == 0 || part <= first_factor) return part;
     return is_factor(part) ? first_factor : part - num_factors + 1;
   }
 
   static constexpr size_t kTokens = 0, kDelta = 1, kAbs = 2;
   static size_t total(size_t measure) { return 3 + measure; }
-  size_t rung(size_t rung, size_t measure, bool last) const {
-    return 3 + kNumMeasures + (rung * kNumMeasures + measure) * 2 + (last ? 1 : 0);
+  size_t increment(size_t step, size_t measure, bool last) const {
+    return 3 + kNumMeasures + (step * kNumMeasures + measure) * 2 + (last ? 1 : 0);
   }
-  size_t mean(size_t part) const { return rung(num_rungs(), 0, false) + 2 * part; }
+  size_t mean(size_t part) const { return increment(num_steps(), 0, false) + 2 * part; }
   size_t mean_abs(size_t part) const { return mean(part) + 1; }
   size_t cell(size_t cell, size_t measure) const {
     return mean(num_parts) + cell * kNumMeasures + measure;
@@ -50,7 +49,7 @@ struct Layout {
   size_t width() const { return cell(num_cells(), 0); }
 };
 
-// Everything about one token, or nothing when a rung is missing.
+// The parts and cells of one token. Read returns false if a step could not score it.
 struct Token {
   std::vector<double> parts, cells;
 
@@ -69,27 +68,27 @@ struct Token {
   }
 };
 
-// The factors' parts of a token as one rung.
-std::vector<double> RungsOf(const Token& token, const Layout& layout) {
-  std::vector<double> rungs(layout.num_rungs());
-  for (size_t i = 0; i < token.parts.size(); ++i) rungs[layout.rung_of(i)] += token.parts[i];
-  return rungs;
+// The parts of a token, with those of all factors added up to one step.
+std::vector<double> StepsOf(const Token& token, const Layout& layout) {
+  std::vector<double> steps(layout.num_steps());
+  for (size_t i = 0; i < token.parts.size(); ++i) steps[layout.step_of(i)] += token.parts[i];
+  return steps;
 }
 
-void AddRungs(const std::vector<double>& rungs, double threshold, const Layout& layout,
+void AddSteps(const std::vector<double>& steps, double threshold, const Layout& layout,
               std::vector<double>& sums) {
   double from_engine = 0, to_trainer = 0;
-  for (const double rung : rungs) to_trainer += rung;
-  for (size_t i = 0; i < rungs.size(); ++i) {
-    const double after = from_engine + rungs[i];
-    // What is left on the trainer's side; exactly 0 behind the last rung.
-    const double left = i + 1 == rungs.size() ? 0 : to_trainer - rungs[i];
+  for (const double step : steps) to_trainer += step;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const double after = from_engine + steps[i];
+    // The sum of the steps that remain on the trainer's side; exactly 0 after the last one.
+    const double left = i + 1 == steps.size() ? 0 : to_trainer - steps[i];
     const Measures up_to = MeasuresOf(after, threshold),
                    before = MeasuresOf(from_engine, threshold);
     const Measures with = MeasuresOf(to_trainer, threshold), without = MeasuresOf(left, threshold);
     for (size_t m = 0; m < kNumMeasures; ++m) {
-      sums[layout.rung(i, m, false)] += up_to[m] - before[m];
-      sums[layout.rung(i, m, true)] += with[m] - without[m];
+      sums[layout.increment(i, m, false)] += up_to[m] - before[m];
+      sums[layout.increment(i, m, true)] += with[m] - without[m];
     }
     from_engine = after;
     to_trainer = left;
@@ -104,7 +103,7 @@ void AddToken(const Token& token, double threshold, const Layout& layout,
   sums[Layout::kAbs] += std::abs(delta);
   const Measures measures = MeasuresOf(delta, threshold);
   for (size_t m = 0; m < kNumMeasures; ++m) sums[Layout::total(m)] += measures[m];
-  AddRungs(RungsOf(token, layout), threshold, layout, sums);
+  AddSteps(StepsOf(token, layout), threshold, layout, sums);
   for (size_t i = 0; i < token.parts.size(); ++i) {
     const double alone =
         layout.is_factor(i) ? token.cells[size_t{1} << (i - layout.first_factor)] : token.parts[i];
@@ -119,7 +118,7 @@ void AddToken(const Token& token, double threshold, const Layout& layout,
 
 double TailThreshold(std::vector<double> abs_deltas) {
   if (abs_deltas.empty()) return 0;
-  const size_t place = std::min(abs_deltas.size() * 99 / 100, abs_deltas.size() - 1);
+  const size_t place = abs_deltas.size() * 99 / 100;
   std::nth_element(abs_deltas.begin(), abs_deltas.begin() + static_cast<std::ptrdiff_t>(place),
                    abs_deltas.end());
   return abs_deltas[place];
@@ -129,16 +128,17 @@ Statistic Ratio(size_t numerator, size_t denominator) {
   return [=](std::span<const double> sums) { return sums[numerator] / sums[denominator]; };
 }
 
-// A rung's share of a measure: from the engine's end (`first`), the trainer's (`last`), or their
-// mean.
-double RungShare(std::span<const double> sums, const Layout& layout, size_t rung, size_t measure,
+// A step's share of a measure: the increment from the engine's end (weight 0), from the trainer's
+// end (weight 1), or their mean (weight 0.5).
+double StepShare(std::span<const double> sums, const Layout& layout, size_t step, size_t measure,
                  double weight_of_last) {
-  const double first = sums[layout.rung(rung, measure, false)];
-  const double last = sums[layout.rung(rung, measure, true)];
+  const double first = sums[layout.increment(step, measure, false)];
+  const double last = sums[layout.increment(step, measure, true)];
   return ((1 - weight_of_last) * first + weight_of_last * last) / sums[Layout::total(measure)];
 }
 
-// Shapley value (or a bound) of factor `i` as a share of all factors together, 0 when they are 0.
+// A factor's share of all factors together, with `weights` over the cells (Shapley or a bound); 0
+// where all factors together have no effect.
 double FactorShareOf(std::span<const double> sums, const Layout& layout, size_t measure,
                      std::span<const double> weights) {
   double share = 0;
@@ -150,13 +150,13 @@ double FactorShareOf(std::span<const double> sums, const Layout& layout, size_t 
 Statistic ShareStatistic(const Layout& layout, size_t part, size_t measure) {
   if (!layout.is_factor(part)) {
     return [=](std::span<const double> sums) {
-      return RungShare(sums, layout, layout.rung_of(part), measure, 0.5);
+      return StepShare(sums, layout, layout.step_of(part), measure, 0.5);
     };
   }
   const auto weights = ShapleyWeights(static_cast<int>(layout.num_factors),
                                       static_cast<int>(part - layout.first_factor));
   return [=](std::span<const double> sums) {
-    return RungShare(sums, layout, layout.rung_of(part), measure, 0.5) *
+    return StepShare(sums, layout, layout.step_of(part), measure, 0.5) *
            FactorShareOf(sums, layout, measure, weights);
   };
 }
@@ -165,15 +165,15 @@ void FillBounds(std::span<const double> total, const Layout& layout, size_t part
                 PartShare& share) {
   for (size_t m = 0; m < kNumMeasures; ++m) {
     MeasureShare& of = share.shares[m];
-    const size_t rung = layout.rung_of(part);
+    const size_t step = layout.step_of(part);
     if (!layout.is_factor(part)) {
-      of.first = RungShare(total, layout, rung, m, 0);
-      of.last = RungShare(total, layout, rung, m, 1);
+      of.first = StepShare(total, layout, step, m, 0);
+      of.last = StepShare(total, layout, step, m, 1);
       continue;
     }
     const int k = static_cast<int>(layout.num_factors);
     const int factor = static_cast<int>(part - layout.first_factor);
-    const double all = RungShare(total, layout, rung, m, 0.5);
+    const double all = StepShare(total, layout, step, m, 0.5);
     of.first = all * FactorShareOf(total, layout, m, AloneWeights(k, factor));
     of.last = all * FactorShareOf(total, layout, m, LastWeights(k, factor));
   }
@@ -238,8 +238,7 @@ PartShares ComputePartShares(const TokenRecord& record, const TokenParts& parts,
     for (MeasureShare& of : share.shares) of.share = *next++;
     FillBounds(total, layout, i, share);
     if (shares.total_mean_abs.value > kLogprobFloor) continue;
-    for (MeasureShare& of : share.shares)
-      of = {.share = {.value = kNaN}, .first = kNaN, .last = kNaN};
+    share.shares.fill({.share = {.value = kNaN}, .first = kNaN, .last = kNaN});
   }
   return shares;
 }

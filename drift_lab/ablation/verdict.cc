@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace tandem::drift {
@@ -17,8 +16,8 @@ bool IsMaterial(const PartShare& share) {
          share.square().low > 0;
 }
 
-// A replay owes the record every bit: one token is evidence, whatever an interval over sequences
-// says of the others.
+// A replay must reproduce every bit of the record, so a single token that differs is evidence, and
+// no interval over sequences is needed.
 bool IsUnexplainedRecord(const PartShare& share, const RecordDiagnosis& diagnosis) {
   return share.part == Part::kRecord && !diagnosis.explained &&
          share.mean_abs.value > kLogprobFloor && share.square().value >= kLeastShare;
@@ -29,7 +28,7 @@ std::string EvidenceOf(const PartShare& share) {
                          share.mean_abs.value);
 }
 
-// A place where numbers differ though nothing about the model was changed: what to measure next.
+// What to measure next where numbers differ although nothing about the model was changed.
 const char* DecidingMeasurement(Part part) {
   switch (part) {
     case Part::kRecord:
@@ -37,8 +36,7 @@ const char* DecidingMeasurement(Part part) {
              "trainer.capture.versions_before, so that more versions of the weights can be tried";
     case Part::kTrainerRecord:
       return "score the same capture twice with the trainer: if the two differ, something is "
-             "random "
-             "(dropout, train mode); if not, the run packed or cast otherwise than it says";
+             "random (dropout, train mode); if not, the run packed or cast otherwise than it says";
     case Part::kEmulation:
       return "the serving engine's instructions round otherwise than fp32 with rounded inputs: set "
              "TANDEM_INSTRUCTION_SET=avx512 on the server and capture again";
@@ -47,7 +45,7 @@ const char* DecidingMeasurement(Part part) {
   }
 }
 
-// What a diagnosis leaves in the record.
+// The question that the diagnosis of the record leaves open.
 OpenQuestion RestOfRecord(const PartShare& share, const RecordDiagnosis& diagnosis) {
   return {absl::StrFormat(
               "%.0f %% of the mean square is in %s, and none of %d hypotheses that were replayed "
@@ -73,21 +71,20 @@ const DiagnosedCause* Diagnosed(const RecordDiagnosis& diagnosis, Part part) {
   return nullptr;
 }
 
-// The draws: what a re-score cannot see has no share in what it measures.
-void JudgeDraws(const VerdictInputs& inputs, Verdict& verdict) {
-  if (inputs.draws->named) {
-    verdict.named.push_back(Named(*inputs.draws->named, {.value = 0}));
+// A fault of sampling has no share, because scoring the tokens again cannot show it.
+void JudgeSampler(const VerdictInputs& inputs, Verdict& verdict) {
+  if (inputs.sampler->named) {
+    verdict.named.push_back(Named(*inputs.sampler->named, {.value = 0}));
     return;
   }
-  if (std::abs(inputs.calibration_z) <= kCalibrationAlarm && !inputs.draws->suspicious) return;
+  if (std::abs(inputs.calibration_z) <= kCalibrationAlarm && !inputs.sampler->suspicious) return;
   verdict.open.push_back(
       {absl::StrFormat(
            "tokens were not drawn from the distribution that was recorded: calibration z "
            "is %.1f over %d tokens",
            inputs.calibration_z, inputs.calibration_tokens),
        "more tokens under the same settings (no one transform is likelier than the others by "
-       "enough yet); "
-       "compare the sampling settings the server applies with those it records"});
+       "enough yet); compare the sampling settings the server applies with those it records"});
 }
 
 }  // namespace
@@ -99,7 +96,7 @@ Verdict Judge(const VerdictInputs& inputs) {
   Interval explained{.value = 0, .low = 0, .high = 0};
   for (const PartShare& share : shares.parts) {
     const DiagnosedCause* const diagnosed = Diagnosed(*inputs.diagnosis, share.part);
-    // A replay that gives the record back needs no share to be believed.
+    // A cause whose replay gives the record back is believed whatever its share is.
     const bool believed = diagnosed != nullptr && share.mean_abs.value > kLogprobFloor;
     if (IsUnexplainedRecord(share, *inputs.diagnosis)) {
       verdict.open.push_back(RestOfRecord(share, *inputs.diagnosis));
@@ -131,7 +128,7 @@ Verdict Judge(const VerdictInputs& inputs) {
     const double nan = std::numeric_limits<double>::quiet_NaN();
     verdict.unexplained = {.value = nan};
   }
-  JudgeDraws(inputs, verdict);
+  JudgeSampler(inputs, verdict);
   return verdict;
 }
 

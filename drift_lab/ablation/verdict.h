@@ -1,10 +1,11 @@
-// Verdict: which causes are named, which are not, and what would decide (drift.md section 3). Pure.
+// Verdict: which causes are named, what stays open, and which measurement would decide
+// (docs/methods.md). Pure.
 //
-// A part of the ladder is named when the interval of its share of the mean square leaves 0 out, the
-// share is at least kLeastShare, and the part is larger than fp32 log-probs can say. The experiment
-// that measured it switched nothing else, so it is its own discriminating measurement. The record
-// and the trainer's record are not causes but places: what is inside the record is named by its
-// diagnosis, and what that leaves stays open.
+// A part of the ablation is named if the interval of its share of the mean square excludes 0, the
+// share is at least kLeastShare, and the part is larger than fp32 log-probs can resolve. The
+// ablation step that measured it changed nothing else, so it is also the measurement that
+// discriminates. The server's record and the trainer's record are places, not causes: the diagnosis
+// names the causes inside the record, and what it leaves unexplained stays open.
 #pragma once
 
 #include <string>
@@ -12,21 +13,21 @@
 
 #include "common/statistics/cluster_bootstrap.h"
 #include "drift_lab/ablation/part_shares.h"
-#include "drift_lab/diagnosis/draw_diagnosis.h"
 #include "drift_lab/diagnosis/record_diagnosis.h"
+#include "drift_lab/diagnosis/sampler_diagnosis.h"
 
 namespace tandem::drift {
 
 inline constexpr double kLeastShare = 0.02;
-// abs(z) of the sampler's calibration that one honest capture in a hundred reaches.
+// The abs(z) of the calibration test that one healthy capture in a hundred exceeds.
 inline constexpr double kCalibrationAlarm = 2.576;
 
 struct NamedCause {
-  std::string cause;  // PartName: "cast", "temperature", ...
-  std::string label;  // with its amount, of a cause inside the record: "top-p 0.95"; else empty
-  offpolicy::Interval share;  // of the mean square; 0 of what a re-score cannot see
+  std::string cause;          // PartName: "cast", "temperature", ...
+  std::string label;          // cause inside the record with its strength: "top-p 0.95"; else empty
+  offpolicy::Interval share;  // of the mean square; 0 for a cause that scoring again cannot show
   StrengthKind kind = StrengthKind::kNone;
-  offpolicy::Interval strength;  // of the dial, where it has one
+  offpolicy::Interval strength;  // of the fault parameter, if the cause has one
   std::string evidence;          // the measurement in words
 };
 
@@ -38,15 +39,15 @@ struct OpenQuestion {
 struct Verdict {
   std::vector<NamedCause> named;  // by share, largest first
   std::vector<OpenQuestion> open;
-  // Share of the mean square that no named cause carries, at least; NaN without a gap.
+  // The share of the mean square that no named cause carries; NaN if there is nothing to explain.
   offpolicy::Interval unexplained;
-  bool nothing_to_explain = false;  // the gap is exactly 0, or below what fp32 log-probs can say
+  bool nothing_to_explain = false;  // the drift is 0, or less than fp32 log-probs can resolve
 };
 
 struct VerdictInputs {
   const PartShares* shares = nullptr;
   const RecordDiagnosis* diagnosis = nullptr;
-  const DrawDiagnosis* draws = nullptr;
+  const SamplerDiagnosis* sampler = nullptr;
   double calibration_z = 0;
   int64_t calibration_tokens = 0;
 };

@@ -1,13 +1,12 @@
-#include "drift_lab/calibration/calibration_page.h"
+#include "drift_lab/calibration/calibration_tables.h"
 
-#include <algorithm>
 #include <cmath>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "drift_lab/pages/interval_json.h"
+#include "drift_lab/pages/report_parts.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::drift {
@@ -32,12 +31,12 @@ std::string Percent(const Count& count) {
                          count.trials, 100 * interval.low, 100 * interval.high);
 }
 
-// A target that is missed stands out; nothing is hidden or rounded into it.
+// Marks a missed target. Nothing is hidden, and no number is rounded to meet its target.
 std::string Marked(std::string text, bool met) {
   return met ? text : absl::StrCat("**", text, "** (missed)");
 }
 
-// The nominal level is not ruled out by so many captures.
+// The target is met if the exact interval of the share contains the nominal level.
 std::string Coverage(const Count& count) {
   if (count.trials == 0) return "–";
   const offpolicy::ShareInterval interval = count.interval();
@@ -47,46 +46,41 @@ std::string Coverage(const Count& count) {
 std::string FalseNames(const CalibrationTables& tables) {
   std::string out =
       "## Without a fault\n\nfp32 on both sides, `fast` numerics, nothing injected. Share of "
-      "captures that name a cause "
-      "though there is none (target: 5 % or less, within sampling error).\n\n";
+      "captures that name a cause though there is none (target: 5 % or less, within sampling "
+      "error).\n\n";
   out += Head({"cause", "named falsely"});
   for (const auto& [cause, count] : tables.false_names) {
     out += Row({absl::StrCat("`", cause, "`"),
                 Marked(Percent(count), count.interval().low <= kMostFalse)});
   }
-  return absl::StrCat(out, "\nNo injectable cause named at all: ", Percent(tables.nulls), ".\n\n");
+  return absl::StrCat(out, "\nNo injectable cause named at all: ", Percent(tables.healthy),
+                      ".\n\n");
 }
 
-const char* KindName(DialKind kind) {
-  switch (kind) {
-    case DialKind::kEstimated:
-      return "estimated";
-    case DialKind::kIdentified:
-      return "identified";
-    case DialKind::kSwitch:
-      break;
-  }
-  return "switch";
+const char* KindName(ParameterKind kind) {
+  return kind == ParameterKind::kEstimated    ? "estimated"
+         : kind == ParameterKind::kIdentified ? "identified"
+                                              : "switch";
 }
 
 std::string Strengths(const CalibrationTables& tables) {
   std::string out =
       "## Strength\n\nInjected against estimated, in natural sizes, over all strengths and as many "
-      "captures without a fault; "
-      "where the cause is not named the estimate is 0. Target: slope 0.9 to 1.1. *Estimated* "
-      "strengths come with a 95 % "
-      "interval from the tokens; *identified* ones are found by a replay that gives the record "
-      "back to the last bit, so "
-      "their bounds are the values that would do so, and hold the truth or are wrong.\n\n";
+      "captures without a fault; where the cause is not named the estimate is 0. Target: slope 0.9 "
+      "to 1.1. *Estimated* strengths come with a 95 % interval from the tokens; *identified* ones "
+      "are "
+      "found by a replay that gives the record back to the last bit, so their bounds are the "
+      "values that would do so, and hold the truth or are wrong.\n\n";
   out += Head({"injector", "fault parameter", "strength is", "slope", "intercept",
                "largest relative error", "95 % interval or bounds hold the truth"});
   for (const InjectorRow& row : tables.injectors) {
-    if (row.kind == DialKind::kSwitch) continue;
-    out += Row({absl::StrCat("`", row.name, "`"), row.dial, KindName(row.kind),
-                Marked(absl::StrFormat("%.3f", row.slope),
-                       row.slope >= kLeastSlope && row.slope <= kLargestSlope),
-                absl::StrFormat("%.3f", row.intercept), absl::StrFormat("%.2g", row.largest_error),
-                row.kind == DialKind::kEstimated ? Coverage(row.covered) : Percent(row.covered)});
+    if (row.kind == ParameterKind::kSwitch) continue;
+    out +=
+        Row({absl::StrCat("`", row.name, "`"), row.parameter, KindName(row.kind),
+             Marked(absl::StrFormat("%.3f", row.slope),
+                    row.slope >= kLeastSlope && row.slope <= kLargestSlope),
+             absl::StrFormat("%.3f", row.intercept), absl::StrFormat("%.2g", row.largest_error),
+             row.kind == ParameterKind::kEstimated ? Coverage(row.covered) : Percent(row.covered)});
   }
   return out + "\n";
 }
@@ -94,10 +88,9 @@ std::string Strengths(const CalibrationTables& tables) {
 std::string Amounts(const CalibrationTables& tables) {
   std::string out =
       "## Size of the mismatch\n\nAn identified fault parameter has no sampling error, but what it "
-      "does to the tokens has: share of captures whose "
-      "95 % interval (cluster bootstrap by group) holds the mean over all captures of that "
-      "injector and strength, pooled over "
-      "strengths. Target: 95 % inside the exact interval of so many captures.\n\n";
+      "does to the tokens has: share of captures whose 95 % interval (cluster bootstrap by group) "
+      "holds the mean over all captures of that injector and strength, pooled over strengths. "
+      "Target: 95 % inside the exact interval of so many captures.\n\n";
   out += Head({"injector", "mean abs(delta)", "k3"});
   for (const InjectorRow& row : tables.injectors) {
     out += Row({absl::StrCat("`", row.name, "`"), Coverage(row.mean_abs_covered),
@@ -117,8 +110,7 @@ std::string Detection(const CalibrationTables& tables) {
   head.push_back("tokens a capture");
   std::string out =
       "## Smallest strength that is found\n\nShare of captures that name the right cause, by "
-      "strength; the smallest of the grid "
-      "from which on at least 95 % do.\n\n" +
+      "strength; the smallest of the grid from which on at least 95 % do.\n\n" +
       Head(head);
   for (const InjectorRow& row : tables.injectors) {
     std::vector<std::string> cells = {absl::StrCat("`", row.name, "`")};
@@ -197,7 +189,7 @@ std::string ToMarkdown(const CalibrationReport& report) {
       kSubjectVersion, "), ", shape.groups, " groups of ", shape.completions, " completions of ",
       shape.tokens,
       " tokens a capture, fp32 on both sides. Captures per injector, over its strengths: ",
-      report.grid.captures, "; without a fault: ", report.grid.nulls,
+      report.grid.captures, "; without a fault: ", report.grid.healthy,
       "; seeds count from 1. Shares stand with their exact 95 % interval. ",
       absl::StrFormat("All trials took %.0f processor minutes.\n\n", report.tables.seconds / 60));
   return out + FalseNames(report.tables) + Strengths(report.tables) + Amounts(report.tables) +

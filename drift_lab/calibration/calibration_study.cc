@@ -11,12 +11,13 @@
 namespace tandem::drift {
 namespace {
 
-// Neighbours in the plan share a server, so a thread takes a few at once.
+// A thread takes this many trials at once, because neighbours in the plan share a server.
 constexpr size_t kTogether = 10;
 
-class Queue {
+// Hands out trials, stores their results and keeps the first error. Thread-safe.
+class TrialQueue {
  public:
-  Queue(std::vector<PlannedTrial> missing, TrialStore& store, const CalibrationHooks& hooks)
+  TrialQueue(std::vector<PlannedTrial> missing, TrialStore& store, const CalibrationHooks& hooks)
       : missing_(std::move(missing)), store_(store), hooks_(hooks) {}
 
   std::span<const PlannedTrial> Next() {
@@ -28,7 +29,7 @@ class Queue {
     return next;
   }
 
-  // Makes one; false when the study is over.
+  // Makes and stores one trial. Returns false if the study is to end.
   bool Make(TrialMaker& maker, const PlannedTrial& trial) {
     if (Stopped()) return false;
     const absl::StatusOr<TrialResult> result = maker.Make(trial);
@@ -83,7 +84,7 @@ absl::Status RunTrials(const Subject& subject, const CaptureShape& shape,
   for (const PlannedTrial& trial : plan) {
     if (!store.Has(trial)) missing.push_back(trial);
   }
-  Queue queue(std::move(missing), store, hooks);
+  TrialQueue queue(std::move(missing), store, hooks);
   const auto work = [&] {
     TrialMaker maker(subject, shape);
     for (auto trials = queue.Next(); !trials.empty(); trials = queue.Next()) {

@@ -14,11 +14,12 @@ using offpolicy::Interval;
 
 constexpr double kLevel = 0.95;
 constexpr double kFoundShare = 0.95;
-// What fp32 may add to a strength that a replay identified: its bounds are widened by it.
+// The relative rounding error of fp32 in a strength that a replay identified; bounds are widened by
+// it.
 constexpr double kIdentifiedSlack = 1e-3;
 constexpr char kNothing[] = "(none)";
 
-// The injectable cause of the largest share; of several with the same, the first.
+// The injectable cause with the largest share (the first of several with the same).
 const NamedInTrial* TopOf(const TrialResult& result) {
   for (const NamedInTrial& named : result.named) {
     if (IsInjectable(named.cause)) return &named;
@@ -38,7 +39,7 @@ bool Holds(const Interval& interval, double value) {
 }
 
 Interval StrengthIn(const Injector& injector, const NamedInTrial& named) {
-  return StrengthOf(injector, {.strength = named.dial});
+  return StrengthOf(injector, {.strength = named.strength});
 }
 
 struct Line {
@@ -55,7 +56,8 @@ struct Line {
   double intercept() const { return (y - slope() * x) / n; }
 };
 
-// Where the mean over the captures of a strength lies in each one's interval.
+// Counts the captures of one strength whose interval of the drift contains its mean over all of
+// them.
 void CountAmounts(const std::vector<const TrialResult*>& captures, InjectorRow& row) {
   double mean_abs = 0, k3 = 0;
   for (const TrialResult* capture : captures) {
@@ -78,9 +80,9 @@ void AddTrial(const Injector& injector, double strength, const TrialResult& resu
   line.Add(strength, estimate.value);
   if (named == nullptr) return;
   row.largest_error = std::max(row.largest_error, std::abs(estimate.value - strength) / strength);
-  if (injector.kind == DialKind::kEstimated) {
+  if (injector.kind == ParameterKind::kEstimated) {
     row.covered.Add(Holds(estimate, strength));
-  } else if (injector.kind == DialKind::kIdentified && estimate.known()) {
+  } else if (injector.kind == ParameterKind::kIdentified && estimate.known()) {
     const double slack = kIdentifiedSlack * strength;
     row.covered.Add(estimate.low - slack <= strength && strength <= estimate.high + slack);
   }
@@ -88,18 +90,18 @@ void AddTrial(const Injector& injector, double strength, const TrialResult& resu
 
 InjectorRow RowOf(const Injector& injector, const Trials& trials) {
   InjectorRow row{.name = std::string(injector.name),
-                  .dial = std::string(injector.dial),
+                  .parameter = std::string(injector.parameter),
                   .kind = injector.kind};
   std::map<double, std::vector<const TrialResult*>> by_strength;
   Line line;
-  int64_t nulls = 0;
+  int64_t num_healthy = 0;
   const size_t per_strength =
       static_cast<size_t>(std::ranges::count_if(trials, [&](const auto& trial) {
         return trial.first.fault == injector.name && trial.first.strength == 1;
       }));
   for (const auto& [trial, result] : trials) {
-    if (trial.fault == "none" && static_cast<size_t>(nulls) < per_strength) {
-      ++nulls;
+    if (trial.fault == "none" && static_cast<size_t>(num_healthy) < per_strength) {
+      ++num_healthy;
       const NamedInTrial* const named = Find(result, PartName(injector.part));
       line.Add(0, named != nullptr ? StrengthIn(injector, *named).value : 0);
     }
@@ -160,7 +162,7 @@ CalibrationTables MakeTables(const Trials& trials) {
   for (const auto& [trial, result] : trials) {
     tables.seconds += result.seconds;
     if (trial.fault == "none") {
-      tables.nulls.Add(TopOf(result) == nullptr);
+      tables.healthy.Add(TopOf(result) == nullptr);
       for (const std::string& cause : causes)
         tables.false_names[cause].Add(Find(result, cause) != nullptr);
     }

@@ -1,9 +1,8 @@
-// Injectors: the faults that the lab is calibrated on, each as a dial whose strength is counted in
-// a natural size, with the cause it must be called by; and faults that the lab must not name. Pure.
+// Injectors: the faults on which the lab is calibrated. Each sets one fault parameter, whose
+// strength is counted in multiples of a natural size, and has the cause that the lab must name.
+// There are also unmodelled faults, for which the lab must name no cause. Pure.
 #pragma once
 
-#include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,24 +15,33 @@
 
 namespace tandem::drift {
 
-// How the strength of a cause is known.
-enum class DialKind {
-  kEstimated,   // from what was drawn: an interval with a chance of being wrong
-  kIdentified,  // by a replay that gives the record back: right or wrong, with no interval to cover
-                // anything
-  kSwitch,      // no strength
+// How the lab finds the strength of a cause.
+enum class ParameterKind {
+  kEstimated,   // from the sampled tokens: with an interval, which may miss the truth
+  kIdentified,  // by a replay that gives the record back: right or wrong, without sampling error
+  kSwitch,      // the cause has no strength
+};
+
+// How a parameter depends on its natural size n and the strength s.
+enum class Scale {
+  kTimes,     // n s
+  kBelowOne,  // 1 - n s
+  kDivided,   // n / s
+  kBits,      // n - log2(s): a rounding error doubles with every bit less
 };
 
 struct Injector {
   const char* name;
-  const char* dial;  // its knob and natural size, for people
-  Part part;         // the cause that it is
-  DialKind kind;
-  std::vector<double>
-      strengths;  // natural sizes; the grid's 1/4, 1/2, 1, 2 where the dial has them
-  void (*turn)(double strength, Fault& fault);
-  // The strength that a cause of `part` speaks of, from its dial; monotone.
-  double (*strength_of)(double dial);
+  const char* parameter;  // the fault parameter and its natural size, for people
+  Part part;              // the cause that it must be named
+  ParameterKind kind;
+  Scale scale = Scale::kTimes;
+  double natural = 1;
+  void (*set)(double value, Fault& fault);  // sets the parameter to a value of it
+  std::vector<double> strengths = {0.25, 0.5, 1, 2};
+
+  void Set(double strength, Fault& fault) const;  // the value of that strength
+  double StrengthOfValue(double value) const;     // the inverse; monotone
 };
 std::span<const Injector> AllInjectors();
 const Injector* InjectorNamed(std::string_view name);  // null: none
@@ -51,10 +59,10 @@ struct UnmodelledFault {
 };
 std::span<const UnmodelledFault> AllUnmodelled();
 
-// Is `cause` (a NamedCause's) one that an injector could have made?
+// True if an injector makes `cause` (a NamedCause's).
 bool IsInjectable(std::string_view cause);
 
-// The strength of a named cause in natural sizes of `injector`, with its interval where it has one.
+// The strength of a named cause in natural sizes of `injector`, with its interval if it has one.
 offpolicy::Interval StrengthOf(const Injector& injector, const NamedCause& cause);
 
 }  // namespace tandem::drift

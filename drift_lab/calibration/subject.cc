@@ -25,11 +25,11 @@ using offpolicy::Capture;
 using rollout::Engine;
 using rollout::FinishedCompletion;
 
-constexpr double kUpdate = 0.02;  // of a tensor's spread, from one version to the next
+constexpr double kUpdate = 0.02;  // change per version, in standard deviations of the tensor
 constexpr char kGarbled[] = "model.layers.1.mlp.up_proj.weight";
 
-// Standard deviation of a fresh tensor: unit residual stream, layers that matter, logits of
-// spread 2.
+// The standard deviation of a fresh tensor. It gives a residual stream of unit size, layers whose
+// output is not negligible against it, and logits with a standard deviation of 2.
 double SpreadOf(const TensorSpec& spec, const ModelConfig& config) {
   if (spec.shape.size() == 1) return 0.1;  // norms, around 1
   if (spec.name == "model.embed_tokens.weight") return config.tie_word_embeddings ? 0.2 : 1;
@@ -48,7 +48,7 @@ std::vector<float> ValuesOf(const HostTensor& tensor) {
   return values;
 }
 
-// Adds `size` times the spread of a fresh tensor.
+// Adds normal noise of `size` times the standard deviation of a fresh tensor.
 HostTensor Moved(const HostTensor& tensor, const ModelConfig& config, double size,
                  RandomNormal& normal) {
   std::vector<float> values = ValuesOf(tensor);
@@ -157,7 +157,7 @@ absl::StatusOr<std::unique_ptr<Subject>> Subject::Make(const std::string& model,
   return subject;
 }
 
-// The model directory itself, or a copy whose config says otherwise.
+// The model directory itself, or a copy with another config.json.
 absl::StatusOr<std::string> Subject::ModelFor(const Fault& fault) const {
   if (fault.unmodelled != Unmodelled::kRotaryBase && fault.unmodelled != Unmodelled::kNormEpsilon)
     return model_;
@@ -181,7 +181,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Subject::Serve(const Fault& fault) const
   options.dtype = ComputeDType::kFp32;
   options.kv_capacity_tokens = 16384;
   options.num_threads = 1;
-  options.faults = fault.dials;
+  options.faults = fault.engine;
   TANDEM_ASSIGN_OR_RETURN(const std::string model, ModelFor(fault));
   TANDEM_ASSIGN_OR_RETURN(auto engine, Engine::Create(model, options));
   RandomNormal normal(99);
@@ -197,10 +197,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Subject::Serve(const Fault& fault) const
   return engine;
 }
 
-absl::StatusOr<Capture> Subject::Draw(Engine& server, const Fault& fault, const CaptureShape& shape,
-                                      uint64_t seed) const {
+absl::StatusOr<Capture> Subject::Sample(Engine& server, const Fault& fault,
+                                        const CaptureShape& shape, uint64_t seed) const {
   std::mt19937_64 random(seed);
-  std::map<int64_t, std::map<int32_t, FinishedCompletion>> drawn;
+  std::map<int64_t, std::map<int32_t, FinishedCompletion>> completions;
   std::vector<rollout::GroupRequest> requests;
   for (int64_t key = 1; key <= shape.groups; ++key) {
     requests.push_back(
@@ -212,7 +212,7 @@ absl::StatusOr<Capture> Subject::Draw(Engine& server, const Fault& fault, const 
     for (rollout::EngineEvent& event : events) {
       auto* const finished = std::get_if<rollout::CompletionFinished>(&event);
       if (finished != nullptr)
-        drawn[finished->key][finished->completion.index] = std::move(finished->completion);
+        completions[finished->key][finished->completion.index] = std::move(finished->completion);
       if (const auto* const failed = std::get_if<rollout::GroupFailed>(&event))
         return failed->status;
     }
@@ -224,7 +224,7 @@ absl::StatusOr<Capture> Subject::Draw(Engine& server, const Fault& fault, const 
     c.group_id.push_back(request.key);
     c.prompt_ids.insert(c.prompt_ids.end(), request.prompt.begin(), request.prompt.end());
     c.prompt_offsets.push_back(static_cast<int64_t>(c.prompt_ids.size()));
-    for (const auto& [index, completion] : drawn.at(request.key)) {
+    for (const auto& [index, completion] : completions.at(request.key)) {
       AppendCompletion(completion, place, request.sampling.seed, c);
     }
   }
@@ -239,7 +239,7 @@ absl::StatusOr<Capture> Subject::Draw(Engine& server, const Fault& fault, const 
   m.servers = {{"in process", std::string(GitCommit()), "fp32", "fast",
                 std::string(InstructionSetName(ActiveInstructionSet())), "keep"}};
   m.weights = weights_;
-  m.injected = rollout::DescribeFaults(fault.dials);
+  m.injected = rollout::DescribeFaults(fault.engine);
   return c;
 }
 

@@ -1,6 +1,6 @@
-// Subject: the model on which the lab is calibrated, in versions that differ as a run's do, and the
-// captures that a server of this project makes of it with a fault behind its claims. Everything is
-// the real thing but the network: the rollout engine draws, the lab attributes.
+// Subject: the model on which the lab is calibrated, in versions that differ as those of a run do,
+// and captures of a server that runs it with an injected fault. Only the network is missing: the
+// real rollout engine samples, and the real lab attributes.
 #pragma once
 
 #include <cstdint>
@@ -17,49 +17,50 @@
 
 namespace tandem::drift {
 
-// Versions 0 .. kSubjectVersion; tokens are drawn under the last one.
+// The subject has versions 0 .. kSubjectVersion; tokens are sampled under the last one.
 inline constexpr int64_t kSubjectVersion = 5;
 
-// Of one capture.
+// The size of one capture.
 struct CaptureShape {
   int groups = 32, completions = 4, tokens = 20;
   int shortest_prompt = 8, longest_prompt = 16;
 };
 
-// Faults that the lab has no hypothesis for.
+// Faults for which the lab has no hypothesis.
 enum class Unmodelled {
   kNone,
   kRotaryBase,     // another base of the rotary frequencies
   kNormEpsilon,    // another epsilon in every norm
-  kGarbledTensor,  // noise on one tensor that no version has
-  kRoundedRecord,  // log-probs written with few decimals
+  kGarbledTensor,  // noise on one tensor
+  kRoundedRecord,  // log-probs recorded with few decimals
 };
 
 struct Fault {
-  rollout::EngineFaults dials;
+  rollout::EngineFaults engine;
   Unmodelled unmodelled = Unmodelled::kNone;
   double amount = 0;  // of the unmodelled one
 };
 
 class Subject {
  public:
-  // `model`: a directory with config.json and tokenizer; its weights are written anew: normal, as
-  // wide as gives next-token distributions of one to four nats, from `seed`. A version differs from
-  // the one before by 2 % of every tensor's spread. Versions go to `directory`/captures/weights.
-  //   errors of file_system.h, ReadModelConfig
+  // `model` is a directory with config.json and tokenizer, in which new weights are written: normal
+  // numbers from `seed`, of a size that gives next-token distributions with one to four nats of
+  // entropy. A version differs from the one before by 2 % of every tensor's standard deviation.
+  // Versions are written to `directory`/captures/weights.
+  //   any error of file_system.h and ReadModelConfig
   static absl::StatusOr<std::unique_ptr<Subject>> Make(const std::string& model,
                                                        const std::string& directory, uint64_t seed);
 
-  // A server with that fault, every version pushed to it. One thread of its own.
+  // A server with that fault, to which every version was pushed. It has one thread.
   absl::StatusOr<std::unique_ptr<rollout::Engine>> Serve(const Fault& fault) const;
 
-  // Random prompts, and what the server draws after them; claims are those of a healthy one. No
-  // trainer has seen it.
-  absl::StatusOr<offpolicy::Capture> Draw(rollout::Engine& server, const Fault& fault,
-                                          const CaptureShape& shape, uint64_t seed) const;
+  // Samples completions of random prompts. The capture claims a healthy server and has no trainer's
+  // log-probs.
+  absl::StatusOr<offpolicy::Capture> Sample(rollout::Engine& server, const Fault& fault,
+                                            const CaptureShape& shape, uint64_t seed) const;
 
   const std::string& model() const { return model_; }
-  // Where a capture of it would lie: what the paths in it are relative to.
+  // The directory to which the paths in a capture are relative.
   std::string capture_path() const { return directory_ + "/captures/drawn"; }
   const ModelConfig& config() const { return config_; }
 

@@ -13,7 +13,7 @@
 namespace tandem::drift {
 namespace {
 
-// Different prompts and draws for every trial, whatever else is in the plan.
+// A seed per trial, so that prompts and samples do not depend on the rest of the plan.
 uint64_t SeedOf(const PlannedTrial& trial) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : absl::StrCat(trial.fault, "/", trial.strength, "/", trial.seed)) {
@@ -49,7 +49,7 @@ std::vector<PlannedTrial> PlanTrials(const CalibrationGrid& grid) {
       plan.push_back({name, strength, static_cast<uint64_t>(seed)});
     }
   };
-  add("none", 0, grid.nulls);
+  add("none", 0, grid.healthy);
   for (const Injector& injector : AllInjectors()) {
     const int strengths = static_cast<int>(injector.strengths.size());
     for (const double strength : injector.strengths) {
@@ -77,7 +77,7 @@ absl::StatusOr<Fault> FaultOf(const PlannedTrial& trial) {
   for (const std::string& name : std::vector<std::string>(absl::StrSplit(trial.fault, '+'))) {
     const Injector* const injector = InjectorNamed(name);
     if (injector == nullptr) return absl::NotFoundError(absl::StrCat("no injector \"", name, "\""));
-    injector->turn(trial.strength, fault);
+    injector->Set(trial.strength, fault);
   }
   return fault;
 }
@@ -91,7 +91,8 @@ absl::StatusOr<TrialResult> TrialMaker::Make(const PlannedTrial& trial) {
     served_strength_ = trial.strength;
   }
   const uint64_t seed = SeedOf(trial);
-  TANDEM_ASSIGN_OR_RETURN(offpolicy::Capture capture, subject_.Draw(*server_, fault, shape_, seed));
+  TANDEM_ASSIGN_OR_RETURN(offpolicy::Capture capture,
+                          subject_.Sample(*server_, fault, shape_, seed));
   AttributionOptions options{.capture = subject_.capture_path(), .seed = seed, .num_threads = 1};
   options.model = subject_.model();
   options.bootstrap_replicates = 400;

@@ -1,4 +1,5 @@
-// Trial: one capture with a known fault, attributed; and the plan of all of them.
+// Trial: one capture with a known fault, and what the lab says about it; and the plan of all
+// trials.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,8 @@
 
 namespace tandem::drift {
 
-// What a trial is of. `fault`: an injector's name, two with a + between them, an unmodelled
-// fault's, or "none".
+// `fault` is the name of an injector, of two injectors joined by '+', or of an unmodelled fault, or
+// "none".
 struct PlannedTrial {
   std::string fault;
   double strength = 0;
@@ -23,39 +24,39 @@ struct PlannedTrial {
 
 struct NamedInTrial {
   std::string cause;
-  double share = 0;          // of the mean square
-  offpolicy::Interval dial;  // strength as the verdict has it
+  double share = 0;              // of the mean square
+  offpolicy::Interval strength;  // as in the verdict: a value of the fault parameter
 };
 
 struct TrialResult {
   bool comparable = true;
   std::vector<NamedInTrial> named;  // largest share first
   bool open = false;                // the verdict has an open question
-  double unexplained = 0;           // share
+  double unexplained = 0;           // share of the mean square
   int64_t num_tokens = 0;
-  offpolicy::Interval mean_abs, k3;  // of the whole gap, by group
+  offpolicy::Interval mean_abs, k3;  // of the whole drift; the intervals resample groups
   double seconds = 0;
 };
 
 struct CalibrationGrid {
   std::vector<std::string> faults;  // only these; empty: all
-  int captures = 200;  // of each injector, over all its strengths; an eighth of a pair, a quarter
-                       // of an unmodelled fault
-  int nulls = 200;
+  // Captures of each injector, over all its strengths. A pair has an eighth of that, an unmodelled
+  // fault a quarter.
+  int captures = 200;
+  int healthy = 200;  // captures without a fault
 };
 std::vector<PlannedTrial> PlanTrials(const CalibrationGrid& grid);
 
-// The fault of a trial.
 //   NOT_FOUND  no such injector
 absl::StatusOr<Fault> FaultOf(const PlannedTrial& trial);
 
-// Makes trials, one after the other; keeps the server of the last fault. Use from one thread.
+// Makes trials one after the other, and keeps the server of the last fault. Use from one thread.
 class TrialMaker {
  public:
   explicit TrialMaker(const Subject& subject, const CaptureShape& shape)
       : subject_(subject), shape_(shape) {}
 
-  //   errors of Subject and of AttributeCapture
+  //   any error of Subject and AttributeCapture
   absl::StatusOr<TrialResult> Make(const PlannedTrial& trial);
 
  private:

@@ -25,9 +25,9 @@ std::string HeaderOf(const TrialStudy& study) {
   return json.dump() + "\n";
 }
 
-ordered_json ToJson(double number) { return JsonNumberAs<ordered_json>(number); }
-ordered_json ToJson(const Interval& interval) {
-  return {ToJson(interval.value), ToJson(interval.low), ToJson(interval.high)};
+ordered_json NumberJson(double number) { return JsonNumberAs<ordered_json>(number); }
+ordered_json IntervalJson(const Interval& interval) {
+  return {NumberJson(interval.value), NumberJson(interval.low), NumberJson(interval.high)};
 }
 
 double NumberOf(const ordered_json& json) {
@@ -40,20 +40,21 @@ Interval IntervalOf(const ordered_json& json) {
 std::string LineOf(const PlannedTrial& trial, const TrialResult& result) {
   ordered_json named = ordered_json::array();
   for (const NamedInTrial& one : result.named) {
-    named.push_back(
-        {{"cause", one.cause}, {"share", ToJson(one.share)}, {"dial", ToJson(one.dial)}});
+    named.push_back({{"cause", one.cause},
+                     {"share", NumberJson(one.share)},
+                     {"dial", IntervalJson(one.strength)}});
   }
   const ordered_json json = {{"fault", trial.fault},
-                             {"strength", ToJson(trial.strength)},
+                             {"strength", NumberJson(trial.strength)},
                              {"seed", trial.seed},
                              {"comparable", result.comparable},
                              {"named", named},
                              {"open", result.open},
-                             {"unexplained", ToJson(result.unexplained)},
+                             {"unexplained", NumberJson(result.unexplained)},
                              {"tokens", result.num_tokens},
-                             {"mean_abs", ToJson(result.mean_abs)},
-                             {"k3", ToJson(result.k3)},
-                             {"seconds", ToJson(result.seconds)}};
+                             {"mean_abs", IntervalJson(result.mean_abs)},
+                             {"k3", IntervalJson(result.k3)},
+                             {"seconds", NumberJson(result.seconds)}};
   return json.dump() + "\n";
 }
 
@@ -123,7 +124,7 @@ absl::Status TrialStore::Add(const PlannedTrial& trial, const TrialResult& resul
   const std::string line = LineOf(trial, result);
   MutexLock lock(&mu_);
   TANDEM_RETURN_IF_ERROR(file_->Append(line));
-  trials_.insert(TrialOf(ordered_json::parse(line)));  // digits and all as a resumed study reads it
+  trials_.insert(TrialOf(ordered_json::parse(line)));  // with the digits that the file has
   return absl::OkStatus();
 }
 

@@ -1,6 +1,6 @@
-// TrialStore: finished trials in a file of JSON lines, so that a calibration of hours goes on where
-// it was interrupted. The first line says what the trials are of (format, commit of the lab,
-// subject's seed and shape): trials of something else are refused, not mixed. Thread-safe.
+// TrialStore: finished trials in a file of JSON lines, so that an interrupted calibration continues
+// where it was. The first line has the format, and the subject's seed and shape; a file with
+// another first line is refused, so that trials of different studies are never mixed. Thread-safe.
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@
 
 namespace tandem::drift {
 
-// Goes up whenever the same trial gives other numbers.
+// To be raised whenever the same trial gives other numbers.
 inline constexpr int kTrialFormat = 1;
 
 struct TrialStudy {
@@ -26,10 +26,10 @@ struct TrialStudy {
 
 class TrialStore {
  public:
-  // Makes the file, or reads the trials it has. A last line that an interruption cut short is
-  // dropped.
-  //   INVALID_ARGUMENT  "PATH:LINE: ..." another line is no trial; trials of another study or
-  //   format errors of file_system.h
+  // Creates the file, or reads its trials. A last line that an interruption cut short is dropped.
+  //   INVALID_ARGUMENT  "PATH:LINE: ...": a line is not a trial, or the trials are of another study
+  //                     or format
+  //   any error of file_system.h
   static absl::StatusOr<std::unique_ptr<TrialStore>> Open(const std::string& path,
                                                           const TrialStudy& study);
 

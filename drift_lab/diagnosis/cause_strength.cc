@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <map>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -16,15 +15,15 @@ namespace {
 using offpolicy::Capture;
 using offpolicy::Interval;
 
-// Interval of sum(d r) / sum(d^2) over completions.
+// The least-squares step of the residual r along the direction d, sum(d r) / sum(d^2), with its
+// interval over completions.
 Interval StepInterval(const Capture& capture, const std::function<double(size_t)>& direction,
                       const std::vector<float>& predicted,
                       const offpolicy::BootstrapOptions& options) {
   offpolicy::ClusterSums clusters{.num_sums = 2};
   for (int64_t s = 0; s < capture.num_completions(); ++s) {
     double along = 0, squares = 0;
-    for (int64_t t = capture.token_offsets[static_cast<size_t>(s)];
-         t < capture.token_offsets[static_cast<size_t>(s) + 1]; ++t) {
+    for (int64_t t = capture.begin_of(s); t < capture.begin_of(s + 1); ++t) {
       const auto place = static_cast<size_t>(t);
       const double d = direction(place),
                    r = Residual(capture.behaviour_logprobs[place], predicted[place]);
@@ -38,7 +37,7 @@ Interval StepInterval(const Capture& capture, const std::function<double(size_t)
   return offpolicy::BootstrapIntervals(clusters, {&slope, 1}, options).front();
 }
 
-// A value that moved by `step`: its interval around the value.
+// The interval of a value, from that of the step that led to it.
 Interval Around(double value, const Interval& step, double scale) {
   const double low = value + scale * (step.low - step.value),
                high = value + scale * (step.high - step.value);
@@ -57,8 +56,8 @@ void FillTemperature(const Capture& capture, const Attempt& all,
   cause.evidence = "the gap is linear in log p + H within every context, with that slope";
 }
 
-// The nearest values to the found one that did not give the record back, all else equal. Unknown
-// where none was tried below it.
+// The nearest values to the found one that did not give the record back, all else equal. Unknown if
+// no smaller value was tried.
 Interval MinPBracket(const RecordHypothesis& found, std::span<const Tried> tried) {
   double low = 0, high = 1;
   for (const Tried& other : tried) {
@@ -73,7 +72,8 @@ Interval MinPBracket(const RecordHypothesis& found, std::span<const Tried> tried
   return {.value = found.min_p, .low = low, .high = high};
 }
 
-// Values of top-p and top-k that would have kept the same sets: none lighter, no drawn token cut.
+// The bounds are the values of top-p and top-k that would have retained the same sets: no sampled
+// token is cut, and no retained set has less mass than p.
 void FillFilter(Part part, const Attempt& attempt, std::span<const Tried> tried,
                 DiagnosedCause& cause) {
   const RecordHypothesis& h = attempt.hypothesis;
@@ -85,7 +85,8 @@ void FillFilter(Part part, const Attempt& attempt, std::span<const Tried> tried,
     lightest = std::min<double>(lightest, attempt.scores.kept_mass[t]);
   }
   cause.kind = StrengthKind::kExact;
-  cause.evidence = "every record stands above its replay by log(1 / kept mass) of that filter";
+  cause.evidence =
+      "every record is above its replay by log(1 / retained probability mass) of that filter";
   if (part == Part::kTopP) {
     cause.strength = {.value = h.top_p, .low = heaviest_above, .high = lightest};
     cause.label = absl::StrFormat("top-p %.4g", h.top_p);
@@ -114,10 +115,10 @@ std::string SourceOf(const OtherWeights& weights) {
                                       : absl::StrCat(weights.versions_before, " versions before");
 }
 
-void FillWeights(const Capture& capture, const Attempt& attempt, const Attempt& without,
-                 const Attempt& all, const offpolicy::BootstrapOptions& bootstrap,
-                 DiagnosedCause& cause) {
-  const OtherWeights& weights = *attempt.hypothesis.weights;
+void FillWeights(const Capture& capture, const ReplayedCause& found,
+                 const offpolicy::BootstrapOptions& bootstrap, DiagnosedCause& cause) {
+  const Attempt& all = found.all;
+  const OtherWeights& weights = *found.attempt.hypothesis.weights;
   const std::string what = weights.tensors.size() == 1 ? weights.tensors.front() : "all weights";
   cause.evidence = "the replay under those weights gives the record back";
   if (weights.amount == 1) {
@@ -128,11 +129,12 @@ void FillWeights(const Capture& capture, const Attempt& attempt, const Attempt& 
     cause.strength = {.value = k, .low = k, .high = k};
     return;
   }
-  // The effect of a small change of the amount is the effect of all of it, per amount.
+  // To first order, the effect of a small change of the amount is the whole effect divided by the
+  // amount.
   const Interval step = StepInterval(
       capture,
       [&](size_t t) {
-        return (double{attempt.predicted[t]} - without.predicted[t]) / weights.amount;
+        return (double{found.attempt.predicted[t]} - found.without.predicted[t]) / weights.amount;
       },
       all.predicted, bootstrap);
   cause.kind = all.fit.exact() ? StrengthKind::kExact : StrengthKind::kInterval;
@@ -141,7 +143,7 @@ void FillWeights(const Capture& capture, const Attempt& attempt, const Attempt& 
       absl::StrFormat("%s %.4g of the way to %s", what, weights.amount, SourceOf(weights));
 }
 
-// A group's prompt is computed once: groups are what is stale or not.
+// A group's prompt is computed once, so a whole group is stale or not.
 void FillStalePrefix(const Capture& capture, const Attempt& attempt, DiagnosedCause& cause) {
   std::set<int32_t> groups, stale;
   for (int64_t s = 0; s < capture.num_completions(); ++s) {
@@ -149,7 +151,7 @@ void FillStalePrefix(const Capture& capture, const Attempt& attempt, DiagnosedCa
     if (attempt.hypothesis.stale_rows[static_cast<size_t>(s)])
       stale.insert(capture.group[static_cast<size_t>(s)]);
   }
-  const auto count = static_cast<int64_t>(stale.size()), of = static_cast<int64_t>(groups.size());
+  const int64_t count = std::ssize(stale), of = std::ssize(groups);
   const offpolicy::ShareInterval interval = offpolicy::JeffreysInterval(count, of, 0.95);
   cause.kind = StrengthKind::kInterval;
   cause.strength = {.value = static_cast<double>(count) / static_cast<double>(of),
@@ -165,20 +167,20 @@ void FillStalePrefix(const Capture& capture, const Attempt& attempt, DiagnosedCa
 
 }  // namespace
 
-DiagnosedCause DescribeReplayed(const Capture& capture, Part part, const Attempt& attempt,
-                                const Attempt& without, const Attempt& all,
+DiagnosedCause DescribeReplayed(const Capture& capture, const ReplayedCause& found,
                                 std::span<const Tried> tried,
                                 const offpolicy::BootstrapOptions& bootstrap) {
-  DiagnosedCause cause{.part = part};
+  DiagnosedCause cause{.part = found.part};
+  const Attempt& attempt = found.attempt;
   const RecordHypothesis& h = attempt.hypothesis;
-  switch (part) {
+  switch (found.part) {
     case Part::kTemperature:
-      FillTemperature(capture, all, bootstrap, cause);
+      FillTemperature(capture, found.all, bootstrap, cause);
       break;
     case Part::kTopP:
     case Part::kTopK:
     case Part::kMinP:
-      FillFilter(part, attempt, tried, cause);
+      FillFilter(found.part, attempt, tried, cause);
       break;
     case Part::kBodyBits:
       FillBits(h.precision.body_bits, "inputs of linear layers", cause);
@@ -206,7 +208,7 @@ DiagnosedCause DescribeReplayed(const Capture& capture, Part part, const Attempt
       FillStalePrefix(capture, attempt, cause);
       break;
     default:
-      FillWeights(capture, attempt, without, all, bootstrap, cause);
+      FillWeights(capture, found, bootstrap, cause);
       break;
   }
   return cause;

@@ -1,4 +1,4 @@
-// CauseStrength: what a diagnosed cause is called, how strong it is, and how sure that is. Pure.
+// Describes a diagnosed cause: its label, its strength and the interval of the strength. Pure.
 #pragma once
 
 #include <span>
@@ -9,13 +9,19 @@
 
 namespace tandem::drift {
 
-// A cause that was replayed: `attempt` over all completions holds it, `without` is what the causes
-// before it gave, `all` what all causes together give. Temperature and amounts of weights: cluster
-// bootstrap of the last least-squares step. Top-p and top-k: the values that keep the same
-// sets; min-p: those between the nearest ones of `tried` that do not. Stale prefixes: the share of
-// flagged groups.
-DiagnosedCause DescribeReplayed(const offpolicy::Capture& capture, Part part,
-                                const Attempt& attempt, const Attempt& without, const Attempt& all,
+// A cause that was found by a replay, and what its description needs.
+struct ReplayedCause {
+  Part part;
+  const Attempt& attempt;  // over all completions, with this cause and those before it
+  const Attempt& without;  // with the causes before it
+  const Attempt& all;      // with all causes
+};
+
+// Strengths: a temperature or an amount of weights has the interval of the last least-squares step,
+// by cluster bootstrap over completions. Top-p and top-k have the values that retain the same sets
+// of ids as bounds; min-p the nearest values among `tried` that do not. A stale prefix has the
+// share of flagged groups.
+DiagnosedCause DescribeReplayed(const offpolicy::Capture& capture, const ReplayedCause& cause,
                                 std::span<const Tried> tried,
                                 const offpolicy::BootstrapOptions& bootstrap);
 

@@ -13,9 +13,9 @@ namespace {
 using offpolicy::Interval;
 
 constexpr int kEmRounds = 60;
-constexpr double kLeastEta = 1e-3;  // below: no second component to speak of
-// KS distances that one believed fit in a thousand exceeds, 1.95 / sqrt(n), and a little for the
-// terms of third order that the normal leaves out.
+constexpr double kLeastEta = 1e-3;  // a smaller share is not a second component
+// A right fit has a larger Kolmogorov-Smirnov distance than 1.95 / sqrt(n) once in a thousand. The
+// slack is for the terms of third order that the normal approximation leaves out.
 constexpr double kKsFactor = 1.95, kKsSlack = 0.015;
 
 struct Mixture {
@@ -24,7 +24,7 @@ struct Mixture {
 
 struct Tokens {
   std::vector<double> residual, scale, spread;  // spread: 1 - q
-  std::vector<double> logprob, place;  // place: how many tokens of the completion stand before
+  std::vector<double> logprob, place;           // place: number of tokens before, in the completion
   std::vector<uint64_t> context;
   std::vector<int32_t> cluster;  // 0 .. num_clusters - 1
   int32_t num_clusters = 0;
@@ -52,7 +52,7 @@ Tokens Usable(const NoiseInputs& in) {
   return tokens;
 }
 
-// u of every token, given the size of its noise on average.
+// u of every token, given the mean square of its noise.
 std::vector<double> Standardise(const Tokens& tokens, double mean_square) {
   std::vector<double> u(tokens.residual.size());
   for (size_t t = 0; t < u.size(); ++t) {
@@ -65,7 +65,8 @@ double MeanSquare(const Mixture& m) {
   return m.sigma * m.sigma * (1 - m.eta + m.eta * m.factor * m.factor);
 }
 
-// EM for two zero-mean normals that share no scale; tokens count `times` their cluster.
+// EM for one zero-mean normal, or for two with different scales. Token t counts times(t), so that a
+// resample of clusters is a weighting of the same tokens.
 template <typename Times>
 Mixture FitMixture(const Tokens& tokens, const Times& times, bool two) {
   const std::vector<double> start = Standardise(tokens, 0);
@@ -90,7 +91,7 @@ Mixture FitMixture(const Tokens& tokens, const Times& times, bool two) {
     for (size_t t = 0; t < u.size(); ++t) {
       const double n = times(t);
       if (n == 0) continue;
-      double share = 0;  // that the token's noise was of the wide kind
+      double share = 0;  // probability that the token's noise is of the wide component
       if (two) {
         const double z = u[t] / fit.sigma, zw = z / fit.factor;
         const double log_odds =
@@ -140,8 +141,8 @@ double Correlation(const std::vector<double>& a, const std::vector<double>& b) {
   return variances > 0 ? (ab - sa * sb / n) / std::sqrt(variances) : 0;
 }
 
-// The largest abs(z) of what noise is independent of. Sizes are cut off, so that a heavy tail is
-// one token among others.
+// The largest abs(z) of the correlations of abs(u) with what noise is independent of. abs(u) is
+// clamped, so that a token of the heavy tail does not outweigh the others.
 double DependenceOf(const Tokens& tokens, const Mixture& fit) {
   constexpr double kCut = 2.5;
   const std::vector<double> u = Standardise(tokens, MeanSquare(fit));
@@ -159,8 +160,8 @@ double DependenceOf(const Tokens& tokens, const Mixture& fit) {
       {z(size, tokens.logprob), z(size, tokens.place), z(size, tokens.spread), z(before, after)});
 }
 
-// Of tokens against the first of their context: how often equal tokens after equal ids have equal
-// residuals.
+// The share of tokens that have the same residual as the first token with the same context, among
+// tokens that are not the first of theirs.
 double RepeatedShare(const Tokens& tokens) {
   constexpr double kEqual = 2e-5;
   constexpr double kLeastPairs = 3;
@@ -175,7 +176,7 @@ double RepeatedShare(const Tokens& tokens) {
   return pairs >= kLeastPairs ? equal / pairs : 0;
 }
 
-// Intervals of a fit by drawing completions again.
+// Fills in the intervals of a fit, by resampling completions.
 void FillIntervals(const Tokens& tokens, const Mixture& fit, bool two,
                    const offpolicy::BootstrapOptions& options, NoiseFit& out) {
   out.sigma.value = fit.sigma;
@@ -219,11 +220,9 @@ NoiseFit FitNoise(const NoiseInputs& inputs, const offpolicy::BootstrapOptions& 
   const Mixture one = FitMixture(tokens, once, false);
   if (one.sigma == 0) return out;
   out.largest_distance = kKsFactor / std::sqrt(static_cast<double>(out.num_tokens)) + kKsSlack;
-  const double of_one = KsDistance(tokens, one);
   const Mixture two = FitMixture(tokens, once, true);
-  const double of_two = KsDistance(tokens, two);
-  // A second component must earn its two parameters: the bulk fits one normal even where the tail
-  // does not, so the likelihood decides, not the distance alone.
+  // The gain of log-likelihood decides whether there is a second component, because the distance is
+  // small as soon as most tokens fit one normal.
   double gain = 0;
   const std::vector<double> u1 = Standardise(tokens, MeanSquare(one)),
                             u2 = Standardise(tokens, MeanSquare(two));
@@ -234,10 +233,11 @@ NoiseFit FitNoise(const NoiseInputs& inputs, const offpolicy::BootstrapOptions& 
             std::log(two.sigma) + z1 * z1 / 2 + std::log(one.sigma);
   }
   out.heavy_tail = gain > 10 && two.eta > kLeastEta && two.factor > 1.5;
-  out.distance = out.heavy_tail ? of_two : of_one;
-  out.dependence = DependenceOf(tokens, out.heavy_tail ? two : one);
+  const Mixture& chosen = out.heavy_tail ? two : one;
+  out.distance = KsDistance(tokens, chosen);
+  out.dependence = DependenceOf(tokens, chosen);
   out.repeated = RepeatedShare(tokens);
-  FillIntervals(tokens, out.heavy_tail ? two : one, out.heavy_tail, options, out);
+  FillIntervals(tokens, chosen, out.heavy_tail, options, out);
   return out;
 }
 

@@ -16,9 +16,9 @@ using offpolicy::Capture;
 
 constexpr size_t kMostCauses = 3;
 constexpr int kRefinements = 3;
-// A hypothesis goes on to the next round when it takes this share of the difference away, or
-// matches that share of tokens more; at the end it is named when everything is explained, or when
-// it took this much.
+// A cause is kept for the next round if it removes kLeastGain of the difference, or makes that
+// share of the tokens match. In the end it is named if everything is explained, or if it removed
+// kLeastGainAlone.
 constexpr double kLeastGain = 0.1, kLeastGainAlone = 0.5;
 
 double GainOf(const Fit& before, const Fit& after) {
@@ -26,15 +26,14 @@ double GainOf(const Fit& before, const Fit& after) {
   return std::max(1 - after.mean_abs / before.mean_abs, after.matched - before.matched);
 }
 
-// Completions whose record differs first, and a few that do not: what only some rows have is seen
-// by both.
+// The completions on which hypotheses are tried: mostly some whose record differs, and a few whose
+// record does not, so that a fault of only some rows can be recognised.
 std::vector<bool> ScreenOf(const Capture& capture, const EngineScores& claimed,
                            const DiagnosisOptions& options) {
   std::vector<size_t> differing, same;
   for (int64_t s = 0; s < capture.num_completions(); ++s) {
     bool differs = false;
-    for (int64_t t = capture.token_offsets[static_cast<size_t>(s)];
-         t < capture.token_offsets[static_cast<size_t>(s) + 1]; ++t) {
+    for (int64_t t = capture.begin_of(s); t < capture.begin_of(s + 1); ++t) {
       const auto place = static_cast<size_t>(t);
       differs |= std::abs(Residual(capture.behaviour_logprobs[place], claimed.logprobs[place])) >
                  kSameLogprob;
@@ -50,7 +49,7 @@ std::vector<bool> ScreenOf(const Capture& capture, const EngineScores& claimed,
       if (taken >= 4 * count || (taken >= count && tokens <= 0)) break;
       screen[s] = true;
       ++taken;
-      tokens -= static_cast<int64_t>(capture.ids(static_cast<int64_t>(s)).size());
+      tokens -= std::ssize(capture.ids(static_cast<int64_t>(s)));
     }
   };
   take(differing, options.screened_completions, options.screened_tokens);
@@ -58,11 +57,11 @@ std::vector<bool> ScreenOf(const Capture& capture, const EngineScores& claimed,
   return screen;
 }
 
-// Of every token: what was drawn after what.
+// A hash of every token and all ids before it.
 std::vector<uint64_t> ContextsOf(const Capture& capture) {
   std::vector<uint64_t> contexts;
   for (int64_t s = 0; s < capture.num_completions(); ++s) {
-    uint64_t context = HashTokenIds(capture.prompt(capture.group[static_cast<size_t>(s)]));
+    uint64_t context = HashTokenIds(capture.prompt_of(s));
     for (const int32_t id : capture.ids(s)) {
       const int32_t words[] = {static_cast<int32_t>(context), static_cast<int32_t>(context >> 32),
                                id};
@@ -87,7 +86,7 @@ class Diagnosis {
   absl::StatusOr<RecordDiagnosis> Run();
 
  private:
-  // A cause on the way: its replay holds those before it.
+  // A cause found so far; its replay includes those before it.
   struct Step {
     Part part;
     Attempt attempt;  // over all completions, once Finish has run
@@ -118,7 +117,7 @@ class Diagnosis {
   RecordDiagnosis out_;
 };
 
-// Rows that are shifted against `predicted` [T], which holds the shifts that are known already.
+// Finds rows that are shifted against `predicted` [T], which includes the shifts found so far.
 void Diagnosis::FindShifts(const std::vector<float>& predicted) {
   std::vector<int> shift =
       EstimateShifts(capture_.behaviour_logprobs, predicted, capture_.token_offsets, kSameLogprob)
@@ -130,12 +129,12 @@ void Diagnosis::FindShifts(const std::vector<float>& predicted) {
   if (out_.shifts.num_shifted > 0) search_.Shift(out_.shifts.shift);
 }
 
-// One more cause; false when no family takes enough away.
+// Adds one more cause; false if no family removes enough.
 absl::StatusOr<bool> Diagnosis::AddBest() {
   Attempt best = base_;
   for (const FamilySearch family : AllFamilies()) {
     TANDEM_ASSIGN_OR_RETURN(Attempt attempt, Report(family(search_, base_)));
-    // One cause of a kind: what a family already holds is refined, not added.
+    // There is one cause per family: a cause that is already held is refined and not added again.
     const bool held = std::ranges::any_of(
         steps_, [&](const Step& step) { return FamilyOf(step.part) == family; });
     if (!held && attempt.fit.mean_abs < best.fit.mean_abs) best = std::move(attempt);
@@ -152,7 +151,7 @@ absl::StatusOr<bool> Diagnosis::AddBest() {
   return true;
 }
 
-// Each cause again over what the others leave.
+// Searches each cause again, over what the others leave.
 absl::Status Diagnosis::Refine() {
   for (int round = 0; round < kRefinements && steps_.size() > 1 && !base_.fit.exact(); ++round) {
     const double before = base_.fit.mean_abs;
@@ -175,7 +174,7 @@ absl::Status Diagnosis::Search() {
     if (!added) break;
     TANDEM_RETURN_IF_ERROR(Refine());
     if (base_.fit.exact()) break;
-    // Rows may be seen to be shifted only once the rest is right.
+    // Some shifts can be recognised only once the other causes are accounted for.
     const int64_t shifted = out_.shifts.num_shifted;
     FindShifts(base_.scores.logprobs);
     if (out_.shifts.num_shifted == shifted) continue;
@@ -184,17 +183,15 @@ absl::Status Diagnosis::Search() {
   return absl::OkStatus();
 }
 
-// The causes found, one after the other, over all completions.
+// Replays the causes found, one after the other, over all completions.
 absl::Status Diagnosis::ReplayAll() {
   const RecordHypothesis all = base_.hypothesis;
   search_.Screen({});
   RecordHypothesis so_far;
-  Attempt before = {.scores = claimed_, .predicted = claimed_.logprobs};
   for (Step& step : steps_) {
     so_far.Adopt(step.part, all);
     if (step.part == Part::kStalePrefix) {
-      // Which rows are stale was decided on the screen only.
-      const Attempt base = before;
+      // The stale rows are known for the screen only, so they are searched again.
       RecordHypothesis open = so_far;
       open.Clear(Part::kStalePrefix);
       TANDEM_ASSIGN_OR_RETURN(Attempt without, search_.Try(open, step.part));
@@ -204,7 +201,6 @@ absl::Status Diagnosis::ReplayAll() {
       TANDEM_ASSIGN_OR_RETURN(step.attempt, Report(search_.Try(so_far, step.part)));
     }
     step.attempt.part = step.part;
-    before = step.attempt;
   }
   return absl::OkStatus();
 }
@@ -212,7 +208,7 @@ absl::Status Diagnosis::ReplayAll() {
 absl::Status Diagnosis::Finish() {
   TANDEM_RETURN_IF_ERROR(ReplayAll());
   if (steps_.empty()) return absl::OkStatus();
-  // What only tokens off the screen show: a kept set that is lighter still, a later position.
+  // Tokens off the screen may show more: a retained set of less mass, or a later position.
   base_ = steps_.back().attempt;
   if (base_.fit.exact()) return absl::OkStatus();
   FindShifts(base_.scores.logprobs);
@@ -223,14 +219,13 @@ absl::Status Diagnosis::Finish() {
   return ReplayAll();
 }
 
-// What no replay explains: noise?
+// Is noise what no replay explains?
 void Diagnosis::FitRest() {
   const std::vector<float>& predicted = out_.predictions.back();
   const EngineScores& scores = steps_.empty() ? claimed_ : steps_.back().attempt.scores;
   out_.after = FitOf(capture_.behaviour_logprobs, predicted);
   out_.explained = out_.after.identical() || (!out_.causes.empty() && out_.after.exact());
-  if (out_.explained) return;
-  if (!options_.same_arithmetic) return;
+  if (out_.explained || !options_.same_arithmetic) return;
   std::vector<double> residual(predicted.size());
   for (size_t t = 0; t < residual.size(); ++t) {
     residual[t] = -Residual(capture_.behaviour_logprobs[t], predicted[t]);
@@ -251,9 +246,12 @@ void Diagnosis::Describe() {
   for (size_t i = 0; i < steps_.size(); ++i) {
     Attempt none;
     none.predicted = out_.predictions.back();
-    out_.causes.push_back(DescribeReplayed(capture_, steps_[i].part, steps_[i].attempt,
-                                           i == 0 ? none : steps_[i - 1].attempt,
-                                           steps_.back().attempt, search_.tried(), bootstrap_));
+    out_.causes.push_back(DescribeReplayed(capture_,
+                                           {.part = steps_[i].part,
+                                            .attempt = steps_[i].attempt,
+                                            .without = i == 0 ? none : steps_[i - 1].attempt,
+                                            .all = steps_.back().attempt},
+                                           search_.tried(), bootstrap_));
     out_.predictions.push_back(steps_[i].attempt.predicted);
   }
 }
@@ -271,7 +269,7 @@ absl::StatusOr<RecordDiagnosis> Diagnosis::Run() {
     out_.causes.push_back(DescribeNoise(out_.noise));
     out_.predictions.push_back(capture_.behaviour_logprobs);
   } else if (!out_.explained) {
-    // Nothing vouches for a small part of a difference that is not understood.
+    // Without an explanation of the whole difference, causes with a small gain are not credible.
     while (!steps_.empty() && steps_.back().gain < kLeastGainAlone) {
       steps_.pop_back();
       out_.causes.pop_back();

@@ -9,8 +9,8 @@
 namespace tandem::drift {
 namespace {
 
-// Mean abs(record[t] - replay[t - shift]) where both exist; infinite where one of them is not a
-// number.
+// The mean of abs(record[t] - replay[t - shift]) over tokens where both exist; infinite if one of
+// them is not finite.
 double DistanceAt(std::span<const float> record, std::span<const float> replay, int shift) {
   const auto n = static_cast<int64_t>(record.size());
   double sum = 0, count = 0;
@@ -27,7 +27,8 @@ double DistanceAt(std::span<const float> record, std::span<const float> replay, 
 }  // namespace
 
 int ShiftOf(std::span<const float> record, std::span<const float> replay, double floor) {
-  // How much nearer a shifted row must be: other causes may be at work beside the shift.
+  // A shifted row must be this many times nearer. It need not be equal, because there may be other
+  // causes.
   constexpr double kNearer = 4;
   const double in_place = DistanceAt(record, replay, 0);
   if (!(in_place > floor) || !std::isfinite(in_place)) return 0;

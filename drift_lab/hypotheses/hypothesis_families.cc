@@ -1,5 +1,7 @@
 #include "drift_lab/hypotheses/hypothesis_families.h"
 
+#include <map>
+
 namespace tandem::drift {
 
 std::span<const FamilySearch> AllFamilies() {
@@ -12,32 +14,20 @@ std::span<const FamilySearch> AllFamilies() {
 }
 
 FamilySearch FamilyOf(Part part) {
-  switch (part) {
-    case Part::kTemperature:
-      return SearchTemperature;
-    case Part::kTopP:
-      return SearchTopP;
-    case Part::kTopK:
-      return SearchTopK;
-    case Part::kMinP:
-      return SearchMinP;
-    case Part::kFirstId:
-      return SearchFirstId;
-    case Part::kBodyBits:
-      return SearchBodyBits;
-    case Part::kHeadBits:
-      return SearchHeadBits;
-    case Part::kKvBits:
-      return SearchKvBits;
-    case Part::kRotaryBits:
-      return SearchRotaryBits;
-    case Part::kKvQuantisation:
-      return SearchKvQuantisation;
-    case Part::kStalePrefix:
-      return SearchStalePrefix;
-    default:
-      return SearchWeights;
-  }
+  static const std::map<Part, FamilySearch> families = {
+      {Part::kTemperature, SearchTemperature},
+      {Part::kTopP, SearchTopP},
+      {Part::kTopK, SearchTopK},
+      {Part::kMinP, SearchMinP},
+      {Part::kFirstId, SearchFirstId},
+      {Part::kBodyBits, SearchBodyBits},
+      {Part::kHeadBits, SearchHeadBits},
+      {Part::kKvBits, SearchKvBits},
+      {Part::kRotaryBits, SearchRotaryBits},
+      {Part::kKvQuantisation, SearchKvQuantisation},
+      {Part::kStalePrefix, SearchStalePrefix}};
+  const auto found = families.find(part);
+  return found == families.end() ? SearchWeights : found->second;
 }
 
 }  // namespace tandem::drift

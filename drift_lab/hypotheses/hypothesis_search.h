@@ -1,7 +1,8 @@
-// HypothesisSearch: tries hypotheses about a record on a few completions and says how much of the
-// difference each leaves. The families of hypotheses (hypothesis_families.h) are searched with it.
+// HypothesisSearch: replays hypotheses about a record on a few completions (the screen), and
+// measures how much of the difference between record and replay each hypothesis leaves. The
+// families of hypotheses (hypothesis_families.h) use it.
 //
-// Use from one thread. Cost: one engine pass over the screened completions for every Try.
+// Use from one thread. Every Try costs one engine pass over the screened completions.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +16,11 @@
 
 namespace tandem::drift {
 
-// Two fp32 log-probs closer than this are the same: a few units in the last place of a sum over a
-// vocabulary.
+// Two fp32 log-probs that differ by less are considered equal: a few units in the last place of a
+// sum over a vocabulary.
 inline constexpr double kSameLogprob = 2e-5;
-// Differences count up to this many nats, so that one impossible token does not outweigh all
-// others.
+// Differences are clamped to this many nats, so that one token of probability 0 does not outweigh
+// all others.
 inline constexpr double kLargestResidual = 5;
 
 // How far a prediction is from the record.
@@ -28,36 +29,36 @@ struct Fit {
   double matched = 1;   // share of tokens within kSameLogprob
   int64_t num_tokens = 0;
 
-  // Is a hypothesis right, but perhaps for an edge that one token in two hundred shows, or that all
-  // together are too small for anything to be said of?
+  // True if the hypothesis is right, except perhaps at an edge that one token in two hundred shows,
+  // or if what it leaves is below what fp32 can resolve.
   bool exact() const { return num_tokens > 0 && (matched >= 0.995 || mean_abs <= kLogprobFloor); }
-  // Is there nothing to explain?
+  // True if nothing is left to explain.
   bool identical() const { return num_tokens > 0 && matched == 1; }
 };
 
-// record - prediction of a token, within +- kLargestResidual (a prediction of -inf: the positive
-// end); NaN where either is unknown.
+// record - prediction for one token, clamped to +- kLargestResidual, so a prediction of -inf gives
+// the positive end. NaN if either is unknown.
 double Residual(float record, float predicted);
 Fit FitOf(const std::vector<float>& record, const std::vector<float>& predicted);
 
-// Residual of every token of `to` against `from`: [T].
+// The residual of every token of `to` against `from`, [T].
 std::vector<double> Residuals(const std::vector<float>& to, const std::vector<float>& from);
 
 struct Attempt {
   RecordHypothesis hypothesis;
-  Part part = Part::kRecord;     // what it changed last
-  EngineScores scores;           // log-prob, entropy and kept mass where shifts put them
+  Part part = Part::kRecord;     // what the hypothesis changed last
+  EngineScores scores;           // log-probs, entropies and retained probability mass are shifted
   std::vector<float> predicted;  // [T] what would have been recorded; NaN outside the screen
   Fit fit;
 };
 
-// What was tried: did it give back every token that was looked at?
+// A hypothesis that was tried, and whether it gave back the record of every screened token.
 struct Tried {
   RecordHypothesis hypothesis;
   bool identical = false;
 };
 
-// `attempt` becomes `best` where it leaves less.
+// Replaces `best` by `attempt` if `attempt` leaves less.
 void KeepBetter(Attempt attempt, Attempt& best);
 
 class HypothesisSearch {
@@ -65,8 +66,8 @@ class HypothesisSearch {
   HypothesisSearch(const offpolicy::Capture& capture, RecordReplay& replay, rollout::ScorePath path)
       : capture_(capture), replay_(replay), path_(path) {}
 
-  // Completions [S] to look at from here on (empty: all), and at which tokens their log-probs
-  // stand.
+  // From now on, only the completions `wanted` [S] are replayed (empty: all), and their log-probs
+  // are shifted by `shifts` [S] tokens.
   void Screen(std::vector<bool> wanted) { wanted_ = std::move(wanted); }
   void Shift(std::vector<int> shifts) { shifts_ = std::move(shifts); }
 
@@ -75,7 +76,6 @@ class HypothesisSearch {
   const offpolicy::Capture& capture() const { return capture_; }
   RecordReplay& replay() { return replay_; }
   const std::vector<bool>& wanted() const { return wanted_; }
-  double claimed_temperature() const { return capture_.manifest.sampling.temperature; }
   const std::vector<Tried>& tried() const { return tried_; }
   int64_t num_tries() const { return static_cast<int64_t>(tried_.size()); }
 

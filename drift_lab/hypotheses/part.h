@@ -1,15 +1,15 @@
-// Part: what separates two neighbouring rungs of the ladder: the vocabulary of an attribution.
-// Pure.
+// Part: what separates two neighbouring steps of an ablation. Parts are the vocabulary of an
+// attribution. Pure.
 #pragma once
 
 #include <string_view>
 
 namespace tandem::drift {
 
-// In the order of the ladder, from the server's record to the trainer's.
+// In the order of the ablation, from the server's record to the trainer's.
 enum class Part {
-  kRecord,  // of the record, what no cause below explains
-  // Causes inside the record, each found by replaying it (record_diagnosis.h):
+  kRecord,  // the part of the record that none of the causes below explains
+  // Causes inside the record, each found by a replay (record_diagnosis.h):
   kLogitNoise,
   kHeavyTail,
   kShift,
@@ -30,27 +30,25 @@ enum class Part {
   kPath,       // decode against prefill
   kCarriedKv,  // KV kept across an install against KV of the token's own version
   kEmulation,  // the serving engine against the fp32 engine that is rounded like it
+  // Factors: precision of the linear layers, of the head and of KV; weights as served.
   kBody,
   kHead,
   kKv,
-  kCast,           // factors: precision of linear layers, of the head, of KV; weights as served
+  kCast,
   kKernels,        // engine against trainer, everything else equal
   kLayout,         // trainer alone against packed as in training
-  kStaleness,      // masters of the version that drew the token against those now
+  kStaleness,      // masters of the version that sampled the token against those now
   kTrainerRecord,  // the trainer's replay against what it recorded
 };
 
 std::string_view PartName(Part part);         // "record", ...
 std::string_view PartDescription(Part part);  // for people
 
-// Is it a place where two numbers differ, rather than a cause?
+// True if the part is a place where two numbers differ, and not a cause.
 bool IsPlace(Part part);
 
-// Was it found inside the record, by a hypothesis?
-bool IsDiagnosed(Part part);
-
-// Mean absolute gap below which two fp32 log-probs are the same number: a few units in the last
-// place of a log-prob of typical size. Nobody asks for shares of that.
+// Mean absolute drift, in nats, below which fp32 cannot tell two log-probs apart: a few units in
+// the last place of a log-prob of typical size. No shares are computed of less.
 inline constexpr double kLogprobFloor = 2e-6;
 
 }  // namespace tandem::drift

@@ -5,7 +5,6 @@
 
 #include "common/base/status_macros.h"
 #include "drift_lab/hypotheses/hypothesis_families.h"
-#include "rollout_server/engine/sampling/score_options.h"
 
 namespace tandem::drift {
 namespace {
@@ -14,7 +13,7 @@ using rollout::SitePrecision;
 
 constexpr int kMostBits = 23;
 
-// How much two predictions differ, rms over tokens where both are finite.
+// The root mean square difference of two predictions, over tokens where both are finite.
 double Distance(const std::vector<float>& a, const std::vector<float>& b) {
   double squares = 0, count = 0;
   for (size_t t = 0; t < a.size(); ++t) {
@@ -26,8 +25,10 @@ double Distance(const std::vector<float>& a, const std::vector<float>& b) {
   return count > 0 ? std::sqrt(squares / count) : 0;
 }
 
-// Of a dial in bits: tries `first`, then the bits at which its effect would have the residual's
-// size, and their neighbours. `base` without the dial says what the effect is.
+// Searches a number of bits: tries `first`, then the number at which the effect would have the size
+// of the residual, and its two neighbours. A rounding error halves with every bit, so the log2 of
+// the ratio of the two sizes is the distance in bits. The effect is measured against `base` without
+// the parameter.
 template <typename Set>
 absl::StatusOr<Attempt> SearchBits(HypothesisSearch& search, const Attempt& base, Part part,
                                    int first, int fewest, int most, const Set& set) {
@@ -51,7 +52,7 @@ absl::StatusOr<Attempt> SearchBits(HypothesisSearch& search, const Attempt& base
     return effect;
   };
   TANDEM_ASSIGN_OR_RETURN(const double effect, attempt(first));
-  if (!(effect > 0) || !(wanted > 0)) return best;  // the dtype rounds as much already
+  if (!(effect > 0) || !(wanted > 0)) return best;  // the dtype already rounds as much
   const int guess =
       std::clamp(first - static_cast<int>(std::lround(std::log2(wanted / effect))), fewest, most);
   for (const int bits : {guess, guess + 1, guess - 1}) {
@@ -63,25 +64,22 @@ absl::StatusOr<Attempt> SearchBits(HypothesisSearch& search, const Attempt& base
 
 absl::StatusOr<Attempt> SearchSite(HypothesisSearch& search, const Attempt& base, Part part,
                                    int SitePrecision::*site) {
-  // A bf16 engine keeps 8 bits of some sites by itself.
+  // A bf16 engine already rounds some sites to 8 bits.
   constexpr int kFirst = 7;
   return SearchBits(search, base, part, kFirst, 2, kMostBits,
                     [site](int bits, RecordHypothesis& h) { h.precision.*site = bits; });
 }
 
-// Positions read the cache from the first one that differs from the record on; -1: none does.
+// The first position, over all completions, at which the record differs from the replay; -1: none.
 int64_t FirstPositionThatDiffers(const HypothesisSearch& search, const Attempt& base) {
   const offpolicy::Capture& capture = search.capture();
   int64_t first = -1;
   for (int64_t s = 0; s < capture.num_completions(); ++s) {
-    const auto prompt =
-        static_cast<int64_t>(capture.prompt(capture.group[static_cast<size_t>(s)]).size());
-    for (int64_t t = capture.token_offsets[static_cast<size_t>(s)];
-         t < capture.token_offsets[static_cast<size_t>(s) + 1]; ++t) {
+    for (int64_t t = capture.begin_of(s); t < capture.begin_of(s + 1); ++t) {
       const auto place = static_cast<size_t>(t);
       const double residual = Residual(capture.behaviour_logprobs[place], base.predicted[place]);
       if (!(std::abs(residual) > kSameLogprob)) continue;
-      const int64_t position = prompt - 1 + t - capture.token_offsets[static_cast<size_t>(s)];
+      const int64_t position = std::ssize(capture.prompt_of(s)) - 1 + t - capture.begin_of(s);
       if (first < 0 || position < first) first = position;
       break;
     }
@@ -111,7 +109,7 @@ absl::StatusOr<Attempt> SearchKvQuantisation(HypothesisSearch& search, const Att
   constexpr int kFirst = 8, kFewest = 2, kMost = 16;
   const int64_t from = FirstPositionThatDiffers(search, base);
   Attempt best = base;
-  // From the start, or from where the record begins to differ.
+  // The cache is quantised from its start, or from where the record begins to differ.
   for (const int64_t position : {int64_t{0}, from}) {
     if (best.fit.exact() || position < 0) break;
     TANDEM_ASSIGN_OR_RETURN(Attempt attempt,

@@ -14,48 +14,22 @@ bool RecordHypothesis::Has(Part part) const {
 void RecordHypothesis::Clear(Part part) { Adopt(part, RecordHypothesis()); }
 
 void RecordHypothesis::Adopt(Part part, const RecordHypothesis& other) {
-  switch (part) {
-    case Part::kTemperature:
-      temperature = other.temperature;
-      break;
-    case Part::kTopP:
-      top_p = other.top_p;
-      break;
-    case Part::kTopK:
-      top_k = other.top_k;
-      break;
-    case Part::kMinP:
-      min_p = other.min_p;
-      break;
-    case Part::kFirstId:
-      first_id = other.first_id;
-      break;
-    case Part::kBodyBits:
-      precision.body_bits = other.precision.body_bits;
-      break;
-    case Part::kHeadBits:
-      precision.head_bits = other.precision.head_bits;
-      break;
-    case Part::kKvBits:
-      precision.kv_bits = other.precision.kv_bits;
-      break;
-    case Part::kRotaryBits:
-      precision.rotary_bits = other.precision.rotary_bits;
-      break;
-    case Part::kKvQuantisation:
-      kv_quantisation = other.kv_quantisation;
-      break;
-    case Part::kOtherVersion:
-    case Part::kInterpolation:
-    case Part::kTensor:
-      weights = other.weights;
-      break;
-    case Part::kStalePrefix:
-      stale_prefix = other.stale_prefix;
-      stale_rows = other.stale_rows;
-      break;
-    default:
-      break;
+  if (part == Part::kTemperature) temperature = other.temperature;
+  if (part == Part::kTopP) top_p = other.top_p;
+  if (part == Part::kTopK) top_k = other.top_k;
+  if (part == Part::kMinP) min_p = other.min_p;
+  if (part == Part::kFirstId) first_id = other.first_id;
+  if (part == Part::kBodyBits) precision.body_bits = other.precision.body_bits;
+  if (part == Part::kHeadBits) precision.head_bits = other.precision.head_bits;
+  if (part == Part::kKvBits) precision.kv_bits = other.precision.kv_bits;
+  if (part == Part::kRotaryBits) precision.rotary_bits = other.precision.rotary_bits;
+  if (part == Part::kKvQuantisation) kv_quantisation = other.kv_quantisation;
+  if (part == Part::kOtherVersion || part == Part::kInterpolation || part == Part::kTensor) {
+    weights = other.weights;
+  }
+  if (part == Part::kStalePrefix) {
+    stale_prefix = other.stale_prefix;
+    stale_rows = other.stale_rows;
   }
 }
 

@@ -1,6 +1,6 @@
-// RecordHypothesis: what a server may have done behind its claims, in a form that an honest engine
-// can replay. Pure. A hypothesis that is right leaves nothing of the difference between record and
-// replay, because the engine repeats itself bit for bit (docs/numerics.md).
+// RecordHypothesis: what a server may have computed other than it claims, in a form that a healthy
+// engine can replay. The right hypothesis leaves no difference between record and replay, because
+// the engine repeats its results bit for bit (docs/numerics.md). Pure.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@
 
 namespace tandem::drift {
 
-// Weights computed with in place of the claimed: theta + amount (theta' - theta), theta' of another
-// version, in all tensors or in one.
+// The weights used in place of the claimed ones: theta + amount (theta' - theta), where theta' is
+// of another version, in all tensors or in one.
 struct OtherWeights {
   static constexpr int64_t kInitial = -1;
-  int64_t versions_before =
-      1;  // theta' is of so many versions before the claimed one; kInitial: the first
+  // theta' is this many versions before the claimed one; kInitial: it is the model directory's.
+  int64_t versions_before = 1;
   std::vector<std::string> tensors;  // sorted; empty: all
   double amount = 1;
 
@@ -27,32 +27,32 @@ struct OtherWeights {
 };
 
 struct RecordHypothesis {
-  double temperature = 1;  // times the claimed one
-  int64_t top_k = 0;       // where tighter than claimed
+  double temperature = 1;  // factor of the claimed temperature
+  int64_t top_k = 0;       // filters act where they are tighter than the claimed ones
   double top_p = 1, min_p = 0;
   rollout::SitePrecision precision;
   rollout::KvQuantisation kv_quantisation;
   std::optional<OtherWeights> weights;
-  int32_t first_id = -1;  // computed in place of the prompts' first id; -1: as claimed
-  int64_t stale_prefix =
-      0;  // KV of prompts but their last token is of so many versions before; 0: off
+  int32_t first_id = -1;  // replaces the first id of the prompts; -1: as claimed
+  // The KV of prompts, except their last token, is of this many versions before; 0: off.
+  int64_t stale_prefix = 0;
   std::vector<bool> stale_rows;  // [S] completions with such a prompt; empty: none
 
-  // Is the dial of `part` turned? Clear turns it back.
+  // True if the parameter of `part` differs from the claim. Clear resets it.
   bool Has(Part part) const;
   void Clear(Part part);
-  // Turns it as it is in `other`.
+  // Sets the parameter of `part` to its value in `other`.
   void Adopt(Part part, const RecordHypothesis& other);
 
-  // Claims and hypothesis together, as far as options say them.
+  // The claims combined with the hypothesis, as far as ScoreOptions can express it.
   rollout::ScoreOptions Transforms(const rollout::ScoreOptions& claims) const;
 
   friend bool operator==(const RecordHypothesis&, const RecordHypothesis&) = default;
 };
 
-// Of completions whose log-probs stand at the wrong tokens (record_shift.h): the replay as it would
-// have been recorded, [T]; NaN at tokens that nothing is known about. `shifts` [S], `offsets` [S +
-// 1].
+// The replay as it would have been recorded by completions whose log-probs are at the wrong tokens
+// (record_shift.h), [T]; NaN at tokens whose record is then unknown. `shifts` is [S], `offsets` is
+// [S + 1].
 std::vector<float> ShiftRows(const std::vector<float>& replay, const std::vector<int>& shifts,
                              const std::vector<int64_t>& offsets);
 

@@ -19,7 +19,7 @@ using rollout::ScoreSegment;
 constexpr int64_t kInitialVersion = -1;
 constexpr size_t kTensorsKept = 3, kHypothesesKept = 3;
 
-// Servers that recompute, drain or abort leave no KV of other weights behind.
+// Servers that recompute, drain or abort at an install keep no KV of other weights.
 bool ServersCarryKv(const Capture& capture, const std::set<int64_t>& versions) {
   const auto& servers = capture.manifest.servers;
   const bool keep = servers.empty() || servers.front().in_flight.empty() ||
@@ -32,10 +32,8 @@ bool ServersCarryKv(const Capture& capture, const std::set<int64_t>& versions) {
 std::vector<bool> HavingVersion(const Capture& capture, int64_t version) {
   std::vector<bool> wanted(static_cast<size_t>(capture.num_completions()));
   for (int64_t s = 0; s < capture.num_completions(); ++s) {
-    const auto begin =
-        capture.weight_version.begin() + capture.token_offsets[static_cast<size_t>(s)];
-    const auto end =
-        capture.weight_version.begin() + capture.token_offsets[static_cast<size_t>(s) + 1];
+    const auto begin = capture.weight_version.begin() + capture.begin_of(s);
+    const auto end = capture.weight_version.begin() + capture.begin_of(s + 1);
     wanted[static_cast<size_t>(s)] = std::find(begin, end, version) != end;
   }
   return wanted;
@@ -76,16 +74,15 @@ absl::StatusOr<EngineScores> RecordReplay::ScoreKept(const RecordHypothesis& hyp
     TANDEM_ASSIGN_OR_RETURN(stale[version], Staged(version - hypothesis.stale_prefix, {}));
   }
   const auto segments = [&](int64_t s) {
-    const auto begin = static_cast<size_t>(capture_.token_offsets[static_cast<size_t>(s)]);
-    const auto end = static_cast<size_t>(capture_.token_offsets[static_cast<size_t>(s) + 1]);
-    const auto prompt =
-        static_cast<int64_t>(capture_.prompt(capture_.group[static_cast<size_t>(s)]).size());
+    const auto begin = static_cast<size_t>(capture_.begin_of(s));
+    const auto end = static_cast<size_t>(capture_.begin_of(s + 1));
+    const auto prompt = std::ssize(capture_.prompt_of(s));
     std::vector<ScoreSegment> out;
     if (Stale(hypothesis, s) && prompt > 1) {
       out.push_back({prompt - 1, stale.at(capture_.weight_version[begin])});
     }
     for (size_t t = begin; t < end; ++t) {
-      // The last position of a version's run predicts its last token.
+      // A segment ends with the position that predicts the last token of a run of one version.
       if (t + 1 < end && capture_.weight_version[t + 1] == capture_.weight_version[t]) continue;
       out.push_back(
           {prompt + static_cast<int64_t>(t - begin), staged.at(capture_.weight_version[t])});
@@ -101,9 +98,9 @@ absl::StatusOr<EngineScores> RecordReplay::ScoreEach(const RecordHypothesis& hyp
                                                      const ScoreOptions& options) {
   EngineScores scores(capture_.num_tokens());
   for (const int64_t version : versions_) {
-    std::vector<bool> of_version = HavingVersion(capture_, version);
-    for (size_t s = 0; s < wanted.size(); ++s) of_version[s] = of_version[s] && wanted[s];
-    if (std::ranges::find(of_version, true) == of_version.end()) continue;
+    std::vector<bool> with_version = HavingVersion(capture_, version);
+    for (size_t s = 0; s < wanted.size(); ++s) with_version[s] = with_version[s] && wanted[s];
+    if (std::ranges::find(with_version, true) == with_version.end()) continue;
     const rollout::StagedWeights* staged = nullptr;
     const rollout::StagedWeights* stale = nullptr;
     TANDEM_ASSIGN_OR_RETURN(staged, Staged(version, hypothesis.weights));
@@ -111,19 +108,19 @@ absl::StatusOr<EngineScores> RecordReplay::ScoreEach(const RecordHypothesis& hyp
       TANDEM_ASSIGN_OR_RETURN(stale, Staged(version - hypothesis.stale_prefix, {}));
     }
     const auto segments = [&](int64_t s) {
-      const auto prompt =
-          static_cast<int64_t>(capture_.prompt(capture_.group[static_cast<size_t>(s)]).size());
-      const auto length = static_cast<int64_t>(capture_.ids(s).size());
+      const auto prompt = std::ssize(capture_.prompt_of(s)), length = std::ssize(capture_.ids(s));
       std::vector<ScoreSegment> out;
       if (Stale(hypothesis, s) && prompt > 1) out.push_back({prompt - 1, stale});
       out.push_back({prompt + length, staged});
       return out;
     };
-    TANDEM_ASSIGN_OR_RETURN(const EngineScores of,
-                            engine_.Score(capture_, of_version, options, progress_,
+    TANDEM_ASSIGN_OR_RETURN(const EngineScores scored,
+                            engine_.Score(capture_, with_version, options, progress_,
                                           {.first_id = hypothesis.first_id, .segments = segments}));
     for (int64_t t = 0; t < capture_.num_tokens(); ++t) {
-      if (capture_.weight_version[static_cast<size_t>(t)] == version) scores.Take(of, t, t + 1);
+      if (capture_.weight_version[static_cast<size_t>(t)] == version) {
+        scores.Take(scored, t, t + 1, t);
+      }
     }
   }
   return scores;
@@ -215,12 +212,13 @@ absl::StatusOr<const rollout::StagedWeights*> RecordReplay::Staged(
     tensors = *served;
   }
   TANDEM_ASSIGN_OR_RETURN(auto staged, engine_.Stage(std::move(tensors)));
-  // One pass needs a hypothesis for every version at once; claimed weights stay.
-  const auto of_hypothesis = [](const auto& kept) { return kept.first.second.has_value(); };
-  if (static_cast<size_t>(std::ranges::count_if(staged_, of_hypothesis)) >=
+  // Claimed weights are kept. One pass needs a hypothesis's weights for every version at once, so
+  // as many of them are kept.
+  const auto is_hypothesis = [](const auto& kept) { return kept.first.second.has_value(); };
+  if (static_cast<size_t>(std::ranges::count_if(staged_, is_hypothesis)) >=
       std::max(kHypothesesKept, versions_.size())) {
     std::erase_if(staged_, [&](const auto& kept) {
-      return of_hypothesis(kept) && kept.first.second != other;
+      return is_hypothesis(kept) && kept.first.second != other;
     });
   }
   return (staged_[key] = std::move(staged)).get();

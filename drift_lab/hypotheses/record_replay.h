@@ -1,9 +1,9 @@
-// RecordReplay: a capture's log-probs as the serving engine would have recorded them under a
-// hypothesis, token by token under the weights that computed its position. Free of protobuf and
-// LibTorch.
+// RecordReplay: computes a capture's log-probs as the serving engine would have recorded them under
+// a hypothesis. Each position is computed under the weights that the server had at that time. Free
+// of protobuf and LibTorch.
 //
-// Use from one thread. Memory: packed weights of every version in the capture, and a few
-// hypotheses'.
+// Use from one thread. Memory: packed weights of every version in the capture, and those of a few
+// hypotheses.
 #pragma once
 
 #include <cstdint>
@@ -24,39 +24,42 @@
 
 namespace tandem::drift {
 
-// How to replay, beside the hypothesis.
+// How the engine replays a hypothesis.
 struct ReplayWay {
   rollout::ScorePath path = rollout::ScorePath::kPrefill;
-  bool alone = false;
-  bool own_version_only = false;  // every token under its own version, KV and all
+  bool alone = false;             // one completion at a time
+  bool own_version_only = false;  // every token and its KV under the token's own version
 };
 
 class RecordReplay {
  public:
-  // `model`: directory; its weights are what servers started from. All must outlive this object.
+  // `model` is the directory with the weights that servers started from. All arguments must outlive
+  // this object.
   RecordReplay(const offpolicy::Capture& capture, const CaptureWeights& weights,
                EngineForward& engine, std::string model);
 
-  // [T]; NaN for completions that `wanted` [S] leaves out (empty: all are wanted). Where servers
-  // keep KV across an install, a position is computed under the version of the token it predicts,
-  // over the KV that positions before left; else every token under its own version alone.
-  //   NOT_FOUND, DATA_LOSS  CaptureWeights
+  // The replayed scores [T]; NaN for completions that are not in `wanted` [S] (empty: all are). If
+  // servers keep KV across an install, a position is computed under the version of the token that
+  // it predicts, over the KV that earlier positions left; otherwise every token is computed under
+  // its own version alone.
+  //   NOT_FOUND, DATA_LOSS  as CaptureWeights
   absl::StatusOr<EngineScores> Score(const RecordHypothesis& hypothesis,
                                      const std::vector<bool>& wanted, const ReplayWay& way);
 
-  // Could tokens have KV of more than one version?
+  // True if a token may depend on KV of more than one version.
   bool CarriesKv() const { return carries_kv_; }
 
   const ModelConfig& config() const { return engine_.config(); }
 
-  // The versions before every version of the capture that it has the weights of: 1, 2, ...
+  // The distances 1, 2, ... for which the capture has the weights of that many versions before each
+  // of its versions.
   std::vector<int64_t> VersionsBefore() const;
-  // Those, and OtherWeights::kInitial where it is none of them.
+  // The same, and OtherWeights::kInitial if none of them reaches the first version.
   std::vector<int64_t> Sources() const;
-  // Tensors, in ModelTensors order, whose bytes are not those of a version of the capture.
+  // The tensors, in ModelTensors order, whose bytes differ from those that many versions before.
   absl::StatusOr<std::vector<std::string>> TensorsThatDiffer(int64_t versions_before);
 
-  // Called with the number of tokens after every few completions.
+  // `progress` is called after every few completions, with the number of tokens scored so far.
   void OnProgress(std::function<void(int64_t)> progress) { progress_ = std::move(progress); }
 
  private:
@@ -86,7 +89,7 @@ class RecordReplay {
   std::map<Key, std::unique_ptr<rollout::StagedWeights>> staged_;
 };
 
-// Completions with a token of `version`.
+// Which completions have a token of `version`, [S].
 std::vector<bool> HavingVersion(const offpolicy::Capture& capture, int64_t version);
 
 }  // namespace tandem::drift

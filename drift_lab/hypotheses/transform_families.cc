@@ -1,11 +1,10 @@
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <utility>
 #include <vector>
 
 #include "common/base/status_macros.h"
-#include "common/statistics/least_squares.h"
+#include "common/statistics/sample_statistics.h"
 #include "drift_lab/hypotheses/hypothesis_families.h"
 
 namespace tandem::drift {
@@ -13,14 +12,15 @@ namespace {
 
 constexpr int kNewtonSteps = 8;
 constexpr int kHalvings = 14;
-// Steps of a temperature's logarithm below this change no fp32 log-prob.
+// A step of the temperature's logarithm below this changes no fp32 log-prob.
 constexpr double kLeastStep = 1e-7;
 constexpr double kLeastTemperature = 0.2, kLargestTemperature = 5;
-// A filter's edge as it was read off one token, moved out by what fp32 may have rounded.
+// The relative error that fp32 rounding may leave in a filter's edge that was read off one token.
 constexpr double kEdgeSlack = 2e-6;
 
-// Of a dial that makes the filter tighter as it grows: how much tighter is the record than the
-// attempt? Positive: the attempt keeps too much. A token it removed says the opposite.
+// How much tighter the record's filter is than the attempt's: the sum of the residuals. Positive if
+// the attempt retains too much probability mass. A token that the attempt removed counts against
+// it.
 double Slack(const HypothesisSearch& search, const Attempt& attempt) {
   double slack = 0;
   for (size_t t = 0; t < attempt.predicted.size(); ++t) {
@@ -34,40 +34,77 @@ double Slack(const HypothesisSearch& search, const Attempt& attempt) {
   return slack;
 }
 
-// A filter can only have raised what was recorded; other causes raise and lower it.
+// True if the residuals are mostly positive: a filter can only raise recorded log-probs, and other
+// causes raise some and lower others.
 bool LooksFiltered(const HypothesisSearch& search, const Attempt& base) {
   constexpr double kLeastRaised = 0.2;
   return Slack(search, base) >
          kLeastRaised * base.fit.mean_abs * static_cast<double>(base.fit.num_tokens);
 }
 
-// Halves [loose, tight] of a dial until neither end moves; `set` puts a value into a hypothesis.
-absl::StatusOr<Attempt> Halve(HypothesisSearch& search, const RecordHypothesis& open, Part part,
-                              double loose, double tight,
-                              const std::function<double(double, double)>& middle,
-                              const std::function<void(double, RecordHypothesis&)>& set,
+// One filter: its parameter in a hypothesis, and how to search it.
+struct Filter {
+  Part part;
+  FamilySearch alone;  // the search at a fixed temperature
+  double nudge;        // factor of a small step towards tighter, which stays in [least, most]
+  double least, most;
+  double (*get)(const RecordHypothesis&);
+  void (*set)(double, RecordHypothesis&);
+  double (*middle)(double, double);  // of two values
+  double loosen;                     // factor of a large step towards looser
+};
+
+double Mean(double a, double b) { return (a + b) / 2; }
+double GeometricMean(double a, double b) { return std::sqrt(a * b); }
+double IntegerMean(double a, double b) { return std::floor((a + b) / 2); }
+
+// A value of the filter that is too loose, and one that is not; and the hypothesis around it.
+struct Bracket {
+  RecordHypothesis open;
+  double loose = 0, tight = 0;
+};
+
+// Halves the bracket until the record is given back or there is no value between its ends.
+absl::StatusOr<Attempt> Halve(HypothesisSearch& search, const Filter& filter, Bracket bracket,
                               Attempt best) {
   for (int i = 0; i < kHalvings && !best.fit.exact(); ++i) {
-    const double value = middle(loose, tight);
-    if (value == loose || value == tight) break;
-    RecordHypothesis hypothesis = open;
-    set(value, hypothesis);
-    TANDEM_ASSIGN_OR_RETURN(Attempt attempt, search.Try(hypothesis, part));
-    (Slack(search, attempt) > 0 ? loose : tight) = value;
+    const double value = filter.middle(bracket.loose, bracket.tight);
+    if (value == bracket.loose || value == bracket.tight) break;
+    RecordHypothesis hypothesis = bracket.open;
+    filter.set(value, hypothesis);
+    TANDEM_ASSIGN_OR_RETURN(Attempt attempt, search.Try(hypothesis, filter.part));
+    (Slack(search, attempt) > 0 ? bracket.loose : bracket.tight) = value;
     KeepBetter(std::move(attempt), best);
   }
   return best;
 }
 
-// A filter's dial, for searches that turn it together with the temperature.
-struct Dial {
-  Part part;
-  FamilySearch alone;
-  double nudge;  // factor of a small step towards tighter
-  double (*get)(const RecordHypothesis&);
-  void (*set)(double, RecordHypothesis&);
-};
+// Starts from `tight`, the tightest value that leaves every sampled token in, and loosens it by
+// factors until it is too loose. Then halves between the last two values.
+absl::StatusOr<Attempt> LoosenAndHalve(HypothesisSearch& search, const Filter& filter,
+                                       const RecordHypothesis& open, double tight, Attempt best) {
+  Bracket bracket{open, tight, tight};
+  for (int i = 0; i < kHalvings; ++i) {
+    RecordHypothesis hypothesis = open;
+    filter.set(bracket.loose, hypothesis);
+    TANDEM_ASSIGN_OR_RETURN(Attempt attempt, search.Try(hypothesis, filter.part));
+    const bool too_loose = Slack(search, attempt) > 0;
+    KeepBetter(std::move(attempt), best);
+    if (too_loose || best.fit.exact()) break;
+    bracket.tight = std::exchange(bracket.loose, filter.loosen * bracket.loose);
+  }
+  return Halve(search, filter, std::move(bracket), std::move(best));
+}
 
+// `base` without the filter of `part`.
+absl::StatusOr<Attempt> Unfiltered(HypothesisSearch& search, const Attempt& base, Part part) {
+  if (!base.hypothesis.Has(part)) return base;
+  RecordHypothesis open = base.hypothesis;
+  open.Clear(part);
+  return search.Try(open, part);
+}
+
+// The slope of every log-prob in log(1/T): log p + H.
 std::vector<double> SlopeInTemperature(const Attempt& attempt) {
   std::vector<double> slope(attempt.predicted.size());
   for (size_t t = 0; t < slope.size(); ++t) {
@@ -76,69 +113,96 @@ std::vector<double> SlopeInTemperature(const Attempt& attempt) {
   return slope;
 }
 
-// How much of each of two directions is in a residual, each over what the other leaves.
+// How much of each of two directions is in a residual: each is fitted to what the other leaves, by
+// turns (backfitting).
 std::pair<double, double> FitTwoSlopes(const std::vector<double>& a, const std::vector<double>& b,
                                        const std::vector<double>& residual) {
   constexpr int kRounds = 12;
-  double of_a = 0, of_b = 0;
+  double slope_a = 0, slope_b = 0;
   const auto without = [&](const std::vector<double>& direction, double slope) {
     std::vector<double> rest = residual;
     for (size_t t = 0; t < rest.size(); ++t) rest[t] -= slope * direction[t];
     return rest;
   };
   for (int i = 0; i < kRounds; ++i) {
-    of_a = FitSlope(a, without(b, of_b));
-    of_b = FitSlope(b, without(a, of_a));
+    slope_a = offpolicy::FitSlope(a, without(b, slope_b));
+    slope_b = offpolicy::FitSlope(b, without(a, slope_a));
   }
-  return {of_a, of_b};
+  return {slope_a, slope_b};
 }
 
-// Turn by turn: a Gauss-Newton step of the temperature over what a nudge of the filter does not
-// explain, and the filter anew at that temperature.
+// Searches the filter and the temperature by turns: a Gauss-Newton step of the temperature, fitted
+// to what a nudge of the filter does not explain, and then the filter again at that temperature. A
+// first loop comes near; a second one lets each find its exact value.
 absl::StatusOr<Attempt> SearchWithTemperature(HypothesisSearch& search, const Attempt& base,
-                                              const Dial& dial) {
+                                              const Filter& filter) {
   constexpr int kTurns = 4;
-  constexpr double kLeastTurn = 1e-3;  // of log T: from there on each dial finds its exact value
-  TANDEM_ASSIGN_OR_RETURN(Attempt at, dial.alone(search, base));
-  if (!at.hypothesis.Has(dial.part) || at.fit.exact()) return at;
+  constexpr double kLeastTurn = 1e-3;  // of log T; below it, the second loop takes over
+  TANDEM_ASSIGN_OR_RETURN(Attempt at, filter.alone(search, base));
+  if (!at.hypothesis.Has(filter.part) || at.fit.exact()) return at;
   Attempt best = at;
   for (int i = 0; i < kTurns && !best.fit.exact(); ++i) {
     RecordHypothesis next = at.hypothesis;
-    dial.set(dial.get(next) * dial.nudge, next);
-    TANDEM_ASSIGN_OR_RETURN(const Attempt nudged, search.Try(next, dial.part));
+    filter.set(std::clamp(filter.get(next) * filter.nudge, filter.least, filter.most), next);
+    TANDEM_ASSIGN_OR_RETURN(const Attempt nudged, search.Try(next, filter.part));
     const double sharper =
         FitTwoSlopes(SlopeInTemperature(at), Residuals(nudged.predicted, at.predicted),
                      Residuals(search.capture().behaviour_logprobs, at.predicted))
             .first;
     next = at.hypothesis;
-    next.Clear(dial.part);
+    next.Clear(filter.part);
     next.temperature *= std::exp(-std::clamp(sharper, -0.5, 0.5));
     TANDEM_ASSIGN_OR_RETURN(at, search.Try(next, Part::kTemperature));
-    TANDEM_ASSIGN_OR_RETURN(at, dial.alone(search, at));
+    TANDEM_ASSIGN_OR_RETURN(at, filter.alone(search, at));
     KeepBetter(at, best);
-    if (!at.hypothesis.Has(dial.part) || std::abs(sharper) < kLeastTurn) break;
+    if (!at.hypothesis.Has(filter.part) || std::abs(sharper) < kLeastTurn) break;
   }
   for (int i = 0; i < kTurns && !best.fit.exact(); ++i) {
     TANDEM_ASSIGN_OR_RETURN(Attempt sharper, SearchTemperature(search, best));
     KeepBetter(std::move(sharper), best);
-    TANDEM_ASSIGN_OR_RETURN(Attempt tighter, dial.alone(search, best));
+    TANDEM_ASSIGN_OR_RETURN(Attempt tighter, filter.alone(search, best));
     KeepBetter(std::move(tighter), best);
   }
-  if (best.hypothesis.Has(dial.part)) best.part = dial.part;
+  if (best.hypothesis.Has(filter.part)) best.part = filter.part;
   return best;
 }
 
-double Mean(double a, double b) { return (a + b) / 2; }
-double GeometricMean(double a, double b) { return std::sqrt(a * b); }
-double IntegerMean(double a, double b) { return std::floor((a + b) / 2); }
+constexpr Filter kTopPFilter = {.part = Part::kTopP,
+                                .alone = SearchTopP,
+                                .nudge = 0.98,
+                                .least = 1e-3,
+                                .most = 0.9999,
+                                .get = [](const RecordHypothesis& h) { return h.top_p; },
+                                .set = [](double x, RecordHypothesis& h) { h.top_p = x; },
+                                .middle = Mean,
+                                .loosen = 1};
+constexpr Filter kTopKFilter = {
+    .part = Part::kTopK,
+    .alone = SearchTopK,
+    .nudge = 0.9,
+    .least = 1,
+    .most = 1e15,
+    .get = [](const RecordHypothesis& h) { return static_cast<double>(h.top_k); },
+    .set = [](double x, RecordHypothesis& h) { h.top_k = std::lround(x); },
+    .middle = IntegerMean,
+    .loosen = 2};
+constexpr Filter kMinPFilter = {.part = Part::kMinP,
+                                .alone = SearchMinP,
+                                .nudge = 1.1,
+                                .least = 1e-9,
+                                .most = 0.999,
+                                .get = [](const RecordHypothesis& h) { return h.min_p; },
+                                .set = [](double x, RecordHypothesis& h) { h.min_p = x; },
+                                .middle = GeometricMean,
+                                .loosen = 0.5};
 
 }  // namespace
 
 absl::StatusOr<Attempt> SearchTemperature(HypothesisSearch& search, const Attempt& base) {
   Attempt best = base;
   for (int i = 0; i < kNewtonSteps; ++i) {
-    const double step = FitSlope(SlopeInTemperature(best),
-                                 Residuals(search.capture().behaviour_logprobs, best.predicted));
+    const double step = offpolicy::FitSlope(
+        SlopeInTemperature(best), Residuals(search.capture().behaviour_logprobs, best.predicted));
     RecordHypothesis hypothesis = best.hypothesis;
     hypothesis.temperature = std::clamp(hypothesis.temperature * std::exp(-step), kLeastTemperature,
                                         kLargestTemperature);
@@ -147,7 +211,7 @@ absl::StatusOr<Attempt> SearchTemperature(HypothesisSearch& search, const Attemp
     if (attempt.fit.mean_abs >= best.fit.mean_abs) break;
     best = std::move(attempt);
   }
-  // People set round numbers, and rounding moved the estimate by a few 1e-7.
+  // Settings are round numbers, and rounding moved the estimate by a few 1e-7.
   const double round = std::round(best.hypothesis.temperature * 1e5) / 1e5;
   if (best.part != Part::kTemperature || round == best.hypothesis.temperature) return best;
   RecordHypothesis hypothesis = best.hypothesis;
@@ -158,14 +222,10 @@ absl::StatusOr<Attempt> SearchTemperature(HypothesisSearch& search, const Attemp
 }
 
 absl::StatusOr<Attempt> SearchTopP(HypothesisSearch& search, const Attempt& base) {
-  RecordHypothesis open = base.hypothesis;
-  Attempt unfiltered = base, best = base;
-  if (open.top_p < 1) {
-    open.top_p = 1;
-    TANDEM_ASSIGN_OR_RETURN(unfiltered, search.Try(open, Part::kTopP));
-  }
+  TANDEM_ASSIGN_OR_RETURN(const Attempt unfiltered, Unfiltered(search, base, Part::kTopP));
+  Attempt best = base;
   if (!LooksFiltered(search, unfiltered)) return best;
-  // No kept set is lighter than p, and none of the drawn tokens has p above it.
+  // The retained set of a token has at least mass p. The mass above a sampled token is less than p.
   double lightest = 1, heaviest_above = 0;
   for (size_t t = 0; t < unfiltered.predicted.size(); ++t) {
     const double residual =
@@ -174,90 +234,50 @@ absl::StatusOr<Attempt> SearchTopP(HypothesisSearch& search, const Attempt& base
     lightest = std::min(lightest, unfiltered.scores.kept_mass[t] * std::exp(-residual));
     heaviest_above = std::max<double>(heaviest_above, unfiltered.scores.mass_above[t]);
   }
-  RecordHypothesis hypothesis = open;
+  RecordHypothesis hypothesis = unfiltered.hypothesis;
   hypothesis.top_p = lightest * (1 - kEdgeSlack);
   if (!(hypothesis.top_p > 0 && hypothesis.top_p < 1)) return best;
   TANDEM_ASSIGN_OR_RETURN(Attempt attempt, search.Try(hypothesis, Part::kTopP));
   KeepBetter(std::move(attempt), best);
-  // Settings are round numbers, and the edge is only as sharp as the tokens that were drawn.
+  // Settings are round numbers, and the tokens that were sampled show the edge only roughly.
   hypothesis.top_p = std::round(hypothesis.top_p * 1e4) / 1e4;
   if (!best.fit.identical() && hypothesis.top_p > 0 && hypothesis.top_p < 1) {
     TANDEM_ASSIGN_OR_RETURN(Attempt round, search.Try(hypothesis, Part::kTopP));
     KeepBetter(std::move(round), best);
   }
   if (best.fit.exact() || !(heaviest_above > 0 && heaviest_above < 1)) return best;
-  return Halve(
-      search, open, Part::kTopP, 1, heaviest_above, Mean,
-      [](double p, RecordHypothesis& h) { h.top_p = p; }, std::move(best));
+  return Halve(search, kTopPFilter, {unfiltered.hypothesis, 1, heaviest_above}, std::move(best));
 }
 
 absl::StatusOr<Attempt> SearchTopK(HypothesisSearch& search, const Attempt& base) {
-  RecordHypothesis open = base.hypothesis;
-  Attempt unfiltered = base, best = base;
-  if (open.top_k > 0) {
-    open.top_k = 0;
-    TANDEM_ASSIGN_OR_RETURN(unfiltered, search.Try(open, Part::kTopK));
-  }
-  if (!LooksFiltered(search, unfiltered)) return best;
+  TANDEM_ASSIGN_OR_RETURN(const Attempt unfiltered, Unfiltered(search, base, Part::kTopK));
+  if (!LooksFiltered(search, unfiltered)) return base;
   int64_t largest_rank = 0;
   for (const int32_t rank : unfiltered.scores.ranks)
     largest_rank = std::max<int64_t>(largest_rank, rank);
-  const auto set = [](double k, RecordHypothesis& h) { h.top_k = static_cast<int64_t>(k); };
-  double tight = static_cast<double>(largest_rank) + 1, loose = tight;
-  for (int i = 0; i < kHalvings; ++i) {
-    RecordHypothesis hypothesis = open;
-    set(loose, hypothesis);
-    TANDEM_ASSIGN_OR_RETURN(Attempt attempt, search.Try(hypothesis, Part::kTopK));
-    const bool too_loose = Slack(search, attempt) > 0;
-    KeepBetter(std::move(attempt), best);
-    if (too_loose || best.fit.exact()) break;
-    tight = std::exchange(loose, 2 * loose);
-  }
-  return Halve(search, open, Part::kTopK, loose, tight, IntegerMean, set, std::move(best));
+  return LoosenAndHalve(search, kTopKFilter, unfiltered.hypothesis,
+                        static_cast<double>(largest_rank) + 1, base);
 }
 
 absl::StatusOr<Attempt> SearchMinP(HypothesisSearch& search, const Attempt& base) {
-  RecordHypothesis open = base.hypothesis;
-  Attempt unfiltered = base, best = base;
-  if (open.min_p > 0) {
-    open.min_p = 0;
-    TANDEM_ASSIGN_OR_RETURN(unfiltered, search.Try(open, Part::kMinP));
-  }
-  if (!LooksFiltered(search, unfiltered)) return best;
-  // Every drawn token has at least that share of the likeliest one.
-  const double temperature = search.claimed_temperature() * open.temperature;
+  TANDEM_ASSIGN_OR_RETURN(const Attempt unfiltered, Unfiltered(search, base, Part::kMinP));
+  if (!LooksFiltered(search, unfiltered)) return base;
+  // The probability of every sampled token is at least min-p times that of the likeliest token.
+  const double temperature =
+      search.capture().manifest.sampling.temperature * unfiltered.hypothesis.temperature;
   double largest_gap = 0;
   for (const float gap : unfiltered.scores.gaps) {
     if (std::isfinite(gap)) largest_gap = std::max<double>(largest_gap, gap);
   }
-  const auto set = [](double m, RecordHypothesis& h) { h.min_p = m; };
-  double tight = std::min(0.999, std::exp(-largest_gap / temperature) * (1 + kEdgeSlack)),
-         loose = tight;
-  for (int i = 0; i < kHalvings; ++i) {
-    RecordHypothesis hypothesis = open;
-    set(loose, hypothesis);
-    TANDEM_ASSIGN_OR_RETURN(Attempt attempt, search.Try(hypothesis, Part::kMinP));
-    const bool too_loose = Slack(search, attempt) > 0;
-    KeepBetter(std::move(attempt), best);
-    if (too_loose || best.fit.exact()) break;
-    tight = std::exchange(loose, loose / 2);
-  }
-  return Halve(search, open, Part::kMinP, loose, tight, GeometricMean, set, std::move(best));
+  const double tight = std::min(0.999, std::exp(-largest_gap / temperature) * (1 + kEdgeSlack));
+  return LoosenAndHalve(search, kMinPFilter, unfiltered.hypothesis, tight, base);
 }
 
 absl::StatusOr<Attempt> SearchTemperatureAndFilter(HypothesisSearch& search, const Attempt& base) {
-  static constexpr Dial kDials[] = {
-      {Part::kTopP, SearchTopP, 0.98, [](const RecordHypothesis& h) { return h.top_p; },
-       [](double x, RecordHypothesis& h) { h.top_p = std::clamp(x, 1e-3, 0.9999); }},
-      {Part::kTopK, SearchTopK, 0.9,
-       [](const RecordHypothesis& h) { return static_cast<double>(h.top_k); },
-       [](double x, RecordHypothesis& h) { h.top_k = std::max<int64_t>(1, std::lround(x)); }},
-      {Part::kMinP, SearchMinP, 1.1, [](const RecordHypothesis& h) { return h.min_p; },
-       [](double x, RecordHypothesis& h) { h.min_p = std::clamp(x, 1e-9, 0.999); }}};
   Attempt best = base;
   if (base.hypothesis.Has(Part::kTemperature) || !LooksFiltered(search, base)) return best;
-  for (const Dial& dial : kDials) {
-    TANDEM_ASSIGN_OR_RETURN(Attempt attempt, SearchWithTemperature(search, base, dial));
+  for (const Filter& filter : {kTopPFilter, kTopKFilter, kMinPFilter}) {
+    TANDEM_ASSIGN_OR_RETURN(Attempt attempt, SearchWithTemperature(search, base, filter));
     KeepBetter(std::move(attempt), best);
     if (best.fit.exact()) break;
   }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/base/status_macros.h"
-#include "common/statistics/least_squares.h"
+#include "common/statistics/sample_statistics.h"
 #include "drift_lab/hypotheses/hypothesis_families.h"
 
 namespace tandem::drift {
@@ -14,15 +14,18 @@ namespace {
 
 constexpr int kSecantSteps = 8;
 constexpr double kLeastAmountStep = 1e-6, kLargestAmount = 4;
-// A version along which nothing of the residual lies is not followed.
+// A version is followed only if this share of the residual (a cosine) points towards it.
 constexpr double kLeastAlignment = 0.1;
-// Correlation times sqrt(tokens) that a block of tensors has by chance, with room for tokens that
-// are not independent.
+// The correlation times sqrt(tokens) that a block of tensors may have by chance, with a margin for
+// tokens that are not independent.
 constexpr double kLeastAlignmentZ = 4;
 constexpr double kDecidingAlignment = 0.995;
-constexpr int kMostTensors = 64;  // looked at one by one
+constexpr int kMostTensors = 64;  // that are tried one by one
 
-// Which of a model's tensors are of another version, and how far along the way.
+// Finds which of a model's tensors are of another version, and how far along the way to it. To
+// first order the effect of other weights on the log-probs is linear in the amount and adds up over
+// tensors. Two consequences are used: the amount is found by secant steps, and the tensor by the
+// correlation of its effect with the residual.
 class WeightSearch {
  public:
   WeightSearch(HypothesisSearch& search, const Attempt& without)
@@ -36,15 +39,17 @@ class WeightSearch {
     return search_.Try(hypothesis, part);
   }
 
-  // From the whole way on: how far, by the secant through the last two amounts.
+  // The amount of the way that explains most, from the whole way on, by secant steps through the
+  // last two amounts.
   absl::StatusOr<Attempt> Along(const Attempt& whole, Part part) {
     Attempt best = whole, last = whole, before = without_;
     double amount_before = 0;
     for (int i = 0; i < kSecantSteps && !best.fit.exact(); ++i) {
       OtherWeights weights = *last.hypothesis.weights;
-      const double step = (weights.amount - amount_before) *
-                          FitSlope(Residuals(last.predicted, before.predicted),
-                                   Residuals(search_.capture().behaviour_logprobs, last.predicted));
+      const double step =
+          (weights.amount - amount_before) *
+          offpolicy::FitSlope(Residuals(last.predicted, before.predicted),
+                              Residuals(search_.capture().behaviour_logprobs, last.predicted));
       amount_before = weights.amount;
       weights.amount += step;
       if (!(std::abs(step) > kLeastAmountStep) || std::abs(weights.amount) > kLargestAmount) break;
@@ -61,9 +66,9 @@ class WeightSearch {
     return best;
   }
 
-  // The one tensor whose other version explains most. Blocks of sqrt(n) tensors first, because one
-  // tensor among many is a small part of what all of them do; then those of the best blocks by
-  // themselves.
+  // The one tensor whose other version explains most. Blocks of sqrt(n) tensors are tried first,
+  // because one tensor among many has a small part of their common effect; then the tensors of the
+  // best blocks one by one.
   absl::StatusOr<Attempt> OneTensor(int64_t versions_before) {
     TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                             search_.replay().TensorsThatDiffer(versions_before));
@@ -95,14 +100,14 @@ class WeightSearch {
         if (std::abs(Aligned(attempt)) > std::abs(Aligned(best))) best = std::move(attempt);
         if (best.fit.exact()) return best;
       }
-      // All but a hundredth of the square: that tensor, part of the way.
+      // The direction is the residual's but for a hundredth of its square, so it is this tensor.
       if (std::abs(Aligned(best)) > kDecidingAlignment) return best;
     }
     return best;
   }
 
   double Aligned(const Attempt& attempt) const {
-    return Alignment(Residuals(attempt.predicted, without_.predicted), residual_);
+    return offpolicy::Alignment(Residuals(attempt.predicted, without_.predicted), residual_);
   }
 
  private:
@@ -111,7 +116,7 @@ class WeightSearch {
   const std::vector<double> residual_;
 };
 
-// Which tensors is known: of which version, wholly or how far.
+// Searches the version and the amount for the tensors of `base`.
 absl::StatusOr<Attempt> RefineWeights(HypothesisSearch& search, const Attempt& base) {
   RecordHypothesis open = base.hypothesis;
   open.weights.reset();
@@ -180,25 +185,25 @@ absl::StatusOr<Attempt> SearchStalePrefix(HypothesisSearch& search, const Attemp
     hypothesis.stale_prefix = before;
     hypothesis.stale_rows = cached;
     TANDEM_ASSIGN_OR_RETURN(Attempt attempt, search.Try(hypothesis, Part::kStalePrefix));
-    // Rows that the replay without it explains better were not stale.
+    // A row that the replay with its own version explains better was not stale.
     for (size_t s = 0; s < cached.size(); ++s) {
       if (!cached[s]) continue;
       double stale = 0, healthy = 0;
-      for (int64_t t = capture.token_offsets[s]; t < capture.token_offsets[s + 1]; ++t) {
+      const int64_t begin = capture.token_offsets[s], end = capture.token_offsets[s + 1];
+      for (int64_t t = begin; t < end; ++t) {
         const auto place = static_cast<size_t>(t);
         const float record = capture.behaviour_logprobs[place];
         const double with = Residual(record, attempt.predicted[place]);
         const double without = Residual(record, base.predicted[place]);
-        if (std::isnan(with) || std::isnan(without)) continue;  // the edge of a moved row
+        if (std::isnan(with) || std::isnan(without)) continue;  // at the edge of a shifted row
         stale += std::abs(with);
         healthy += std::abs(without);
       }
       if (healthy > stale) continue;
       attempt.hypothesis.stale_rows[s] = false;
-      std::copy(base.predicted.begin() + capture.token_offsets[s],
-                base.predicted.begin() + capture.token_offsets[s + 1],
-                attempt.predicted.begin() + capture.token_offsets[s]);
-      attempt.scores.Take(base.scores, capture.token_offsets[s], capture.token_offsets[s + 1]);
+      std::copy(base.predicted.begin() + begin, base.predicted.begin() + end,
+                attempt.predicted.begin() + begin);
+      attempt.scores.Take(base.scores, begin, end, begin);
     }
     attempt.fit = FitOf(capture.behaviour_logprobs, attempt.predicted);
     KeepBetter(std::move(attempt), best);

@@ -1,8 +1,7 @@
-#include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "drift_lab/pages/attribution_text.h"
-#include "drift_lab/pages/interval_json.h"
+#include "drift_lab/pages/attribution_report.h"
+#include "drift_lab/pages/report_parts.h"
 
 namespace tandem::drift {
 namespace {
@@ -70,24 +69,18 @@ ordered_json AdditiveJson(const offpolicy::AdditiveSplit& split) {
 }
 
 const char* KindName(StrengthKind kind) {
-  switch (kind) {
-    case StrengthKind::kNone:
-      return "none";
-    case StrengthKind::kInterval:
-      return "interval";
-    case StrengthKind::kExact:
-      break;
-  }
-  return "exact";
+  return kind == StrengthKind::kNone       ? "none"
+         : kind == StrengthKind::kInterval ? "interval"
+                                           : "exact";
 }
 
-// The record, how far hypotheses about it were replayed, and what that left.
-ordered_json DiagnosisJson(const RecordDiagnosis& diagnosis, const DrawDiagnosis& draws) {
+// The record, the number of hypotheses about it that were replayed, and what that left.
+ordered_json DiagnosisJson(const RecordDiagnosis& diagnosis, const SamplerDiagnosis& sampler) {
   const auto fit = [](const Fit& of) -> ordered_json {
     return {{"mean_abs", Number(of.mean_abs)}, {"matched_share", Number(of.matched)}};
   };
   ordered_json candidates = ordered_json::array();
-  for (const DrawCandidate& candidate : draws.candidates) {
+  for (const SamplerCandidate& candidate : sampler.candidates) {
     candidates.push_back({{"cause", std::string(PartName(candidate.cause.part))},
                           {"label", candidate.cause.label},
                           {"gain_nats", Number(candidate.gain)}});
@@ -96,7 +89,7 @@ ordered_json DiagnosisJson(const RecordDiagnosis& diagnosis, const DrawDiagnosis
                        {"after", fit(diagnosis.after)},
                        {"explained", diagnosis.explained},
                        {"num_hypotheses", diagnosis.num_tries},
-                       {"draws", {{"z", Number(draws.z)}, {"candidates", candidates}}}};
+                       {"draws", {{"z", Number(sampler.z)}, {"candidates", candidates}}}};
   if (diagnosis.noise.num_tokens > 0) {
     json["noise"] = {{"believed", diagnosis.noise.believed()},
                      {"sigma", ToJson(diagnosis.noise.sigma)},
@@ -132,22 +125,7 @@ ordered_json VerdictJson(const Verdict& verdict) {
 }  // namespace
 
 std::string AttributionJson(const Attribution& a) {
-  ordered_json findings = ordered_json::array();
-  for (const GateFinding& finding : a.findings) {
-    findings.push_back({{"fault", std::string(DiscreteFaultName(finding.fault))},
-                        {"message", finding.message},
-                        {"num_completions", finding.num_completions}});
-  }
-  ordered_json json = {{"format", "tandem-attribution"},
-                       {"format_version", 1},
-                       {"capture", a.path},
-                       {"step", a.capture.manifest.step},
-                       {"injected", a.capture.manifest.injected},
-                       {"num_groups", a.capture.num_groups()},
-                       {"num_completions", a.capture.num_completions()},
-                       {"num_tokens", a.capture.num_tokens()},
-                       {"comparable", a.findings.empty()},
-                       {"findings", findings}};
+  ordered_json json = OpeningJson("tandem-attribution", a.path, a.capture, a.findings);
   if (a.findings.empty()) {
     json["metrics"] = {{"by_completion", MetricsJson(a.by_sequence)},
                        {"by_group", MetricsJson(a.by_group)}};
@@ -164,7 +142,7 @@ std::string AttributionJson(const Attribution& a) {
     json["alone"] = {{"num_completions", a.alone.num_completions},
                      {"num_tokens", a.alone.num_tokens},
                      {"max_abs", Number(a.alone.max_abs)}};
-    json["record"] = DiagnosisJson(a.ladder.diagnosis, a.ladder.draws);
+    json["record"] = DiagnosisJson(a.ablation.diagnosis, a.ablation.sampler);
     json["verdict"] = VerdictJson(a.verdict);
   }
   return json.dump(1, ' ', false, ordered_json::error_handler_t::replace);

@@ -1,4 +1,4 @@
-#include "drift_lab/pages/attribution_page.h"
+#include "drift_lab/pages/attribution_report.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_format.h"
 #include "common/statistics/cluster_bootstrap.h"
-#include "drift_lab/pages/attribution_text.h"
 
 namespace tandem::drift {
 namespace {
@@ -20,30 +19,30 @@ using offpolicy::Interval;
 constexpr int64_t kContextBefore = 12;  // tokens shown around a worst token
 constexpr int64_t kContextAfter = 6;
 
-// Four significant digits: a heat map shows no more, and a page has many.
+// Four significant digits, because a heat map shows no more and a page has many numbers.
 ordered_json Short(double value) {
   if (!std::isfinite(value)) return nullptr;
   return value == 0 ? ordered_json(0) : ordered_json::parse(absl::StrFormat("%.4g", value));
 }
 
-// What the page needs of every token, and the places where it stands.
-class Tokens {
+// What the page shows of a token.
+class PageTokens {
  public:
-  Tokens(const Attribution& attribution)
+  explicit PageTokens(const Attribution& attribution)
       : attribution_(attribution), capture_(attribution.capture), parts_(attribution.token_parts) {}
 
-  int64_t begin(int64_t completion) const { return At(capture_.token_offsets, completion); }
-  int64_t end(int64_t completion) const { return At(capture_.token_offsets, completion + 1); }
+  int64_t begin(int64_t completion) const { return capture_.begin_of(completion); }
+  int64_t end(int64_t completion) const { return capture_.begin_of(completion + 1); }
   bool masked(int64_t completion) const { return At(capture_.masked, completion) != 0; }
 
-  double behaviour(int64_t t) const { return At(attribution_.ladder.record, t); }
-  double proximal(int64_t t) const { return At(attribution_.ladder.proximal, t); }
+  double behaviour(int64_t t) const { return At(attribution_.ablation.record, t); }
+  double proximal(int64_t t) const { return At(attribution_.ablation.proximal, t); }
   double delta(int64_t t) const { return proximal(t) - behaviour(t); }
 
   size_t num_parts() const { return parts_.parts.size(); }
   std::string name(size_t part) const { return std::string(PartName(parts_.parts[part])); }
   double part(size_t part, int64_t t) const { return At(parts_.values[part], t); }
-  // A factor's by itself, the others as in the trainer, as PartShare::mean_abs.
+  // For a factor, its effect with the other factors as in the trainer (PartShare::mean_abs).
   double alone(size_t part, int64_t t) const {
     const bool factor =
         part >= parts_.first_factor && part < parts_.first_factor + parts_.num_factors;
@@ -97,10 +96,9 @@ ordered_json AboutJson(const Capture& capture) {
             {"library", m.trainer.library}}}};
 }
 
-// Curves over positions ---------------------------------------------------------------------------
-
-// Sums of one completion or of all: per bin tokens, delta, abs(delta), and both of every part.
-struct PositionSums {
+// Where the sums of a completion are in its row: for each bin of positions the number of tokens,
+// delta, abs(delta), and both for every part.
+struct PositionLayout {
   int64_t width = 1;  // positions in a bin
   int64_t num_bins = 0;
   size_t num_parts = 0;
@@ -109,20 +107,20 @@ struct PositionSums {
   size_t at(int64_t bin, size_t what) const { return static_cast<size_t>(bin) * stride() + what; }
 };
 
-PositionSums LayOutPositions(const Tokens& tokens, const Capture& capture, int64_t max_bins) {
+PositionLayout LayOutPositions(const PageTokens& tokens, const Capture& capture, int64_t max_bins) {
   int64_t longest = 0;
   for (int64_t s = 0; s < capture.num_completions(); ++s) {
     if (!tokens.masked(s)) longest = std::max(longest, tokens.end(s) - tokens.begin(s));
   }
-  PositionSums sums{.num_parts = tokens.num_parts()};
+  PositionLayout sums{.num_parts = tokens.num_parts()};
   sums.width = std::max<int64_t>(1, (longest + max_bins - 1) / max_bins);
   sums.num_bins = (longest + sums.width - 1) / sums.width;
   return sums;
 }
 
-// A row per completion with a token in every rung.
-offpolicy::ClusterSums SumPositions(const Tokens& tokens, const Capture& capture,
-                                    const PositionSums& layout) {
+// One row for each completion with a token that every step scored.
+offpolicy::ClusterSums SumPositions(const PageTokens& tokens, const Capture& capture,
+                                    const PositionLayout& layout) {
   offpolicy::ClusterSums clusters{.num_sums = static_cast<int64_t>(layout.at(layout.num_bins, 0))};
   for (int64_t s = 0; s < capture.num_completions(); ++s) {
     if (tokens.masked(s)) continue;
@@ -149,8 +147,8 @@ ordered_json Triple(const Interval& i) {
   return ordered_json::array({Short(i.value), Short(i.low), Short(i.high)});
 }
 
-ordered_json PositionsJson(const Tokens& tokens, const Capture& capture, int64_t max_bins) {
-  const PositionSums layout = LayOutPositions(tokens, capture, max_bins);
+ordered_json PositionsJson(const PageTokens& tokens, const Capture& capture, int64_t max_bins) {
+  const PositionLayout layout = LayOutPositions(tokens, capture, max_bins);
   const offpolicy::ClusterSums clusters = SumPositions(tokens, capture, layout);
   std::vector<double> total = clusters.Total();
   total.resize(layout.at(layout.num_bins, 0));
@@ -181,9 +179,7 @@ ordered_json PositionsJson(const Tokens& tokens, const Capture& capture, int64_t
   return json;
 }
 
-// The heat map ------------------------------------------------------------------------------------
-
-// Texts of ids, each once.
+// The texts of ids, without repetition.
 class Texts {
  public:
   explicit Texts(const DecodeIds& decode) : decode_(decode) {}
@@ -201,7 +197,7 @@ class Texts {
   ordered_json texts_ = ordered_json::array();
 };
 
-ordered_json RowJson(const Tokens& tokens, const Capture& capture, int64_t s, int64_t end,
+ordered_json RowJson(const PageTokens& tokens, const Capture& capture, int64_t s, int64_t end,
                      const std::vector<size_t>& parts, Texts& texts) {
   const auto place = static_cast<size_t>(s);
   ordered_json row = {
@@ -227,7 +223,7 @@ ordered_json RowJson(const Tokens& tokens, const Capture& capture, int64_t s, in
   return row;
 }
 
-ordered_json MapJson(const Tokens& tokens, const Capture& capture, const DecodeIds& decode,
+ordered_json MapJson(const PageTokens& tokens, const Capture& capture, const DecodeIds& decode,
                      const PageLimits& limits) {
   std::vector<size_t> parts;
   ordered_json names = ordered_json::array();
@@ -256,22 +252,19 @@ ordered_json MapJson(const Tokens& tokens, const Capture& capture, const DecodeI
           {"parts", names}, {"texts", texts.texts()}, {"rows", rows}};
 }
 
-// The worst tokens --------------------------------------------------------------------------------
-
-// Ids of the prompt and the completion, and where the completion begins among them.
+// The ids of prompt and completion, and where the completion begins among them.
 struct Context {
   std::vector<int32_t> ids;
   int64_t first = 0;
 };
 Context ContextOf(const Capture& capture, int64_t s) {
-  const std::span<const int32_t> prompt = capture.prompt(capture.group[static_cast<size_t>(s)]);
-  const std::span<const int32_t> completion = capture.ids(s);
+  const auto prompt = capture.prompt_of(s), completion = capture.ids(s);
   Context context{.ids{prompt.begin(), prompt.end()}, .first = std::ssize(prompt)};
   context.ids.insert(context.ids.end(), completion.begin(), completion.end());
   return context;
 }
 
-ordered_json WorstJson(const Tokens& tokens, const Capture& capture, int64_t s, int64_t t,
+ordered_json WorstJson(const PageTokens& tokens, const Capture& capture, int64_t s, int64_t t,
                        const DecodeIds& decode) {
   const auto place = static_cast<size_t>(s);
   const Context context = ContextOf(capture, s);
@@ -300,8 +293,8 @@ ordered_json WorstJson(const Tokens& tokens, const Capture& capture, int64_t s, 
           {"parts", parts}};
 }
 
-ordered_json WorstTokensJson(const Tokens& tokens, const Capture& capture, const DecodeIds& decode,
-                             int64_t num_worst) {
+ordered_json WorstTokensJson(const PageTokens& tokens, const Capture& capture,
+                             const DecodeIds& decode, int64_t num_worst) {
   struct Place {
     double size;
     int64_t completion, token;
@@ -331,7 +324,7 @@ std::string AttributionPageData(const Attribution& attribution, const DecodeIds&
   ordered_json data = ordered_json::parse(AttributionJson(attribution));
   data["about"] = AboutJson(capture);
   if (attribution.findings.empty()) {
-    const Tokens tokens(attribution);
+    const PageTokens tokens(attribution);
     data["positions"] = PositionsJson(tokens, capture, limits.max_bins);
     data["map"] = MapJson(tokens, capture, decode, limits);
     data["worst"] = WorstTokensJson(tokens, capture, decode, limits.num_worst);

@@ -1,29 +1,14 @@
-#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "drift_lab/pages/attribution_text.h"
+#include "drift_lab/pages/attribution_report.h"
+#include "drift_lab/pages/report_parts.h"
 
 namespace tandem::drift {
 namespace {
 
 using offpolicy::Interval;
-
-std::string NumberText(double value) {
-  return std::isfinite(value) ? absl::StrFormat("%.3g", value) : "-";
-}
-
-std::string WithBounds(const Interval& interval) {
-  if (!interval.known()) return NumberText(interval.value);
-  return absl::StrFormat("%s [%s, %s]", NumberText(interval.value), NumberText(interval.low),
-                         NumberText(interval.high));
-}
-
-std::string Percent(double value) {
-  if (!std::isfinite(value)) return "-";
-  return absl::StrFormat("%.1f", std::abs(value) < 5e-4 ? 0.0 : 100 * value);  // no "-0.0"
-}
 
 std::string PercentWithBounds(const Interval& interval) {
   if (!interval.known()) return Percent(interval.value);
@@ -31,26 +16,16 @@ std::string PercentWithBounds(const Interval& interval) {
                          Percent(interval.high));
 }
 
-// How far the share depends on the order in which parts are switched.
+// The shares in the two extreme orders in which parts can be switched.
 std::string OrderBounds(const MeasureShare& share) {
   return std::isfinite(share.first)
              ? absl::StrCat(Percent(share.first), " .. ", Percent(share.last))
              : "";
 }
 
-void AppendInjected(const Attribution& a, std::string& out) {
-  if (a.capture.manifest.injected.empty()) return;
-  absl::StrAppend(&out, "FAULTS WERE INJECTED into this capture:\n");
-  for (const std::string& fault : a.capture.manifest.injected) {
-    absl::StrAppend(&out, "  ", fault, "\n");
-  }
-}
-
 void AppendHeader(const Attribution& a, std::string& out) {
   const offpolicy::CaptureManifest& m = a.capture.manifest;
-  absl::StrAppend(&out, a.path, ": step ", m.step, ", ", a.capture.num_completions(),
-                  " completions in ", a.capture.num_groups(), " groups, ", a.capture.num_tokens(),
-                  " tokens\n");
+  absl::StrAppend(&out, OpeningText(a.path, a.capture));
   for (const offpolicy::CapturedServer& server : m.servers) {
     absl::StrAppend(&out, "server ", server.address, ": ", server.dtype, " ", server.numerics, " (",
                     server.instruction_set, ")\n");
@@ -60,15 +35,6 @@ void AppendHeader(const Attribution& a, std::string& out) {
                                           : absl::StrCat(m.trainer.dtype, " ", m.trainer.numerics,
                                                          " (", m.trainer.instruction_set, ")"),
                   "\n");
-}
-
-void AppendFindings(const Attribution& a, std::string& out) {
-  absl::StrAppend(&out,
-                  "\nNot comparable. This is a discrete fault, not drift; no number is given.\n");
-  for (const GateFinding& finding : a.findings) {
-    absl::StrAppend(&out, "  ", std::string(DiscreteFaultName(finding.fault)), ": ",
-                    finding.message, "\n");
-  }
 }
 
 void AppendMetrics(const Attribution& a, std::string& out) {
@@ -97,17 +63,15 @@ void AppendShares(const Attribution& a, std::string& out) {
                           Percent(share.shares[kTail].share.value),
                           OrderBounds(share.shares[kSquare]));
   }
+  const char* const all = a.shares.total_mean_abs.value > kLogprobFloor ? "100" : "-";
   absl::StrAppendFormat(&out, "%-15s %-29s %-24s %-8s %-7s tail: abs(delta) > %s\n", "all",
-                        WithBounds(a.shares.total_mean_abs),
-                        a.shares.total_mean_abs.value > kLogprobFloor ? "100" : "-",
-                        a.shares.total_mean_abs.value > kLogprobFloor ? "100" : "-",
-                        a.shares.total_mean_abs.value > kLogprobFloor ? "100" : "-",
+                        WithBounds(a.shares.total_mean_abs), all, all, all,
                         NumberText(a.shares.tail_threshold));
   absl::StrAppendFormat(
-      &out, "  company: %d completions (%d tokens) decoded alone differ by at most %s\n",
+      &out, "  batch composition: %d completions (%d tokens) decoded alone differ by at most %s\n",
       a.alone.num_completions, a.alone.num_tokens, NumberText(a.alone.max_abs));
   if (a.shares.num_missing > 0) {
-    absl::StrAppendFormat(&out, "  %d tokens are left out: some rung could not score them\n",
+    absl::StrAppendFormat(&out, "  %d tokens are left out: some step could not score them\n",
                           a.shares.num_missing);
   }
 }
@@ -157,12 +121,8 @@ void AppendVerdict(const Attribution& a, std::string& out) {
 
 std::string AttributionTable(const Attribution& attribution) {
   std::string out;
-  AppendInjected(attribution, out);
   AppendHeader(attribution, out);
-  if (!attribution.findings.empty()) {
-    AppendFindings(attribution, out);
-    return out;
-  }
+  if (!attribution.findings.empty()) return out + FindingsText(attribution.findings);
   AppendMetrics(attribution, out);
   AppendShares(attribution, out);
   AppendAdditive(attribution, out);

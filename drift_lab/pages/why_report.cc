@@ -9,24 +9,24 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
-#include "drift_lab/pages/interval_json.h"
+#include "drift_lab/pages/report_parts.h"
 
 namespace tandem::drift {
 namespace {
 
 using nlohmann::ordered_json;
 
-constexpr size_t kColumns = 100;
-constexpr double kLadderShare = 0.85;  // of the time; only progress depends on it
+constexpr size_t kLineWidth = 100;
+constexpr double kAblationShare = 0.85;  // of the time; only the progress display depends on it
 
-// `text` in lines of at most kColumns, those after the first indented by `indent`; the first begins
-// at column `begun`.
+// Breaks `text` into lines of at most kLineWidth. The first begins at column `begun`; the others
+// are indented by `indent`.
 std::string Wrap(const std::string& text, size_t begun, size_t indent) {
   std::string out;
   size_t column = begun;
   bool first = true;
   for (const absl::string_view word : absl::StrSplit(text, ' ')) {
-    if (!first && column + 1 + word.size() > kColumns) {
+    if (!first && column + 1 + word.size() > kLineWidth) {
       absl::StrAppend(&out, "\n", std::string(indent, ' '));
       column = indent;
     } else if (!first) {
@@ -40,7 +40,7 @@ std::string Wrap(const std::string& text, size_t begun, size_t indent) {
   return out;
 }
 
-// Experiments that ask for the same thing share a line.
+// Experiments that ask for the same action share a line.
 void AppendToDo(const Why& why, std::string& out) {
   std::vector<std::pair<std::string, std::string>> lines;  // who, what
   for (const Finding finding : {Finding::kIsIt, Finding::kCannotTell}) {
@@ -97,18 +97,18 @@ ordered_json ToJson(const RatioAnswer& answer) {
 }  // namespace
 
 absl::StatusOr<WhyReport> RunWhy(const std::string& path, AttributionOptions options,
-                                 const LadderProgress& progress) {
+                                 const PassProgress& progress) {
   WhyReport report;
   TANDEM_ASSIGN_OR_RETURN(report.target, FindCapture(path));
   TANDEM_ASSIGN_OR_RETURN(report.run, ReadRunRatios(report.target.run));
   options.capture = report.target.capture;
-  const LadderProgress ladder = [&](const std::string& what, double done) {
-    progress(what, kLadderShare * done);
+  const PassProgress ablation = [&](const std::string& what, double done) {
+    progress(what, kAblationShare * done);
   };
-  TANDEM_ASSIGN_OR_RETURN(report.attribution, Attribute(options, ladder));
+  TANDEM_ASSIGN_OR_RETURN(report.attribution, Attribute(options, ablation));
   if (report.attribution.findings.empty()) {
-    const LadderProgress again = [&](const std::string& what, double done) {
-      progress(what, kLadderShare + (1 - kLadderShare) * done);
+    const PassProgress again = [&](const std::string& what, double done) {
+      progress(what, kAblationShare + (1 - kAblationShare) * done);
     };
     TANDEM_ASSIGN_OR_RETURN(report.trainer,
                             RunTrainerExperiments(report.attribution, options, again));

@@ -1,5 +1,5 @@
-// WhyReport: "why is my ratio not 1?" on a user's own run: `tandem drift why`. The measurements and
-// the answer, for a terminal and as JSON.
+// WhyReport: answers "why is my ratio not 1?" for a user's own run: `tandem drift why`. It has the
+// measurements and the answer, as a table for a terminal and as JSON.
 #pragma once
 
 #include <string>
@@ -7,29 +7,29 @@
 #include "absl/status/statusor.h"
 #include "drift_lab/ablation/attribution.h"
 #include "drift_lab/why/run_ratios.h"
+#include "drift_lab/why/trainer_experiments.h"
 #include "drift_lab/why/why.h"
-#include "drift_lab/why/why_experiments.h"
 
 namespace tandem::drift {
 
 struct WhyReport {
   WhyTarget target;
   Attribution attribution;
-  TrainerExperiments trainer;  // of a capture that passed the gate
+  TrainerExperiments trainer;  // only if the consistency checks have no findings
   RunRatios run;
   Why why;
 };
 
-// `path`: a run directory or a capture; options.capture is set from it.
-//   errors of FindCapture, ReadRunRatios, Attribute and RunTrainerExperiments
+// `path` is a run directory or a capture; it replaces options.capture.
+//   any error of FindCapture, ReadRunRatios, Attribute and RunTrainerExperiments
 absl::StatusOr<WhyReport> RunWhy(const std::string& path, AttributionOptions options,
-                                 const LadderProgress& progress);
+                                 const PassProgress& progress);
 
-// The answer first, then what to do, then every experiment. Below the answer at most
-// 100 columns. Pure.
+// The answer, then what to do, then every experiment. Lines after the answer have at most 100
+// columns. Pure.
 std::string WhyTable(const WhyReport& report);
 
-// One object; numbers that are not known are null. Field by field in docs/mismatch_guide.md. Pure.
+// One object; unknown numbers are null. docs/mismatch_guide.md describes the fields. Pure.
 std::string WhyJson(const WhyReport& report);
 
 }  // namespace tandem::drift

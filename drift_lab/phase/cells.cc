@@ -37,7 +37,7 @@ Cell SamplerCell(GapKind kind, double strength, int steps) {
   return cell;
 }
 
-Cell OfLength24(Cell cell) {
+Cell Length24Cell(Cell cell) {
   cell.name = absl::StrCat("long_", cell.name);
   cell.title = absl::StrCat("24 tokens, ", cell.title);
   cell.length = 24;
@@ -91,9 +91,9 @@ std::vector<Cell> PhaseCells(int steps) {
   for (const double temperature : {0.7, 1.5}) {
     cells.push_back(SamplerCell(GapKind::kTemperature, temperature, steps));
   }
-  cells.push_back(OfLength24(SamplerCell(GapKind::kLogitNoise, 0.1, steps)));
-  cells.push_back(OfLength24(SamplerCell(GapKind::kLogitNoise, 1, steps)));
-  cells.push_back(OfLength24(LagCell(32, 3e-3, steps)));
+  cells.push_back(Length24Cell(SamplerCell(GapKind::kLogitNoise, 0.1, steps)));
+  cells.push_back(Length24Cell(SamplerCell(GapKind::kLogitNoise, 1, steps)));
+  cells.push_back(Length24Cell(LagCell(32, 3e-3, steps)));
   return cells;
 }
 

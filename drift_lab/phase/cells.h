@@ -1,5 +1,5 @@
-// Cells: the injected gaps of the phase diagram and of the study of gap kinds, by name, and the
-// runs that fill them.
+// Cells: the injected gaps (training-inference mismatches) of the phase diagram and of the study of
+// gap kinds, by name, and the runs that they need.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 namespace tandem::drift {
 
 struct Cell {
-  std::string name;   // "lag_64": in files and on command lines
-  std::string title;  // "lag 64": on pages
+  std::string name;   // "lag_64", in files and on command lines
+  std::string title;  // "lag 64", on pages
   Gap gap;
   int length = 8;
   double learning_rate = 3e-3;
@@ -22,16 +22,16 @@ struct Cell {
   double context_noise = WarmStartOptions().context_noise;
 };
 
-// The cell from another warm start; its name says so where that is not the usual one.
+// The same cell with another warm start. Its name says so, unless it is the default.
 Cell WithContextNoise(Cell cell, double context_noise);
 
 inline constexpr std::string_view kNoGap = "no_gap";
 
-// The rows of the phase diagram, in its order: no gap, lags, lags at other learning rates, logit
-// noise, uniform tokens, temperatures, and the same for completions of 24 tokens at half the steps.
+// The rows of the phase diagram, in order: no gap, lags, lags at other learning rates, logit noise,
+// uniform tokens, temperatures, and some for completions of 24 tokens with half the steps.
 std::vector<Cell> PhaseCells(int steps);
 
-// One gap of the study of kinds: the direction of a tilt at one KL.
+// One gap of the study of kinds: a tilt in one direction with one KL.
 struct KindCell {
   Cell cell;
   Direction direction;
@@ -43,8 +43,7 @@ std::vector<KindCell> KindCells(int steps);
 const char* DirectionName(Direction direction);
 const char* BudgetName(KlBudget budget);
 
-// The methods the kinds are studied with: one without a correction, one that weights, one that
-// masks.
+// The methods of the study of kinds: no correction, one that weights, and one that masks.
 std::span<const Method> KindMethods();
 
 struct PlannedRun {
@@ -53,7 +52,7 @@ struct PlannedRun {
   uint64_t seed;
 };
 
-// Every cell with every method under the seeds 1 .. num_seeds: cell by cell, method by method.
+// The runs of every cell with every method under the seeds 1 .. num_seeds, by cell and method.
 std::vector<PlannedRun> Plan(std::span<const Cell> cells, std::span<const Method> methods,
                              int num_seeds);
 

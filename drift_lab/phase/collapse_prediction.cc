@@ -1,12 +1,85 @@
 #include "drift_lab/phase/collapse_prediction.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
 
 namespace tandem::drift {
 namespace {
+
+constexpr std::array<const char*, kNumPredictors> kPredictorNames = {
+    "reward fall",
+    "k3",
+    "1 - ESS",
+    "p99.9 abs(delta)",
+    "abs(mean w - 1)",
+    "share of w outside [.5, 2]",
+    "dropped by the method",
+    "kept, negative minus positive",
+    "gradient norm, fall",
+    "gradient norm, spike",
+    "entropy, rise",
+    "entropy, fall",
+    "largest logit"};
+
+double RowValue(Predictor predictor, const TraceRow& row) {
+  switch (predictor) {
+    case Predictor::kRewardFall:
+      return At(row, Watched::kReward);
+    case Predictor::kK3:
+      return At(row, Watched::kK3);
+    case Predictor::kEssLoss:
+      return 1 - At(row, Watched::kEss);
+    case Predictor::kTail:
+      return At(row, Watched::kTail);
+    case Predictor::kMeanWeight:
+      return std::abs(At(row, Watched::kMeanW) - 1);
+    case Predictor::kOutside:
+      return At(row, Watched::kOutside);
+    case Predictor::kDropped:
+      return At(row, Watched::kDropped);
+    case Predictor::kSignImbalance:
+      return At(row, Watched::kKeptNegative) - At(row, Watched::kKeptPositive);
+    case Predictor::kGradientFall:
+    case Predictor::kGradientSpike:
+      return At(row, Watched::kGradientNorm);
+    case Predictor::kEntropyRise:
+    case Predictor::kEntropyFall:
+      return At(row, Watched::kEntropy);
+    case Predictor::kMaxLogit:
+      return At(row, Watched::kMaxLogit);
+  }
+  return 0;
+}
+
+// Trailing means over kSmoothedRows.
+std::vector<double> Smoothed(Predictor predictor, std::span<const TraceRow> trace) {
+  std::vector<double> values;
+  for (size_t row = 0; row < trace.size(); ++row) {
+    double sum = 0, count = 0;
+    for (size_t r = row < kSmoothedRows ? 0 : row - kSmoothedRows + 1; r <= row; ++r) {
+      const double value = RowValue(predictor, trace[r]);
+      if (std::isnan(value)) continue;
+      sum += value;
+      ++count;
+    }
+    values.push_back(count > 0 ? sum / count : 0);
+  }
+  return values;
+}
+
+// log(value / value at the end of the first rows). The quotient is at least 1e-6.
+std::vector<double> LogOfFirst(const std::vector<double>& values, double sign) {
+  std::vector<double> out(values.size(), 0);
+  for (size_t row = kSmoothedRows; row < values.size(); ++row) {
+    const double first = values[kSmoothedRows - 1];
+    if (first <= 0) continue;
+    out[row] = sign * std::log(std::max(values[row] / first, 1e-6));
+  }
+  return out;
+}
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
@@ -17,32 +90,32 @@ struct Series {
   std::vector<double> values;  // by row of the trace
 };
 
-// sum over (a, b) of times[a] times[b] part[a][b], over the same of whole: a share that weighs
-// clusters.
+// The sum over (a, b) of times[a] times[b] part[a][b], divided by that of `whole`: a share over
+// pairs of clusters, weighted by a resample.
 using Matrix = std::vector<std::vector<double>>;
 double PairShare(const Matrix& part, const Matrix& whole, std::span<const int> times) {
-  double of_part = 0, of_whole = 0;
+  double part_sum = 0, whole_sum = 0;
   for (size_t a = 0; a < times.size(); ++a) {
     for (size_t b = 0; b < times.size(); ++b) {
-      of_part += times[a] * times[b] * part[a][b];
-      of_whole += times[a] * times[b] * whole[a][b];
+      part_sum += times[a] * times[b] * part[a][b];
+      whole_sum += times[a] * times[b] * whole[a][b];
     }
   }
-  return of_whole > 0 ? of_part / of_whole : kNan;
+  return whole_sum > 0 ? part_sum / whole_sum : kNan;
 }
 
-// How many of `sorted` lie under `value`, ties half.
+// How many of `sorted` are below `value`; ties count half.
 double CountUnder(const std::vector<double>& sorted, double value) {
   const auto [low, high] = std::equal_range(sorted.begin(), sorted.end(), value);
   return 0.5 * static_cast<double>((low - sorted.begin()) + (high - sorted.begin()));
 }
 
-// The row `lead` steps before the collapse, or -1 where the run had not begun.
+// The row `lead` steps before the collapse; -1 if that is before the run began.
 int RowBefore(int halved_at, int lead) {
   return halved_at < lead ? -1 : (halved_at - lead) / kTraceStride;
 }
 
-Interval Auc(const std::vector<Series>& all, int num_clusters, int lead) {
+SeedInterval Auc(const std::vector<Series>& all, int num_clusters, int lead) {
   const auto n = static_cast<size_t>(num_clusters);
   Matrix wins(n, std::vector<double>(n)), pairs(n, std::vector<double>(n));
   std::map<int, std::vector<std::vector<double>>> healthy_at;  // row -> cluster -> sorted values
@@ -66,11 +139,11 @@ Interval Auc(const std::vector<Series>& all, int num_clusters, int lead) {
       pairs[a][b] += static_cast<double>(by_cluster[b].size());
     }
   }
-  return ClusterBootstrap(
+  return BootstrapOverSeeds(
       num_clusters, [&](std::span<const int> times) { return PairShare(wins, pairs, times); });
 }
 
-// What 95 % of the half's healthy runs never pass.
+// The value that 95 % of the healthy runs with odd (or even) seeds never exceed.
 double ThresholdOf(const std::vector<Series>& all, bool odd) {
   std::vector<double> highest;
   for (const Series& series : all) {
@@ -95,12 +168,12 @@ int AlarmStep(const Series& series, double threshold) {
 
 double ClusterShare(const std::vector<double>& part, const std::vector<double>& whole,
                     std::span<const int> times) {
-  double of_part = 0, of_whole = 0;
+  double part_sum = 0, whole_sum = 0;
   for (size_t c = 0; c < times.size(); ++c) {
-    of_part += times[c] * part[c];
-    of_whole += times[c] * whole[c];
+    part_sum += times[c] * part[c];
+    whole_sum += times[c] * whole[c];
   }
-  return of_whole > 0 ? of_part / of_whole : kNan;
+  return whole_sum > 0 ? part_sum / whole_sum : kNan;
 }
 
 void StudyAlarms(const std::vector<Series>& all, int num_clusters, PredictorQuality& quality) {
@@ -121,7 +194,7 @@ void StudyAlarms(const std::vector<Series>& all, int num_clusters, PredictorQual
     leads.push_back(series.halved_at - alarm);
   }
   const auto share = [&](const std::vector<double>& part, const std::vector<double>& whole) {
-    return ClusterBootstrap(
+    return BootstrapOverSeeds(
         num_clusters, [&](std::span<const int> times) { return ClusterShare(part, whole, times); });
   };
   quality.false_alarms = share(alarmed, healthy);
@@ -147,6 +220,32 @@ std::vector<Series> SeriesOf(Predictor predictor, std::span<const WatchedRun> ru
 }
 
 }  // namespace
+
+const char* PredictorName(Predictor predictor) {
+  return kPredictorNames[static_cast<size_t>(predictor)];
+}
+
+std::vector<double> PredictorValues(Predictor predictor, std::span<const TraceRow> trace) {
+  std::vector<double> values = Smoothed(predictor, trace);
+  switch (predictor) {
+    case Predictor::kRewardFall: {
+      double highest = 0;
+      for (double& value : values) {
+        highest = std::max(highest, value);
+        value = highest - value;
+      }
+      return values;
+    }
+    case Predictor::kGradientSpike:
+    case Predictor::kEntropyRise:
+      return LogOfFirst(values, 1);
+    case Predictor::kGradientFall:
+    case Predictor::kEntropyFall:
+      return LogOfFirst(values, -1);
+    default:
+      return values;
+  }
+}
 
 CollapsePrediction StudyPrediction(std::span<const WatchedRun> runs) {
   CollapsePrediction study;

@@ -27,19 +27,19 @@ std::string Digits(double value, int digits) {
   return std::isnan(value) ? "–" : absl::StrFormat("%.*f", digits, value);
 }
 
-// ".96 +- .02", the half width of the interval.
-std::string WithHalfWidth(const Interval& interval, int digits) {
+// "0.96 ± 0.02", with half the width of the interval.
+std::string WithHalfWidth(const SeedInterval& interval, int digits) {
   const double half = (interval.high - interval.low) / 2;
   return std::isnan(half) ? Digits(interval.mean, digits)
                           : absl::StrFormat("%.*f ± %.*f", digits, interval.mean, digits, half);
 }
 
-std::string WithBounds(const Interval& interval) {
+std::string WithBounds(const SeedInterval& interval) {
   if (std::isnan(interval.mean)) return "–";
   return absl::StrFormat("%.2f (%.2f–%.2f)", interval.mean, interval.low, interval.high);
 }
 
-// Cells in the order of the entries, each once; methods likewise.
+// The cells and the methods in the order of the entries, without repetition.
 struct Shape {
   std::vector<std::string> cells, titles;
   std::vector<Method> methods;
@@ -60,7 +60,7 @@ Shape ShapeOf(const std::vector<PhaseEntry>& table) {
   return shape;
 }
 
-// One table of the cells, every entry written by `text`.
+// One table with a row per cell and a column per method. `text` writes an entry.
 template <typename Text>
 std::string PhaseTableOf(const std::vector<PhaseEntry>& table, const Text& text) {
   const Shape shape = ShapeOf(table);
@@ -116,7 +116,7 @@ std::string PopulationPart(const Population& population) {
   out += TableHead(head);
   for (const PredictorQuality& quality : prediction.predictors) {
     Cells row = {std::string(PredictorName(quality.predictor))};
-    for (const Interval& auc : quality.auc) row.push_back(WithBounds(auc));
+    for (const SeedInterval& auc : quality.auc) row.push_back(WithBounds(auc));
     row.push_back(WithBounds(quality.false_alarms));
     row.push_back(WithBounds(quality.announced));
     row.push_back(std::isnan(quality.lead_median)
@@ -128,7 +128,8 @@ std::string PopulationPart(const Population& population) {
   return out + "\n";
 }
 
-// One table of a budget: a row a direction, a column a strength, every entry written by `text`.
+// One table for a budget, with a row per direction and a column per strength. `text` writes an
+// entry.
 template <typename Text>
 std::string KindTableOf(const std::vector<KindEffect>& kinds, KlBudget budget, Method method,
                         const Text& text) {
@@ -162,7 +163,7 @@ std::string KindTableOf(const std::vector<KindEffect>& kinds, KlBudget budget, M
   return out + "\n";
 }
 
-// The table of every budget and method.
+// The tables of all budgets and methods.
 template <typename Text>
 std::string KindTables(const std::vector<KindEffect>& kinds, const Text& text) {
   std::string out;

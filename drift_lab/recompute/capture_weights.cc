@@ -1,17 +1,17 @@
 #include "drift_lab/recompute/capture_weights.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/model/safetensors.h"
-#include "common/tensor/bf16_rounding.h"
+#include "common/tensor/nearest_cast.h"
 #include "common/weights/digest.h"
 
 namespace tandem::drift {
@@ -19,34 +19,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-HostTensor NewTensor(const TensorSpec& like, DType dtype) {
-  TensorSpec spec = like;
-  spec.dtype = dtype;
-  auto bytes = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(spec.num_bytes()));
-  return {spec, *bytes, bytes};
-}
-
-template <typename T>
-T* Elements(const HostTensor& tensor) {
-  return reinterpret_cast<T*>(const_cast<std::byte*>(tensor.bytes.data()));
-}
-
-// A copy whose elements are aligned, whatever offset they have in the file.
+// A copy with aligned elements, because tensors may have any offset in the file.
 std::vector<float> Floats(const HostTensor& tensor) {
   std::vector<float> values(static_cast<size_t>(tensor.spec.num_elements()));
   std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
   return values;
 }
 
-HostTensor Widen(const HostTensor& tensor) {
-  if (tensor.spec.dtype == DType::kF32) return tensor;
-  const HostTensor wide = NewTensor(tensor.spec, DType::kF32);
-  std::vector<uint16_t> bits(static_cast<size_t>(tensor.spec.num_elements()));
-  std::memcpy(bits.data(), tensor.bytes.data(), tensor.bytes.size());
-  auto* out = Elements<float>(wide);
-  for (size_t i = 0; i < bits.size(); ++i) out[i] = Bf16ToFloat(bits[i]);
-  return wide;
-}
+// A tensor of a model has a float dtype, which can always be cast to fp32.
+HostTensor Widen(const HostTensor& tensor) { return CastNearest(tensor, DType::kF32).value(); }
 
 }  // namespace
 
@@ -90,10 +71,13 @@ absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Cast(int64_t version,
   TANDEM_ASSIGN_OR_RETURN(const std::vector<HostTensor> masters, Masters(version));
   std::vector<HostTensor> cast;
   for (const HostTensor& master : masters) {
-    cast.push_back(NewTensor(master.spec, DType::kBF16));
     const std::vector<float> values = Floats(master);
+    auto bits = std::make_shared<std::vector<uint16_t>>(values.size());
     trainer::CastToBf16(master.spec.name, /*first=*/0, values.data(), master.spec.num_elements(),
-                        rounding, Elements<uint16_t>(cast.back()));
+                        rounding, bits->data());
+    cast.push_back({{master.spec.name, DType::kBF16, master.spec.shape},
+                    std::as_bytes(std::span<const uint16_t>(*bits)),
+                    bits});
   }
   return cast;
 }
@@ -102,7 +86,7 @@ absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Served(int64_t version, 
   if (dtype == DType::kF32) return Masters(version);
   const offpolicy::CapturedWeights* const known = capture_->WeightsOf(version);
   if (known != nullptr && known->rounding.empty() && !known->served.empty()) {
-    // A capture from a server alone does not know how its weights were cast; the digests do.
+    // A capture taken from a server does not say how its weights were cast; the digests tell.
     TANDEM_ASSIGN_OR_RETURN(auto nearest, Cast(version, trainer::Rounding::kNearest));
     if (DigestTensors(nearest) == known->served) return nearest;
     return Cast(version, trainer::Rounding::kDither);
@@ -111,7 +95,7 @@ absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Served(int64_t version, 
   return Cast(version, dither ? trainer::Rounding::kDither : trainer::Rounding::kNearest);
 }
 
-absl::StatusOr<std::vector<HostTensor>> CaptureWeights::OfBf16Trainer(int64_t version) const {
+absl::StatusOr<std::vector<HostTensor>> CaptureWeights::Bf16TrainerValues(int64_t version) const {
   TANDEM_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, Masters(version));
   TANDEM_ASSIGN_OR_RETURN(const std::vector<HostTensor> cast,
                           Cast(version, trainer::Rounding::kNearest));

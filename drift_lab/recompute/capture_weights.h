@@ -1,7 +1,8 @@
-// CaptureWeights: the weights a capture's tokens were drawn and re-scored under, as masters and as
-// servers had them, checked against the digests the capture claims. Free of LibTorch in its header.
+// CaptureWeights: the weights under which a capture's tokens were sampled and scored again, as fp32
+// masters and as servers had them, checked against the digests in the capture. The header is free
+// of LibTorch.
 //
-// Loads one version at a time; memory: the mapped file, and a copy per cast.
+// Loads one version at a time. Memory: the mapped file, and a copy per cast.
 #pragma once
 
 #include <cstdint>
@@ -18,30 +19,34 @@ namespace tandem::drift {
 
 class CaptureWeights {
  public:
-  // `path`: of the capture. `fallback`: a model directory or safetensors file for versions whose
-  // masters the capture does not carry; may be empty. `capture` must outlive this object.
+  // `path` is the capture's directory. `fallback` is a model directory or safetensors file for
+  // versions whose masters the capture does not carry; may be empty. `capture` must outlive this
+  // object.
   CaptureWeights(const offpolicy::Capture* capture, const ModelConfig& config, std::string path,
                  std::string fallback);
 
-  // F32 masters of `version` in ModelTensors order.
-  //   NOT_FOUND  the capture does not carry them and there is no fallback: says what to do
-  //   DATA_LOSS  the file is not the one the capture names (digest)
-  //   INVALID_ARGUMENT  MatchModelTensors
+  // The fp32 masters of `version`, in ModelTensors order.
+  //   NOT_FOUND         the capture does not carry them and there is no fallback
+  //   DATA_LOSS         the file does not have the digest that the capture names
+  //   INVALID_ARGUMENT  as MatchModelTensors
   absl::StatusOr<std::vector<HostTensor>> Masters(int64_t version) const;
 
-  // Are the masters of `version` at hand without the fallback?
+  // True if the capture itself has the masters of `version`.
   bool Carries(int64_t version) const;
 
-  // The same as servers had them: cast to `dtype` with the rounding the capture names.
+  // The weights of `version` as servers had them: cast to `dtype` with the rounding that the
+  // capture names.
   absl::StatusOr<std::vector<HostTensor>> Served(int64_t version, DType dtype) const;
 
-  // F32 tensors of the values that a bf16 trainer computes with (trainer/policy/policy.h, on a CPU):
-  // matrices of the decoder's linear layers are rounded to bf16 to nearest; the head, the
-  // embedding, norms and biases stay the fp32 masters. Errors of Masters.
-  absl::StatusOr<std::vector<HostTensor>> OfBf16Trainer(int64_t version) const;
+  // The values that a bf16 trainer computes with on a CPU (trainer/policy/policy.h), as fp32
+  // tensors: the matrices of the decoder's linear layers are rounded to the nearest bf16; the head,
+  // the embedding, norms and biases are the fp32 masters.
+  //   any error of Masters
+  absl::StatusOr<std::vector<HostTensor>> Bf16TrainerValues(int64_t version) const;
 
-  // Is what Served gives what servers were proven to run?
-  //   FAILED_PRECONDITION  names the version and the tensors that differ
+  // OK if the result of Served has the digests of the weights that servers ran.
+  //   FAILED_PRECONDITION  it has others (the message names the version and the tensors), or the
+  //                        capture has no digests of that version
   absl::Status CheckServed(int64_t version, DType dtype) const;
 
  private:
@@ -52,7 +57,7 @@ class CaptureWeights {
   const std::string path_, fallback_;
 };
 
-// F32 tensors of the same values as `tensors` (F32 or BF16): what an fp32 forward runs on.
+// The values of `tensors`, of a float dtype, as fp32 tensors, for an fp32 forward pass.
 std::vector<HostTensor> WidenToFp32(const std::vector<HostTensor>& tensors);
 
 }  // namespace tandem::drift

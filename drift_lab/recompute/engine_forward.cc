@@ -12,46 +12,31 @@ namespace {
 
 using offpolicy::Capture;
 
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kNotAsked = std::numeric_limits<float>::quiet_NaN();
 constexpr size_t kCompletionsTogether = 32;
-constexpr int64_t kBlockSlack = 32;  // tokens a sequence's last block may leave unused
+constexpr int64_t kBlockSlack = 32;  // tokens that a sequence's last KV block may leave unused
 
-void Fill(const rollout::SequenceScore& score, int64_t prompt, int64_t begin, EngineScores& out) {
-  const auto copy = [&](const std::vector<float>& from, std::vector<float>& to) {
-    std::copy(from.begin() + prompt, from.end(), to.begin() + begin);
-  };
-  copy(score.logprobs, out.logprobs);
-  copy(score.entropies, out.entropies);
-  copy(score.logprob_second_moments, out.second_moments);
-  copy(score.squared_probs, out.squared_probs);
-  copy(score.kept_mass, out.kept_mass);
-  copy(score.gaps, out.gaps);
-  copy(score.mass_above, out.mass_above);
-  std::copy(score.ranks.begin() + prompt, score.ranks.end(), out.ranks.begin() + begin);
-}
+constexpr std::vector<float> rollout::SequenceScore::*kColumns[] = {
+    &rollout::SequenceScore::logprobs,      &rollout::SequenceScore::entropies,
+    &rollout::SequenceScore::squared_probs, &rollout::SequenceScore::logprob_second_moments,
+    &rollout::SequenceScore::kept_mass,     &rollout::SequenceScore::gaps,
+    &rollout::SequenceScore::mass_above};
 
 }  // namespace
 
 EngineScores::EngineScores(int64_t num_tokens) {
-  for (auto* column :
-       {&logprobs, &entropies, &second_moments, &squared_probs, &kept_mass, &gaps, &mass_above}) {
-    column->assign(static_cast<size_t>(num_tokens), kNaN);
-  }
+  for (const auto column : kColumns)
+    (this->*column).assign(static_cast<size_t>(num_tokens), kNotAsked);
   ranks.assign(static_cast<size_t>(num_tokens), -1);
 }
 
-void EngineScores::Take(const EngineScores& other, int64_t begin, int64_t end) {
-  const auto take = [&](const auto& from, auto& to) {
-    std::copy(from.begin() + begin, from.begin() + end, to.begin() + begin);
-  };
-  take(other.logprobs, logprobs);
-  take(other.entropies, entropies);
-  take(other.second_moments, second_moments);
-  take(other.squared_probs, squared_probs);
-  take(other.kept_mass, kept_mass);
-  take(other.gaps, gaps);
-  take(other.mass_above, mass_above);
-  take(other.ranks, ranks);
+void EngineScores::Take(const rollout::SequenceScore& other, int64_t begin, int64_t end,
+                        int64_t to) {
+  for (const auto column : kColumns) {
+    std::copy((other.*column).begin() + begin, (other.*column).begin() + end,
+              (this->*column).begin() + to);
+  }
+  std::copy(other.ranks.begin() + begin, other.ranks.begin() + end, ranks.begin() + to);
 }
 
 absl::StatusOr<std::unique_ptr<EngineForward>> EngineForward::Create(
@@ -82,8 +67,7 @@ absl::StatusOr<EngineScores> EngineForward::Score(const Capture& capture,
   const auto run = [&]() -> absl::Status {
     std::vector<rollout::ScoreSequence> sequences;
     for (const int64_t s : pending) {
-      const auto prompt = capture.prompt(capture.group[static_cast<size_t>(s)]);
-      const auto ids = capture.ids(s);
+      const auto prompt = capture.prompt_of(s), ids = capture.ids(s);
       rollout::ScoreSequence& sequence = sequences.emplace_back();
       sequence.ids.assign(prompt.begin(), prompt.end());
       sequence.ids.insert(sequence.ids.end(), ids.begin(), ids.end());
@@ -93,9 +77,9 @@ absl::StatusOr<EngineScores> EngineForward::Score(const Capture& capture,
     }
     TANDEM_ASSIGN_OR_RETURN(const auto results, engine_->Score(sequences, options));
     for (size_t i = 0; i < pending.size(); ++i) {
-      Fill(results[i], sequences[i].num_prompt_tokens,
-           capture.token_offsets[static_cast<size_t>(pending[i])], scores);
-      done += static_cast<int64_t>(capture.ids(pending[i]).size());
+      scores.Take(results[i], sequences[i].num_prompt_tokens, std::ssize(sequences[i].ids),
+                  capture.begin_of(pending[i]));
+      done += std::ssize(capture.ids(pending[i]));
     }
     pending.clear();
     progress(done);
@@ -122,8 +106,8 @@ rollout::ScoreOptions ClaimedTransforms(const offpolicy::CapturedSampling& sampl
 int64_t LongestSequence(const Capture& capture) {
   int64_t longest = 0;
   for (int64_t s = 0; s < capture.num_completions(); ++s) {
-    const size_t prompt = capture.prompt(capture.group[static_cast<size_t>(s)]).size();
-    longest = std::max(longest, static_cast<int64_t>(prompt + capture.ids(s).size()));
+    longest =
+        std::max<int64_t>(longest, std::ssize(capture.prompt_of(s)) + std::ssize(capture.ids(s)));
   }
   return longest;
 }

@@ -1,5 +1,5 @@
-// EngineForward: a capture's tokens through the rollout engine, honest and in this process, under
-// any weights, path, precision and claimed transforms. Free of protobuf and LibTorch.
+// EngineForward: scores a capture's tokens with a healthy rollout engine in this process, under any
+// weights, path, precision and claimed transforms. Free of protobuf and LibTorch.
 //
 // Use from one thread. Memory: an engine with two versions of the weights.
 #pragma once
@@ -21,44 +21,45 @@
 
 namespace tandem::drift {
 
-// [T] of the capture; NaN for tokens that were not asked for. Meanings: rollout::SequenceScore.
-struct EngineScores {
-  std::vector<float> logprobs, entropies, second_moments, squared_probs, kept_mass, gaps,
-      mass_above;
-  std::vector<int32_t> ranks;
+// Called with the name of the pass that is running, and the fraction of the work that is done.
+using PassProgress = std::function<void(const std::string& what, double done)>;
 
+// The columns of a SequenceScore for all tokens of a capture, [T]; NaN (ranks: -1) for tokens that
+// were not asked for. raw_logprobs and margins are left empty.
+struct EngineScores : rollout::SequenceScore {
   EngineScores() = default;
   explicit EngineScores(int64_t num_tokens);
-  // Takes tokens [begin, end) from `other`.
-  void Take(const EngineScores& other, int64_t begin, int64_t end);
+  // Copies the elements [begin, end) of `other` to the places from `to` on.
+  void Take(const rollout::SequenceScore& other, int64_t begin, int64_t end, int64_t to);
 };
 
-// What of the forward's inputs is not as the capture has it.
+// Inputs of the forward pass that differ from the capture's.
 struct EngineInputs {
-  int32_t first_id = -1;  // computed in place of every prompt's first id; -1: off
-  // Of a completion [S]; empty: all positions are of the weights of Install.
+  int32_t first_id = -1;  // replaces the first id of every prompt; -1: off
+  // The segments of a completion [S]; empty: all positions use the weights of Install.
   std::function<std::vector<rollout::ScoreSegment>(int64_t)> segments;
 };
 
 class EngineForward {
  public:
-  // Errors: those of Engine::Create. `longest`: tokens of the longest sequence to score.
-  // `num_threads`: 0 for the cores of the machine.
+  // `longest` is the number of tokens of the longest sequence to score. `num_threads` 0 means the
+  // cores of the machine.
+  //   any error of Engine::Create
   static absl::StatusOr<std::unique_ptr<EngineForward>> Create(const std::string& model_directory,
                                                                ComputeDType dtype, int64_t longest,
                                                                int64_t num_threads = 0);
 
-  // Scores under `tensors` from here on (ModelTensors order, the engine's dtype).
+  // From now on, scores under `tensors` (in ModelTensors order and the engine's dtype).
   absl::Status Install(std::vector<HostTensor> tensors);
 
-  // Packs them for EngineInputs::segments.
+  // Packs `tensors` for EngineInputs::segments.
   absl::StatusOr<std::unique_ptr<rollout::StagedWeights>> Stage(
       std::vector<HostTensor> tensors) const {
     return engine_->Stage(std::move(tensors));
   }
 
-  // `wanted` [S]: completions to score; empty: all. The transforms of `options` are used as they
-  // are. progress(n) after every few completions: tokens scored so far.
+  // Scores the completions `wanted` [S] (empty: all), with exactly the transforms of `options`.
+  // `progress` is called after every few completions, with the number of tokens scored so far.
   absl::StatusOr<EngineScores> Score(const offpolicy::Capture& capture,
                                      const std::vector<bool>& wanted,
                                      const rollout::ScoreOptions& options,
@@ -76,10 +77,10 @@ class EngineForward {
   int64_t version_ = 0;
 };
 
-// What the capture's sampling claims.
+// The transforms that the capture's sampling settings claim.
 rollout::ScoreOptions ClaimedTransforms(const offpolicy::CapturedSampling& sampling);
 
-// Tokens of the longest prompt and completion together.
+// The number of tokens of the longest prompt and completion together.
 int64_t LongestSequence(const offpolicy::Capture& capture);
 
 }  // namespace tandem::drift

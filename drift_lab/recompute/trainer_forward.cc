@@ -8,7 +8,6 @@
 #include <span>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/tensor/torch_status.h"
@@ -20,7 +19,7 @@ namespace {
 
 using offpolicy::Capture;
 
-// Completions that share a row, all of one group.
+// The completions of a row, all of one group.
 using Row = std::vector<int64_t>;
 
 std::vector<Row> PlanRows(const Capture& capture, const std::vector<bool>& wanted,
@@ -35,7 +34,7 @@ std::vector<Row> PlanRows(const Capture& capture, const std::vector<bool>& wante
                       capture.group[static_cast<size_t>(rows.back().back())] == group;
     if (!fits) {
       rows.emplace_back();
-      used = static_cast<int64_t>(capture.prompt(group).size());
+      used = std::ssize(capture.prompt(group));
     }
     rows.back().push_back(s);
     used += length;
@@ -43,19 +42,17 @@ std::vector<Row> PlanRows(const Capture& capture, const std::vector<bool>& wante
   return rows;
 }
 
-// The ids each token of a completion was drawn from, where filters left some out.
+// The ids that each token of a completion was sampled from, where filters left some out.
 std::vector<SupportView> SupportOf(const Capture& capture, int64_t s) {
   std::vector<SupportView> support;
-  for (int64_t t = capture.token_offsets[static_cast<size_t>(s)];
-       t < capture.token_offsets[static_cast<size_t>(s) + 1]; ++t) {
+  for (int64_t t = capture.begin_of(s); t < capture.begin_of(s + 1); ++t) {
     support.push_back(capture.support(t));
   }
   return support;
 }
 
 absl::StatusOr<trainer::PackedRow> Pack(const Capture& capture, const Row& row) {
-  trainer::GroupTokens tokens{.prompt =
-                                  capture.prompt(capture.group[static_cast<size_t>(row.front())])};
+  trainer::GroupTokens tokens{.prompt = capture.prompt_of(row.front())};
   for (const int64_t s : row) {
     tokens.completions.push_back(capture.ids(s));
     if (!capture.packed_support.empty()) tokens.support.push_back(SupportOf(capture, s));
@@ -125,7 +122,7 @@ absl::StatusOr<TrainerScores> TrainerForward::ScoreIn(const ScoreWay& way, const
     for (size_t i = 0; i < row.size(); ++i) {
       const trainer::Segment& segment =
           packed.segments[static_cast<size_t>(packed.completion_segments[i])];
-      const int64_t to = capture.token_offsets[static_cast<size_t>(row[i])];
+      const int64_t to = capture.begin_of(row[i]);
       std::copy(logprobs + segment.begin, logprobs + segment.end, scores.logprobs.begin() + to);
       std::copy(entropies + segment.begin, entropies + segment.end, scores.entropies.begin() + to);
       done += segment.end - segment.begin;

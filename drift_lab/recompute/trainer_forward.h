@@ -1,9 +1,9 @@
-// TrainerForward: a capture's tokens through the trainer's own forward, each completion in a row of
-// its own or packed as in training, under any weights; and back again, for gradients. Free of
-// LibTorch in its header.
+// TrainerForward: scores a capture's tokens with the trainer's forward pass, each completion in a
+// row of its own or packed as in training, under any weights, and computes gradients. The header is
+// free of LibTorch.
 //
-// Use from one thread. Memory: the weights in fp32, and in bf16 their cast; trainable: gradients in
-// fp32.
+// Use from one thread. Memory: the weights in fp32, their cast with bf16, and fp32 gradients if
+// trainable.
 #pragma once
 
 #include <cstdint>
@@ -25,46 +25,47 @@ struct TrainerForwardOptions {
   ComputeDType dtype = ComputeDType::kFp32;
   Numerics numerics = Numerics::kFast;
   trainer::Rounding rounding = trainer::Rounding::kNearest;  // of the weights in Numerics::kExact
-  int64_t row_tokens = 0;  // completions of a group share a row of at most so many; 0: one each
+  int64_t row_tokens = 0;  // most tokens of a row that completions of a group share; 0: one each
   bool trainable = false;  // for Differentiate and ScoreWay::as_update
 };
 
-// As the trainer of `capture` computed its proximal log-probs.
+// The options with which the trainer of `capture` computed its proximal log-probs.
 TrainerForwardOptions RecordedTrainer(const offpolicy::Capture& capture, int64_t row_tokens);
 
-// What of a score is not as a proximal pass has it.
+// How a score differs from a proximal pass.
 struct ScoreWay {
   double temperature = 0;  // 0: the capture's
-  bool as_update = false;  // with the graph that an update's backward pass needs
+  bool as_update = false;  // with the autograd graph that the backward pass of an update needs
 };
 struct TrainerScores {
   std::vector<float> logprobs, entropies;  // [T]; NaN where not scored
 };
 
-// Told after every row: tokens scored so far.
+// Called after every row with the number of tokens scored so far.
 using ScoreProgress = absl::FunctionRef<void(int64_t tokens)>;
 
 class TrainerForward {
  public:
-  // Errors: those of Policy::Create.
+  //   any error of Policy::Create
   static absl::StatusOr<std::unique_ptr<TrainerForward>> Create(
       const ModelConfig& config, const std::vector<HostTensor>& tensors,
       const TrainerForwardOptions& options);
   ~TrainerForward();
 
-  // [T] log-probs at the capture's temperature, over the supports it carries; NaN for the
-  // completions that `wanted` [S] leaves out (empty: all are wanted).
-  //   INVALID_ARGUMENT  an id outside the vocabulary, a completion over the context
+  // Log-probs [T] at the capture's temperature, over the supports that it carries; NaN for
+  // completions that are not in `wanted` [S] (empty: all are).
+  //   INVALID_ARGUMENT  an id outside the vocabulary, or a completion longer than the context
   absl::StatusOr<std::vector<float>> Score(const offpolicy::Capture& capture,
                                            const std::vector<bool>& wanted, ScoreProgress progress);
 
-  // The same in another way, with entropies.
+  // The same as `way` says, and entropies.
   absl::StatusOr<TrainerScores> ScoreIn(const ScoreWay& way, const offpolicy::Capture& capture,
                                         const std::vector<bool>& wanted, ScoreProgress progress);
 
-  // The gradient of sum_t direction[t] log pi[t] over completion `s`, alone in its row; direction
-  // is [tokens of s]. `take` gets it parameter by parameter, in the order of the tensors of Create,
-  // each valid during the call. The result is the completion's log-probs. Needs `trainable`.
+  // Computes the gradient of sum_t direction[t] log pi[t] over completion `s`, alone in its row;
+  // direction is [tokens of s]. `take` is called with the gradient of each parameter, in the order
+  // of the tensors of Create; a span is valid during its call. Returns the completion's log-probs.
+  // Needs `trainable`.
   //   INVALID_ARGUMENT  as Score
   //   INTERNAL          a kernel failed
   absl::StatusOr<std::vector<float>> Differentiate(

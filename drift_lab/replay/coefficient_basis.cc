@@ -1,6 +1,5 @@
 #include "drift_lab/replay/coefficient_basis.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <numeric>
@@ -43,7 +42,7 @@ CoefficientBasis SpanOf(const std::vector<std::span<const double>>& rows, double
     if (distance <= tolerance) return basis;
     std::vector<double> direction = rest[worst];
     Scale(1 / Length(direction), direction);
-    for (const std::vector<double>& other : basis.directions) {  // what rounding left of them
+    for (const std::vector<double>& other : basis.directions) {  // removes what rounding left
       Subtract(Dot(direction, other), other, direction);
     }
     Scale(1 / Length(direction), direction);

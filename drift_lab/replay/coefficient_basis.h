@@ -1,7 +1,9 @@
-// CoefficientBasis: the few directions in which the coefficients of many corrections lie on one
-// completion. The gradient is linear in them, so one backward pass per direction serves all
-// corrections: weights of whole completions share a direction with no correction at all, and token
-// weights are a second one until a bound acts. Pure.
+// CoefficientBasis: the few directions that span the coefficients of many corrections on one
+// completion. Pure.
+//
+// The gradient is linear in the coefficients, so one backward pass per direction serves all
+// corrections. Few directions are enough: corrections that weight whole completions share one
+// direction with no correction at all, and token weights add a second one until a bound acts.
 #pragma once
 
 #include <span>
@@ -9,8 +11,8 @@
 
 namespace tandem::drift {
 
-// What is left of a row outside the directions, relative to the row: two orders below what a
-// gradient in fp32 and its sketch resolve.
+// The largest residue of a row outside the directions, relative to the row. It is two orders of
+// magnitude below what an fp32 gradient and its sketch resolve.
 inline constexpr double kBasisTolerance = 1e-5;
 
 struct CoefficientBasis {
@@ -18,8 +20,9 @@ struct CoefficientBasis {
   std::vector<std::vector<double>> weights;     // [M][R]: row m = sum_r weights[m][r] directions[r]
 };
 
-// `rows` [M][T]: coefficients of each correction; finite. Gram-Schmidt, the row that is described
-// worst first, until every row is within `tolerance` of its length.
+// `rows` [M][T] are the finite coefficients of each correction. Gram-Schmidt, pivoted: the next
+// direction is the residue of the row that is described worst, until the residue of every row is at
+// most `tolerance` times its length.
 CoefficientBasis SpanOf(const std::vector<std::span<const double>>& rows,
                         double tolerance = kBasisTolerance);
 

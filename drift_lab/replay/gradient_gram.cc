@@ -13,7 +13,7 @@
 namespace tandem::drift {
 namespace {
 
-// Sums of so many products in fp32, the rest in fp64.
+// This many products are summed in fp32, and these sums in fp64.
 constexpr int64_t kProductChunk = 4096;
 
 std::vector<double> SketchProducts(const std::vector<float>& sketches, int64_t count,

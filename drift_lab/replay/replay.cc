@@ -11,7 +11,6 @@
 #include "common/model/model_config.h"
 #include "drift_lab/recompute/capture_weights.h"
 #include "drift_lab/recompute/trainer_forward.h"
-#include "drift_lab/recompute/weights_gate.h"
 #include "drift_lab/replay/coefficient_basis.h"
 #include "drift_lab/replay/gradient_gram.h"
 
@@ -35,18 +34,19 @@ bool HasProximal(const Capture& capture) {
   return std::ranges::any_of(capture.proximal_logprobs, [](float x) { return std::isfinite(x); });
 }
 
-absl::Status CheckNull(const std::string& path, const Capture& null, const ModelConfig& config) {
+absl::Status CheckBaseline(const std::string& path, const Capture& baseline,
+                           const ModelConfig& config) {
   const auto refuse = [&](const std::string& why) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is not a null: ", why));
+    return absl::InvalidArgumentError(absl::StrCat(path, " is not a baseline: ", why));
   };
-  if (!null.manifest.injected.empty()) {
-    return refuse(absl::StrCat("faults were injected (", null.manifest.injected.front(), ")"));
+  if (!baseline.manifest.injected.empty()) {
+    return refuse(absl::StrCat("faults were injected (", baseline.manifest.injected.front(), ")"));
   }
-  std::set<int64_t> versions(null.weight_version.begin(), null.weight_version.end());
-  versions.insert(null.manifest.proximal_version);
+  std::set<int64_t> versions(baseline.weight_version.begin(), baseline.weight_version.end());
+  versions.insert(baseline.manifest.proximal_version);
   std::set<std::string> masters;
   for (const int64_t version : versions) {
-    const offpolicy::CapturedWeights* const weights = null.WeightsOf(version);
+    const offpolicy::CapturedWeights* const weights = baseline.WeightsOf(version);
     if (weights != nullptr && !weights->masters_digest.empty()) {
       masters.insert(weights->masters_digest);
     }
@@ -54,39 +54,40 @@ absl::Status CheckNull(const std::string& path, const Capture& null, const Model
   if (masters.size() > 1) {
     return refuse(
         absl::StrCat("its tokens and its step belong to ", masters.size(),
-                     " different weights; a null run has trainer.optimizer.learning_rate 0"));
+                     " different weights; a baseline run has trainer.optimizer.learning_rate 0"));
   }
-  if (!HasProximal(null)) {
+  if (!HasProximal(baseline)) {
     return refuse("no trainer re-scored it; capture a run with trainer.capture.every");
   }
-  const std::vector<GateFinding> findings = CheckComparable(null, config);
+  const std::vector<ConsistencyFinding> findings = CheckCaptureConsistency(baseline, config);
   return findings.empty() ? absl::OkStatus() : refuse(findings.front().message);
 }
 
-absl::StatusOr<std::vector<Capture>> ReadNulls(const std::vector<std::string>& paths,
-                                               const ModelConfig& config) {
-  std::vector<Capture> nulls;
+absl::StatusOr<std::vector<Capture>> ReadBaselines(const std::vector<std::string>& paths,
+                                                   const ModelConfig& config) {
+  std::vector<Capture> baselines;
   for (const std::string& path : paths) {
-    TANDEM_ASSIGN_OR_RETURN(nulls.emplace_back(), offpolicy::ReadCapture(path));
-    TANDEM_RETURN_IF_ERROR(CheckNull(path, nulls.back(), config));
+    TANDEM_ASSIGN_OR_RETURN(baselines.emplace_back(), offpolicy::ReadCapture(path));
+    TANDEM_RETURN_IF_ERROR(CheckBaseline(path, baselines.back(), config));
   }
-  return nulls;
+  return baselines;
 }
 
-NullFloor FloorOf(const std::vector<Capture>& nulls) {
+BaselineNoise NoiseOf(const std::vector<Capture>& baselines) {
   std::vector<offpolicy::CaptureRecord> columns;
-  for (const Capture& null : nulls) columns.push_back(MakeCaptureRecord(null));
+  for (const Capture& baseline : baselines) columns.push_back(MakeCaptureRecord(baseline));
   std::vector<offpolicy::TokenRecord> records;
-  for (size_t i = 0; i < nulls.size(); ++i) records.push_back(RecordOf(nulls[i], columns[i]));
-  return MeasureNull(records);
+  for (size_t i = 0; i < baselines.size(); ++i)
+    records.push_back(RecordOf(baselines[i], columns[i]));
+  return MeasureBaseline(records);
 }
 
-// The share of the nulls' trained tokens that the method drops or bounds.
-absl::StatusOr<double> NullShare(const std::vector<Capture>& nulls,
-                                 const offpolicy::MethodOptions& options) {
+// The share of the baselines' trained tokens that the method drops or bounds.
+absl::StatusOr<double> BaselineShare(const std::vector<Capture>& baselines,
+                                     const offpolicy::MethodOptions& options) {
   double touched = 0, trained = 0;
-  for (const Capture& null : nulls) {
-    const ReplayBatch batch = BatchOf(null);
+  for (const Capture& baseline : baselines) {
+    const ReplayBatch batch = BatchOf(baseline);
     TANDEM_ASSIGN_OR_RETURN(const MethodResult result, EvaluateMethod(batch.inputs(), options));
     const offpolicy::Correction& c = result.correction;
     const offpolicy::Objective& o = result.objective;
@@ -116,12 +117,13 @@ absl::StatusOr<std::vector<VariantResult>> EvaluateAll(const ReplayBatch& batch,
   return results;
 }
 
-// The backward passes that all variants need, in order of completions; fills in their weights.
+// The backward passes that all variants together need, by completion. Fills in the weights with
+// which each variant combines them.
 std::vector<GradientRequest> PlanGradients(const Capture& capture,
                                            std::vector<VariantResult>& results) {
   std::vector<GradientRequest> requests;
   for (int64_t s = 0; s < capture.num_completions(); ++s) {
-    const auto begin = static_cast<size_t>(capture.token_offsets[static_cast<size_t>(s)]);
+    const auto begin = static_cast<size_t>(capture.begin_of(s));
     const size_t length = capture.ids(s).size();
     std::vector<std::span<const double>> rows;
     for (const VariantResult& result : results) {
@@ -149,7 +151,7 @@ double LargestDifference(const std::vector<float>& a, const std::vector<float>& 
 }
 
 absl::Status Measure(const std::vector<ReplayVariant>& variants, uint64_t seed,
-                     TrainerForward& forward, const ReplayProgress& progress, Replay& replay) {
+                     TrainerForward& forward, const PassProgress& progress, Replay& replay) {
   const ReplayBatch batch = BatchOf(replay.capture);
   TANDEM_ASSIGN_OR_RETURN(std::vector<VariantResult> results, EvaluateAll(batch, variants));
   const std::vector<GradientRequest> requests = PlanGradients(replay.capture, results);
@@ -181,18 +183,16 @@ absl::Status Measure(const std::vector<ReplayVariant>& variants, uint64_t seed,
 
 }  // namespace
 
-absl::StatusOr<Replay> RunReplay(const ReplayOptions& options, const ReplayProgress& progress) {
-  Replay replay{.path = options.capture, .nulls = options.nulls};
+absl::StatusOr<Replay> RunReplay(const ReplayOptions& options, const PassProgress& progress) {
+  Replay replay{.path = options.capture, .baselines = options.baselines};
   TANDEM_ASSIGN_OR_RETURN(std::vector<ReplayVariant> variants, SelectVariants(options.selection));
   TANDEM_ASSIGN_OR_RETURN(replay.capture, offpolicy::ReadCapture(options.capture));
   Capture& capture = replay.capture;
   const std::string model = options.model.empty() ? capture.manifest.model_path : options.model;
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(model));
   const CaptureWeights weights(&capture, config, options.capture, options.weights);
-  progress("gate", 0);
-  replay.findings = CheckComparable(capture, config);
-  TANDEM_ASSIGN_OR_RETURN(const auto of_model, CheckModelAndWeights(capture, model, weights));
-  replay.findings.insert(replay.findings.end(), of_model.begin(), of_model.end());
+  progress("consistency checks", 0);
+  TANDEM_ASSIGN_OR_RETURN(replay.findings, CheckConsistency(capture, config, model, weights));
   if (!replay.findings.empty()) return replay;
   if (!HasProximal(capture)) {
     return absl::InvalidArgumentError(
@@ -201,18 +201,19 @@ absl::StatusOr<Replay> RunReplay(const ReplayOptions& options, const ReplayProgr
                      "Capture a step of a run (trainer.capture.every)"));
   }
 
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<Capture> nulls, ReadNulls(options.nulls, config));
-  if (!nulls.empty()) {
-    replay.null_floor = FloorOf(nulls);
-    const std::vector<ReplayVariant> chosen = NullVariants(
-        options.selection.methods, replay.null_floor, options.null_rates, replay.notes);
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<Capture> baselines,
+                          ReadBaselines(options.baselines, config));
+  if (!baselines.empty()) {
+    replay.baseline_noise = NoiseOf(baselines);
+    const std::vector<ReplayVariant> chosen = BaselineVariants(
+        options.selection.methods, replay.baseline_noise, options.baseline_rates, replay.notes);
     variants.insert(variants.end(), chosen.begin(), chosen.end());
   }
   TANDEM_ASSIGN_OR_RETURN(const auto forward, MakeForward(capture, config, weights));
   TANDEM_RETURN_IF_ERROR(Measure(variants, options.seed, *forward, progress, replay));
   for (ReplayRow& row : replay.numbers.rows) {
-    if (nulls.empty()) break;
-    TANDEM_ASSIGN_OR_RETURN(row.null_share, NullShare(nulls, row.variant.options));
+    if (baselines.empty()) break;
+    TANDEM_ASSIGN_OR_RETURN(row.baseline_share, BaselineShare(baselines, row.variant.options));
   }
   return replay;
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -20,7 +19,7 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 double QuotientOrNaN(double sum, double count) { return count > 0 ? sum / count : kNaN; }
 
-// Over tokens with A != 0.
+// Sums over tokens with A != 0.
 struct UseSums {
   double tokens = 0, kept = 0, u = 0, u2 = 0;
 
@@ -39,7 +38,7 @@ struct UseSums {
   double ess_fraction() const { return tokens == 0 ? kNaN : u2 > 0 ? u * u / (tokens * u2) : 0; }
 };
 
-// A cluster of completions, all that is not a product of two gradients.
+// The sums of a cluster of completions that do not need inner products of gradients.
 struct ClusterUse {
   UseSums all, positive, negative;
   double denominator = 0;
@@ -52,9 +51,9 @@ struct ClusterUse {
   }
 };
 
-// Which tokens and completions make a cluster: groups that have a trained one.
+// The clusters are the groups that have a trained completion.
 struct Clusters {
-  std::vector<int64_t> of_completion;             // [S]; -1: nothing trained in its group
+  std::vector<int64_t> cluster_of;                // [S]; -1: nothing is trained in the group
   std::vector<std::pair<size_t, size_t>> tokens;  // [C] range
   std::vector<bool> trained;                      // [S]
   int64_t num_completions = 0;                    // trained
@@ -77,14 +76,14 @@ Clusters FindClusters(const ReplayBatch& batch) {
       clusters.num_completions += clusters.trained[end];
     }
     const int64_t place = any ? static_cast<int64_t>(clusters.size()) : -1;
-    clusters.of_completion.insert(clusters.of_completion.end(), end - s, place);
+    clusters.cluster_of.insert(clusters.cluster_of.end(), end - s, place);
     if (any) clusters.tokens.emplace_back(begin[s], begin[end]);
     s = end;
   }
   return clusters;
 }
 
-// 0 for what the correction or the objective drops.
+// u_t of the header; 0 for what the correction or the objective drops.
 double WeightOf(const VariantResult& result, const ReplayBatch& batch, size_t t) {
   return -result.method.objective.slope[t] / batch.advantages[t];
 }
@@ -134,7 +133,7 @@ struct Products {
   }
 };
 
-// `place` [N]: of each request, 0 .. size - 1.
+// `place` [N] is the cluster of each request, in [0, size).
 Products SumProducts(const GradientGram& gram, std::span<const int64_t> place, size_t size,
                      std::span<const double> a, std::span<const double> b) {
   Products products{size, std::vector<double>(size * size)};
@@ -146,7 +145,8 @@ Products SumProducts(const GradientGram& gram, std::span<const int64_t> place, s
   return products;
 }
 
-// One variant beside the references, ready to be evaluated for any sample of clusters.
+// All that is needed to evaluate a variant for any resample of clusters. A resample is a count per
+// cluster; every squared norm and inner product is then a quadratic form in the counts.
 struct Estimator {
   std::vector<ClusterUse> uses;
   Products own;
@@ -183,7 +183,7 @@ double Norm(double square, double denominator) {
   return denominator > 0 ? std::sqrt(std::max(0.0, square)) / denominator : 0;
 }
 
-// `references`: the first kNumReferences estimators.
+// `references` are the first kNumReferences estimators.
 Statistics Evaluate(const Estimator& of, std::span<const Estimator> references,
                     std::span<const double> counts) {
   Statistics result;
@@ -206,21 +206,20 @@ Statistics Evaluate(const Estimator& of, std::span<const Estimator> references,
   return result;
 }
 
-// A row that hangs on fewer groups than that has no interval: what a bootstrap says of it is
-// chance.
+// With fewer groups than kLeastClusters that have a kept token, a bootstrap is not credible.
 bool HasIntervals(const Estimator& estimator) {
   return std::ranges::count_if(estimator.uses, [](const ClusterUse& use) {
            return use.all.kept > 0;
          }) >= offpolicy::kLeastClusters;
 }
 
-// [M][kNumStatistics], all variants from the same draws.
+// [M][kNumStatistics], all variants from the same resamples.
 std::vector<std::array<Interval, kNumStatistics>> Bootstrap(
     std::span<const Estimator> estimators, size_t num_clusters,
     const offpolicy::BootstrapOptions& options) {
   const std::span<const Estimator> references = estimators.first(kNumReferences);
   std::vector<std::array<Interval, kNumStatistics>> intervals(estimators.size());
-  const auto draw = [&](const Estimator& of, int64_t replicates) {
+  const auto resample = [&](const Estimator& of, int64_t replicates) {
     std::array<std::vector<double>, kNumStatistics> values;
     std::vector<double> counts(num_clusters);
     offpolicy::ClusterResampler resampler(static_cast<int64_t>(num_clusters), options.seed);
@@ -236,7 +235,7 @@ std::vector<std::array<Interval, kNumStatistics>> Bootstrap(
     const Statistics whole = Evaluate(estimators[m], references, counts);
     for (size_t k = 0; k < kNumStatistics; ++k) intervals[m][k].value = whole[k];
     if (!HasIntervals(estimators[m])) continue;
-    auto replicates = draw(estimators[m], options.replicates);
+    auto replicates = resample(estimators[m], options.replicates);
     std::array<std::vector<double>, kNumStatistics> leave_one_out;
     for (size_t c = 0; c < num_clusters; ++c) {
       counts[c] = 0;
@@ -247,7 +246,7 @@ std::vector<std::array<Interval, kNumStatistics>> Bootstrap(
     for (size_t k = 0; k < kNumStatistics; ++k) {
       Interval interval =
           offpolicy::BcaInterval(whole[k], replicates[k], leave_one_out[k], options.level);
-      // Samples that are off the value by more than they spread: their bias is not to be corrected.
+      // An interval that excludes the value has a bias that cannot be corrected.
       if (interval.Excludes(whole[k])) interval = {.value = whole[k]};
       intervals[m][k] = interval;
     }
@@ -255,8 +254,8 @@ std::vector<std::array<Interval, kNumStatistics>> Bootstrap(
   return intervals;
 }
 
-// Of g, from n gradients that would be independent: n / (n - 1) (sum |g_i|^2 - |sum g_i|^2 / n) /
-// D^2.
+// The variance of g if it were a sum of n independent gradients:
+// n / (n - 1) (sum |g_i|^2 - |sum g_i|^2 / n) / D^2.
 double Variance(double squares, double square_of_sum, double n, double denominator) {
   if (n < 2 || denominator <= 0) return kNaN;
   return std::max(0.0, n / (n - 1) * (squares - square_of_sum / n)) / (denominator * denominator);
@@ -290,18 +289,19 @@ std::vector<LengthShare> ShareByLength(const ReplayBatch& batch, const VariantRe
   return shares;
 }
 
-// Few completions carry the gradient of product weights: it says nothing about the policy.
+// Why the gradient of product weights is not a credible reference, or "": if few completions carry
+// it, it says nothing about the policy.
 std::string ReasonToWithhold(const ReplayBatch& batch, const VariantResult& exact) {
-  std::map<int64_t, double> of_completion;
+  std::map<int64_t, double> weight_of;
   for (size_t t = 0; t < batch.mask.size(); ++t) {
     const double weight = exact.method.correction.weight[t];
     if (batch.mask[t] && batch.advantages[t] != 0 && weight > 0) {
-      of_completion[batch.completion[t]] = weight;
+      weight_of[batch.completion[t]] = weight;
     }
   }
   std::vector<double> weights;
   double squares = 0, largest = 0;
-  for (const auto& [completion, w] : of_completion) {
+  for (const auto& [completion, w] : weight_of) {
     weights.push_back(w);
     squares += w * w;
     largest = std::max(largest, w * w);
@@ -348,7 +348,7 @@ ReplayNumbers ComputeReplayNumbers(const ReplayBatch& batch, std::span<const Var
                         .exact_withheld = ReasonToWithhold(batch, results[kNumReferences - 1])};
   std::vector<int64_t> cluster_of;
   for (const int64_t s : request_completion) {
-    cluster_of.push_back(clusters.of_completion[static_cast<size_t>(s)]);
+    cluster_of.push_back(clusters.cluster_of[static_cast<size_t>(s)]);
   }
   std::vector<Estimator> estimators;
   for (const VariantResult& result : results) {

@@ -8,7 +8,7 @@
 namespace tandem::drift {
 namespace {
 
-// Twice the same `width` entries: read from any offset without a wrap.
+// The same `width` entries twice, so that they can be read from any offset without a wrap.
 std::vector<uint32_t> RandomSigns(int64_t width, std::mt19937_64& random) {
   std::vector<uint32_t> signs(static_cast<size_t>(2 * width));
   const auto half = signs.begin() + width;

@@ -36,7 +36,8 @@ StepRatio RatioOf(const json& line) {
           .grad_norm = NumberAt(line, "optimizer/grad_norm", 0)};
 }
 
-// Of the resolved configuration; `tandem run` writes sections, the trainer alone its own.
+// Reads correction.mode of the resolved configuration. `tandem run` writes it in a section
+// `trainer`, the trainer alone at the top.
 absl::StatusOr<bool> IsBypass(const std::string& path) {
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   try {
@@ -60,7 +61,7 @@ bool IsRun(const fs::path& directory) {
   return HasFile(directory, "metrics.jsonl") || HasFile(directory, "run.json");
 }
 
-// N of the newest captures/step_N that is whole; -1: none.
+// The N of the newest complete captures/step_N; -1: none.
 int64_t NewestCapture(const fs::path& run) {
   int64_t newest = -1;
   std::error_code error;
@@ -79,7 +80,7 @@ int64_t NewestCapture(const fs::path& run) {
 
 }  // namespace
 
-const StepRatio* RunRatios::Of(int64_t step) const {
+const StepRatio* RunRatios::Find(int64_t step) const {
   const auto found = std::ranges::find(steps, step, &StepRatio::step);
   return found == steps.end() ? nullptr : &*found;
 }

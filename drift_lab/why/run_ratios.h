@@ -1,5 +1,5 @@
-// RunRatios: what a run recorded about the ratio of target to proximal policy, between its
-// optimizer updates: read from metrics.jsonl and config.yaml of a run directory.
+// RunRatios: what a run recorded about the ratio of target to proximal policy between its optimizer
+// updates, read from metrics.jsonl and config.yaml of the run directory.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace tandem::drift {
 
-// Of one train step, over the tokens of all its updates together: no minibatch has a number of its
-// own.
+// The ratio in one train step, over the tokens of all its updates together. Single minibatches have
+// no numbers.
 struct StepRatio {
   int64_t step = 0, num_updates = 0, skipped_updates = 0;
   double mean = std::numeric_limits<double>::quiet_NaN();  // loss/ratio_mean; NaN where null
@@ -22,23 +22,25 @@ struct StepRatio {
 };
 
 struct RunRatios {
-  std::string run;               // directory; empty: a capture that lies in no run
+  std::string run;               // directory; empty: the capture is not in a run
   bool bypass = false;           // correction.mode bypass: the loss's ratio is target / behaviour
   std::vector<StepRatio> steps;  // rising
 
-  const StepRatio* Of(int64_t step) const;  // null: not recorded
+  const StepRatio* Find(int64_t step) const;  // null if not recorded
 };
 
-// Lines that are no train step, and a last one that is being written, are left out.
+// Skips lines that are not train steps, and a last line that is still being written.
 //   INVALID_ARGUMENT  config.yaml is not YAML
 absl::StatusOr<RunRatios> ReadRunRatios(const std::string& run);
 
-// A run directory or a capture, as the user named it.
+// The capture to explain, and its run.
 struct WhyTarget {
-  std::string capture;  // directory; of a run, its newest whole capture
-  std::string run;      // directory; empty: the capture lies in none
+  std::string capture;  // directory
+  std::string run;      // directory; empty: the capture is not in a run
 };
-//   NOT_FOUND  neither; or a run without captures: says how to make one
+
+// `path` is a capture or a run directory; for a run, takes its newest complete capture.
+//   NOT_FOUND  neither, or a run without captures (the message says how to make one)
 absl::StatusOr<WhyTarget> FindCapture(const std::string& path);
 
 }  // namespace tandem::drift

@@ -29,20 +29,21 @@ std::string Because(std::vector<const Experiment*> causes) {
   return absl::StrCat(absl::StrJoin(words, ", "), " and ", last);
 }
 
-// "Draws" is beside the ratio, not in it.
+// The experiment "draws" is about sampling, which the ratio does not show.
 bool InRatio(const Experiment& e) { return e.name != "draws"; }
 
 RatioAnswer AnswerTrainerOverServer(const Attribution& a,
                                     const std::vector<Experiment>& experiments) {
   const std::string name(RatioName(kFirst));
   std::vector<const Experiment*> causes, unknown;
-  std::string draws;
+  std::string sampling;
   for (const Experiment& e : experiments) {
     if (e.ratio != kFirst) continue;
     if (!InRatio(e)) {
-      if (e.finding == Finding::kIsIt) draws = absl::StrCat(" No ratio shows this: ", e.cause, ".");
+      if (e.finding == Finding::kIsIt)
+        sampling = absl::StrCat(" No ratio shows this: ", e.cause, ".");
       if (e.finding == Finding::kCannotTell)
-        draws = " No ratio shows this: tokens were not drawn from what was recorded.";
+        sampling = " No ratio shows this: tokens were not drawn from what was recorded.";
     } else if (e.finding == Finding::kIsIt) {
       causes.push_back(&e);
     } else if (e.finding == Finding::kCannotTell && std::isfinite(e.share)) {
@@ -59,36 +60,37 @@ RatioAnswer AnswerTrainerOverServer(const Attribution& a,
                      : absl::StrFormat(" is 1: mean abs log ratio %.2g nats is what fp32 log-probs "
                                        "cannot say.",
                                        gap),
-            draws)};
+            sampling)};
   }
   const std::string size =
       absl::StrFormat("%s is not 1 (mean abs log ratio %.3g nats, largest %.3g)", name, gap,
                       a.by_sequence.Get("max_abs_delta"));
   if (!causes.empty()) {
     return {RatioState::kNotOne,
-            absl::StrCat(size, " because of ", Because(std::move(causes)), ".", draws)};
+            absl::StrCat(size, " because of ", Because(std::move(causes)), ".", sampling)};
   }
   if (!unknown.empty()) {
     return {RatioState::kNotOne,
             absl::StrCat(size, ", and no cause can be named yet; the most is in ",
-                         unknown.front()->name, ": ", unknown.front()->to_do, ".", draws)};
+                         unknown.front()->name, ": ", unknown.front()->to_do, ".", sampling)};
   }
   return {RatioState::kNotOne,
           absl::StrCat(size, ", and no single experiment has as much as 2 % of its mean square.",
-                       draws)};
+                       sampling)};
 }
 
-std::vector<Experiment> GateExperiments(const Attribution& a) {
-  std::vector<Experiment> gate;
-  for (const GateFinding& finding : a.findings) {
-    gate.push_back({.name = std::string(DiscreteFaultName(finding.fault)),
-                    .compared = "what both sides claim to have scored",
-                    .result = finding.message,
-                    .finding = Finding::kIsIt,
-                    .cause = std::string(DiscreteFaultName(finding.fault)),
-                    .to_do = "mend this first: the two sides did not score the same thing"});
+// The findings of the consistency checks as experiments.
+std::vector<Experiment> FindingExperiments(const Attribution& a) {
+  std::vector<Experiment> experiments;
+  for (const ConsistencyFinding& finding : a.findings) {
+    experiments.push_back({.name = std::string(DiscreteFaultName(finding.fault)),
+                           .compared = "what both sides claim to have scored",
+                           .result = finding.message,
+                           .finding = Finding::kIsIt,
+                           .cause = std::string(DiscreteFaultName(finding.fault)),
+                           .to_do = "mend this first: the two sides did not score the same thing"});
   }
-  return gate;
+  return experiments;
 }
 
 }  // namespace
@@ -96,15 +98,8 @@ std::vector<Experiment> GateExperiments(const Attribution& a) {
 std::string_view RatioName(Ratio ratio) { return ratio == kFirst ? "pi/mu" : "target/proximal"; }
 
 std::string_view FindingName(Finding finding) {
-  switch (finding) {
-    case Finding::kIsNot:
-      return "is not";
-    case Finding::kIsIt:
-      return "is it";
-    case Finding::kCannotTell:
-      break;
-  }
-  return "cannot tell";
+  constexpr std::string_view kNames[] = {"is not", "is it", "cannot tell"};
+  return kNames[static_cast<size_t>(finding)];
 }
 
 Why ExplainRatios(const Attribution& attribution, const TrainerExperiments& trainer,
@@ -114,14 +109,14 @@ Why ExplainRatios(const Attribution& attribution, const TrainerExperiments& trai
     why.experiments = TrainerOverServerExperiments(attribution, trainer);
     why.trainer_over_server = AnswerTrainerOverServer(attribution, why.experiments);
   } else {
-    why.experiments = GateExperiments(attribution);
+    why.experiments = FindingExperiments(attribution);
     why.trainer_over_server.sentence =
         absl::StrCat("pi/mu has no meaning here: the capture is not comparable (",
                      why.experiments.front().name, "), which is a discrete fault and not drift.");
   }
   std::vector<Experiment> between = TargetOverProximalExperiments(attribution, trainer, run);
   why.target_over_proximal =
-      AnswerTargetOverProximal(between, run.Of(attribution.capture.manifest.step), run.bypass);
+      AnswerTargetOverProximal(between, run.Find(attribution.capture.manifest.step), run.bypass);
   std::ranges::move(between, std::back_inserter(why.experiments));
   return why;
 }

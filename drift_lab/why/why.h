@@ -1,13 +1,13 @@
-// Why: the answer to "why is my ratio not 1?", for both ratios that people mean by it. Pure: what
-// was measured goes in, a judgement per experiment and a sentence per ratio come out.
+// Why: the answer to "why is my ratio not 1?", for both ratios that people mean by it. From what
+// was measured it derives a finding for each experiment and a sentence for each ratio. Pure.
 //
-//   pi / mu           proximal over behaviour: trainer against server, on the tokens of a capture
-//   target / proximal r of the loss: between the optimizer updates of a step
+//   pi / mu            proximal over behaviour: trainer against server, on the tokens of a capture
+//   target / proximal  the ratio in the loss, between the optimizer updates of a step
 //
-// An experiment compares two numbers that differ in one thing. It *is it* when the verdict names
-// that thing (verdict.h), *is not* when the thing changes nothing or less than kLeastShare of the
-// mean square, and *cannot tell* where the two differ in an unknown way, or an interval is too wide
-// or not known.
+// An experiment compares two numbers that differ in one thing. Its finding is "is it" if the
+// verdict names that thing (verdict.h); "is not" if the thing changes nothing, or less than
+// kLeastShare of the mean square; and "cannot tell" if the two differ in an unknown way, or if the
+// interval is unknown or too wide.
 #pragma once
 
 #include <limits>
@@ -17,7 +17,7 @@
 
 #include "drift_lab/ablation/attribution.h"
 #include "drift_lab/why/run_ratios.h"
-#include "drift_lab/why/why_experiments.h"
+#include "drift_lab/why/trainer_experiments.h"
 
 namespace tandem::drift {
 
@@ -30,12 +30,12 @@ std::string_view FindingName(Finding finding);  // "is not", "is it", "cannot te
 struct Experiment {
   std::string name;  // "weights"
   Ratio ratio = Ratio::kTrainerOverServer;
-  std::string compared;  // the two things
+  std::string compared;  // what is compared with what
   std::string result;    // the numbers
   Finding finding = Finding::kIsNot;
-  std::string cause;  // of kIsIt: for the answer
-  std::string to_do;  // of kIsIt: what to do; of kCannotTell: what would decide
-  // Of the mean square of log(pi/mu); NaN where the ratio cannot show it or it has no share.
+  std::string cause;  // for kIsIt: the cause, as the answer names it
+  std::string to_do;  // for kIsIt: what to do; for kCannotTell: what would decide
+  // The share of the mean square of log(pi/mu); NaN if the ratio cannot show it or it has no share.
   double share = std::numeric_limits<double>::quiet_NaN();
 };
 
@@ -54,12 +54,12 @@ struct Why {
   }
 };
 
-// A capture that did not pass the gate has its findings for an answer; `trainer` is not read then.
+// If the consistency checks have findings, they are the answer, and `trainer` is not read.
 Why ExplainRatios(const Attribution& attribution, const TrainerExperiments& trainer,
                   const RunRatios& run);
 
-// The two halves of it, in why_server.cc and why_updates.cc. Of the experiments, those of the
-// ratio.
+// The two halves of ExplainRatios, in why_server.cc and why_updates.cc. `experiments` are those of
+// the ratio.
 std::vector<Experiment> TrainerOverServerExperiments(const Attribution& attribution,
                                                      const TrainerExperiments& trainer);
 std::vector<Experiment> TargetOverProximalExperiments(const Attribution& attribution,

@@ -1,8 +1,7 @@
-// Experiments about pi / mu: every one is a part of the ladder, or the trainer against itself.
+// Experiments about pi / mu: each is a part of the ablation, or the trainer against itself.
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <span>
+#include <initializer_list>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -29,7 +28,7 @@ const NamedCause* NamedAs(const Attribution& a, Part part) {
   return found == a.verdict.named.end() ? nullptr : &*found;
 }
 
-double Percent(double share) { return std::abs(share) < 5e-4 ? 0 : 100 * share; }  // no "-0.0"
+double InPercent(double share) { return std::abs(share) < 5e-4 ? 0 : 100 * share; }  // no "-0.0"
 
 std::string ShareText(const PartShare& share) {
   if (!(share.mean_abs.value > 0)) return absl::StrCat(std::string(PartName(share.part)), " 0");
@@ -37,20 +36,20 @@ std::string ShareText(const PartShare& share) {
                                      Nats(share.mean_abs.value));
   const offpolicy::Interval& square = share.square();
   if (!std::isfinite(square.value)) return text;
-  absl::StrAppendFormat(&text, ", %.1f %%", Percent(std::max(0.0, square.value)));
+  absl::StrAppendFormat(&text, ", %.1f %%", InPercent(std::max(0.0, square.value)));
   if (square.known())
-    absl::StrAppendFormat(&text, " [%.1f, %.1f]", Percent(square.low), Percent(square.high));
+    absl::StrAppendFormat(&text, " [%.1f, %.1f]", InPercent(square.low), InPercent(square.high));
   return text + " of the mean square";
 }
 
-// What of a part's share is there, as the verdict sees it.
+// The finding about one part, by the criteria of the verdict.
 Finding FindingOf(const Attribution& a, const PartShare& share) {
   if (NamedAs(a, share.part) != nullptr) return Finding::kIsIt;
   if (a.verdict.nothing_to_explain || share.mean_abs.value <= kLogprobFloor) return Finding::kIsNot;
   return share.square().value < kLeastShare ? Finding::kIsNot : Finding::kCannotTell;
 }
 
-// The measurement that would decide about a part which is not named though there is something.
+// The measurement that would decide about a part that is neither named nor excluded.
 std::string DecidingOf(const Attribution& a, Part part) {
   for (const OpenQuestion& question : a.verdict.open) {
     if (absl::StrContains(question.what, std::string(PartDescription(part))))
@@ -59,8 +58,9 @@ std::string DecidingOf(const Attribution& a, Part part) {
   return kWiderSample;
 }
 
-// An experiment that is one part or more: it is it when one of them is.
-Experiment OfParts(const Attribution& a, std::span<const Part> parts, Experiment experiment) {
+// Completes an experiment about one or more parts. Its finding is "is it" if that of one part is.
+Experiment PartsExperiment(const Attribution& a, std::initializer_list<Part> parts,
+                           Experiment experiment) {
   const std::string to_do = experiment.to_do;
   std::vector<std::string> results;
   for (const Part part : parts) {
@@ -90,14 +90,12 @@ const char* RepairOf(Part part) {
     case Part::kTopK:
     case Part::kMinP:
       return "make the server sample as the run asks: look for defaults that nobody set (a "
-             "generation_config.json, a "
-             "server flag); or ask for the same in trainer.sampling";
+             "generation_config.json, a server flag); or ask for the same in trainer.sampling";
     case Part::kOtherVersion:
     case Part::kInterpolation:
     case Part::kTensor:
       return "push all tensors anew and compare what is computed, not only digests: "
-             "drift/delivery/* of the run "
-             "(docs/attribution.md)";
+             "drift/delivery/* of the run (docs/attribution.md)";
     case Part::kStalePrefix:
       return "empty the prefix cache at every commit, or switch it off";
     case Part::kShift:
@@ -117,7 +115,7 @@ Experiment Record(const Attribution& a) {
   Experiment e{.name = "record",
                .compared = "the server's record against its own engine's replay of the same ids"};
   std::vector<std::string> causes;
-  for (const DiagnosedCause& cause : a.ladder.diagnosis.causes) {
+  for (const DiagnosedCause& cause : a.ablation.diagnosis.causes) {
     if (NamedAs(a, cause.part) == nullptr) continue;
     causes.push_back(absl::StrCat(std::string(PartDescription(cause.part)),
                                   cause.label.empty() ? "" : absl::StrCat(" (", cause.label, ")")));
@@ -127,12 +125,12 @@ Experiment Record(const Attribution& a) {
       e.share = (std::isfinite(e.share) ? e.share : 0) + std::max(0.0, share->square().value);
     }
   }
-  const Fit& before = a.ladder.diagnosis.before;
+  const Fit& before = a.ablation.diagnosis.before;
   e.result = before.exact()
                  ? absl::StrFormat("equal (mean abs %s)", Nats(before.mean_abs))
                  : absl::StrFormat("mean abs %s nats; %d hypotheses replayed, the best leaves %s",
-                                   Nats(before.mean_abs), a.ladder.diagnosis.num_tries,
-                                   Nats(a.ladder.diagnosis.after.mean_abs));
+                                   Nats(before.mean_abs), a.ablation.diagnosis.num_tries,
+                                   Nats(a.ablation.diagnosis.after.mean_abs));
   const PartShare* const rest = ShareOf(a, Part::kRecord);
   const bool open = rest != nullptr && FindingOf(a, *rest) != Finding::kIsNot;
   if (!causes.empty()) {
@@ -147,19 +145,20 @@ Experiment Record(const Attribution& a) {
   return e;
 }
 
-// What the ratio cannot show: it is 1 where record and replay agree, whatever drew the tokens.
-Experiment Draws(const Attribution& a) {
+// Whether the tokens were sampled from the recorded distribution. The ratio cannot show it: it is 1
+// wherever record and replay agree.
+Experiment Sampling(const Attribution& a) {
   Experiment e{.name = "draws",
                .compared = "the drawn tokens against the distribution that was recorded"};
   const double z = a.by_sequence.Get("calibration_z");
   e.result = absl::StrFormat("calibration z %.1f over %d tokens", z, a.shares.num_tokens);
-  if (a.ladder.draws.named) {
+  if (a.ablation.sampler.named) {
     e.finding = Finding::kIsIt;
-    e.cause = absl::StrCat(std::string(PartDescription(a.ladder.draws.named->part)), " (",
-                           a.ladder.draws.named->label, ")");
-    e.to_do = RepairOf(a.ladder.draws.named->part);
-  } else if (a.ladder.draws.suspicious || std::abs(z) > kCalibrationAlarm) {
-    e.finding = a.ladder.diagnosis.before.exact() ? Finding::kCannotTell : Finding::kIsNot;
+    e.cause = absl::StrCat(std::string(PartDescription(a.ablation.sampler.named->part)), " (",
+                           a.ablation.sampler.named->label, ")");
+    e.to_do = RepairOf(a.ablation.sampler.named->part);
+  } else if (a.ablation.sampler.suspicious || std::abs(z) > kCalibrationAlarm) {
+    e.finding = a.ablation.diagnosis.before.exact() ? Finding::kCannotTell : Finding::kIsNot;
     if (e.finding == Finding::kIsNot) {
       absl::StrAppend(&e.result, ", under the record, which is wrong itself");
     } else {
@@ -179,18 +178,16 @@ Experiment Weights(const Attribution& a) {
     least = std::min(least, lag);
     most = std::max(most, lag);
   }
-  constexpr std::array kParts = {Part::kStaleness};
   const std::string versions =
       least == most ? absl::StrCat(most) : absl::StrCat(least, " to ", most);
-  Experiment e = OfParts(
-      a, kParts,
+  Experiment e = PartsExperiment(
+      a, {Part::kStaleness},
       {.name = "weights",
        .compared = "the trainer at the weights that drew each token, against those of the step",
        .cause = absl::StrCat("lagged weights, drawn ", versions,
                              most == 1 ? " version" : " versions", " before the step's"),
        .to_do = "expected where max_staleness or push.hold_back_versions is above 0: correct for "
-                "it (docs/corrections.md, "
-                "try with tandem drift replay), or lower them"});
+                "it (docs/corrections.md, try with tandem drift replay), or lower them"});
   absl::StrAppend(&e.result, most == 0
                                  ? std::string("; every token was drawn by the step's weights")
                                  : absl::StrCat("; tokens drawn ", versions,
@@ -206,49 +203,44 @@ Experiment Weights(const Attribution& a) {
 }
 
 std::vector<Experiment> Numerics(const Attribution& a) {
-  constexpr std::array kCast = {Part::kCast};
-  constexpr std::array kPrecision = {Part::kBody, Part::kHead, Part::kKv, Part::kEmulation};
-  constexpr std::array kPath = {Part::kPath, Part::kCarriedKv};
-  constexpr std::array kKernels = {Part::kKernels};
-  constexpr std::array kPacking = {Part::kLayout};
   const char* const healthy =
       "nothing is broken: correct for it (docs/corrections.md), or remove it with one dtype on "
       "both sides and --numerics exact";
   const char* const rounding =
       "nothing where it is rounding (1e-5 nats in fp32); more is a difference of positions, norms "
-      "or "
-      "head. --numerics exact removes it";
+      "or head. --numerics exact removes it";
   std::vector<Experiment> e;
-  e.push_back(OfParts(a, kCast,
-                      {.name = "cast",
-                       .compared = "weights as servers have them against the trainer's",
-                       .cause = "the cast: servers have rounded weights",
-                       .to_do = healthy}));
-  e.push_back(OfParts(
-      a, kPrecision,
+  e.push_back(PartsExperiment(a, {Part::kCast},
+                              {.name = "cast",
+                               .compared = "weights as servers have them against the trainer's",
+                               .cause = "the cast: servers have rounded weights",
+                               .to_do = healthy}));
+  e.push_back(PartsExperiment(
+      a, {Part::kBody, Part::kHead, Part::kKv, Part::kEmulation},
       {.name = "precision",
        .compared = "linear layers, head and KV rounded as in the engine, or as in the trainer",
        .cause = "precision: the engine rounds what the trainer does not",
        .to_do = healthy}));
-  e.push_back(
-      OfParts(a, kPath,
-              {.name = "path",
-               .compared = "decode replay against prefill; KV kept across an install",
-               .cause = "the engine's path: cached KV is not what a prefill computes",
-               .to_do = "drop KV at installs (server.in_flight), and compare decode with prefill "
-                        "(tandem score)"}));
+  e.push_back(PartsExperiment(
+      a, {Part::kPath, Part::kCarriedKv},
+      {.name = "path",
+       .compared = "decode replay against prefill; KV kept across an install",
+       .cause = "the engine's path: cached KV is not what a prefill computes",
+       .to_do = "drop KV at installs (server.in_flight), and compare decode with prefill "
+                "(tandem score)"}));
   absl::StrAppendFormat(&e.back().result, "; %d completions decoded alone differ by at most %s",
                         a.alone.num_completions, Nats(a.alone.max_abs));
-  e.push_back(OfParts(a, kKernels,
+  e.push_back(
+      PartsExperiment(a, {Part::kKernels},
                       {.name = "kernels",
                        .compared = "engine against trainer, all else equal, one completion a row",
                        .cause = "kernels: two implementations of one model",
                        .to_do = rounding}));
-  e.push_back(OfParts(a, kPacking,
-                      {.name = "packing",
-                       .compared = "the trainer, one completion a row against packed rows",
-                       .cause = "packing: the trainer's rows change its log-probs",
-                       .to_do = rounding}));
+  e.push_back(PartsExperiment(a, {Part::kLayout},
+                              {.name = "packing",
+                               .compared = "the trainer, one completion a row against packed rows",
+                               .cause = "packing: the trainer's rows change its log-probs",
+                               .to_do = rounding}));
   return e;
 }
 
@@ -310,10 +302,9 @@ Experiment TrainMode(const TrainerExperiments& trainer) {
 }
 
 Experiment TrainerRecord(const Attribution& a, const TrainerExperiments& trainer) {
-  constexpr std::array kParts = {Part::kTrainerRecord};
-  Experiment e =
-      OfParts(a, kParts,
-              {.name = "trainer's record", .compared = "the trainer's record against its replay"});
+  Experiment e = PartsExperiment(
+      a, {Part::kTrainerRecord},
+      {.name = "trainer's record", .compared = "the trainer's record against its replay"});
   if (e.finding == Finding::kIsNot) return e;
   if (trainer.temperature.explains()) {
     e.finding = Finding::kIsNot;
@@ -324,8 +315,7 @@ Experiment TrainerRecord(const Attribution& a, const TrainerExperiments& trainer
   e.finding = Finding::kCannotTell;
   e.to_do =
       "the run's trainer packed, cast or computed otherwise than it says (dtype, numerics, another "
-      "machine or "
-      "build): capture again on one machine with trainer.deterministic";
+      "machine or build): capture again on one machine with trainer.deterministic";
   return e;
 }
 
@@ -333,7 +323,7 @@ Experiment TrainerRecord(const Attribution& a, const TrainerExperiments& trainer
 
 std::vector<Experiment> TrainerOverServerExperiments(const Attribution& attribution,
                                                      const TrainerExperiments& trainer) {
-  std::vector<Experiment> all = {Record(attribution), Draws(attribution),
+  std::vector<Experiment> all = {Record(attribution), Sampling(attribution),
                                  TrainerTemperatureExperiment(attribution, trainer.temperature),
                                  Weights(attribution)};
   for (Experiment& e : Numerics(attribution)) all.push_back(std::move(e));

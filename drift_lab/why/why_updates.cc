@@ -9,7 +9,7 @@
 namespace tandem::drift {
 namespace {
 
-// e^x - 1 is x here; beyond this a ratio is not 1 in fp32.
+// True if the ratio is 1 within what fp32 log-probs resolve; for so small an x, e^x - 1 is x.
 bool IsOne(const StepRatio& step) {
   return std::abs(step.mean - 1) <= kSameLogprob && step.max - 1 <= kSameLogprob;
 }
@@ -20,7 +20,7 @@ std::string Recorded(const StepRatio& step) {
                          step.max, 100 * step.clipped_share);
 }
 
-// How the other steps of the run look, so that one step is not taken for all.
+// In how many other steps of the run the ratio is not 1.
 std::string OtherSteps(const RunRatios& run) {
   const auto away = std::ranges::count_if(run.steps, [](const StepRatio& s) { return !IsOne(s); });
   return absl::StrFormat("; not 1 in %d of %d steps of the run", away,
@@ -37,7 +37,7 @@ Experiment FirstUpdate(const Attribution& a, const TrainerExperiments& trainer,
   if (!a.findings.empty()) {
     e.finding = Finding::kCannotTell;
     e.result = "not scored: the capture is not comparable";
-    e.to_do = "mend what the gate found";
+    e.to_do = "mend what the consistency checks found";
     return e;
   }
   const double away =
@@ -49,16 +49,14 @@ Experiment FirstUpdate(const Attribution& a, const TrainerExperiments& trainer,
     e.finding = Finding::kIsIt;
     e.cause =
         "the first update already computes other log-probs than the proximal pass: something is "
-        "random, or "
-        "differs in train mode";
+        "random, or differs in train mode";
     e.to_do = "switch off what is random or differs in train mode (dropout): trainer.deterministic";
   } else if (single && !IsOne(*step)) {
     e.finding = Finding::kCannotTell;
     e.result += ", and the run recorded something else";
     e.to_do =
         "the run's two passes were not of the same weights, tokens or temperature, and here they "
-        "are: run "
-        "one step on this machine with trainer.deterministic and trainer.capture.every=1";
+        "are: run one step on this machine with trainer.deterministic and trainer.capture.every=1";
   }
   return e;
 }
@@ -88,16 +86,15 @@ Experiment LaterUpdates(const StepRatio* step, const RunRatios& run) {
     e.finding = Finding::kCannotTell;
     e.to_do =
         "in bypass mode the recorded ratio holds pi/mu and the updates together: run with "
-        "num_minibatches=1 and "
-        "num_epochs=1, or with correction.mode=decoupled, and compare";
+        "num_minibatches=1 and num_epochs=1, or with correction.mode=decoupled, and compare";
   } else if (!IsOne(*step)) {
     e.finding = Finding::kIsIt;
     e.cause = absl::StrFormat("later minibatches: %d updates a step, and weights move between them",
                               step->num_updates);
     e.to_do =
         "this is what the clip is for: watch loss/clip_*_share; to have it 1 set num_minibatches=1 "
-        "and num_epochs=1. "
-        "Not recorded: one ratio per minibatch, only mean and max over all updates of a step";
+        "and num_epochs=1. Not recorded: one ratio per minibatch, only mean and max over all "
+        "updates of a step";
   } else {
     e.result +=
         absl::StrFormat("; weights did not move between them (gradient norm %.3g, %d skipped)",
@@ -125,7 +122,7 @@ Experiment Centre(const StepRatio* step) {
 std::vector<Experiment> TargetOverProximalExperiments(const Attribution& attribution,
                                                       const TrainerExperiments& trainer,
                                                       const RunRatios& run) {
-  const StepRatio* const step = run.Of(attribution.capture.manifest.step);
+  const StepRatio* const step = run.Find(attribution.capture.manifest.step);
   std::vector<Experiment> all = {FirstUpdate(attribution, trainer, step, run.bypass),
                                  LaterUpdates(step, run)};
   if (run.bypass) all.push_back(Centre(step));
@@ -147,21 +144,21 @@ RatioAnswer AnswerTargetOverProximal(const std::vector<Experiment>& experiments,
                             ? "one update a step, so nothing moves between proximal pass and update"
                             : "weights did not move between the updates of the step")};
   }
-  const auto of = [&](const char* which) {
+  const auto named = [&](const char* which) {
     return std::ranges::find(experiments, which, &Experiment::name);
   };
   if (bypass)
     return {RatioState::kNotOne,
-            absl::StrCat(name, " is not what the loss has: ", of("centre")->cause, ".")};
+            absl::StrCat(name, " is not what the loss has: ", named("centre")->cause, ".")};
   const std::string size =
       absl::StrFormat("%s is not 1 (mean %.6g, max %.4g)", name, step->mean, step->max);
   for (const char* const which : {"first update", "later updates"}) {
-    const auto found = of(which);
+    const auto found = named(which);
     if (found->finding == Finding::kIsIt)
       return {RatioState::kNotOne, absl::StrCat(size, ": ", found->cause, ".")};
   }
   return {RatioState::kNotOne,
-          absl::StrCat(size, ", and no experiment says why: ", of("first update")->to_do, ".")};
+          absl::StrCat(size, ", and no experiment says why: ", named("first update")->to_do, ".")};
 }
 
 }  // namespace tandem::drift

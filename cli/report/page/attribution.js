@@ -1,7 +1,7 @@
 "use strict";
 // The head of an attribution's page: the verdict in plain words, what it stands on, and what failed
 // where nothing could be measured. The data is that of `tandem drift attribute --json`, with what
-// drift_lab/pages/attribution_page.h adds.
+// drift_lab/pages/attribution_report.h adds.
 
 const attribution = pageData;
 const described = new Map((attribution.parts || []).map((part) => [part.part, part.description]));

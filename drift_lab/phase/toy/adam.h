@@ -24,7 +24,7 @@ class Adam {
   Adam(size_t num_parameters, const AdamOptions& options)
       : options_(options), mean_(num_parameters), square_(num_parameters) {}
 
-  // One update. Returns the gradient's norm before the clip.
+  // Makes one update. Returns the gradient's norm before clipping.
   double Update(const std::vector<double>& gradient, std::vector<double>& parameters);
 
  private:

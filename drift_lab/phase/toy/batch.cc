@@ -5,9 +5,9 @@
 namespace tandem::drift {
 namespace {
 
-// One completion of `prompt`, appended to the batch; returns its tokens.
+// Samples one completion, appends it to the batch, and returns its tokens.
 std::span<const int> DrawCompletion(BehaviourPolicy& behaviour, const Task& task,
-                                    const Draws& draws, uint32_t step, int completion,
+                                    const RandomNumbers& random, uint32_t step, int completion,
                                     Batch& batch) {
   const int prompt = completion / kGroup;
   const size_t begin = batch.tokens.size();
@@ -16,7 +16,7 @@ std::span<const int> DrawCompletion(BehaviourPolicy& behaviour, const Task& task
     const int context = ContextIndex({prompt, t, previous});
     const Distribution& mu = behaviour.At(context, static_cast<uint32_t>(completion));
     previous = DrawToken(
-        mu, draws.Uniform(step, static_cast<uint32_t>(completion), static_cast<uint32_t>(t)));
+        mu, random.Uniform(step, static_cast<uint32_t>(completion), static_cast<uint32_t>(t)));
     batch.contexts.push_back(context);
     batch.tokens.push_back(previous);
     batch.behaviour_logprobs.push_back(static_cast<float>(mu[static_cast<size_t>(previous)]));
@@ -43,10 +43,11 @@ std::vector<float> Advantages(std::span<const double> rewards) {
   return advantages;
 }
 
-Batch SampleBatch(BehaviourPolicy& behaviour, const Task& task, const Draws& draws, uint32_t step) {
+Batch SampleBatch(BehaviourPolicy& behaviour, const Task& task, const RandomNumbers& random,
+                  uint32_t step) {
   Batch batch;
   for (int completion = 0; completion < kCompletions; ++completion) {
-    const auto tokens = DrawCompletion(behaviour, task, draws, step, completion, batch);
+    const auto tokens = DrawCompletion(behaviour, task, random, step, completion, batch);
     batch.rewards.push_back(task.Reward(completion / kGroup, tokens));
   }
   const std::vector<float> advantages = Advantages(batch.rewards);

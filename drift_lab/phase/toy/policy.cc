@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "drift_lab/phase/toy/draws.h"
+#include "drift_lab/phase/toy/random_numbers.h"
 
 namespace tandem::drift {
 namespace {
 
-// Where each part of the network starts in the flat parameters.
+// Where each part of the network begins in the flat parameters.
 struct Layout {
   explicit Layout(int length)
       : by_position(kPrompts * kHidden),
@@ -32,7 +32,7 @@ Rows RowsOf(const Layout& layout, const Context& context) {
           layout.by_previous + static_cast<size_t>(context.previous) * kHidden};
 }
 
-// Through exp: within 2e-16 of std::tanh, and three times as fast.
+// tanh by exp: within 2e-16 of std::tanh, and three times as fast.
 double Tanh(double x) { return 1 - 2 / (std::exp(2 * x) + 1); }
 
 }  // namespace
@@ -52,13 +52,13 @@ int64_t NumParameters(int length) { return static_cast<int64_t>(Layout(length).e
 
 Parameters InitialParameters(int length, uint64_t seed) {
   const Layout layout(length);
-  const Draws draws(seed, Purpose::kInitial);
+  const RandomNumbers random(seed, Purpose::kInitial);
   const double first = 1 / std::sqrt(kPrompts + length + kTokens + 1);
   const double second = 1 / std::sqrt(kHidden);
   Parameters parameters(layout.end);
   for (size_t i = 0; i < parameters.size(); ++i) {
     const double scale = i < layout.out ? first : second;
-    parameters[i] = scale * (2 * draws.Uniform(0, 0, static_cast<uint32_t>(i)) - 1);
+    parameters[i] = scale * (2 * random.Uniform(0, 0, static_cast<uint32_t>(i)) - 1);
   }
   return parameters;
 }
@@ -136,7 +136,7 @@ double KlDivergence(const Distribution& p_logprobs, const Distribution& q_logpro
 
 int DrawToken(const Distribution& logprobs, double uniform) {
   double sum = 0;
-  int last = 0;  // the last token with any probability, should rounding leave the sum below uniform
+  int last = 0;  // the last token of probability > 0, if rounding leaves the sum below `uniform`
   for (int a = 0; a < kTokens; ++a) {
     const double p = std::exp(logprobs[a]);
     if (p == 0) continue;

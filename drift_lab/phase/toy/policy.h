@@ -1,17 +1,17 @@
 // The toy's policy: one hidden layer of tanh units over three one-hot inputs (prompt, position,
-// previous token), 16 tokens out; 3 728 parameters at 8 positions. Small enough that everything the
-// lab asks of it is exact: there are prompts x positions x previous tokens contexts and no more, so
-// a distribution is a table, and every tool of the toy works by context.
+// previous token), with 16 output tokens; 3 728 parameters at 8 positions. It is small enough for
+// exact results: there are prompts x positions x previous tokens contexts and no more, so a
+// distribution is a table, and everything in the toy works by context.
 //
 //   hidden = tanh(by_prompt[prompt] + by_position[position] + by_previous[previous] + bias)
 //   logits = hidden out + out_bias,   log pi = log softmax(logits)
 //
-// Pure functions over plain values, fp64.
+// Pure functions over plain values, in fp64, and a table of their results.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 namespace tandem::drift {
@@ -23,14 +23,14 @@ inline constexpr int kStart = kTokens;  // the "previous token" of position 0
 
 using Distribution = std::array<double, kTokens>;  // one number a token
 
-// What the policy sees before it draws one token.
+// The input of the policy for one token.
 struct Context {
   int prompt = 0;
   int position = 0;
   int previous = kStart;
 };
 
-// Contexts of completions of `length` tokens, numbered from 0.
+// The contexts of completions of `length` tokens are numbered from 0.
 int NumContexts(int length);
 int ContextIndex(const Context& context);
 Context ContextOf(int index);
@@ -39,7 +39,7 @@ using Parameters = std::vector<double>;
 
 int64_t NumParameters(int length);
 
-// Every element uniform in +-1/sqrt(inputs of its layer); a function of the seed.
+// Every element is uniform in +-1/sqrt(inputs of its layer). A function of the seed.
 Parameters InitialParameters(int length, uint64_t seed);
 
 struct Evaluation {
@@ -48,19 +48,19 @@ struct Evaluation {
   Distribution logprobs;
 };
 
-// `length` is that of the policy, as NumParameters took it.
+// `length` is that of the policy, as in NumParameters.
 void Evaluate(const Parameters& parameters, int length, const Context& context,
               Evaluation& evaluation);
 
-// Adds to `gradient` (shape of the parameters) what a loss with this gradient at the logits gives.
+// Backward pass: adds to `gradient` (shape of the parameters) the gradient of a loss whose gradient
+// at the logits is `logit_gradient`.
 void AddGradient(const Parameters& parameters, int length, const Context& context,
                  const Evaluation& evaluation, const Distribution& logit_gradient,
                  Parameters& gradient);
 
-// log softmax, in place of logits.
 Distribution LogSoftmax(const Distribution& logits);
 
-// H = -sum p log p and sum p (log p)^2.
+// H = -sum p log p, and sum p (log p)^2.
 struct SurpriseMoments {
   double entropy = 0;
   double second_moment = 0;
@@ -70,7 +70,46 @@ SurpriseMoments Moments(const Distribution& logprobs);
 // KL(p || q) in nats, exact over the vocabulary.
 double KlDivergence(const Distribution& p_logprobs, const Distribution& q_logprobs);
 
-// The token where the running sum of probabilities first exceeds `uniform`, in [0, 1).
+// The token at which the running sum of probabilities first exceeds `uniform`, in [0, 1).
 int DrawToken(const Distribution& logprobs, double uniform);
+
+// The evaluations of a policy by context, each made when it is first asked for. A batch of 1 024
+// tokens visits a few hundred contexts, most of them many times, so a train step costs as much as
+// its different contexts. Thread-compatible.
+class ContextTable {
+ public:
+  explicit ContextTable(int length)
+      : length_(length),
+        evaluations_(static_cast<size_t>(NumContexts(length))),
+        made_for_(evaluations_.size(), 0) {}
+
+  int length() const { return length_; }
+
+  // Forgets everything. From now on, evaluates `parameters`, which must not change and must outlive
+  // the results.
+  void Use(const Parameters& parameters) {
+    parameters_ = &parameters;
+    ++use_;
+  }
+
+  const Parameters& parameters() const { return *parameters_; }
+
+  // Valid until the next Use.
+  const Evaluation& At(int context_index) {
+    Evaluation& evaluation = evaluations_[static_cast<size_t>(context_index)];
+    if (made_for_[static_cast<size_t>(context_index)] != use_) {
+      Evaluate(*parameters_, length_, ContextOf(context_index), evaluation);
+      made_for_[static_cast<size_t>(context_index)] = use_;
+    }
+    return evaluation;
+  }
+
+ private:
+  const int length_;
+  std::vector<Evaluation> evaluations_;
+  std::vector<uint64_t> made_for_;  // the use to which an evaluation belongs
+  uint64_t use_ = 0;
+  const Parameters* parameters_ = nullptr;
+};
 
 }  // namespace tandem::drift

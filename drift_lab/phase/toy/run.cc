@@ -6,18 +6,39 @@
 
 #include "drift_lab/phase/toy/adam.h"
 #include "drift_lab/phase/toy/batch.h"
+#include "drift_lab/phase/toy/random_numbers.h"
 
 namespace tandem::drift {
 namespace {
 
-// The gradient of the loss at the parameters: by context first, as that is how often the network
-// has to be walked back through.
+// The gradient of the mean cross entropy over all prompts and positions.
+void AddCrossEntropy(const Task& task, double context_noise, const RandomNumbers& random,
+                     uint32_t update, ContextTable& policy, Parameters& gradient) {
+  const double count = kPrompts * task.length();
+  for (int prompt = 0; prompt < kPrompts; ++prompt) {
+    for (int t = 0; t < task.length(); ++t) {
+      const auto row = static_cast<uint32_t>(prompt), column = static_cast<uint32_t>(2 * t);
+      Context context{prompt, t, t == 0 ? kStart : task.target(prompt, t - 1)};
+      if (t > 0 && random.Uniform(update, row, column) < context_noise) {
+        context.previous = random.Below(kTokens, update, row, column + 1);
+      }
+      const Evaluation& evaluation = policy.At(ContextIndex(context));
+      Distribution at_logits;
+      for (size_t a = 0; a < kTokens; ++a) at_logits[a] = std::exp(evaluation.logprobs[a]) / count;
+      at_logits[static_cast<size_t>(task.target(prompt, t))] -= 1 / count;
+      AddGradient(policy.parameters(), task.length(), context, evaluation, at_logits, gradient);
+    }
+  }
+}
+
+// The gradient of the loss with respect to the parameters. Gradients at the logits are added up by
+// context first, so that the backward pass runs once per context.
 class PolicyGradient {
  public:
   PolicyGradient(int length, size_t num_parameters)
       : at_logits_(static_cast<size_t>(NumContexts(length))), gradient_(num_parameters) {}
 
-  const Parameters& Of(const Batch& batch, const TokenWeights& weights, ContextTable& policy) {
+  const Parameters& Compute(const Batch& batch, const TokenWeights& weights, ContextTable& policy) {
     const auto count = static_cast<double>(batch.tokens.size());
     for (size_t t = 0; t < batch.tokens.size(); ++t) {
       const double coefficient = -weights.weight[t] * batch.advantages[t] / count;
@@ -41,7 +62,7 @@ class PolicyGradient {
     bool touched = false;
   };
 
-  // coefficient * grad log pi(token) at the logits: one-hot(token) - pi.
+  // Adds coefficient * grad log pi(token) at the logits, which is one-hot(token) - pi.
   void AddScore(int context, int token, double coefficient, ContextTable& policy) {
     Entry& entry = at_logits_[static_cast<size_t>(context)];
     if (!entry.touched) touched_.push_back(context);
@@ -65,7 +86,7 @@ std::vector<float> TargetLogprobs(const Batch& batch, ContextTable& policy) {
   return logprobs;
 }
 
-// Takes the scores in order and keeps what a RunResult says of them.
+// Takes the scores in order and updates the numbers of a RunResult.
 class ScoreBook {
  public:
   ScoreBook(double start, int steps, RunResult& result) : steps_(steps), result_(result) {
@@ -87,17 +108,34 @@ class ScoreBook {
 
 }  // namespace
 
+Parameters WarmStart(const Task& task, const WarmStartOptions& options, uint64_t seed) {
+  Parameters parameters = InitialParameters(task.length(), seed);
+  Adam adam(parameters.size(), {.learning_rate = options.learning_rate});
+  const RandomNumbers random(seed, Purpose::kWarmStart);
+  ContextTable policy(task.length());
+  Parameters gradient(parameters.size());
+  for (int update = 0; update < options.max_updates; ++update) {
+    policy.Use(parameters);
+    if (task.PassProbability(policy) >= options.pass_probability) break;
+    std::fill(gradient.begin(), gradient.end(), 0.0);
+    AddCrossEntropy(task, options.context_noise, random, static_cast<uint32_t>(update), policy,
+                    gradient);
+    adam.Update(gradient, parameters);
+  }
+  return parameters;
+}
+
 RunResult RunToy(const RunOptions& options) {
   const Task task(options.length, options.seed);
   Parameters target = WarmStart(task, options.warm_start, options.seed);
-  // The weights of the last `lag` updates and now, the stalest first: before there are that many,
-  // the start is the stalest.
+  // The weights after the last `lag` updates and now, oldest first. At the beginning, the oldest
+  // are those of the start.
   std::deque<Parameters> published = {target};
   Adam adam(target.size(), {.learning_rate = options.learning_rate});
   BehaviourPolicy behaviour(options.gap, task, options.seed);
   ContextTable policy(options.length), sampled(options.length);
   PolicyGradient gradient(options.length, target.size());
-  const Draws draws(options.seed, Purpose::kToken);
+  const RandomNumbers random(options.seed, Purpose::kToken);
 
   RunResult result;
   policy.Use(target);
@@ -105,7 +143,7 @@ RunResult RunToy(const RunOptions& options) {
   for (int step = 0; step < options.steps; ++step) {
     if (options.gap.lag > 0) sampled.Use(published.front());
     behaviour.Use(options.gap.lag > 0 ? sampled : policy, static_cast<uint32_t>(step));
-    const Batch batch = SampleBatch(behaviour, task, draws, static_cast<uint32_t>(step));
+    const Batch batch = SampleBatch(behaviour, task, random, static_cast<uint32_t>(step));
     const std::vector<float> logprobs = TargetLogprobs(batch, policy);
     const TokenWeights weights = ComputeWeights(options.method, logprobs, batch.behaviour_logprobs,
                                                 batch.sequence, batch.advantages);
@@ -113,7 +151,7 @@ RunResult RunToy(const RunOptions& options) {
     if (watched) {
       result.trace.push_back(Watch(batch, logprobs, weights, task, policy, behaviour));
     }
-    const double norm = adam.Update(gradient.Of(batch, weights, policy), target);
+    const double norm = adam.Update(gradient.Compute(batch, weights, policy), target);
     if (watched) At(result.trace.back(), Watched::kGradientNorm) = norm;
     policy.Use(target);
     book.AfterUpdate(step, task.PassProbability(policy));

@@ -3,16 +3,16 @@
 #include <algorithm>
 #include <cmath>
 
-#include "drift_lab/phase/toy/draws.h"
+#include "drift_lab/phase/toy/random_numbers.h"
 
 namespace tandem::drift {
 
 Task::Task(int length, uint64_t seed) : length_(length) {
-  const Draws draws(seed, Purpose::kTarget);
+  const RandomNumbers random(seed, Purpose::kTarget);
   for (int prompt = 0; prompt < kPrompts; ++prompt) {
     for (int t = 0; t < length; ++t) {
       targets_.push_back(
-          draws.Below(kTokens, 0, static_cast<uint32_t>(prompt), static_cast<uint32_t>(t)));
+          random.Below(kTokens, 0, static_cast<uint32_t>(prompt), static_cast<uint32_t>(t)));
     }
   }
 }

@@ -10,20 +10,20 @@
 namespace tandem::drift {
 namespace {
 
-constexpr std::array<const char*, kNumWatched> kNames = {"score",
-                                                         "reward",
-                                                         "k3",
-                                                         "ess",
-                                                         "tail",
-                                                         "mean_w",
-                                                         "outside",
-                                                         "dropped",
-                                                         "kept_positive",
-                                                         "kept_negative",
-                                                         "gradient_norm",
-                                                         "entropy",
-                                                         "max_logit",
-                                                         "kl"};
+constexpr std::array<const char*, kNumWatched> kWatchedNames = {"score",
+                                                                "reward",
+                                                                "k3",
+                                                                "ess",
+                                                                "tail",
+                                                                "mean_w",
+                                                                "outside",
+                                                                "dropped",
+                                                                "kept_positive",
+                                                                "kept_negative",
+                                                                "gradient_norm",
+                                                                "entropy",
+                                                                "max_logit",
+                                                                "kl"};
 
 void WatchWeights(const Batch& batch, const TokenWeights& weights, TraceRow& row) {
   double kept = 0, positive = 0, negative = 0, kept_positive = 0, kept_negative = 0;
@@ -80,7 +80,7 @@ void WatchRatios(const Batch& batch, std::span<const float> target_logprobs, Tra
 
 }  // namespace
 
-const char* WatchedName(Watched watched) { return kNames[static_cast<size_t>(watched)]; }
+const char* WatchedName(Watched watched) { return kWatchedNames[static_cast<size_t>(watched)]; }
 
 TraceRow Watch(const Batch& batch, std::span<const float> target_logprobs,
                const TokenWeights& weights, const Task& task, ContextTable& policy,

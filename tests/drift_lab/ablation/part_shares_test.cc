@@ -83,7 +83,7 @@ TEST(PartSharesTest, BoundsOfOrderAreApartWhereTheMeasureIsNotAdditive) {
   EXPECT_NEAR(shares.parts[1].shares[kK3].share.value, 0, 1e-12);
 }
 
-TEST(PartSharesTest, LeavesOutTokensThatSomeRungLacksAndCountsThem) {
+TEST(PartSharesTest, LeavesOutTokensThatSomeStepLacksAndCountsThem) {
   Gap gap([](int, int) { return std::array{0.01, 0.0, 0.0}; });
   gap.parts.values[1][7] = std::numeric_limits<double>::quiet_NaN();
   gap.mask[8] = 0;

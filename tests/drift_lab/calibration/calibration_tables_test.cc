@@ -2,18 +2,19 @@
 
 #include <gtest/gtest.h>
 
-#include "drift_lab/calibration/calibration_page.h"
+#include <map>
 
 namespace tandem::drift {
 namespace {
 
-// A trial in which `cause` was named with that dial and interval.
-TrialResult Named(const std::string& cause, double dial, double low, double high) {
+// A trial in which `cause` was named with that strength and interval.
+TrialResult Named(const std::string& cause, double parameter, double low, double high) {
   TrialResult result{.num_tokens = 100,
                      .mean_abs = {.value = 1, .low = 0.5, .high = 1.5},
                      .k3 = {.value = 1, .low = 0.5, .high = 1.5},
                      .seconds = 60};
-  if (!cause.empty()) result.named.push_back({cause, 1, {.value = dial, .low = low, .high = high}});
+  if (!cause.empty())
+    result.named.push_back({cause, 1, {.value = parameter, .low = low, .high = high}});
   return result;
 }
 
@@ -40,7 +41,7 @@ TEST(CalibrationTablesTest, SlopeAndCoverageAreOfTheStrengthInNaturalSizes) {
   EXPECT_EQ(row.top.successes, 1);  // only natural strength counts
   EXPECT_EQ(row.top.trials, 1);
   EXPECT_EQ(row.smallest_found, 0.5);
-  EXPECT_EQ(tables.nulls.successes, 1);
+  EXPECT_EQ(tables.healthy.successes, 1);
 }
 
 TEST(CalibrationTablesTest, AStrengthThatIsNotNamedCountsAsZeroAndEndsWhatIsFound) {
@@ -59,7 +60,7 @@ TEST(CalibrationTablesTest, FalseNamesAndConfusionAreOfInjectableCausesOnly) {
   trials[{"none", 0, 2}] = Named("shift", 0.1, 0, 0.2);
   trials[{"kv_bits", 1, 1}] = Named("logit_noise", 0.1, 0.05, 0.2);
   const CalibrationTables tables = MakeTables(trials);
-  EXPECT_EQ(tables.nulls.successes, 1);
+  EXPECT_EQ(tables.healthy.successes, 1);
   EXPECT_EQ(tables.false_names.at("shift").successes, 1);
   EXPECT_EQ(tables.false_names.at("shift").trials, 2);
   EXPECT_EQ(tables.confusion.at("kv_bits").at("logit_noise"), 1);
@@ -106,75 +107,48 @@ TEST(CalibrationPageTest, WhatMissesItsTargetStandsOut) {
   EXPECT_NE(page.find("2026-11-22, commit abc"), std::string::npos);
 }
 
-TEST(InjectorsTest, EveryStrengthComesBackFromTheDialItTurns) {
+// Reads the parameter that an injector of `part` sets.
+double ParameterOf(Part part, const rollout::EngineFaults& faults) {
+  const std::map<Part, double> parameters = {
+      {Part::kLogitNoise, faults.logit_noise},
+      {Part::kHeavyTail, faults.heavy_tail_probability},
+      {Part::kShift, faults.shift_fraction},
+      {Part::kStalePrefix, faults.stale_prefix_fraction},
+      {Part::kTemperature, faults.temperature},
+      {Part::kTopP, faults.top_p},
+      {Part::kTopK, static_cast<double>(faults.top_k)},
+      {Part::kMinP, faults.min_p},
+      {Part::kInterpolation, faults.weight_interpolation},
+      {Part::kTensor, faults.weight_interpolation},
+      {Part::kOtherVersion, static_cast<double>(faults.stale_versions)},
+      {Part::kBodyBits, static_cast<double>(faults.body_bits)},
+      {Part::kHeadBits, static_cast<double>(faults.head_bits)},
+      {Part::kKvBits, static_cast<double>(faults.kv_bits)},
+      {Part::kRotaryBits, static_cast<double>(faults.rotary_bits)},
+      {Part::kKvQuantisation, static_cast<double>(faults.kv_quant_bits)}};
+  return parameters.at(part);
+}
+
+TEST(InjectorsTest, EveryStrengthComesBackFromTheParameterItSets) {
   for (const Injector& injector : AllInjectors()) {
-    if (injector.kind == DialKind::kSwitch) continue;
+    if (injector.kind == ParameterKind::kSwitch) continue;
     for (const double strength : injector.strengths) {
       Fault fault;
-      injector.turn(strength, fault);
-      const rollout::EngineFaults& dials = fault.dials;
-      EXPECT_FALSE(rollout::DescribeFaults(dials).empty()) << injector.name;
-      double dial = 0;
-      switch (injector.part) {
-        case Part::kLogitNoise:
-          dial = dials.logit_noise;
-          break;
-        case Part::kHeavyTail:
-          dial = dials.heavy_tail_probability;
-          break;
-        case Part::kShift:
-          dial = dials.shift_fraction;
-          break;
-        case Part::kStalePrefix:
-          dial = dials.stale_prefix_fraction;
-          break;
-        case Part::kTemperature:
-          dial = dials.temperature;
-          break;
-        case Part::kTopP:
-          dial = dials.top_p;
-          break;
-        case Part::kTopK:
-          dial = static_cast<double>(dials.top_k);
-          break;
-        case Part::kMinP:
-          dial = dials.min_p;
-          break;
-        case Part::kInterpolation:
-        case Part::kTensor:
-          dial = dials.weight_interpolation;
-          break;
-        case Part::kOtherVersion:
-          dial = static_cast<double>(dials.stale_versions);
-          break;
-        case Part::kBodyBits:
-          dial = static_cast<double>(dials.body_bits);
-          break;
-        case Part::kHeadBits:
-          dial = static_cast<double>(dials.head_bits);
-          break;
-        case Part::kKvBits:
-          dial = static_cast<double>(dials.kv_bits);
-          break;
-        case Part::kRotaryBits:
-          dial = static_cast<double>(dials.rotary_bits);
-          break;
-        default:
-          dial = static_cast<double>(dials.kv_quant_bits);
-          break;
-      }
-      EXPECT_NEAR(injector.strength_of(dial), strength, 0.01 * strength)
+      injector.Set(strength, fault);
+      EXPECT_FALSE(rollout::DescribeFaults(fault.engine).empty()) << injector.name;
+      EXPECT_NEAR(injector.StrengthOfValue(ParameterOf(injector.part, fault.engine)), strength,
+                  0.01 * strength)
           << injector.name << " " << strength;
     }
   }
 }
 
-TEST(InjectorsTest, EveryPlannedTrialHasAFaultAndOnlyNullsHaveNone) {
-  for (const PlannedTrial& trial : PlanTrials({.captures = 8, .nulls = 1})) {
+TEST(InjectorsTest, EveryPlannedTrialHasAFaultAndOnlyTrialsWithoutAFaultHaveNone) {
+  for (const PlannedTrial& trial : PlanTrials({.captures = 8, .healthy = 1})) {
     const auto fault = FaultOf(trial);
     ASSERT_TRUE(fault.ok()) << trial.fault;
     const bool healthy =
-        fault->dials == rollout::EngineFaults() && fault->unmodelled == Unmodelled::kNone;
+        fault->engine == rollout::EngineFaults() && fault->unmodelled == Unmodelled::kNone;
     EXPECT_EQ(healthy, trial.fault == "none") << trial.fault;
   }
   EXPECT_FALSE(FaultOf({"gremlins", 1, 1}).ok());

@@ -20,8 +20,8 @@ std::vector<double> Softmax(const std::vector<double>& logits) {
   return p;
 }
 
-// Tokens drawn from softmax(logits + noise) by the hand of the definition: 60 ids, contexts of
-// mixed sharpness, completions of 25 tokens.
+// Tokens sampled from softmax(logits + noise), as the definition says: 60 ids, contexts of mixed
+// sharpness, completions of 25 tokens.
 struct Sample {
   std::vector<double> residual;
   std::vector<float> logprob, squared_probs;
@@ -89,8 +89,8 @@ TEST(NoiseFitTest, TellsATailFromOneNormalAndFindsItsShareAndSize) {
   EXPECT_NEAR(fit.tail_factor.value, 10, 2.5);
 }
 
-// Kept mass: never positive, the same for all tokens of a context. A bias on a twentieth of the
-// ids.
+// A filter's residual is the log of the retained probability mass, which is never positive. A bias
+// is on a twentieth of the ids.
 TEST(NoiseFitTest, DoesNotBelieveThatFiltersOrBiasesAreNoise) {
   Sample filtered(5), biased(6);
   filtered.Draw(2000, [](double) { return 0.0; });

@@ -4,8 +4,6 @@
 
 #include <cmath>
 
-#include "common/statistics/least_squares.h"
-
 namespace tandem::drift {
 namespace {
 
@@ -29,7 +27,7 @@ TEST(RecordHypothesisTest, TransformsAreThoseClaimedMadeTighterNeverLooser) {
   EXPECT_EQ(RecordHypothesis().Transforms(claims).top_k, 40);
 }
 
-TEST(RecordHypothesisTest, EveryDialIsTurnedAndTurnedBackByItself) {
+TEST(RecordHypothesisTest, EveryParameterIsSetAndClearedByItself) {
   RecordHypothesis all;
   all.temperature = 0.9;
   all.top_p = 0.9;
@@ -64,25 +62,6 @@ TEST(RecordHypothesisTest, ShiftedRowsShowTheTokenBesideAndNothingAtTheEdge) {
   EXPECT_EQ(shifted[2], -2);
   EXPECT_EQ(shifted[3], -5);
   EXPECT_TRUE(std::isnan(shifted[4]));
-}
-
-TEST(LeastSquaresTest, TheSlopeIsThatOfMostTokensWhateverAFewSay) {
-  std::vector<double> direction, residual;
-  for (int t = 0; t < 100; ++t) {
-    direction.push_back(std::sin(t));
-    residual.push_back(0.3 * std::sin(t));
-  }
-  EXPECT_NEAR(FitSlope(direction, residual), 0.3, 1e-12);
-  for (int t = 0; t < 10; ++t) residual[static_cast<size_t>(7 * t)] = 5;
-  residual[3] = std::nan("");
-  EXPECT_NEAR(FitSlope(direction, residual), 0.3, 1e-6);
-  EXPECT_EQ(FitSlope({0, 0}, {1, 2}), 0);
-}
-
-TEST(LeastSquaresTest, AlignmentIsTheCosineOfTwoDirections) {
-  EXPECT_NEAR(Alignment({1, 0}, {1, 1}), std::sqrt(0.5), 1e-12);
-  EXPECT_NEAR(Alignment({1, 2, std::nan("")}, {-2, -4, 1}), -1, 1e-12);
-  EXPECT_EQ(Alignment({0, 0}, {1, 1}), 0);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "drift_lab/pages/attribution_page.h"
+#include "drift_lab/pages/attribution_report.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,8 +35,8 @@ void Add(const std::vector<int32_t>& ids, const std::vector<float>& delta,
     c.token_ids.push_back(ids[t]);
     c.advantages.push_back(0.5);
     c.weight_version.push_back(3);
-    a.ladder.record.push_back(-1);
-    a.ladder.proximal.push_back(-1 + delta[t]);
+    a.ablation.record.push_back(-1);
+    a.ablation.proximal.push_back(-1 + delta[t]);
     const double rest = static_cast<double>(delta[t]) - cast[t];
     const double values[] = {0, cast[t], rest};
     for (size_t i = 0; i < 3; ++i) a.token_parts.values[i].push_back(values[i]);

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "drift_lab/phase/collapse_prediction.h"
-#include "drift_lab/phase/kind_effects.h"
 #include "drift_lab/phase/phase_report.h"
 #include "drift_lab/phase/phase_table.h"
 #include "tests/support/temp_dir.h"

@@ -35,8 +35,8 @@ class CaptureWeightsTest : public ::testing::Test {
   CaptureWeightsTest() {
     const std::string file = directory_ / "masters.safetensors";
     EXPECT_THAT(WriteSafetensors(file, masters_), IsOk());
-    of_trainer_ =
-        CaptureWeights(&capture_, config_, directory_.path(), file).OfBf16Trainer(0).value();
+    trainer_values_ =
+        CaptureWeights(&capture_, config_, directory_.path(), file).Bf16TrainerValues(0).value();
   }
 
   // A row of one completion of 11 tokens after a prompt of 3, by a bf16 policy of `tensors`.
@@ -58,12 +58,12 @@ class CaptureWeightsTest : public ::testing::Test {
   const ModelConfig config_ = ToyConfig();
   const offpolicy::Capture capture_;
   const std::vector<HostTensor> masters_ = ToyWeights(config_);
-  std::vector<HostTensor> of_trainer_;
+  std::vector<HostTensor> trainer_values_;
 };
 
 // The trainer rounds them again, which changes nothing; what it reads in fp32 must be the masters.
 TEST_F(CaptureWeightsTest, ABf16TrainerGivesTheSameBitsOnTheWeightsItIsSaidToComputeWith) {
-  EXPECT_EQ(ScoreInBf16(of_trainer_), ScoreInBf16(masters_));
+  EXPECT_EQ(ScoreInBf16(trainer_values_), ScoreInBf16(masters_));
 }
 
 TEST_F(CaptureWeightsTest, OfABf16TrainerTheMatricesOfTheLayersAreRoundedAndNothingElse) {
@@ -73,10 +73,10 @@ TEST_F(CaptureWeightsTest, OfABf16TrainerTheMatricesOfTheLayersAreRoundedAndNoth
                                          "model.layers.0.post_attention_layernorm.weight",
                                          "model.layers.1.input_layernorm.weight",
                                          "model.layers.1.post_attention_layernorm.weight"};
-  ASSERT_EQ(of_trainer_.size(), masters_.size());
+  ASSERT_EQ(trainer_values_.size(), masters_.size());
   for (size_t i = 0; i < masters_.size(); ++i) {
     const std::string& name = masters_[i].spec.name;
-    const std::vector<float> now = Floats(of_trainer_[i]), before = Floats(masters_[i]);
+    const std::vector<float> now = Floats(trainer_values_[i]), before = Floats(masters_[i]);
     if (in_fp32.contains(name)) {
       EXPECT_EQ(now, before) << name;
       continue;

@@ -127,8 +127,8 @@ std::string WriteCaptureOf(const TempDir& directory, const std::vector<ScoredGro
 
 void Quiet(const std::string&, double) {}
 
-// The one claim everything else stands on: a replay's gradient is the one training would have
-// taken.
+// The claim on which everything else depends: a replay's gradient is the one that training would
+// have taken.
 TEST(ReplayTest, EveryMethodHasTheGradientThatTheTrainerTakes) {
   const TempDir directory;
   const std::vector<ScoredGroup> groups = Groups(1.5);
@@ -156,7 +156,7 @@ TEST(ReplayTest, EveryMethodHasTheGradientThatTheTrainerTakes) {
     turned += cosine < 0.99;
   }
   EXPECT_GT(turned, 40);  // the methods are told apart
-  EXPECT_GT(empty, 0);    // narrow gates refuse everything
+  EXPECT_GT(empty, 0);    // narrow bounds refuse everything
 }
 
 TEST(ReplayTest, WithoutAGapAllMethodsAreOne) {
@@ -177,23 +177,23 @@ TEST(ReplayTest, WithoutAGapAllMethodsAreOne) {
   }
 }
 
-TEST(ReplayTest, ThresholdsFromANullRefuseTheStatedShareOfIt) {
-  const TempDir directory, of_null;
-  const std::string null = WriteCaptureOf(of_null, Groups(0.01));
+TEST(ReplayTest, ThresholdsFromABaselineRefuseTheStatedShareOfIt) {
+  const TempDir directory, baseline_directory;
+  const std::string baseline = WriteCaptureOf(baseline_directory, Groups(0.01));
   const auto replay = RunReplay({.capture = WriteCaptureOf(directory, Groups(1.5)),
                                  .selection = {.methods = {"icepop", "z_gate", "tis"}},
-                                 .nulls = {null},
-                                 .null_rates = {0.2}},
+                                 .baselines = {baseline},
+                                 .baseline_rates = {0.2}},
                                 Quiet);
   ASSERT_THAT(replay, IsOk());
   const auto& rows = replay->numbers.rows;
   ASSERT_EQ(rows.size(), kNumReferences + 6);
-  EXPECT_EQ(rows[0].null_share, 0);
+  EXPECT_EQ(rows[0].baseline_share, 0);
   for (size_t m = kNumReferences + 3; m < rows.size(); ++m) {
-    EXPECT_EQ(rows[m].variant.null_rate, 0.2);
+    EXPECT_EQ(rows[m].variant.baseline_rate, 0.2);
     if (rows[m].variant.method == "z_gate")
       continue;  // its rate is over completions, the share over tokens
-    EXPECT_NEAR(rows[m].null_share, 0.2, 0.02) << rows[m].variant.method;
+    EXPECT_NEAR(rows[m].baseline_share, 0.2, 0.02) << rows[m].variant.method;
     EXPECT_GT(1 - rows[m].kept.value + (rows[m].variant.method == "tis"), 0.5);
   }
 }
@@ -214,8 +214,9 @@ TEST(ReplayTest, RefusesWhatCannotBeReplayed) {
   EXPECT_THAT(RunReplay({.capture = other.path() + "/capture"}, Quiet),
               FailsWith(absl::StatusCode::kInvalidArgument, "was never in a trainer"));
   const std::string spoilt = WriteCaptureOf(other, Groups(0.1), {"temperature 0.9"});
-  EXPECT_THAT(RunReplay({.capture = capture, .nulls = {spoilt}}, Quiet),
-              FailsWith(absl::StatusCode::kInvalidArgument, "is not a null: faults were injected"));
+  EXPECT_THAT(
+      RunReplay({.capture = capture, .baselines = {spoilt}}, Quiet),
+      FailsWith(absl::StatusCode::kInvalidArgument, "is not a baseline: faults were injected"));
 }
 
 }  // namespace

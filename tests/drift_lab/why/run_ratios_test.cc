@@ -36,14 +36,14 @@ TEST(RunRatiosTest, ReadsTheStepsOfARunAndLeavesOutEvaluationsAndALineThatIsBein
   const RunRatios ratios = ReadRunRatios(dir.path()).value();
   EXPECT_TRUE(ratios.bypass);
   ASSERT_EQ(ratios.steps.size(), 3u);
-  const StepRatio& second = *ratios.Of(2);
+  const StepRatio& second = *ratios.Find(2);
   EXPECT_EQ(second.num_updates, 4);
   EXPECT_EQ(second.skipped_updates, 1);
   EXPECT_EQ(second.mean, 0.98);
   EXPECT_EQ(second.max, 1.5);
   EXPECT_EQ(second.clipped_share, 0.375);
-  EXPECT_TRUE(std::isnan(ratios.Of(3)->mean));
-  EXPECT_EQ(ratios.Of(4), nullptr);
+  EXPECT_TRUE(std::isnan(ratios.Find(3)->mean));
+  EXPECT_EQ(ratios.Find(4), nullptr);
 }
 
 TEST(RunRatiosTest, AModeIsReadFromTheTrainersOwnConfigurationTooAndAbsentMeansDecoupled) {

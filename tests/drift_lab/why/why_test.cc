@@ -15,7 +15,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// What was measured of a capture that passed the gate: record and replay agree, no token lags.
+// The measurements of a capture that passed the consistency checks: record and replay agree, and no
+// token lags.
 struct Measured {
   Attribution attribution;
   TrainerExperiments trainer;
@@ -26,14 +27,14 @@ struct Measured {
     attribution.capture.weight_version = {0};
     attribution.by_sequence.numbers = {{.name = "calibration_z"},
                                        {.name = "max_abs_delta", .interval = {.value = 0.5}}};
-    attribution.ladder.diagnosis.before = {.num_tokens = 100};
-    attribution.ladder.proximal_recorded = true;
+    attribution.ablation.diagnosis.before = {.num_tokens = 100};
+    attribution.ablation.proximal_recorded = true;
     trainer.temperature.recorded = true;
     trainer.twice.num_tokens = 100;
     run.run = "runs/small";
   }
 
-  // A part with this share of the mean square; named when the interval leaves 0 out.
+  // A part with this share of the mean square; it is named if the interval excludes 0.
   void Part(drift::Part part, double mean_abs, Interval share) {
     PartShare of{.part = part, .mean_abs = {.value = mean_abs}};
     of.shares[kSquare].share = share;
@@ -45,8 +46,8 @@ struct Measured {
   }
   Why Explain() {
     attribution.verdict = Judge({.shares = &attribution.shares,
-                                 .diagnosis = &attribution.ladder.diagnosis,
-                                 .draws = &attribution.ladder.draws});
+                                 .diagnosis = &attribution.ablation.diagnosis,
+                                 .sampler = &attribution.ablation.sampler});
     return ExplainRatios(attribution, trainer, run);
   }
 };
@@ -165,7 +166,7 @@ TEST(WhyTest, SeveralUpdatesAreTheReasonUnlessNothingMoved) {
   EXPECT_THAT(Of(still.Explain(), "later updates").result, HasSubstr("weights did not move"));
 }
 
-TEST(WhyTest, InBypassModeTheRatioOfTheLossHoldsTheGapAndSeveralUpdatesCannotBeToldFromIt) {
+TEST(WhyTest, InBypassModeTheRatioOfTheLossHoldsTheMismatchAndSeveralUpdatesCannotBeToldFromIt) {
   Measured m;
   m.run.bypass = true;
   m.Step(4, 0.99, 1.4);
@@ -175,9 +176,9 @@ TEST(WhyTest, InBypassModeTheRatioOfTheLossHoldsTheGapAndSeveralUpdatesCannotBeT
   EXPECT_THAT(why.target_over_proximal.sentence, HasSubstr("holds all of pi/mu"));
 }
 
-TEST(WhyTest, DrawsThatNoRatioShowsStandBesideARatioOfOne) {
+TEST(WhyTest, ASamplerFaultThatNoRatioShowsIsNamedBesideARatioOfOne) {
   Measured m;
-  m.attribution.ladder.draws.named =
+  m.attribution.ablation.sampler.named =
       DiagnosedCause{.part = Part::kTemperature,
                      .label = "tokens drawn at temperature 0.9 times the recorded one"};
   const Why why = m.Explain();
@@ -186,7 +187,7 @@ TEST(WhyTest, DrawsThatNoRatioShowsStandBesideARatioOfOne) {
               HasSubstr("No ratio shows this: a temperature the server did not disclose"));
 }
 
-TEST(WhyTest, ACaptureThatIsNotComparableGivesItsFaultAndNoNumberOfTheGap) {
+TEST(WhyTest, ACaptureThatIsNotComparableGivesItsFaultAndNoNumberOfTheMismatch) {
   Measured m;
   m.attribution.findings = {
       {.fault = DiscreteFault::kTokensDiffer, .message = "1 of 16 completions"}};

@@ -141,7 +141,7 @@ def expect_fault(capture, fault):
     assert code == 3, output
     assert "Not comparable" in output and fault in output
     assert result["comparable"] is False and fault in [finding["fault"] for finding in result["findings"]]
-    assert "metrics" not in result and "delta = " not in output, "no drift number where the gate fails"
+    assert "metrics" not in result and "delta = " not in output, "no drift number where the consistency checks fail"
 
 
 def test_ids_that_were_re_tokenised_are_a_discrete_fault(bf16, tmp_path):

@@ -1,4 +1,4 @@
-"""`tandem drift replay` on captures of real runs: against torch's autograd of each method's loss, in the exact null,
+"""`tandem drift replay` on captures of real runs: against torch's autograd of each method's loss, in an exact baseline run,
 with thresholds from a null run, and what it refuses."""
 import json
 import shutil
@@ -155,7 +155,7 @@ def test_shares_and_weights_are_those_of_the_columns(stale):
     assert sum(bucket["tokens"] for bucket in icepop["by_length"]) == used.sum()
 
 
-def test_in_the_exact_null_every_method_is_no_correction(model, tmp_path):
+def test_in_an_exact_baseline_run_every_method_is_no_correction(model, tmp_path):
     capture = small_run.capture_of(tmp_path, model, "--numerics", "exact", dtype="bf16", engine={"dtype": "bf16"},
                                    prompts_per_step=8)
     code, output, result = replay(capture, "--all")
@@ -170,7 +170,7 @@ def test_in_the_exact_null_every_method_is_no_correction(model, tmp_path):
                 assert row[f"cosine_to_{reference}"]["value"] == pytest.approx(1, abs=1e-9), key
             assert row["norm_ratio_to_off"]["value"] == pytest.approx(1, abs=1e-9), key
     code, output, _ = replay(capture, "--methods", "tis", "--null", str(capture))
-    assert code == 0 and "the null's gap is exactly 0" in output
+    assert code == 0 and "the baseline's drift is exactly 0" in output
 
 
 def test_thresholds_come_from_a_null_at_the_stated_rate(stale, null):
@@ -193,12 +193,12 @@ def test_thresholds_come_from_a_null_at_the_stated_rate(stale, null):
     # 64 completions cannot give one in a hundred; tokens can.
     assert ("z_gate", 0.01) not in chosen and ("icepop", 0.01) in chosen
     assert any("takes 99" in note for note in result["null"]["notes"])
-    assert "on the null %" in output and "@10%" in output
+    assert "on baseline %" in output and "@10%" in output
 
 
 def test_a_run_that_trained_is_no_null(stale, null):
     code, output, _ = replay(null, "--null", str(stale))
-    assert code == 3 and "is not a null" in output and "learning_rate 0" in output
+    assert code == 3 and "is not a baseline" in output and "learning_rate 0" in output
 
 
 def test_what_is_wrong_with_the_command_line_is_said_before_anything_is_read(tmp_path):

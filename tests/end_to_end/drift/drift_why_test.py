@@ -186,7 +186,7 @@ def test_a_capture_that_is_not_comparable_gets_its_fault_and_no_ratio(cool, tmp_
     code, output, result = why(copy)
     assert code == 3, output
     assert "pi/mu has no meaning here" in output and "tokens_differ" in that_are_it(result)
-    assert "mean abs" not in output, "no drift number where the gate fails"
+    assert "mean abs" not in output, "no drift number where the consistency checks fail"
 
 
 def test_a_run_without_captures_is_told_how_to_make_one(model, tmp_path):

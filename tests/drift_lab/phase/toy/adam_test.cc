@@ -30,7 +30,7 @@ TEST(ToyAdamTest, TheSecondUpdateAgainstHandWorkedMoments) {
 // torch.optim.Adam(lr=3e-3) after torch.nn.utils.clip_grad_norm_(..., 1), float64, torch 2.11,
 // gradients
 // [.01 t sin(t (i + 1)) for i in 0..3] in updates t = 1..60 from zeros:
-//   .deps/venv/bin/python tests/drift_lab/toy/adam_reference.py
+//   .deps/venv/bin/python tests/drift_lab/phase/adam_reference.py
 TEST(ToyAdamTest, SixtyClippedUpdatesAgreeWithTorch) {
   Adam adam(4, {.learning_rate = 3e-3});
   std::vector<double> parameters(4, 0.0);

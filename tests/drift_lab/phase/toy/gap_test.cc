@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "drift_lab/phase/toy/tilt.h"
-#include "drift_lab/phase/toy/warm_start.h"
+#include "drift_lab/phase/toy/run.h"
 
 namespace tandem::drift {
 namespace {

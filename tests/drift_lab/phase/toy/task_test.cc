@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "drift_lab/phase/toy/batch.h"
-#include "drift_lab/phase/toy/warm_start.h"
+#include "drift_lab/phase/toy/run.h"
 
 namespace tandem::drift {
 namespace {
@@ -39,20 +39,20 @@ TEST(ToyTaskTest, PassProbabilityIsWhatEnumerationGives) {
   EXPECT_GT(expected, 0.3);
 }
 
-TEST(ToyTaskTest, PassProbabilityIsTheMeanRewardOfManyDraws) {
+TEST(ToyTaskTest, PassProbabilityIsTheMeanRewardOfManySamples) {
   const Task task(8, 2);
   const Parameters parameters = WarmStart(task, {}, 2);
   ContextTable policy(8);
   policy.Use(parameters);
   BehaviourPolicy on_policy({}, task, 2);
-  const Draws draws(2, Purpose::kToken);
+  const RandomNumbers random(2, Purpose::kToken);
   double sum = 0;
   constexpr int kBatches = 200;
   for (uint32_t step = 0; step < kBatches; ++step) {
     on_policy.Use(policy, step);
-    for (const double reward : SampleBatch(on_policy, task, draws, step).rewards) sum += reward;
+    for (const double reward : SampleBatch(on_policy, task, random, step).rewards) sum += reward;
   }
-  // 25 600 draws: a standard error of at most .0031.
+  // 25 600 samples: a standard error of at most .0031.
   EXPECT_NEAR(sum / (kBatches * kCompletions), task.PassProbability(policy), 4 * 0.0031);
 }
 
@@ -82,7 +82,7 @@ TEST(ToyTaskTest, ABatchRecordsTheTrueLogProbabilityOfEachToken) {
   policy.Use(parameters);
   BehaviourPolicy hot({.kind = GapKind::kTemperature, .strength = 2}, task, 4);
   hot.Use(policy, 0);
-  const Batch batch = SampleBatch(hot, task, Draws(4, Purpose::kToken), 0);
+  const Batch batch = SampleBatch(hot, task, RandomNumbers(4, Purpose::kToken), 0);
   ASSERT_EQ(batch.tokens.size(), 1024u);
   for (size_t t = 0; t < batch.tokens.size(); ++t) {
     const Context context = ContextOf(batch.contexts[t]);

@@ -1,0 +1,64 @@
+// Ablation: scores the same ids several times, with one thing changed at each step, from what the
+// server recorded to what the trainer recorded. The differences between neighbouring steps add up
+// to the whole training-inference mismatch (drift) of every token (docs/methods.md).
+//
+//   record | the record's causes | engine, decode replay | engine, prefill | KV of the own version
+//   | cells of precision and cast | trainer, alone | trainer, packed | trainer, now | trainer's
+//   record
+//
+// Some factors between engine and trainer can be switched independently. All 2^k combinations of
+// them (cells) are scored, in an fp32 engine that rounds at the same sites as the serving engine.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/capture/capture.h"
+#include "drift_lab/diagnosis/record_diagnosis.h"
+#include "drift_lab/diagnosis/sampler_diagnosis.h"
+#include "drift_lab/hypotheses/part.h"
+#include "drift_lab/recompute/capture_weights.h"
+#include "drift_lab/recompute/engine_forward.h"
+
+namespace tandem::drift {
+
+struct AblationOptions {
+  bool full = false;      // one factor more: the head, which this project's engines keep in fp32
+  int64_t num_alone = 8;  // completions also decoded alone, to see the batch composition's effect
+  int64_t row_tokens = 2048;  // most tokens of a row of the trainer
+  uint64_t seed = 1;          // of the sample of completions decoded alone, and of the bootstrap
+  int64_t bootstrap_replicates = offpolicy::BootstrapOptions().replicates;
+  int64_t num_threads = 0;  // of the engines; 0: the cores of the machine
+  std::string model;        // directory with config and tokenizer
+};
+
+// All log-probs are [T]; NaN where a step could not score the token.
+struct Ablation {
+  std::vector<float> record;
+  EngineScores replay;        // decode replay under the claimed distribution
+  RecordDiagnosis diagnosis;  // why the record differs from the replay
+  SamplerDiagnosis sampler;   // if it does not: were the tokens sampled from that distribution?
+  std::vector<float> alone;   // decoded alone, for a sample of completions; NaN elsewhere
+  std::vector<float> prefill;
+  std::vector<float> own_version;         // prefill without KV of other versions
+  bool carries_kv = false;                // servers may have had KV of other versions
+  std::vector<Part> factors;              // k
+  std::vector<std::vector<float>> cells;  // [2^k]; bit i set: factor i as in the engine
+  std::vector<float> trainer_cast;        // trainer, packed, at the weights as served
+  std::vector<float> trainer_alone;       // at the masters of the version that sampled the token
+  std::vector<float> trainer_packed;
+  std::vector<float> trainer_now;  // packed, at the masters of proximal_version
+  std::vector<float> proximal;     // the trainer's record; trainer_now for a capture without one
+  bool proximal_recorded = false;
+};
+
+// `capture` must have passed the consistency checks.
+//   NOT_FOUND, DATA_LOSS  weights that the capture needs (CaptureWeights)
+//   any error of the two forward passes
+absl::StatusOr<Ablation> RunAblation(const offpolicy::Capture& capture,
+                                     const CaptureWeights& weights, const AblationOptions& options,
+                                     const PassProgress& progress);
+
+}  // namespace tandem::drift

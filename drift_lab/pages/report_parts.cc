@@ -1,0 +1,74 @@
+#include "drift_lab/pages/report_parts.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace tandem::drift {
+
+using nlohmann::ordered_json;
+
+ordered_json ToJson(const offpolicy::Interval& interval) {
+  return {{"value", Number(interval.value)},
+          {"low", Number(interval.low)},
+          {"high", Number(interval.high)}};
+}
+
+std::string NumberText(double value, int digits) {
+  return std::isfinite(value) ? absl::StrFormat("%.*g", digits, value) : "-";
+}
+
+std::string WithBounds(const offpolicy::Interval& interval, int digits) {
+  if (!interval.known()) return NumberText(interval.value, digits);
+  return absl::StrCat(NumberText(interval.value, digits), " [", NumberText(interval.low, digits),
+                      ", ", NumberText(interval.high, digits), "]");
+}
+
+std::string Percent(double share) {
+  if (!std::isfinite(share)) return "-";
+  return absl::StrFormat("%.1f", std::abs(share) < 5e-4 ? 0.0 : 100 * share);  // no "-0.0"
+}
+
+std::string OpeningText(const std::string& path, const offpolicy::Capture& capture) {
+  std::string out;
+  if (!capture.manifest.injected.empty()) out = "FAULTS WERE INJECTED into this capture:\n";
+  for (const std::string& fault : capture.manifest.injected) {
+    absl::StrAppend(&out, "  ", fault, "\n");
+  }
+  return absl::StrCat(out, path, ": step ", capture.manifest.step, ", ", capture.num_completions(),
+                      " completions in ", capture.num_groups(), " groups, ", capture.num_tokens(),
+                      " tokens\n");
+}
+
+ordered_json OpeningJson(const char* format, const std::string& path,
+                         const offpolicy::Capture& capture,
+                         std::span<const ConsistencyFinding> findings) {
+  ordered_json list = ordered_json::array();
+  for (const ConsistencyFinding& finding : findings) {
+    list.push_back({{"fault", std::string(DiscreteFaultName(finding.fault))},
+                    {"message", finding.message},
+                    {"num_completions", finding.num_completions}});
+  }
+  return {{"format", format},
+          {"format_version", 1},
+          {"capture", path},
+          {"step", capture.manifest.step},
+          {"injected", capture.manifest.injected},
+          {"num_groups", capture.num_groups()},
+          {"num_completions", capture.num_completions()},
+          {"num_tokens", capture.num_tokens()},
+          {"comparable", findings.empty()},
+          {"findings", list}};
+}
+
+std::string FindingsText(std::span<const ConsistencyFinding> findings) {
+  std::string out = "\nNot comparable. This is a discrete fault, not drift; no number is given.\n";
+  for (const ConsistencyFinding& finding : findings) {
+    absl::StrAppend(&out, "  ", std::string(DiscreteFaultName(finding.fault)), ": ",
+                    finding.message, "\n");
+  }
+  return out;
+}
+
+}  // namespace tandem::drift

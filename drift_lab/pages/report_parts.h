@@ -1,0 +1,35 @@
+// What the reports of the lab share: numbers and intervals in JSON (nine significant digits, null
+// for NaN) and in tables ("-" for NaN), and the opening lines. Pure.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+
+#include "common/base/json.h"
+#include "common/capture/capture.h"
+#include "common/statistics/cluster_bootstrap.h"
+#include "drift_lab/recompute/consistency.h"
+
+namespace tandem::drift {
+
+inline nlohmann::ordered_json Number(double value) {
+  return JsonNumberAs<nlohmann::ordered_json>(value);
+}
+nlohmann::ordered_json ToJson(const offpolicy::Interval& interval);
+
+// `digits` significant digits; with bounds, "1.5 [1.2, 1.9]" if the interval is known.
+std::string NumberText(double value, int digits = 3);
+std::string WithBounds(const offpolicy::Interval& interval, int digits = 3);
+std::string Percent(double share);  // one decimal, without a percent sign
+
+// The first lines of a table: a warning if faults were injected, and the capture's size.
+std::string OpeningText(const std::string& path, const offpolicy::Capture& capture);
+// The first fields of a JSON report: its format, the capture and the findings.
+nlohmann::ordered_json OpeningJson(const char* format, const std::string& path,
+                                   const offpolicy::Capture& capture,
+                                   std::span<const ConsistencyFinding> findings);
+// The findings of the consistency checks.
+std::string FindingsText(std::span<const ConsistencyFinding> findings);
+
+}  // namespace tandem::drift
