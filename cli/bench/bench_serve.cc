@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/bench/serve_load.h"
-#include "cli/io/json_flags.h"
+#include "cli/io/shared_flags.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/live_line.h"
 #include "cli/io/subcommand.h"

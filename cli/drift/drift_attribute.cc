@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/drift/pass_line.h"
 #include "cli/drift/run_captures.h"
-#include "cli/io/json_flags.h"
+#include "cli/io/shared_flags.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/subcommand.h"
 #include "cli/report/attribution_html.h"

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/drift/pass_line.h"
-#include "cli/io/json_flags.h"
+#include "cli/io/shared_flags.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/subcommand.h"
 #include "cli/run/local_run.h"

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "cli/drift/pass_line.h"
-#include "cli/io/json_flags.h"
+#include "cli/io/shared_flags.h"
 #include "cli/io/json_lines.h"
 #include "cli/io/subcommand.h"
 #include "common/base/exit_codes.h"

@@ -10,7 +10,7 @@
 #include "cli/io/json_lines.h"
 #include "cli/io/subcommand.h"
 #include "cli/model/numerics_option.h"
-#include "cli/model/problems.h"
+#include "cli/run/problems.h"
 #include "cli/run/local_run.h"
 #include "cli/run_file/run_file_flags.h"
 #include "common/base/exit_codes.h"

@@ -15,7 +15,7 @@
 #include "cli/io/subcommand.h"
 #include "cli/security/caller_flags.h"
 #include "cli/watch/http_get.h"
-#include "cli/watch/observe_status.h"
+#include "cli/watch/process_status.h"
 #include "cli/watch/server_status.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"

@@ -11,7 +11,7 @@ import recipe
 
 SOURCE = pathlib.Path(os.environ["TANDEM_SOURCE"])
 sys.path.insert(0, str(SOURCE / "deploy/container"))
-import bill_of_materials  # noqa: E402  (the script under test)
+import sbom  # noqa: E402  (the script under test)
 
 CONTAINERFILE = (SOURCE / "deploy/container/Containerfile").read_text()
 ARGUMENTS, STAGES = recipe.read(CONTAINERFILE)
@@ -139,7 +139,7 @@ Version: 1
 
 
 def test_the_bill_names_installed_debian_packages_and_no_removed_ones():
-    found = list(bill_of_materials.debian_packages(STATUS, 'ID=debian\nVERSION_ID="12"\n'))
+    found = list(sbom.debian_packages(STATUS, 'ID=debian\nVERSION_ID="12"\n'))
     assert [p["name"] for p in found] == ["libre2-9"]
     assert found[0]["versionInfo"] == "20220601+dfsg-1+b1"
     assert found[0]["externalRefs"][0]["referenceLocator"] == (
@@ -162,14 +162,14 @@ def test_the_bill_names_crates_that_are_linked_and_not_those_of_build_scripts_te
             {"id": "linked", "deps": [edge("deep", None), edge("macro", None)]},
             {"id": "macro", "deps": [edge("parser", None)]}, {"id": "parser", "deps": []},
             {"id": "deep", "deps": []}, {"id": "script", "deps": []}, {"id": "test", "deps": []}]}}
-    found = list(bill_of_materials.crates(metadata))
+    found = list(sbom.crates(metadata))
     assert [(p["name"], p["licenseDeclared"]) for p in found] == [
         ("deep", "MIT"), ("linked", "MIT OR Apache-2.0")]
 
 
 def test_a_licence_that_is_no_expression_is_not_repeated_as_one():
     def declared(licence):
-        return bill_of_materials.package("pypi", "x", "1", "pkg:pypi/x@1", licence)["licenseDeclared"]
+        return sbom.package("pypi", "x", "1", "pkg:pypi/x@1", licence)["licenseDeclared"]
     assert declared("Apache-2.0 OR MIT") == "Apache-2.0 OR MIT"
     assert declared("see the LICENSE file!") == "NOASSERTION"
     assert declared("LicenseRef-NVIDIA-Proprietary") == "NOASSERTION"

@@ -1,4 +1,4 @@
-#include "cli/watch/observe_status.h"
+#include "cli/watch/process_status.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

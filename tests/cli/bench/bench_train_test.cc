@@ -1,4 +1,4 @@
-#include "cli/bench/train_bench.h"
+#include "cli/bench/bench_train.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

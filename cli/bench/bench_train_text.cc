@@ -1,7 +1,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/bench/serve_load.h"
-#include "cli/bench/train_bench.h"
+#include "cli/bench/bench_train.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::cli {

@@ -1,4 +1,4 @@
-#include "cli/model/problems.h"
+#include "cli/run/problems.h"
 
 #include <utility>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "cli/io/json_flags.h"
+#include "cli/io/shared_flags.h"
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

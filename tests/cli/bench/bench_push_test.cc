@@ -1,4 +1,4 @@
-#include "cli/bench/push_bench.h"
+#include "cli/bench/bench_push.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

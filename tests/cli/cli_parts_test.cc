@@ -10,7 +10,7 @@
 
 #include "cli/io/json_lines.h"
 #include "cli/io/live_line.h"
-#include "cli/model/problems.h"
+#include "cli/run/problems.h"
 #include "cli/run/progress_view.h"
 
 namespace tandem::cli {

@@ -1,4 +1,4 @@
-#include "cli/model/supervised_training.h"
+#include "cli/model/local_policy.h"
 
 #include <ATen/core/Tensor.h>
 

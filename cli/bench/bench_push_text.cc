@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "cli/bench/push_bench.h"
+#include "cli/bench/bench_push.h"
 #include "cli/bench/serve_load.h"
 #include "nlohmann/json.hpp"
 

@@ -109,7 +109,7 @@ def document(version, revision, created, shared, linked):
         "SPDXID": "SPDXRef-DOCUMENT",
         "name": f"tandem-{version}",
         "documentNamespace": NAMESPACE + digest,
-        "creationInfo": {"created": created, "creators": ["Tool: tandem-bill_of_materials.py"]},
+        "creationInfo": {"created": created, "creators": ["Tool: tandem-sbom.py"]},
         "packages": packages,
         "relationships": [{"spdxElementId": a, "relationshipType": kind, "relatedSpdxElement": b}
                           for a, kind, b in relations],
