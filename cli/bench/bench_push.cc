@@ -6,21 +6,31 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <random>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cli/bench/serve_load.h"
+#include "cli/io/live_line.h"
+#include "cli/io/shared_flags.h"
+#include "cli/io/subcommand.h"
+#include "cli/model/model_input.h"
 #include "cli/run/local_servers.h"
+#include "cli/run_file/launch_options.h"
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
+#include "common/options/command_line.h"
 #include "common/tensor/nearest_cast.h"
 #include "trainer/weight_push/weight_publisher.h"
 
@@ -29,8 +39,7 @@ namespace {
 
 constexpr double kReadySeconds = 300, kStopSeconds = 20;
 
-// Bytes a second through one TCP connection of the loopback device, sender and receiver each a
-// thread.
+// The bytes per second of one TCP connection on the loopback device between two threads.
 double MeasureLoopback() {
   constexpr int64_t kBytes = int64_t{1} << 30;
   constexpr size_t kBuffer = 1 << 20;
@@ -69,8 +78,8 @@ double MeasureLoopback() {
   return static_cast<double>(received) / seconds;
 }
 
-// Version after version of the model's weights, each with some elements moved by one unit in the
-// last place from the one before.
+// A sequence of versions of the model's weights. Between two versions, some elements change in
+// their lowest bit.
 class Versions {
  public:
   Versions(std::vector<HostTensor> first, double changed_share)
@@ -122,7 +131,7 @@ absl::Status StartServers(const PushBench& bench, int64_t count, LocalServers& s
                                             "--listen",          "127.0.0.1:0", "--port-file",
                                             port_file,           "--dtype",     bench.dtype};
         if (bench.device == "cuda") {
-          // Not all of the device's memory each.
+          // The servers share the memory of the device.
           command.insert(command.end(), {"--set", "server.engine.device=cuda", "--set",
                                          "server.engine.kv_capacity_tokens=8192"});
         }
@@ -172,7 +181,8 @@ class Pusher {
     for (const trainer::ServerPush& push : pushes) {
       TANDEM_RETURN_IF_ERROR(push.status);
       if (push.over_group != over_group_ || (push.is_delta != is_delta_ && !warm_up)) {
-        return absl::InternalError("a push did not take the way that is measured");
+        return absl::InternalError(
+            "a push did not use the transport and the form that are measured");
       }
       times.seconds = std::max(times.seconds, push.seconds);
       times.send_seconds = std::max(times.send_seconds, push.send_seconds);
@@ -192,8 +202,8 @@ class Pusher {
   int64_t version_ = 0;
 };
 
-// Groups of 4 x 64 tokens at one server while `beside` runs again and again; the longest time
-// between tokens, by completion.
+// Requests groups of 4 x 64 tokens from one server while it calls `beside` again and again. Returns
+// the longest time between two tokens of each completion.
 absl::StatusOr<std::vector<double>> GapsUnderLoad(const std::string& address, int64_t groups,
                                                   uint64_t seed,
                                                   const std::function<absl::Status()>& beside) {
@@ -226,7 +236,7 @@ absl::Status MeasureRow(const PushBench& bench, const LocalServers& servers, Ver
                         PushRow& row) {
   Pusher pusher(servers, row.transport, row.is_delta);
   TANDEM_RETURN_IF_ERROR(pusher.Claim());
-  // Makes the group, and gives the servers the bytes that a delta is over.
+  // Forms the process group, and gives the servers the weights to which a delta is added.
   TANDEM_RETURN_IF_ERROR(pusher.Push(versions.Next(), /*warm_up=*/true).status());
   for (int64_t i = 0; i < bench.repeats; ++i) {
     TANDEM_ASSIGN_OR_RETURN(row.pushes.emplace_back(),
@@ -239,6 +249,16 @@ absl::Status MeasureRow(const PushBench& bench, const LocalServers& servers, Ver
                     /*seed=*/std::hash<std::string>()(row.transport) + (row.is_delta ? 1 : 0),
                     [&] { return pusher.Push(versions.Next(), /*warm_up=*/false).status(); }));
   return absl::OkStatus();
+}
+
+absl::Status Push(const PushBench& bench, const JsonFlags& json) {
+  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(bench.model));
+  LiveLine live;
+  const auto result =
+      RunPushBench(bench, [&](const std::string& what) { live.Update("bench push: " + what); });
+  live.Clear();
+  TANDEM_RETURN_IF_ERROR(result.status());
+  return PrintResult(json, ToText(*result), ToJson(*result));
 }
 
 }  // namespace
@@ -273,6 +293,39 @@ absl::StatusOr<PushBenchResult> RunPushBench(
     servers.Stop(kStopSeconds);
   }
   return result;
+}
+
+void AddBenchPushCommand(CLI::App& bench, Action& chosen) {
+  auto flags = std::make_shared<PushBench>();
+  auto json = std::make_shared<JsonFlags>();
+  flags->server_binary = ProgramDirectory() + "/rollout_server";
+  flags->logs = (std::filesystem::temp_directory_path() / "tandem_bench_push").string();
+  CLI::App* sub = bench.add_subcommand(
+      "push",
+      "Weight pushes to rollout servers on this machine, by transport, dense and as a delta");
+  sub->add_option("--model", flags->model, "Hugging Face directory")->required();
+  AddChoice(sub, "--dtype", flags->dtype, {"fp32", "bf16"}, "compute dtype of the servers");
+  AddChoice(sub, "--device", flags->device, {"cpu", "cuda"}, "where the servers compute");
+  sub->add_option("--num-servers", flags->servers, "numbers of servers to measure")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  sub->add_option("--transports", flags->transports, "transports to measure: stream, collective")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"stream", "collective"}))
+      ->capture_default_str();
+  AddShare(sub, "--changed", flags->changed_share,
+           "share of the elements that change between pushes (in the demo: 0.02 to 0.05)");
+  AddPositive(sub, "--repeats", flags->repeats,
+              "measured pushes of each kind, after one to warm up");
+  AddNonNegative(
+      sub, "--load", flags->load_groups,
+      "groups of 4 x 64 tokens that the first server samples during pushes, to measure the longest "
+      "time between two tokens; 0: none");
+  sub->add_option("--logs", flags->logs, "directory of the servers' logs")->capture_default_str();
+  AddJsonFlags(sub, json.get());
+  EndHelp(*sub, "", "tandem bench push --model MODEL --num-servers 1,2 --repeats 3");
+  SetAction(*sub, chosen, [flags, json] { return Finish(Push(*flags, *json)); });
 }
 
 }  // namespace tandem::cli

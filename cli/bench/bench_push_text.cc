@@ -37,7 +37,7 @@ std::string ToText(const PushBenchResult& result) {
     const std::vector<double> seconds = Of(row, &PushTimes::seconds);
     const double median = Median(seconds);
     const double sent = Median(Of(row, &PushTimes::send_seconds));
-    // What all servers got, as weights, over the time of the push.
+    // The weights that all servers received, over the time of the push.
     const double rate = static_cast<double>(result.dense_bytes * row.servers) / median;
     const double wire = row.pushes.empty() ? 0 : static_cast<double>(row.pushes.back().wire_bytes);
     absl::StrAppendFormat(

@@ -1,19 +1,27 @@
 #include "cli/bench/bench_train.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cli/bench/bench.h"
 #include "cli/io/json_lines.h"
-#include "cli/model/fresh_model.h"
+#include "cli/io/live_line.h"
+#include "cli/io/shared_flags.h"
+#include "cli/io/subcommand.h"
+#include "cli/model/model_directory.h"
+#include "cli/model/model_input.h"
 #include "cli/run/local_run.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 #include "common/model/model_config.h"
+#include "common/options/command_line.h"
 #include "common/process/thread_team.h"
 #include "common/tokenizer/tokenizer.h"
 #include "nlohmann/json.hpp"
@@ -24,11 +32,11 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kWarmUp = 1;
-// Fills prompts: words of one token each in usual vocabularies.
+// Words that fill prompts. Each is one token in most vocabularies.
 constexpr const char* kFiller[] = {"the", "train", "left", "early", "and",
                                    "we",  "saw",   "the",  "river"};
 
-// A prompt of about `tokens` tokens, unlike the others from its first word on.
+// A prompt of about `tokens` tokens that differs from the others from its second word on.
 absl::StatusOr<std::string> MakePrompt(const Tokenizer& tokenizer, int64_t number, int64_t tokens) {
   const std::string end = absl::StrCat(" What is ", number + 2, " * 7? Answer:");
   std::string text = absl::StrCat("Story ", number, ":");
@@ -36,7 +44,7 @@ absl::StatusOr<std::string> MakePrompt(const Tokenizer& tokenizer, int64_t numbe
     TANDEM_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, tokenizer.Encode(text + end));
     const int64_t missing = tokens - static_cast<int64_t>(ids.size());
     if (missing <= 0) return text + end;
-    // A word is a token or more: never too many at once.
+    // A word is at least one token, so half the missing number is never too many.
     for (int64_t i = 0; i < std::max<int64_t>(1, missing / 2); ++i, ++word) {
       absl::StrAppend(&text, " ", kFiller[static_cast<size_t>(word) % std::size(kFiller)]);
     }
@@ -54,8 +62,8 @@ absl::Status WriteData(const TrainBench& bench, const std::string& path) {
   return WriteFileAtomically(path, lines);
 }
 
-// Half of the completions are rewarded, whatever they say; the loss is the one the peer is told to
-// take.
+// About half of the completions are rewarded, so that groups have advantages. The loss is that of
+// the peer.
 json RunFileOf(const TrainBench& bench, const std::string& data) {
   json file = {
       {"launch", {{"num_servers", 1}}},
@@ -81,7 +89,7 @@ json RunFileOf(const TrainBench& bench, const std::string& data) {
         {"probe", {{"every", 0}}},
         {"eval", {{"every", 0}, {"at_start", false}, {"at_end", false}}},
         {"checkpoint", {{"every", 0}, {"at_end", false}}}}}};
-  if (bench.device == "cuda") {  // the defaults are the CPU's: all completions decode together
+  if (bench.device == "cuda") {  // the defaults suit a CPU; here all completions decode together
     const int64_t completions = bench.prompts * bench.group;
     const int64_t tokens = bench.prompt_tokens + bench.new_tokens;
     json& engine = file["server"]["engine"];
@@ -131,6 +139,20 @@ absl::StatusOr<TrainResult> RunTrainPeer(const TrainBench& bench, const std::str
   return result;
 }
 
+absl::Status Train(const TrainBench& bench, const JsonFlags& json) {
+  if (bench.device == "cuda" && !bench.peer.empty()) {
+    return AsUsageError(
+        absl::InvalidArgumentError("--peer trains on the CPU: leave out --device cuda"));
+  }
+  TANDEM_RETURN_IF_ERROR(CheckModelDirectory(bench.model));
+  LiveLine live;
+  const auto result = RunTrainBench(
+      bench, [&](const std::string& what) { live.Update(absl::StrCat("bench train: ", what)); });
+  live.Clear();
+  TANDEM_RETURN_IF_ERROR(result.status());
+  return PrintResult(json, ToText(bench, *result), ToJson(bench, *result));
+}
+
 }  // namespace
 
 absl::StatusOr<TrainResult> ReadTrainSteps(const std::string& metrics_path, int64_t num_warm_up) {
@@ -177,6 +199,34 @@ absl::StatusOr<TrainBenchResult> RunTrainBench(
   progress(absl::StrCat(bench.peer, " at several microbatches"));
   TANDEM_ASSIGN_OR_RETURN(result.peer, RunTrainPeer(bench, data));
   return result;
+}
+
+void AddBenchTrainCommand(CLI::App& bench, Action& chosen) {
+  auto flags = std::make_shared<TrainBench>();
+  auto json = std::make_shared<JsonFlags>();
+  flags->out = (std::filesystem::temp_directory_path() / "tandem_bench_train").string();
+  CLI::App* sub = bench.add_subcommand(
+      "train", "Train steps of server and trainer on this machine, compared with another trainer");
+  sub->add_option("--model", flags->model, "Hugging Face directory")->required();
+  AddChoice(sub, "--dtype", flags->dtype, {"fp32", "bf16"},
+            "compute dtype of the trainer and of the peer");
+  AddChoice(sub, "--server-dtype", flags->server_dtype, {"fp32", "bf16"},
+            "compute dtype of the rollout server");
+  AddChoice(sub, "--device", flags->device, {"cpu", "cuda"}, "where server and trainer compute");
+  AddChoice(sub, "--numerics", flags->numerics, {"fast", "exact"},
+            "numerics of server and trainer; exact needs equal dtypes");
+  AddPositive(sub, "--prompts", flags->prompts, "prompts per train step");
+  AddPositive(sub, "--group-size", flags->group, "completions of a prompt");
+  AddPositive(sub, "--prompt-tokens", flags->prompt_tokens, "approximate tokens of a prompt");
+  AddPositive(sub, "--max-new-tokens", flags->new_tokens, "most tokens of a completion");
+  AddPositive(sub, "--steps", flags->steps, "measured train steps, after one to warm up");
+  sub->add_option("--peer", flags->peer,
+                  "trl, or a script that speaks as tests/bench/peers/README.md says")
+      ->check(CheckPeer);
+  sub->add_option("--out", flags->out, "directory of the run and its data")->capture_default_str();
+  AddJsonFlags(sub, json.get());
+  EndHelp(*sub, "", "tandem bench train --model MODEL --prompts 4 --group-size 4 --steps 2");
+  SetAction(*sub, chosen, [flags, json] { return Finish(Train(*flags, *json)); });
 }
 
 }  // namespace tandem::cli

@@ -1,7 +1,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "cli/bench/serve_load.h"
 #include "cli/bench/bench_train.h"
+#include "cli/bench/serve_load.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::cli {
@@ -19,8 +19,9 @@ double MeanTokens(const TrainResult& result, int64_t TrainStepTimes::*field) {
   return result.steps.empty() ? 0 : sum / static_cast<double>(result.steps.size());
 }
 
-// Of our training part: least possible time over the median. Every row token goes through the body,
-// every trained one through the head, forward and twice as much backward.
+// The least possible time of our training part over its median. Every row token goes through the
+// body of the model and every trained token through the head; the backward pass counts as two
+// forward passes.
 double LimitShare(const TrainBench& bench, const TrainBenchResult& result) {
   const double flops =
       3 * (MeanTokens(result.ours, &TrainStepTimes::row_tokens) * result.body_flops +
@@ -40,7 +41,7 @@ constexpr Part kParts[] = {{"step", &TrainStepTimes::step_seconds},
                            {"generate", &TrainStepTimes::generate_seconds},
                            {"train", &TrainStepTimes::train_seconds}};
 
-// The peer's time for a token that it trained, over ours.
+// The peer's time per trained token, over ours.
 double Ratio(const TrainBenchResult& result, const Part& part) {
   const auto per_token = [&](const TrainResult& one) {
     return Median(Of(one, part.seconds)) / MeanTokens(one, &TrainStepTimes::trained_tokens);
@@ -53,9 +54,7 @@ double Ratio(const TrainBenchResult& result, const Part& part) {
 std::string ToText(const TrainBench& bench, const TrainBenchResult& result) {
   std::string out = absl::StrFormat(
       "%d prompts of about %d tokens x %d completions of at most %d, trainer %s, server %s, on %s, "
-      "%s; "
-      "machine: "
-      "%.0f GFLOP/s fp32, %.0f bf16\n%-9s %-24s %9s %19s %14s %11s %9s %s\n",
+      "%s; machine: %.0f GFLOP/s fp32, %.0f bf16\n%-9s %-24s %9s %19s %14s %11s %9s %s\n",
       bench.prompts, bench.prompt_tokens, bench.group, bench.new_tokens, bench.dtype,
       bench.server_dtype, bench.device, bench.numerics, result.limits.flops_per_second / 1e9,
       result.limits.bf16_flops_per_second / 1e9, "part", "engine", "median s", "(least - most)",

@@ -8,7 +8,6 @@
 #include "cli/drift/pass_line.h"
 #include "cli/drift/run_captures.h"
 #include "cli/io/shared_flags.h"
-#include "cli/io/json_lines.h"
 #include "cli/io/subcommand.h"
 #include "common/base/exit_codes.h"
 #include "common/base/status_macros.h"

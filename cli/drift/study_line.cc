@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
-#include "cli/io/json_lines.h"
+#include "cli/io/subcommand.h"
 #include "common/base/exit_codes.h"
 
 namespace tandem::cli {

@@ -1,19 +1,21 @@
-#include "cli/model/export.h"
-
-#include <cstring>
+#include <CLI/CLI.hpp>
+#include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "cli/io/shared_flags.h"
+#include "cli/io/subcommand.h"
+#include "cli/model/model_directory.h"
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
-#include "common/tensor/bf16_rounding.h"
-#include "common/tensor/nearest_cast.h"
+#include "common/options/command_line.h"
 #include "nlohmann/json.hpp"
 
 namespace tandem::cli {
@@ -31,7 +33,8 @@ bool HasWeights(const fs::path& directory) {
          Exists(directory / "model.safetensors.index.json");
 }
 
-// The model a run started from, as the nearest run.json above the checkpoint names it.
+// The model that the run started from, according to the nearest run.json above the checkpoint.
+// Empty if there is none.
 std::string ModelOfRun(const fs::path& checkpoint) {
   for (fs::path at = fs::absolute(checkpoint); at.has_relative_path(); at = at.parent_path()) {
     if (!Exists(at / "run.json")) continue;
@@ -61,42 +64,21 @@ absl::StatusOr<fs::path> WeightsDirectory(const fs::path& from) {
                    "model.safetensors; runs save when trainer checkpoints are on"));
 }
 
-HostTensor Cast(const HostTensor& tensor, DType dtype) {
-  if (tensor.spec.dtype == dtype) return tensor;
-  const int64_t count = tensor.spec.num_elements();
-  const uint64_t name_hash = DitherNameHash(tensor.spec.name);
-  auto buffer =
-      std::make_shared<std::vector<std::byte>>(static_cast<size_t>(count * DTypeBytes(dtype)));
-  for (int64_t i = 0; i < count; ++i) {
-    const float value = ElementAsFloat(tensor.spec.dtype, tensor.bytes.data(), i);
-    if (dtype == DType::kBF16) {
-      const uint16_t half = DitherBf16(value, name_hash, static_cast<uint64_t>(i));
-      std::memcpy(buffer->data() + i * 2, &half, 2);
-    } else {
-      std::memcpy(buffer->data() + i * 4, &value, 4);
-    }
-  }
-  HostTensor cast;
-  cast.spec = tensor.spec;
-  cast.spec.dtype = dtype;
-  cast.bytes = *buffer;
-  cast.owner = buffer;
-  return cast;
-}
+struct ExportFlags {
+  std::string from;
+  std::string out;
+  std::string dtype = "fp32";
+  std::string base_model;
+};
 
-absl::Status CopyTokenizerFiles(const fs::path& from, const fs::path& to) {
-  for (const char* name :
-       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
-        "generation_config.json", "vocab.json", "merges.txt", "added_tokens.json", "LICENSE"}) {
-    if (!Exists(from / name)) continue;
-    TANDEM_ASSIGN_OR_RETURN(const std::string contents, ReadFile((from / name).string()));
-    TANDEM_RETURN_IF_ERROR(WriteFileAtomically((to / name).string(), contents));
-  }
-  return absl::OkStatus();
-}
+struct ExportSource {
+  std::string weights;  // the directory with model.safetensors
+  std::string model;    // the directory with config.json and the tokenizer files
+};
 
-}  // namespace
-
+// `from` is a run directory (its last checkpoint, which checkpoints/LATEST names), a checkpoint
+// directory, or a Hugging Face directory. The config.json of a checkpoint is that of `base_model`,
+// or of the model that run.json names if `base_model` is empty.
 absl::StatusOr<ExportSource> FindExportSource(const std::string& from,
                                               const std::string& base_model) {
   if (!Exists(from)) return absl::NotFoundError(absl::StrCat(from, ": no such directory"));
@@ -117,30 +99,35 @@ absl::StatusOr<ExportSource> FindExportSource(const std::string& from,
   return source;
 }
 
-absl::Status CheckNoModelAt(const std::string& directory) {
-  if (!Exists(fs::path(directory) / "config.json")) return absl::OkStatus();
-  return absl::AlreadyExistsError(
-      absl::StrCat(directory, " holds a model already; choose another --out"));
-}
-
-absl::Status WriteModelDirectory(const ModelConfig& config, std::vector<HostTensor> tensors,
-                                 const std::string& tokenizer_from, const std::string& out,
-                                 DType dtype) {
-  TANDEM_RETURN_IF_ERROR(CheckNoModelAt(out));
-  for (HostTensor& tensor : tensors) tensor = Cast(tensor, dtype);
-  const fs::path root(out);
-  TANDEM_RETURN_IF_ERROR(MakeDirectories(out));
-  TANDEM_RETURN_IF_ERROR(WriteSafetensors((root / "model.safetensors").string(), tensors));
-  TANDEM_RETURN_IF_ERROR(CopyTokenizerFiles(tokenizer_from, root));
-  return WriteFileAtomically((root / "config.json").string(), ModelConfigToJson(config, dtype));
-}
-
-absl::Status ExportModel(const ExportSource& source, const std::string& out, DType dtype) {
-  TANDEM_RETURN_IF_ERROR(CheckNoModelAt(out));
+absl::Status Export(const ExportFlags& flags) {
+  TANDEM_ASSIGN_OR_RETURN(const ExportSource source,
+                          FindExportSource(flags.from, flags.base_model));
+  TANDEM_RETURN_IF_ERROR(CheckNoModelAt(flags.out));
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(source.model));
   TANDEM_ASSIGN_OR_RETURN(auto tensors, ReadModelTensors(source.weights));
   TANDEM_ASSIGN_OR_RETURN(tensors, MatchModelTensors(config, std::move(tensors)));
-  return WriteModelDirectory(config, std::move(tensors), source.model, out, dtype);
+  TANDEM_RETURN_IF_ERROR(WriteModelDirectory(config, std::move(tensors), source.model, flags.out,
+                                             flags.dtype == "bf16" ? DType::kBF16 : DType::kF32));
+  std::printf("%s: weights of %s in %s\n", flags.out.c_str(), source.weights.c_str(),
+              flags.dtype.c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddExportCommand(CLI::App& app, Action& chosen) {
+  auto flags = std::make_shared<ExportFlags>();
+  CLI::App* sub = app.add_subcommand("export", "A run's weights as a Hugging Face directory");
+  sub->add_option("from", flags->from,
+                  "run directory (its last checkpoint), checkpoint directory, or model directory")
+      ->required();
+  sub->add_option("--out", flags->out, "directory to make")->required();
+  AddChoice(sub, "--dtype", flags->dtype, {"fp32", "bf16"},
+            "dtype of the weights written; bf16 is rounded as in a weight push (dither)");
+  sub->add_option("--base-model", flags->base_model,
+                  "where config and tokenizer are, if not where the run says");
+  EndHelp(*sub, "", "tandem export runs/NAME --out exported --dtype bf16");
+  SetAction(*sub, chosen, [flags] { return Finish(Export(*flags)); });
 }
 
 }  // namespace tandem::cli

@@ -4,25 +4,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/stable_random.h"
 
 namespace tandem::cli {
 namespace {
-
-// SplitMix64: a fixed stream on every platform, which std::shuffle does not promise.
-class Stream {
- public:
-  explicit Stream(uint64_t seed) : state_(seed) {}
-  uint64_t Next() {
-    state_ += 0x9E3779B97F4A7C15u;
-    uint64_t z = state_;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-  }
-
- private:
-  uint64_t state_;
-};
 
 std::string ProblemLine(int a, int b, bool multiply) {
   return absl::StrCat("{\"messages\":[{\"role\":\"user\",\"content\":\"What is ", a,
@@ -40,9 +25,10 @@ ProblemSet MakeProblems(ArithmeticTask task, uint64_t seed) {
   for (int a = 1; a <= largest; ++a) {
     for (int b = 1; b <= largest; ++b) pairs.emplace_back(a, b);
   }
-  Stream stream(seed);
-  for (size_t i = pairs.size() - 1; i > 0; --i) {
-    std::swap(pairs[i], pairs[stream.Next() % (i + 1)]);
+  // A Fisher-Yates shuffle with the output of SplitMix64, which is the same on every platform. The
+  // result of std::shuffle is not.
+  for (size_t i = pairs.size() - 1; i > 0; --i, seed += 0x9e3779b97f4a7c15u) {
+    std::swap(pairs[i], pairs[StableHash({seed}) % (i + 1)]);
   }
   ProblemSet problems;
   for (size_t i = 0; i < pairs.size(); ++i) {

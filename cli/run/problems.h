@@ -1,5 +1,5 @@
-// The demo's problems, made from a seed: products of one-digit numbers, or sums up to 40. Pure: the
-// same (task, seed) gives the same lines on every machine.
+// The arithmetic problems of `tandem demo`: products of one-digit numbers, or sums up to 40. Pure:
+// the same task and seed give the same lines on every machine.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ enum class ArithmeticTask {
   kAdd,       // a + b, 1..20: 400 problems, 32 of them held out
 };
 
-// JSON lines {"messages": [{"role": "user", "content": question}], "answer": "42"}, shuffled by
-// seed; no problem stands in both parts.
+// JSON lines {"messages": [{"role": "user", "content": question}], "answer": "42"}, shuffled by the
+// seed. No problem occurs in both parts.
 struct ProblemSet {
   std::string train_jsonl;
   std::string held_out_jsonl;

@@ -154,7 +154,7 @@ TEST(ChildProcessTest, LeavesNoGrandchildBehind) {
   ASSERT_EQ(lines.size(), 1u);
   const pid_t grandchild = std::stoi(lines[0]);
   const double until = MonotonicSeconds() + 20;
-  // A killed process is gone, or a zombie that init has yet to reap.
+  // A killed process is gone, or is a zombie that init has not reaped yet.
   bool runs = true;
   while (runs && MonotonicSeconds() < until) {
     std::ifstream stat("/proc/" + std::to_string(grandchild) + "/stat");

@@ -1,4 +1,4 @@
-"""`tandem` as a user meets it: what it says to mistakes, and that it answers what it can."""
+"""The command line of `tandem`: its messages about mistakes, and the results of its commands."""
 import json
 import os
 import pathlib
@@ -259,7 +259,7 @@ def test_every_example_is_a_valid_run_file(example):
     done = tandem("run", f"examples/{example}", "--dry-run", cwd=SOURCE)
     for line in ("launch:", "server:", "trainer:", "# Plan", "# differs from the defaults:", "# run directory: runs/"):
         assert line in done.stdout
-    # The models and files that a set-up, a demo or examples/small.sh makes need not be there yet.
+    # Models and files that the set-up, the demo or examples/small.sh make may be missing.
     assert done.returncode in (0, 3), done.stderr
 
 
@@ -335,13 +335,13 @@ def test_eval_counts_what_does_not_fit_into_the_context(model, tmp_path):
 
 
 def test_the_configuration_reference_is_what_the_binary_prints():
-    """After a change of knobs: tandem run --help-config > docs/configuration.md"""
+    """After a change of options: tandem run --help-config > docs/configuration.md"""
     done = tandem("run", "--help-config")
     assert done.returncode == 0, done.stderr
     assert done.stdout == (pathlib.Path(SOURCE) / "docs" / "configuration.md").read_text()
 
 
-def test_an_unknown_knob_is_named_with_file_line_and_the_nearest_one(tmp_path):
+def test_an_unknown_option_is_named_with_file_line_and_the_nearest_one(tmp_path):
     config = tmp_path / "run.yaml"
     config.write_text("trainer:\n  model: m\n  stepz: 3\n")
     done = tandem("run", config, "--dry-run")
@@ -424,7 +424,7 @@ def test_a_run_is_held_against_its_simulation(tmp_path):
                   "--constants", SOURCE / "tests/testdata/simulated_run/constants.json")
     assert done.returncode == 0, done.stderr
     # 1.5 s of sampling, 3 of training and 0.5 of pushing (tests/cli/simulate/run_check_test.cc);
-    # really 5 and 6.25 after the first step.
+    # the recorded times are 5 and 6.25 after the first step.
     answer = json.loads(done.stdout)
     assert [step["predicted"]["step"] for step in answer["steps"]] == pytest.approx([5, 5, 5])
     assert answer["error"] == pytest.approx(10 / 11.25 - 1)

@@ -1,11 +1,13 @@
+// The versions of LibTorch and of the libraries inside it, for `tandem version`. They are in a file
+// of their own, because no file includes both LibTorch and gRPC.
 #include <ATen/Version.h>
 #include <torch/version.h>
 
-#include "cli/tools/library_versions.h"
+#include "cli/io/subcommand.h"
 
 namespace tandem::cli {
 
-std::string LibTorchVersion() { return TORCH_VERSION; }
+std::string LibTorchVersion() { return TORCH_VERSION " (" + at::get_cpu_capability() + ")"; }
 
 std::string OneDnnVersion() {
   // "Intel(R) MKL-DNN v3.10.2 (Git Hash ...)"
@@ -13,7 +15,5 @@ std::string OneDnnVersion() {
   const size_t at = text.find(" v");
   return at == std::string::npos ? "none" : text.substr(at + 1);
 }
-
-std::string CpuCapability() { return at::get_cpu_capability(); }
 
 }  // namespace tandem::cli

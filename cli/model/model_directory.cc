@@ -1,6 +1,7 @@
-#include "cli/model/fresh_model.h"
+#include "cli/model/model_directory.h"
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <utility>
@@ -13,10 +14,19 @@
 #include "common/base/status_macros.h"
 #include "common/files/file_system.h"
 #include "common/model/safetensors.h"
+#include "common/tensor/bf16_rounding.h"
+#include "common/tensor/nearest_cast.h"
 #include "common/tokenizer/tokenizer.h"
 
 namespace tandem::cli {
 namespace {
+
+namespace fs = std::filesystem;
+
+bool Exists(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
 
 constexpr char kChatTemplate[] =
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + "
@@ -41,7 +51,7 @@ std::string TokenizerConfig(int64_t context) {
       "\"<|endoftext|>\"\n}\n");
 }
 
-// The shape is the command line's.
+// The shape comes from the command line, so a bad one is an error of the command line.
 absl::Status BadShape(const std::string& message) {
   return trainer::WithExitCode(absl::InvalidArgumentError(message), ExitCode::kUsage);
 }
@@ -71,7 +81,7 @@ absl::StatusOr<ModelConfig> ConfigOf(const FreshModelShape& shape, int64_t vocab
     return BadShape(
         absl::StrCat("--heads ", shape.heads, " does not divide by --kv-heads ", shape.kv_heads));
   }
-  // What was written must be readable: the reader has the last word on the shape.
+  // The reader checks the shape, because the directory must be readable.
   return ParseModelConfig(ModelConfigToJson(config, DType::kF32), "the shape asked for");
 }
 
@@ -93,17 +103,65 @@ HostTensor FreshTensor(const TensorSpec& spec, const ModelConfig& config, Random
   return tensor;
 }
 
+HostTensor Cast(const HostTensor& tensor, DType dtype) {
+  if (tensor.spec.dtype == dtype) return tensor;
+  const int64_t count = tensor.spec.num_elements();
+  const uint64_t name_hash = DitherNameHash(tensor.spec.name);
+  auto buffer =
+      std::make_shared<std::vector<std::byte>>(static_cast<size_t>(count * DTypeBytes(dtype)));
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = ElementAsFloat(tensor.spec.dtype, tensor.bytes.data(), i);
+    if (dtype == DType::kBF16) {
+      const uint16_t half = DitherBf16(value, name_hash, static_cast<uint64_t>(i));
+      std::memcpy(buffer->data() + i * 2, &half, 2);
+    } else {
+      std::memcpy(buffer->data() + i * 4, &value, 4);
+    }
+  }
+  HostTensor cast;
+  cast.spec = tensor.spec;
+  cast.spec.dtype = dtype;
+  cast.bytes = *buffer;
+  cast.owner = buffer;
+  return cast;
+}
+
+absl::Status CopyTokenizerFiles(const fs::path& from, const fs::path& to) {
+  for (const char* name :
+       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
+        "generation_config.json", "vocab.json", "merges.txt", "added_tokens.json", "LICENSE"}) {
+    if (!Exists(from / name)) continue;
+    TANDEM_ASSIGN_OR_RETURN(const std::string contents, ReadFile((from / name).string()));
+    TANDEM_RETURN_IF_ERROR(WriteFileAtomically((to / name).string(), contents));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+absl::Status CheckNoModelAt(const std::string& directory) {
+  if (!Exists(fs::path(directory) / "config.json")) return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      absl::StrCat(directory, " holds a model already; choose another --out"));
+}
+
+absl::Status WriteModelDirectory(const ModelConfig& config, std::vector<HostTensor> tensors,
+                                 const std::string& tokenizer_from, const std::string& out,
+                                 DType dtype) {
+  TANDEM_RETURN_IF_ERROR(CheckNoModelAt(out));
+  for (HostTensor& tensor : tensors) tensor = Cast(tensor, dtype);
+  const fs::path root(out);
+  TANDEM_RETURN_IF_ERROR(MakeDirectories(out));
+  TANDEM_RETURN_IF_ERROR(WriteSafetensors((root / "model.safetensors").string(), tensors));
+  TANDEM_RETURN_IF_ERROR(CopyTokenizerFiles(tokenizer_from, root));
+  return WriteFileAtomically((root / "config.json").string(), ModelConfigToJson(config, dtype));
+}
 
 absl::StatusOr<ModelConfig> WriteFreshModel(const std::string& directory,
                                             const FreshModelShape& shape, std::string_view text,
                                             uint64_t seed) {
-  const std::filesystem::path root(directory);
-  std::error_code ignored;
-  if (std::filesystem::exists(root / "config.json", ignored)) {
-    return absl::AlreadyExistsError(
-        absl::StrCat(directory, " holds a model already; choose another --out"));
-  }
+  const fs::path root(directory);
+  TANDEM_RETURN_IF_ERROR(CheckNoModelAt(directory));
   TANDEM_RETURN_IF_ERROR(ConfigOf(shape, shape.vocab).status());
   TANDEM_ASSIGN_OR_RETURN(const std::string tokenizer_json,
                           Tokenizer::TrainByteLevelBpe(text, shape.vocab));
@@ -117,7 +175,7 @@ absl::StatusOr<ModelConfig> WriteFreshModel(const std::string& directory,
   for (const auto& [name, contents] : files) {
     TANDEM_RETURN_IF_ERROR(WriteFileAtomically((root / name).string(), contents));
   }
-  // A short text yields fewer merges than asked for; the model is as wide as the tokenizer.
+  // A short text yields fewer merges than asked for, so the vocabulary is that of the tokenizer.
   TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(directory));
   TANDEM_ASSIGN_OR_RETURN(const ModelConfig config, ConfigOf(shape, tokenizer->vocab_size()));
   RandomNormal stream(seed);
@@ -126,7 +184,7 @@ absl::StatusOr<ModelConfig> WriteFreshModel(const std::string& directory,
     tensors.push_back(FreshTensor(spec, config, stream));
   }
   TANDEM_RETURN_IF_ERROR(WriteSafetensors((root / "model.safetensors").string(), tensors));
-  // Last, because it is what makes the directory a model.
+  // Written last, because config.json makes the directory a model.
   TANDEM_RETURN_IF_ERROR(
       WriteFileAtomically((root / "config.json").string(), ModelConfigToJson(config, DType::kF32)));
   return config;

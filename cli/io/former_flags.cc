@@ -1,9 +1,8 @@
-#include "cli/former_flags.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cli/io/subcommand.h"
 
 namespace tandem::cli {
 namespace {
@@ -14,7 +13,8 @@ struct FormerFlag {
   const char* current;
 };
 
-// A name that means something else today (--json FILE, --servers 1,2) is not here: it is refused.
+// A former name that means something else today (--json FILE, --servers 1,2) is not in the list; it
+// is refused.
 constexpr FormerFlag kFormerFlags[] = {
     {"generate", "--max-tokens", "--max-new-tokens"},
     {"generate", "--min-tokens", "--min-new-tokens"},
@@ -33,8 +33,7 @@ constexpr FormerFlag kFormerFlags[] = {
     {"report", "--output", "--out"},
 };
 
-// "generate", "bench train": the words before the first flag, of which the first two can be
-// commands.
+// The words before the first flag, at most two: "generate", "bench train".
 std::string CommandOf(const std::vector<std::string>& arguments) {
   std::string command;
   for (size_t i = 0; i < std::min<size_t>(2, arguments.size()); ++i) {
