@@ -1,4 +1,4 @@
-"""What can be said of the image's recipe without building it; image_test.py builds it."""
+"""Checks of the image's recipe without a build. image_test.py builds the image."""
 import importlib.metadata
 import os
 import pathlib
@@ -65,7 +65,7 @@ def test_nothing_is_fetched_but_by_package_managers():
 
 def test_the_image_takes_from_the_build_stage_only_what_was_laid_out_for_it():
     taken = [copy for stage in STAGES[1:] for copy in stage.of("COPY")]
-    assert taken == ["--from=build /out/root/ /", "--from=bill /out/sbom.spdx.json /usr/share/doc/tandem/sbom.spdx.json"]
+    assert taken == ["--from=build /out/root/ /", "--from=sbom /out/sbom.spdx.json /usr/share/doc/tandem/sbom.spdx.json"]
 
 
 def test_the_open_containers_labels_are_there():
@@ -103,12 +103,12 @@ def test_the_pins_of_the_build_stage_are_those_of_the_checkout():
     wanted = " ".join(importlib.metadata.requires("torch") or [])
     for name in ("nvidia-cuda-cupti", "nvidia-cuda-runtime"):
         stated = re.search(rf"{name}==([\w.]+)", wanted)
-        # A LibTorch without CUDA asks for neither.
+        # A LibTorch without CUDA needs neither.
         assert stated is None or programs[name] == stated.group(1)
 
 
 def test_no_target_is_compiled_for_the_build_machine_alone():
-    """Kernels for wider vectors carry their own target attribute and are chosen when the program runs."""
+    """Kernels for wider vectors have a target attribute and are chosen at run time."""
     lists = [SOURCE / "CMakeLists.txt", *(SOURCE / "cmake").glob("*.cmake")]
     lists += [path for folder in ("proto", "common", "rollout_server", "trainer", "drift_lab", "cli")
               for path in (SOURCE / folder).rglob("CMakeLists.txt")]
@@ -138,7 +138,7 @@ Version: 1
 """
 
 
-def test_the_bill_names_installed_debian_packages_and_no_removed_ones():
+def test_the_sbom_names_installed_debian_packages_and_no_removed_ones():
     found = list(sbom.debian_packages(STATUS, 'ID=debian\nVERSION_ID="12"\n'))
     assert [p["name"] for p in found] == ["libre2-9"]
     assert found[0]["versionInfo"] == "20220601+dfsg-1+b1"
@@ -146,7 +146,7 @@ def test_the_bill_names_installed_debian_packages_and_no_removed_ones():
         "pkg:deb/debian/libre2-9@20220601%2Bdfsg-1%2Bb1?arch=amd64&distro=debian-12")
 
 
-def test_the_bill_names_crates_that_are_linked_and_not_those_of_build_scripts_tests_or_macros():
+def test_the_sbom_names_crates_that_are_linked_and_not_those_of_build_scripts_tests_or_macros():
     def crate(name, licence, source="registry", kind="lib"):
         return {"id": name, "name": name, "version": "1.0.0", "license": licence, "source": source,
                 "targets": [{"kind": [kind]}]}
