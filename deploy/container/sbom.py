@@ -1,9 +1,9 @@
-"""Writes the image's bill of materials: SPDX 2.3 as JSON, from what the package managers themselves say.
+"""Writes the image's SBOM: SPDX 2.3 as JSON, from the data of the package managers.
 
-Debian packages come from the runtime stage's dpkg status, Python wheels from those whose libraries were
-copied, crates from `cargo metadata` of the tokenizer crate, other libraries that are compiled into the
-programs from the build stage's dpkg (compile.sh writes the last three). A licence is stated where the package manager states an
-SPDX expression, and is NOASSERTION elsewhere: Debian's are in /usr/share/doc/PACKAGE/copyright.
+Debian packages come from the dpkg status of the runtime stage, Python wheels are those whose libraries were copied, crates
+come from `cargo metadata` of the tokenizer crate, and other libraries that are compiled into the programs from the dpkg of
+the build stage (compile.sh writes the last three). The licence is that of the package manager if it states an SPDX
+expression, and NOASSERTION otherwise. Licences of Debian packages are in /usr/share/doc/PACKAGE/copyright.
 """
 import argparse
 import datetime
@@ -24,7 +24,7 @@ def spdx_id(kind, name, version):
 
 
 def package(kind, name, version, purl, licence=None, supplier=None):
-    # A licence of its own (LicenseRef-) would have to be quoted in the document.
+    # The document would have to quote a licence with a name of its own (LicenseRef-).
     stated = licence and LICENCE.fullmatch(licence) and "LicenseRef-" not in licence
     declared = licence if stated else "NOASSERTION"
     return {
@@ -43,7 +43,7 @@ def package(kind, name, version, purl, licence=None, supplier=None):
 
 
 def paragraphs(text):
-    """Debian's control format: blank-line separated paragraphs of `Field: value`; continuations left out."""
+    """Parses Debian's control format: paragraphs of `Field: value`, separated by blank lines. Continuation lines are skipped."""
     for block in re.split(r"\n\s*\n", text.strip()):
         yield dict(line.split(": ", 1) for line in block.splitlines() if re.match(r"[A-Za-z-]+: ", line))
 
@@ -70,8 +70,8 @@ def wheels(lines, site):
 
 
 def crates(metadata):
-    """The crates that are linked: reached from the root by normal dependencies, not those that serve a build
-    script, a test or a macro."""
+    """The crates that are linked: those that normal dependencies reach from the root, without those of build scripts, tests
+    and macros."""
     by_id = {p["id"]: p for p in metadata["packages"]}
     nodes = {n["id"]: n for n in metadata["resolve"]["nodes"]}
     reached, todo = set(), [metadata["resolve"]["root"]]
@@ -96,7 +96,7 @@ def compiled_in(lines, os_release):
 
 
 def document(version, revision, created, shared, linked):
-    """`shared` packages are files of the image beside the programs, `linked` ones are inside the programs."""
+    """`shared` packages are separate files in the image, and `linked` ones are a part of the programs."""
     root = package("app", "tandem", version, f"pkg:generic/tandem@{version}?vcs_revision={revision}", "Apache-2.0")
     relations = [("SPDXRef-DOCUMENT", "DESCRIBES", root["SPDXID"])]
     relations += [(root["SPDXID"], "DEPENDS_ON", p["SPDXID"]) for p in shared]
@@ -134,9 +134,9 @@ def main():
     moment = datetime.datetime.fromtimestamp(
         int(os.environ["SOURCE_DATE_EPOCH"]) if "SOURCE_DATE_EPOCH" in os.environ
         else datetime.datetime.now().timestamp(), datetime.timezone.utc)
-    bill = document(args.version, args.revision, moment.strftime("%Y-%m-%dT%H:%M:%SZ"), shared, linked)
-    args.out.write_text(json.dumps(bill, indent=1) + "\n")
-    print(f"bill of materials: {len(shared)} packages beside the programs, {len(linked)} inside them")
+    sbom = document(args.version, args.revision, moment.strftime("%Y-%m-%dT%H:%M:%SZ"), shared, linked)
+    args.out.write_text(json.dumps(sbom, indent=1) + "\n")
+    print(f"SBOM: {len(shared)} packages beside the programs, {len(linked)} inside them")
 
 
 if __name__ == "__main__":
