@@ -23,11 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool Exists(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
-
 constexpr char kChatTemplate[] =
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + "
     "message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}"
@@ -127,10 +122,11 @@ HostTensor Cast(const HostTensor& tensor, DType dtype) {
 }
 
 absl::Status CopyTokenizerFiles(const fs::path& from, const fs::path& to) {
+  std::error_code ignored;
   for (const char* name :
        {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
         "generation_config.json", "vocab.json", "merges.txt", "added_tokens.json", "LICENSE"}) {
-    if (!Exists(from / name)) continue;
+    if (!fs::exists(from / name, ignored)) continue;
     TANDEM_ASSIGN_OR_RETURN(const std::string contents, ReadFile((from / name).string()));
     TANDEM_RETURN_IF_ERROR(WriteFileAtomically((to / name).string(), contents));
   }
@@ -140,7 +136,8 @@ absl::Status CopyTokenizerFiles(const fs::path& from, const fs::path& to) {
 }  // namespace
 
 absl::Status CheckNoModelAt(const std::string& directory) {
-  if (!Exists(fs::path(directory) / "config.json")) return absl::OkStatus();
+  std::error_code ignored;
+  if (!fs::exists(fs::path(directory) / "config.json", ignored)) return absl::OkStatus();
   return absl::AlreadyExistsError(
       absl::StrCat(directory, " holds a model already; choose another --out"));
 }
